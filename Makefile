@@ -1,0 +1,75 @@
+# Two commands do everything: `make demo` shows the main job, `make test` proves it.
+PYTHON ?= python3
+VENV := .venv
+PY := $(VENV)/bin/python
+PIP_GROUP = $(PY) -m pip install --quiet --editable . --group
+DEV := $(VENV)/.installed-dev
+DEMO := $(VENV)/.installed-demo
+SERVE ?=
+export SERVE
+
+.PHONY: help venv test lint types docs demo migrations rules tox clean
+.DEFAULT_GOAL := help
+
+help:
+	@echo "make demo         the main job, shown (SERVE=1 leaves the server running)"
+	@echo "make test         every test: PostgreSQL 18, PostgreSQL 16, SQLite"
+	@echo "make lint types docs migrations rules"
+	@echo "make tox          every Python and Django that this machine has"
+	@echo "make venv clean   build or remove .venv and what tools left behind"
+
+venv: $(DEV)
+	@echo "$(VENV) is up to date ($$($(PY) --version))"
+
+$(PY):
+	@echo "==> creating $(VENV) with $(PYTHON)"
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' \
+	    || { echo "Python 3.10 or newer is needed: make $(MAKECMDGOALS) PYTHON=python3.12"; exit 1; }
+	@$(PYTHON) -m venv $(VENV) \
+	    || { rm -rf $(VENV); echo "no venv module: on Debian, apt-get install python3-venv"; exit 1; }
+	@echo "==> upgrading pip in $(VENV)"
+	@$(PY) -m pip install --quiet --upgrade pip || { rm -rf $(VENV); exit 1; }
+
+$(DEMO): pyproject.toml | $(PY)
+	@if [ "$(DEV)" -nt pyproject.toml ]; then :; else \
+	    echo "==> installing the demo's packages into $(VENV)" && $(PIP_GROUP) demo; fi
+	@touch $@
+
+$(DEV): pyproject.toml | $(PY)
+	@echo "==> installing the package and the group dev into $(VENV) (a minute when cold)"
+	@$(PIP_GROUP) dev
+	@touch $@ $(DEMO)
+
+test: $(DEV)
+	@$(PY) -m tests.services.legs
+
+lint: $(DEV)
+	@echo "==> ruff check"
+	@$(PY) -m ruff check .
+	@echo "==> ruff format --check"
+	@$(PY) -m ruff format --check .
+
+types: $(DEV)
+	@echo "==> mypy --strict"
+	@$(PY) -m mypy django_idempotency example_project tests/services tests/conftest.py tests/settings.py
+
+docs: $(DEV)
+	@echo "==> sphinx"
+	@$(PY) -m sphinx -W --keep-going -q -b html docs docs/_build/html
+	@echo "docs/_build/html/index.html"
+
+demo: $(DEMO)
+	@$(PY) -m example_project.demo
+
+migrations: $(DEV)
+	@echo "==> makemigrations --check"
+	@$(PY) -m example_project.manage makemigrations --check --dry-run
+
+rules: $(DEV)
+	@$(PY) -m tests.rules
+
+tox: $(DEV)
+	@$(PY) -m tests.services.pythons
+
+clean:
+	rm -rf $(VENV) .tox .legs .coverage .coverage.* .hypothesis .mypy_cache .pytest_cache .ruff_cache build dist htmlcov docs/_build

@@ -1,0 +1,257 @@
+"""The public calls: run, arun, attempt, idempotent_function, current, derive_key."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import string
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import (
+    AbstractAsyncContextManager,
+    AbstractContextManager,
+)
+from typing import Any, ParamSpec, TypeVar
+
+from django_idempotency import fingerprint, keys, transactions
+from django_idempotency.codecs import Codec, JSONCodec
+from django_idempotency.conf import DEFAULT_ALIAS, engine_for, policy_for
+from django_idempotency.engine import Attempt, Operation, current
+from django_idempotency.exceptions import InvalidKey
+from django_idempotency.policy import merge
+from django_idempotency.records import Lease, Outcome
+from django_idempotency.stores.base import BaseStore
+
+__all__ = ["arun", "attempt", "current", "derive_key", "idempotent_function", "run"]
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+_KIND = "call"
+_JSON = JSONCodec()
+
+
+def run(
+    func: Callable[[Lease], Any],
+    /,
+    *,
+    key: str,
+    scope: str,
+    payload: Any = None,
+    operation: str = "",
+    store: str = DEFAULT_ALIAS,
+    codec: Codec | None = None,
+    **policy: Any,
+) -> Outcome:
+    """
+    Call ``func(lease)`` once per key and scope, and return its outcome or the stored one.
+
+    `payload` is what the call asks for (JSON values): the same key with another payload raises
+    FingerprintMismatch. Raises InvalidKey, InProgress, LeaseLost, ResultTooLarge,
+    ResultUnavailable, StoreError, TransactionOpen, and what `func` raises, after which the key may
+    be used again for the same payload.
+    """
+    guarded = _operation(key, scope, payload, operation, store, codec, policy, coroutine=False)
+    return engine_for(store).run(guarded, func)
+
+
+async def arun(
+    func: Callable[[Lease], Awaitable[Any]],
+    /,
+    *,
+    key: str,
+    scope: str,
+    payload: Any = None,
+    operation: str = "",
+    store: str = DEFAULT_ALIAS,
+    codec: Codec | None = None,
+    **policy: Any,
+) -> Outcome:
+    """Await ``func(lease)`` once per key and scope; see `run`. The default is ``separate``."""
+    engine = engine_for(store)
+    guarded = await engine.store.in_thread(
+        functools.partial(_operation, coroutine=True),
+        key,
+        scope,
+        payload,
+        operation,
+        store,
+        codec,
+        policy,
+    )
+    return await engine.arun(guarded, func)
+
+
+class attempt(AbstractContextManager["Attempt"], AbstractAsyncContextManager["Attempt"]):
+    """
+    Open a block that runs once: ``with attempt(key=…, scope=…) as attempt``, or ``async with``.
+
+    Call ``attempt.complete(result)`` unless ``attempt.replayed``; it takes effect when the block
+    ends. An exception rolls back and fails; a block left without ``complete`` rolls back and
+    releases. See `run` for the arguments and for what is raised.
+    """
+
+    def __init__(
+        self,
+        *,
+        key: str,
+        scope: str,
+        payload: Any = None,
+        operation: str = "",
+        store: str = DEFAULT_ALIAS,
+        codec: Codec | None = None,
+        **policy: Any,
+    ) -> None:
+        self._arguments = (key, scope, payload, operation, store, codec, policy)
+        self._store = store
+
+    def __enter__(self) -> Attempt:
+        engine = engine_for(self._store)
+        self._block = engine.attempt(_operation(*self._arguments, coroutine=False))
+        return self._block.__enter__()
+
+    def __exit__(self, *exc_info: Any) -> bool | None:
+        return self._block.__exit__(*exc_info)
+
+    async def __aenter__(self) -> Attempt:
+        engine = engine_for(self._store)
+        guarded = await engine.store.in_thread(
+            functools.partial(_operation, coroutine=True), *self._arguments
+        )
+        self._ablock = engine.aattempt(guarded)
+        return await self._ablock.__aenter__()
+
+    async def __aexit__(self, *exc_info: Any) -> bool | None:
+        return await self._ablock.__aexit__(*exc_info)
+
+
+def idempotent_function(
+    *,
+    key: str | Callable[..., str],
+    scope: str,
+    payload: Callable[..., Any] | None = None,
+    operation: str = "",
+    store: str = DEFAULT_ALIAS,
+    codec: Codec | None = None,
+    **policy: Any,
+) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """
+    Make a function, or a coroutine function, run once per key.
+
+    `key` is an argument's name, a template over the arguments (``"{tenant}#{order_id}"``, values
+    escaped), or a callable over the bound arguments (by name). The arguments are the payload,
+    unless `payload` (a callable over them, too) gives another. The decorated function returns its
+    result, the stored one for a duplicate; see `run` for what it raises.
+    """
+
+    def decorate(function: Callable[P, R]) -> Callable[P, R]:
+        signature = inspect.signature(function)
+        key_of = _key_maker(key, signature)
+
+        def call_of(args: Any, kwargs: Any) -> dict[str, Any]:
+            bound = signature.bind(*args, **kwargs)
+            bound.apply_defaults()
+            arguments = bound.arguments
+            return {
+                "key": key_of(arguments),
+                "scope": scope,
+                "payload": dict(arguments) if payload is None else payload(**arguments),
+                "operation": operation,
+                "store": store,
+                "codec": codec,
+                **policy,
+            }
+
+        if inspect.iscoroutinefunction(function):
+
+            @functools.wraps(function)
+            async def aguarded(*args: P.args, **kwargs: P.kwargs) -> Any:
+                outcome = await arun(lambda _: function(*args, **kwargs), **call_of(args, kwargs))
+                return outcome.result
+
+            return aguarded  # type: ignore[return-value]
+
+        @functools.wraps(function)
+        def guarded(*args: P.args, **kwargs: P.kwargs) -> Any:
+            return run(lambda _: function(*args, **kwargs), **call_of(args, kwargs)).result
+
+        return guarded
+
+    return decorate
+
+
+def derive_key(name: str) -> str:
+    """
+    Return a stable key for a downstream call of the current work; see `Lease.derive_key`.
+
+    Raises RuntimeError outside of any idempotent work.
+    """
+    lease = current()
+    if lease is None:
+        raise RuntimeError("derive_key() belongs inside idempotent work; there is no lease here.")
+    return lease.derive_key(name)
+
+
+def _operation(
+    key: str,
+    scope: str,
+    payload: Any,
+    operation: str,
+    store: str,
+    codec: Codec | None,
+    overrides: Mapping[str, Any],
+    *,
+    coroutine: bool,
+) -> Operation:
+    policy = merge(policy_for(store), overrides)
+    engine_store: BaseStore = engine_for(store).store
+    if not isinstance(scope, str) or not scope:
+        raise TypeError("scope must be a string that says whose key it is, not empty.")
+    mode = transactions.mode_for(policy, engine_store, coroutine=coroutine)
+    asked = (operation.encode(), fingerprint.canonical_payload(payload))
+    return Operation(
+        record_id=keys.record_id(_KIND, scope, keys.check(key)),
+        scope=scope,
+        key=key,
+        name=operation,
+        fingerprints=fingerprint.fingerprints(asked, policy.fingerprint_secrets),
+        policy=policy,
+        codec=codec or _JSON,
+        transaction=mode,
+        unstorable_ok=mode == "separate",
+        after_commit=transactions.after_commit_of_caller(engine_store),
+    )
+
+
+def _key_maker(
+    key: str | Callable[..., str], signature: inspect.Signature
+) -> Callable[[Mapping[str, Any]], str]:
+    """Return what makes the key of a call from its bound arguments; TypeError if nothing can."""
+    if callable(key):
+        make = key
+        return lambda arguments: make(**arguments)
+    template = key if "{" in key else f"{{{key}}}"
+    names = [name for _, name, _, _ in string.Formatter().parse(template) if name is not None]
+    for name in names:
+        if name not in signature.parameters:
+            raise TypeError(
+                f"The key {key!r} names {name!r}, which is no argument of the function; it has "
+                f"{', '.join(signature.parameters)}."
+            )
+
+    def make_key(arguments: Mapping[str, Any]) -> str:
+        values = {
+            name: _part(name, arguments[name], alone=template == f"{{{name}}}") for name in names
+        }
+        return template.format(**values)
+
+    return make_key
+
+
+def _part(name: str, value: Any, *, alone: bool) -> str:
+    """Return an argument as a part of a key, escaped so that parts cannot run together."""
+    if value is None:
+        raise InvalidKey(f"The argument {name!r} is None, so it makes no idempotency key.")
+    text = str(value)
+    if alone:
+        return text
+    return "".join(c if c.isalnum() or c in "-_." else f"%{ord(c):02X}" for c in text)

@@ -1,0 +1,180 @@
+"""Results as bytes and back: the codecs, and the versioned envelope around what they write."""
+
+from __future__ import annotations
+
+import base64
+import datetime
+import decimal
+import json
+import uuid
+import zlib
+from collections.abc import Callable
+from typing import Any, ClassVar, Protocol
+
+from django_idempotency.exceptions import ResultTooLarge, ResultUnavailable, StoreError
+
+__all__ = ["Codec", "JSONCodec", "pack", "unavailable", "unpack"]
+
+# The envelope: version, flags, length of the codec's id, the id, the payload.
+_VERSION = 1
+_ZLIB = 0x01
+_UNAVAILABLE = 0x02
+_KNOWN_FLAGS = _ZLIB | _UNAVAILABLE
+_COMPRESS_FROM = 1024
+
+
+class Codec(Protocol):
+    """How one kind of result becomes bytes and comes back."""
+
+    #: Stored in the envelope, so that no other codec ever reads these bytes.
+    id: ClassVar[str]
+
+    #: Does decoding give back what was encoded? If not, the first caller gets the decoded value
+    #: too, so that nobody can tell a replay from the first answer.
+    exact: ClassVar[bool]
+
+    def encode(self, result: Any) -> bytes:
+        """Return `result` as bytes; raise TypeError, naming the type, if it has no such form."""
+        ...
+
+    def decode(self, payload: bytes) -> Any:
+        """Return the result that `encode` wrote."""
+        ...
+
+
+def pack(codec: Codec, result: Any, *, max_bytes: int) -> bytes:
+    """
+    Return `result` in an envelope, compressed where that pays.
+
+    Raises ResultTooLarge if the encoded result has more than `max_bytes` bytes before compression,
+    and what the codec raises for a result that it cannot encode.
+    """
+    payload = codec.encode(result)
+    if len(payload) > max_bytes:
+        raise ResultTooLarge(
+            f"The result has {len(payload)} bytes, and max_result_bytes allows {max_bytes}."
+        )
+    flags = 0
+    if len(payload) >= _COMPRESS_FROM:
+        compressed = zlib.compress(payload, 1)
+        if len(compressed) < len(payload):
+            payload, flags = compressed, _ZLIB
+    return _envelope(codec, flags, payload)
+
+
+def unavailable(codec: Codec) -> bytes:
+    """Return the envelope of a completed operation whose result was not kept (R62)."""
+    return _envelope(codec, _UNAVAILABLE, b"")
+
+
+def unpack(codec: Codec, envelope: bytes | None) -> Any:
+    """
+    Return the result in an envelope.
+
+    Raises ResultUnavailable where the result was not kept, and StoreError for an envelope that is
+    damaged, or was written by a newer release or by another codec.
+    """
+    if not envelope or len(envelope) < 3:
+        raise StoreError("The stored result is damaged: its envelope is cut short.")
+    version, flags, length = envelope[:3]
+    if version != _VERSION or flags & ~_KNOWN_FLAGS:
+        raise StoreError(
+            "The stored result was written by a newer release of django-idempotency; upgrade this "
+            "process to read it."
+        )
+    name, payload = envelope[3 : 3 + length], envelope[3 + length :]
+    if name != codec.id.encode():
+        raise StoreError(
+            f"The stored result was written by the codec {name.decode(errors='replace')!r}, not "
+            f"by {codec.id!r}."
+        )
+    if flags & _UNAVAILABLE:
+        raise ResultUnavailable
+    try:
+        return codec.decode(zlib.decompress(payload) if flags & _ZLIB else payload)
+    except (zlib.error, ValueError, KeyError, ArithmeticError) as error:
+        raise StoreError("The stored result is damaged: it cannot be decoded.") from error
+
+
+def _envelope(codec: Codec, flags: int, payload: bytes) -> bytes:
+    name = codec.id.encode()
+    return bytes((_VERSION, flags, len(name))) + name + payload
+
+
+class JSONCodec:
+    """
+    JSON, with Decimal, dates, times, timedelta, UUID and bytes kept as what they are.
+
+    What JSON cannot say is lost for the first caller too: a tuple comes back as a list.
+    """
+
+    id: ClassVar[str] = "json"
+    exact: ClassVar[bool] = False
+
+    def encode(self, result: Any) -> bytes:
+        """Return UTF-8 JSON text; raise TypeError for a type that it cannot express."""
+        return json.dumps(_plain(result), separators=(",", ":"), ensure_ascii=False).encode(
+            errors="surrogatepass"
+        )
+
+    def decode(self, payload: bytes) -> Any:
+        """Return the value of what `encode` wrote."""
+        return json.loads(payload.decode(errors="surrogatepass"), object_hook=_rich)
+
+
+# A typed value is an object with the single member "#type"; real names that start with "#" get
+# another one in front.
+_TYPES: dict[str, tuple[type, Callable[[Any], str], Callable[[str], Any]]] = {
+    "#datetime": (
+        datetime.datetime,
+        datetime.datetime.isoformat,
+        datetime.datetime.fromisoformat,
+    ),
+    "#date": (datetime.date, datetime.date.isoformat, datetime.date.fromisoformat),
+    "#time": (datetime.time, datetime.time.isoformat, datetime.time.fromisoformat),
+    "#timedelta": (
+        datetime.timedelta,
+        lambda value: f"{value.days} {value.seconds} {value.microseconds}",
+        lambda text: datetime.timedelta(*(int(part) for part in text.split())),
+    ),
+    "#decimal": (decimal.Decimal, str, decimal.Decimal),
+    "#uuid": (uuid.UUID, str, uuid.UUID),
+    "#bytes": (
+        bytes,
+        lambda value: base64.b64encode(value).decode("ascii"),
+        lambda text: base64.b64decode(text, validate=True),
+    ),
+}
+
+
+def _plain(value: Any) -> Any:
+    if value is None or isinstance(value, (str, int, float)):
+        return value
+    if isinstance(value, dict):
+        plain = {}
+        for name, item in value.items():
+            if not isinstance(name, (str, int)):
+                raise TypeError(
+                    f"A result with a {type(name).__name__} as the name of a member cannot be "
+                    f"kept as JSON."
+                )
+            text = name if isinstance(name, str) else json.dumps(name)
+            plain["#" + text if text.startswith("#") else text] = _plain(item)
+        return plain
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    for tag, (kind, write, _) in _TYPES.items():
+        if isinstance(value, kind):
+            return {tag: write(value)}
+    raise TypeError(
+        f"A result of type {type(value).__name__} cannot be kept as JSON; return JSON values, or "
+        f"give a codec."
+    )
+
+
+def _rich(members: dict[str, Any]) -> Any:
+    if len(members) == 1:
+        [(tag, text)] = members.items()
+        if tag in _TYPES:
+            return _TYPES[tag][2](text)
+    return {name[1:] if name.startswith("##") else name: value for name, value in members.items()}

@@ -1,0 +1,170 @@
+"""The aliases of the IDEMPOTENCY setting: their stores, their engines and their policies."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+from django.conf import settings
+from django.core.exceptions import ImproperlyConfigured
+from django.core.signals import setting_changed
+from django.utils.module_loading import import_string
+
+from django_idempotency.engine import Engine
+from django_idempotency.policy import HTTPPolicy, Policy, UnknownField, merge, suggestion
+from django_idempotency.stores.base import BaseStore
+
+__all__ = [
+    "DEFAULT_ALIAS",
+    "InvalidStore",
+    "engine_for",
+    "http_policy_for",
+    "policy_for",
+    "store_for",
+    "stores",
+]
+
+DEFAULT_ALIAS = "default"
+DEFAULT_BACKEND = "django_idempotency.stores.database.DatabaseStore"
+
+_POLICY_NAMES = [field.name.upper() for field in fields(Policy)]
+_HTTP_NAMES = [field.name.upper() for field in fields(HTTPPolicy)]
+
+
+class InvalidStore(ImproperlyConfigured):
+    """The IDEMPOTENCY setting does not describe a store."""
+
+
+@dataclass(frozen=True)
+class _Alias:
+    store: BaseStore
+    engine: Engine
+    policy: Policy
+    http_policy: HTTPPolicy
+
+
+class Stores(Mapping[str, BaseStore]):
+    """
+    The stores by alias: one object per process, for all of its threads and tasks.
+
+    Built when first asked for, and again after the setting has changed.
+    """
+
+    def __init__(self) -> None:
+        self._mutex = threading.RLock()
+        self._aliases: dict[str, _Alias] = {}
+
+    def __getitem__(self, alias: str) -> BaseStore:
+        """Return the store; raise InvalidStore for an alias that is not, or not well, defined."""
+        return self.configured(alias).store
+
+    def __iter__(self) -> Any:
+        return iter(_setting())
+
+    def __len__(self) -> int:
+        return len(_setting())
+
+    def configured(self, alias: str) -> _Alias:
+        """Return all that the setting says of `alias`."""
+        configured = self._aliases.get(alias)
+        if configured is None:
+            with self._mutex:
+                configured = self._aliases.get(alias)
+                if configured is None:
+                    configured = self._aliases[alias] = _configure(alias)
+        return configured
+
+    def reset(self) -> None:
+        """Forget the stores: the setting has changed."""
+        with self._mutex:
+            self._aliases = {}
+
+
+#: The stores of this process.
+stores = Stores()
+
+
+def store_for(alias: str = DEFAULT_ALIAS) -> BaseStore:
+    """Return the store of `alias`; raise InvalidStore."""
+    return stores.configured(alias).store
+
+
+def engine_for(alias: str = DEFAULT_ALIAS) -> Engine:
+    """Return the engine on the store of `alias`; raise InvalidStore."""
+    return stores.configured(alias).engine
+
+
+def policy_for(alias: str = DEFAULT_ALIAS) -> Policy:
+    """Return the policy that the setting gives `alias`; raise InvalidStore."""
+    return stores.configured(alias).policy
+
+
+def http_policy_for(alias: str = DEFAULT_ALIAS) -> HTTPPolicy:
+    """Return the HTTP policy that the setting gives `alias`; raise InvalidStore."""
+    return stores.configured(alias).http_policy
+
+
+def _setting() -> Mapping[str, Mapping[str, Any]]:
+    configured = getattr(settings, "IDEMPOTENCY", None) or {DEFAULT_ALIAS: {}}
+    if not isinstance(configured, Mapping):
+        raise InvalidStore("IDEMPOTENCY must be a dict of aliases, as CACHES and STORAGES are.")
+    if DEFAULT_ALIAS not in configured:
+        raise InvalidStore(f"IDEMPOTENCY must define the alias {DEFAULT_ALIAS!r}.")
+    return configured
+
+
+def _configure(alias: str) -> _Alias:
+    configured = _setting()
+    if alias not in configured:
+        raise InvalidStore(f"IDEMPOTENCY has no alias {alias!r}.{suggestion(alias, configured)}")
+    description = configured[alias]
+    if not isinstance(description, Mapping):
+        raise InvalidStore(f"IDEMPOTENCY[{alias!r}] must be a dict.")
+    given = dict(description)
+    backend = given.pop("BACKEND", DEFAULT_BACKEND)
+    options = given.pop("OPTIONS", {})
+    http = given.pop("HTTP", {})
+    where = f"IDEMPOTENCY[{alias!r}]"
+    policy = _policy(Policy(), given, ["BACKEND", "OPTIONS", "HTTP", *_POLICY_NAMES], where)
+    http_policy = _policy(HTTPPolicy(), http, _HTTP_NAMES, f"{where}['HTTP']")
+    store = _build(backend, options, where)
+    if policy.transaction in ("single", "joined") and not store.supports_join:
+        raise InvalidStore(
+            f"{where}['TRANSACTION'] is {policy.transaction!r}, and {type(store).__name__} can "
+            f"only do 'separate': it cannot take part in a database transaction."
+        )
+    return _Alias(store, Engine(store), policy, http_policy)
+
+
+def _policy(default: Any, given: Mapping[str, Any], known: list[str], where: str) -> Any:
+    for name in given:
+        if name not in known:
+            raise InvalidStore(f"{where} has no {name!r}.{suggestion(str(name), known)}")
+    try:
+        return merge(default, {name.lower(): value for name, value in given.items()})
+    except (TypeError, ValueError, UnknownField) as error:
+        raise InvalidStore(f"{where}: {error}") from error
+
+
+def _build(backend: str, options: Mapping[str, Any], where: str) -> BaseStore:
+    try:
+        store_class = import_string(backend)
+    except ImportError as error:
+        raise InvalidStore(f"{where}['BACKEND'] cannot be imported: {error}") from error
+    try:
+        store = store_class(**options)
+    except TypeError as error:
+        raise InvalidStore(f"{where}['OPTIONS'] do not fit {backend}: {error}") from error
+    if not isinstance(store, BaseStore):
+        raise InvalidStore(f"{where}['BACKEND'] is no store: {backend}.")
+    return store
+
+
+def _reset(*, setting: str, **kwargs: Any) -> None:
+    if setting == "IDEMPOTENCY":
+        stores.reset()
+
+
+setting_changed.connect(_reset, dispatch_uid="django_idempotency.conf")

@@ -1,0 +1,84 @@
+"""The errors of an idempotent operation: one tree, whose docstrings are the default messages."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from django_idempotency.records import Record
+
+__all__ = [
+    "FingerprintMismatch",
+    "IdempotencyError",
+    "InProgress",
+    "InvalidKey",
+    "KeyRequired",
+    "LeaseLost",
+    "ResultTooLarge",
+    "ResultUnavailable",
+    "ScopeMissing",
+    "StoreError",
+    "TransactionOpen",
+]
+
+
+class IdempotencyError(Exception):
+    """The operation could not be carried out idempotently."""
+
+    def __init__(self, message: str | None = None) -> None:
+        super().__init__(message or (type(self).__doc__ or "").strip())
+
+
+class KeyRequired(IdempotencyError):
+    """This operation requires an idempotency key, and none was given."""
+
+
+class InvalidKey(IdempotencyError):
+    """The idempotency key is not valid."""
+
+
+class ScopeMissing(IdempotencyError):
+    """There is no scope for this idempotency key: the caller is anonymous."""
+
+
+class InProgress(IdempotencyError):
+    """Another attempt with this idempotency key is in progress."""
+
+    def __init__(
+        self,
+        message: str | None = None,
+        *,
+        record: Record | None = None,
+        retry_after: int = 1,
+        stale: bool = False,
+    ) -> None:
+        super().__init__(message)
+        self.record = record
+        #: Whole seconds after which another try makes sense, 1 to 30 (R49).
+        self.retry_after = retry_after
+        #: The lease has lapsed and ``on_stale="refuse"`` leaves it to an operator (R71).
+        self.stale = stale
+
+
+class FingerprintMismatch(IdempotencyError):
+    """This idempotency key was already used for a different request."""
+
+
+class LeaseLost(IdempotencyError):
+    """The lease was lost: another attempt has taken over, or the record is gone."""
+
+
+class ResultTooLarge(IdempotencyError):
+    """The result is larger than max_result_bytes, so it cannot be kept."""
+
+
+class ResultUnavailable(IdempotencyError):
+    """The operation was completed, but its result was not kept and cannot be replayed."""
+
+
+class StoreError(IdempotencyError):
+    """The store of idempotency records could not be reached, or did not answer as expected."""
+
+
+class TransactionOpen(IdempotencyError, RuntimeError):
+    """This transaction mode needs a connection on which no transaction is open."""

@@ -1,0 +1,128 @@
+"""Idempotency keys: reading them from a header field, their bounds, and the ids made of them."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import secrets
+from uuid import UUID
+
+from django_idempotency.exceptions import InvalidKey
+
+__all__ = ["MAX_LENGTH", "bounded", "check", "derive", "new_token", "parse", "record_id", "short"]
+
+#: The most characters a key may have (R9), and the size of every text column of a record.
+MAX_LENGTH = 255
+
+# RFC 9651, section 4.2: an Item that is a String, with parameters, which are read and dropped.
+_STRING = r'"(?:[\x20\x21\x23-\x5B\x5D-\x7E]|\\["\\])*"'
+_BARE_ITEM = "|".join(
+    (
+        r"-?[0-9]{1,12}\.[0-9]{1,3}",  # Decimal
+        r"-?[0-9]{1,15}",  # Integer
+        r"@-?[0-9]{1,15}(?!\.)",  # Date
+        _STRING,
+        r"[A-Za-z*][!#$%&'*+\-.^_`|~0-9A-Za-z:/]*",  # Token
+        r":[A-Za-z0-9+/=]*:",  # Byte Sequence
+        r"\?[01]",  # Boolean
+        r'%"(?:[\x20\x21\x23\x24\x26-\x7E]|%[0-9a-f]{2})*"',  # Display String
+    )
+)
+_PARAMETER = rf";\x20*[a-z*][a-z0-9_\-.*]*(?:=(?:{_BARE_ITEM}))?"
+_STRING_ITEM = re.compile(rf"\x20*({_STRING})(?:{_PARAMETER})*\x20*", re.ASCII)
+_ESCAPE = re.compile(r'\\(["\\])')
+# What every SDK sends: the key's characters without quotes. A comma would be a list of two fields.
+_BARE_KEY = re.compile(r"[\x20\x21\x23-\x2B\x2D-\x7E]*")
+_UNPRINTABLE = re.compile(r"[\x00-\x1F\x7F-\x9F\uD800-\uDFFF]")
+
+
+def parse(
+    field: str, *, strict: bool = False, min_length: int = 1, max_length: int = MAX_LENGTH
+) -> str:
+    """
+    Return the key that the value of an ``Idempotency-Key`` field carries (R3 to R9).
+
+    A structured-field String (RFC 9651, section 3.3.3) and, unless `strict`, the same characters
+    bare. Lengths count characters after unquoting. Raises InvalidKey.
+    """
+    if match := _STRING_ITEM.fullmatch(field):
+        key = _ESCAPE.sub(r"\1", match[1][1:-1])
+    elif strict:
+        raise InvalidKey(
+            "The idempotency key must be a structured-field String: characters between double "
+            "quotes (RFC 9651, section 3.3.3)."
+        )
+    else:
+        key = field.strip(" ")
+        if not _BARE_KEY.fullmatch(key):
+            raise InvalidKey(
+                "The idempotency key must be one structured-field String (RFC 9651), or the same "
+                "printable ASCII characters without quotes and commas."
+            )
+    return check(key, min_length=min_length, max_length=max_length)
+
+
+def check(key: str, *, min_length: int = 1, max_length: int = MAX_LENGTH) -> str:
+    """Return `key` if it may be used as an idempotency key; raise InvalidKey if not."""
+    if not isinstance(key, str):
+        raise InvalidKey(f"An idempotency key is a str, not {type(key).__name__}.")
+    if not key.strip():
+        raise InvalidKey("The idempotency key is empty.")
+    if not min_length <= len(key) <= max_length:
+        raise InvalidKey(
+            f"The idempotency key has {len(key)} characters; {min_length} to {max_length} are "
+            f"allowed."
+        )
+    if _UNPRINTABLE.search(key):
+        raise InvalidKey("The idempotency key has a character that cannot be printed.")
+    return key
+
+
+def record_id(kind: str, scope: str, key: str) -> UUID:
+    """
+    Return the record id of a key: a UUIDv8 (RFC 9562, section 5.8) of its SHA-256.
+
+    `kind` is the kind of adapter: keys of HTTP requests, tasks and calls never meet. The parts
+    are prefixed with their lengths, so that ``("a", "bc")`` and ``("ab", "c")`` differ.
+    """
+    return _uuid8(kind.encode(), scope.encode(errors="surrogatepass"), key.encode())
+
+
+def derive(parent: UUID, name: str) -> UUID:
+    """Return the key of a downstream call called `name`: a UUIDv8 made of the record id."""
+    return _uuid8(b"derived", parent.bytes, name.encode())
+
+
+def new_token() -> UUID:
+    """Return the random half of an attempt's proof of ownership: 128 bits, unguessable."""
+    return UUID(bytes=secrets.token_bytes(16))
+
+
+def short(identifier: UUID) -> str:
+    """Return what a log line may say of a record: the first 12 characters of its id (R79)."""
+    return str(identifier)[:12]
+
+
+def bounded(text: str, limit: int = MAX_LENGTH) -> str:
+    """
+    Return `text` as a column of `limit` characters can hold it.
+
+    A longer text keeps its beginning and gets a digest for its end. Only for people to read: the
+    record id and the fingerprint are made of the whole.
+    """
+    text = _UNPRINTABLE.sub("\N{REPLACEMENT CHARACTER}", text)
+    if len(text) <= limit:
+        return text
+    digest = hashlib.sha256(text.encode()).hexdigest()[:16]
+    return f"{text[: limit - 17]}~{digest}"
+
+
+def _uuid8(*parts: bytes) -> UUID:
+    digest = hashlib.sha256()
+    for part in parts:
+        digest.update(len(part).to_bytes(8, "big"))
+        digest.update(part)
+    number = int.from_bytes(digest.digest()[:16], "big")
+    number = number & ~(0xF << 76) | 0x8 << 76  # version 8
+    number = number & ~(0x3 << 62) | 0x2 << 62  # variant of RFC 9562
+    return UUID(int=number)

@@ -1,0 +1,217 @@
+"""Policies: how an operation is guarded, as pure data that can be merged and examined."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, TypeVar
+
+from django_idempotency import keys
+
+__all__ = ["TRANSACTIONS", "UNSET", "HTTPPolicy", "Policy", "UnknownField", "merge"]
+
+TRANSACTIONS = ("single", "joined", "separate")
+UNSAFE_METHODS = frozenset({"POST", "PUT", "PATCH", "DELETE"})
+KEEP_PRESETS = ("default", "success", "stripe")
+KEY_FORMATS = ("uuid", "uuid7")
+
+
+class _Unset:
+    """The absence of a value where None is one."""
+
+    def __repr__(self) -> str:
+        return "UNSET"
+
+    def __bool__(self) -> bool:
+        return False
+
+
+#: Stands for "not given": the value of the level below counts.
+UNSET: Any = _Unset()
+
+
+class UnknownField(TypeError):
+    """A policy has no field of this name."""
+
+
+@dataclass(frozen=True)
+class Policy:
+    """
+    How one operation is guarded, whatever calls it.
+
+    Durations are timedelta or seconds, and are kept as timedelta.
+    """
+
+    #: How long an attempt may run before others may take over; renewed while the process lives.
+    lease: timedelta = timedelta(seconds=60)
+    #: How long a finished record answers.
+    retention: timedelta = timedelta(hours=24)
+    #: Whether the lease of long work is renewed.
+    renew: bool = True
+    #: How long a lease is renewed at most.
+    max_duration: timedelta = timedelta(hours=1)
+    #: "single", "joined", "separate", or None: joined where the store can, separate elsewhere.
+    transaction: str | None = None
+    #: What a lapsed lease means: "take_over", or "refuse" until an operator decides.
+    on_stale: str = "take_over"
+    #: Bytes that a result may have.
+    max_result_bytes: int = 1024 * 1024
+    #: Secrets that make fingerprints unguessable, newest first.
+    fingerprint_secrets: tuple[str | bytes, ...] = ()
+
+    def __post_init__(self) -> None:
+        for name in ("lease", "retention", "max_duration"):
+            object.__setattr__(self, name, _duration(getattr(self, name)))
+        object.__setattr__(self, "fingerprint_secrets", _several(self.fingerprint_secrets))
+
+    def problems(self) -> list[str]:
+        """Return what is wrong with these values, one sentence each; empty if nothing is."""
+        found = [
+            f"{name} must be a timedelta or a number of seconds above 0."
+            for name in ("lease", "retention", "max_duration")
+            if not isinstance(getattr(self, name), timedelta) or getattr(self, name) <= timedelta(0)
+        ]
+        if self.transaction is not None and self.transaction not in TRANSACTIONS:
+            found.append(_choice("transaction", self.transaction, TRANSACTIONS))
+        if self.on_stale not in ("take_over", "refuse"):
+            found.append(_choice("on_stale", self.on_stale, ("take_over", "refuse")))
+        if self.on_stale == "refuse" and self.transaction == "single":
+            found.append(
+                'on_stale="refuse" cannot go with transaction="single": no lease is involved there '
+                "that could go stale."
+            )
+        if not isinstance(self.renew, bool):
+            found.append("renew must be True or False.")
+        if not _whole(self.max_result_bytes) or self.max_result_bytes < 0:
+            found.append("max_result_bytes must be a whole number of bytes.")
+        if not all(isinstance(item, (str, bytes)) and item for item in self.fingerprint_secrets):
+            found.append("fingerprint_secrets must be strings or bytes, none of them empty.")
+        return found
+
+
+@dataclass(frozen=True)
+class HTTPPolicy:
+    """How requests are guarded: what makes the key, the scope, the fingerprint and the answer."""
+
+    header: str = "Idempotency-Key"
+    required: bool = False
+    #: Methods that are guarded where a mixin stands.
+    methods: frozenset[str] = UNSAFE_METHODS
+    #: ``(request) -> str`` or its dotted path; replaces the authenticated user.
+    scope: Callable[[Any], str] | str | None = None
+    #: Whether the endpoint is part of the scope, so that one key may be used on two of them.
+    scope_endpoint: bool = False
+    #: "json", "raw", ``(request) -> bytes`` or its dotted path, or None: bodies are not compared.
+    fingerprint: Callable[[Any], bytes] | str | None = "json"
+    #: Names of header fields that are part of the fingerprint.
+    fingerprint_headers: tuple[str, ...] = ()
+    #: "uuid", "uuid7", or ``(key) -> None`` that raises InvalidKey.
+    key_validator: Callable[[str], None] | str | None = None
+    key_min_length: int = 1
+    key_max_length: int = keys.MAX_LENGTH
+    #: Refuse keys that are not structured-field Strings.
+    strict_header: bool = False
+    #: "default", "success", "stripe", or ``(response, exception) -> "keep" | "release" | "fail"``.
+    keep: Callable[[Any, BaseException | None], str] | str = "default"
+    #: The header field that marks a replay; None for no mark.
+    replay_header: str | None = "Idempotency-Replayed"
+    #: Names of further header fields to keep.
+    replay_headers: tuple[str, ...] = ()
+    #: Whether the answer names the key.
+    echo_key: bool = False
+    in_progress_status: int = 409
+    mismatch_status: int = 422
+    #: Where the pages about problem types are; each problem's code is appended.
+    documentation_url: str = "https://django-idempotency.readthedocs.io/en/latest/problems/"
+    #: ``(request, problem) -> HttpResponse``
+    error_renderer: Callable[[Any, dict[str, Any]], Any] | str | None = None
+    #: ``(request, record) -> bool``: whether this caller may see the stored answer.
+    replay_check: Callable[[Any, Any], bool] | str | None = None
+
+    def __post_init__(self) -> None:
+        if isinstance(self.methods, (set, list, tuple, frozenset)):
+            object.__setattr__(self, "methods", frozenset(str(m).upper() for m in self.methods))
+        for name in ("replay_headers", "fingerprint_headers"):
+            object.__setattr__(self, name, _several(getattr(self, name)))
+
+    def problems(self) -> list[str]:
+        """Return what is wrong with these values, one sentence each; empty if nothing is."""
+        found = []
+        if not isinstance(self.methods, frozenset) or not self.methods <= UNSAFE_METHODS:
+            found.append(f"methods must be a set of {', '.join(sorted(UNSAFE_METHODS))}.")
+        if not isinstance(self.header, str) or not self.header:
+            found.append("header must be the name of a header field.")
+        if isinstance(self.keep, str) and self.keep not in KEEP_PRESETS:
+            found.append(_choice("keep", self.keep, KEEP_PRESETS))
+        if isinstance(self.key_validator, str) and self.key_validator not in KEY_FORMATS:
+            found.append(_choice("key_validator", self.key_validator, KEY_FORMATS))
+        if not _whole(self.key_min_length) or not _whole(self.key_max_length):
+            found.append("key_min_length and key_max_length must be whole numbers.")
+        elif not 1 <= self.key_min_length <= self.key_max_length <= keys.MAX_LENGTH:
+            found.append(
+                f"key_min_length and key_max_length must lie between 1 and {keys.MAX_LENGTH}, the "
+                f"first not above the second."
+            )
+        for name in ("in_progress_status", "mismatch_status"):
+            if not _whole(getattr(self, name)) or not 400 <= getattr(self, name) <= 499:
+                found.append(f"{name} must be a status between 400 and 499.")
+        for name in ("scope", "error_renderer", "replay_check"):
+            value = getattr(self, name)
+            if value is not None and not callable(value) and not isinstance(value, str):
+                found.append(f"{name} must be a callable or its dotted path.")
+        return found
+
+
+AnyPolicy = TypeVar("AnyPolicy", Policy, HTTPPolicy)
+
+
+def merge(policy: AnyPolicy, changes: Mapping[str, Any]) -> AnyPolicy:
+    """
+    Return `policy` with `changes`, in which UNSET means "as it is".
+
+    Raises UnknownField for a name that is no field, with the nearest one, and ValueError for
+    values that cannot be.
+    """
+    given = {name: value for name, value in changes.items() if value is not UNSET}
+    if not given:
+        return policy
+    known = [field.name for field in dataclasses.fields(policy)]
+    for name in given:
+        if name not in known:
+            raise UnknownField(
+                f"{name!r} is not a field of {type(policy).__name__}.{suggestion(name, known)}"
+            )
+    merged = dataclasses.replace(policy, **given)
+    if problems := merged.problems():
+        raise ValueError(" ".join(problems))
+    return merged
+
+
+def suggestion(name: str, known: Iterable[str]) -> str:
+    """Return " Did you mean 'x'?" for the nearest of the known names, or an empty string."""
+    nearest = difflib.get_close_matches(name, list(known), n=1)
+    return f" Did you mean {nearest[0]!r}?" if nearest else ""
+
+
+def _duration(value: Any) -> Any:
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        return timedelta(seconds=value)
+    return value
+
+
+def _several(value: Any) -> tuple[Any, ...]:
+    if isinstance(value, (str, bytes)):
+        return (value,)
+    return tuple(value)
+
+
+def _whole(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _choice(name: str, value: Any, choices: Iterable[str]) -> str:
+    nearest = suggestion(str(value), choices)
+    return f"{name} must be one of {', '.join(choices)}, not {value!r}.{nearest}"

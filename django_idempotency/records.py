@@ -1,0 +1,202 @@
+"""What a store keeps and what passes between it and the engine: frozen data, and the lease."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+from django_idempotency import keys
+from django_idempotency.exceptions import LeaseLost
+
+__all__ = ["ClaimRequest", "Lease", "Outcome", "Proof", "Record", "State"]
+
+
+class State(str, enum.Enum):
+    """The states of a record. Expired is not one of them: it is a comparison with the clock."""
+
+    IN_PROGRESS = "IN_PROGRESS"
+    COMPLETED = "COMPLETED"
+    #: May be claimed again, with the same fingerprint.
+    FAILED = "FAILED"
+    #: May be claimed again by anything: the fingerprint is forgotten.
+    RELEASED = "RELEASED"
+
+    def __str__(self) -> str:
+        return self.value
+
+
+@dataclass(frozen=True)
+class Record:
+    """
+    The stored state of one (scope, key), as the store saw it at ``now``.
+
+    All times are aware and in UTC. ``fingerprint`` is None where it is forgotten (RELEASED) or not
+    known (an attempt that has not written its row yet); ``lease_until`` is None where no lease
+    is held or its end is not known.
+    """
+
+    record_id: UUID
+    scope: str
+    key: str
+    operation: str
+    fingerprint: bytes | None
+    state: State
+    epoch: int
+    token: UUID
+    lease_until: datetime | None
+    created_at: datetime
+    updated_at: datetime
+    expires_at: datetime | None
+    attempts: int
+    result: bytes | None
+    error: str
+    #: The store's clock when the record was read.
+    now: datetime
+
+    @property
+    def live(self) -> bool:
+        """Whether an attempt holds the record now."""
+        return self.state is State.IN_PROGRESS and (
+            self.lease_until is None or self.lease_until > self.now
+        )
+
+    @property
+    def expired(self) -> bool:
+        """Whether the record's time is over: ``expires_at <= now``, and no live lease."""
+        return self.expires_at is not None and self.expires_at <= self.now and not self.live
+
+    @property
+    def lease_left(self) -> float | None:
+        """Seconds left of a live lease by the store's clock; None if that is not known."""
+        if not self.live or self.lease_until is None:
+            return None
+        return (self.lease_until - self.now).total_seconds()
+
+
+@dataclass(frozen=True)
+class ClaimRequest:
+    """What a store needs to decide, in one atomic step, whether an attempt may run."""
+
+    record_id: UUID
+    scope: str
+    key: str
+    operation: str = ""
+    #: ``"single"``, ``"joined"`` or ``"separate"``: how this attempt commits.
+    transaction: str = "separate"
+    #: 32 bytes each, newest algorithm and secret first; the first one is stored.
+    fingerprints: tuple[bytes, ...] = ()
+    #: Drawn once per attempt and sent with each resend of it.
+    token: UUID = field(default_factory=keys.new_token)
+    lease: timedelta = timedelta(seconds=60)
+    retention: timedelta = timedelta(hours=24)
+    max_duration: timedelta = timedelta(hours=1)
+    on_stale: str = "take_over"
+
+    @property
+    def fingerprint(self) -> bytes | None:
+        """The fingerprint that a won claim stores."""
+        return self.fingerprints[0] if self.fingerprints else None
+
+    @property
+    def lifetime(self) -> timedelta:
+        """How long the record lives from a won claim on, unless it is ended before."""
+        return max(self.retention, self.max_duration + self.lease)
+
+
+@dataclass(frozen=True)
+class Proof:
+    """The proof of ownership: each owner's write is conditional on all of it."""
+
+    record_id: UUID
+    epoch: int
+    token: UUID
+
+
+class Lease:
+    """
+    The right to run, limited in time: a handle over a frozen proof of ownership.
+
+    Thread-safe: everything is fixed at the claim but one flag, which only ever becomes true.
+    """
+
+    def __init__(
+        self,
+        proof: Proof,
+        request: ClaimRequest,
+        *,
+        lease_until: datetime | None = None,
+        claimed_at: datetime | None = None,
+        takeover: bool = False,
+        renewable: bool = True,
+        seen: Record | None = None,
+        written: bool = True,
+    ) -> None:
+        self.proof = proof
+        self.request = request
+        self.lease_until = lease_until
+        self.claimed_at = claimed_at
+        #: A lapsed lease of another attempt was taken over.
+        self.takeover = takeover
+        #: Whether the store can renew this lease from outside the work's transaction.
+        self.renewable = renewable
+        #: ``single``: the claimable record that the claim found, None if there was none.
+        self.seen = seen
+        #: ``single``: False while the store holds no row of this attempt (a late insert).
+        self.written = written
+        self._lost = False
+
+    @property
+    def record_id(self) -> UUID:
+        """The primary key of the record in every store."""
+        return self.proof.record_id
+
+    @property
+    def fencing_token(self) -> int:
+        """The epoch: an integer that only grows per record id, safe to pass downstream."""
+        return self.proof.epoch
+
+    @property
+    def token(self) -> UUID:
+        """The random half of the proof, new for each claim."""
+        return self.proof.token
+
+    def check(self) -> None:
+        """Raise LeaseLost once a renewal was refused: somebody else owns the record by now."""
+        if self._lost:
+            raise LeaseLost
+
+    def derive_key(self, name: str) -> str:
+        """
+        Return a stable key for a downstream call.
+
+        It is equal over retries and take-overs of this record, different per ``name``, and never
+        the caller's own key.
+        """
+        return str(keys.derive(self.record_id, name))
+
+    def mark_lost(self) -> None:
+        """Note that a renewal was refused; `check` raises from now on."""
+        self._lost = True
+
+    def __repr__(self) -> str:
+        return f"<Lease {keys.short(self.record_id)} epoch={self.fencing_token}>"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of one attempt."""
+
+    #: The work's result, or the stored one.
+    result: Any
+    #: True if the result came from the record and nothing ran.
+    replayed: bool
+    record_id: UUID
+    #: The epoch under which the result was produced.
+    fencing_token: int
+    #: When the record stops answering; None where nothing was kept.
+    expires_at: datetime | None = None
+    #: False if no later attempt can be answered with this result.
+    stored: bool = True

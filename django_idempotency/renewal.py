@@ -1,0 +1,134 @@
+"""Renewal: one keeper per process extends the leases of work that takes long (R69)."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from collections import defaultdict
+from dataclasses import dataclass
+from datetime import timedelta
+
+from django_idempotency.records import Lease
+from django_idempotency.stores.base import BaseStore
+
+__all__ = ["Keeper", "keeper"]
+
+logger = logging.getLogger("django_idempotency")
+
+#: A lease is renewed when this part of it has passed, so two renewals may fail before it lapses.
+_PART = 3
+#: Seconds without a lease to renew after which the thread ends.
+_IDLE = 5.0
+
+
+@dataclass
+class _Kept:
+    store: BaseStore
+    lease: Lease
+    due: float
+    until: float
+
+
+class Keeper:
+    """
+    Renews leases from a thread of its own, off the path of the work.
+
+    A lease that ends before a third of it has passed costs an entry in a dict and nothing else.
+    The thread starts with the first lease, and ends when there has been none for a while.
+    """
+
+    def __init__(self) -> None:
+        self._reset()
+        os.register_at_fork(after_in_child=self._reset)
+
+    def _reset(self) -> None:
+        """Start with nothing: a forked child renews none of its parent's leases."""
+        self._changed = threading.Condition()
+        self._kept: dict[Lease, _Kept] = {}
+        self._thread: threading.Thread | None = None
+        self._wakes_at = 0.0
+
+    def add(self, store: BaseStore, lease: Lease) -> None:
+        """Renew `lease` until it is removed or its ``max_duration`` is over."""
+        now = time.monotonic()
+        due = now + lease.request.lease.total_seconds() / _PART
+        until = now + lease.request.max_duration.total_seconds()
+        with self._changed:
+            self._kept[lease] = _Kept(store, lease, due, until)
+            if self._thread is None:
+                self._thread = threading.Thread(
+                    target=self._keep, name="django-idempotency-keeper", daemon=True
+                )
+                self._thread.start()
+            elif due < self._wakes_at:
+                self._changed.notify()
+
+    def remove(self, lease: Lease) -> None:
+        """Stop renewing `lease`; a renewal under way may still reach the store."""
+        with self._changed:
+            self._kept.pop(lease, None)
+
+    def _keep(self) -> None:
+        stores: set[BaseStore] = set()
+        try:
+            while (due := self._wait()) is not None:
+                stores.update(due)
+                for store, leases in due.items():
+                    self._renew(store, leases)
+        finally:
+            with self._changed:
+                if self._thread is threading.current_thread():
+                    self._thread = None
+            for store in stores:
+                store.idle()
+
+    def _wait(self) -> dict[BaseStore, list[Lease]] | None:
+        """Wait until leases are due and return them by store; None when there are none to keep."""
+        with self._changed:
+            idle_since = time.monotonic()
+            while True:
+                now = time.monotonic()
+                if self._kept:
+                    idle_since = now
+                due: dict[BaseStore, list[Lease]] = defaultdict(list)
+                for kept in list(self._kept.values()):
+                    if kept.until <= now:
+                        del self._kept[kept.lease]
+                    elif kept.due <= now:
+                        due[kept.store].append(kept.lease)
+                        kept.due = now + kept.lease.request.lease.total_seconds() / _PART
+                if due:
+                    return due
+                if not self._kept and now - idle_since >= _IDLE:
+                    self._thread = None
+                    return None
+                self._wakes_at = min(
+                    (kept.due for kept in self._kept.values()), default=idle_since + _IDLE
+                )
+                self._changed.wait(max(self._wakes_at - now, 0))
+
+    def _renew(self, store: BaseStore, leases: list[Lease]) -> None:
+        """Renew leases of one store, those of one duration in one round trip."""
+        by_duration: dict[timedelta, list[Lease]] = defaultdict(list)
+        for lease in leases:
+            by_duration[lease.request.lease].append(lease)
+        for duration, group in by_duration.items():
+            try:
+                held = store.renew(group, duration)
+            except Exception:  # whatever it is, it must not end the renewal of all the others
+                logger.exception("Leases could not be renewed; the next try is in a third of one.")
+                continue
+            for lease in group:
+                if lease not in held and self._is_kept(lease):
+                    lease.mark_lost()
+                    self.remove(lease)
+
+    def _is_kept(self, lease: Lease) -> bool:
+        with self._changed:
+            return lease in self._kept
+
+
+#: The keeper of this process.
+keeper = Keeper()

@@ -1,0 +1,1 @@
+"""Where records live: one module per kind of store."""

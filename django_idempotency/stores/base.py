@@ -1,0 +1,168 @@
+"""What every store promises to the engine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from contextlib import (
+    AbstractAsyncContextManager,
+    AbstractContextManager,
+    asynccontextmanager,
+    nullcontext,
+)
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from uuid import UUID
+
+from asgiref.sync import sync_to_async
+
+from django_idempotency.records import ClaimRequest, Lease, Record
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+__all__ = ["BaseStore", "ClaimAgain"]
+
+T = TypeVar("T")
+
+
+class ClaimAgain(Exception):
+    """The transaction's snapshot is older than the record: start it again, before any work."""
+
+
+class BaseStore:
+    """
+    A store of records: thread-safe, one object per process and alias.
+
+    Every state change repeats its whole predicate in the write itself; see each method for what
+    it is conditional on. All methods raise StoreError if the store cannot be reached.
+    """
+
+    # Can the work's transaction and the record's be one and the same?
+    supports_join: ClassVar[bool] = False
+
+    # Does the store delete expired records by itself?
+    native_expiry: ClassVar[bool] = False
+
+    # Do all its writers wait for one another? Then the engine looks before it opens a transaction.
+    writers_queue: bool = False
+
+    def claim(self, request: ClaimRequest) -> Lease | Record:
+        """
+        Give this attempt the right to run, or return the record that stands against it.
+
+        One atomic step. The claim is won when the record is absent, expired, released, failed with
+        the same fingerprint, or in progress under a lapsed lease with the same fingerprint
+        (``on_stale="take_over"``); otherwise nothing has changed. A claim repeated under its own
+        token gives the same lease again.
+        """
+        raise NotImplementedError
+
+    def complete(self, lease: Lease, result: bytes, *, retention: timedelta) -> datetime:
+        """
+        Keep the result and return when it expires.
+
+        Raises LeaseLost unless epoch and token still stand and the record is in progress;
+        repeated under its own token it succeeds again.
+        """
+        raise NotImplementedError
+
+    def fail(self, lease: Lease, error: str) -> None:
+        """End the lease so that the same fingerprint may claim again; no-op if the proof is lost."""
+        raise NotImplementedError
+
+    def release(self, lease: Lease) -> None:
+        """End the lease and forget the fingerprint; no-op if the proof is lost."""
+        raise NotImplementedError
+
+    def renew(self, leases: Collection[Lease], duration: timedelta) -> set[Lease]:
+        """Extend the leases to `duration` from now in one round trip; return those still held."""
+        raise NotImplementedError
+
+    def get(self, record_id: UUID) -> Record | None:
+        """Return the record as it is now, expired or not, or None."""
+        raise NotImplementedError
+
+    def sweep(self, *, limit: int = 5000) -> int:
+        """Delete one batch of at most `limit` expired records; return how many they were."""
+        raise NotImplementedError
+
+    def atomic(self) -> AbstractContextManager[Any]:
+        """
+        Open the transaction in which work and record commit together.
+
+        Leaving it with an exception rolls both back. A store that cannot join gives an empty one.
+        """
+        return nullcontext()
+
+    def rolled_back(self) -> bool:
+        """Whether the work marked the transaction of `atomic` to be rolled back."""
+        return False
+
+    def committed(self, callback: Callable[[], None]) -> None:
+        """Call back as soon as the transaction of `atomic` has committed."""
+
+    def fence(self, lease: Lease) -> None:
+        """
+        Make sure, first thing in the work's transaction, that the lease still stands.
+
+        Only where later would be too late. Raises LeaseLost.
+        """
+
+    def in_transaction(self) -> bool:
+        """Whether a transaction is open on this thread's connection to the store."""
+        return False
+
+    def idle(self) -> None:
+        """Give up what this thread holds open: called by the keeper when it has nothing to renew."""
+
+    def check(self) -> list[Any]:
+        """Return Django check messages about this store's options and surroundings."""
+        return []
+
+    async def aclaim(self, request: ClaimRequest) -> Lease | Record:
+        """See `claim`."""
+        return await self.in_thread(self.claim, request)
+
+    async def acomplete(self, lease: Lease, result: bytes, *, retention: timedelta) -> datetime:
+        """See `complete`."""
+        return await self.in_thread(self.complete, lease, result, retention=retention)
+
+    async def afail(self, lease: Lease, error: str) -> None:
+        """See `fail`."""
+        await self.in_thread(self.fail, lease, error)
+
+    async def arelease(self, lease: Lease) -> None:
+        """See `release`."""
+        await self.in_thread(self.release, lease)
+
+    async def arenew(self, leases: Collection[Lease], duration: timedelta) -> set[Lease]:
+        """See `renew`."""
+        return await self.in_thread(self.renew, leases, duration)
+
+    async def aget(self, record_id: UUID) -> Record | None:
+        """See `get`."""
+        return await self.in_thread(self.get, record_id)
+
+    async def asweep(self, *, limit: int = 5000) -> int:
+        """See `sweep`."""
+        return await self.in_thread(self.sweep, limit=limit)
+
+    def aatomic(self) -> AbstractAsyncContextManager[Any]:
+        """See `atomic`: opened and closed on the thread that the work's queries run on."""
+        return self._aatomic()
+
+    @asynccontextmanager
+    async def _aatomic(self) -> AsyncIterator[None]:
+        block = self.atomic()
+        await self.in_thread(block.__enter__)
+        try:
+            yield
+        except BaseException as error:
+            if not await self.in_thread(block.__exit__, type(error), error, error.__traceback__):
+                raise
+        else:
+            await self.in_thread(block.__exit__, None, None, None)
+
+    async def in_thread(self, function: Callable[..., T], /, *args: Any, **kwargs: Any) -> T:
+        """Call `function` on the thread that this coroutine's database work runs on."""
+        return await sync_to_async(function, thread_sensitive=True)(*args, **kwargs)

@@ -1,0 +1,228 @@
+"""
+The statements of the database store on PostgreSQL, whole, one per operation.
+
+Three things recur in them. ``clock_timestamp()`` and not ``now()``: the time at which the statement
+runs, not the one at which a transaction began. The advisory lock on the record id (with the table's
+oid: locks are per database, tables per schema): whoever claims in whatever mode takes it, so that
+nobody ever waits for an uncommitted row. And the whole predicate in each write: what was read
+before may have been completed, renewed or taken over since.
+"""
+
+from __future__ import annotations
+
+#: Does a claim begin with a look, since writing would make it wait for every other writer?
+LOOK_FIRST = False
+
+CLAIM = """
+INSERT INTO idempotency_record (
+       id, scope, key, operation, fingerprint, state, epoch, token,
+       lease_until, created_at, updated_at, expires_at, attempts, result, error)
+SELECT %(id)s::uuid, %(scope)s, %(key)s, %(operation)s, %(fingerprint)s::bytea, 'IN_PROGRESS',
+       (extract(epoch FROM clock.now) * 1000000)::bigint, %(token)s::uuid,
+       clock.now + %(lease)s::interval, clock.now, clock.now, clock.now + %(lifetime)s::interval,
+       1, NULL, ''
+  FROM (SELECT clock_timestamp() AS now OFFSET 0) AS clock
+ WHERE pg_try_advisory_xact_lock(hashtextextended(
+           %(id)s::uuid::text, 'idempotency_record'::regclass::oid::bigint))
+    ON CONFLICT (id) DO NOTHING
+RETURNING epoch, lease_until AT TIME ZONE 'UTC', updated_at AT TIME ZONE 'UTC',
+          current_setting('default_transaction_isolation')
+"""
+
+# One row in any case: without a record all but the clock is NULL.
+LOOK = """
+SELECT record.id, record.scope, record.key, record.operation, record.fingerprint, record.state,
+       record.epoch, record.token, record.lease_until AT TIME ZONE 'UTC',
+       record.created_at AT TIME ZONE 'UTC', record.updated_at AT TIME ZONE 'UTC',
+       record.expires_at AT TIME ZONE 'UTC', record.attempts, record.result, record.error,
+       clock.now AT TIME ZONE 'UTC'
+  FROM (SELECT clock_timestamp() AS now OFFSET 0) AS clock
+  LEFT JOIN idempotency_record AS record ON record.id = %(id)s::uuid
+"""
+
+RECLAIM = """
+UPDATE idempotency_record AS record
+   SET scope = %(scope)s, key = %(key)s, operation = %(operation)s,
+       fingerprint = CASE WHEN record.expires_at <= clock.now OR record.fingerprint IS NULL
+                          THEN %(fingerprint)s::bytea ELSE record.fingerprint END,
+       state = 'IN_PROGRESS',
+       epoch = greatest(record.epoch + 1, (extract(epoch FROM clock.now) * 1000000)::bigint),
+       token = %(token)s::uuid,
+       lease_until = clock.now + %(lease)s::interval,
+       created_at = CASE WHEN record.expires_at <= clock.now
+                         THEN clock.now ELSE record.created_at END,
+       updated_at = clock.now,
+       expires_at = clock.now + %(lifetime)s::interval,
+       attempts = CASE WHEN record.expires_at <= clock.now THEN 1 ELSE record.attempts + 1 END,
+       result = NULL,
+       error = ''
+  FROM (SELECT clock_timestamp() AS now OFFSET 0) AS clock,
+       (SELECT id FROM idempotency_record WHERE id = %(id)s::uuid
+           FOR NO KEY UPDATE SKIP LOCKED) AS free
+ WHERE record.id = free.id
+   AND record.epoch = %(seen_epoch)s
+   AND record.token = %(seen_token)s::uuid
+   AND (-- expired
+           (record.expires_at <= clock.now
+            AND NOT (record.state = 'IN_PROGRESS' AND record.lease_until > clock.now))
+        OR record.state = 'RELEASED'
+        OR (-- asked for the same thing, and nobody is at it
+            (record.fingerprint IS NULL OR record.fingerprint = ANY (%(fingerprints)s::bytea[]))
+            AND (record.state = 'FAILED'
+                 OR (record.state = 'IN_PROGRESS' AND record.lease_until <= clock.now
+                     AND %(take_over)s))))
+   AND pg_try_advisory_xact_lock(hashtextextended(
+           %(id)s::uuid::text, 'idempotency_record'::regclass::oid::bigint))
+RETURNING record.epoch, record.lease_until AT TIME ZONE 'UTC',
+          record.updated_at AT TIME ZONE 'UTC', current_setting('default_transaction_isolation')
+"""
+
+#: The completion alone is fence enough: a row that it finds taken over rolls the work back.
+FENCE = None
+
+# The indexed expires_at is left alone while at least 90 % of the retention is left: a HOT update.
+COMPLETE = """
+UPDATE idempotency_record AS record
+   SET state = 'COMPLETED', result = %(result)s::bytea, lease_until = NULL, error = '',
+       updated_at = clock.now,
+       expires_at = CASE WHEN record.expires_at BETWEEN clock.now + %(retention)s::interval * 0.9
+                                                    AND clock.now + %(retention)s::interval
+                         THEN record.expires_at ELSE clock.now + %(retention)s::interval END
+  FROM (SELECT clock_timestamp() AS now OFFSET 0) AS clock
+ WHERE record.id = %(id)s::uuid
+   AND record.epoch = %(epoch)s
+   AND record.token = %(token)s::uuid
+   AND record.state = 'IN_PROGRESS'
+RETURNING record.expires_at AT TIME ZONE 'UTC'
+"""
+
+# Outside a transaction the wait for a COMMIT of our own that is still on its way is bounded.
+FAIL = """
+UPDATE idempotency_record AS record
+   SET state = 'FAILED', error = %(error)s, lease_until = NULL, updated_at = clock.now,
+       expires_at = coalesce(record.expires_at, clock.now + %(retention)s::interval)
+  FROM (SELECT clock_timestamp() AS now,
+               set_config('lock_timeout', CASE WHEN %(alone)s THEN '5s'
+                                               ELSE current_setting('lock_timeout') END, true)
+        OFFSET 0) AS clock
+ WHERE record.id = %(id)s::uuid
+   AND record.epoch = %(epoch)s
+   AND record.token = %(token)s::uuid
+   AND record.state = 'IN_PROGRESS'
+"""
+
+RELEASE = """
+UPDATE idempotency_record AS record
+   SET state = 'RELEASED', fingerprint = NULL, lease_until = NULL, updated_at = clock.now,
+       expires_at = coalesce(record.expires_at, clock.now + %(retention)s::interval)
+  FROM (SELECT clock_timestamp() AS now,
+               set_config('lock_timeout', CASE WHEN %(alone)s THEN '5s'
+                                               ELSE current_setting('lock_timeout') END, true)
+        OFFSET 0) AS clock
+ WHERE record.id = %(id)s::uuid
+   AND record.epoch = %(epoch)s
+   AND record.token = %(token)s::uuid
+   AND record.state = 'IN_PROGRESS'
+"""
+
+# A row that somebody holds at this moment is not waited for, and counts as held.
+RENEW = """
+WITH held AS MATERIALIZED (
+     SELECT record.id, record.epoch, record.token
+       FROM idempotency_record AS record
+       JOIN unnest(%(ids)s::uuid[], %(epochs)s::bigint[], %(tokens)s::uuid[])
+            AS lease (id, epoch, token)
+         ON record.id = lease.id AND record.epoch = lease.epoch AND record.token = lease.token
+      WHERE record.state = 'IN_PROGRESS'),
+     free AS MATERIALIZED (
+     SELECT id FROM idempotency_record WHERE id IN (SELECT id FROM held)
+        FOR NO KEY UPDATE SKIP LOCKED),
+     renewed AS (
+     UPDATE idempotency_record AS record
+        SET lease_until = clock_timestamp() + %(duration)s::interval
+       FROM held, free
+      WHERE record.id = held.id AND record.id = free.id
+        AND record.epoch = held.epoch AND record.token = held.token
+        AND record.state = 'IN_PROGRESS')
+SELECT token FROM held
+"""
+
+# `single`, first statement: two replays must not call each other in progress, so a record that
+# answers takes no lock.
+SINGLE_LOCK = """
+SELECT record.id, record.scope, record.key, record.operation, record.fingerprint, record.state,
+       record.epoch, record.token, record.lease_until AT TIME ZONE 'UTC',
+       record.created_at AT TIME ZONE 'UTC', record.updated_at AT TIME ZONE 'UTC',
+       record.expires_at AT TIME ZONE 'UTC', record.attempts, record.result, record.error,
+       clock.now AT TIME ZONE 'UTC',
+       CASE WHEN record.state = 'COMPLETED' AND record.expires_at > clock.now THEN NULL
+            ELSE pg_try_advisory_xact_lock(hashtextextended(
+                     %(id)s::uuid::text, 'idempotency_record'::regclass::oid::bigint)) END,
+       current_setting('transaction_isolation')
+  FROM (SELECT clock_timestamp() AS now OFFSET 0) AS clock
+  LEFT JOIN idempotency_record AS record ON record.id = %(id)s::uuid
+"""
+
+# `single`, at the end: the look under the lock saw no record.
+SINGLE_INSERT = """
+INSERT INTO idempotency_record (
+       id, scope, key, operation, fingerprint, state, epoch, token,
+       lease_until, created_at, updated_at, expires_at, attempts, result, error)
+SELECT %(id)s::uuid, %(scope)s, %(key)s, %(operation)s, %(fingerprint)s::bytea, %(state)s,
+       %(epoch)s, %(token)s::uuid,
+       NULL, %(claimed_at)s::timestamptz, clock.now, clock.now + %(retention)s::interval,
+       1, %(result)s::bytea, %(error)s
+  FROM (SELECT clock_timestamp() AS now OFFSET 0) AS clock
+    ON CONFLICT (id) DO NOTHING
+RETURNING expires_at AT TIME ZONE 'UTC'
+"""
+
+# `single`, at the end: the look under the lock saw a record that could be claimed.
+SINGLE_UPDATE = """
+UPDATE idempotency_record AS record
+   SET scope = %(scope)s, key = %(key)s, operation = %(operation)s,
+       fingerprint = %(fingerprint)s::bytea,
+       state = %(state)s, epoch = %(epoch)s, token = %(token)s::uuid,
+       lease_until = NULL,
+       created_at = CASE WHEN record.expires_at <= clock.now
+                         THEN %(claimed_at)s::timestamptz ELSE record.created_at END,
+       updated_at = clock.now,
+       expires_at = clock.now + %(retention)s::interval,
+       attempts = CASE WHEN record.expires_at <= clock.now THEN 1 ELSE record.attempts + 1 END,
+       result = %(result)s::bytea,
+       error = %(error)s
+  FROM (SELECT clock_timestamp() AS now OFFSET 0) AS clock
+ WHERE record.id = %(id)s::uuid
+   AND record.epoch = %(seen_epoch)s
+   AND record.token = %(seen_token)s::uuid
+   AND record.state = %(seen_state)s
+   AND (-- expired
+           (record.expires_at <= clock.now
+            AND NOT (record.state = 'IN_PROGRESS' AND record.lease_until > clock.now))
+        OR record.state = 'RELEASED'
+        OR (-- asked for the same thing, and nobody is at it
+            (record.fingerprint IS NULL OR record.fingerprint = ANY (%(fingerprints)s::bytea[]))
+            AND (record.state = 'FAILED'
+                 OR (record.state = 'IN_PROGRESS' AND record.lease_until <= clock.now))))
+RETURNING record.expires_at AT TIME ZONE 'UTC'
+"""
+
+# now() of this short transaction: stable, so the index on expires_at serves the inner SELECT.
+SWEEP = """
+DELETE FROM idempotency_record AS record
+ USING (SELECT id FROM idempotency_record
+         WHERE expires_at <= now()
+           AND NOT (state = 'IN_PROGRESS' AND lease_until > now())
+         ORDER BY expires_at
+         LIMIT %(limit)s
+           FOR UPDATE SKIP LOCKED) AS expired
+ WHERE record.id = expired.id
+   AND record.expires_at <= now()
+   AND NOT (record.state = 'IN_PROGRESS' AND record.lease_until > now())
+"""
+
+COUNT_EXPIRED = """
+SELECT count(*) FROM idempotency_record
+ WHERE expires_at <= now()
+   AND NOT (state = 'IN_PROGRESS' AND lease_until > now())
+"""

@@ -1,0 +1,138 @@
+"""
+The statements of the database store on SQLite (3.35 or newer), whole, one per operation.
+
+SQLite has one writer at a time, and that is its lock: the first statement of each of our
+transactions is a write, so that a look before it cannot turn into ``database is locked``. The clock
+is the host's, read while the statement runs. Times are UTC text as Django writes it.
+"""
+
+from __future__ import annotations
+
+#: Does a claim begin with a look, since writing would make it wait for every other writer?
+LOOK_FIRST = True
+
+CLAIM = """
+INSERT INTO idempotency_record (
+       id, scope, key, operation, fingerprint, state, epoch, token,
+       lease_until, created_at, updated_at, expires_at, attempts, result, error)
+VALUES (%(id)s, %(scope)s, %(key)s, %(operation)s, %(fingerprint)s, 'IN_PROGRESS',
+       CAST(round((julianday('now') - 2440587.5) * 86400000) AS INTEGER) * 1000, %(token)s,
+       strftime('%%Y-%%m-%%d %%H:%%M:%%f', 'now', %(lease)s),
+       strftime('%%Y-%%m-%%d %%H:%%M:%%f', 'now'),
+       strftime('%%Y-%%m-%%d %%H:%%M:%%f', 'now'),
+       strftime('%%Y-%%m-%%d %%H:%%M:%%f', 'now', %(lifetime)s),
+       1, NULL, '')
+    ON CONFLICT (id) DO NOTHING
+RETURNING epoch, lease_until, updated_at, 'read committed'
+"""
+
+# One row in any case: without a record all but the clock is NULL.
+LOOK = """
+SELECT record.id, record.scope, record.key, record.operation, record.fingerprint, record.state,
+       record.epoch, record.token, record.lease_until, record.created_at, record.updated_at,
+       record.expires_at, record.attempts, record.result, record.error,
+       strftime('%%Y-%%m-%%d %%H:%%M:%%f', 'now')
+  FROM (SELECT 1) AS one
+  LEFT JOIN idempotency_record AS record ON record.id = %(id)s
+"""
+
+RECLAIM = """
+UPDATE idempotency_record
+   SET scope = %(scope)s, key = %(key)s, operation = %(operation)s,
+       fingerprint = CASE WHEN expires_at <= strftime('%%Y-%%m-%%d %%H:%%M:%%f', 'now')
+                            OR fingerprint IS NULL
+                          THEN %(fingerprint)s ELSE fingerprint END,
+       state = 'IN_PROGRESS',
+       epoch = max(epoch + 1,
+                   CAST(round((julianday('now') - 2440587.5) * 86400000) AS INTEGER) * 1000),
+       token = %(token)s,
+       lease_until = strftime('%%Y-%%m-%%d %%H:%%M:%%f', 'now', %(lease)s),
+       created_at = CASE WHEN expires_at <= strftime('%%Y-%%m-%%d %%H:%%M:%%f', 'now')
+                         THEN strftime('%%Y-%%m-%%d %%H:%%M:%%f', 'now') ELSE created_at END,
+       updated_at = strftime('%%Y-%%m-%%d %%H:%%M:%%f', 'now'),
+       expires_at = strftime('%%Y-%%m-%%d %%H:%%M:%%f', 'now', %(lifetime)s),
+       attempts = CASE WHEN expires_at <= strftime('%%Y-%%m-%%d %%H:%%M:%%f', 'now')
+                       THEN 1 ELSE attempts + 1 END,
+       result = NULL,
+       error = ''
+ WHERE id = %(id)s
+   AND epoch = %(seen_epoch)s
+   AND token = %(seen_token)s
+   AND (-- expired
+           (expires_at <= strftime('%%Y-%%m-%%d %%H:%%M:%%f', 'now')
+            AND NOT (state = 'IN_PROGRESS'
+                     AND lease_until > strftime('%%Y-%%m-%%d %%H:%%M:%%f', 'now')))
+        OR state = 'RELEASED'
+        OR (-- asked for the same thing, and nobody is at it
+            (fingerprint IS NULL
+             OR hex(fingerprint) IN (SELECT value FROM json_each(%(fingerprints)s)))
+            AND (state = 'FAILED'
+                 OR (state = 'IN_PROGRESS'
+                     AND lease_until <= strftime('%%Y-%%m-%%d %%H:%%M:%%f', 'now')
+                     AND %(take_over)s))))
+RETURNING epoch, lease_until, updated_at, 'read committed'
+"""
+
+# The first statement of the work's transaction: it takes the write lock under the busy timeout.
+FENCE = """
+UPDATE idempotency_record SET updated_at = updated_at
+ WHERE id = %(id)s AND epoch = %(epoch)s AND token = %(token)s AND state = 'IN_PROGRESS'
+"""
+
+COMPLETE = """
+UPDATE idempotency_record
+   SET state = 'COMPLETED', result = %(result)s, lease_until = NULL, error = '',
+       updated_at = strftime('%%Y-%%m-%%d %%H:%%M:%%f', 'now'),
+       expires_at = strftime('%%Y-%%m-%%d %%H:%%M:%%f', 'now', %(retention)s)
+ WHERE id = %(id)s AND epoch = %(epoch)s AND token = %(token)s AND state = 'IN_PROGRESS'
+RETURNING expires_at
+"""
+
+FAIL = """
+UPDATE idempotency_record
+   SET state = 'FAILED', error = %(error)s, lease_until = NULL,
+       updated_at = strftime('%%Y-%%m-%%d %%H:%%M:%%f', 'now'),
+       expires_at = coalesce(expires_at,
+                             strftime('%%Y-%%m-%%d %%H:%%M:%%f', 'now', %(retention)s))
+ WHERE id = %(id)s AND epoch = %(epoch)s AND token = %(token)s AND state = 'IN_PROGRESS'
+"""
+
+RELEASE = """
+UPDATE idempotency_record
+   SET state = 'RELEASED', fingerprint = NULL, lease_until = NULL,
+       updated_at = strftime('%%Y-%%m-%%d %%H:%%M:%%f', 'now'),
+       expires_at = coalesce(expires_at,
+                             strftime('%%Y-%%m-%%d %%H:%%M:%%f', 'now', %(retention)s))
+ WHERE id = %(id)s AND epoch = %(epoch)s AND token = %(token)s AND state = 'IN_PROGRESS'
+"""
+
+RENEW = """
+UPDATE idempotency_record
+   SET lease_until = strftime('%%Y-%%m-%%d %%H:%%M:%%f', 'now', %(duration)s)
+ WHERE state = 'IN_PROGRESS'
+   AND EXISTS (SELECT 1 FROM json_each(%(leases)s) AS lease
+                WHERE json_extract(lease.value, '$[0]') = idempotency_record.id
+                  AND json_extract(lease.value, '$[1]') = idempotency_record.epoch
+                  AND json_extract(lease.value, '$[2]') = idempotency_record.token)
+RETURNING token
+"""
+
+SWEEP = """
+DELETE FROM idempotency_record
+ WHERE id IN (SELECT id FROM idempotency_record
+               WHERE expires_at <= strftime('%%Y-%%m-%%d %%H:%%M:%%f', 'now')
+                 AND NOT (state = 'IN_PROGRESS'
+                          AND lease_until > strftime('%%Y-%%m-%%d %%H:%%M:%%f', 'now'))
+               ORDER BY expires_at
+               LIMIT %(limit)s)
+   AND expires_at <= strftime('%%Y-%%m-%%d %%H:%%M:%%f', 'now')
+   AND NOT (state = 'IN_PROGRESS'
+            AND lease_until > strftime('%%Y-%%m-%%d %%H:%%M:%%f', 'now'))
+"""
+
+COUNT_EXPIRED = """
+SELECT count(*) FROM idempotency_record
+ WHERE expires_at <= strftime('%%Y-%%m-%%d %%H:%%M:%%f', 'now')
+   AND NOT (state = 'IN_PROGRESS'
+            AND lease_until > strftime('%%Y-%%m-%%d %%H:%%M:%%f', 'now'))
+"""

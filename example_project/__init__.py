@@ -1,0 +1,1 @@
+"""A small payments shop that shows django-idempotency at work; meant to be copied."""

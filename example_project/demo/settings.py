@@ -1,0 +1,19 @@
+"""The shop's settings for the demo: a server without DEBUG, and two switches for the story."""
+
+from __future__ import annotations
+
+import os
+
+from example_project.settings import *  # noqa: F403
+from example_project.settings import INSTALLED_APPS as SHOP_APPS
+
+DEBUG = False
+SECRET_KEY = os.environ["EXAMPLE_SECRET_KEY"]
+ALLOWED_HOSTS = ["127.0.0.1", "localhost"]
+SEED_KNOWN_PASSWORDS = True
+INSTALLED_APPS = [*SHOP_APPS, "example_project.demo"]
+ROOT_URLCONF = "example_project.demo.urls"
+
+# Basic authentication checks the password in each request. A good hash takes longer than everything
+# that the story is about, so the demo takes a bad one: never do this elsewhere.
+PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]

@@ -1,0 +1,302 @@
+"""The story, step by step; each step checks what it tells."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import threading
+import time
+import uuid
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from http.client import HTTPException
+from pathlib import Path
+from typing import Any
+
+from example_project.demo.client import Answer, Client
+from example_project.demo.output import Printer, money
+from example_project.demo.server import Server
+from example_project.shop.management.commands.seed import PASSWORDS
+
+CROWD = 20
+PAYMENTS = "/api/payments/"
+TRANSFERS = "/api/transfers/"
+
+
+class WentWrong(Exception):
+    """A step did not come out as it should."""
+
+
+class Story:
+    """What was asked for, what came back, and what the books should say."""
+
+    def __init__(
+        self, server: Server, printer: Printer, *, pause_file: Path, lease: float, transaction: str
+    ) -> None:
+        self.server = server
+        self.out = printer
+        self.pause_file = pause_file
+        self.lease = lease
+        self.transaction = transaction
+        self.alice = self._client("alice")
+        self.bob = self._client("bob")
+        self.staff = self._client("admin")
+        # Names of things are new in each run: the database may have seen other stories.
+        self.run = uuid.uuid4().hex[:8]
+        self.ids = {name: row["id"] for name, row in self._accounts().items()}
+        self.opening = self._balances()
+        self.expected = dict(self.opening)
+        self.everyday, self.savings = "alice / everyday (EUR)", "alice / savings (EUR)"
+        self.bobs = "bob / everyday (EUR)"
+        self.first: tuple[str, dict[str, Any], Answer] | None = None
+
+    def play(self) -> None:
+        for step in (
+            self.first_request,
+            self.retry,
+            self.other_payload,
+            self.no_key,
+            self.crowd,
+            self.process_killed,
+            self.other_user,
+            self.refusal,
+            self.transfer_and_refund,
+            self.server_killed,
+            self.books,
+        ):
+            step()
+
+    def first_request(self) -> None:
+        self.out.headline("1  Alice pays 12.50 EUR")
+        key, payload = self._key(), self._payment(12_50, "first")
+        answer = self._tell(self.alice.post(PAYMENTS, payload, key), key)
+        self._is("the payment is made", (answer.status, answer.replayed), (201, False))
+        self.expected[self.everyday] -= 12_50
+        self._is("payments in the books", self._payments("first"), 1)
+        self.first = key, payload, answer
+
+    def retry(self) -> None:
+        self.out.headline("2  She did not see the answer, and sends the same again")
+        key, payload, first = self._first()
+        answer = self._tell(self.alice.post(PAYMENTS, payload, key), key)
+        self._is("it says that it is a replay", (answer.status, answer.replayed), (201, True))
+        self._is("the same bytes as the first time", answer.body, first.body)
+        self._is("the same Location", answer.headers["Location"], first.headers["Location"])
+        self._is("payments in the books", self._payments("first"), 1)
+
+    def other_payload(self) -> None:
+        self.out.headline("3  The same key, by mistake, for another amount")
+        key, _, _ = self._first()
+        answer = self._tell(self.alice.post(PAYMENTS, self._payment(99_00, "first"), key), key)
+        self._is("refused", (answer.status, answer.code), (422, "idempotency_key_reused"))
+        self._is("payments in the books", self._payments("first"), 1)
+
+    def no_key(self) -> None:
+        self.out.headline("4  A payment without a key")
+        answer = self._tell(self.alice.post(PAYMENTS, self._payment(1_00, "keyless")))
+        self._is("refused", answer.status, 400)
+        self._is("as a problem", answer.headers.get_content_type(), "application/problem+json")
+        self._is("payments in the books", self._payments("keyless"), 0)
+
+    def crowd(self) -> None:
+        self.out.headline(f"5  {CROWD} clients at once with one key")
+        key, payload = self._key(), self._payment(7_00, "crowd")
+        together = threading.Barrier(CROWD)
+
+        def client(_: int) -> Answer:
+            together.wait(timeout=10)
+            return self.alice.post(PAYMENTS, payload, key)
+
+        with ThreadPoolExecutor(CROWD) as pool:
+            answers = list(pool.map(client, range(CROWD)))
+        for line, count in Counter(map(str, answers)).most_common():
+            self.out.says(f"{count:>2} x {line}")
+        winners = [a for a in answers if a.status == 201 and not a.replayed]
+        self._is("clients that made the payment", len(winners), 1)
+        self.expected[self.everyday] -= 7_00
+        replays = [a for a in answers if a.status == 201 and a.replayed]
+        waiting = [a for a in answers if (a.status, a.code) == (409, "in_progress")]
+        self._is("all others: 409 or a replay", len(replays) + len(waiting), CROWD - 1)
+        self._is("different bodies among the 201s", len({a.body for a in winners + replays}), 1)
+        self._is("payments in the books", self._payments("crowd"), 1)
+        late = self._tell(self.alice.post(PAYMENTS, payload, key), key)
+        self._is(
+            "who comes late gets the replay", (late.replayed, late.body), (True, winners[0].body)
+        )
+
+    def process_killed(self) -> None:
+        self.out.headline("6  A server process is killed in the middle of a payment")
+        key, payload = self._key(), self._payment(20_00, "killed")
+        self._kill_in_mid_payment(key, payload)
+        self._is("payments in the books", self._payments("killed"), 0)
+        answer = self._tell(self.alice.post(PAYMENTS, payload, key), key)
+        if self.transaction != "single":  # there the key is free as soon as its owner is dead
+            self._is(
+                "the retry is told to wait", (answer.status, answer.code), (409, "in_progress")
+            )
+            self._is("for the lease at most", 1 <= answer.retry_after <= self.lease, True)
+        deadline = time.monotonic() + self.lease + 5
+        while answer.status == 409 and time.monotonic() < deadline:
+            time.sleep(answer.retry_after)
+            answer = self._tell(self.alice.post(PAYMENTS, payload, key), key)
+        self._is("the retry finishes it", (answer.status, answer.replayed), (201, False))
+        self.expected[self.everyday] -= 20_00
+        self._is("payments in the books", self._payments("killed"), 1)
+
+    def other_user(self) -> None:
+        self.out.headline("7  Bob happens to use the key of Alice's first payment")
+        key, payload, first = self._first()
+        answer = self._tell(self.bob.post(PAYMENTS, payload, key), key)
+        self._is("her account is not his to pay from", answer.status, 400)
+        self._is("nothing of her payment in it", first.json["url"].encode() in answer.body, False)
+        payload = self._payment(5_00, "bob", account=self.bobs)
+        answer = self._tell(self.bob.post(PAYMENTS, payload, key), key)
+        self._is("he makes one of his own", (answer.status, answer.replayed), (201, False))
+        self._is("from his own account", answer.json["account"], self.ids[self.bobs])
+        self.expected[self.bobs] -= 5_00
+        key, payload, first = self._first()
+        answer = self._tell(self.alice.post(PAYMENTS, payload, key), key)
+        self._is(
+            "her key still gives her answer", (answer.replayed, answer.body), (True, first.body)
+        )
+
+    def refusal(self) -> None:
+        self.out.headline("8  A no is an answer, too: more money than there is")
+        key, payload = self._key(), self._payment(1_000_000_00, "too-much")
+        answer = self._tell(self.alice.post(PAYMENTS, payload, key), key)
+        self._is("refused", (answer.status, answer.replayed), (402, False))
+        again = self._tell(self.alice.post(PAYMENTS, payload, key), key)
+        self._is("the retry is told the same", (again.status, again.replayed), (402, True))
+        self._is("the same bytes", again.body, answer.body)
+        self._is("payments in the books", self._payments("too-much"), 0)
+
+    def transfer_and_refund(self) -> None:
+        self.out.headline("9  A transfer and a refund, each sent twice")
+        transfer = {
+            "from_account": self.ids[self.savings],
+            "to_account": self.ids[self.bobs],
+            "amount": 150_00,
+        }
+        self._twice(self.alice, TRANSFERS, transfer)
+        self.expected[self.savings] -= 150_00
+        self.expected[self.bobs] += 150_00
+        _, _, first = self._first()
+        self._twice(self.alice, f"{PAYMENTS}{first.json['id']}/refund/", {"amount": 2_50})
+        self.expected[self.everyday] += 2_50
+
+    def server_killed(self) -> None:
+        self.out.headline("10 The whole server is killed, right after an answer")
+        key, payload = self._key(), self._payment(3_00, "power-cut")
+        first = self._tell(self.alice.post(PAYMENTS, payload, key), key)
+        self._is("the payment is made", (first.status, first.replayed), (201, False))
+        self.expected[self.everyday] -= 3_00
+        self.server.crash()
+        self.out.says("all server processes killed; starting again")
+        self.server.start()
+        answer = self._tell(self.alice.post(PAYMENTS, payload, key), key)
+        self._is("the answer has survived", answer.replayed, True)
+        self._is("the same bytes", answer.body, first.body)
+        self._is("payments in the books", self._payments("power-cut"), 1)
+
+    def books(self) -> None:
+        self.out.headline("The books")
+        actual = self._balances()
+        self.out.table(
+            ["account", "opening", "expected", "actual", ""],
+            [
+                [
+                    name,
+                    money(self.opening[name]),
+                    money(self.expected[name]),
+                    money(actual[name]),
+                    "ok" if actual[name] == self.expected[name] else "WRONG",
+                ]
+                for name in self.opening
+            ],
+        )
+        wrong = [name for name in self.opening if actual[name] != self.expected[name]]
+        self._is("accounts with a wrong balance", len(wrong), 0)
+
+    # What the steps are made of.
+
+    def _twice(self, client: Client, path: str, payload: dict[str, Any]) -> None:
+        key = self._key()
+        first = self._tell(client.post(path, payload, key), key)
+        again = self._tell(client.post(path, payload, key), key)
+        self._is("done", (first.status, first.replayed), (201, False))
+        self._is("done once", (again.status, again.replayed), (201, True))
+        self._is("the same bytes", again.body, first.body)
+
+    def _kill_in_mid_payment(self, key: str, payload: dict[str, Any]) -> None:
+        lost: list[Exception] = []
+
+        def client() -> None:
+            try:
+                self.alice.post(PAYMENTS, payload, key)
+            except (OSError, HTTPException) as error:
+                lost.append(error)
+
+        thread = threading.Thread(target=client, daemon=True)
+        with self._half_way() as pipe:
+            thread.start()
+            if not select.select([pipe], [], [], 10)[0]:
+                raise WentWrong("The payment did not get half-way within 10 s.")
+            pid = int(os.read(pipe, 20))
+            os.kill(pid, signal.SIGKILL)
+        thread.join(timeout=10)
+        self.out.says(f"process {pid} killed: the row is written, the transaction not committed")
+        self._is("the client's connection breaks", len(lost), 1)
+
+    @contextlib.contextmanager
+    def _half_way(self) -> Iterator[int]:
+        """Open the pipe into which a payment, once it is half-way, writes its process id."""
+        os.mkfifo(self.pause_file)
+        pipe = os.open(self.pause_file, os.O_RDWR)  # RDWR: neither side waits for the other
+        try:
+            yield pipe
+        finally:
+            os.close(pipe)
+            self.pause_file.unlink()
+
+    def _tell(self, answer: Answer, key: str | None = None) -> Answer:
+        self.out.says(f"{f'key {key}' if key else 'no key'}  ->  {answer}")
+        return answer
+
+    def _is(self, what: str, actual: object, expected: object) -> None:
+        if actual != expected:
+            raise WentWrong(f"{what}: expected {expected!r}, got {actual!r}")
+        shown = f": {actual}" if isinstance(actual, int) and not isinstance(actual, bool) else ""
+        self.out.right(f"{what}{shown}")
+
+    def _client(self, user: str) -> Client:
+        return Client(self.server.port, user, PASSWORDS[user])
+
+    def _key(self) -> str:
+        return str(uuid.uuid4())
+
+    def _payment(self, amount: int, name: str, *, account: str | None = None) -> dict[str, Any]:
+        return {
+            "account": self.ids[account or self.everyday],
+            "amount": amount,
+            "reference": f"{name}-{self.run}",
+        }
+
+    def _payments(self, name: str) -> int:
+        """Return how many payments of this run have that name, whoever made them."""
+        query = f"?search={name}-{self.run}"
+        return sum(c.get(PAYMENTS + query).json["count"] for c in (self.alice, self.bob))
+
+    def _balances(self) -> dict[str, int]:
+        return {name: row["balance"] for name, row in self._accounts().items()}
+
+    def _accounts(self) -> dict[str, Any]:
+        rows = self.staff.get("/api/accounts/").json["results"]
+        return {f"{row['owner']} / {row['name']} ({row['currency']})": row for row in rows}
+
+    def _first(self) -> tuple[str, dict[str, Any], Answer]:
+        if self.first is None:
+            raise WentWrong("The first step has not been played.")
+        return self.first

@@ -1,0 +1,1 @@
+"""The shop: accounts, and three ways in which money moves."""

@@ -1,0 +1,26 @@
+"""Where the shop's pages and endpoints are."""
+
+from __future__ import annotations
+
+from django.contrib import admin
+from django.urls import include, path
+from django.views.generic import RedirectView
+from drf_spectacular.views import SpectacularAPIView
+from rest_framework.routers import DefaultRouter
+
+from example_project.reference import reference_page
+from example_project.shop.views import AccountViewSet, PaymentViewSet, TransferViewSet
+
+router = DefaultRouter()
+router.register("accounts", AccountViewSet, basename="account")
+router.register("transfers", TransferViewSet, basename="transfer")
+router.register("payments", PaymentViewSet, basename="payment")
+
+urlpatterns = [
+    path("", RedirectView.as_view(pattern_name="docs")),
+    path("api/schema/", SpectacularAPIView.as_view(), name="schema"),
+    path("api/docs/", reference_page, name="docs"),
+    path("api/", include(router.urls)),
+    path("api-auth/", include("rest_framework.urls")),
+    path("admin/", admin.site.urls),
+]

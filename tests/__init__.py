@@ -1,0 +1,3 @@
+"""The proof that the library keeps its rules."""
+
+from __future__ import annotations

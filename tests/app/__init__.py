@@ -1,0 +1,3 @@
+"""The Django app of the tests."""
+
+from __future__ import annotations

@@ -1,0 +1,3 @@
+"""Models of the tests."""
+
+from __future__ import annotations

@@ -1,0 +1,188 @@
+"""Fixtures that give a test its servers, connections and threads; nothing outlives the run."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Callable, Generator, Iterator
+from contextlib import ExitStack, suppress
+from typing import Any, Protocol
+
+import pytest
+from asgiref.sync import SyncToAsync
+from django.db import connections
+from django.db.backends.base.base import BaseDatabaseWrapper
+from django.test import TransactionTestCase
+
+from tests.services import MISSING_VARIABLE, MissingService, current_leg, may_be_missing
+from tests.services.databases import environment_for_children
+from tests.services.gunicorn import Gunicorn
+from tests.services.postgres import PostgresServer
+from tests.services.processes import RUN_VARIABLE, descendants, describe, marked, wait_until
+from tests.services.proxy import Proxy
+from tests.services.threads import run_in_threads as run_in_threads_together
+
+DATABASE_FIXTURES = {"db", "transactional_db", "django_db_reset_sequences", "live_server"}
+GUNICORNS = pytest.StashKey[list[Gunicorn]]()
+
+
+class PostgresFactory(Protocol):
+    def __call__(
+        self, version: int | None = None, *, durable: bool = True, **options: str
+    ) -> PostgresServer: ...
+
+
+class GunicornFactory(Protocol):
+    def __call__(self, app: str = ..., **arguments: Any) -> Gunicorn: ...
+
+
+@pytest.fixture
+def postgres_server() -> Iterator[PostgresFactory]:
+    """Start servers of one's own, to be stopped, crashed and restarted at will."""
+    with ExitStack() as stack:
+
+        def start(
+            version: int | None = None, *, durable: bool = True, **options: str
+        ) -> PostgresServer:
+            if version is None:
+                version = 16 if current_leg() == "postgres16" else 18
+            try:
+                server = PostgresServer(version, durable=durable, options=options)
+            except MissingService as error:
+                if may_be_missing():
+                    pytest.skip(str(error))
+                raise
+            return stack.enter_context(server)
+
+        yield start
+
+
+@pytest.fixture
+def proxy() -> Iterator[Callable[[str, int], Proxy]]:
+    """Start proxies: `proxy(host, port)`."""
+    with ExitStack() as stack:
+        yield lambda host, port: stack.enter_context(Proxy(host, port))
+
+
+@pytest.fixture
+def other_connection(db: None) -> Iterator[BaseDatabaseWrapper]:
+    """
+    A second session on the default database, for this thread.
+
+    It sees what has been committed, so the test wants `django_db(transaction=True)`.
+    """
+    connection = connections["default"].copy()
+    yield connection
+    connection.close()
+
+
+@pytest.fixture
+def process_environment(transactional_db: None) -> dict[str, str]:
+    """Environment for a child process that is to use `tests.settings` and our test databases."""
+    return environment_for_children()
+
+
+@pytest.fixture
+def gunicorn(
+    request: pytest.FixtureRequest, process_environment: dict[str, str]
+) -> Iterator[GunicornFactory]:
+    """
+    Start gunicorn, by default on `tests.app.urls` and the test databases.
+
+    Takes the arguments of `Gunicorn`; its output is shown when the test fails.
+    """
+    with ExitStack() as stack:
+
+        def start(app: str = "tests.services.wsgi:application", **arguments: Any) -> Gunicorn:
+            env = {**process_environment, **arguments.pop("env", {})}
+            server = Gunicorn(app, env=env, **arguments)
+            request.node.stash.setdefault(GUNICORNS, []).append(server)
+            return stack.enter_context(server)
+
+        yield start
+
+
+@pytest.fixture
+def run_in_threads() -> Callable[..., list[Any]]:
+    """`run_in_threads(n, function)`: see tests.services.threads."""
+    return run_in_threads_together
+
+
+@pytest.fixture(scope="session", autouse=True)
+def nothing_left_behind() -> Iterator[None]:
+    """Fail at the end of the run if a process or thread that tests started is still there."""
+    threads = set(threading.enumerate())
+    processes = descendants(os.getpid())
+    yield
+    try:
+        wait_until(
+            lambda: not _left_threads(threads) and not _left_processes(processes),
+            seconds=5,
+            what="everything that tests started to end",
+        )
+    except TimeoutError as error:
+        left = _left_processes(processes)
+        lines = [*map(describe, left), *map(repr, _left_threads(threads))]
+        for pid in left:
+            with suppress(OSError):
+                os.kill(pid, signal.SIGKILL)
+        raise AssertionError("\n".join([f"{error}; still there:", *lines])) from None
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item,
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Show what a failed test's gunicorn wrote."""
+    report = yield
+    if report.failed:
+        for server in item.stash.get(GUNICORNS, []):
+            report.sections.append((f"output of gunicorn {server.app}", server.output))
+    return report
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Tests with processes of their own run one after the other, on one xdist worker."""
+    if item.get_closest_marker("processes"):
+        item.add_marker(pytest.mark.xdist_group("processes"))
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what belongs to another leg, and skip what lacks its server if that is allowed."""
+    chosen, others = [], []
+    for item in items:
+        marker = item.get_closest_marker("leg")
+        here = marker is None or current_leg() in marker.args
+        if here and config.getoption("--only-database"):
+            here = marker is not None or _touches_database(item)
+        (chosen if here else others).append(item)
+    config.hook.pytest_deselected(items=others)
+    items[:] = chosen
+    if missing := os.environ.get(MISSING_VARIABLE):
+        for item in filter(_touches_database, items):
+            item.add_marker(pytest.mark.skip(reason=missing))
+
+
+def _touches_database(item: pytest.Item) -> bool:
+    if item.get_closest_marker("django_db"):
+        return True
+    case = getattr(item, "cls", None)
+    if case is not None and issubclass(case, TransactionTestCase):
+        return True
+    return not DATABASE_FIXTURES.isdisjoint(getattr(item, "fixturenames", ()))
+
+
+def _left_threads(before: set[threading.Thread]) -> list[threading.Thread]:
+    """Living threads since then; asgiref keeps one of its own until the process ends."""
+    kept = before | set(SyncToAsync.single_thread_executor._threads)
+    return [thread for thread in threading.enumerate() if thread not in kept]
+
+
+def _left_processes(before: set[int]) -> set[int]:
+    """Our descendants since then, and orphans with the mark of this run and xdist worker."""
+    marks = [f"{RUN_VARIABLE}={os.environ[RUN_VARIABLE]}"]
+    if worker := os.environ.get("PYTEST_XDIST_WORKER"):
+        marks.append(f"PYTEST_XDIST_WORKER={worker}")
+    found = (descendants(os.getpid()) | marked(*marks)) - before - {os.getpid()}
+    return {pid for pid in found if "multiprocessing." not in describe(pid)}

@@ -1,0 +1,30 @@
+"""Real servers and processes that the tests start, break and stop."""
+
+from __future__ import annotations
+
+import os
+
+LEGS = ("postgres18", "postgres16", "sqlite")
+
+# Set by people and by CI.
+LEG_VARIABLE = "IDEMPOTENCY_TEST_LEG"
+ALLOW_MISSING_VARIABLE = "IDEMPOTENCY_TEST_ALLOW_MISSING"
+# Set by the pytest plugin, for settings and child processes.
+MISSING_VARIABLE = "IDEMPOTENCY_TEST_MISSING"
+SQLITE_VARIABLE = "IDEMPOTENCY_TEST_SQLITE_DIRECTORY"
+# Set for child processes that are to use the databases of the running test: JSON, alias to name.
+DATABASES_VARIABLE = "IDEMPOTENCY_TEST_DATABASES"
+
+
+class MissingService(Exception):
+    """A server that the tests need is not on this machine; the message says how to install it."""
+
+
+def current_leg() -> str:
+    """The database that this run is about: one of LEGS."""
+    return os.environ.get(LEG_VARIABLE) or LEGS[0]
+
+
+def may_be_missing() -> bool:
+    """Whether a missing server skips its tests instead of failing them."""
+    return os.environ.get(ALLOW_MISSING_VARIABLE) == "1"
