@@ -13,9 +13,10 @@ from contextlib import (
 from typing import Any, ParamSpec, TypeVar
 
 from django_idempotency import fingerprint, keys, transactions
+from django_idempotency.attempts import Attempt
 from django_idempotency.codecs import Codec, JSONCodec
 from django_idempotency.conf import DEFAULT_ALIAS, engine_for, policy_for
-from django_idempotency.engine import Attempt, Operation, current
+from django_idempotency.engine import Operation, current
 from django_idempotency.exceptions import InvalidKey
 from django_idempotency.policy import merge
 from django_idempotency.records import Lease, Outcome
@@ -204,7 +205,7 @@ def _operation(
 ) -> Operation:
     policy = merge(policy_for(store), overrides)
     engine_store: BaseStore = engine_for(store).store
-    if not isinstance(scope, str) or not scope:
+    if not keys.is_scope(scope):
         raise TypeError("scope must be a string that says whose key it is, not empty.")
     mode = transactions.mode_for(policy, engine_store, coroutine=coroutine)
     asked = (operation.encode(), fingerprint.canonical_payload(payload))

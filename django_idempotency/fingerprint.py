@@ -103,10 +103,10 @@ def _refuse_constant(name: str) -> None:
 def _tagged(value: Any) -> Any:
     """Return `value` in JSON's own types, where each other type carries its name."""
     match value:
-        case None | bool() | str():
-            return value.value if isinstance(value, enum.Enum) else value
         case enum.Enum():
             return _tagged(value.value)
+        case None | bool() | str():
+            return value
         case int() | float() | decimal.Decimal():
             return {"#": str(value)}
         case Mapping():

@@ -5,11 +5,22 @@ from __future__ import annotations
 import hashlib
 import re
 import secrets
+from typing import Any
 from uuid import UUID
 
 from django_idempotency.exceptions import InvalidKey
 
-__all__ = ["MAX_LENGTH", "bounded", "check", "derive", "new_token", "parse", "record_id", "short"]
+__all__ = [
+    "MAX_LENGTH",
+    "bounded",
+    "check",
+    "derive",
+    "is_scope",
+    "new_token",
+    "parse",
+    "record_id",
+    "short",
+]
 
 #: The most characters a key may have (R9), and the size of every text column of a record.
 MAX_LENGTH = 255
@@ -62,7 +73,7 @@ def parse(
     return check(key, min_length=min_length, max_length=max_length)
 
 
-def check(key: str, *, min_length: int = 1, max_length: int = MAX_LENGTH) -> str:
+def check(key: Any, *, min_length: int = 1, max_length: int = MAX_LENGTH) -> str:
     """Return `key` if it may be used as an idempotency key; raise InvalidKey if not."""
     if not isinstance(key, str):
         raise InvalidKey(f"An idempotency key is a str, not {type(key).__name__}.")
@@ -76,6 +87,11 @@ def check(key: str, *, min_length: int = 1, max_length: int = MAX_LENGTH) -> str
     if _UNPRINTABLE.search(key):
         raise InvalidKey("The idempotency key has a character that cannot be printed.")
     return key
+
+
+def is_scope(scope: Any) -> bool:
+    """Return whether `scope` can be one: a string that is not empty."""
+    return isinstance(scope, str) and scope != ""
 
 
 def record_id(kind: str, scope: str, key: str) -> UUID:

@@ -15,8 +15,11 @@ __all__ = ["TRANSACTIONS", "UNSET", "HTTPPolicy", "Policy", "UnknownField", "mer
 
 TRANSACTIONS = ("single", "joined", "separate")
 UNSAFE_METHODS = frozenset({"POST", "PUT", "PATCH", "DELETE"})
-KEEP_PRESETS = ("default", "success", "stripe")
+KEEP_PRESETS = ("default", "success")
 KEY_FORMATS = ("uuid", "uuid7")
+
+
+_NO_TIME = timedelta(0)
 
 
 class _Unset:
@@ -72,7 +75,7 @@ class Policy:
         found = [
             f"{name} must be a timedelta or a number of seconds above 0."
             for name in ("lease", "retention", "max_duration")
-            if not isinstance(getattr(self, name), timedelta) or getattr(self, name) <= timedelta(0)
+            if not isinstance(getattr(self, name), timedelta) or getattr(self, name) <= _NO_TIME
         ]
         if self.transaction is not None and self.transaction not in TRANSACTIONS:
             found.append(_choice("transaction", self.transaction, TRANSACTIONS))
@@ -83,11 +86,10 @@ class Policy:
                 'on_stale="refuse" cannot go with transaction="single": no lease is involved there '
                 "that could go stale."
             )
-        if not isinstance(self.renew, bool):
-            found.append("renew must be True or False.")
+        found.extend(_not_booleans(self, "renew"))
         if not _whole(self.max_result_bytes) or self.max_result_bytes < 0:
             found.append("max_result_bytes must be a whole number of bytes.")
-        if not all(isinstance(item, (str, bytes)) and item for item in self.fingerprint_secrets):
+        if not all(_is_text(item) for item in self.fingerprint_secrets):
             found.append("fingerprint_secrets must be strings or bytes, none of them empty.")
         return found
 
@@ -114,7 +116,7 @@ class HTTPPolicy:
     key_max_length: int = keys.MAX_LENGTH
     #: Refuse keys that are not structured-field Strings.
     strict_header: bool = False
-    #: "default", "success", "stripe", or ``(response, exception) -> "keep" | "release" | "fail"``.
+    #: "default", "success", or ``(response, exception) -> "keep" | "release" | "fail"``.
     keep: Callable[[Any, BaseException | None], str] | str = "default"
     #: The header field that marks a replay; None for no mark.
     replay_header: str | None = "Idempotency-Replayed"
@@ -140,10 +142,11 @@ class HTTPPolicy:
     def problems(self) -> list[str]:
         """Return what is wrong with these values, one sentence each; empty if nothing is."""
         found = []
-        if not isinstance(self.methods, frozenset) or not self.methods <= UNSAFE_METHODS:
+        if not _is_subset(self.methods, UNSAFE_METHODS):
             found.append(f"methods must be a set of {', '.join(sorted(UNSAFE_METHODS))}.")
-        if not isinstance(self.header, str) or not self.header:
+        if not _is_text(self.header):
             found.append("header must be the name of a header field.")
+        found.extend(_not_booleans(self, "required", "scope_endpoint", "strict_header", "echo_key"))
         if isinstance(self.keep, str) and self.keep not in KEEP_PRESETS:
             found.append(_choice("keep", self.keep, KEEP_PRESETS))
         if isinstance(self.key_validator, str) and self.key_validator not in KEY_FORMATS:
@@ -206,6 +209,22 @@ def _several(value: Any) -> tuple[Any, ...]:
     if isinstance(value, (str, bytes)):
         return (value,)
     return tuple(value)
+
+
+def _not_booleans(policy: Any, *names: str) -> list[str]:
+    return [
+        f"{name} must be True or False."
+        for name in names
+        if not isinstance(getattr(policy, name), bool)
+    ]
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, (str, bytes)) and len(value) > 0
+
+
+def _is_subset(value: Any, of: frozenset[str]) -> bool:
+    return isinstance(value, frozenset) and value <= of
 
 
 def _whole(value: Any) -> bool:

@@ -77,7 +77,7 @@ def _is_open_by_caller(connection: BaseDatabaseWrapper) -> bool:
     """Whether a transaction is open on `connection` that no TestCase opened."""
     if not connection.in_atomic_block:
         return connection.connection is not None and not connection.autocommit
-    return any(not block._from_testcase for block in connection.atomic_blocks)
+    return any(not getattr(block, "_from_testcase", False) for block in connection.atomic_blocks)
 
 
 def _transaction_open(chosen: str) -> TransactionOpen:

@@ -150,7 +150,8 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out what belongs to another leg, and skip what lacks its server if that is allowed."""
-    chosen, others = [], []
+    chosen: list[pytest.Item] = []
+    others: list[pytest.Item] = []
     for item in items:
         marker = item.get_closest_marker("leg")
         here = marker is None or current_leg() in marker.args

@@ -67,7 +67,7 @@ class BaseStore:
         raise NotImplementedError
 
     def fail(self, lease: Lease, error: str) -> None:
-        """End the lease so that the same fingerprint may claim again; no-op if the proof is lost."""
+        """End the lease; the same fingerprint may claim again. No-op if the proof is lost."""
         raise NotImplementedError
 
     def release(self, lease: Lease) -> None:
@@ -113,7 +113,7 @@ class BaseStore:
         return False
 
     def idle(self) -> None:
-        """Give up what this thread holds open: called by the keeper when it has nothing to renew."""
+        """Give up what this thread holds open; the keeper calls it when it has nothing to do."""
 
     def check(self) -> list[Any]:
         """Return Django check messages about this store's options and surroundings."""

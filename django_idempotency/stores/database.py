@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from datetime import datetime, timedelta, timezone
 from types import ModuleType, TracebackType
@@ -98,8 +98,7 @@ class DatabaseStore(BaseStore):
         block = _Block.on(self.connection)
         if block is not None and block.holds(request.record_id):
             # The lock is re-entrant within a session, so it would not stop a nested attempt.
-            record, now = self._look(request.record_id)
-            return _in_flight(request, now)
+            return _in_flight(request, self._look(request.record_id)[1])
         if self.connection.vendor == "sqlite":
             claimed = self._claim_row(request)
         else:
@@ -109,9 +108,7 @@ class DatabaseStore(BaseStore):
         return claimed
 
     def _claim_locked(self, request: ClaimRequest) -> Lease | Record:
-        row = self._one("SINGLE_LOCK", {"id": request.record_id})
-        assert row is not None
-        *columns, locked, isolation = row
+        [(*columns, locked, isolation)] = self._execute("SINGLE_LOCK", {"id": request.record_id})
         record, now = _record(columns)
         if locked is None and record is not None:
             return record
@@ -168,11 +165,7 @@ class DatabaseStore(BaseStore):
         parameters = {**_proof_parameters(lease), "result": result, "retention": retention}
         if row := self._one("COMPLETE", parameters):
             return _utc(row[0])
-        record, _ = self._look(lease.record_id)
-        if record and record.state is State.COMPLETED and record.expires_at:
-            if (record.epoch, record.token) == (lease.fencing_token, lease.token):
-                return record.expires_at
-        raise LeaseLost
+        return self._written_before(lease, State.COMPLETED)
 
     def fail(self, lease: Lease, error: str) -> None:
         """See `BaseStore.fail`."""
@@ -211,10 +204,8 @@ class DatabaseStore(BaseStore):
         return {by_token[_uuid(row[0])] for row in rows}
 
     def _write_ending(self, lease: Lease, state: State, error: str = "") -> None:
-        try:
+        with suppress(LeaseLost):  # like any owner's ending, without effect once the proof is lost
             self._write_single(lease, state, lease.request.retention, error=error)
-        except LeaseLost:
-            pass  # like any owner's ending, without effect once the proof is lost
 
     def _write_single(
         self,
@@ -247,11 +238,16 @@ class DatabaseStore(BaseStore):
         # Nothing was seen, or what was seen has been swept meanwhile.
         if row := self._one("SINGLE_INSERT", parameters):
             return _utc(row[0])
+        return self._written_before(lease, state)
+
+    def _written_before(self, lease: Lease, state: State) -> datetime:
+        """Return when the record expires that this very attempt has ended; raise LeaseLost."""
         record, _ = self._look(lease.record_id)
-        if record and (record.epoch, record.token) == (lease.fencing_token, lease.token):
-            if record.state is state and record.expires_at:
-                return record.expires_at
-        raise LeaseLost
+        if record is None or record.expires_at is None or record.state is not state:
+            raise LeaseLost
+        if (record.epoch, record.token) != (lease.fencing_token, lease.token):
+            raise LeaseLost
+        return record.expires_at
 
     # Reading and sweeping.
 
@@ -335,8 +331,7 @@ class DatabaseStore(BaseStore):
         return _STATEMENTS[vendor]
 
     def _look(self, record_id: UUID) -> tuple[Record | None, datetime]:
-        row = self._one("LOOK", {"id": record_id})
-        assert row is not None
+        [row] = self._execute("LOOK", {"id": record_id})
         return _record(row)
 
     def _one(self, name: str, parameters: Mapping[str, Any]) -> Row | None:

@@ -77,10 +77,11 @@ class MemoryStore(BaseStore):
                 self._end(record, State.COMPLETED, now, result=result, expires_at=expires_at)
                 return expires_at
             record = self._look(lease.record_id, now)
-            if record is not None and record.expires_at is not None and _is_mine(record, lease):
-                if record.state is State.COMPLETED:
-                    return record.expires_at
-            raise LeaseLost
+            if record is None or record.expires_at is None:
+                raise LeaseLost
+            if record.state is not State.COMPLETED or not _is_mine(record, lease):
+                raise LeaseLost
+            return record.expires_at
 
     def fail(self, lease: Lease, error: str) -> None:
         with self._mutex:

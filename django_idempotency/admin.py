@@ -1,0 +1,112 @@
+"""Browsing the records of the database store in the admin, read-only."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+from django.contrib import admin
+from django.db.models import QuerySet
+from django.http import HttpRequest
+from django.utils import timezone
+from django.utils.translation import gettext_lazy as _
+
+from django_idempotency.models import IdempotencyRecord
+
+__all__ = ["IdempotencyRecordAdmin"]
+
+if TYPE_CHECKING:
+    _ModelAdmin = admin.ModelAdmin[IdempotencyRecord]
+else:
+    _ModelAdmin = admin.ModelAdmin
+
+
+@admin.register(IdempotencyRecord)
+class IdempotencyRecordAdmin(_ModelAdmin):
+    """
+    A list and a page per record; nothing can be added, changed or deleted.
+
+    Search takes a whole record id: it is answered by the primary key, whatever the table's size.
+    """
+
+    list_display = (
+        "id",
+        "state",
+        "lease",
+        "scope",
+        "key",
+        "operation",
+        "attempts",
+        "created_at",
+        "expires_at",
+    )
+    list_filter = ("state",)
+    search_fields = ("id",)
+    search_help_text = _("A record id, as log lines and errors of the project's code name it.")
+    ordering = ("-created_at",)
+    show_full_result_count = False
+    fields = (
+        "id",
+        "state",
+        "lease",
+        "scope",
+        "key",
+        "operation",
+        "attempts",
+        "epoch",
+        "fingerprint_hex",
+        "created_at",
+        "updated_at",
+        "lease_until",
+        "expires_at",
+        "error",
+        "result_size",
+    )
+    readonly_fields = fields
+
+    @admin.display(description=_("lease"))
+    def lease(self, record: IdempotencyRecord) -> str:
+        """Return how long the lease lasts, or that it is stale."""
+        if record.state != IdempotencyRecord.State.IN_PROGRESS or record.lease_until is None:
+            return "-"
+        left = (record.lease_until - timezone.now()).total_seconds()
+        return f"{left:.0f} s" if left > 0 else str(_("stale"))
+
+    @admin.display(description=_("fingerprint"))
+    def fingerprint_hex(self, record: IdempotencyRecord) -> str:
+        """Return the fingerprint as hexadecimal digits."""
+        return bytes(record.fingerprint).hex() if record.fingerprint is not None else "-"
+
+    @admin.display(description=_("result"))
+    def result_size(self, record: IdempotencyRecord) -> str:
+        """Return how large the stored result is; never what it says."""
+        if record.result is None:
+            return "-"
+        return f"{len(bytes(record.result))} bytes"
+
+    def get_search_results(
+        self, request: HttpRequest, queryset: QuerySet[IdempotencyRecord], search_term: str
+    ) -> tuple[QuerySet[IdempotencyRecord], bool]:
+        """Return the one record of that id; any other term finds nothing."""
+        if not search_term:
+            return queryset, False
+        try:
+            return queryset.filter(pk=UUID(search_term.strip())), False
+        except ValueError:
+            return queryset.none(), False
+
+    def has_add_permission(self, request: HttpRequest) -> bool:
+        """Records are made by claims."""
+        return False
+
+    def has_change_permission(
+        self, request: HttpRequest, obj: IdempotencyRecord | None = None
+    ) -> bool:
+        """Records are changed by their owners."""
+        return False
+
+    def has_delete_permission(
+        self, request: HttpRequest, obj: IdempotencyRecord | None = None
+    ) -> bool:
+        """A deleted record would let its work run again."""
+        return False

@@ -1,0 +1,150 @@
+"""One attempt at an operation, from its claim to its outcome."""
+
+from __future__ import annotations
+
+import enum
+import logging
+from typing import TYPE_CHECKING, Any
+
+from django_idempotency import codecs, keys
+from django_idempotency.exceptions import ResultTooLarge
+from django_idempotency.records import ClaimRequest, Lease, Outcome, Record
+
+if TYPE_CHECKING:
+    from django_idempotency.engine import Operation
+
+__all__ = ["Attempt", "Phase", "Unkept"]
+
+logger = logging.getLogger("django_idempotency")
+
+
+class Unkept(Exception):
+    """Raised by an adapter: roll the work back, end the lease, and answer with `result`."""
+
+    def __init__(self, verdict: str, result: Any = None) -> None:
+        super().__init__(verdict)
+        #: "release" or "fail".
+        self.verdict = verdict
+        self.result = result
+
+
+class Phase(enum.Enum):
+    """How far an attempt has come: it tells whose exception it is that ends the block."""
+
+    OPENING = "opening"
+    WORKING = "working"
+    COMPLETING = "completing"
+    UNKEPT = "unkept"
+
+
+class Attempt:
+    """One attempt, from its claim to its outcome: what the block of `Engine.attempt` works with."""
+
+    def __init__(
+        self, operation: Operation, request: ClaimRequest, lease: Lease | None = None
+    ) -> None:
+        self.operation = operation
+        self.request = request
+        self._lease = lease
+        self._outcome: Outcome | None = None
+        #: The record that a replay answers from.
+        self.record: Record | None = None
+        self.phase = Phase.OPENING
+        #: `complete` was called, with this result.
+        self.done = False
+        self.given: Any = None
+        #: The envelope to keep; for an answer made of an exception it is kept without the work.
+        self.payload = b""
+        self.kept_error = False
+        #: The transaction of work and completion is known to have committed.
+        self.committed = False
+
+    @property
+    def lease(self) -> Lease:
+        """The lease of this attempt; RuntimeError for a replay, which has none."""
+        if self._lease is None:
+            raise RuntimeError("A replay has no lease: nothing is to be run.")
+        return self._lease
+
+    @property
+    def replayed(self) -> bool:
+        """Whether the result comes from the record, so that nothing is to be run."""
+        return self._lease is None
+
+    def complete(self, result: Any = None) -> None:
+        """Give the result of the work; it is kept when the block ends."""
+        if self.replayed:
+            raise RuntimeError("This attempt is a replay: it has its result already.")
+        self.done = True
+        self.given = result
+
+    @property
+    def concluded(self) -> bool:
+        """Whether there is an outcome."""
+        return self._outcome is not None
+
+    @property
+    def outcome(self) -> Outcome:
+        """What became of the attempt; RuntimeError before its block has ended."""
+        if self._outcome is None:
+            raise RuntimeError("The attempt has no outcome before its block has ended.")
+        return self._outcome
+
+    @property
+    def result(self) -> Any:
+        """The result of the work, this attempt's or the stored one."""
+        return self.outcome.result
+
+    def replay(self, record: Record) -> None:
+        """Answer from the record."""
+        self._lease = None
+        self.record = record
+        self._outcome = Outcome(
+            result=codecs.unpack(self.operation.codec, record.result),
+            replayed=True,
+            record_id=record.record_id,
+            fencing_token=record.epoch,
+            expires_at=record.expires_at,
+        )
+
+    def conclude(self, result: Any, *, stored: bool, expires_at: Any = None) -> None:
+        """Answer with the result of this attempt's own work."""
+        self._outcome = Outcome(
+            result=result,
+            replayed=False,
+            record_id=self.lease.record_id,
+            fencing_token=self.lease.fencing_token,
+            expires_at=expires_at,
+            stored=stored,
+        )
+
+    def pack(self, result: Any) -> None:
+        """
+        Make `result` the outcome, and its envelope the payload to keep.
+
+        Raises ResultTooLarge, or what the codec raises, for a result that cannot be stored, unless
+        the operation may be completed without its result.
+        """
+        operation = self.operation
+        try:
+            self.payload = codecs.pack(
+                operation.codec, result, max_bytes=operation.policy.max_result_bytes
+            )
+        except (ResultTooLarge, TypeError, ValueError) as error:
+            if not operation.unstorable_ok:
+                raise
+            logger.warning(
+                "Record %s is completed without its result: %s",
+                keys.short(operation.record_id),
+                error,
+            )
+            self.payload = codecs.unavailable(operation.codec)
+            self.conclude(result, stored=False)
+            return
+        if not operation.codec.exact:
+            result = codecs.unpack(operation.codec, self.payload)
+        self.conclude(result, stored=True)
+
+    def note_commit(self) -> None:
+        """Note that the transaction of the work has committed."""
+        self.committed = True

@@ -1,0 +1,1 @@
+"""Adapters for packages that a project may or may not use: one module each."""

@@ -1,0 +1,200 @@
+"""Idempotent views of Django REST framework."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from dataclasses import fields
+from functools import partial
+from typing import TYPE_CHECKING, Any, cast
+
+from django.http import HttpRequest
+from django.http.response import HttpResponseBase
+from rest_framework.request import Request
+from rest_framework.response import Response
+from rest_framework.views import APIView
+
+from django_idempotency.conf import DEFAULT_ALIAS, http_policy_for, policy_for
+from django_idempotency.http.atomic_requests import atomic_requests, mark
+from django_idempotency.http.content import body_of
+from django_idempotency.http.guard import GuardedCall, guard
+from django_idempotency.policy import UNSET, HTTPPolicy, Policy, merge, suggestion
+
+__all__ = ["IdempotencyMixin"]
+
+_PREFIX = "idempotency_"
+_POLICY_NAMES = tuple(field.name for field in fields(Policy))
+_HTTP_NAMES = tuple(field.name for field in fields(HTTPPolicy))
+
+if TYPE_CHECKING:
+    _Base = APIView
+else:
+    _Base = object
+
+
+class IdempotencyMixin(_Base):
+    """
+    Guards the unsafe methods of an APIView, generic view or ViewSet: each key runs once.
+
+    Stands before the view's other bases. Every field of the policy is a class attribute
+    ``idempotency_<field>``, and a keyword of ``@action``; callables are methods. The claim comes
+    after authentication, permissions and throttles (R14), and the response is finalised and
+    rendered inside the transaction that does the work.
+    """
+
+    #: The alias of IDEMPOTENCY whose store and policy count.
+    idempotency_store: str = DEFAULT_ALIAS
+    #: The actions of a ViewSet that are guarded; None for each with an unsafe method.
+    idempotency_actions: Collection[str] | None = None
+
+    idempotency_lease: Any = UNSET
+    idempotency_retention: Any = UNSET
+    idempotency_renew: Any = UNSET
+    idempotency_max_duration: Any = UNSET
+    idempotency_transaction: Any = UNSET
+    idempotency_on_stale: Any = UNSET
+    idempotency_max_result_bytes: Any = UNSET
+    idempotency_fingerprint_secrets: Any = UNSET
+
+    idempotency_header: Any = UNSET
+    idempotency_required: Any = UNSET
+    idempotency_methods: Any = UNSET
+    idempotency_scope: Any = UNSET
+    idempotency_scope_endpoint: Any = UNSET
+    idempotency_fingerprint: Any = UNSET
+    idempotency_fingerprint_headers: Any = UNSET
+    idempotency_key_validator: Any = UNSET
+    idempotency_key_min_length: Any = UNSET
+    idempotency_key_max_length: Any = UNSET
+    idempotency_strict_header: Any = UNSET
+    idempotency_keep: Any = UNSET
+    idempotency_replay_header: Any = UNSET
+    idempotency_replay_headers: Any = UNSET
+    idempotency_echo_key: Any = UNSET
+    idempotency_in_progress_status: Any = UNSET
+    idempotency_mismatch_status: Any = UNSET
+    idempotency_documentation_url: Any = UNSET
+    idempotency_error_renderer: Any = UNSET
+    idempotency_replay_check: Any = UNSET
+
+    # Of the one request that this instance of the view serves.
+    _guarded: bool = False
+    _passed_on: Exception | None = None
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        """Refuse a base order in which the guard would not be reached, and unknown names."""
+        super().__init_subclass__(**kwargs)
+        bases = cls.__mro__
+        if APIView in bases and bases.index(APIView) < bases.index(IdempotencyMixin):
+            raise TypeError(
+                f"{cls.__name__} must name IdempotencyMixin before its other bases: "
+                f"class {cls.__name__}(IdempotencyMixin, ...)."
+            )
+        known = [name for name in vars(IdempotencyMixin) if name.startswith(_PREFIX)]
+        for name in vars(cls):
+            if name.startswith(_PREFIX) and name not in known:
+                raise TypeError(f"{cls.__name__} has {name!r}.{suggestion(name, known)}")
+
+    @classmethod
+    def as_view(cls, *args: Any, **initkwargs: Any) -> Any:
+        """Return the view function, with the transactions of ATOMIC_REQUESTS left to the guard."""
+        return mark(super().as_view(*args, **initkwargs))
+
+    def dispatch(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
+        """Dispatch as ever; a request that is not guarded gets its ATOMIC_REQUESTS around all."""
+        request.idempotency = None  # type: ignore[attr-defined]
+        self._guarded = self._is_guarded(request)
+        if self._guarded:
+            return super().dispatch(request, *args, **kwargs)
+        with atomic_requests(without=self._exempt):
+            return super().dispatch(request, *args, **kwargs)
+
+    def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
+        """Authenticate, authorise and throttle; then put the guard before the method's handler."""
+        if not self._guarded:
+            super().initial(request, *args, **kwargs)
+            return
+        body = body_of(request._request, self._http_policy)
+        with atomic_requests(without=self._exempt):
+            super().initial(request, *args, **kwargs)
+        method = str(request.method).lower()
+        if method in self.http_method_names and hasattr(self, method):
+            setattr(self, method, partial(self._idempotent, getattr(self, method), body))
+
+    def handle_exception(self, exc: Exception) -> Response:
+        """Answer an exception; what that marks for rollback is a block of ours (R84)."""
+        if not self._guarded:
+            return super().handle_exception(exc)
+        if exc is self._passed_on:  # was asked, and is not to be answered
+            raise exc
+        with atomic_requests(without=self._exempt):
+            return super().handle_exception(exc)
+
+    def _idempotent(
+        self,
+        method: Callable[..., HttpResponseBase],
+        body: bytes,
+        request: Request,
+        *args: Any,
+        **kwargs: Any,
+    ) -> HttpResponseBase:
+        """Stand in for the method's handler."""
+
+        def final(response: HttpResponseBase) -> HttpResponseBase:
+            # `finalize_response` may read what DRF's dispatch sets only after the handler.
+            self.response = finalize(request, cast("Response", response), *args, **kwargs)
+            if callable(render := getattr(self.response, "render", None)):
+                render()
+            return self.response
+
+        def answer(error: Exception) -> HttpResponseBase:
+            try:
+                response = self.handle_exception(error)
+            except Exception as unanswered:
+                self._passed_on = unanswered
+                raise
+            return final(response)
+
+        finalize = self.finalize_response
+        response = guard(
+            GuardedCall(
+                request=request._request,
+                subject=request,
+                store=self.idempotency_store,
+                policy=merge(policy_for(self.idempotency_store), self._given(_POLICY_NAMES)),
+                http=self._http_policy,
+                body=body,
+                handle=lambda: final(method(request, *args, **kwargs)),
+                on_exception=answer,
+                exempt=self._exempt,
+            )
+        )
+        # It is final: DRF's dispatch must not finalise it a second time.
+        self.finalize_response = lambda request, response, *args, **kwargs: response  # type: ignore[method-assign]
+        return response
+
+    def _is_guarded(self, request: HttpRequest) -> bool:
+        """Whether the guard concerns itself with this request at all."""
+        http = self._http_policy
+        if request.method not in http.methods:
+            return False
+        actions = self.idempotency_actions
+        if actions is not None and self._action(request) not in actions:
+            return False
+        return http.required or http.header in request.headers
+
+    def _action(self, request: HttpRequest) -> str | None:
+        names: dict[str, str] = getattr(self, "action_map", None) or {}
+        return names.get(str(request.method).lower())
+
+    @property
+    def _http_policy(self) -> HTTPPolicy:
+        return merge(http_policy_for(self.idempotency_store), self._given(_HTTP_NAMES))
+
+    @property
+    def _exempt(self) -> Collection[str]:
+        """The aliases that the project itself exempts from ATOMIC_REQUESTS on this view."""
+        return getattr(type(self).dispatch, "_non_atomic_requests", ())
+
+    def _given(self, names: Collection[str]) -> dict[str, Any]:
+        """Return the policy's fields that this view gives, UNSET where it gives none."""
+        return {name: getattr(self, _PREFIX + name) for name in names}

@@ -1,0 +1,226 @@
+"""
+How an attempt ends: its completion, and everything that can come instead of it.
+
+The endings return the exception to raise, or None if the attempt's outcome stands.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from django_idempotency import keys
+from django_idempotency.attempts import Attempt, Phase, Unkept
+from django_idempotency.exceptions import (
+    FingerprintMismatch,
+    InProgress,
+    LeaseLost,
+    StoreError,
+)
+from django_idempotency.records import ClaimRequest, Lease, Record, State
+from django_idempotency.stores.base import BaseStore, ClaimAgain
+
+__all__ = ["Endings"]
+
+logger = logging.getLogger("django_idempotency")
+
+
+class Endings:
+    """The endings of attempts on one store."""
+
+    def __init__(
+        self, store: BaseStore, replayable: Callable[[Record, ClaimRequest], Record]
+    ) -> None:
+        self.store = store
+        self._replayable = replayable
+
+    def complete(self, attempt: Attempt) -> None:
+        """Keep the payload: the owner's last write, conditional on its proof; raise LeaseLost."""
+        lease, policy = attempt.lease, attempt.operation.policy
+        if attempt.operation.after_commit is not None:
+            attempt.operation.after_commit(lambda: self._complete_late(attempt))
+            return
+        try:
+            expires_at = self.store.complete(lease, attempt.payload, retention=policy.retention)
+        except StoreError as error:
+            self._incomplete(attempt, error)
+        else:
+            attempt.conclude(
+                attempt.outcome.result, stored=attempt.outcome.stored, expires_at=expires_at
+            )
+
+    async def acomplete(self, attempt: Attempt) -> None:
+        """See `complete`."""
+        lease, retention = attempt.lease, attempt.operation.policy.retention
+        if attempt.operation.after_commit is not None:
+            await self.store.in_thread(self.complete, attempt)
+            return
+        try:
+            expires_at = await self.store.acomplete(lease, attempt.payload, retention=retention)
+        except StoreError as error:
+            self._incomplete(attempt, error)
+        else:
+            attempt.conclude(
+                attempt.outcome.result, stored=attempt.outcome.stored, expires_at=expires_at
+            )
+
+    def _incomplete(self, attempt: Attempt, error: StoreError) -> None:
+        """Separate: the work is done and stands, so its caller gets the result (R60)."""
+        if attempt.request.transaction != "separate":
+            raise error
+        logger.error(
+            "Record %s could not be completed; its lease will lapse, and a retry will run again.",
+            keys.short(attempt.lease.record_id),
+            exc_info=error,
+        )
+        attempt.conclude(attempt.outcome.result, stored=False)
+
+    def _complete_late(self, attempt: Attempt) -> None:
+        """Complete after the caller's transaction has committed: nobody is left to tell."""
+        try:
+            self.store.complete(
+                attempt.lease, attempt.payload, retention=attempt.operation.policy.retention
+            )
+        except (LeaseLost, StoreError):
+            logger.exception(
+                "Record %s could not be completed after the commit.",
+                keys.short(attempt.lease.record_id),
+            )
+
+    # The other endings. Each returns the exception to raise, or None if the outcome stands.
+
+    def end(
+        self,
+        attempt: Attempt,
+        raised: BaseException,
+        on_error: Callable[[Exception], Any] | None = None,
+    ) -> BaseException | None:
+        """The block was left with an exception, so what it did is rolled back (R57, R58, R60)."""
+        if attempt.committed:  # an on_commit hook raised: the record is completed
+            return raised
+        if isinstance(raised, Unkept):
+            return self._unkept(attempt, raised)
+        if attempt.phase is Phase.WORKING and on_error and isinstance(raised, Exception):
+            return self._answer(attempt, raised, on_error)
+        if attempt.phase is Phase.COMPLETING and attempt.concluded:
+            if isinstance(raised, LeaseLost):
+                return self._lease_lost(attempt, raised)
+            if attempt.request.transaction == "joined":
+                return self._settle_joined(attempt, raised)
+        self._try_to(self.store.fail, attempt, _error_text(raised))
+        return raised
+
+    def _answer(
+        self, attempt: Attempt, raised: Exception, on_error: Callable[[Exception], Any]
+    ) -> BaseException | None:
+        """The work raised: keep the answer that the adapter makes of it, without the work."""
+        try:
+            answer = on_error(raised)
+        except Unkept as unkept:
+            return self._unkept(attempt, unkept)
+        except Exception as unanswered:
+            self._try_to(self.store.fail, attempt, _error_text(unanswered))
+            return unanswered
+        attempt.phase = Phase.COMPLETING
+        attempt.kept_error = True
+        try:
+            attempt.pack(answer)
+            self.complete(attempt)
+        except LeaseLost as lost:
+            return self._lease_lost(attempt, lost)
+        except StoreError as error:
+            if attempt.request.transaction == "single":
+                raise  # this transaction is broken: `settle_single` opens another
+            return self._settle_joined(attempt, error)
+        return None
+
+    def _unkept(self, attempt: Attempt, unkept: Unkept) -> BaseException | None:
+        """The adapter's verdict on an answer that is not kept: it goes to this caller alone."""
+        attempt.phase = Phase.UNKEPT
+        attempt.conclude(unkept.result, stored=False)
+        if unkept.verdict == "release":
+            self._try_to(self.store.release, attempt)
+        else:
+            self._try_to(self.store.fail, attempt, "not kept")
+        return None
+
+    def _lease_lost(self, attempt: Attempt, lost: LeaseLost) -> BaseException | None:
+        """The completion was refused. In `single` the record may have an answer meanwhile."""
+        if attempt.request.transaction == "single":
+            record = self.store.get(attempt.lease.record_id)
+            if record is not None and record.state is State.COMPLETED:
+                try:
+                    attempt.replay(self._replayable(record, attempt.request))
+                except (ClaimAgain, FingerprintMismatch):
+                    return lost
+                return None
+        return lost
+
+    def _settle_joined(self, attempt: Attempt, raised: BaseException) -> BaseException | None:
+        """
+        The completion or its COMMIT failed, or its answer was lost.
+
+        The truth comes from a conditional write under this attempt's token: a plain read could be
+        ahead of a COMMIT that is still on its way.
+        """
+        lease = attempt.lease
+        try:
+            if isinstance(raised, StoreError):
+                self.store.release(lease)
+            else:
+                self.store.fail(lease, _error_text(raised))
+            record = self.store.get(lease.record_id)
+        except StoreError as unknown:
+            unknown.__cause__ = raised
+            return unknown
+        if record is None or (record.epoch, record.token) != (lease.fencing_token, lease.token):
+            return LeaseLost()
+        if record.state is State.IN_PROGRESS:
+            return StoreError("Whether the work was committed is not known; its lease will lapse.")
+        return None if record.state is State.COMPLETED else raised
+
+    def settle_single(self, attempt: Attempt, raised: BaseException) -> BaseException | None:
+        """
+        The one transaction of `single` failed, or the answer to its COMMIT was lost.
+
+        A claim under the same token, in a new transaction, takes the same lock, and so tells
+        whether the first one is still alive, has committed, or is gone.
+        """
+        if attempt.committed or attempt.request.transaction != "single" or not attempt.concluded:
+            return raised
+        if attempt.phase is Phase.UNKEPT:
+            return None
+        retention = attempt.operation.policy.retention
+        try:
+            with self.store.atomic():
+                claimed = self.store.claim(attempt.request)
+                if isinstance(claimed, Lease):  # nothing was committed
+                    if attempt.kept_error:
+                        self.store.complete(claimed, attempt.payload, retention=retention)
+                        return None
+                    self.store.fail(claimed, _error_text(raised))
+                    return raised
+            if claimed.token == attempt.request.token and claimed.state is State.COMPLETED:
+                return None
+            attempt.replay(self._replayable(claimed, attempt.request))
+        except (ClaimAgain, FingerprintMismatch, InProgress, LeaseLost, StoreError) as unknown:
+            failure = StoreError("Whether the work was committed is not known; try again.")
+            failure.__cause__ = unknown
+            return failure
+        return None
+
+    def _try_to(self, end: Callable[..., None], attempt: Attempt, *arguments: Any) -> None:
+        """End the lease; if that cannot be written, the lease lapses and masks nothing (R58)."""
+        try:
+            end(attempt.lease, *arguments)
+        except StoreError:
+            logger.exception(
+                "The end of the lease on record %s could not be written; it will lapse.",
+                keys.short(attempt.lease.record_id),
+            )
+
+
+def _error_text(error: BaseException) -> str:
+    """Return what the record may say of an error: its type; its text may quote the payload."""
+    return f"{type(error).__module__}.{type(error).__qualname__}"

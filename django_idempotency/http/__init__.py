@@ -1,0 +1,1 @@
+"""Requests and responses: what every kind of guarded view shares."""

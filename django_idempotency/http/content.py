@@ -1,0 +1,113 @@
+"""What a request asks for, as the bytes that its fingerprint is made of (R40 to R48)."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Any
+from urllib.parse import parse_qsl
+
+from django.http import HttpRequest
+from django.utils.module_loading import import_string
+
+from django_idempotency import fingerprint
+from django_idempotency.policy import HTTPPolicy, Policy
+
+__all__ = ["body_of", "fingerprints_of", "operation_of"]
+
+_FORM = "application/x-www-form-urlencoded"
+_MULTIPART = "multipart/form-data"
+#: Changes with every page that a browser shows, and asks for nothing (R89).
+_CSRF_FIELD = "csrfmiddlewaretoken"
+
+
+def operation_of(request: HttpRequest) -> str:
+    """Return what is being done, for people: ``POST payments:payment-list``."""
+    match = request.resolver_match
+    name = (match.view_name or match.route) if match else request.path
+    return f"{request.method} {name}"
+
+
+def fingerprints_of(
+    request: HttpRequest, subject: Any, policy: Policy, http: HTTPPolicy, body: bytes
+) -> tuple[bytes, ...]:
+    """Return the fingerprints of method, route, path arguments, query, fields and `body`."""
+    match = request.resolver_match
+    arguments = {"args": match.args, "kwargs": match.kwargs} if match else {"path": request.path}
+    parts = [
+        operation_of(request).encode(),
+        (match.route if match else "").encode(),
+        fingerprint.canonical_payload({k: _plain(v) for k, v in arguments.items()}),
+        request.META.get("QUERY_STRING", "").encode(errors="surrogateescape"),
+        *(
+            f"{name.lower()}: {request.headers.get(name, '')}".encode(errors="surrogateescape")
+            for name in sorted(http.fingerprint_headers, key=str.lower)
+        ),
+    ]
+    match http.fingerprint:
+        case None:
+            pass
+        case "json" | "raw":
+            parts.append(body)
+        case make:
+            compute = import_string(make) if isinstance(make, str) else make
+            parts.append(compute(subject))
+    return fingerprint.fingerprints(parts, policy.fingerprint_secrets)
+
+
+def body_of(request: HttpRequest, http: HTTPPolicy) -> bytes:
+    """
+    Return what of the body counts, read before any parser of the view has changed it (R48).
+
+    JSON in its canonical form, forms by name, uploads by hash; anything else byte by byte.
+    """
+    if http.fingerprint not in ("json", "raw"):
+        return b""
+    kind = (request.content_type or "").lower()
+    if kind == _MULTIPART and request.method == "POST":
+        return b"multipart:" + _multipart(request)
+    body = request.body
+    if not body:
+        return b"empty:"
+    if http.fingerprint == "json":
+        if kind == "application/json" or kind.endswith("+json"):
+            canonical = fingerprint.canonical_json(body)
+            if canonical is not None:
+                return b"json:" + canonical
+        if kind == _FORM:
+            return b"form:" + _form(parse_qsl(body, keep_blank_values=True))
+    return b"raw:" + kind.encode(errors="replace") + b":" + body
+
+
+def _multipart(request: HttpRequest) -> bytes:
+    """Return a form with uploads, which Django has parsed: a new boundary is the same request."""
+    fields = [(name, value) for name, values in request.POST.lists() for value in values]
+    uploads = []
+    for name, files in request.FILES.lists():
+        for upload in files:
+            digest = hashlib.sha256()
+            for chunk in upload.chunks():
+                digest.update(chunk)
+            upload.seek(0)
+            uploads.append([name, upload.name, upload.content_type, digest.hexdigest()])
+    return json.dumps([_by_name(fields), uploads]).encode()
+
+
+def _form(pairs: list[tuple[Any, Any]]) -> bytes:
+    text = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in pairs]
+    return json.dumps(_by_name(text)).encode()
+
+
+def _by_name(pairs: list[tuple[str, str]]) -> list[tuple[str, str]]:
+    """Sort by name alone: the order of names is free, that within a name is not (R44)."""
+    counted = [(name, value) for name, value in pairs if name != _CSRF_FIELD]
+    return sorted(counted, key=lambda pair: pair[0])
+
+
+def _plain(value: Any) -> Any:
+    """Return path arguments with what a converter made of them as text."""
+    if isinstance(value, dict):
+        return {name: _plain(item) for name, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    return value if value is None or isinstance(value, (str, int)) else str(value)

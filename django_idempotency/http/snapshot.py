@@ -1,0 +1,95 @@
+"""The part of a response that is kept and replayed (R25 to R31)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from django.http import HttpResponse
+from django.http.response import HttpResponseBase
+
+__all__ = ["Snapshot", "SnapshotCodec"]
+
+#: Header fields that belong to the answer, and not to the connection or the one request (R30).
+KEPT_HEADERS = frozenset(
+    {
+        "content-type",
+        "content-language",
+        "content-disposition",
+        "content-encoding",
+        "location",
+        "content-location",
+        "etag",
+        "last-modified",
+        "link",
+        "vary",
+    }
+)
+#: Never kept, whatever the policy's ``replay_headers`` name.
+NEVER_KEPT = frozenset(
+    {
+        "connection",
+        "content-length",
+        "date",
+        "keep-alive",
+        "proxy-authenticate",
+        "proxy-connection",
+        "server",
+        "set-cookie",
+        "te",
+        "trailer",
+        "transfer-encoding",
+        "upgrade",
+        "www-authenticate",
+    }
+)
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """Status, kept header fields and body of a response, byte for byte."""
+
+    status: int
+    headers: tuple[tuple[str, str], ...]
+    body: bytes
+
+    def response(self) -> HttpResponse:
+        """Return a new response that says what the first one said."""
+        response = HttpResponse(self.body, status=self.status)
+        del response["Content-Type"]
+        for name, value in self.headers:
+            response[name] = value
+        return response
+
+
+class SnapshotCodec:
+    """
+    Responses as bytes: the length of a JSON head, the head, the body.
+
+    Encodes a rendered response and decodes to a `Snapshot`; the first caller keeps the response
+    itself, cookies included (R36).
+    """
+
+    id: ClassVar[str] = "http"
+    exact: ClassVar[bool] = True
+
+    def __init__(self, replay_headers: Collection[str] = ()) -> None:
+        self._kept = (KEPT_HEADERS | {name.lower() for name in replay_headers}) - NEVER_KEPT
+
+    def encode(self, result: HttpResponseBase) -> bytes:
+        """Return the kept part of a response; TypeError for a stream, which has no bytes yet."""
+        if not isinstance(result, HttpResponse):
+            raise TypeError("A streaming response cannot be kept.")
+        kept = self._kept | {"retry-after"} if result.status_code == 202 else self._kept
+        headers = [(name, value) for name, value in result.items() if name.lower() in kept]
+        head = json.dumps({"status": result.status_code, "headers": headers}).encode()
+        return len(head).to_bytes(4, "big") + head + result.content
+
+    def decode(self, payload: bytes) -> Any:
+        """Return the Snapshot that `encode` wrote."""
+        end = 4 + int.from_bytes(payload[:4], "big")
+        head = json.loads(payload[4:end])
+        headers = tuple((name, value) for name, value in head["headers"])
+        return Snapshot(head["status"], headers, payload[end:])
