@@ -12,6 +12,7 @@ from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 
 from django_idempotency.models import IdempotencyRecord
+from django_idempotency.records import State
 
 __all__ = ["IdempotencyRecordAdmin"]
 
@@ -67,7 +68,7 @@ class IdempotencyRecordAdmin(_ModelAdmin):
     @admin.display(description=_("lease"))
     def lease(self, record: IdempotencyRecord) -> str:
         """Return how long the lease lasts, or that it is stale."""
-        if record.state != IdempotencyRecord.State.IN_PROGRESS or record.lease_until is None:
+        if record.state != State.IN_PROGRESS.value or record.lease_until is None:
             return "-"
         left = (record.lease_until - timezone.now()).total_seconds()
         return f"{left:.0f} s" if left > 0 else str(_("stale"))

@@ -20,7 +20,7 @@ logger = logging.getLogger("django_idempotency")
 #: A lease is renewed when this part of it has passed, so two renewals may fail before it lapses.
 _PART = 3
 #: Seconds without a lease to renew after which the thread ends.
-_IDLE = 5.0
+_IDLE = 2.0
 
 
 @dataclass
@@ -73,7 +73,10 @@ class Keeper:
     def _keep(self) -> None:
         stores: set[BaseStore] = set()
         try:
-            while (due := self._wait()) is not None:
+            while (due := self._wait(connected=bool(stores))) is not None:
+                if not due:  # nothing is left to renew, so nothing needs to stay connected
+                    while stores:
+                        stores.pop().idle()
                 stores.update(due)
                 for store, leases in due.items():
                     self._renew(store, leases)
@@ -84,8 +87,13 @@ class Keeper:
             for store in stores:
                 store.idle()
 
-    def _wait(self) -> dict[BaseStore, list[Lease]] | None:
-        """Wait until leases are due and return them by store; None when there are none to keep."""
+    def _wait(self, *, connected: bool) -> dict[BaseStore, list[Lease]] | None:
+        """
+        Wait until leases are due and return them by store.
+
+        An empty dict says that none is left while stores are still connected, None that there has
+        been none for a while.
+        """
         with self._changed:
             idle_since = time.monotonic()
             while True:
@@ -99,14 +107,12 @@ class Keeper:
                     elif kept.due <= now:
                         due[kept.store].append(kept.lease)
                         kept.due = now + kept.lease.request.lease.total_seconds() / _PART
-                if due:
+                if due or (connected and not self._kept):
                     return due
                 if not self._kept and now - idle_since >= _IDLE:
                     self._thread = None
                     return None
-                self._wakes_at = min(
-                    (kept.due for kept in self._kept.values()), default=idle_since + _IDLE
-                )
+                self._wakes_at = min([now + _IDLE, *(kept.due for kept in self._kept.values())])
                 self._changed.wait(max(self._wakes_at - now, 0))
 
     def _renew(self, store: BaseStore, leases: list[Lease]) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+from typing import Any
+
 from tests.services.databases import databases
 
 SECRET_KEY = "tests"
@@ -10,6 +13,8 @@ ALLOWED_HOSTS = ["*"]
 USE_TZ = True
 TIME_ZONE = "UTC"
 DATABASES = databases()
+for _database in DATABASES.values():
+    _database["ATOMIC_REQUESTS"] = os.environ.get("IDEMPOTENCY_TEST_ATOMIC_REQUESTS") == "1"
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
 ROOT_URLCONF = "tests.app.urls"
@@ -24,6 +29,17 @@ INSTALLED_APPS = [
     "django_idempotency",
     "tests.app",
 ]
+# What a process that a test starts is to use; the tests themselves override the setting.
+_policy: dict[str, Any] = {
+    "TRANSACTION": os.environ.get("IDEMPOTENCY_TEST_TRANSACTION"),
+    "LEASE": float(os.environ.get("IDEMPOTENCY_TEST_LEASE", "60")),
+    "RENEW": os.environ.get("IDEMPOTENCY_TEST_RENEW", "1") == "1",
+}
+IDEMPOTENCY: dict[str, dict[str, Any]] = {
+    "default": _policy,
+    "other": {"OPTIONS": {"using": "other"}},
+    "memory": {"BACKEND": "django_idempotency.stores.memory.MemoryStore"},
+}
 MIDDLEWARE = [
     "django.contrib.sessions.middleware.SessionMiddleware",
     "django.middleware.common.CommonMiddleware",
