@@ -13,10 +13,9 @@ from contextlib import (
 from typing import Any, ParamSpec, TypeVar
 
 from django_idempotency import fingerprint, keys, transactions
-from django_idempotency.attempts import Attempt
+from django_idempotency.attempts import Attempt, Operation, current
 from django_idempotency.codecs import Codec, JSONCodec
 from django_idempotency.conf import DEFAULT_ALIAS, engine_for, policy_for
-from django_idempotency.engine import Operation, current
 from django_idempotency.exceptions import InvalidKey
 from django_idempotency.policy import merge
 from django_idempotency.records import Lease, Outcome

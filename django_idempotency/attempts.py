@@ -4,18 +4,70 @@ from __future__ import annotations
 
 import enum
 import logging
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID
 
 from django_idempotency import codecs, keys
 from django_idempotency.exceptions import ResultTooLarge
+from django_idempotency.policy import Policy
 from django_idempotency.records import ClaimRequest, Lease, Outcome, Record
 
-if TYPE_CHECKING:
-    from django_idempotency.engine import Operation
-
-__all__ = ["Attempt", "Phase", "Unkept"]
+__all__ = ["Attempt", "Operation", "Phase", "Unkept", "current", "entered"]
 
 logger = logging.getLogger("django_idempotency")
+
+_entered: ContextVar[tuple[Attempt, ...]] = ContextVar("idempotency_attempts", default=())
+
+
+def entered() -> tuple[Attempt, ...]:
+    """Return the attempts that this code is part of, the innermost last."""
+    return _entered.get()
+
+
+def current() -> Lease | None:
+    """Return the lease of the work that this code is part of, or None outside of any."""
+    for attempt in reversed(_entered.get()):
+        if not attempt.replayed:
+            return attempt.lease
+    return None
+
+
+@dataclass(frozen=True)
+class Operation:
+    """One call to guard: whose key it is, what it asks for, and how it is to be guarded."""
+
+    record_id: UUID
+    scope: str
+    key: str
+    name: str
+    fingerprints: tuple[bytes, ...]
+    policy: Policy
+    codec: codecs.Codec
+    #: "single", "joined" or "separate": the policy's choice, or what its absence means here.
+    transaction: str = "separate"
+    #: A result that cannot be stored is no error: the record is completed without it (R62).
+    unstorable_ok: bool = False
+    #: Where the caller's transaction must commit before a store that cannot join completes.
+    after_commit: Callable[[Callable[[], None]], None] | None = None
+
+    def request(self) -> ClaimRequest:
+        """Return the claim of a new attempt, with a token of its own."""
+        return ClaimRequest(
+            record_id=self.record_id,
+            scope=keys.bounded(self.scope),
+            key=keys.bounded(self.key),
+            operation=keys.bounded(self.name),
+            transaction=self.transaction,
+            fingerprints=self.fingerprints,
+            lease=self.policy.lease,
+            retention=self.policy.retention,
+            max_duration=self.policy.max_duration,
+            on_stale=self.policy.on_stale,
+        )
 
 
 class Unkept(Exception):
@@ -40,12 +92,10 @@ class Phase(enum.Enum):
 class Attempt:
     """One attempt, from its claim to its outcome: what the block of `Engine.attempt` works with."""
 
-    def __init__(
-        self, operation: Operation, request: ClaimRequest, lease: Lease | None = None
-    ) -> None:
+    def __init__(self, operation: Operation) -> None:
         self.operation = operation
-        self.request = request
-        self._lease = lease
+        self.request = operation.request()
+        self._lease: Lease | None = None
         self._outcome: Outcome | None = None
         #: The record that a replay answers from.
         self.record: Record | None = None
@@ -70,6 +120,24 @@ class Attempt:
     def replayed(self) -> bool:
         """Whether the result comes from the record, so that nothing is to be run."""
         return self._lease is None
+
+    @contextmanager
+    def entered(self) -> Iterator[None]:
+        """
+        Make this attempt the innermost one, and its lease `current()`.
+
+        Until the on_commit hooks of its transaction have run. Whatever it opens on a connection is
+        known by it: see `stores.database`.
+        """
+        reset = _entered.set((*_entered.get(), self))
+        try:
+            yield
+        finally:
+            _entered.reset(reset)
+
+    def won(self, lease: Lease) -> None:
+        """Take the lease that the claim gave."""
+        self._lease = lease
 
     def complete(self, result: Any = None) -> None:
         """Give the result of the work; it is kept when the block ends."""
@@ -136,7 +204,7 @@ class Attempt:
             logger.warning(
                 "Record %s is completed without its result: %s",
                 keys.short(operation.record_id),
-                error,
+                type(error).__name__,
             )
             self.payload = codecs.unavailable(operation.codec)
             self.conclude(result, stored=False)

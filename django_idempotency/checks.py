@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from django.apps import AppConfig
 from django.conf import settings
-from django.core.checks import CheckMessage, Error, Warning, register
+from django.core.checks import CheckMessage, Error, Tags, Warning, register
 from django.core.exceptions import ImproperlyConfigured
+from django.utils.module_loading import import_string
 
 from django_idempotency.conf import stores
+from django_idempotency.policy import HTTPPolicy, Policy
+from django_idempotency.stores.database import DatabaseStore
 from django_idempotency.stores.memory import MemoryStore
 
-__all__ = ["check_aliases"]
+__all__ = ["check_aliases", "check_isolation"]
+
+_DOTTED_PATHS = ("scope", "error_renderer", "replay_check", "fingerprint")
 
 
 @register("idempotency")
@@ -25,29 +30,18 @@ def check_aliases(
     try:
         aliases = list(stores)
     except ImproperlyConfigured as error:
-        return [Error(str(error), hint="See the settings page.", id="django_idempotency.E001")]
+        hint = "Leave IDEMPOTENCY out to use the default database, or add the alias 'default'."
+        return [Error(str(error), hint=hint, id="django_idempotency.E001")]
     for alias in aliases:
         try:
             configured = stores.configured(alias)
         except ImproperlyConfigured as error:
-            found.append(
-                Error(
-                    str(error),
-                    hint=f"Correct IDEMPOTENCY[{alias!r}]; the settings page lists every name.",
-                    id="django_idempotency.E002",
-                )
-            )
+            hint = f"Correct IDEMPOTENCY[{alias!r}]; the settings page lists every name."
+            found.append(Error(str(error), hint=hint, id="django_idempotency.E002"))
             continue
         found.extend(configured.store.check())
-        policy = configured.policy
-        if policy.lease > policy.retention:
-            found.append(
-                Warning(
-                    f"IDEMPOTENCY[{alias!r}] has a LEASE that is longer than its RETENTION.",
-                    hint="A record should answer for longer than one attempt may take.",
-                    id="django_idempotency.W001",
-                )
-            )
+        found.extend(_lease_and_retention(alias, configured.policy))
+        found.extend(_importable(alias, configured.http_policy))
         if isinstance(configured.store, MemoryStore) and not settings.DEBUG:
             found.append(
                 Warning(
@@ -57,3 +51,49 @@ def check_aliases(
                 )
             )
     return found
+
+
+@register(Tags.database)
+def check_isolation(*, databases: Sequence[str] | None = None, **kwargs: Any) -> list[CheckMessage]:
+    """A lease is not renewed during joined work above READ COMMITTED, so it must cover it."""
+    found: list[CheckMessage] = []
+    for alias in stores:
+        configured = stores.configured(alias)
+        store = configured.store
+        if not isinstance(store, DatabaseStore) or store.using not in (databases or ()):
+            continue
+        if configured.policy.transaction in ("single", "separate") or store.is_read_committed():
+            continue
+        found.append(
+            Warning(
+                f"IDEMPOTENCY[{alias!r}] commits jointly on a database whose isolation level is "
+                f"above READ COMMITTED, where leases cannot be renewed.",
+                hint="Make LEASE longer than the longest work, or set TRANSACTION to 'single'.",
+                id="django_idempotency.W003",
+            )
+        )
+    return found
+
+
+def _lease_and_retention(alias: str, policy: Policy) -> Iterator[CheckMessage]:
+    if policy.lease > policy.retention:
+        yield Warning(
+            f"IDEMPOTENCY[{alias!r}] has a LEASE that is longer than its RETENTION.",
+            hint="A record should answer for longer than one attempt may take.",
+            id="django_idempotency.W001",
+        )
+
+
+def _importable(alias: str, http: HTTPPolicy) -> Iterator[CheckMessage]:
+    for name in _DOTTED_PATHS:
+        value = getattr(http, name)
+        if not isinstance(value, str) or value in ("json", "raw"):
+            continue
+        try:
+            import_string(value)
+        except ImportError as error:
+            yield Error(
+                f"IDEMPOTENCY[{alias!r}]['HTTP'][{name.upper()!r}] cannot be imported: {error}",
+                hint="Give a callable, or the dotted path of one.",
+                id="django_idempotency.E005",
+            )

@@ -175,7 +175,7 @@ class Endings:
             unknown.__cause__ = raised
             return unknown
         if record is None or (record.epoch, record.token) != (lease.fencing_token, lease.token):
-            return LeaseLost()
+            return LeaseLost() if isinstance(raised, StoreError) else raised
         if record.state is State.IN_PROGRESS:
             return StoreError("Whether the work was committed is not known; its lease will lapse.")
         return None if record.state is State.COMPLETED else raised

@@ -26,23 +26,19 @@ from contextlib import (
     nullcontext,
     suppress,
 )
-from contextvars import ContextVar
-from dataclasses import dataclass
 from typing import Any, TypeVar
-from uuid import UUID
 
 from asgiref.sync import SyncToAsync, ThreadSensitiveContext
 
-from django_idempotency import codecs, keys
-from django_idempotency.attempts import Attempt, Phase, Unkept
+from django_idempotency import keys
+from django_idempotency.attempts import Attempt, Operation, Phase, Unkept, current
 from django_idempotency.endings import Endings
 from django_idempotency.exceptions import FingerprintMismatch, InProgress
-from django_idempotency.policy import Policy
 from django_idempotency.records import ClaimRequest, Lease, Outcome, Record, State
 from django_idempotency.renewal import Keeper, keeper
 from django_idempotency.stores.base import BaseStore, ClaimAgain
 
-__all__ = ["Attempt", "Decision", "Engine", "Operation", "Unkept", "current", "decide"]
+__all__ = ["Attempt", "Decision", "Engine", "Operation", "current", "decide"]
 
 logger = logging.getLogger("django_idempotency")
 
@@ -50,13 +46,6 @@ T = TypeVar("T")
 
 #: How often a claim that lost a race is sent again before the answer is "in progress".
 CLAIM_TRIES = 5
-
-_current: ContextVar[Lease | None] = ContextVar("django_idempotency_lease", default=None)
-
-
-def current() -> Lease | None:
-    """Return the lease of the work that this code is part of, or None outside of any."""
-    return _current.get()
 
 
 class Decision(enum.Enum):
@@ -82,40 +71,6 @@ def decide(record: Record, request: ClaimRequest) -> Decision:
     if record.live:
         return Decision.IN_PROGRESS
     return Decision.CLAIM_AGAIN if request.on_stale == "take_over" else Decision.STALE
-
-
-@dataclass(frozen=True)
-class Operation:
-    """One call to guard: whose key it is, what it asks for, and how it is to be guarded."""
-
-    record_id: UUID
-    scope: str
-    key: str
-    name: str
-    fingerprints: tuple[bytes, ...]
-    policy: Policy
-    codec: codecs.Codec
-    #: "single", "joined" or "separate": the policy's choice, or what its absence means here.
-    transaction: str = "separate"
-    #: A result that cannot be stored is no error: the record is completed without it (R62).
-    unstorable_ok: bool = False
-    #: Where the caller's transaction must commit before a store that cannot join completes.
-    after_commit: Callable[[Callable[[], None]], None] | None = None
-
-    def request(self) -> ClaimRequest:
-        """Return the claim of a new attempt, with a token of its own."""
-        return ClaimRequest(
-            record_id=self.record_id,
-            scope=keys.bounded(self.scope),
-            key=keys.bounded(self.key),
-            operation=keys.bounded(self.name),
-            transaction=self.transaction,
-            fingerprints=self.fingerprints,
-            lease=self.policy.lease,
-            retention=self.policy.retention,
-            max_duration=self.policy.max_duration,
-            on_stale=self.policy.on_stale,
-        )
 
 
 class Engine:
@@ -160,62 +115,63 @@ class Engine:
 
         With ``attempt.replayed`` there is nothing to do but to read ``attempt.result``.
         """
-        attempt = Attempt(operation, operation.request())
-        transaction, claimed = self._claim(attempt.request)
-        if isinstance(claimed, Record):
-            transaction.close()
-            attempt.replay(claimed)
-            yield attempt
-            return
-        attempt = Attempt(operation, attempt.request, claimed)
-        error: BaseException | None = None
-        try:
-            with _holding(claimed), transaction:  # `single`: all of it is one transaction
+        attempt = Attempt(operation)
+        with attempt.entered():
+            transaction, claimed = self._claim(attempt.request)
+            if isinstance(claimed, Lease):
+                attempt.won(claimed)
+                error: BaseException | None = None
                 try:
-                    with self._work(attempt):
-                        with self._renewing(attempt):
-                            yield attempt
-                        self._result_given(attempt)
-                        self.endings.complete(attempt)
-                except BaseException as raised:
-                    error = self.endings.end(attempt, raised, on_error)
-        except BaseException as raised:  # out of the COMMIT of `single`
-            error = error or self.endings.settle_single(attempt, raised)
-        if error is not None:
-            raise error
+                    with transaction:  # `single`: all of it is one transaction
+                        try:
+                            with self._work(attempt):
+                                with self._renewing(attempt):
+                                    yield attempt
+                                self._result_given(attempt)
+                                self.endings.complete(attempt)
+                        except BaseException as raised:
+                            error = self.endings.end(attempt, raised, on_error)
+                except BaseException as raised:  # out of the COMMIT of `single`
+                    error = error or self.endings.settle_single(attempt, raised)
+                if error is not None:
+                    raise error
+                return
+            transaction.close()
+        attempt.replay(claimed)
+        yield attempt
 
     @asynccontextmanager
     async def aattempt(self, operation: Operation) -> AsyncIterator[Attempt]:
         """See `attempt`. Database work of the block goes through ``sync_to_async``."""
-        attempt = Attempt(operation, operation.request())
+        attempt = Attempt(operation)
         async with self._own_thread(attempt.request):
-            transaction, claimed = await self._aclaim(attempt.request)
-            if isinstance(claimed, Record):
+            with attempt.entered():
+                transaction, claimed = await self._aclaim(attempt.request)
+                if isinstance(claimed, Lease):
+                    attempt.won(claimed)
+                    error: BaseException | None = None
+                    try:
+                        async with _to_the_end(transaction):
+                            try:
+                                async with _to_the_end(self._awork(attempt)):
+                                    with self._renewing(attempt):
+                                        yield attempt
+                                    await self._in_thread(self._result_given, attempt)
+                                    await _finish(self.endings.acomplete(attempt))
+                            except BaseException as raised:
+                                error = await _finish(
+                                    self._in_thread(self.endings.end, attempt, raised)
+                                )
+                    except BaseException as raised:  # out of the COMMIT of `single`
+                        error = error or await _finish(
+                            self._in_thread(self.endings.settle_single, attempt, raised)
+                        )
+                    if error is not None:
+                        raise error
+                    return
                 await transaction.aclose()
-                attempt.replay(claimed)
-                yield attempt
-                return
-            attempt = Attempt(operation, attempt.request, claimed)
-            error: BaseException | None = None
-            try:
-                with _holding(claimed):
-                    async with _to_the_end(transaction):
-                        try:
-                            async with _to_the_end(self._awork(attempt)):
-                                with self._renewing(attempt):
-                                    yield attempt
-                                await self._in_thread(self._result_given, attempt)
-                                await _finish(self.endings.acomplete(attempt))
-                        except BaseException as raised:
-                            error = await _finish(
-                                self._in_thread(self.endings.end, attempt, raised)
-                            )
-            except BaseException as raised:  # out of the COMMIT of `single`
-                error = error or await _finish(
-                    self._in_thread(self.endings.settle_single, attempt, raised)
-                )
-            if error is not None:
-                raise error
+            attempt.replay(claimed)
+            yield attempt
 
     # The claim.
 
@@ -247,11 +203,25 @@ class Engine:
                 async with AsyncExitStack() as transaction:
                     if single:
                         await transaction.enter_async_context(self.store.aatomic())
-                    claimed = await self.store.aclaim(request)
+                    claimed = await self._aclaim_or_give_back(request)
                     if isinstance(claimed, Record):
                         claimed = _replayable(claimed, request)
                     return transaction.pop_all(), claimed
         raise InProgress
+
+    async def _aclaim_or_give_back(self, request: ClaimRequest) -> Lease | Record:
+        """Claim; if the coroutine is cancelled meanwhile, a claim that was won is released."""
+        try:
+            return await _finish(self.store.aclaim(request))
+        except asyncio.CancelledError:
+            if request.transaction != "single":  # there the rollback gives it back
+                await _finish(self._in_thread(self._give_back, request))
+            raise
+
+    def _give_back(self, request: ClaimRequest) -> None:
+        claimed = self.store.claim(request)  # under the same token: the same lease again
+        if isinstance(claimed, Lease):
+            self.store.release(claimed)
 
     # The work and its completion.
 
@@ -333,16 +303,6 @@ class Engine:
         return await self.store.in_thread(function, *arguments)
 
 
-@contextmanager
-def _holding(lease: Lease) -> Iterator[None]:
-    """Make `current()` give the lease, until the on_commit hooks of its transaction have run."""
-    reset = _current.set(lease)
-    try:
-        yield
-    finally:
-        _current.reset(reset)
-
-
 def _replayable(record: Record, request: ClaimRequest) -> Record:
     """Return the record if it is to be replayed; raise what it means otherwise."""
     decision = decide(record, request)
@@ -376,7 +336,12 @@ async def _finish(ending: Awaitable[T]) -> T:
 @asynccontextmanager
 async def _to_the_end(block: AbstractAsyncContextManager[Any]) -> AsyncIterator[None]:
     """Open `block` so that its exit is not cut short by a cancellation."""
-    await block.__aenter__()
+    try:
+        await _finish(block.__aenter__())
+    except asyncio.CancelledError as cancelled:
+        if cancelled.__cause__ is None:  # it has been opened, nevertheless
+            await _finish(block.__aexit__(type(cancelled), cancelled, cancelled.__traceback__))
+        raise
     try:
         yield
     except BaseException as error:

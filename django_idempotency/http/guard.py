@@ -13,9 +13,8 @@ from django.http.response import HttpResponseBase
 from django.utils.module_loading import import_string
 
 from django_idempotency import keys, transactions
-from django_idempotency.attempts import Attempt, Unkept
+from django_idempotency.attempts import Attempt, Operation, Unkept
 from django_idempotency.conf import engine_for
-from django_idempotency.engine import Operation
 from django_idempotency.exceptions import IdempotencyError, InvalidKey, KeyRequired, LeaseLost
 from django_idempotency.http import scopes
 from django_idempotency.http.atomic_requests import atomic_requests

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from contextvars import ContextVar
 from datetime import datetime, timedelta, timezone
 from types import ModuleType, TracebackType
 from typing import Any, ClassVar
@@ -18,6 +17,7 @@ from django.db import transaction as django_transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from django_idempotency import keys
+from django_idempotency.attempts import Attempt, entered
 from django_idempotency.engine import Decision, decide
 from django_idempotency.exceptions import LeaseLost, StoreError, TransactionOpen
 from django_idempotency.records import ClaimRequest, Lease, Proof, Record, State
@@ -33,6 +33,7 @@ TRIES = 3
 
 _STATEMENTS: dict[str, ModuleType] = {"postgresql": sql_postgresql, "sqlite": sql_sqlite}
 _READ_COMMITTED = "read committed"
+_PSYCOPG_READ_COMMITTED = 2
 
 
 class DatabaseStore(BaseStore):
@@ -135,7 +136,6 @@ class DatabaseStore(BaseStore):
 
     def _lease(self, request: ClaimRequest, row: Row, seen: Record | None) -> Lease:
         epoch, lease_until, now, isolation = row
-        isolation = self.connection.settings_dict["OPTIONS"].get("isolation_level") or isolation
         return Lease(
             Proof(request.record_id, epoch, request.token),
             request,
@@ -145,7 +145,7 @@ class DatabaseStore(BaseStore):
             renewable=self._renewable(request, isolation),
         )
 
-    def _renewable(self, request: ClaimRequest, isolation: Any) -> bool:
+    def _renewable(self, request: ClaimRequest, isolation: str) -> bool:
         """Whether another connection can see the row, and may write it while the work runs."""
         if request.transaction == "single" or self.connection.in_atomic_block:
             return False
@@ -153,8 +153,21 @@ class DatabaseStore(BaseStore):
             return True
         # Joined: on SQLite the work itself keeps every writer out. Under REPEATABLE READ and above
         # a renewal would make the completion fail.
-        read_committed = isolation == _READ_COMMITTED or getattr(isolation, "value", isolation) == 2
-        return self.connection.vendor != "sqlite" and read_committed
+        return self.connection.vendor != "sqlite" and self._is_read_committed(isolation)
+
+    def is_read_committed(self) -> bool:
+        """Whether transactions on this database run at READ COMMITTED; asks the server."""
+        if self.connection.vendor != "postgresql":
+            return True
+        [(isolation,)] = self._execute("ISOLATION", {})
+        return self._is_read_committed(isolation)
+
+    def _is_read_committed(self, default: str) -> bool:
+        """Django's own option applies to transactions; without it the server's default does."""
+        option = self.connection.settings_dict["OPTIONS"].get("isolation_level")
+        if option is None:
+            return default == _READ_COMMITTED
+        return getattr(option, "value", option) == _PSYCOPG_READ_COMMITTED
 
     # The owner's writes.
 
@@ -297,9 +310,10 @@ class DatabaseStore(BaseStore):
         return self.connection.in_atomic_block
 
     def idle(self) -> None:
-        """Close this thread's connection."""
-        if not self.connection.in_atomic_block:
-            self.connection.close()
+        """Close this thread's connections."""
+        for connection in connections.all(initialized_only=True):
+            if not connection.in_atomic_block:
+                connection.close()
 
     def check(self) -> list[checks.CheckMessage]:
         """See `BaseStore.check`."""
@@ -379,14 +393,14 @@ class _Block:
     """
 
     _open: ClassVar[WeakKeyDictionary[BaseDatabaseWrapper, _Block]] = WeakKeyDictionary()
-    _mine: ClassVar[ContextVar[tuple[_Block, ...]]] = ContextVar("idempotency_blocks", default=())
 
     def __init__(self, using: str) -> None:
         self.using = using
         #: The record id whose lock this block's transaction took.
         self.held: UUID | None = None
         self.outer: _Block | None = None
-        self.closed = False
+        #: The attempt that this block is part of.
+        self.owner: Attempt | None = None
 
     @classmethod
     def on(cls, connection: BaseDatabaseWrapper) -> _Block | None:
@@ -397,7 +411,7 @@ class _Block:
     def check(cls, connection: BaseDatabaseWrapper) -> None:
         """Raise TransactionOpen if the connection is in the transaction of somebody else."""
         block = cls._open.get(connection)
-        if block is not None and block not in cls._mine.get():
+        if block is not None and block.owner is not None and block.owner not in entered():
             raise TransactionOpen(
                 "Another attempt's transaction is open on this thread's connection. Await one "
                 "attempt after the other, or use transaction='separate'."
@@ -417,8 +431,7 @@ class _Block:
             raise StoreError("A transaction could not be begun.") from error
         self.outer = self._open.get(connection)
         self._open[connection] = self
-        still_open = tuple(block for block in self._mine.get() if not block.closed)
-        self._mine.set((*still_open, self))
+        self.owner = next(reversed(entered()), None)
 
     def __exit__(
         self,
@@ -427,7 +440,6 @@ class _Block:
         traceback: TracebackType | None,
     ) -> None:
         connection = connections[self.using]
-        self.closed = True
         if self.outer is None:
             self._open.pop(connection, None)
         else:

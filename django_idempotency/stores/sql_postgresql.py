@@ -226,3 +226,5 @@ SELECT count(*) FROM idempotency_record
  WHERE expires_at <= now()
    AND NOT (state = 'IN_PROGRESS' AND lease_until > now())
 """
+
+ISOLATION = "SELECT current_setting('default_transaction_isolation')"
