@@ -233,8 +233,7 @@ class Engine:
     @contextmanager
     def _joined(self, attempt: Attempt) -> Iterator[None]:
         """Open the block in which the work and its record commit, or roll back, together."""
-        with self.store.atomic():
-            self.store.committed(attempt.note_commit)
+        with self.store.atomic(committed=attempt.note_commit):
             self.store.fence(attempt.lease)
             yield
 
@@ -245,8 +244,7 @@ class Engine:
 
     @asynccontextmanager
     async def _ajoined(self, attempt: Attempt) -> AsyncIterator[None]:
-        async with self.store.aatomic():
-            await self._in_thread(self.store.committed, attempt.note_commit)
+        async with self.store.aatomic(committed=attempt.note_commit):
             await self._in_thread(self.store.fence, attempt.lease)
             yield
 

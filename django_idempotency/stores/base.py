@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from contextlib import (
-    AbstractAsyncContextManager,
     AbstractContextManager,
     asynccontextmanager,
     nullcontext,
@@ -86,20 +85,18 @@ class BaseStore:
         """Delete one batch of at most `limit` expired records; return how many they were."""
         raise NotImplementedError
 
-    def atomic(self) -> AbstractContextManager[Any]:
+    def atomic(self, *, committed: Callable[[], None] | None = None) -> AbstractContextManager[Any]:
         """
         Open the transaction in which work and record commit together.
 
-        Leaving it with an exception rolls both back. A store that cannot join gives an empty one.
+        Leaving it with an exception rolls both back; `committed` is called as soon as it has
+        committed, before any other hook. A store that cannot join gives an empty one.
         """
         return nullcontext()
 
     def rolled_back(self) -> bool:
         """Whether the work marked the transaction of `atomic` to be rolled back."""
         return False
-
-    def committed(self, callback: Callable[[], None]) -> None:
-        """Call back as soon as the transaction of `atomic` has committed."""
 
     def fence(self, lease: Lease) -> None:
         """
@@ -147,13 +144,10 @@ class BaseStore:
         """See `sweep`."""
         return await self.in_thread(self.sweep, limit=limit)
 
-    def aatomic(self) -> AbstractAsyncContextManager[Any]:
-        """See `atomic`: opened and closed on the thread that the work's queries run on."""
-        return self._aatomic()
-
     @asynccontextmanager
-    async def _aatomic(self) -> AsyncIterator[None]:
-        block = self.atomic()
+    async def aatomic(self, *, committed: Callable[[], None] | None = None) -> AsyncIterator[None]:
+        """See `atomic`: opened and closed on the thread that the work's queries run on."""
+        block = self.atomic(committed=committed)
         await self.in_thread(block.__enter__)
         try:
             yield

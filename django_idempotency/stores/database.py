@@ -6,23 +6,33 @@ import json
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import datetime, timedelta, timezone
-from types import ModuleType, TracebackType
+from types import ModuleType
 from typing import Any, ClassVar
 from uuid import UUID
-from weakref import WeakKeyDictionary
 
 from django.core import checks
-from django.db import DatabaseError, Error, InterfaceError, OperationalError, connections
-from django.db import transaction as django_transaction
+from django.db import Error, connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from django_idempotency import keys
-from django_idempotency.attempts import Attempt, entered
 from django_idempotency.engine import Decision, decide
 from django_idempotency.exceptions import LeaseLost, StoreError, TransactionOpen
 from django_idempotency.records import ClaimRequest, Lease, Proof, Record, State
 from django_idempotency.stores import sql_postgresql, sql_sqlite
 from django_idempotency.stores.base import BaseStore, ClaimAgain
+from django_idempotency.stores.blocks import Block, is_serialization_failure
+from django_idempotency.stores.rows import (
+    claim_parameters,
+    for_sqlite,
+    in_flight,
+    is_takeover,
+    lease_of_resent,
+    proof_parameters,
+    record_of,
+    seen_parameters,
+    utc,
+    uuid_of,
+)
 
 __all__ = ["DatabaseStore"]
 
@@ -72,34 +82,34 @@ class DatabaseStore(BaseStore):
         now: datetime | None = None
         for _ in range(TRIES):
             try:
-                if not look_first and (row := self._one("CLAIM", _claim_parameters(request))):
+                if not look_first and (row := self._one("CLAIM", claim_parameters(request))):
                     return self._lease(request, row, None)
                 look_first = False
                 record, now = self._look(request.record_id)
                 if record is None:
                     continue
                 if record.token == request.token and record.state is State.IN_PROGRESS:
-                    return _resent(request, record)
+                    return lease_of_resent(request, record)
                 if decide(record, request) is not Decision.CLAIM_AGAIN:
                     return record
-                parameters = _claim_parameters(request) | _seen_parameters(record)
+                parameters = claim_parameters(request) | seen_parameters(record)
                 if row := self._one("RECLAIM", parameters):
                     return self._lease(request, row, record)
             except StoreError as error:
-                if not _is_serialization_failure(error):
+                if not is_serialization_failure(error):
                     raise
                 if self.connection.in_atomic_block:
                     raise ClaimAgain from error
-        return _in_flight(request, now or datetime.now(timezone.utc))
+        return in_flight(request, now or datetime.now(timezone.utc))
 
     def _claim_single(self, request: ClaimRequest) -> Lease | Record:
         """Claim by the lock that ends with the transaction; a row is written at the end."""
         if not self.connection.in_atomic_block:
             raise TransactionOpen("A claim in mode 'single' belongs inside the store's atomic().")
-        block = _Block.on(self.connection)
+        block = Block.on(self.connection)
         if block is not None and block.holds(request.record_id):
             # The lock is re-entrant within a session, so it would not stop a nested attempt.
-            return _in_flight(request, self._look(request.record_id)[1])
+            return in_flight(request, self._look(request.record_id)[1])
         if self.connection.vendor == "sqlite":
             claimed = self._claim_row(request)
         else:
@@ -110,13 +120,13 @@ class DatabaseStore(BaseStore):
 
     def _claim_locked(self, request: ClaimRequest) -> Lease | Record:
         [(*columns, locked, isolation)] = self._execute("SINGLE_LOCK", {"id": request.record_id})
-        record, now = _record(columns)
+        record, now = record_of(columns)
         if locked is None and record is not None:
             return record
         if not locked:
             if record is not None and decide(record, request) is not Decision.CLAIM_AGAIN:
                 return record
-            return _in_flight(request, now)
+            return in_flight(request, now)
         if isolation != _READ_COMMITTED:
             # The snapshot is older than the lock and stays so: only a write can tell.
             return self._claim_row(request)
@@ -128,7 +138,7 @@ class DatabaseStore(BaseStore):
             Proof(request.record_id, epoch, request.token),
             request,
             claimed_at=now,
-            takeover=_is_takeover(record),
+            takeover=is_takeover(record),
             renewable=False,
             seen=record,
             written=False,
@@ -139,9 +149,9 @@ class DatabaseStore(BaseStore):
         return Lease(
             Proof(request.record_id, epoch, request.token),
             request,
-            lease_until=_utc(lease_until),
-            claimed_at=_utc(now),
-            takeover=_is_takeover(seen),
+            lease_until=utc(lease_until),
+            claimed_at=utc(now),
+            takeover=is_takeover(seen),
             renewable=self._renewable(request, isolation),
         )
 
@@ -167,7 +177,7 @@ class DatabaseStore(BaseStore):
         option = self.connection.settings_dict["OPTIONS"].get("isolation_level")
         if option is None:
             return default == _READ_COMMITTED
-        return getattr(option, "value", option) == _PSYCOPG_READ_COMMITTED
+        return bool(getattr(option, "value", option) == _PSYCOPG_READ_COMMITTED)
 
     # The owner's writes.
 
@@ -175,9 +185,9 @@ class DatabaseStore(BaseStore):
         """See `BaseStore.complete`."""
         if not lease.written:
             return self._write_single(lease, State.COMPLETED, retention, result=result)
-        parameters = {**_proof_parameters(lease), "result": result, "retention": retention}
+        parameters = {**proof_parameters(lease), "result": result, "retention": retention}
         if row := self._one("COMPLETE", parameters):
-            return _utc(row[0])
+            return utc(row[0])
         return self._written_before(lease, State.COMPLETED)
 
     def fail(self, lease: Lease, error: str) -> None:
@@ -214,7 +224,7 @@ class DatabaseStore(BaseStore):
             if self.connection.vendor == "sqlite" and "locked" in str(error.__cause__):
                 return set(leases)
             raise
-        return {by_token[_uuid(row[0])] for row in rows}
+        return {by_token[uuid_of(row[0])] for row in rows}
 
     def _write_ending(self, lease: Lease, state: State, error: str = "") -> None:
         with suppress(LeaseLost):  # like any owner's ending, without effect once the proof is lost
@@ -235,7 +245,7 @@ class DatabaseStore(BaseStore):
         if seen is not None and not seen.expired and seen.fingerprint is not None:
             fingerprint = seen.fingerprint
         parameters = {
-            **_claim_parameters(request),
+            **claim_parameters(request),
             "epoch": lease.fencing_token,
             "state": state.value,
             "fingerprint": None if state is State.RELEASED else fingerprint,
@@ -245,12 +255,12 @@ class DatabaseStore(BaseStore):
             "error": error,
         }
         if seen is not None:
-            row = self._one("SINGLE_UPDATE", {**parameters, **_seen_parameters(seen)})
+            row = self._one("SINGLE_UPDATE", {**parameters, **seen_parameters(seen)})
             if row:
-                return _utc(row[0])
+                return utc(row[0])
         # Nothing was seen, or what was seen has been swept meanwhile.
         if row := self._one("SINGLE_INSERT", parameters):
-            return _utc(row[0])
+            return utc(row[0])
         return self._written_before(lease, state)
 
     def _written_before(self, lease: Lease, state: State) -> datetime:
@@ -280,28 +290,24 @@ class DatabaseStore(BaseStore):
 
     # The transaction of the work.
 
-    def atomic(self) -> _Block:
+    def atomic(self, *, committed: Callable[[], None] | None = None) -> Block:
         """
         Open the transaction, or a savepoint, in which work and record commit together.
 
         A connection that is lost at its BEGIN or COMMIT is a StoreError; what the server says
         against a COMMIT (a deferred constraint, a serialization failure) passes on unchanged.
         """
-        return _Block(self.using)
+        return Block(self.using, committed)
 
     def rolled_back(self) -> bool:
         """See `BaseStore.rolled_back`."""
         return self.connection.in_atomic_block and self.connection.needs_rollback
 
-    def committed(self, callback: Callable[[], None]) -> None:
-        """See `BaseStore.committed`."""
-        django_transaction.on_commit(callback, using=self.using)
-
     def fence(self, lease: Lease) -> None:
         """See `BaseStore.fence`: on SQLite the write that opens the work's transaction."""
         if self._sql.FENCE is None or lease.request.transaction != "joined":
             return
-        with self._cursor("FENCE", _proof_parameters(lease)) as cursor:
+        with self._cursor("FENCE", proof_parameters(lease)) as cursor:
             if cursor.rowcount != 1:
                 raise LeaseLost
 
@@ -346,7 +352,7 @@ class DatabaseStore(BaseStore):
 
     def _look(self, record_id: UUID) -> tuple[Record | None, datetime]:
         [row] = self._execute("LOOK", {"id": record_id})
-        return _record(row)
+        return record_of(row)
 
     def _one(self, name: str, parameters: Mapping[str, Any]) -> Row | None:
         rows = self._execute(name, parameters)
@@ -360,9 +366,9 @@ class DatabaseStore(BaseStore):
     def _cursor(self, name: str, parameters: Mapping[str, Any]) -> Iterator[Any]:
         """Run a statement; a driver's error becomes a StoreError."""
         connection = self.connection
-        _Block.check(connection)
+        Block.check(connection)
         if connection.vendor == "sqlite":
-            parameters = {key: _for_sqlite(value) for key, value in parameters.items()}
+            parameters = {key: for_sqlite(value) for key, value in parameters.items()}
         try:
             if connection.errors_occurred and not connection.in_atomic_block:
                 connection.close_if_unusable_or_obsolete()
@@ -378,205 +384,7 @@ class DatabaseStore(BaseStore):
     def _ending(self, lease: Lease) -> dict[str, Any]:
         alone = not self.connection.in_atomic_block
         return {
-            **_proof_parameters(lease),
+            **proof_parameters(lease),
             "retention": lease.request.retention,
             "alone": alone,
         }
-
-
-class _Block:
-    """
-    An ``atomic()`` of the store, which knows whose it is.
-
-    Coroutines that share a thread share its connection: the transaction of one must not take in
-    the statements of another.
-    """
-
-    _open: ClassVar[WeakKeyDictionary[BaseDatabaseWrapper, _Block]] = WeakKeyDictionary()
-
-    def __init__(self, using: str) -> None:
-        self.using = using
-        #: The record id whose lock this block's transaction took.
-        self.held: UUID | None = None
-        self.outer: _Block | None = None
-        #: The attempt that this block is part of.
-        self.owner: Attempt | None = None
-
-    @classmethod
-    def on(cls, connection: BaseDatabaseWrapper) -> _Block | None:
-        """Return the innermost open block on this connection."""
-        return cls._open.get(connection)
-
-    @classmethod
-    def check(cls, connection: BaseDatabaseWrapper) -> None:
-        """Raise TransactionOpen if the connection is in the transaction of somebody else."""
-        block = cls._open.get(connection)
-        if block is not None and block.owner is not None and block.owner not in entered():
-            raise TransactionOpen(
-                "Another attempt's transaction is open on this thread's connection. Await one "
-                "attempt after the other, or use transaction='separate'."
-            )
-
-    def holds(self, record_id: UUID) -> bool:
-        """Whether this block or one around it holds the lock of `record_id`."""
-        return self.held == record_id or (self.outer is not None and self.outer.holds(record_id))
-
-    def __enter__(self) -> None:
-        connection = connections[self.using]
-        self.check(connection)
-        self._atomic = django_transaction.atomic(using=self.using)
-        try:
-            self._atomic.__enter__()
-        except (InterfaceError, OperationalError) as error:
-            raise StoreError("A transaction could not be begun.") from error
-        self.outer = self._open.get(connection)
-        self._open[connection] = self
-        self.owner = next(reversed(entered()), None)
-
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc_value: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        connection = connections[self.using]
-        if self.outer is None:
-            self._open.pop(connection, None)
-        else:
-            self._open[connection] = self.outer
-        try:
-            self._atomic.__exit__(exc_type, exc_value, traceback)
-        except (InterfaceError, OperationalError) as error:
-            if exc_type is None and _is_connection_failure(error):
-                raise StoreError("The connection was lost at the COMMIT.") from error
-            raise
-
-
-# Rows and parameters.
-
-
-def _record(columns: Collection[Any]) -> tuple[Record | None, datetime]:
-    """Return the record of a LOOK, and the store's clock."""
-    record_id, scope, key, operation, fingerprint, state, epoch, token, *times_on = columns
-    lease_until, created, updated, expires, attempts, result, error, clock = times_on
-    now = _utc(clock)
-    if record_id is None:
-        return None, now
-    record = Record(
-        record_id=_uuid(record_id),
-        scope=scope,
-        key=key,
-        operation=operation,
-        fingerprint=None if fingerprint is None else bytes(fingerprint),
-        state=State(state),
-        epoch=epoch,
-        token=_uuid(token),
-        lease_until=None if lease_until is None else _utc(lease_until),
-        created_at=_utc(created),
-        updated_at=_utc(updated),
-        expires_at=None if expires is None else _utc(expires),
-        attempts=attempts,
-        result=None if result is None else bytes(result),
-        error=error,
-        now=now,
-    )
-    return record, now
-
-
-def _in_flight(request: ClaimRequest, now: datetime) -> Record:
-    """Return what is known of an attempt that holds the lock and has written nothing yet."""
-    return Record(
-        record_id=request.record_id,
-        scope=request.scope,
-        key=request.key,
-        operation="",
-        fingerprint=None,
-        state=State.IN_PROGRESS,
-        epoch=0,
-        token=UUID(int=0),
-        lease_until=None,
-        created_at=now,
-        updated_at=now,
-        expires_at=None,
-        attempts=1,
-        result=None,
-        error="",
-        now=now,
-    )
-
-
-def _resent(request: ClaimRequest, record: Record) -> Lease:
-    """Return the lease of a claim that had already been won under its token."""
-    return Lease(
-        Proof(record.record_id, record.epoch, record.token),
-        request,
-        lease_until=record.lease_until,
-        claimed_at=record.updated_at,
-        renewable=request.transaction == "separate",
-    )
-
-
-def _is_takeover(seen: Record | None) -> bool:
-    return seen is not None and seen.state is State.IN_PROGRESS and not seen.expired
-
-
-def _claim_parameters(request: ClaimRequest) -> dict[str, Any]:
-    return {
-        "id": request.record_id,
-        "scope": request.scope,
-        "key": request.key,
-        "operation": request.operation,
-        "fingerprint": request.fingerprint,
-        "fingerprints": list(request.fingerprints),
-        "token": request.token,
-        "lease": request.lease,
-        "lifetime": None if request.on_stale == "refuse" else request.lifetime,
-        "take_over": request.on_stale == "take_over",
-    }
-
-
-def _seen_parameters(seen: Record) -> dict[str, Any]:
-    return {"seen_epoch": seen.epoch, "seen_token": seen.token, "seen_state": seen.state.value}
-
-
-def _proof_parameters(lease: Lease) -> dict[str, Any]:
-    return {"id": lease.record_id, "epoch": lease.fencing_token, "token": lease.token}
-
-
-def _for_sqlite(value: Any) -> Any:
-    """Return `value` as the SQLite statements take it."""
-    if isinstance(value, UUID):
-        return value.hex
-    if isinstance(value, timedelta):
-        return f"{value.total_seconds():+.6f} seconds"
-    if isinstance(value, list):
-        return json.dumps([fingerprint.hex().upper() for fingerprint in value])
-    return value
-
-
-def _utc(value: datetime | str) -> datetime:
-    if isinstance(value, str):
-        value = datetime.fromisoformat(value)
-    return value.replace(tzinfo=timezone.utc)
-
-
-def _uuid(value: UUID | str) -> UUID:
-    return value if isinstance(value, UUID) else UUID(value)
-
-
-def _sqlstate(error: BaseException | None) -> str | None:
-    """Return the SQLSTATE that the driver gave, if any (psycopg 3)."""
-    while error is not None:
-        if state := getattr(error, "sqlstate", None):
-            return str(state)
-        error = error.__cause__
-    return None
-
-
-def _is_serialization_failure(error: BaseException) -> bool:
-    return _sqlstate(error) in ("40001", "40P01")
-
-
-def _is_connection_failure(error: DatabaseError | InterfaceError) -> bool:
-    state = _sqlstate(error)
-    return state is None or state.startswith(("08", "57P"))

@@ -1,0 +1,112 @@
+"""The transaction around work and record, which knows whose it is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import TracebackType
+from typing import ClassVar
+from uuid import UUID
+from weakref import WeakKeyDictionary
+
+from django.db import DatabaseError, InterfaceError, OperationalError, connections, transaction
+from django.db.backends.base.base import BaseDatabaseWrapper
+
+from django_idempotency.attempts import Attempt, entered
+from django_idempotency.exceptions import StoreError, TransactionOpen
+
+__all__ = ["Block", "is_serialization_failure"]
+
+
+class Block:
+    """
+    An ``atomic()`` of the store, which knows whose it is.
+
+    Coroutines that share a thread share its connection: the transaction of one must not take in
+    the statements of another.
+    """
+
+    _open: ClassVar[WeakKeyDictionary[BaseDatabaseWrapper, Block]] = WeakKeyDictionary()
+
+    def __init__(self, using: str, committed: Callable[[], None] | None = None) -> None:
+        self.using = using
+        self._tell = committed
+        #: The transaction is known to have committed: what fails now is a hook's own affair.
+        self.committed = False
+        #: The record id whose lock this block's transaction took.
+        self.held: UUID | None = None
+        self.outer: Block | None = None
+        #: The attempt that this block is part of.
+        self.owner: Attempt | None = None
+
+    @classmethod
+    def on(cls, connection: BaseDatabaseWrapper) -> Block | None:
+        """Return the innermost open block on this connection."""
+        return cls._open.get(connection)
+
+    @classmethod
+    def check(cls, connection: BaseDatabaseWrapper) -> None:
+        """Raise TransactionOpen if the connection is in the transaction of somebody else."""
+        block = cls._open.get(connection)
+        if block is not None and block.owner is not None and block.owner not in entered():
+            raise TransactionOpen(
+                "Another attempt's transaction is open on this thread's connection. Await one "
+                "attempt after the other, or use transaction='separate'."
+            )
+
+    def holds(self, record_id: UUID) -> bool:
+        """Whether this block or one around it holds the lock of `record_id`."""
+        return self.held == record_id or (self.outer is not None and self.outer.holds(record_id))
+
+    def __enter__(self) -> None:
+        connection = connections[self.using]
+        self.check(connection)
+        self._atomic = transaction.atomic(using=self.using)
+        try:
+            self._atomic.__enter__()
+        except (InterfaceError, OperationalError) as error:
+            raise StoreError("A transaction could not be begun.") from error
+        self.outer = self._open.get(connection)
+        self._open[connection] = self
+        self.owner = next(reversed(entered()), None)
+        transaction.on_commit(self._note_commit, using=self.using)
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc_value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        connection = connections[self.using]
+        if self.outer is None:
+            self._open.pop(connection, None)
+        else:
+            self._open[connection] = self.outer
+        try:
+            self._atomic.__exit__(exc_type, exc_value, traceback)
+        except (InterfaceError, OperationalError) as error:
+            if exc_type is None and not self.committed and is_connection_failure(error):
+                raise StoreError("The connection was lost at the COMMIT.") from error
+            raise
+
+    def _note_commit(self) -> None:
+        self.committed = True
+        if self._tell is not None:
+            self._tell()
+
+
+def sqlstate(error: BaseException | None) -> str | None:
+    """Return the SQLSTATE that the driver gave, if any (psycopg 3)."""
+    while error is not None:
+        if state := getattr(error, "sqlstate", None):
+            return str(state)
+        error = error.__cause__
+    return None
+
+
+def is_serialization_failure(error: BaseException) -> bool:
+    return sqlstate(error) in ("40001", "40P01")
+
+
+def is_connection_failure(error: DatabaseError | InterfaceError) -> bool:
+    state = sqlstate(error)
+    return state is None or state.startswith(("08", "57P"))
