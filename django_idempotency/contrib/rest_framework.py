@@ -78,6 +78,7 @@ class IdempotencyMixin(_Base):
 
     # Of the one request that this instance of the view serves.
     _guarded: bool = False
+    _http_policy: HTTPPolicy
     _passed_on: Exception | None = None
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -102,6 +103,7 @@ class IdempotencyMixin(_Base):
     def dispatch(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
         """Dispatch as ever; a request that is not guarded gets its ATOMIC_REQUESTS around all."""
         request.idempotency = None  # type: ignore[attr-defined]
+        self._http_policy = merge(http_policy_for(self.idempotency_store), self._given(_HTTP_NAMES))
         self._guarded = self._is_guarded(request)
         if self._guarded:
             return super().dispatch(request, *args, **kwargs)
@@ -185,10 +187,6 @@ class IdempotencyMixin(_Base):
     def _action(self, request: HttpRequest) -> str | None:
         names: dict[str, str] = getattr(self, "action_map", None) or {}
         return names.get(str(request.method).lower())
-
-    @property
-    def _http_policy(self) -> HTTPPolicy:
-        return merge(http_policy_for(self.idempotency_store), self._given(_HTTP_NAMES))
 
     @property
     def _exempt(self) -> Collection[str]:

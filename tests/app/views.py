@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -73,10 +74,8 @@ def boom(request: Request, effect: Effect) -> HttpResponse:
 def broken(request: Request, effect: Effect) -> HttpResponse:
     """Break the transaction, swallow the error, and raise a domain error."""
     Unique.objects.get_or_create(name="taken")
-    try:
+    with suppress(Error):
         Unique.objects.create(name="taken")
-    except Error:
-        pass
     raise Refusal(409)
 
 

@@ -41,6 +41,13 @@ def pytest_load_initial_conftests(early_config: pytest.Config) -> Generator[None
     return (yield)
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Measure the xdist workers' coverage, not that of the processes which their tests start."""
+    if hasattr(config, "workerinput"):
+        for name in [name for name in os.environ if name.startswith("COVERAGE_PROCESS")]:
+            del os.environ[name]
+
+
 def pytest_report_header() -> str:
     missing = os.environ.get(MISSING_VARIABLE)
     return f"leg: {current_leg()}" + (f" (left out: {missing})" if missing else "")

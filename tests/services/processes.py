@@ -58,7 +58,7 @@ def spawn(
         stdin=subprocess.DEVNULL,
         stdout=output,
         stderr=subprocess.STDOUT if output is not None else None,
-        env={**_environment(), **(env or {})},
+        env={**os.environ, **(env or {})},
         pass_fds=pass_fds,
         cwd=cwd,
     )
@@ -121,13 +121,6 @@ def describe(pid: int) -> str:
         words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
         return f"{pid}: {b' '.join(words).decode(errors='replace').strip()[:200]}"
     return str(pid)
-
-
-def _environment() -> dict[str, str]:
-    """Our environment without the variables that would measure coverage in every child."""
-    return {
-        name: value for name, value in os.environ.items() if not name.startswith("COVERAGE_PROCESS")
-    }
 
 
 def _parents() -> Iterator[tuple[int, int]]:
