@@ -230,7 +230,15 @@ def _key_maker(
         make = key
         return lambda arguments: make(**arguments)
     template = key if "{" in key else f"{{{key}}}"
-    names = [name for _, name, _, _ in string.Formatter().parse(template) if name is not None]
+    names: list[str] = []
+    for literal, name, spec, conversion in string.Formatter().parse(template):
+        if name is None:
+            continue
+        if spec or conversion:
+            raise TypeError(f"The key {key!r} has a format or conversion; name arguments only.")
+        if names and not literal:
+            raise TypeError(f"The key {key!r} needs a sign between the arguments that it names.")
+        names.append(name)
     for name in names:
         if name not in signature.parameters:
             raise TypeError(
@@ -254,4 +262,7 @@ def _part(name: str, value: Any, *, alone: bool) -> str:
     text = str(value)
     if alone:
         return text
-    return "".join(c if c.isalnum() or c in "-_." else f"%{ord(c):02X}" for c in text)
+    return "".join(
+        chr(byte) if chr(byte).isascii() and chr(byte).isalnum() else f"%{byte:02X}"
+        for byte in text.encode(errors="surrogatepass")
+    )

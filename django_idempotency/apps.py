@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from django.apps import AppConfig
+from django.apps import AppConfig, apps
 from django.utils.translation import gettext_lazy as _
 
 __all__ = ["IdempotencyConfig"]
@@ -16,5 +16,8 @@ class IdempotencyConfig(AppConfig):
     default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:
-        """Register the system checks."""
+        """Register the system checks, those of DRF's views where DRF is installed."""
         from django_idempotency import checks  # noqa: F401
+
+        if apps.is_installed("rest_framework"):
+            from django_idempotency.contrib import rest_framework_checks  # noqa: F401

@@ -20,6 +20,16 @@ _VERSION = 1
 _ZLIB = 0x01
 _UNAVAILABLE = 0x02
 _KNOWN_FLAGS = _ZLIB | _UNAVAILABLE
+# What a codec may raise for bytes that it did not write.
+_DAMAGE = (
+    ArithmeticError,
+    AttributeError,
+    LookupError,
+    RecursionError,
+    TypeError,
+    ValueError,
+    zlib.error,
+)
 _COMPRESS_FROM = 1024
 
 
@@ -92,7 +102,7 @@ def unpack(codec: Codec, envelope: bytes | None) -> Any:
         raise ResultUnavailable
     try:
         return codec.decode(zlib.decompress(payload) if flags & _ZLIB else payload)
-    except (zlib.error, ValueError, KeyError, ArithmeticError) as error:
+    except _DAMAGE as error:
         raise StoreError("The stored result is damaged: it cannot be decoded.") from error
 
 
@@ -160,6 +170,8 @@ def _plain(value: Any) -> Any:
                 )
             text = name if isinstance(name, str) else json.dumps(name)
             plain["#" + text if text.startswith("#") else text] = _plain(item)
+        if len(plain) != len(value):
+            raise TypeError("A result with two members of one name cannot be kept as JSON.")
         return plain
     if isinstance(value, (list, tuple)):
         return [_plain(item) for item in value]

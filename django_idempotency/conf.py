@@ -127,6 +127,11 @@ def _configure(alias: str) -> _Alias:
     options = given.pop("OPTIONS", {})
     http = given.pop("HTTP", {})
     where = f"IDEMPOTENCY[{alias!r}]"
+    for name, value in {"OPTIONS": options, "HTTP": http}.items():
+        if not isinstance(value, Mapping):
+            raise InvalidStore(f"{where}[{name!r}] must be a dict.")
+    if not isinstance(backend, str):
+        raise InvalidStore(f"{where}['BACKEND'] must be the dotted path of a store.")
     policy = _policy(Policy(), given, ["BACKEND", "OPTIONS", "HTTP", *_POLICY_NAMES], where)
     http_policy = _policy(HTTPPolicy(), http, _HTTP_NAMES, f"{where}['HTTP']")
     store = _build(backend, options, where)

@@ -44,7 +44,7 @@ def canonical_json(text: bytes) -> bytes | None:
     """
     try:
         value = json.loads(
-            text,
+            text.decode("utf-8"),
             parse_int=_number,
             parse_float=_number,
             parse_constant=_refuse_constant,

@@ -6,6 +6,7 @@ import hashlib
 import re
 import secrets
 from typing import Any
+from urllib.parse import unquote_to_bytes
 from uuid import UUID
 
 from django_idempotency.exceptions import InvalidKey
@@ -40,7 +41,8 @@ _BARE_ITEM = "|".join(
     )
 )
 _PARAMETER = rf";\x20*[a-z*][a-z0-9_\-.*]*(?:=(?:{_BARE_ITEM}))?"
-_STRING_ITEM = re.compile(rf"\x20*({_STRING})(?:{_PARAMETER})*\x20*", re.ASCII)
+_STRING_ITEM = re.compile(rf"\x20*({_STRING})((?:{_PARAMETER})*)\x20*", re.ASCII)
+_QUOTED = re.compile(rf'%"(?P<display>[^"]*)"|{_STRING}')
 _ESCAPE = re.compile(r'\\(["\\])')
 # What every SDK sends: the key's characters without quotes. A comma would be a list of two fields.
 _BARE_KEY = re.compile(r"[\x20\x21\x23-\x2B\x2D-\x7E]*")
@@ -56,7 +58,7 @@ def parse(
     A structured-field String (RFC 9651, section 3.3.3) and, unless `strict`, the same characters
     bare. Lengths count characters after unquoting. Raises InvalidKey.
     """
-    if match := _STRING_ITEM.fullmatch(field):
+    if (match := _STRING_ITEM.fullmatch(field)) and _is_utf8(match[2]):
         key = _ESCAPE.sub(r"\1", match[1][1:-1])
     elif strict:
         raise InvalidKey(
@@ -87,6 +89,16 @@ def check(key: Any, *, min_length: int = 1, max_length: int = MAX_LENGTH) -> str
     if _UNPRINTABLE.search(key):
         raise InvalidKey("The idempotency key has a character that cannot be printed.")
     return key
+
+
+def _is_utf8(parameters: str) -> bool:
+    """Whether the Display Strings among the parameters decode (RFC 9651, section 4.2.10)."""
+    try:
+        for quoted in _QUOTED.finditer(parameters):
+            unquote_to_bytes(quoted["display"] or "").decode()
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def is_scope(scope: Any) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, TypeVar
@@ -147,10 +148,14 @@ class HTTPPolicy:
         if not _is_text(self.header):
             found.append("header must be the name of a header field.")
         found.extend(_not_booleans(self, "required", "scope_endpoint", "strict_header", "echo_key"))
-        if isinstance(self.keep, str) and self.keep not in KEEP_PRESETS:
+        if not callable(self.keep) and self.keep not in KEEP_PRESETS:
             found.append(_choice("keep", self.keep, KEEP_PRESETS))
-        if isinstance(self.key_validator, str) and self.key_validator not in KEY_FORMATS:
+        if not callable(self.key_validator) and self.key_validator not in (None, *KEY_FORMATS):
             found.append(_choice("key_validator", self.key_validator, KEY_FORMATS))
+        if self.replay_header is not None and not _is_text(self.replay_header):
+            found.append("replay_header must be the name of a header field, or None.")
+        if not _is_text(self.documentation_url):
+            found.append("documentation_url must be an URL.")
         if not _whole(self.key_min_length) or not _whole(self.key_max_length):
             found.append("key_min_length and key_max_length must be whole numbers.")
         elif not 1 <= self.key_min_length <= self.key_max_length <= keys.MAX_LENGTH:
@@ -161,7 +166,7 @@ class HTTPPolicy:
         for name in ("in_progress_status", "mismatch_status"):
             if not _whole(getattr(self, name)) or not 400 <= getattr(self, name) <= 499:
                 found.append(f"{name} must be a status between 400 and 499.")
-        for name in ("scope", "error_renderer", "replay_check"):
+        for name in ("scope", "fingerprint", "error_renderer", "replay_check"):
             value = getattr(self, name)
             if value is not None and not callable(value) and not isinstance(value, str):
                 found.append(f"{name} must be a callable or its dotted path.")
@@ -195,13 +200,15 @@ def merge(policy: AnyPolicy, changes: Mapping[str, Any]) -> AnyPolicy:
 
 def suggestion(name: str, known: Iterable[str]) -> str:
     """Return " Did you mean 'x'?" for the nearest of the known names, or an empty string."""
-    nearest = difflib.get_close_matches(name, list(known), n=1)
-    return f" Did you mean {nearest[0]!r}?" if nearest else ""
+    by_folded = {candidate.casefold(): candidate for candidate in known}
+    nearest = difflib.get_close_matches(name.casefold(), list(by_folded), n=1)
+    return f" Did you mean {by_folded[nearest[0]]!r}?" if nearest else ""
 
 
 def _duration(value: Any) -> Any:
     if isinstance(value, (int, float)) and not isinstance(value, bool):
-        return timedelta(seconds=value)
+        with suppress(OverflowError, ValueError):  # what is no duration is told by problems()
+            return timedelta(seconds=value)
     return value
 
 

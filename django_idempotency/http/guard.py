@@ -15,7 +15,13 @@ from django.utils.module_loading import import_string
 from django_idempotency import keys, transactions
 from django_idempotency.attempts import Attempt, Operation, Unkept
 from django_idempotency.conf import engine_for
-from django_idempotency.exceptions import IdempotencyError, InvalidKey, KeyRequired, LeaseLost
+from django_idempotency.exceptions import (
+    IdempotencyError,
+    InvalidKey,
+    KeyRequired,
+    LeaseLost,
+    ScopeMissing,
+)
 from django_idempotency.http import scopes
 from django_idempotency.http.atomic_requests import atomic_requests
 from django_idempotency.http.content import fingerprints_of, operation_of
@@ -129,6 +135,8 @@ class _Guard:
         found: str = compute(self.call.subject)
         if not isinstance(found, str):
             raise TypeError(f"scope must return a str, not {type(found).__name__}.")
+        if not found:  # one bucket for all who name nobody would show them each other's answers
+            raise ScopeMissing("The scope of this request is empty.")
         return f"{len(name)}:{name}:{found}" if self.call.http.scope_endpoint else found
 
     # The work.

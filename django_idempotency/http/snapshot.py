@@ -76,7 +76,9 @@ class SnapshotCodec:
     exact: ClassVar[bool] = True
 
     def __init__(self, replay_headers: Collection[str] = ()) -> None:
-        self._kept = (KEPT_HEADERS | {name.lower() for name in replay_headers}) - NEVER_KEPT
+        named = {name.lower() for name in replay_headers}
+        cors = {name for name in named if name.startswith("access-control-")}
+        self._kept = (KEPT_HEADERS | named) - NEVER_KEPT - cors
 
     def encode(self, result: HttpResponseBase) -> bytes:
         """Return the kept part of a response; TypeError for a stream, which has no bytes yet."""

@@ -13,6 +13,8 @@ from __future__ import annotations
 #: Does a claim begin with a look, since writing would make it wait for every other writer?
 LOOK_FIRST = False
 
+# A row that can be seen is not tried at all: ON CONFLICT would wait for an owner that has completed
+# it and not committed yet.
 CLAIM = """
 INSERT INTO idempotency_record (
        id, scope, key, operation, fingerprint, state, epoch, token,
@@ -22,7 +24,8 @@ SELECT %(id)s::uuid, %(scope)s, %(key)s, %(operation)s, %(fingerprint)s::bytea, 
        clock.now + %(lease)s::interval, clock.now, clock.now, clock.now + %(lifetime)s::interval,
        1, NULL, ''
   FROM (SELECT clock_timestamp() AS now OFFSET 0) AS clock
- WHERE pg_try_advisory_xact_lock(hashtextextended(
+ WHERE NOT EXISTS (SELECT 1 FROM idempotency_record WHERE id = %(id)s::uuid)
+   AND pg_try_advisory_xact_lock(hashtextextended(
            %(id)s::uuid::text, 'idempotency_record'::regclass::oid::bigint))
     ON CONFLICT (id) DO NOTHING
 RETURNING epoch, lease_until AT TIME ZONE 'UTC', updated_at AT TIME ZONE 'UTC',
