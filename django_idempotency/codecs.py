@@ -123,9 +123,11 @@ class JSONCodec:
 
     def encode(self, result: Any) -> bytes:
         """Return UTF-8 JSON text; raise TypeError for a type that it cannot express."""
-        return json.dumps(_plain(result), separators=(",", ":"), ensure_ascii=False).encode(
-            errors="surrogatepass"
-        )
+        try:
+            text = json.dumps(_plain(result), separators=(",", ":"), ensure_ascii=False)
+        except RecursionError as error:
+            raise TypeError("A result that nests too deeply cannot be kept as JSON.") from error
+        return text.encode(errors="surrogatepass")
 
     def decode(self, payload: bytes) -> Any:
         """Return the value of what `encode` wrote."""

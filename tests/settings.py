@@ -33,6 +33,7 @@ INSTALLED_APPS = [
 _policy: dict[str, Any] = {
     "TRANSACTION": os.environ.get("IDEMPOTENCY_TEST_TRANSACTION"),
     "LEASE": float(os.environ.get("IDEMPOTENCY_TEST_LEASE", "60")),
+    "MAX_DURATION": float(os.environ.get("IDEMPOTENCY_TEST_MAX_DURATION", "3600")),
     "RENEW": os.environ.get("IDEMPOTENCY_TEST_RENEW", "1") == "1",
 }
 IDEMPOTENCY: dict[str, dict[str, Any]] = {

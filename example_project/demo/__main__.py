@@ -19,7 +19,8 @@ from example_project.demo.server import Server
 
 
 def main() -> int:
-    signal.signal(signal.SIGTERM, _terminated)
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, _terminated)
     try:
         with tempfile.TemporaryDirectory(prefix="idempotency-demo-") as directory:
             return play(Path(directory), Printer())
@@ -81,8 +82,8 @@ def serve(server: Server, out: Printer) -> None:
         f"curl -u alice:{PASSWORDS['alice']} -H 'Idempotency-Key: my-first-key'"
         f" -d account=1 -d amount=100 -d reference=coffee {server.url}/api/payments/"
     )
-    out.says("Ctrl-C ends it.")
     try:
+        out.says("Ctrl-C ends it.")
         server.wait()
     except KeyboardInterrupt:
         out.says("Bye.")

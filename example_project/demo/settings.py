@@ -1,4 +1,4 @@
-"""The shop's settings for the demo: a server without DEBUG, and two switches for the story."""
+"""The shop's settings for the demo: a server without DEBUG, and what the story needs."""
 
 from __future__ import annotations
 
@@ -17,3 +17,11 @@ ROOT_URLCONF = "example_project.demo.urls"
 # Basic authentication checks the password in each request. A good hash takes longer than everything
 # that the story is about, so the demo takes a bad one: never do this elsewhere.
 PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
+
+# Without DEBUG, Django writes an error to nobody but the admins' mailbox.
+LOGGING = {
+    "version": 1,
+    "disable_existing_loggers": False,
+    "handlers": {"console": {"class": "logging.StreamHandler", "level": "ERROR"}},
+    "loggers": {"django": {"handlers": ["console"]}},
+}

@@ -1,5 +1,5 @@
 """
-The shop's own tests: ``python -m example_project.manage test``.
+The shop's own tests: ``python -m example_project.manage test example_project``.
 
 An API with idempotency keys is tested like any other: send, send again, look at the rows.
 """

@@ -25,3 +25,14 @@ class Unique(models.Model):
     """A second row of a name breaks the transaction on PostgreSQL."""
 
     name = models.CharField(max_length=255, unique=True)
+
+
+class Payment(models.Model):
+    """What the examples of the documentation know as ``shop.models.Payment``."""
+
+    amount = models.IntegerField()
+    reference = models.CharField(max_length=100)
+    captured = models.BooleanField(default=False)
+
+    class Meta:
+        ordering = ["pk"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+import uuid
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -131,6 +132,16 @@ def paused(request: Request, effect: Effect) -> HttpResponse:
     return created(request, effect)
 
 
+def told(request: Request, effect: Effect) -> HttpResponse:
+    """Say in a file that this attempt is under way, and then do what a file for it alone says."""
+    attempt = f"{effect.name}.{os.getpid()}.{uuid.uuid4().hex[:8]}"
+    directory = Path(request.data["directory"])
+    (directory / f"{attempt}.working").touch()
+    while not (directory / f"{attempt}.then").exists():
+        time.sleep(0.005)
+    return THEN[(directory / f"{attempt}.then").read_text()](request, effect)
+
+
 THEN: dict[str, Callable[[Request, Effect], Any]] = {
     function.__name__: function
     for function in (
@@ -150,6 +161,7 @@ THEN: dict[str, Callable[[Request, Effect], Any]] = {
         returned,
         rolled_back,
         stream,
+        told,
     )
 }
 

@@ -12,7 +12,6 @@ import pytest
 from django.db import connections
 from django.db.models.signals import post_save
 from django.urls import path
-from pytest_django.fixtures import SettingsWrapper
 
 from django_idempotency.conf import store_for
 from django_idempotency.models import IdempotencyRecord
@@ -48,7 +47,7 @@ def runs() -> Iterator[list[str]]:
 
 
 @pytest.fixture
-def policy(settings: SettingsWrapper) -> SetPolicy:
+def policy(settings: Any) -> SetPolicy:
     configured: dict[str, dict[str, Any]] = {
         "default": {"HTTP": {}},
         "memory": {"BACKEND": "django_idempotency.stores.memory.MemoryStore"},
@@ -78,7 +77,7 @@ def atomic_requests(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPa
 
 
 @pytest.fixture
-def mount(settings: SettingsWrapper) -> Iterator[Mount]:
+def mount(settings: Any) -> Iterator[Mount]:
     module = ModuleType(f"tests.http.mounted_{uuid4().hex}")
     module.urlpatterns = [*app_urls.urlpatterns]  # type: ignore[attr-defined]
     sys.modules[module.__name__] = module
@@ -87,7 +86,6 @@ def mount(settings: SettingsWrapper) -> Iterator[Mount]:
         prefix = f"mounted-{len(module.urlpatterns)}/"
         view = view.as_view() if hasattr(view, "as_view") else view
         module.urlpatterns.append(path(prefix + pattern, view, name=name))
-        settings.ROOT_URLCONF = app_urls.__name__  # so that the next line is a change
         settings.ROOT_URLCONF = module.__name__
         return f"/{prefix}"
 
@@ -106,10 +104,13 @@ def in_progress(db: None) -> InProgress:
     def claim(**request: Any) -> Lease:
         record = IdempotencyRecord.objects.get()
         fingerprint = bytes(record.fingerprint)
-        record.delete()
+        IdempotencyRecord.objects.all().delete()
         claimed = store_for("default").claim(
             ClaimRequest(
-                record.pk, record.scope, record.key, record.operation,
+                record.pk,
+                record.scope,
+                record.key,
+                record.operation,
                 **{"fingerprints": (fingerprint,), "transaction": "joined", **request},
             )
         )
@@ -117,5 +118,3 @@ def in_progress(db: None) -> InProgress:
         return claimed
 
     return claim
-
-

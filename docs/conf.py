@@ -1,0 +1,56 @@
+"""Sphinx configuration. Nothing is fetched unless DOCS_INTERSPHINX is set."""
+
+from __future__ import annotations
+
+import os
+import re
+
+import django
+from django.conf import settings
+
+import django_idempotency
+
+settings.configure(
+    INSTALLED_APPS=[
+        "django.contrib.auth",
+        "django.contrib.contenttypes",
+        "rest_framework",
+        "django_idempotency",
+    ]
+)
+django.setup()
+
+project = "django-idempotency"
+author = "the django-idempotency contributors"
+copyright = author
+version = release = django_idempotency.__version__
+
+extensions = ["myst_parser", "sphinx.ext.autodoc"]
+if os.environ.get("DOCS_INTERSPHINX"):
+    extensions.append("sphinx.ext.intersphinx")
+    intersphinx_mapping = {
+        "python": ("https://docs.python.org/3", None),
+        "django": ("https://docs.djangoproject.com/en/stable/", None),
+    }
+
+exclude_patterns = ["_build"]
+myst_enable_extensions = ["colon_fence", "deflist"]
+myst_heading_anchors = 3
+
+autodoc_member_order = "bysource"
+autodoc_typehints = "none"
+python_maximum_signature_line_length = 88
+
+html_theme = "furo"
+html_title = f"{project} {release}"
+html_copy_source = False
+html_show_sourcelink = False
+
+
+def _without_rule_numbers(app, what, name, obj, options, lines):
+    """Docstrings name rules of the design, (R42), which are nothing to readers of these pages."""
+    lines[:] = [re.sub(r" \((R\d+[, to]*)+\)", "", line) for line in lines]
+
+
+def setup(app):
+    app.connect("autodoc-process-docstring", _without_rule_numbers)

@@ -1,0 +1,222 @@
+"""Leases that lapse and records that expire, on a memory store whose clock is the test's."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+import django_idempotency as idempotency
+from django_idempotency import FingerprintMismatch, InProgress, LeaseLost
+from django_idempotency.records import State
+
+DAY = 24 * 3600
+
+
+def run(func, key="k", **arguments):
+    return idempotency.run(func, key=key, scope="s", **arguments)
+
+
+def begin(key="k", **arguments):
+    """Claim and stay in progress; return the lease."""
+    return idempotency.attempt(key=key, scope="s", **arguments).__enter__().lease
+
+
+def never(lease):
+    pytest.fail("ran")
+
+
+@pytest.fixture(autouse=True)
+def store(memory):
+    return memory
+
+
+class TestLease:
+    @pytest.mark.parametrize(
+        ("passed", "retry_after"),
+        [(0, 30), (29, 30), (30, 30), (31, 29), (45, 15), (58.5, 2), (59, 1), (59.9, 1)],
+    )
+    def test_R49_retry_after_is_what_is_left_between_1_and_30(self, clock, passed, retry_after):
+        begin()
+        clock.tick(passed)
+        with pytest.raises(InProgress) as caught:
+            run(never)
+        assert caught.value.retry_after == retry_after
+        assert caught.value.stale is False
+        assert caught.value.record.state is State.IN_PROGRESS
+
+    def test_R65_a_lapsed_lease_is_taken_over(self, clock):
+        begin()
+        clock.tick(60)
+        assert run(lambda lease: "B").result == "B"
+
+    def test_R65_not_before(self, clock):
+        begin()
+        clock.tick(59.999)
+        with pytest.raises(InProgress):
+            run(never)
+
+    def test_R70_take_over_needs_the_same_payload(self, clock):
+        begin(payload=1)
+        clock.tick(3600)
+        with pytest.raises(FingerprintMismatch):
+            run(never, payload=2)
+        assert run(lambda lease: "B", payload=1).result == "B"
+
+    def test_a_take_over_counts_as_an_attempt(self, store, clock):
+        lease = begin()
+        clock.tick(60)
+        run(lambda lease: "B")
+        assert store.get(lease.record_id).attempts == 2
+
+    def test_an_owner_may_complete_late_as_long_as_nobody_took_over(self, clock):
+        def slow(lease):
+            clock.tick(3600)
+            return "late"
+
+        assert run(slow).result == "late"
+        assert run(never).replayed
+
+    def test_a_replay_needs_no_lease_of_its_own(self, clock):
+        run(lambda lease: "A")
+        clock.tick(61)
+        assert run(never).replayed
+
+
+class TestRefuse:
+    def test_R71_a_lapsed_lease_is_stale_until_an_operator_decides(self, clock):
+        begin(on_stale="refuse")
+        clock.tick(60)
+        for _ in range(3):
+            with pytest.raises(InProgress) as caught:
+                run(never, on_stale="refuse")
+            assert caught.value.stale is True
+            clock.tick(100 * DAY)
+
+    def test_R71_a_live_lease_is_not_stale(self, clock):
+        begin(on_stale="refuse")
+        clock.tick(59)
+        with pytest.raises(InProgress) as caught:
+            run(never, on_stale="refuse")
+        assert caught.value.stale is False
+
+    def test_R71_in_progress_it_has_no_expiry_and_the_sweep_leaves_it(self, store, clock):
+        lease = begin(on_stale="refuse")
+        assert store.get(lease.record_id).expires_at is None
+        clock.tick(1000 * DAY)
+        assert store.sweep() == 0
+        assert store.get(lease.record_id) is not None
+
+    def test_R71_other_payload_is_a_mismatch_all_the_same(self, clock):
+        begin(on_stale="refuse", payload=1)
+        clock.tick(60)
+        with pytest.raises(FingerprintMismatch):
+            run(never, on_stale="refuse", payload=2)
+
+    def test_R71_once_ended_it_expires_as_any_record(self, store, clock):
+        outcome = run(lambda lease: "A", on_stale="refuse", retention=100)
+        assert outcome.expires_at == clock.now + timedelta(seconds=100)
+        clock.tick(100)
+        assert store.sweep() == 1
+
+    @pytest.mark.parametrize("release", [True, False], ids=["release", "fail"])
+    def test_R71_released_or_failed_it_may_be_claimed_and_expires(self, store, clock, release):
+        attempt = idempotency.attempt(key="k", scope="s", on_stale="refuse", retention=100)
+        lease = attempt.__enter__().lease
+        attempt.__exit__(*((None,) * 3 if release else (ValueError, ValueError("boom"), None)))
+        assert store.get(lease.record_id).expires_at == clock.now + timedelta(seconds=100)
+        assert run(lambda lease: "B", on_stale="refuse").result == "B"
+
+
+class TestRetention:
+    def test_R73_within_the_retention_it_replays(self, clock):
+        run(lambda lease: "A", retention=100)
+        clock.tick(99.999)
+        assert run(never, retention=100).result == "A"
+
+    def test_R73_a_replay_does_not_extend_it(self, clock):
+        run(lambda lease: "A", retention=100)
+        clock.tick(60)
+        run(never, retention=100)
+        clock.tick(60)
+        assert run(lambda lease: "B", retention=100).result == "B"
+
+    def test_R73_retention_counts_from_the_completion(self, clock):
+        def slow(lease):
+            clock.tick(50)
+
+        outcome = run(slow, retention=100)
+        assert outcome.expires_at == clock.now + timedelta(seconds=100)
+
+    @pytest.mark.parametrize("swept", [True, False], ids=["swept", "not swept"])
+    @pytest.mark.parametrize("payload", [1, 2], ids=["same payload", "other payload"])
+    def test_R74_after_it_a_new_run(self, store, clock, swept, payload):
+        first = run(lambda lease: "A", payload=1, retention=100)
+        clock.tick(100)
+        if swept:
+            assert store.sweep() == 1
+        second = run(lambda lease: "B", payload=payload, retention=100)
+        assert (second.result, second.replayed) == ("B", False)
+        assert second.fencing_token > first.fencing_token
+        assert store.get(second.record_id).attempts == 1
+        assert run(never, payload=payload).result == "B"
+
+    def test_R74_a_failed_record_too(self, clock):
+        def boom(lease):
+            raise ValueError("boom")
+
+        with pytest.raises(ValueError, match="boom"):
+            run(boom, payload=1)
+        clock.tick(DAY + 1)
+        assert run(lambda lease: "B", payload=2).result == "B"
+
+    def test_the_owner_of_an_expired_and_reclaimed_record_has_lost_it(self, clock):
+        def stalled(lease):
+            clock.tick(3 * DAY)
+            assert run(lambda lease: "B", payload=2).result == "B"
+            return "A"
+
+        with pytest.raises(LeaseLost):
+            run(stalled, payload=1)
+        assert run(never, payload=2).result == "B"
+
+
+class TestSweep:
+    def test_R75_a_live_lease_is_never_swept(self, store, clock):
+        lease = begin(lease=100, retention=1, max_duration=1)
+        clock.tick(90)
+        store.renew([lease], timedelta(seconds=100))
+        clock.tick(90)
+        record = store.get(lease.record_id)
+        assert record.expires_at < clock.now < record.lease_until
+        assert store.sweep() == 0
+        with pytest.raises(InProgress):
+            run(never)
+
+    def test_R75_once_lapsed_and_expired_it_is(self, store, clock):
+        lease = begin(lease=100, retention=1, max_duration=1)
+        clock.tick(101)
+        assert store.sweep() == 1
+        assert store.get(lease.record_id) is None
+
+    def test_I9_only_what_is_expired(self, store, clock):
+        run(lambda lease: 1, key="short", retention=100)
+        kept = run(lambda lease: 1, key="long", retention=1000)
+        clock.tick(100)
+        assert store.sweep() == 1
+        assert store.get(kept.record_id) is not None
+
+    def test_one_batch_at_a_time(self, store, clock):
+        for number in range(5):
+            run(lambda lease: 1, key=str(number), retention=100)
+        clock.tick(100)
+        assert [store.sweep(limit=2) for _ in range(4)] == [2, 2, 1, 0]
+
+    def test_R76_swept_while_its_owner_works(self, store, clock):
+        def stalled(lease):
+            clock.tick(100 * DAY)
+            assert store.sweep() == 1
+
+        with pytest.raises(LeaseLost):
+            run(stalled)
+        assert run(lambda lease: "B").result == "B"

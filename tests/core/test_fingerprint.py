@@ -1,0 +1,357 @@
+"""Fingerprints: which spellings are one request and which are two (R40 to R48)."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import decimal
+import enum
+import hashlib
+import hmac
+import json
+import uuid
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from django_idempotency.fingerprint import (
+    VERSION,
+    canonical_json,
+    canonical_payload,
+    fingerprints,
+)
+
+EQUAL = {
+    "member order": (b'{"a": 1, "b": 2}', b'{"b": 2, "a": 1}'),
+    "member order in a list": (b'[{"a": 1, "b": 2}]', b'[{"b": 2, "a": 1}]'),
+    "member order below a member": (
+        b'{"x": {"a": {"b": 1, "c": 2}}}',
+        b'{"x": {"a": {"c": 2, "b": 1}}}',
+    ),
+    "white space": (b'{"a":[1,2]}', b' {\r\n\t"a" : [ 1 , 2 ]\n} '),
+    "escaped letter": (b'{"a": "A"}', b'{"a": "\\u0041"}'),
+    "escaped name": (b'{"a": 1}', b'{"\\u0061": 1}'),
+    "escaped solidus": (b'"a/b"', b'"a\\/b"'),
+    "escape in another case": (b'"\\u00fc"', b'"\\u00FC"'),
+    "escaped letter beyond ASCII": ('"ü"'.encode(), b'"\\u00fc"'),
+    "escaped surrogate pair": ('"😀"'.encode(), b'"\\ud83d\\ude00"'),
+    "escaped control sign": (b'"\\n"', b'"\\u000a"'),
+}
+
+DIFFERENT = {
+    "array order": (b"[1, 2]", b"[2, 1]"),
+    "null and absent": (b'{"a": null}', b"{}"),
+    "null and false": (b'{"a": null}', b'{"a": false}'),
+    "false and zero": (b'{"a": false}', b'{"a": 0}'),
+    "true and one": (b'{"a": true}', b'{"a": 1}'),
+    "text and number": (b'{"a": "1"}', b'{"a": 1}'),
+    "text and null": (b'{"a": "null"}', b'{"a": null}'),
+    "empty text and null": (b'{"a": ""}', b'{"a": null}'),
+    "empty array and empty object": (b"[]", b"{}"),
+    "array of one and its item": (b"[1]", b"1"),
+    "case of a name": (b'{"a": 1}', b'{"A": 1}'),
+    "case of a text": (b'"a"', b'"A"'),
+    "composed and decomposed": ('"é"'.encode(), '"e\u0301"'.encode()),
+    "white space in a text": (b'"a b"', b'"a  b"'),
+    "where a member stands": (b'{"a": {"b": 1}}', b'{"a": {}, "b": 1}'),
+    "name that looks like our mark for numbers": (b'{"#": "1"}', b"1"),
+    "name with one mark more": (b'{"#": "1"}', b'{"##": "1"}'),
+    "mark as a text": (b'{"a": {"#": "1"}}', b'{"a": 1}'),
+    "mark with a number": (b'{"#": 1}', b"1"),
+    "lone surrogate and another": (b'"\\ud800"', b'"\\ud801"'),
+}
+
+NUMBERS = [b"1", b"1.0", b"1.00", b"1e2", b"1E2", b"100", b"1e+2", b"0", b"-0", b"0.0", b"10"]
+NUMBERS += [b"9007199254740992", b"9007199254740993", b"1e400", b"1e401", b"0.1"]
+NUMBERS += [b"0.1000000000000000055511151231257827", b"9" * 5000, b"8" + b"9" * 4999]
+
+NOT_JSON = {
+    "nothing": b"",
+    "white space only": b" ",
+    "text": b"hello",
+    "single quotes": b"{'a': 1}",
+    "NaN": b"NaN",
+    "Infinity": b'{"a": Infinity}',
+    "minus Infinity": b"[-Infinity]",
+    "trailing comma": b"[1,]",
+    "comment": b"{} // x",
+    "two values": b"{} {}",
+    "not ended": b'{"a": 1',
+    "leading zero": b"01",
+    "point without digits": b"1.",
+    "plus": b"+1",
+    "control sign in a text": b'"a\nb"',
+    "bad escape": b'"\\x"',
+    "duplicate names": b'{"a": 1, "a": 2}',
+    "duplicate names of one value": b'{"a": 1, "a": 1}',
+    "duplicate names, one escaped": b'{"a": 1, "\\u0061": 1}',
+    "duplicate names further in": b'[{"x": {"a": 1, "a": 2}}]',
+    "duplicate names with a mark": b'{"#a": 1, "#a": 2}',
+    "deep array": b"[" * 100_000 + b"]" * 100_000,
+    "deep object": b'{"a":' * 100_000 + b"1" + b"}" * 100_000,
+    "deep and not ended": b"[" * 100_000,
+    "invalid UTF-8": b'"\xff"',
+    "UTF-8 of a surrogate": b'"\xed\xa0\x80"',
+    "overlong UTF-8": b'"\xc0\xaf"',
+    "UTF-8 cut short": b'"\xc3"',
+    "byte order mark": b"\xef\xbb\xbf{}",
+    "UTF-16": '{"a": 1}'.encode("utf-16"),
+    "UTF-16 without a mark": '{"a": 1}'.encode("utf-16-le"),
+    "UTF-32": '{"a": 1}'.encode("utf-32"),
+    "NUL after": b"1\x00",
+    "no-break space": b"\xc2\xa0{}",
+}
+
+
+def _pairs(cases):
+    return pytest.mark.parametrize(("one", "other"), cases.values(), ids=cases.keys())
+
+
+@_pairs(EQUAL)
+def test_R42_spelling_does_not_matter(one, other):
+    assert canonical_json(one) is not None
+    assert canonical_json(one) == canonical_json(other)
+
+
+@_pairs(DIFFERENT)
+def test_R42_other_values_differ(one, other):
+    assert canonical_json(one) is not None
+    assert canonical_json(other) is not None
+    assert canonical_json(one) != canonical_json(other)
+
+
+def test_R42_numbers_are_compared_as_written():
+    canonical = [canonical_json(number) for number in NUMBERS]
+    assert None not in canonical
+    assert len(set(canonical)) == len(NUMBERS)
+
+
+def test_R42_numbers_are_compared_as_written_wherever_they_stand():
+    assert canonical_json(b'{"a": [{"b": 1.0}]}') != canonical_json(b'{"a": [{"b": 1.00}]}')
+    assert canonical_json(b'{"a": [{"b": 1.0}]}') == canonical_json(b'{ "a":[{"b":1.0}]}')
+
+
+@pytest.mark.parametrize("text", NOT_JSON.values(), ids=NOT_JSON.keys())
+def test_R42_text_that_is_not_JSON_has_no_canonical_form(text):
+    assert canonical_json(text) is None
+
+
+def test_R46_empty_object_has_a_canonical_form():
+    assert canonical_json(b"{}") == b"{}"
+
+
+names = st.text(st.characters(codec="utf-8"), max_size=5) | st.sampled_from(["#", "##", "#a"])
+values = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | names,
+    lambda children: st.lists(children, max_size=4) | st.dictionaries(names, children, max_size=4),
+    max_leaves=12,
+)
+
+
+def _written(value):
+    """The value with numbers as JSON writes them, and types that Python would call equal apart."""
+    if isinstance(value, dict):
+        return {"object": {name: _written(item) for name, item in value.items()}}
+    if isinstance(value, list):
+        return [_written(item) for item in value]
+    return (type(value).__name__, repr(value))
+
+
+def _reversed(value):
+    if isinstance(value, dict):
+        return {name: _reversed(item) for name, item in reversed(value.items())}
+    if isinstance(value, list):
+        return [_reversed(item) for item in value]
+    return value
+
+
+@given(values, st.booleans(), st.sampled_from([None, 0, 1, "\t"]), st.booleans())
+def test_R42_any_value_in_any_spelling(value, ascii_only, indent, compact):
+    separators = (",", ":") if compact else (" , ", " : ")
+    other = json.dumps(
+        _reversed(value), ensure_ascii=ascii_only, indent=indent, separators=separators
+    )
+    assert canonical_json(json.dumps(value).encode()) == canonical_json(other.encode())
+
+
+@given(values, values)
+def test_R42_any_two_values(one, other):
+    same = canonical_json(json.dumps(one).encode()) == canonical_json(json.dumps(other).encode())
+    assert same == (_written(one) == _written(other))
+
+
+@given(st.binary(max_size=60))
+def test_R42_any_bytes_have_a_canonical_form_or_none(text):
+    canonical = canonical_json(text)
+    assert canonical is None or canonical_json(text) == canonical
+
+
+@given(values, values)
+def test_any_two_payloads(one, other):
+    assert (canonical_payload(one) == canonical_payload(other)) == (
+        _written(one) == _written(other)
+    )
+
+
+class TestFingerprints:
+    def test_is_32_bytes_with_the_version_first(self):
+        [fingerprint] = fingerprints([b"POST", b"{}"])
+        assert len(fingerprint) == 32
+        assert fingerprint[0] == VERSION == 1
+
+    def test_is_the_sha256_of_the_parts_with_their_lengths(self):
+        message = b"\0" * 7 + b"\4POST" + b"\0" * 7 + b"\2{}"
+        [fingerprint] = fingerprints([b"POST", b"{}"])
+        assert fingerprint[1:] == hashlib.sha256(message).digest()[1:]
+
+    @pytest.mark.parametrize(
+        ("one", "other"),
+        [
+            ([b"a", b"bc"], [b"ab", b"c"]),
+            ([b"abc"], [b"a", b"bc"]),
+            ([b""], []),
+            ([b"a", b""], [b"", b"a"]),
+            ([b"a", b""], [b"a"]),
+        ],
+    )
+    def test_parts_do_not_run_together(self, one, other):
+        assert fingerprints(one) != fingerprints(other)
+
+    def test_R47_a_secret_makes_it_an_hmac(self):
+        [plain] = fingerprints([b"x"])
+        [secret] = fingerprints([b"x"], ["one"])
+        message = b"\0" * 7 + b"\1x"
+        assert secret != plain
+        assert secret[0] == VERSION
+        assert secret[1:] == hmac.digest(b"one", message, "sha256")[1:]
+
+    def test_R47_secret_as_text_or_bytes(self):
+        assert fingerprints([b"x"], ["größe"]) == fingerprints([b"x"], ["größe".encode()])
+
+    def test_R47_rotation_gives_one_per_secret_newest_first(self):
+        [old] = fingerprints([b"x"], ["old"])
+        [new] = fingerprints([b"x"], ["new"])
+        assert fingerprints([b"x"], ["new", "old"]) == (new, old)
+
+
+class Currency(enum.Enum):
+    EUR = "EUR"
+
+
+class Priority(enum.IntEnum):
+    HIGH = 1
+
+
+@dataclasses.dataclass
+class Order:
+    amount: decimal.Decimal
+    currency: Currency
+
+
+PAYLOADS = [
+    None,
+    True,
+    False,
+    0,
+    1,
+    1.0,
+    1.5,
+    2**53,
+    2**53 + 1,
+    decimal.Decimal("1.00"),
+    decimal.Decimal("1.000"),
+    "",
+    "1",
+    "None",
+    "2026-01-01",
+    b"",
+    b"1",
+    [],
+    [1, 2],
+    [2, 1],
+    {},
+    {"a": None},
+    {"#": "1"},
+    {"#bytes": "31"},
+    {"#time": "2026-01-01"},
+    {"#set": []},
+    set(),
+    {1, 2},
+    datetime.date(2026, 1, 1),
+    datetime.datetime(2026, 1, 1),
+    datetime.datetime(2026, 1, 1, tzinfo=datetime.timezone.utc),
+    datetime.time(0, 0),
+    datetime.timedelta(days=1),
+    datetime.timedelta(seconds=1),
+    uuid.UUID(int=1),
+    {"a": 1},
+    {"a": {"b": 1}},
+    {1: "a"},
+    {"1": "a"},
+]
+
+
+class TestPayload:
+    def test_other_payloads_differ(self):
+        canonical = [canonical_payload(payload) for payload in PAYLOADS]
+        assert len(set(canonical)) == len(PAYLOADS)
+
+    @pytest.mark.parametrize(
+        ("one", "other"),
+        [
+            ({"a": 1, "b": 2}, {"b": 2, "a": 1}),
+            ((1, 2), [1, 2]),
+            ({1, 2, 3}, {3, 2, 1}),
+            ({"x", "y", "z"}, frozenset({"z", "y", "x"})),
+            (b"ab", bytearray(b"ab")),
+            (b"ab", memoryview(b"ab")),
+            (Currency.EUR, "EUR"),
+            (Priority.HIGH, 1),
+            (
+                Order(decimal.Decimal("1.50"), Currency.EUR),
+                {"currency": "EUR", "amount": decimal.Decimal("1.50")},
+            ),
+        ],
+        ids=[
+            "order of members",
+            "tuple and list",
+            "order of a set",
+            "frozenset",
+            "bytearray",
+            "memoryview",
+            "enum and its value",
+            "IntEnum and its value",
+            "dataclass and its fields",
+        ],
+    )
+    def test_payloads_that_say_the_same(self, one, other):
+        assert canonical_payload(one) == canonical_payload(other)
+
+    @pytest.mark.parametrize(
+        ("payload", "name"),
+        [
+            (object(), "object"),
+            ({"a": [object()]}, "object"),
+            (Order, "type"),
+            (iter([]), "list_iterator"),
+            (1j, "complex"),
+            (len, "builtin_function_or_method"),
+        ],
+    )
+    def test_what_has_no_canonical_form_is_a_TypeError_that_names_it(self, payload, name):
+        with pytest.raises(TypeError, match=name):
+            canonical_payload(payload)
+
+    def test_R79_the_TypeError_does_not_repeat_the_payload(self):
+        class Secret:
+            def __repr__(self):
+                return "4111 1111 1111 1111"
+
+        with pytest.raises(TypeError) as caught:
+            canonical_payload([Secret()])
+        assert "4111" not in str(caught.value)

@@ -1,0 +1,245 @@
+"""Keys: bare ones, their bounds, and the ids and derived keys that are made of them."""
+
+from __future__ import annotations
+
+import uuid
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from django_idempotency import InvalidKey
+from django_idempotency.keys import (
+    MAX_LENGTH,
+    bounded,
+    check,
+    derive,
+    is_scope,
+    new_token,
+    parse,
+    record_id,
+    short,
+)
+from django_idempotency.records import ClaimRequest, Lease, Proof
+
+UUID_KEY = "8e03978e-40d5-43e8-bc93-6894a57f9324"
+
+texts = st.text(st.characters(codec="utf-8"), max_size=30)
+
+
+def test_R3_string_and_R4_bare_are_the_same_key():
+    assert parse(f'"{UUID_KEY}"') == parse(UUID_KEY) == UUID_KEY
+
+
+@pytest.mark.parametrize(
+    "key",
+    ["a", "1", "?1", "a=b", "a;v=1", ":Zm9v:", "(x)", "a b", "'foo'", "foo\\bar", "*", "%", "<b>"],
+)
+def test_R4_bare_key_is_taken_as_it_stands(key):
+    assert parse(key) == key
+
+
+def test_R4_spaces_around_a_bare_key_are_no_part_of_it():
+    assert parse(f"  {UUID_KEY} ") == UUID_KEY
+
+
+@pytest.mark.parametrize("key", ["abc", UUID_KEY, "1", ""])
+def test_R4_strict_refuses_bare(key):
+    with pytest.raises(InvalidKey):
+        parse(key, strict=True)
+
+
+@pytest.mark.parametrize(
+    "field",
+    ['a"', '"a', 'a"b', "a\tb", "a\x00", "a\x1f", "a\x7f", "a\x80", "é", "\u20ac", "a\n", "\udcff"],
+)
+def test_R5_sign_that_no_bare_key_may_have(field):
+    with pytest.raises(InvalidKey):
+        parse(field)
+
+
+@pytest.mark.parametrize("field", ['"a", "b"', '"a","b"', "a,b", "a, b", '"a", b', "a,", ","])
+@pytest.mark.parametrize("strict", [True, False], ids=["strict", "lenient"])
+def test_R7_two_fields_or_a_comma(field, strict):
+    with pytest.raises(InvalidKey):
+        parse(field, strict=strict)
+
+
+@pytest.mark.parametrize("field", ["", " ", "   ", '""', '" "', '"   "', ' "" '])
+@pytest.mark.parametrize("strict", [True, False], ids=["strict", "lenient"])
+def test_R8_empty_and_blank_are_invalid(field, strict):
+    with pytest.raises(InvalidKey):
+        parse(field, strict=strict)
+
+
+@pytest.mark.parametrize("length", [1, 2, 254, 255])
+@pytest.mark.parametrize("quotes", ["", '"'], ids=["bare", "quoted"])
+def test_R9_length_within_bounds(length, quotes):
+    assert parse(f"{quotes}{'k' * length}{quotes}") == "k" * length
+
+
+@pytest.mark.parametrize("quotes", ["", '"'], ids=["bare", "quoted"])
+def test_R9_256_characters_are_too_many(quotes):
+    with pytest.raises(InvalidKey):
+        parse(f"{quotes}{'k' * 256}{quotes}")
+
+
+def test_R9_length_counts_after_unquoting():
+    assert parse('"' + r"\\" * 255 + '"') == "\\" * 255
+    with pytest.raises(InvalidKey):
+        parse('"' + r"\\" * 256 + '"')
+
+
+@pytest.mark.parametrize(("length", "fits"), [(7, False), (8, True), (16, True), (17, False)])
+def test_R9_bounds_of_the_policy(length, fits):
+    if fits:
+        assert parse("k" * length, min_length=8, max_length=16)
+    else:
+        with pytest.raises(InvalidKey):
+            parse("k" * length, min_length=8, max_length=16)
+
+
+def test_R11_keys_keep_their_case_and_their_bytes():
+    assert parse('"aBc"') == "aBc"
+    assert parse('" a "') == " a "
+    assert record_id("http", "s", "abc") != record_id("http", "s", "ABC")
+    assert record_id("http", "s", "a") != record_id("http", "s", "a ")
+
+
+@pytest.mark.parametrize("key", [None, 5, b"abc", 1.5, ["a"], uuid.uuid4()])
+def test_key_of_a_call_is_a_str(key):
+    with pytest.raises(InvalidKey):
+        check(key)
+
+
+@pytest.mark.parametrize(
+    "key", ["", " ", "\u2003", "a\x00b", "a\x1b", "a\x85", "\ud800", "k" * 256]
+)
+def test_key_of_a_call_that_no_column_could_hold(key):
+    with pytest.raises(InvalidKey):
+        check(key)
+
+
+@pytest.mark.parametrize("key", ["a", "k" * 255, "größe", "注文-1", "';--", "{{7*7}}", "../"])
+def test_key_of_a_call_may_be_any_printable_text(key):
+    assert check(key) == key
+
+
+@pytest.mark.parametrize("field", ["x" * 300, 'secret"', "secret\x00", "secret,secret"])
+def test_R79_the_message_does_not_repeat_the_key(field):
+    with pytest.raises(InvalidKey) as caught:
+        parse(field)
+    assert "secret" not in str(caught.value)
+    assert "xxx" not in str(caught.value)
+
+
+class TestRecordId:
+    @pytest.mark.parametrize(
+        ("parts", "expected"),
+        [
+            (("http", "user:auth.user:1", UUID_KEY), "13913cf9-1a95-835b-a4c6-c36db476ca3d"),
+            (("call", "billing", "order-1"), "61bf80d0-b21d-8805-a303-ecb484ef53f2"),
+            (("call", "größe", "k"), "086c43f3-ed30-822d-ba64-7d5b2fbfa5d3"),
+        ],
+    )
+    def test_stays_what_it_is(self, parts, expected):
+        assert str(record_id(*parts)) == expected
+
+    @given(texts, texts, texts)
+    def test_is_a_UUIDv8_of_RFC_9562(self, kind, scope, key):
+        identifier = record_id(kind, scope, key)
+        assert identifier.version == 8
+        assert identifier.variant == uuid.RFC_4122
+
+    def test_parts_do_not_run_together(self):
+        ids = {
+            record_id("call", "a", "bc"),
+            record_id("call", "ab", "c"),
+            record_id("call", "abc", ""),
+            record_id("calla", "b", "c"),
+            record_id("", "call", "abc"),
+        }
+        assert len(ids) == 5
+
+    def test_R19_kinds_and_scopes_do_not_meet(self):
+        ids = {record_id(kind, scope, "k") for kind in ("http", "call") for scope in ("a", "b")}
+        assert len(ids) == 4
+
+    @given(st.tuples(texts, texts, texts), st.tuples(texts, texts, texts))
+    def test_is_equal_for_equal_parts_only(self, one, other):
+        assert (record_id(*one) == record_id(*other)) == (one == other)
+
+    def test_scope_may_hold_what_a_path_may_hold(self):
+        assert record_id("http", "a\udcff", "k") != record_id("http", "a", "k")
+
+
+class TestDerivedKey:
+    def lease(self, key="k", epoch=1):
+        identifier = record_id("call", "scope", key)
+        request = ClaimRequest(identifier, "scope", key)
+        return Lease(Proof(identifier, epoch, request.token), request)
+
+    def test_is_equal_over_retries_and_take_overs(self):
+        assert self.lease(epoch=1).derive_key("charge") == self.lease(epoch=2).derive_key("charge")
+
+    def test_differs_by_name_and_by_record(self):
+        keys = {
+            self.lease(key).derive_key(name) for key in ("k", "l") for name in ("charge", "mail")
+        }
+        assert len(keys) == 4
+
+    def test_is_neither_the_callers_key_nor_the_record_id(self):
+        lease = self.lease()
+        derived = lease.derive_key("charge")
+        assert "k" not in derived
+        assert derived not in (str(lease.record_id), str(lease.token))
+
+    def test_is_a_uuid_and_stays_what_it_is(self):
+        assert self.lease().derive_key("charge") == "03800a52-cdc0-8a47-847d-d9bf7f37ac76"
+        assert uuid.UUID(self.lease().derive_key("")).version == 8
+
+    def test_never_meets_the_id_of_a_record(self):
+        parent = record_id("call", "scope", "k")
+        assert derive(parent, "x") != record_id("derived", parent.hex, "x")
+
+
+def test_R68_tokens_are_128_random_bits():
+    tokens = {new_token() for _ in range(1000)}
+    assert len(tokens) == 1000
+    # Each bit is set in some and not in others: none is fixed, as in a UUID of version 4.
+    assert all(0 < sum(token.int >> bit & 1 for token in tokens) < 1000 for bit in range(128))
+
+
+def test_R79_logs_name_the_first_12_characters():
+    assert short(uuid.UUID("01234567-89ab-8cde-8f01-23456789abcd")) == "01234567-89a"
+
+
+class TestBounded:
+    def test_what_fits_stays(self):
+        assert bounded("k" * MAX_LENGTH) == "k" * MAX_LENGTH
+
+    def test_longer_text_keeps_its_beginning(self):
+        text = bounded("k" * 1000)
+        assert len(text) == MAX_LENGTH
+        assert text.startswith("k" * (MAX_LENGTH - 17) + "~")
+
+    def test_long_texts_with_one_beginning_differ(self):
+        assert bounded("k" * 1000) != bounded("k" * 999 + "l")
+
+    @pytest.mark.parametrize("sign", ["\x00", "\x1f", "\x7f", "\x9f", "\ud800"])
+    def test_sign_that_a_column_or_terminal_would_not_take(self, sign):
+        assert bounded(f"a{sign}b") == "a\N{REPLACEMENT CHARACTER}b"
+
+    @given(st.text(st.characters(), max_size=600))
+    def test_any_text_fits(self, text):
+        fitted = bounded(text)
+        assert len(fitted) <= MAX_LENGTH
+        assert "\x00" not in fitted
+        fitted.encode()
+
+
+@pytest.mark.parametrize(
+    ("scope", "good"), [("a", True), (" ", True), ("", False), (None, False), (1, False)]
+)
+def test_scope_is_a_string_that_is_not_empty(scope, good):
+    assert is_scope(scope) is good

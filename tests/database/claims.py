@@ -1,0 +1,164 @@
+"""Requests, operations and records that the tests of the database store begin with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime, timedelta, timezone
+from typing import Any
+from uuid import UUID
+
+from django_idempotency import keys
+from django_idempotency.codecs import JSONCodec, pack
+from django_idempotency.engine import Operation
+from django_idempotency.models import IdempotencyRecord
+from django_idempotency.policy import Policy
+from django_idempotency.records import ClaimRequest, Lease, Record, State
+from django_idempotency.stores.database import DatabaseStore
+from tests.app.models import Effect
+
+FINGERPRINT = b"1" * 32
+OTHER_FINGERPRINT = b"2" * 32
+RETENTION = timedelta(hours=24)
+LONG_AGO = datetime(2020, 1, 1, tzinfo=timezone.utc)
+
+
+class Boom(Exception):
+    """What the work of a test raises."""
+
+
+def claim_request(key: str = "key", **fields: Any) -> ClaimRequest:
+    """A claim of `key`, under a token of its own."""
+    fields.setdefault("fingerprints", (FINGERPRINT,))
+    return ClaimRequest(record_id=record_id(key), scope="scope", key=key, **fields)
+
+
+def operation(
+    key: str = "key",
+    *,
+    transaction: str = "joined",
+    fingerprint: bytes = FINGERPRINT,
+    **policy: Any,
+) -> Operation:
+    """A call of `key` for the engine; its lease is not renewed unless `policy` says so."""
+    return Operation(
+        record_id=record_id(key),
+        scope="scope",
+        key=key,
+        name="",
+        fingerprints=(fingerprint,),
+        policy=Policy(**{"renew": False, **policy}),
+        codec=JSONCodec(),
+        transaction=transaction,
+        unstorable_ok=transaction == "separate",
+    )
+
+
+def record_id(key: str = "key") -> UUID:
+    return keys.record_id("test", "scope", key)
+
+
+def packed(result: Any) -> bytes:
+    """`result` as a completion stores it."""
+    return pack(JSONCodec(), result, max_bytes=1024)
+
+
+def work(name: str) -> Callable[[Lease], str]:
+    """Work that leaves an Effect of this name, which is also its result."""
+
+    def leave_effect(lease: Lease) -> str:
+        Effect.objects.create(name=name)
+        return name
+
+    return leave_effect
+
+
+def effects() -> list[str]:
+    """The names of the effects that have been committed, oldest first."""
+    return list(Effect.objects.order_by("pk").values_list("name", flat=True))
+
+
+def won(claimed: Lease | Record) -> Lease:
+    """The lease that a claim must have won."""
+    assert isinstance(claimed, Lease), claimed
+    return claimed
+
+
+def lost(claimed: Lease | Record) -> Record:
+    """The record that a claim must have met."""
+    assert isinstance(claimed, Record), claimed
+    return claimed
+
+
+def lapse(key: str = "key") -> None:
+    """Let the lease on `key` have lapsed long ago."""
+    assert IdempotencyRecord.objects.filter(pk=record_id(key)).update(lease_until=LONG_AGO) == 1
+
+
+def expire(key: str = "key") -> None:
+    """Let the record of `key` have expired long ago (unless it has a live lease)."""
+    assert IdempotencyRecord.objects.filter(pk=record_id(key)).update(expires_at=LONG_AGO) == 1
+
+
+# Records in each state, by name; each function leaves one for the key of `request`.
+
+
+def absent(store: DatabaseStore, request: ClaimRequest) -> None:
+    pass
+
+
+def live(store: DatabaseStore, request: ClaimRequest) -> Lease:
+    return won(store.claim(request))
+
+
+def lapsed(store: DatabaseStore, request: ClaimRequest) -> Lease:
+    lease = won(store.claim(request))
+    lapse(request.key)
+    return lease
+
+
+def failed(store: DatabaseStore, request: ClaimRequest) -> Lease:
+    lease = won(store.claim(request))
+    store.fail(lease, "builtins.RuntimeError")
+    return lease
+
+
+def released(store: DatabaseStore, request: ClaimRequest) -> Lease:
+    lease = won(store.claim(request))
+    store.release(lease)
+    return lease
+
+
+def completed(store: DatabaseStore, request: ClaimRequest) -> Lease:
+    lease = won(store.claim(request))
+    store.complete(lease, packed("first"), retention=request.retention)
+    return lease
+
+
+def expired(store: DatabaseStore, request: ClaimRequest) -> Lease:
+    lease = completed(store, request)
+    expire(request.key)
+    return lease
+
+
+def expired_failed(store: DatabaseStore, request: ClaimRequest) -> Lease:
+    lease = failed(store, request)
+    expire(request.key)
+    return lease
+
+
+def expired_lapsed(store: DatabaseStore, request: ClaimRequest) -> Lease:
+    lease = lapsed(store, request)
+    expire(request.key)
+    return lease
+
+
+def live_beyond_expiry(store: DatabaseStore, request: ClaimRequest) -> Lease:
+    lease = live(store, request)
+    expire(request.key)
+    return lease
+
+
+def state_of(store: DatabaseStore, key: str = "key") -> State | None:
+    """The state of the record of `key`, None if there is none."""
+    record = store.get(record_id(key))
+    return None if record is None else record.state

@@ -1,0 +1,104 @@
+"""A second session on the database, and a store that lets a test in between its statements."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from django.db import connections
+
+from django_idempotency.stores.database import DatabaseStore
+from tests.services.processes import wait_until
+
+T = TypeVar("T")
+
+#: More than any step takes, and less than a test may take: who hangs longer is told so.
+SECONDS = 3
+
+
+class Session:
+    """A thread with a connection of its own, which does one thing after the other when told."""
+
+    def __init__(self, using: str = "default") -> None:
+        self.using = using
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="test-session")
+        self.pid = self(self._open)
+
+    def __call__(self, function: Callable[..., T], *arguments: Any, **keywords: Any) -> T:
+        """Call `function` in this session and wait for its result."""
+        return self.start(function, *arguments, **keywords).result(SECONDS * 5)
+
+    def start(self, function: Callable[..., T], *arguments: Any, **keywords: Any) -> Future[T]:
+        """Call `function` in this session and do not wait."""
+        return self._thread.submit(function, *arguments, **keywords)
+
+    def settles(self, future: Future[Any]) -> None:
+        """Wait until the call of `start` has ended, or waits for a lock of another session."""
+        wait_until(
+            lambda: future.done() or self._waits(), seconds=SECONDS, what="the session to settle"
+        )
+
+    def close(self) -> None:
+        """Close the connection and end the thread."""
+        self(connections.close_all)
+        self._thread.shutdown()
+
+    def _open(self) -> int:
+        hang_up_after(SECONDS, self.using)
+        if connections[self.using].vendor != "postgresql":
+            return 0
+        with connections[self.using].cursor() as cursor:
+            cursor.execute("SELECT pg_backend_pid()")
+            return int(cursor.fetchone()[0])
+
+    def _waits(self) -> bool:
+        with connections[self.using].cursor() as cursor:
+            cursor.execute(
+                "SELECT count(*) FROM pg_locks WHERE pid = %s AND NOT granted", [self.pid]
+            )
+            return bool(cursor.fetchone()[0])
+
+
+class InterruptedStore(DatabaseStore):
+    """A store that calls back, once, before its next statement of a name."""
+
+    def __init__(self, *, using: str = "default") -> None:
+        super().__init__(using=using)
+        self._before: dict[str, Callable[[], Any]] = {}
+
+    def before(self, statement: str, callback: Callable[[], Any]) -> None:
+        """Call `callback` when `statement` is about to be sent for the next time."""
+        self._before[statement] = callback
+
+    @property
+    def reached(self) -> bool:
+        """Whether every callback has been called: else the test has shown nothing."""
+        return not self._before
+
+    @contextmanager
+    def _cursor(self, name: str, parameters: Mapping[str, Any]) -> Iterator[Any]:
+        if callback := self._before.pop(name, None):
+            callback()
+        with super()._cursor(name, parameters) as cursor:
+            yield cursor
+
+
+@dataclass
+class Two:
+    """The test's own session, whose store can be interrupted, and another with a plain store."""
+
+    other: Session
+    mine: InterruptedStore = field(default_factory=InterruptedStore)
+    theirs: DatabaseStore = field(default_factory=DatabaseStore)
+
+
+def hang_up_after(seconds: int, using: str = "default") -> None:
+    """Make a statement of this thread's session that hangs for so long an error: the tripwire."""
+    with connections[using].cursor() as cursor:
+        if connections[using].vendor == "postgresql":
+            cursor.execute(f"SET statement_timeout = '{seconds}s'")
+        else:
+            cursor.execute(f"PRAGMA busy_timeout = {seconds * 1000}")

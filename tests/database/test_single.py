@@ -1,0 +1,367 @@
+"""`single` on PostgreSQL: claim, work and completion in one transaction, under one lock."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+from django.db import connection, transaction
+
+from django_idempotency.engine import Engine
+from django_idempotency.exceptions import (
+    FingerprintMismatch,
+    IdempotencyError,
+    InProgress,
+    LeaseLost,
+)
+from django_idempotency.records import State
+from django_idempotency.stores import sql_postgresql
+from tests.app.models import Unique
+from tests.database import claims
+from tests.database.claims import (
+    Boom,
+    claim_request,
+    effects,
+    expire,
+    lost,
+    operation,
+    packed,
+    record_id,
+    state_of,
+    won,
+    work,
+)
+from tests.database.sessions import SECONDS
+
+pytestmark = [
+    pytest.mark.django_db(transaction=True),
+    pytest.mark.leg("postgres18", "postgres16"),
+]
+
+#: The key of an advisory lock that no record has.
+GATE = 4_242
+
+
+def single(**changes):
+    return operation(transaction="single", **changes)
+
+
+@pytest.mark.parametrize(
+    "before",
+    [claims.released, claims.failed, claims.expired, claims.expired_failed, claims.lapsed],
+    ids=lambda before: before.__name__,
+)
+def test_I2_runs_and_completes_over_a_record_that_may_be_claimed(two, before):
+    earlier = before(two.theirs, claim_request())
+    outcome = Engine(two.mine).run(single(), work("mine"))
+    record = two.mine.get(outcome.record_id)
+    assert (record.state, record.result) == (State.COMPLETED, packed("mine"))
+    assert record.epoch == outcome.fencing_token > earlier.fencing_token
+    assert two.other(Engine(two.theirs).run, single(), work("theirs")).result == "mine"
+    assert effects() == ["mine"]
+
+
+def test_I5_stalled_owner_completes_while_single_runs(two):
+    stalled = claims.lapsed(two.theirs, claim_request())
+
+    def run(lease):
+        two.other(two.theirs.complete, stalled, packed("owner"), retention=claims.RETENTION)
+        return work("mine")(lease)
+
+    outcome = Engine(two.mine).run(single(), run)
+    assert (outcome.result, outcome.replayed) == ("owner", True)
+    assert effects() == []
+    assert two.mine.get(outcome.record_id).result == packed("owner")
+
+
+def test_I1_I7_stalled_owner_renews_while_single_runs(two):
+    stalled = claims.lapsed(two.theirs, claim_request())
+
+    def run(lease):
+        two.other(two.theirs.renew, [stalled], timedelta(seconds=60))
+        return work("mine")(lease)
+
+    with pytest.raises(IdempotencyError):
+        Engine(two.mine).run(single(), run)
+    assert effects() == []
+    record = two.mine.get(stalled.record_id)
+    assert (record.live, record.epoch) == (True, stalled.fencing_token)
+
+
+def test_I6_stalled_owner_releases_and_another_asks_while_single_runs(two):
+    """Nobody else can claim while `single` holds the lock, so what was released stays so."""
+    stalled = claims.lapsed(two.theirs, claim_request())
+
+    def run(lease):
+        two.other(two.theirs.release, stalled)
+        another = claim_request(fingerprints=(claims.OTHER_FINGERPRINT,))
+        lost(two.other(two.theirs.claim, another))
+        return work("mine")(lease)
+
+    with pytest.raises(IdempotencyError):
+        Engine(two.mine).run(single(), run)
+    assert effects() == []
+    assert state_of(two.mine) is State.RELEASED
+
+
+def test_R76_swept_between_look_and_completion(two):
+    claims.expired(two.theirs, claim_request())
+
+    def run(lease):
+        assert two.other(two.theirs.sweep) == 1
+        return work("mine")(lease)
+
+    outcome = Engine(two.mine).run(single(), run)
+    assert outcome.replayed is False
+    assert two.mine.get(outcome.record_id).result == packed("mine")
+    assert effects() == ["mine"]
+
+
+def test_R26_two_replays_at_once_are_both_answered(two):
+    claims.completed(two.theirs, claim_request())
+    with transaction.atomic():
+        assert Engine(two.mine).run(single(), work("mine")).result == "first"
+        outcome = two.other(Engine(two.theirs).run, single(), work("theirs"))
+    assert (outcome.result, outcome.replayed) == ("first", True)
+
+
+def test_a_replay_keeps_nobody_from_the_key_once_it_has_expired(two):
+    claims.completed(two.theirs, claim_request())
+    with transaction.atomic():
+        assert Engine(two.mine).run(single(), work("mine")).replayed
+        two.other(expire)
+        outcome = two.other(Engine(two.theirs).run, single(), work("theirs"))
+    assert outcome.replayed is False
+
+
+@pytest.mark.parametrize("mode", ["single", "joined", "separate"])
+def test_R49_R53_duplicate_is_told_at_once_while_the_work_runs(two, mode):
+    def run(lease):
+        with pytest.raises(InProgress) as duplicate:
+            two.other(Engine(two.theirs).run, operation(transaction=mode), work("theirs"))
+        assert duplicate.value.retry_after == 1
+        return work("mine")(lease)
+
+    assert Engine(two.mine).run(single(), run).result == "mine"
+    assert effects() == ["mine"]
+
+
+@pytest.mark.parametrize("before", [claims.failed, claims.released, claims.expired, claims.lapsed])
+def test_R49_duplicate_does_not_claim_the_record_that_single_found(two, before):
+    before(two.theirs, claim_request())
+
+    def run(lease):
+        with pytest.raises(InProgress):
+            two.other(Engine(two.theirs).run, operation(transaction="joined"), work("theirs"))
+        return work("mine")(lease)
+
+    assert Engine(two.mine).run(single(), run).result == "mine"
+    assert effects() == ["mine"]
+
+
+@pytest.mark.parametrize("mode", ["single", "joined", "separate"])
+@pytest.mark.parametrize("before", [claims.absent, claims.failed, claims.expired])
+def test_R49_duplicate_never_waits_for_the_uncommitted_completion(two, mode, before):
+    before(two.theirs, claim_request())
+    with transaction.atomic():
+        Engine(two.mine).run(single(), work("mine"))
+        with pytest.raises(InProgress):
+            two.other(Engine(two.theirs).run, operation(transaction=mode), work("theirs"))
+    outcome = two.other(Engine(two.theirs).run, operation(transaction=mode), work("theirs"))
+    assert outcome.result == "mine"
+
+
+@pytest.mark.parametrize("mode", ["joined", "separate"])
+def test_R49_single_is_told_at_once_of_a_claim_in_another_mode(two, mode):
+    def run(lease):
+        with pytest.raises(InProgress) as duplicate:
+            two.other(Engine(two.theirs).run, single(), work("theirs"))
+        assert 1 < duplicate.value.retry_after <= 30
+        return work("mine")(lease)
+
+    assert Engine(two.mine).run(operation(transaction=mode), run).result == "mine"
+    assert effects() == ["mine"]
+
+
+def test_R38_mismatch_is_told_once_completed(two):
+    def run(lease):
+        with pytest.raises(InProgress):
+            two.other(
+                Engine(two.theirs).run,
+                single(fingerprint=claims.OTHER_FINGERPRINT),
+                work("theirs"),
+            )
+        return work("mine")(lease)
+
+    Engine(two.mine).run(single(), run)
+    with pytest.raises(FingerprintMismatch):
+        Engine(two.theirs).run(single(fingerprint=claims.OTHER_FINGERPRINT), work("theirs"))
+
+
+def test_I5_record_that_commits_between_the_snapshot_and_the_lock_is_replayed(two):
+    """The statement that takes the lock may have read before the owner committed."""
+    ran = []
+    with pytest.MonkeyPatch.context() as patch, connection.cursor() as cursor:
+        cursor.execute("SELECT pg_advisory_lock(%s)", [GATE])
+        with transaction.atomic():
+            Engine(two.mine).run(single(), work("mine"))
+            patch.setattr(sql_postgresql, "SINGLE_LOCK", gated(sql_postgresql.SINGLE_LOCK))
+            duplicate = two.other.start(Engine(two.theirs).run, single(), ran.append)
+            two.other.settles(duplicate)
+            assert not duplicate.done()  # it has its snapshot, and waits at the gate
+        cursor.execute("SELECT pg_advisory_unlock(%s)", [GATE])
+        outcome = duplicate.result(SECONDS)
+    assert (outcome.result, outcome.replayed) == ("mine", True)
+    assert ran == []
+
+
+def gated(statement):
+    """`statement`, which waits at the gate after its snapshot was taken and before its lock."""
+    clock = "(SELECT clock_timestamp() AS now OFFSET 0) AS clock"
+    assert clock in statement
+    waiting = f"(SELECT clock_timestamp() AS now, pg_advisory_xact_lock({GATE}) OFFSET 0) AS clock"
+    return statement.replace(clock, waiting)
+
+
+@pytest.mark.parametrize("mode", ["single", "joined", "separate"])
+def test_R49_nested_attempt_with_the_same_key_is_in_progress(two, mode):
+    engine = Engine(two.mine)
+    inner = "single" if mode != "separate" else mode
+
+    def run(lease):
+        with pytest.raises(InProgress):
+            engine.run(operation(transaction=inner), work("inner"))
+        return work("outer")(lease)
+
+    assert engine.run(operation(transaction=mode), run).result == "outer"
+    assert effects() == ["outer"]
+
+
+def test_nested_attempt_with_another_key_runs(two):
+    engine = Engine(two.mine)
+
+    def run(lease):
+        engine.run(single(key="inner"), work("inner"))
+        with pytest.raises(InProgress):
+            engine.run(single(key="outer"), work("again"))
+        return work("outer")(lease)
+
+    engine.run(single(key="outer"), run)
+    assert effects() == ["inner", "outer"]
+    assert state_of(two.mine, "inner") is state_of(two.mine, "outer") is State.COMPLETED
+
+
+def kept(error):
+    return "kept"
+
+
+def test_R57_answer_is_kept_after_the_savepoint_was_rolled_back(two):
+    def run(lease):
+        work("mine")(lease)
+        raise Boom
+
+    with transaction.atomic():
+        outcome = Engine(two.mine).run(single(), run, kept)
+        with pytest.raises(InProgress):  # under the same lock, in the same transaction
+            two.other(Engine(two.theirs).run, single(), work("theirs"))
+        assert two.other(state_of, two.theirs) is None
+    assert (outcome.result, outcome.stored) == ("kept", True)
+    assert effects() == []
+    assert two.other(Engine(two.theirs).run, single(), work("theirs")).result == "kept"
+
+
+def test_R57_answer_is_kept_after_the_work_broke_the_transaction(two):
+    Unique.objects.create(name="taken")
+
+    def run(lease):
+        work("mine")(lease)
+        Unique.objects.create(name="taken")
+
+    assert Engine(two.mine).run(single(), run, kept).result == "kept"
+    assert effects() == []
+    assert Engine(two.theirs).run(single(), work("theirs")).result == "kept"
+
+
+def test_R58_failure_is_recorded_after_the_work_broke_the_transaction(two):
+    Unique.objects.create(name="taken")
+
+    def run(lease):
+        work("mine")(lease)
+        Unique.objects.create(name="taken")
+
+    with pytest.raises(Exception, match="taken"):
+        Engine(two.mine).run(single(), run)
+    record = two.mine.get(record_id())
+    assert (record.state, record.error) == (State.FAILED, "django.db.utils.IntegrityError")
+    assert record.fingerprint == claims.FINGERPRINT
+    assert Engine(two.theirs).run(single(), work("again")).result == "again"
+    assert effects() == ["again"]
+
+
+def test_I6_failure_keeps_the_fingerprint_that_stands(two):
+    claims.failed(two.theirs, claim_request())
+    rotated = claim_request(
+        fingerprints=(claims.OTHER_FINGERPRINT, claims.FINGERPRINT), transaction="single"
+    )
+    with transaction.atomic():
+        lease = won(two.mine.claim(rotated))
+        two.mine.fail(lease, "")
+    assert two.mine.get(lease.record_id).fingerprint == claims.FINGERPRINT
+
+
+def test_a_single_claim_outside_of_a_transaction_is_refused(two):
+    with pytest.raises(RuntimeError, match="atomic"):
+        two.mine.claim(claim_request(transaction="single"))
+
+
+def test_R65_key_is_free_as_soon_as_the_session_has_ended(two):
+    def die(lease):
+        work("mine")(lease)
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT pg_backend_pid()")
+            two.other(terminate, cursor.fetchone()[0])
+        return work("mine")(lease)
+
+    with pytest.raises(Exception, match=r"terminat|closed"):
+        Engine(two.mine).run(single(), die)
+    assert two.other(Engine(two.theirs).run, single(), work("theirs")).result == "theirs"
+    assert two.other(effects) == ["theirs"]
+
+
+def terminate(pid):
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT pg_terminate_backend(%s, 3000)", [pid])
+
+
+def test_R66_R67_late_owner_cannot_touch_what_single_completed(two):
+    stalled = claims.lapsed(two.theirs, claim_request())
+    Engine(two.mine).run(single(), work("mine"))
+    with pytest.raises(LeaseLost):
+        two.theirs.complete(stalled, packed("owner"), retention=claims.RETENTION)
+    two.theirs.fail(stalled, "")
+    two.theirs.release(stalled)
+    assert two.theirs.renew([stalled], timedelta(seconds=60)) == set()
+    assert two.mine.get(stalled.record_id).result == packed("mine")
+
+
+def test_two_calls_in_one_transaction_of_the_caller(two):
+    engine = Engine(two.mine)
+    with transaction.atomic():
+        engine.run(single(), work("mine"))
+        assert engine.run(single(), work("again")).replayed
+    assert effects() == ["mine"]
+
+
+def test_a_failed_call_may_be_repeated_in_the_transaction_of_the_caller(two):
+    engine = Engine(two.mine)
+
+    def fail(lease):
+        work("failed")(lease)
+        raise Boom
+
+    with transaction.atomic():
+        with pytest.raises(Boom):
+            engine.run(single(), fail)
+        assert engine.run(single(), work("again")).result == "again"
+    assert effects() == ["again"]
+    assert two.mine.get(record_id()).attempts == 2

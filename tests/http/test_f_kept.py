@@ -1,0 +1,593 @@
+"""Section F, R55 to R57 and R64: what is kept, and which work stands."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from django.db import DatabaseError, connection, connections, transaction
+from django.http import HttpResponse
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from django_idempotency.conf import store_for
+from django_idempotency.keys import record_id
+from django_idempotency.models import IdempotencyRecord
+from tests.app.models import Child, Effect, Unique
+from tests.app.views import EffectView, Refusal
+from tests.http.api import Api, problem, replayed
+from tests.http.conftest import Mount, SetPolicy
+from tests.http.views import answering, state_seen_by_others
+
+# The verdicts.
+
+KEPT = [200, 201, 202, 204, 206, 301, 302, 303, 307, 308]
+KEPT_ERRORS = [402, 409, 410, 412, 414, 416, 418, 422, 423, 424, 428, 431, 451]
+RELEASED = [400, 401, 403, 404, 405, 406, 407, 408, 411, 413, 415, 425, 429]
+FAILED = [500, 501, 502, 503, 504, 507, 599]
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("status", KEPT + KEPT_ERRORS)
+def test_R55_returned_and_kept(api: Api, runs: list[str], status: int) -> None:
+    first, again = (api.then("returned", status=status) for _ in range(2))
+
+    assert first.status_code == again.status_code == status
+    assert replayed(again)
+    assert IdempotencyRecord.objects.get().state == "COMPLETED"
+    assert len(runs) == 1
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("status", KEPT_ERRORS)
+def test_R55_raised_and_kept(api: Api, runs: list[str], status: int) -> None:
+    first, again = (api.then("raised", status=status) for _ in range(2))
+
+    assert first.status_code == again.status_code == status
+    assert again.content == first.content == b'{"detail":"refused"}'
+    assert replayed(again)
+    assert IdempotencyRecord.objects.get().state == "COMPLETED"
+    assert len(runs) == 1
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("then", ["returned", "raised"])
+@pytest.mark.parametrize("status", RELEASED)
+def test_R55_nothing_was_executed_so_the_key_is_free(
+    api: Api, runs: list[str], status: int, then: str
+) -> None:
+    refused = api.then(then, status=status)
+    state = IdempotencyRecord.objects.values("state", "fingerprint").get()
+    corrected = api({"name": "corrected"})
+
+    assert refused.status_code == status
+    assert state == {"state": "RELEASED", "fingerprint": None}
+    assert corrected.status_code == 201
+    assert not replayed(corrected)
+    assert runs == ["first", "corrected"]
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("then", ["returned", "raised"])
+@pytest.mark.parametrize("status", FAILED)
+def test_R55_failed_may_run_again_as_it_was(
+    api: Api, runs: list[str], status: int, then: str
+) -> None:
+    failed = api.then(then, status=status)
+    state = IdempotencyRecord.objects.get().state
+    other = api({"name": "other"})
+    again = api.then(then, status=status)
+
+    assert failed.status_code == status
+    assert state == "FAILED"
+    assert problem(other) == (422, "idempotency_key_reused")
+    assert again.status_code == status
+    assert not replayed(again)
+    assert runs == ["first", "first"]
+
+
+@pytest.mark.django_db
+def test_R55_unhandled_exception_fails(api: Api, runs: list[str]) -> None:
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match=r"^boom$"):
+            api.then("boom")
+
+    record = IdempotencyRecord.objects.get()
+    assert (record.state, record.attempts) == ("FAILED", 2)
+    assert runs == ["first", "first"]
+
+
+@pytest.mark.django_db
+def test_R55_what_is_not_kept_is_not_marked_as_unstored(api: Api) -> None:
+    assert "Idempotency-Stored" not in api.then("returned", status=400).headers
+    assert "Idempotency-Stored" not in api.then("returned", status=500).headers
+
+
+# Other verdicts.
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("then", ["returned", "raised"])
+@pytest.mark.parametrize(
+    ("status", "state"),
+    [(200, "COMPLETED"), (303, "COMPLETED"), (400, "FAILED"), (409, "FAILED"), (500, "FAILED")],
+)
+def test_R56_success_keeps_success(
+    api: Api, policy: SetPolicy, runs: list[str], then: str, status: int, state: str
+) -> None:
+    policy(HTTP={"KEEP": "success"})
+    then = then if status >= 400 else "returned"
+
+    first, again = (api.then(then, status=status) for _ in range(2))
+
+    assert first.status_code == again.status_code == status
+    assert replayed(again) == (state == "COMPLETED")
+    assert IdempotencyRecord.objects.get().state == state
+    assert len(runs) == (1 if state == "COMPLETED" else 2)
+
+
+class Judged(EffectView):
+    """The body names the verdict."""
+
+    verdicts: list[tuple[int, BaseException | None]] = []
+
+    def idempotency_keep(self, response: HttpResponse, exception: BaseException | None) -> Any:
+        self.verdicts.append((response.status_code, exception))
+        return self.request.data["keep"]
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize(
+    ("verdict", "state"), [("keep", "COMPLETED"), ("release", "RELEASED"), ("fail", "FAILED")]
+)
+@pytest.mark.parametrize(("then", "status"), [("created", 201), ("raised", 500), ("raised", 403)])
+def test_R56_keep_as_a_method(
+    api: Api,
+    mount: Mount,
+    mode: str,
+    runs: list[str],
+    then: str,
+    status: int,
+    verdict: str,
+    state: str,
+) -> None:
+    url = mount(Judged)
+    body = {"name": "a", "then": then, "status": status, "keep": verdict}
+
+    first = api(body, path=url)
+    record, effects = IdempotencyRecord.objects.get(), Effect.objects.count()
+    again = api(body, path=url)
+
+    assert first.status_code == again.status_code == status
+    assert record.state == state
+    work_stands = mode == "separate" or (then == "created" and verdict == "keep")
+    assert effects == work_stands
+    assert replayed(again) == (verdict == "keep")
+    assert len(runs) == (1 if verdict == "keep" else 2)
+
+
+@pytest.mark.django_db
+def test_R56_keep_sees_the_response_and_the_exception(api: Api, mount: Mount) -> None:
+    url = mount(Judged)
+    Judged.verdicts.clear()
+
+    api({"name": "a", "keep": "release"}, path=url)
+    api({"name": "a", "then": "raised", "status": 403, "keep": "release"}, path=url)
+
+    [(created, nothing), (refused, error)] = Judged.verdicts
+    assert (created, nothing) == (201, None)
+    assert refused == 403
+    assert isinstance(error, Refusal)
+
+
+@pytest.mark.django_db(transaction=True)
+def test_R56_another_verdict_is_an_error_and_keeps_nothing(
+    api: Api, mount: Mount, mode: str
+) -> None:
+    url = mount(Judged)
+
+    with pytest.raises(ValueError, match="'maybe'"):
+        api({"name": "a", "keep": "maybe"}, path=url)
+
+    assert IdempotencyRecord.objects.get().state == "FAILED"
+    assert Effect.objects.count() == (mode == "separate")
+
+
+# The work.
+
+
+@dataclass(frozen=True)
+class Row:
+    """How a request ends, whether its work stands, and what the record says."""
+
+    then: str
+    status: int
+    work_stands: bool
+    state: str
+
+    @property
+    def body(self) -> dict[str, Any]:
+        return {"name": "first", "then": self.then, "status": self.status}
+
+
+ROWS = {
+    "success": Row("created", 201, work_stands=True, state="COMPLETED"),
+    "204": Row("empty", 204, work_stands=True, state="COMPLETED"),
+    "returned 409": Row("returned", 409, work_stands=True, state="COMPLETED"),
+    "raised 409": Row("raised", 409, work_stands=False, state="COMPLETED"),
+    "raised 422": Row("raised", 422, work_stands=False, state="COMPLETED"),
+    "returned 400": Row("returned", 400, work_stands=False, state="RELEASED"),
+    "raised 403": Row("raised", 403, work_stands=False, state="RELEASED"),
+    "ValidationError": Row("invalid", 400, work_stands=False, state="RELEASED"),
+    "returned 500": Row("returned", 500, work_stands=False, state="FAILED"),
+    "raised 503": Row("raised", 503, work_stands=False, state="FAILED"),
+    "unhandled exception": Row("boom", 500, work_stands=False, state="FAILED"),
+    "broken transaction, raised 409": Row("broken", 409, work_stands=False, state="COMPLETED"),
+    "constraint at COMMIT": Row("deferred", 500, work_stands=False, state="FAILED"),
+}
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("name", ROWS)
+def test_R57_kept_and_committed_together(
+    api: Api, mode: str, atomic_requests: bool, runs: list[str], name: str
+) -> None:
+    row = ROWS[name]
+    api.client.raise_request_exception = False
+    autocommit = mode == "separate" and not atomic_requests
+
+    first = api(row.body)
+    seen_by_others, effects = state_seen_by_others(), Effect.objects.count()
+    again = api(row.body)
+
+    assert first.status_code == again.status_code == row.status
+    assert seen_by_others == row.state
+    assert effects == (row.work_stands or autocommit)
+    assert replayed(again) == (row.state == "COMPLETED")
+    if row.state == "COMPLETED":
+        assert again.content == first.content
+        assert len(runs) == 1
+        assert Effect.objects.count() == effects
+    else:
+        assert len(runs) == 2
+        assert Effect.objects.count() == 2 * effects
+    assert not Child.objects.exists()
+    assert Unique.objects.exists() == (row.then == "broken" and autocommit)
+    assert not connection.in_atomic_block
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("name", ROWS)
+def test_R57_store_that_cannot_join(
+    api: Api,
+    mount: Mount,
+    policy: SetPolicy,
+    atomic_requests: bool,
+    runs: list[str],
+    name: str,
+) -> None:
+    class InMemory(EffectView):
+        idempotency_store = "memory"
+        idempotency_scope = "django_idempotency.http.scopes.anyone"
+
+    row, url = ROWS[name], mount(InMemory)
+    api.client.raise_request_exception = False
+
+    first = api(row.body, path=url)
+    record = store_for("memory").get(record_id("http", "anyone", "key-1"))
+    effects = Effect.objects.count()
+    again = api(row.body, path=url)
+
+    assert first.status_code == again.status_code == row.status
+    assert record is not None
+    assert record.state == row.state
+    assert effects == (row.work_stands or not atomic_requests)
+    assert replayed(again) == (row.state == "COMPLETED")
+    assert len(runs) == (1 if row.state == "COMPLETED" else 2)
+    assert not Child.objects.exists()
+
+
+def mark(using: str) -> None:
+    """Mark the transaction, in so many words."""
+    transaction.set_rollback(True, using=using)
+
+
+def swallow(using: str) -> None:
+    """Swallow a database error, which marks the transaction."""
+    Unique.objects.using(using).create(name="taken")
+    with suppress(DatabaseError):
+        Unique.objects.using(using).create(name="taken")
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("how", [mark, swallow])
+@pytest.mark.parametrize(
+    ("store", "mode", "atomic_requests"),
+    [
+        ("default", "single", False),
+        ("default", "single", True),
+        ("default", "joined", False),
+        ("default", "joined", True),
+        ("default", "separate", True),
+        ("memory", "separate", True),
+    ],
+    indirect=["mode", "atomic_requests"],
+)
+def test_R57_success_marked_for_rollback_is_no_success(
+    api: Api, mount: Mount, store: str, mode: str, atomic_requests: bool, how: Any
+) -> None:
+    def answer(request: Request) -> Response:
+        how("default")
+        return Response({"done": True}, status=201)
+
+    url = mount(answering(answer, idempotency_store=store))
+
+    api(path=url)
+    again = api(path=url)
+
+    assert Effect.objects.count() == 0
+    assert not replayed(again)
+
+
+@pytest.mark.django_db(transaction=True, databases=["default", "other"])
+@pytest.mark.parametrize("how", [mark, swallow])
+def test_R57_other_database_marked_for_rollback(
+    api: Api, mount: Mount, mode: str, monkeypatch: pytest.MonkeyPatch, how: Any
+) -> None:
+    monkeypatch.setitem(connections.settings["other"], "ATOMIC_REQUESTS", True)
+
+    def answer(request: Request) -> Response:
+        how("other")
+        return Response({"done": True}, status=201)
+
+    url = mount(answering(answer))
+
+    api(path=url)
+
+    assert not replayed(api(path=url))
+
+
+class TakenOver(EffectView):
+    """Another attempt takes over while this one runs."""
+
+    def post(self, request: Request) -> Any:
+        other = connections["default"].copy()
+        try:
+            with other.cursor() as cursor:
+                cursor.execute(
+                    "UPDATE idempotency_record SET epoch = epoch + 1, token = %s", [TOKEN]
+                )
+        finally:
+            other.close()
+        return super().post(request)
+
+
+TOKEN = "8e03978e-40d5-43e8-bc93-6894a57f9324"
+NO_SQLITE = pytest.mark.leg("postgres18", "postgres16")  # joined: its writers wait for each other
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize(
+    "mode", [pytest.param("joined", marks=NO_SQLITE), "separate"], indirect=True
+)
+@pytest.mark.parametrize(
+    ("then", "status", "answer"),
+    [
+        ("created", 201, 409),
+        ("returned", 409, 409),
+        ("raised", 422, 409),
+        ("raised", 400, 400),
+        ("raised", 500, 500),
+    ],
+)
+def test_R57_nothing_is_kept_without_the_lease(
+    api: Api,
+    mount: Mount,
+    mode: str,
+    atomic_requests: bool,
+    then: str,
+    status: int,
+    answer: int,
+) -> None:
+    response = api.then(then, status=status, path=mount(TakenOver))
+
+    record = IdempotencyRecord.objects.get()
+    assert response.status_code == answer
+    if answer == 409:
+        assert problem(response) == (409, "lease_lost")
+    assert (str(record.token), record.state) == (TOKEN, "IN_PROGRESS")
+    if mode == "joined":
+        assert not Effect.objects.exists()
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("mode", ["joined", "single"], indirect=True)
+def test_R57_work_and_record_commit_at_the_same_moment(
+    api: Api, mount: Mount, mode: str, atomic_requests: bool
+) -> None:
+    during = []
+
+    class Looking(EffectView):
+        def finalize_response(self, *args: Any, **kwargs: Any) -> Any:
+            during.append((connection.in_atomic_block, state_seen_by_others()))
+            return super().finalize_response(*args, **kwargs)
+
+    response = api(path=mount(Looking))
+
+    assert response.status_code == 201
+    assert during == [(True, "IN_PROGRESS" if mode == "joined" else None)]
+    assert state_seen_by_others() == "COMPLETED"
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize(("then", "status"), [("created", 201), ("raised", 409), ("invalid", 400)])
+def test_R57_in_a_callers_transaction_it_dies_with_it(
+    api: Api, policy: SetPolicy, then: str, status: int
+) -> None:
+    with transaction.atomic():
+        response = api.then(then, status=status)
+        inside = IdempotencyRecord.objects.count()
+        transaction.set_rollback(True)
+
+    assert response.status_code == status
+    assert inside == 1
+    assert not IdempotencyRecord.objects.exists()
+    assert not Effect.objects.exists()
+
+
+@pytest.mark.django_db(transaction=True)
+def test_R57_in_a_callers_transaction_it_lives_with_it(api: Api, policy: SetPolicy) -> None:
+    with transaction.atomic():
+        refused = api.then("raised", status=409, key="key-2")
+        first = api()
+        during = state_seen_by_others()
+        within = api()
+
+    assert (first.status_code, refused.status_code) == (201, 409)
+    assert during is None
+    assert replayed(within)
+    assert replayed(api())
+    assert replayed(api.then("raised", status=409, key="key-2"))
+    assert Effect.objects.count() == 1
+
+
+# A connection that is lost.
+
+
+class Severed(EffectView):
+    """The connection is lost in the middle of the work, which goes on regardless."""
+
+    def post(self, request: Request) -> Any:
+        Effect.objects.create(name="severed")
+        try:
+            with connection.cursor() as cursor:
+                cursor.execute("SELECT pg_terminate_backend(pg_backend_pid())")
+        except DatabaseError:
+            pass
+        if request.data["then"] == "raised":
+            raise Refusal(409)
+        if request.data["then"] == "boom":
+            raise RuntimeError("boom")
+        return Response({"done": True}, status=201)
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.leg("postgres18", "postgres16")
+def test_R57_answer_is_kept_on_a_new_connection(
+    api: Api, mount: Mount, mode: str, atomic_requests: bool, runs: list[str]
+) -> None:
+    url = mount(Severed)
+
+    first, again = api.then("raised", path=url), api.then("raised", path=url)
+
+    assert first.status_code == again.status_code == 409
+    assert replayed(again)
+    assert Effect.objects.count() == (mode == "separate" and not atomic_requests)
+    assert len(runs) == 1
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.leg("postgres18", "postgres16")
+def test_R58_exception_passes_out_of_a_lost_connection(
+    api: Api, mount: Mount, mode: str, atomic_requests: bool, runs: list[str]
+) -> None:
+    url = mount(Severed)
+
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match=r"^boom$"):
+            api.then("boom", path=url)
+
+    assert len(runs) == 2
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.leg("postgres18", "postgres16")
+@pytest.mark.parametrize("mode", ["joined", "single"], indirect=True)
+def test_R60_success_on_a_lost_connection_is_503(
+    api: Api, mount: Mount, mode: str, atomic_requests: bool, runs: list[str]
+) -> None:
+    url = mount(Severed)
+
+    lost = api.then("created", path=url)
+
+    assert problem(lost) == (503, "store_unavailable")
+    assert not Effect.objects.exists()
+    assert api.then("created", path=url).status_code == 503
+    assert len(runs) == 2
+
+
+# Two databases.
+
+
+@pytest.mark.django_db(transaction=True, databases=["default", "other"])
+@pytest.mark.parametrize("then", ["returned", "raised"])
+def test_R57_transactions_of_other_databases_are_djangos(
+    api: Api, mount: Mount, mode: str, monkeypatch: pytest.MonkeyPatch, then: str
+) -> None:
+    monkeypatch.setitem(connections.settings["other"], "ATOMIC_REQUESTS", True)
+
+    class Two(EffectView):
+        def post(self, request: Request) -> Any:
+            Effect.objects.using("other").create(name="other")
+            return super().post(request)
+
+    response = api.then(then, status=409, path=mount(Two))
+
+    assert response.status_code == 409
+    assert IdempotencyRecord.objects.get().state == "COMPLETED"
+    assert Effect.objects.using("other").count() == (then == "returned")
+
+
+@pytest.mark.django_db(transaction=True, databases=["default", "other"])
+def test_R57_commit_that_fails_on_another_database(
+    api: Api, mount: Mount, mode: str, monkeypatch: pytest.MonkeyPatch, runs: list[str]
+) -> None:
+    monkeypatch.setitem(connections.settings["other"], "ATOMIC_REQUESTS", True)
+
+    class Two(EffectView):
+        def post(self, request: Request) -> Any:
+            Child.objects.using("other").create(parent_id=10**9)
+            return super().post(request)
+
+    url = mount(Two)
+    for _ in range(2):
+        with pytest.raises(DatabaseError):
+            api(path=url)
+
+    assert IdempotencyRecord.objects.get().state == "FAILED"
+    assert Effect.objects.filter(name="first").count() == (2 if mode == "separate" else 0)
+    assert len(runs) == 2
+
+
+# Falsy results.
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize(
+    "answer",
+    [
+        pytest.param(lambda request: Response(0), id="0"),
+        pytest.param(lambda request: Response(False), id="False"),
+        pytest.param(lambda request: Response(""), id="empty string"),
+        pytest.param(lambda request: Response([]), id="empty list"),
+        pytest.param(lambda request: Response({}), id="empty object"),
+        pytest.param(lambda request: Response(None), id="None"),
+        pytest.param(lambda request: Response(status=204), id="204"),
+        pytest.param(lambda request: HttpResponse(b""), id="no bytes"),
+        pytest.param(lambda request: HttpResponse(b"\0"), id="a NUL"),
+    ],
+)
+def test_R64_falsy_results_replay(
+    api: Api, mount: Mount, mode: str, runs: list[str], answer: Any
+) -> None:
+    url = mount(answering(answer))
+
+    first, again = api(path=url), api(path=url)
+
+    assert replayed(again)
+    assert again.status_code == first.status_code
+    assert again.content == first.content
+    assert again.headers.get("Content-Type") == first.headers.get("Content-Type")
+    assert len(runs) == 1

@@ -1,0 +1,85 @@
+"""Views that one module of the HTTP rules alone would not explain."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from django.db import connections
+from rest_framework import mixins, permissions, viewsets
+from rest_framework.decorators import action
+from rest_framework.generics import CreateAPIView
+from rest_framework.request import Request
+from rest_framework.response import Response
+from rest_framework.views import APIView
+
+from django_idempotency.contrib.rest_framework import IdempotencyMixin
+from tests.app.models import Effect
+from tests.app.views import EffectSerializer, HeaderAuthentication
+
+__all__ = [
+    "BareView",
+    "CreateView",
+    "FullViewSet",
+    "GuardedView",
+    "answering",
+    "state_seen_by_others",
+]
+
+
+class GuardedView(IdempotencyMixin, APIView):
+    """What the views below and those of single tests are made of."""
+
+    authentication_classes = [HeaderAuthentication]
+    permission_classes = [permissions.IsAuthenticated]
+    idempotency_required = True
+
+
+class BareView(GuardedView):
+    """Each unsafe method writes an Effect, reads nothing of the request and answers 201."""
+
+    def work(self, request: Request, **kwargs: Any) -> Response:
+        effect = Effect.objects.create(name="bare")
+        return Response({"id": effect.pk}, status=201)
+
+    post = put = patch = delete = work
+
+
+def answering(answer: Callable[[Request], Any], **attributes: Any) -> type[GuardedView]:
+    """Return a view that writes an Effect and answers a POST with ``answer(request)``."""
+
+    def post(self: GuardedView, request: Request) -> Any:
+        Effect.objects.create(name="answer")
+        return answer(request)
+
+    return type("Answering", (GuardedView,), {"post": post, **attributes})
+
+
+class CreateView(GuardedView, CreateAPIView[Effect]):
+    """A generic view."""
+
+    queryset = Effect.objects.all()
+    serializer_class = EffectSerializer
+
+
+class FullViewSet(GuardedView, mixins.CreateModelMixin, viewsets.GenericViewSet[Effect]):  # type: ignore[misc]
+    """A ViewSet with an action."""
+
+    queryset = Effect.objects.all()
+    serializer_class = EffectSerializer
+
+    @action(detail=False, methods=["post"])
+    def copy(self, request: Request) -> Response:
+        return Response({"id": Effect.objects.create(name="copy").pk}, status=201)
+
+
+def state_seen_by_others() -> str | None:
+    """Return the state of the one record as another session sees it; None if there is none."""
+    connection = connections["default"].copy()
+    try:
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT state FROM idempotency_record")
+            rows = cursor.fetchall()
+    finally:
+        connection.close()
+    return rows[0][0] if rows else None

@@ -1,0 +1,160 @@
+"""Clients of the tests' gunicorn, and work that goes on when a test says so."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+from collections.abc import Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from django_idempotency.conf import engine_for
+from django_idempotency.models import IdempotencyRecord
+from django_idempotency.records import Record
+from tests.app.models import Effect
+from tests.services.gunicorn import HOST, Gunicorn
+from tests.services.processes import wait_until
+
+USER = "alice"
+SECONDS = 30.0
+
+
+@dataclass(frozen=True)
+class Answer:
+    """An HTTP answer, read to its end."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+    @property
+    def replayed(self) -> bool:
+        return self.headers.get("Idempotency-Replayed") == "true"
+
+    @property
+    def code(self) -> str | None:
+        """The code of a problem, None for any other answer."""
+        if self.headers.get("Content-Type") != "application/problem+json":
+            return None
+        return str(json.loads(self.body)["code"])
+
+    @property
+    def retry_after(self) -> int:
+        return int(self.headers["Retry-After"])
+
+    @property
+    def id(self) -> int:
+        """The primary key of the effect that the work says it wrote."""
+        return int(json.loads(self.body)["id"])
+
+
+def post(server: Gunicorn, key: str, body: Mapping[str, Any]) -> Answer:
+    """Send a request on a connection of its own; ConnectionError if the server drops it."""
+    connection = http.client.HTTPConnection(HOST, server.port, timeout=SECONDS)
+    headers = {
+        "Content-Type": "application/json",
+        "Idempotency-Key": key,
+        "X-User": USER,
+        "Connection": "close",
+    }
+    try:
+        connection.request("POST", "/effects/", json.dumps(body), headers)
+        response = connection.getresponse()
+        return Answer(response.status, response.headers, response.read())
+    finally:
+        connection.close()
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """One run of the work: the process that is at it, and the files through which it is told."""
+
+    path: Path
+
+    @property
+    def pid(self) -> int:
+        return int(self.path.name.split(".")[-3])
+
+    def go_on(self, then: str = "created") -> None:
+        """Let it go on as this view of tests.app.views."""
+        written = self.path.with_suffix(".writing")
+        written.write_text(then)
+        os.replace(written, self.path.with_suffix(".then"))
+
+
+class Work:
+    """Work of one key that waits to be told, seen from outside."""
+
+    def __init__(self, directory: Path, threads: ThreadPoolExecutor, name: str = "pay") -> None:
+        self.name = name
+        self.body = {"name": name, "then": "told", "directory": str(directory)}
+        self._directory = directory
+        self._threads = threads
+        self._known: list[Attempt] = []
+        self._answers: list[Future[Answer]] = []
+
+    @property
+    def key(self) -> str:
+        return self.name
+
+    def send(self, server: Gunicorn) -> Future[Answer]:
+        """Send the request from a thread."""
+        answer = self._threads.submit(post, server, self.key, self.body)
+        self._answers.append(answer)
+        return answer
+
+    def post(self, server: Gunicorn) -> Answer:
+        """Send the request and wait for the answer: for one that is not to run the work."""
+        return post(server, self.key, self.body)
+
+    @property
+    def attempts(self) -> list[Attempt]:
+        """The runs that have begun so far, in the order in which they were seen."""
+        found = [Attempt(path) for path in self._directory.glob(f"{self.name}.*.working")]
+        self._known += [attempt for attempt in found if attempt not in self._known]
+        return self._known
+
+    def begun(self, number: int = 1) -> Attempt:
+        """Wait until that many runs have begun; return the last."""
+        answered = len(self.answers)
+
+        def there() -> bool:
+            if len(self.attempts) < number and len(self.answers) > answered:
+                raise AssertionError(f"answered without run {number}: {self.answers[answered:]}")
+            return len(self.attempts) >= number
+
+        wait_until(there, seconds=10, what=f"run {number} of {self.name}")
+        assert len(self.attempts) == number
+        return self.attempts[-1]
+
+    @property
+    def answers(self) -> list[Answer]:
+        """The answers that came so far to what was sent from threads."""
+        ended = [answer for answer in self._answers if answer.done()]
+        return [answer.result() for answer in ended if answer.exception() is None]
+
+    def run(self, server: Gunicorn, number: int) -> Answer:
+        """Send the request, whose work is to be run number `number`, and let it go on at once."""
+        answer = self.send(server)
+        self.begun(number).go_on()
+        return answer.result(SECONDS)
+
+    @property
+    def effects(self) -> int:
+        """How often the work has run and committed."""
+        return Effect.objects.filter(name=self.name).count()
+
+    @property
+    def record(self) -> Record:
+        """The record as the store sees it now, by the store's clock."""
+        record_id = IdempotencyRecord.objects.values_list("pk", flat=True).get(key=self.key)
+        record = engine_for("default").store.get(record_id)
+        assert record is not None
+        return record
+
+    def lapsed(self) -> None:
+        """Wait until the lease has lapsed by the store's clock."""
+        wait_until(lambda: not self.record.live, seconds=10, what=f"{self.name}'s lease to lapse")

@@ -1,0 +1,21 @@
+"""The tests' Django for ``--preload``: the arbiter has had a lease kept when it forks its workers."""
+
+from __future__ import annotations
+
+import threading
+
+from django.db import connections
+
+import django_idempotency as idempotency
+from django_idempotency.renewal import keeper
+from tests.services.wsgi import application
+
+__all__ = ["application"]
+
+with idempotency.attempt(key="arbiter", scope="preload", transaction="separate") as _attempt:
+    _attempt.complete(None)
+connections.close_all()
+
+# Without it the fork would prove nothing.
+if keeper._thread not in threading.enumerate():
+    raise RuntimeError("The arbiter's keeper is not running.")
