@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import re
 import string
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import (
@@ -27,6 +28,8 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 _KIND = "call"
+# What the escaped values of a template never have.
+_SEPARATOR = re.compile(r"[^0-9A-Za-z%]")
 _JSON = JSONCodec()
 
 
@@ -236,7 +239,7 @@ def _key_maker(
             continue
         if spec or conversion:
             raise TypeError(f"The key {key!r} has a format or conversion; name arguments only.")
-        if names and not literal:
+        if names and not _SEPARATOR.search(literal):
             raise TypeError(f"The key {key!r} needs a sign between the arguments that it names.")
         names.append(name)
     for name in names:

@@ -27,10 +27,16 @@ def mark(view: View) -> View:
 
 
 @contextmanager
-def atomic_requests(*, without: Collection[str] = ()) -> Iterator[None]:
-    """Open a transaction on each ATOMIC_REQUESTS alias but those that a view is exempt from."""
+def atomic_requests(*, without: Collection[str] = ()) -> Iterator[list[str]]:
+    """
+    Open a transaction on each ATOMIC_REQUESTS alias but those that a view is exempt from.
+
+    Yields the aliases on which one was opened.
+    """
+    opened = []
     with ExitStack() as blocks:
         for alias, settings in connections.settings.items():
             if settings["ATOMIC_REQUESTS"] and alias not in without:
                 blocks.enter_context(transaction.atomic(using=alias))
-        yield
+                opened.append(alias)
+        yield opened

@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any
 
+from django.db import connections
 from django.http import HttpRequest
 from django.http.response import HttpResponseBase
 from django.utils.module_loading import import_string
@@ -30,6 +31,7 @@ from django_idempotency.http.snapshot import Snapshot, SnapshotCodec
 from django_idempotency.policy import HTTPPolicy, Policy
 from django_idempotency.records import Lease
 from django_idempotency.stores.base import BaseStore
+from django_idempotency.stores.blocks import is_doomed
 from django_idempotency.stores.database import DatabaseStore
 
 __all__ = ["GuardedCall", "guard", "verdict_for"]
@@ -147,13 +149,16 @@ class _Guard:
         ours = set(self.call.exempt)
         if operation.transaction != "separate" and isinstance(store, DatabaseStore):
             ours.add(store.using)  # open already: the store's own, around this
-        with atomic_requests(without=ours):
+        with atomic_requests(without=ours) as opened:
             try:
                 response = self.call.handle()
             except Exception as error:
                 self.raised_by_handler = error
                 raise
-            return self._judged(response, None)
+            response = self._judged(response, None)
+            if any(is_doomed(connections[alias]) for alias in opened):
+                raise Unkept("fail", response)  # it is the answer to work that is rolled back
+            return response
 
     def _on_error(self, error: Exception) -> HttpResponseBase:
         """

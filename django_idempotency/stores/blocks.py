@@ -14,7 +14,10 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from django_idempotency.attempts import Attempt, entered
 from django_idempotency.exceptions import StoreError, TransactionOpen
 
-__all__ = ["Block", "is_serialization_failure"]
+__all__ = ["Block", "is_doomed", "is_serialization_failure"]
+
+#: libpq's transaction status of a transaction that met an error.
+_IN_ERROR = 3
 
 
 class Block:
@@ -92,6 +95,19 @@ class Block:
         self.committed = True
         if self._tell is not None:
             self._tell()
+
+
+def is_doomed(connection: BaseDatabaseWrapper) -> bool:
+    """
+    Return whether the open transaction can only be rolled back, though no exception leaves it.
+
+    Django marks it so for an error that an ORM call met; after a raw statement's error only the
+    driver knows, and PostgreSQL answers the COMMIT with a silent rollback.
+    """
+    if not connection.in_atomic_block:
+        return False
+    info = getattr(connection.connection, "info", None)
+    return connection.needs_rollback or getattr(info, "transaction_status", 0) == _IN_ERROR
 
 
 def sqlstate(error: BaseException | None) -> str | None:

@@ -20,7 +20,7 @@ from django_idempotency.exceptions import LeaseLost, StoreError, TransactionOpen
 from django_idempotency.records import ClaimRequest, Lease, Proof, Record, State
 from django_idempotency.stores import sql_postgresql, sql_sqlite
 from django_idempotency.stores.base import BaseStore, ClaimAgain
-from django_idempotency.stores.blocks import Block, is_serialization_failure
+from django_idempotency.stores.blocks import Block, is_doomed, is_serialization_failure
 from django_idempotency.stores.rows import (
     claim_parameters,
     for_sqlite,
@@ -301,7 +301,7 @@ class DatabaseStore(BaseStore):
 
     def rolled_back(self) -> bool:
         """See `BaseStore.rolled_back`."""
-        return self.connection.in_atomic_block and self.connection.needs_rollback
+        return is_doomed(self.connection)
 
     def fence(self, lease: Lease) -> None:
         """See `BaseStore.fence`: on SQLite the write that opens the work's transaction."""

@@ -96,9 +96,13 @@ class TestBlock:
             assert second.replayed
 
     def test_R62_too_large_a_result_in_the_works_transaction(self, joining_mode):
-        with pytest.raises(ResultTooLarge), begin() as attempt:
-            Effect.objects.create(name="x")
-            attempt.complete("x" * 2_000_000)
+        def too_large():
+            with begin() as attempt:
+                Effect.objects.create(name="x")
+                attempt.complete("x" * 2_000_000)
+
+        with pytest.raises(ResultTooLarge):
+            too_large()
         assert Effect.objects.count() == 0
 
     def test_R62_too_large_a_result_beside_it(self, separate_mode):
@@ -228,22 +232,30 @@ class TestNested:
             assert attempt.result == result
 
     def test_I13_the_inner_one_goes_with_the_outer_one(self):
-        with pytest.raises(ValueError, match="boom"), begin("outer"):
-            with begin("inner") as inner:
-                Effect.objects.create(name="x")
-                inner.complete(1)
-            raise ValueError("boom")
+        def fails():
+            with begin("outer"):
+                with begin("inner") as inner:
+                    Effect.objects.create(name="x")
+                    inner.complete(1)
+                raise ValueError("boom")
+
+        with pytest.raises(ValueError, match="boom"):
+            fails()
         assert Effect.objects.count() == 0
         with begin("inner") as inner:
             assert not inner.replayed
             inner.complete(1)
 
     def test_the_inner_one_fails_alone(self):
-        with begin("outer") as outer:
-            Effect.objects.create(name="outer")
-            with pytest.raises(ValueError, match="boom"), begin("inner"):
+        def fails():
+            with begin("inner"):
                 Effect.objects.create(name="inner")
                 raise ValueError("boom")
+
+        with begin("outer") as outer:
+            Effect.objects.create(name="outer")
+            with pytest.raises(ValueError, match="boom"):
+                fails()
             outer.complete(1)
         assert [effect.name for effect in Effect.objects.all()] == ["outer"]
         with begin("inner") as inner:
@@ -320,13 +332,19 @@ class TestAsync:
         assert [entry.levelname for entry in caplog.records] == ["WARNING"]
 
     def test_an_exception_after_complete_rolls_back_and_fails(self, joining_mode, in_loop):
+        attempts = []
+
+        async def fails():
+            async with begin() as attempt:
+                attempts.append(attempt)
+                await Effect.objects.acreate(name="x")
+                attempt.complete(1)
+                raise ValueError("boom")
+
         async def main():
             with pytest.raises(ValueError, match="boom"):
-                async with begin() as attempt:
-                    await Effect.objects.acreate(name="x")
-                    attempt.complete(1)
-                    raise ValueError("boom")
-            return await sync_to_async(state)(attempt)
+                await fails()
+            return await sync_to_async(state)(attempts[0])
 
         assert in_loop(main) is State.FAILED
         assert Effect.objects.count() == 0

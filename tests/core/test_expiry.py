@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from datetime import timedelta
 
 import pytest
@@ -17,11 +18,6 @@ def run(func, key="k", **arguments):
     return idempotency.run(func, key=key, scope="s", **arguments)
 
 
-def begin(key="k", **arguments):
-    """Claim and stay in progress; return the lease."""
-    return idempotency.attempt(key=key, scope="s", **arguments).__enter__().lease
-
-
 def never(lease):
     pytest.fail("ran")
 
@@ -31,12 +27,26 @@ def store(memory):
     return memory
 
 
+@pytest.fixture
+def begin(store):
+    """Claim and stay in progress until the test has ended; return the lease."""
+    with ExitStack() as stack:
+
+        def enter(**arguments):
+            attempt = idempotency.attempt(key="k", scope="s", **arguments)
+            return stack.enter_context(attempt).lease
+
+        yield enter
+
+
 class TestLease:
     @pytest.mark.parametrize(
         ("passed", "retry_after"),
         [(0, 30), (29, 30), (30, 30), (31, 29), (45, 15), (58.5, 2), (59, 1), (59.9, 1)],
     )
-    def test_R49_retry_after_is_what_is_left_between_1_and_30(self, clock, passed, retry_after):
+    def test_R49_retry_after_is_what_is_left_between_1_and_30(
+        self, begin, clock, passed, retry_after
+    ):
         begin()
         clock.tick(passed)
         with pytest.raises(InProgress) as caught:
@@ -45,25 +55,25 @@ class TestLease:
         assert caught.value.stale is False
         assert caught.value.record.state is State.IN_PROGRESS
 
-    def test_R65_a_lapsed_lease_is_taken_over(self, clock):
+    def test_R65_a_lapsed_lease_is_taken_over(self, begin, clock):
         begin()
         clock.tick(60)
         assert run(lambda lease: "B").result == "B"
 
-    def test_R65_not_before(self, clock):
+    def test_R65_not_before(self, begin, clock):
         begin()
         clock.tick(59.999)
         with pytest.raises(InProgress):
             run(never)
 
-    def test_R70_take_over_needs_the_same_payload(self, clock):
+    def test_R70_take_over_needs_the_same_payload(self, begin, clock):
         begin(payload=1)
         clock.tick(3600)
         with pytest.raises(FingerprintMismatch):
             run(never, payload=2)
         assert run(lambda lease: "B", payload=1).result == "B"
 
-    def test_a_take_over_counts_as_an_attempt(self, store, clock):
+    def test_a_take_over_counts_as_an_attempt(self, begin, store, clock):
         lease = begin()
         clock.tick(60)
         run(lambda lease: "B")
@@ -84,7 +94,7 @@ class TestLease:
 
 
 class TestRefuse:
-    def test_R71_a_lapsed_lease_is_stale_until_an_operator_decides(self, clock):
+    def test_R71_a_lapsed_lease_is_stale_until_an_operator_decides(self, begin, clock):
         begin(on_stale="refuse")
         clock.tick(60)
         for _ in range(3):
@@ -93,21 +103,21 @@ class TestRefuse:
             assert caught.value.stale is True
             clock.tick(100 * DAY)
 
-    def test_R71_a_live_lease_is_not_stale(self, clock):
+    def test_R71_a_live_lease_is_not_stale(self, begin, clock):
         begin(on_stale="refuse")
         clock.tick(59)
         with pytest.raises(InProgress) as caught:
             run(never, on_stale="refuse")
         assert caught.value.stale is False
 
-    def test_R71_in_progress_it_has_no_expiry_and_the_sweep_leaves_it(self, store, clock):
+    def test_R71_in_progress_it_has_no_expiry_and_the_sweep_leaves_it(self, begin, store, clock):
         lease = begin(on_stale="refuse")
         assert store.get(lease.record_id).expires_at is None
         clock.tick(1000 * DAY)
         assert store.sweep() == 0
         assert store.get(lease.record_id) is not None
 
-    def test_R71_other_payload_is_a_mismatch_all_the_same(self, clock):
+    def test_R71_other_payload_is_a_mismatch_all_the_same(self, begin, clock):
         begin(on_stale="refuse", payload=1)
         clock.tick(60)
         with pytest.raises(FingerprintMismatch):
@@ -182,7 +192,7 @@ class TestRetention:
 
 
 class TestSweep:
-    def test_R75_a_live_lease_is_never_swept(self, store, clock):
+    def test_R75_a_live_lease_is_never_swept(self, begin, store, clock):
         lease = begin(lease=100, retention=1, max_duration=1)
         clock.tick(90)
         store.renew([lease], timedelta(seconds=100))
@@ -193,7 +203,7 @@ class TestSweep:
         with pytest.raises(InProgress):
             run(never)
 
-    def test_R75_once_lapsed_and_expired_it_is(self, store, clock):
+    def test_R75_once_lapsed_and_expired_it_is(self, begin, store, clock):
         lease = begin(lease=100, retention=1, max_duration=1)
         clock.tick(101)
         assert store.sweep() == 1

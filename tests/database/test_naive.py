@@ -95,11 +95,17 @@ FOUND_OUT_ON_POSTGRESQL = [
     ("sweep by ids", test_reclaims.test_I9_R75_sweep_against_a_reclaim_that_commits_meanwhile),
     (
         "reclaim that waits",
-        test_reclaims.test_claim_of_a_lapsed_lease_does_not_wait_for_an_owner_between_completion_and_commit,
+        partial(
+            test_reclaims.test_claim_does_not_wait_for_an_owner_between_completion_and_commit,
+            before=claims.lapsed,
+        ),
     ),
     (
         "claim that lets the index find the row",
-        test_reclaims.test_claim_of_a_lapsed_lease_does_not_wait_for_an_owner_between_completion_and_commit,
+        partial(
+            test_reclaims.test_claim_does_not_wait_for_an_owner_between_completion_and_commit,
+            before=claims.live,
+        ),
     ),
     (
         "renew that waits",

@@ -132,8 +132,9 @@ def test_I9_R75_sweep_leaves_a_live_lease_beyond_its_expiry(two):
 
 
 @pytest.mark.leg("postgres18", "postgres16")
-def test_claim_of_a_lapsed_lease_does_not_wait_for_an_owner_between_completion_and_commit(two):
-    lease = claims.lapsed(two.theirs, claim_request())
+@pytest.mark.parametrize("before", [claims.live, claims.lapsed], ids=["live", "lapsed"])
+def test_claim_does_not_wait_for_an_owner_between_completion_and_commit(two, before):
+    lease = before(two.theirs, claim_request())
     with transaction.atomic():
         two.mine.complete(lease, packed("owner"), retention=claims.RETENTION)
         record = lost(two.other(two.theirs.claim, claim_request()))

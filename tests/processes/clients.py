@@ -107,8 +107,17 @@ class Work:
         return answer
 
     def post(self, server: Gunicorn) -> Answer:
-        """Send the request and wait for the answer: for one that is not to run the work."""
-        return post(server, self.key, self.body)
+        """Send the request and wait for the answer: it must not be one that runs the work."""
+        runs = len(self.attempts)
+        answer = self.send(server)
+
+        def answered() -> bool:
+            if len(self.attempts) > runs:
+                raise AssertionError(f"{self.name} runs where it should only be answered")
+            return answer.done()
+
+        wait_until(answered, seconds=SECONDS, what="an answer")
+        return answer.result()
 
     @property
     def attempts(self) -> list[Attempt]:
