@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 from django.db import connections, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
@@ -19,8 +20,9 @@ def mode_for(policy: Policy, store: BaseStore, *, coroutine: bool = False) -> st
     """
     Return "single", "joined" or "separate": the policy's choice, or the default at this place.
 
-    Inside a transaction that the caller opened the default on a database store is "single" within
-    it; "joined" and "separate" asked for by name raise TransactionOpen there, as
+    Inside a transaction that the caller opened the default is "single" within it on a database
+    store of that alias, and "separate" on any other store, whose completion then waits for the
+    commit; "joined" and "separate" asked for by name raise TransactionOpen there, as
     ``atomic(durable=True)`` does. "joined" and "single" on a store that cannot join raise
     ValueError.
     """
@@ -30,39 +32,48 @@ def mode_for(policy: Policy, store: BaseStore, *, coroutine: bool = False) -> st
             f"transaction={chosen!r} needs a database store; {type(store).__name__} can only "
             f"do 'separate'."
         )
-    if not isinstance(store, DatabaseStore):
-        if chosen == "separate" and _open_by_caller():
-            raise _transaction_open(chosen)
-        return "separate"
-    if _is_open_by_caller(store.connection):
-        if chosen in ("joined", "separate"):
-            raise _transaction_open(chosen)
+    within = _is_within(store)
+    if within and chosen in (None, "single"):
         return "single"
+    if within or _open_by_caller():
+        if chosen is not None:
+            raise TransactionOpen(
+                f"transaction={chosen!r} commits on its own, and a transaction is already open "
+                f"here. Leave the choice out to go with that one, or call outside atomic()."
+            )
+        return "separate"
     if chosen is not None:
         return chosen
-    return "separate" if coroutine else "joined"
+    return "joined" if store.supports_join and not coroutine else "separate"
 
 
-def after_commit_of_caller(
-    store: BaseStore,
-) -> Callable[[Callable[[], None]], None] | None:
+def after_commit_of_caller(store: BaseStore) -> Callable[[Callable[[], None]], None] | None:
     """
-    Return what postpones a completion until the caller's transactions have committed.
+    Return what postpones a completion until each of the caller's transactions has committed.
 
-    None where nothing needs to be waited for: no transaction is open, or the store is part of it.
+    None where nothing needs to be waited for: none is open, or the store is part of it.
     """
-    if isinstance(store, DatabaseStore) or not _open_by_caller():
+    if _is_within(store) or not _open_by_caller():
         return None
     return _after_commit
 
 
 def _after_commit(complete: Callable[[], None]) -> None:
-    """Call `complete` when the last of the caller's open transactions has committed."""
-    open_ones = _open_by_caller()
-    if not open_ones:
-        complete()
-        return
-    transaction.on_commit(lambda: _after_commit(complete), using=open_ones[0].alias)
+    """Call `complete` once all that are open now have committed; never, if one rolls back."""
+    waiting = {connection.alias for connection in _open_by_caller()}
+
+    def committed(alias: str) -> None:
+        waiting.discard(alias)
+        if not waiting:
+            complete()
+
+    for alias in sorted(waiting):
+        transaction.on_commit(partial(committed, alias), using=alias)
+
+
+def _is_within(store: BaseStore) -> bool:
+    """Whether the store's own writes would be part of a transaction that the caller opened."""
+    return isinstance(store, DatabaseStore) and _is_open_by_caller(store.connection)
 
 
 def _open_by_caller() -> list[BaseDatabaseWrapper]:
@@ -78,10 +89,3 @@ def _is_open_by_caller(connection: BaseDatabaseWrapper) -> bool:
     if not connection.in_atomic_block:
         return connection.connection is not None and not connection.autocommit
     return any(not getattr(block, "_from_testcase", False) for block in connection.atomic_blocks)
-
-
-def _transaction_open(chosen: str) -> TransactionOpen:
-    return TransactionOpen(
-        f"transaction={chosen!r} commits on its own, and a transaction is already open here. "
-        f"Leave the choice out to take part in it, or call outside atomic()."
-    )

@@ -8,6 +8,8 @@ from typing import Any, TypeVar
 
 from django.db import connections, transaction
 
+from django_idempotency.stores.blocks import is_doomed
+
 __all__ = ["atomic_requests", "mark"]
 
 View = TypeVar("View", bound=Callable[..., Any])
@@ -20,6 +22,32 @@ class _EveryAlias(set[str]):
         return True
 
 
+class OpenRequests:
+    """The transactions that stand for ATOMIC_REQUESTS, and what has become of them."""
+
+    def __init__(self) -> None:
+        self._aliases: list[str] = []
+        self._committed = 0
+
+    def opened(self, alias: str) -> None:
+        """Note a transaction that has just been opened."""
+        self._aliases.append(alias)
+        transaction.on_commit(self._note_commit, using=alias)
+
+    def _note_commit(self) -> None:
+        self._committed += 1
+
+    @property
+    def doomed(self) -> bool:
+        """Whether one of them can only be rolled back, though no exception leaves it."""
+        return any(is_doomed(connections[alias]) for alias in self._aliases)
+
+    @property
+    def committed(self) -> bool:
+        """Whether there are some, and all have committed."""
+        return 0 < len(self._aliases) == self._committed
+
+
 def mark(view: View) -> View:
     """Mark a view as non_atomic_requests, for every database."""
     view._non_atomic_requests = _EveryAlias()  # type: ignore[attr-defined]
@@ -27,16 +55,12 @@ def mark(view: View) -> View:
 
 
 @contextmanager
-def atomic_requests(*, without: Collection[str] = ()) -> Iterator[list[str]]:
-    """
-    Open a transaction on each ATOMIC_REQUESTS alias but those that a view is exempt from.
-
-    Yields the aliases on which one was opened.
-    """
-    opened = []
+def atomic_requests(*, without: Collection[str] = ()) -> Iterator[OpenRequests]:
+    """Open a transaction on each ATOMIC_REQUESTS alias but those that a view is exempt from."""
+    requests = OpenRequests()
     with ExitStack() as blocks:
         for alias, settings in connections.settings.items():
             if settings["ATOMIC_REQUESTS"] and alias not in without:
                 blocks.enter_context(transaction.atomic(using=alias))
-                opened.append(alias)
-        yield opened
+                requests.opened(alias)
+        yield requests

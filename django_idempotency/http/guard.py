@@ -8,7 +8,6 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any
 
-from django.db import connections
 from django.http import HttpRequest
 from django.http.response import HttpResponseBase
 from django.utils.module_loading import import_string
@@ -31,7 +30,6 @@ from django_idempotency.http.snapshot import Snapshot, SnapshotCodec
 from django_idempotency.policy import HTTPPolicy, Policy
 from django_idempotency.records import Lease
 from django_idempotency.stores.base import BaseStore
-from django_idempotency.stores.blocks import is_doomed
 from django_idempotency.stores.database import DatabaseStore
 
 __all__ = ["GuardedCall", "guard", "verdict_for"]
@@ -77,6 +75,8 @@ class _Guard:
         self.kept = False
         #: An error of the handler's own idempotent calls, which says nothing about this key.
         self.raised_by_handler: Exception | None = None
+        #: What an on_commit hook raised after the work had committed.
+        self.raised_by_hook: Exception | None = None
 
     def answer(self) -> HttpResponseBase:
         call = self.call
@@ -91,6 +91,8 @@ class _Guard:
             if error is self.raised_by_handler and not isinstance(error, LeaseLost):
                 raise
             return problem_response(error, call.request, call.http, call.subject)
+        if self.raised_by_hook is not None:
+            raise self.raised_by_hook
         response = self._replay(attempt) if attempt.replayed else self._first(attempt)
         if call.http.echo_key:
             response[call.http.header] = _quoted(key)
@@ -125,7 +127,7 @@ class _Guard:
                 call.request, call.subject, call.policy, call.http, call.body
             ),
             policy=call.policy,
-            codec=SnapshotCodec(call.http.replay_headers),
+            codec=SnapshotCodec(call.http.replay_headers, call.policy.max_result_bytes),
             transaction=transactions.mode_for(call.policy, store),
             unstorable_ok=True,
             after_commit=transactions.after_commit_of_caller(store),
@@ -149,16 +151,21 @@ class _Guard:
         ours = set(self.call.exempt)
         if operation.transaction != "separate" and isinstance(store, DatabaseStore):
             ours.add(store.using)  # open already: the store's own, around this
-        with atomic_requests(without=ours) as opened:
-            try:
-                response = self.call.handle()
-            except Exception as error:
-                self.raised_by_handler = error
+        try:
+            with atomic_requests(without=ours) as requests:
+                try:
+                    response = self.call.handle()
+                except Exception as error:
+                    self.raised_by_handler = error
+                    raise
+                response = self._judged(response, None)
+                if requests.doomed:
+                    raise Unkept("fail", response)  # the answer to work that is rolled back
+        except Exception as error:
+            if not requests.committed:
                 raise
-            response = self._judged(response, None)
-            if any(is_doomed(connections[alias]) for alias in opened):
-                raise Unkept("fail", response)  # it is the answer to work that is rolled back
-            return response
+            self.raised_by_hook = error  # the work stands, so its answer is kept
+        return response
 
     def _on_error(self, error: Exception) -> HttpResponseBase:
         """

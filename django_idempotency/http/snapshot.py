@@ -75,19 +75,31 @@ class SnapshotCodec:
     id: ClassVar[str] = "http"
     exact: ClassVar[bool] = True
 
-    def __init__(self, replay_headers: Collection[str] = ()) -> None:
+    def __init__(self, replay_headers: Collection[str] = (), max_bytes: int = 1024 * 1024) -> None:
+        self._max_bytes = max_bytes
         named = {name.lower() for name in replay_headers}
         cors = {name for name in named if name.startswith("access-control-")}
         self._kept = (KEPT_HEADERS | named) - NEVER_KEPT - cors
 
     def encode(self, result: HttpResponseBase) -> bytes:
         """Return the kept part of a response; TypeError for a stream, which has no bytes yet."""
-        if not isinstance(result, HttpResponse):
-            raise TypeError("A streaming response cannot be kept.")
+        body = self._body(result)
         kept = self._kept | {"retry-after"} if result.status_code == 202 else self._kept
         headers = [(name, value) for name, value in result.items() if name.lower() in kept]
         head = json.dumps({"status": result.status_code, "headers": headers}).encode()
-        return len(head).to_bytes(4, "big") + head + result.content
+        return len(head).to_bytes(4, "big") + head + body
+
+    def _body(self, response: HttpResponseBase) -> bytes:
+        """Return the body; of a file no more than what is too much already (R62)."""
+        if isinstance(response, HttpResponse):
+            return response.content
+        file = getattr(response, "file_to_stream", None)
+        if file is None or not hasattr(file, "seekable") or not file.seekable():
+            raise TypeError("A streaming response cannot be kept.")
+        start = file.tell()
+        body: bytes = file.read(self._max_bytes + 1)
+        file.seek(start)
+        return body
 
     def decode(self, payload: bytes) -> Any:
         """Return the Snapshot that `encode` wrote."""
