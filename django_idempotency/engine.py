@@ -202,7 +202,8 @@ class Engine:
             with suppress(ClaimAgain):
                 async with AsyncExitStack() as transaction:
                     if single:
-                        await transaction.enter_async_context(self.store.aatomic())
+                        block = _to_the_end(self.store.aatomic())
+                        await transaction.enter_async_context(block)
                     claimed = await self._aclaim_or_give_back(request)
                     if isinstance(claimed, Record):
                         claimed = _replayable(claimed, request)

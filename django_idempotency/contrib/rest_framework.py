@@ -14,7 +14,7 @@ from rest_framework.response import Response
 from rest_framework.views import APIView
 
 from django_idempotency.conf import DEFAULT_ALIAS, http_policy_for, policy_for
-from django_idempotency.http.atomic_requests import atomic_requests, mark
+from django_idempotency.http.atomic_requests import answering, atomic_requests, exempt, mark
 from django_idempotency.http.content import body_of
 from django_idempotency.http.guard import GuardedCall, guard
 from django_idempotency.policy import UNSET, HTTPPolicy, Policy, merge, suggestion
@@ -128,7 +128,7 @@ class IdempotencyMixin(_Base):
             return super().handle_exception(exc)
         if exc is self._passed_on:  # was asked, and is not to be answered
             raise exc
-        with atomic_requests(without=self._exempt):
+        with answering(without=self._exempt):
             return super().handle_exception(exc)
 
     def _idempotent(
@@ -190,8 +190,9 @@ class IdempotencyMixin(_Base):
 
     @property
     def _exempt(self) -> Collection[str]:
-        """The aliases that the project itself exempts from ATOMIC_REQUESTS on this view."""
-        return getattr(type(self).dispatch, "_non_atomic_requests", ())
+        """The aliases that the project itself exempts, on ``dispatch`` or in the URLconf."""
+        match = self.request.resolver_match
+        return exempt(type(self).dispatch) | exempt(match.func if match else None)
 
     def _given(self, names: Collection[str]) -> dict[str, Any]:
         """Return the policy's fields that this view gives, UNSET where it gives none."""

@@ -10,13 +10,17 @@ from django.db import connections, transaction
 
 from django_idempotency.stores.blocks import is_doomed
 
-__all__ = ["atomic_requests", "mark"]
+__all__ = ["OpenRequests", "answering", "atomic_requests", "exempt", "mark"]
 
 View = TypeVar("View", bound=Callable[..., Any])
 
 
 class _EveryAlias(set[str]):
-    """The aliases whose transactions are not Django's to open: all of them, also later ones."""
+    """
+    The aliases whose transactions are not Django's to open: all of them, also later ones.
+
+    It holds those that the project has named.
+    """
 
     def __contains__(self, alias: object) -> bool:
         return True
@@ -50,8 +54,26 @@ class OpenRequests:
 
 def mark(view: View) -> View:
     """Mark a view as non_atomic_requests, for every database."""
-    view._non_atomic_requests = _EveryAlias()  # type: ignore[attr-defined]
+    view._non_atomic_requests = _EveryAlias(exempt(view))  # type: ignore[attr-defined]
     return view
+
+
+def exempt(view: Callable[..., Any] | None) -> set[str]:
+    """Return the aliases that the project itself has named with non_atomic_requests on a view."""
+    return set(getattr(view, "_non_atomic_requests", ()))
+
+
+@contextmanager
+def answering(*, without: Collection[str] = ()) -> Iterator[None]:
+    """
+    Open the blocks in which an exception is turned into an answer (R84).
+
+    DRF marks each open transaction of an ATOMIC_REQUESTS alias for rollback then: what it finds
+    open is a block of ours, never the caller's or a TestCase's, on exempt aliases too.
+    """
+    closed = {alias for alias in without if not connections[alias].in_atomic_block}
+    with atomic_requests(without=closed):
+        yield
 
 
 @contextmanager

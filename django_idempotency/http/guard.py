@@ -23,7 +23,7 @@ from django_idempotency.exceptions import (
     ScopeMissing,
 )
 from django_idempotency.http import scopes
-from django_idempotency.http.atomic_requests import atomic_requests
+from django_idempotency.http.atomic_requests import answering, atomic_requests
 from django_idempotency.http.content import fingerprints_of, operation_of
 from django_idempotency.http.problems import problem_response, replay_refused
 from django_idempotency.http.snapshot import Snapshot, SnapshotCodec
@@ -175,7 +175,7 @@ class _Guard:
         """
         if error is not self.raised_by_handler or isinstance(error, LeaseLost):
             raise error
-        with atomic_requests(without=self.call.exempt):
+        with answering(without=self.call.exempt):
             response = self.call.on_exception(error)
         return self._judged(response, error)
 
