@@ -19,6 +19,8 @@ logger = logging.getLogger("django_idempotency")
 
 #: A lease is renewed when this part of it has passed, so two renewals may fail before it lapses.
 _PART = 3
+#: A renewal takes along what is due within this part of the time between two renewals.
+_TOGETHER = 0.25
 #: Seconds without a lease to renew after which the thread ends.
 _IDLE = 2.0
 
@@ -27,6 +29,7 @@ _IDLE = 2.0
 class _Kept:
     store: BaseStore
     lease: Lease
+    every: float
     due: float
     until: float
 
@@ -53,10 +56,11 @@ class Keeper:
     def add(self, store: BaseStore, lease: Lease) -> None:
         """Renew `lease` until it is removed or its ``max_duration`` is over."""
         now = time.monotonic()
-        due = now + lease.request.lease.total_seconds() / _PART
+        every = lease.request.lease.total_seconds() / _PART
+        due = now + every
         until = now + lease.request.max_duration.total_seconds()
         with self._changed:
-            self._kept[lease] = _Kept(store, lease, due, until)
+            self._kept[lease] = _Kept(store, lease, every, due, until)
             if self._thread is None:
                 self._thread = threading.Thread(
                     target=self._keep, name="django-idempotency-keeper", daemon=True
@@ -71,21 +75,13 @@ class Keeper:
             self._kept.pop(lease, None)
 
     def _keep(self) -> None:
-        stores: set[BaseStore] = set()
-        try:
-            while (due := self._wait(connected=bool(stores))) is not None:
-                if not due:  # nothing is left to renew, so nothing needs to stay connected
-                    while stores:
-                        stores.pop().idle()
-                stores.update(due)
-                for store, leases in due.items():
-                    self._renew(store, leases)
-        finally:
-            with self._changed:
-                if self._thread is threading.current_thread():
-                    self._thread = None
-            for store in stores:
-                store.idle()
+        connected: set[BaseStore] = set()
+        while (due := self._wait(connected=bool(connected))) is not None:
+            for store in connected if not due else ():  # nothing is left to renew
+                self._disconnect(store)
+            connected = connected | set(due) if due else set()
+            for store, leases in due.items():
+                self._renew(store, leases)
 
     def _wait(self, *, connected: bool) -> dict[BaseStore, list[Lease]] | None:
         """
@@ -101,12 +97,13 @@ class Keeper:
                 if self._kept:
                     idle_since = now
                 due: dict[BaseStore, list[Lease]] = defaultdict(list)
+                wake = any(kept.due <= now for kept in self._kept.values())
                 for kept in list(self._kept.values()):
                     if kept.until <= now:
                         del self._kept[kept.lease]
-                    elif kept.due <= now:
+                    elif wake and kept.due - kept.every * _TOGETHER <= now:
                         due[kept.store].append(kept.lease)
-                        kept.due = now + kept.lease.request.lease.total_seconds() / _PART
+                        kept.due = now + kept.every
                 if due or (connected and not self._kept):
                     return due
                 if not self._kept and now - idle_since >= _IDLE:
@@ -114,6 +111,12 @@ class Keeper:
                     return None
                 self._wakes_at = min([now + _IDLE, *(kept.due for kept in self._kept.values())])
                 self._changed.wait(max(self._wakes_at - now, 0))
+
+    def _disconnect(self, store: BaseStore) -> None:
+        try:
+            store.idle()
+        except Exception:  # whatever it is, the leases of others must go on being renewed
+            logger.exception("A connection of the keeper could not be closed.")
 
     def _renew(self, store: BaseStore, leases: list[Lease]) -> None:
         """Renew leases of one store, those of one duration in one round trip."""
@@ -123,7 +126,7 @@ class Keeper:
         for duration, group in by_duration.items():
             try:
                 held = store.renew(group, duration)
-            except Exception:  # whatever it is, it must not end the renewal of all the others
+            except Exception:  # whatever it is, the leases of others must go on being renewed
                 logger.exception("Leases could not be renewed; the next try is in a third of one.")
                 continue
             for lease in group:

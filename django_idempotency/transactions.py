@@ -51,10 +51,15 @@ def after_commit_of_caller(store: BaseStore) -> Callable[[Callable[[], None]], N
     """
     Return what postpones a completion until each of the caller's transactions has committed.
 
-    None where nothing needs to be waited for: none is open, or the store is part of it.
+    None where nothing needs to be waited for: none is open, or the store is part of it. Raises
+    TransactionOpen where autocommit is off, so that nothing would tell of the commit.
     """
     if _is_within(store) or not _open_by_caller():
         return None
+    if not all(connection.in_atomic_block for connection in _open_by_caller()):
+        raise TransactionOpen(
+            "Autocommit is off here, so the commit of the work cannot be waited for. Use atomic()."
+        )
     return _after_commit
 
 

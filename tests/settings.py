@@ -15,6 +15,7 @@ TIME_ZONE = "UTC"
 DATABASES = databases()
 for _database in DATABASES.values():
     _database["ATOMIC_REQUESTS"] = os.environ.get("IDEMPOTENCY_TEST_ATOMIC_REQUESTS") == "1"
+    _database["CONN_MAX_AGE"] = int(os.environ.get("IDEMPOTENCY_TEST_CONN_MAX_AGE", "0"))
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
 ROOT_URLCONF = "tests.app.urls"

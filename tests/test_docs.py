@@ -24,6 +24,7 @@ from django_idempotency.stores import sql_postgresql, sql_sqlite
 from tests.pages import BLOCKS, DOCS, PAGES, ROOT, code_in, name_of, table_of
 
 PACKAGE = ROOT / "django_idempotency"
+MODES = "`joined`, `single`, `separate`"
 PROBLEMS = {
     problem.code: problem
     for problem in vars(problems).values()
@@ -220,3 +221,20 @@ def test_problem_types_lead_to_the_pages() -> None:
     response = problems.problem_response(error, APIRequestFactory().get("/"), HTTPPolicy())
     page = json.loads(response.content)["type"].rpartition("/problems/")[2]
     assert (DOCS / "problems" / page.replace(".html", ".md")).is_file()
+
+
+# The guarantees.
+
+
+def test_every_guarantee_names_its_tests() -> None:
+    page = DOCS / "guarantees.md"
+    failures = [row[0] for row in table_of(page, "## Transaction mode by failure")]
+    proofs = page.read_text().split("## The tests\n")[1].split("\n## ")[0]
+    named: dict[str, set[str]] = {}
+    for line in proofs.splitlines():
+        if match := re.fullmatch(r"- (F\d+)", line):
+            modes = named[match[1]] = set()
+        elif match := re.fullmatch(r"  - (.+):", line):
+            modes |= set(re.findall(r"`(\w+)`", match[1].replace("all modes", MODES)))
+    assert list(named) == failures
+    assert all(modes == {"joined", "single", "separate"} for modes in named.values())

@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 import unittest
+from collections import Counter
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -134,6 +135,13 @@ COFFEE = {"amount": 1250, "reference": "coffee"}
 @pytest.mark.parametrize("page", [name_of(page) for page in PAGES_WITH_EXAMPLES])
 def test_examples_run(run_page: Callable[[str], SimpleNamespace], page: str) -> None:
     run_page(page)
+
+
+def test_few_blocks_do_not_run() -> None:
+    languages = Counter(block.language for block in BLOCKS)
+    directives = {"{toctree}", "{eval-rst}", "{literalinclude}"}
+    assert set(languages) - directives == {"python", "console", "text"}
+    assert languages["text"] == 2, "the main path, and a line of a crontab"
 
 
 @pytest.mark.parametrize("block", SETTINGS, ids=lambda b: f"{name_of(b.page)}:{b.line}")
@@ -423,6 +431,8 @@ def test_operator_releases_a_stale_record(run_page: Callable[[str], SimpleNamesp
             assert stale.value.stale
             assert page.release(lease.record_id, lease.fencing_token - 1) is False
             assert page.release(lease.record_id, lease.fencing_token) is True
+            assert IdempotencyRecord.objects.get().epoch == lease.fencing_token + 1
+            assert IdempotencyRecord.objects.get().token != lease.token
             assert idempotency.run(work, **call).result == "second"
             return "first"
         return "second"

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 from uuid import UUID
 
 from django.core import checks
-from django.db import Error, connections
+from django.db import Error, OperationalError, connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from django_idempotency import keys
@@ -373,13 +373,28 @@ class DatabaseStore(BaseStore):
             if connection.errors_occurred and not connection.in_atomic_block:
                 connection.close_if_unusable_or_obsolete()
             with connection.cursor() as cursor:
-                cursor.execute(getattr(self._sql, name), parameters)
+                self._send(cursor, getattr(self._sql, name), parameters)
                 yield cursor
         except Error as error:
             raise StoreError(
                 f"The store could not run its {name} statement on the database "
                 f"{self.using!r}: {type(error).__name__}."
             ) from error
+
+    def _send(self, cursor: Any, statement: str, parameters: Mapping[str, Any]) -> None:
+        """
+        Run a statement, and again if it met a concurrent change under a strict isolation level.
+
+        Only where it is its own transaction: then it has done nothing.
+        """
+        tries = 1 if self.connection.in_atomic_block else TRIES
+        for left in reversed(range(tries)):
+            try:
+                cursor.execute(statement, parameters)
+                return
+            except OperationalError as error:
+                if not left or not is_serialization_failure(error):
+                    raise
 
     def _ending(self, lease: Lease) -> dict[str, Any]:
         alone = not self.connection.in_atomic_block

@@ -72,9 +72,9 @@ def work(name: str) -> Callable[[Lease], str]:
     return leave_effect
 
 
-def effects() -> list[str]:
-    """The names of the effects that have been committed, oldest first."""
-    return list(Effect.objects.order_by("pk").values_list("name", flat=True))
+def effects(using: str = "default") -> list[str]:
+    """The names of the effects that this session sees, oldest first."""
+    return list(Effect.objects.using(using).order_by("pk").values_list("name", flat=True))
 
 
 def won(claimed: Lease | Record) -> Lease:

@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
-from django.db import connection
+from django.db import connection, connections
+from psycopg import IsolationLevel
 
 from django_idempotency.stores.database import DatabaseStore
 from tests.database.sessions import SECONDS, Session, Two, hang_up_after
+from tests.database.views import ToldView
+from tests.http.api import Api
+from tests.services.proxy import Proxy
+
+ISOLATION_LEVELS = {
+    "repeatable read": IsolationLevel.REPEATABLE_READ,
+    "serializable": IsolationLevel.SERIALIZABLE,
+}
 
 
 @pytest.fixture
@@ -30,4 +40,82 @@ def two(other: Session) -> Iterator[Two]:
     """Two sessions, neither of which hangs for longer than a moment."""
     hang_up_after(SECONDS)
     yield Two(other)
+    connection.close()
+
+
+@pytest.fixture
+def api(settings: Any) -> Api:
+    """A client of the views of `tests.database.views`."""
+    settings.ROOT_URLCONF = "tests.database.views"
+    return Api()
+
+
+@pytest.fixture(params=["single", "joined", "separate"])
+def mode(request: pytest.FixtureRequest, settings: Any) -> str:
+    """Each way to commit, as the policy of the default alias."""
+    settings.IDEMPOTENCY = {"default": {"TRANSACTION": request.param}}
+    return str(request.param)
+
+
+@pytest.fixture(params=[False, True], ids=["autocommit", "atomic_requests"])
+def atomic_requests(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
+    """ATOMIC_REQUESTS off and on, on the default database."""
+    monkeypatch.setitem(connections.settings["default"], "ATOMIC_REQUESTS", request.param)
+    return bool(request.param)
+
+
+@pytest.fixture(params=[False, True], ids=["autocommit", "atomic_requests"])
+def both_atomic(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
+    """ATOMIC_REQUESTS off and on, on both databases."""
+    for alias in connections:
+        monkeypatch.setitem(connections.settings[alias], "ATOMIC_REQUESTS", request.param)
+    return bool(request.param)
+
+
+@pytest.fixture
+def told(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], Any]], None]:
+    """``told(function)``: what the view at ``/told/`` does after it has written its Effect."""
+    return lambda function: monkeypatch.setattr(ToldView, "does", staticmethod(function))
+
+
+@pytest.fixture(
+    params=[(level, how) for level in ISOLATION_LEVELS for how in ("server", "option")],
+    ids=lambda param: f"{param[0]} by {param[1]}",
+)
+def isolation(
+    request: pytest.FixtureRequest, transactional_db: None, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[str]:
+    """
+    The default database at REPEATABLE READ and at SERIALIZABLE, for sessions opened from now on.
+
+    By the server's default, which counts everywhere, or by Django's option, which does not count in
+    autocommit.
+    """
+    level, how = request.param
+    settings = connections.settings["default"]
+    alter = f'ALTER DATABASE "{settings["NAME"]}"'
+    with connection.cursor() as cursor:
+        if how == "server":
+            cursor.execute(f"{alter} SET default_transaction_isolation = '{level}'")
+        else:
+            options = {**settings["OPTIONS"], "isolation_level": ISOLATION_LEVELS[level]}
+            monkeypatch.setitem(settings, "OPTIONS", options)
+    connection.close()
+    yield level
+    with connection.cursor() as cursor:
+        cursor.execute(f"{alter} RESET default_transaction_isolation")
+    connection.close()
+
+
+@pytest.fixture
+def wire(
+    other: Session, proxy: Callable[[str, int], Proxy], monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Proxy]:
+    """A proxy between us and the default database; `other` is connected past it."""
+    settings = connections.settings["default"]
+    between = proxy(settings["HOST"], int(settings["PORT"]))
+    monkeypatch.setitem(settings, "HOST", between.host)
+    monkeypatch.setitem(settings, "PORT", str(between.port))
+    connection.close()
+    yield between
     connection.close()

@@ -1,15 +1,15 @@
-"""A process that claims many keys as fast as it can: `python -m tests.database.racer name keys`."""
+"""A process that claims keys, each at the moment it is told to: see `test_races`."""
 
 from __future__ import annotations
 
-import json
+import os
 import sys
 
 import django
 
 
 def main() -> None:
-    """Say that we are ready, claim when told, and write which keys were won."""
+    """Claim a key per byte that comes from one pipe, and answer into another: 1 for won, 0."""
     django.setup()
     from django.db import connection
 
@@ -17,13 +17,15 @@ def main() -> None:
     from django_idempotency.stores.database import DatabaseStore
     from tests.database.claims import claim_request
 
+    starts, answers = map(int, sys.argv[1:])
     store = DatabaseStore()
     connection.ensure_connection()
-    print("ready", flush=True)
-    sys.stdin.readline()
-    keys = [f"key {number}" for number in range(int(sys.argv[1]))]
-    won = [key for key in keys if isinstance(store.claim(claim_request(key)), Lease)]
-    print(json.dumps(won), flush=True)
+    os.write(answers, b"r")  # ready
+    number = 0
+    while os.read(starts, 1):
+        won = isinstance(store.claim(claim_request(f"key {number}")), Lease)
+        os.write(answers, b"1" if won else b"0")
+        number += 1
 
 
 if __name__ == "__main__":

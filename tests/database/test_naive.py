@@ -22,6 +22,7 @@ from tests.database import (
     test_fence,
     test_reclaims,
     test_single,
+    test_single_work,
 )
 from tests.database.claims import claim_request, operation, packed, state_of, won, work
 from tests.services import current_leg
@@ -156,7 +157,7 @@ FOUND_OUT_ON_POSTGRESQL = [
     (
         "single completes by an insert alone",
         partial(
-            test_single.test_I2_runs_and_completes_over_a_record_that_may_be_claimed,
+            test_single_work.test_I2_runs_and_completes_over_a_record_that_may_be_claimed,
             before=claims.released,
         ),
     ),
@@ -167,7 +168,7 @@ FOUND_OUT_ON_POSTGRESQL = [
     (
         "single whose own session passes the lock",
         partial(
-            test_single.test_R49_nested_attempt_with_the_same_key_is_in_progress, mode="single"
+            test_single_work.test_R49_nested_attempt_with_the_same_key_is_in_progress, mode="single"
         ),
     ),
     (

@@ -16,7 +16,6 @@ from django_idempotency.exceptions import (
 )
 from django_idempotency.records import State
 from django_idempotency.stores import sql_postgresql
-from tests.app.models import Unique
 from tests.database import claims
 from tests.database.claims import (
     Boom,
@@ -26,9 +25,7 @@ from tests.database.claims import (
     lost,
     operation,
     packed,
-    record_id,
     state_of,
-    won,
     work,
 )
 from tests.database.sessions import SECONDS
@@ -44,21 +41,6 @@ GATE = 4_242
 
 def single(**changes):
     return operation(transaction="single", **changes)
-
-
-@pytest.mark.parametrize(
-    "before",
-    [claims.released, claims.failed, claims.expired, claims.expired_failed, claims.lapsed],
-    ids=lambda before: before.__name__,
-)
-def test_I2_runs_and_completes_over_a_record_that_may_be_claimed(two, before):
-    earlier = before(two.theirs, claim_request())
-    outcome = Engine(two.mine).run(single(), work("mine"))
-    record = two.mine.get(outcome.record_id)
-    assert (record.state, record.result) == (State.COMPLETED, packed("mine"))
-    assert record.epoch == outcome.fencing_token > earlier.fencing_token
-    assert two.other(Engine(two.theirs).run, single(), work("theirs")).result == "mine"
-    assert effects() == ["mine"]
 
 
 def test_I5_stalled_owner_completes_while_single_runs(two):
@@ -171,6 +153,28 @@ def test_R49_duplicate_never_waits_for_the_uncommitted_completion(two, mode, bef
     assert outcome.result == "mine"
 
 
+@pytest.mark.parametrize("mode", ["single", "joined", "separate"])
+def test_I12_claim_leaves_no_lock_behind(two, mode):
+    claims.completed(two.theirs, claim_request("replayed"))
+    claims.live(two.theirs, claim_request("in progress"))
+    engine = Engine(two.mine)
+    with transaction.atomic():
+        engine.run(single(key="replayed"), work("mine"))
+        with pytest.raises(InProgress):
+            engine.run(single(key="in progress"), work("mine"))
+        assert locks_of_this_session() == 0
+    engine.run(operation(transaction=mode), work("mine"))
+    assert locks_of_this_session() == 0
+
+
+def locks_of_this_session():
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND pid = pg_backend_pid()"
+        )
+        return cursor.fetchone()[0]
+
+
 @pytest.mark.parametrize("mode", ["joined", "separate"])
 def test_R49_single_is_told_at_once_of_a_claim_in_another_mode(two, mode):
     def run(lease):
@@ -223,95 +227,19 @@ def gated(statement):
     return statement.replace(clock, waiting)
 
 
-@pytest.mark.parametrize("mode", ["single", "joined", "separate"])
-def test_R49_nested_attempt_with_the_same_key_is_in_progress(two, mode):
-    engine = Engine(two.mine)
-    inner = "single" if mode != "separate" else mode
-
-    def run(lease):
-        with pytest.raises(InProgress):
-            engine.run(operation(transaction=inner), work("inner"))
-        return work("outer")(lease)
-
-    assert engine.run(operation(transaction=mode), run).result == "outer"
-    assert effects() == ["outer"]
-
-
-def test_nested_attempt_with_another_key_runs(two):
-    engine = Engine(two.mine)
-
-    def run(lease):
-        engine.run(single(key="inner"), work("inner"))
-        with pytest.raises(InProgress):
-            engine.run(single(key="outer"), work("again"))
-        return work("outer")(lease)
-
-    engine.run(single(key="outer"), run)
-    assert effects() == ["inner", "outer"]
-    assert state_of(two.mine, "inner") is state_of(two.mine, "outer") is State.COMPLETED
-
-
-def kept(error):
-    return "kept"
-
-
 def test_R57_answer_is_kept_after_the_savepoint_was_rolled_back(two):
     def run(lease):
         work("mine")(lease)
         raise Boom
 
     with transaction.atomic():
-        outcome = Engine(two.mine).run(single(), run, kept)
+        outcome = Engine(two.mine).run(single(), run, lambda error: "kept")
         with pytest.raises(InProgress):  # under the same lock, in the same transaction
             two.other(Engine(two.theirs).run, single(), work("theirs"))
         assert two.other(state_of, two.theirs) is None
     assert (outcome.result, outcome.stored) == ("kept", True)
     assert effects() == []
     assert two.other(Engine(two.theirs).run, single(), work("theirs")).result == "kept"
-
-
-def test_R57_answer_is_kept_after_the_work_broke_the_transaction(two):
-    Unique.objects.create(name="taken")
-
-    def run(lease):
-        work("mine")(lease)
-        Unique.objects.create(name="taken")
-
-    assert Engine(two.mine).run(single(), run, kept).result == "kept"
-    assert effects() == []
-    assert Engine(two.theirs).run(single(), work("theirs")).result == "kept"
-
-
-def test_R58_failure_is_recorded_after_the_work_broke_the_transaction(two):
-    Unique.objects.create(name="taken")
-
-    def run(lease):
-        work("mine")(lease)
-        Unique.objects.create(name="taken")
-
-    with pytest.raises(Exception, match="taken"):
-        Engine(two.mine).run(single(), run)
-    record = two.mine.get(record_id())
-    assert (record.state, record.error) == (State.FAILED, "django.db.utils.IntegrityError")
-    assert record.fingerprint == claims.FINGERPRINT
-    assert Engine(two.theirs).run(single(), work("again")).result == "again"
-    assert effects() == ["again"]
-
-
-def test_I6_failure_keeps_the_fingerprint_that_stands(two):
-    claims.failed(two.theirs, claim_request())
-    rotated = claim_request(
-        fingerprints=(claims.OTHER_FINGERPRINT, claims.FINGERPRINT), transaction="single"
-    )
-    with transaction.atomic():
-        lease = won(two.mine.claim(rotated))
-        two.mine.fail(lease, "")
-    assert two.mine.get(lease.record_id).fingerprint == claims.FINGERPRINT
-
-
-def test_a_single_claim_outside_of_a_transaction_is_refused(two):
-    with pytest.raises(RuntimeError, match="atomic"):
-        two.mine.claim(claim_request(transaction="single"))
 
 
 def test_R65_key_is_free_as_soon_as_the_session_has_ended(two):
@@ -342,26 +270,3 @@ def test_R66_R67_late_owner_cannot_touch_what_single_completed(two):
     two.theirs.release(stalled)
     assert two.theirs.renew([stalled], timedelta(seconds=60)) == set()
     assert two.mine.get(stalled.record_id).result == packed("mine")
-
-
-def test_two_calls_in_one_transaction_of_the_caller(two):
-    engine = Engine(two.mine)
-    with transaction.atomic():
-        engine.run(single(), work("mine"))
-        assert engine.run(single(), work("again")).replayed
-    assert effects() == ["mine"]
-
-
-def test_a_failed_call_may_be_repeated_in_the_transaction_of_the_caller(two):
-    engine = Engine(two.mine)
-
-    def fail(lease):
-        work("failed")(lease)
-        raise Boom
-
-    with transaction.atomic():
-        with pytest.raises(Boom):
-            engine.run(single(), fail)
-        assert engine.run(single(), work("again")).result == "again"
-    assert effects() == ["again"]
-    assert two.mine.get(record_id()).attempts == 2

@@ -17,12 +17,15 @@ class Api:
     def __init__(self) -> None:
         #: Set raise_request_exception to False where a 500 is meant.
         self.client = Client()
+        #: What a request has unless the test says otherwise.
+        self.key = "key-1"
+        self.name = "first"
 
     def __call__(
         self,
         body: Any = None,
         *,
-        key: str | None = "key-1",
+        key: Any = ...,
         user: str | None = "alice",
         path: str = "/effects/",
         method: str = "POST",
@@ -30,9 +33,10 @@ class Api:
         headers: dict[str, str] | None = None,
     ) -> Any:
         """Send the request; a body that is no text or bytes is sent as JSON."""
+        key = self.key if key is ... else key
         given = {"Idempotency-Key": key, "X-User": user, **(headers or {})}
         if body is None:
-            body = {"name": "first"}
+            body = {"name": self.name}
         return self.client.generic(
             method,
             path,
@@ -43,7 +47,7 @@ class Api:
 
     def then(self, then: str, **arguments: Any) -> Any:
         """Let the view do `then`; ``status=`` is what it is to answer with, if it asks."""
-        body = {"name": "first", "then": then}
+        body = {"name": self.name, "then": then}
         if "status" in arguments:
             body["status"] = arguments.pop("status")
         return self(body, **arguments)

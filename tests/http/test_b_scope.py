@@ -268,7 +268,7 @@ def told(response: Any) -> tuple[int, bytes, dict[str, str]]:
 
 
 @pytest.mark.parametrize("status", [200, 409, 422, 400, 500])
-def test_R22_a_key_that_somebody_used_looks_like_any_other(
+def test_R22_I10_a_key_that_somebody_used_looks_like_any_other(
     api: Api, mode: str, status: int
 ) -> None:
     api({"name": "alice's", "then": "returned", "status": 200}, key="used", user="alice")

@@ -139,7 +139,7 @@ def test_R38_single_has_no_row_yet(
 
 
 @pytest.mark.django_db(transaction=True)
-def test_R49_409_leaves_no_transaction_open(
+def test_R49_I12_409_leaves_no_transaction_open(
     api: Api, in_progress: InProgress, mode: str, atomic_requests: bool
 ) -> None:
     api()

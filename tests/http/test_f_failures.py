@@ -122,14 +122,23 @@ def test_R58_hook_that_raises_after_the_commit(
 
 
 @pytest.mark.parametrize("mode", ["separate"], indirect=True)
-def test_R58_hook_that_raises_before_a_completion_of_its_own(
-    api: Api, mode: str, atomic_requests: bool
+@pytest.mark.parametrize("atomic_requests", [True], indirect=True)
+@pytest.mark.parametrize("store", ["default", "memory"])
+def test_R58_hook_that_raises_after_the_commit_of_atomic_requests(
+    api: Api, mount: Mount, mode: str, atomic_requests: bool, runs: list[str], store: str
 ) -> None:
-    with pytest.raises(RuntimeError, match=r"^boom in a hook$"):
-        api.then("hook_boom")
+    class Stored(EffectView):
+        idempotency_store = store
 
-    assert state_seen_by_others() == "FAILED"
+    url = mount(Stored)
+
+    with pytest.raises(RuntimeError, match=r"^boom in a hook$"):
+        api.then("hook_boom", path=url)
+    again = api.then("hook_boom", path=url)
+
+    assert (again.status_code, replayed(again)) == (201, True)
     assert Effect.objects.count() == 1
+    assert len(runs) == 1
 
 
 def test_R58_other_commits_that_raise_leave_nothing_open(

@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 from django.db import DatabaseError, connection, connections, transaction
+from django.utils.decorators import method_decorator
+from rest_framework.renderers import JSONRenderer
 from rest_framework.request import Request
 from rest_framework.response import Response
 
@@ -15,7 +17,7 @@ from django_idempotency.conf import store_for
 from django_idempotency.keys import record_id
 from django_idempotency.models import IdempotencyRecord
 from tests.app.models import Child, Effect, Unique
-from tests.app.views import EffectView, Refusal
+from tests.app.views import EffectView
 from tests.http.api import Api, problem, replayed
 from tests.http.conftest import Mount, SetPolicy
 from tests.http.views import answering, state_seen_by_others
@@ -278,109 +280,74 @@ def test_R57_in_a_callers_transaction_it_lives_with_it(api: Api, policy: SetPoli
     assert Effect.objects.count() == 1
 
 
-# A connection that is lost.
+# Around the work.
 
 
-class Severed(EffectView):
-    """The connection is lost in the middle of the work, which goes on regardless."""
-
-    def post(self, request: Request) -> Any:
-        Effect.objects.create(name="severed")
-        try:
-            with connection.cursor() as cursor:
-                cursor.execute("SELECT pg_terminate_backend(pg_backend_pid())")
-        except DatabaseError:
-            pass
-        if request.data["then"] == "raised":
-            raise Refusal(409)
-        if request.data["then"] == "boom":
-            raise RuntimeError("boom")
-        return Response({"done": True}, status=201)
+class Unrenderable(JSONRenderer):
+    def render(self, data: Any, *args: Any, **kwargs: Any) -> bytes:
+        if data == {"detail": "refused"}:
+            return b"refused"
+        raise ValueError("cannot be rendered")
 
 
 @pytest.mark.django_db(transaction=True)
-@pytest.mark.leg("postgres18", "postgres16")
-def test_R57_answer_is_kept_on_a_new_connection(
+def test_R57_answer_is_rendered_inside_the_transaction(
     api: Api, mount: Mount, mode: str, atomic_requests: bool, runs: list[str]
 ) -> None:
-    url = mount(Severed)
+    class Rendered(EffectView):
+        renderer_classes = [Unrenderable]
 
-    first, again = api.then("raised", path=url), api.then("raised", path=url)
-
-    assert first.status_code == again.status_code == 409
-    assert replayed(again)
-    assert Effect.objects.count() == (mode == "separate" and not atomic_requests)
-    assert len(runs) == 1
-
-
-@pytest.mark.django_db(transaction=True)
-@pytest.mark.leg("postgres18", "postgres16")
-def test_R58_exception_passes_out_of_a_lost_connection(
-    api: Api, mount: Mount, mode: str, atomic_requests: bool, runs: list[str]
-) -> None:
-    url = mount(Severed)
-
+    url = mount(Rendered)
     for _ in range(2):
-        with pytest.raises(RuntimeError, match=r"^boom$"):
-            api.then("boom", path=url)
-
-    assert len(runs) == 2
-
-
-@pytest.mark.django_db(transaction=True)
-@pytest.mark.leg("postgres18", "postgres16")
-@pytest.mark.parametrize("mode", ["joined", "single"], indirect=True)
-def test_R60_success_on_a_lost_connection_is_503(
-    api: Api, mount: Mount, mode: str, atomic_requests: bool, runs: list[str]
-) -> None:
-    url = mount(Severed)
-
-    lost = api.then("created", path=url)
-
-    assert problem(lost) == (503, "store_unavailable")
-    assert not Effect.objects.exists()
-    assert api.then("created", path=url).status_code == 503
-    assert len(runs) == 2
-
-
-# Two databases.
-
-
-@pytest.mark.django_db(transaction=True, databases=["default", "other"])
-@pytest.mark.parametrize("then", ["returned", "raised"])
-def test_R57_transactions_of_other_databases_are_djangos(
-    api: Api, mount: Mount, mode: str, monkeypatch: pytest.MonkeyPatch, then: str
-) -> None:
-    monkeypatch.setitem(connections.settings["other"], "ATOMIC_REQUESTS", True)
-
-    class Two(EffectView):
-        def post(self, request: Request) -> Any:
-            Effect.objects.using("other").create(name="other")
-            return super().post(request)
-
-    response = api.then(then, status=409, path=mount(Two))
-
-    assert response.status_code == 409
-    assert IdempotencyRecord.objects.get().state == "COMPLETED"
-    assert Effect.objects.using("other").count() == (then == "returned")
-
-
-@pytest.mark.django_db(transaction=True, databases=["default", "other"])
-def test_R57_commit_that_fails_on_another_database(
-    api: Api, mount: Mount, mode: str, monkeypatch: pytest.MonkeyPatch, runs: list[str]
-) -> None:
-    monkeypatch.setitem(connections.settings["other"], "ATOMIC_REQUESTS", True)
-
-    class Two(EffectView):
-        def post(self, request: Request) -> Any:
-            Child.objects.using("other").create(parent_id=10**9)
-            return super().post(request)
-
-    url = mount(Two)
-    for _ in range(2):
-        with pytest.raises(DatabaseError):
+        with pytest.raises(ValueError, match="cannot be rendered"):
             api(path=url)
 
-    assert IdempotencyRecord.objects.get().state == "FAILED"
-    assert Effect.objects.filter(name="first").count() == (2 if mode == "separate" else 0)
+    assert state_seen_by_others() == "FAILED"
+    assert Effect.objects.count() == (2 if mode == "separate" and not atomic_requests else 0)
     assert len(runs) == 2
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("key", [None, "key-1"], ids=["no key", "unguarded method"])
+@pytest.mark.parametrize(
+    ("then", "status", "work_stands"),
+    [("created", 201, True), ("returned", 409, True), ("raised", 409, False), ("boom", 500, False)],
+)
+def test_R57_unguarded_requests_keep_djangos_transaction(
+    api: Api,
+    mount: Mount,
+    mode: str,
+    atomic_requests: bool,
+    key: str | None,
+    then: str,
+    status: int,
+    work_stands: bool,
+) -> None:
+    class PutOnly(EffectView):
+        idempotency_required = False
+        idempotency_methods = {"PUT"}
+
+    api.client.raise_request_exception = False
+
+    response = api.then(then, status=status, key=key, path=mount(PutOnly))
+
+    assert response.status_code == status
+    assert Effect.objects.count() == (work_stands or not atomic_requests)
+    assert not IdempotencyRecord.objects.exists()
+
+
+@pytest.mark.django_db(transaction=True)
+def test_R57_exempt_views_have_no_transaction_of_djangos(
+    api: Api, mount: Mount, atomic_requests: bool, mode: str
+) -> None:
+    @method_decorator(transaction.non_atomic_requests, name="dispatch")
+    class Exempt(EffectView):
+        idempotency_required = False
+
+    url = mount(Exempt)
+
+    api.then("raised", status=409, key=None, path=url)
+    assert Effect.objects.count() == 1
+
+    api.then("raised", status=409, path=url)
+    assert Effect.objects.count() == (2 if mode == "separate" else 1)

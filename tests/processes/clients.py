@@ -5,7 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -51,8 +51,18 @@ class Answer:
         return int(json.loads(self.body)["id"])
 
 
-def post(server: Gunicorn, key: str, body: Mapping[str, Any]) -> Answer:
-    """Send a request on a connection of its own; ConnectionError if the server drops it."""
+def post(
+    server: Gunicorn,
+    key: str,
+    body: Mapping[str, Any],
+    *,
+    connected: Callable[[], object] = lambda: None,
+) -> Answer:
+    """
+    Send a request on a connection of its own; ConnectionError if the server drops it.
+
+    `connected` is called between the connection and the request.
+    """
     connection = http.client.HTTPConnection(HOST, server.port, timeout=SECONDS)
     headers = {
         "Content-Type": "application/json",
@@ -61,9 +71,11 @@ def post(server: Gunicorn, key: str, body: Mapping[str, Any]) -> Answer:
         "Connection": "close",
     }
     try:
+        connection.connect()
+        connected()
         connection.request("POST", "/effects/", json.dumps(body), headers)
         response = connection.getresponse()
-        return Answer(response.status, response.headers, response.read())
+        return Answer(response.status, dict(response.headers), response.read())
     finally:
         connection.close()
 

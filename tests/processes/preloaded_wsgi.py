@@ -1,4 +1,4 @@
-"""The tests' Django for ``--preload``: the arbiter has had a lease kept when it forks its workers."""
+"""The tests' Django for ``--preload``: the arbiter forks its workers with a keeper running."""
 
 from __future__ import annotations
 

@@ -11,33 +11,31 @@ import datetime
 import os
 import time
 from collections.abc import Callable, Iterable
+from datetime import datetime as true_datetime
+from time import time as true_time
 from typing import Any
 
-SKEW = float(os.environ["IDEMPOTENCY_TEST_CLOCK_SKEW"])
-
-_time, _datetime = time.time, datetime.datetime
+SKEW = datetime.timedelta(seconds=float(os.environ["IDEMPOTENCY_TEST_CLOCK_SKEW"]))
 
 
 class _Kind(type):
     def __instancecheck__(cls, instance: object) -> bool:
-        return isinstance(instance, _datetime)
+        return isinstance(instance, true_datetime)
 
 
-class SkewedDatetime(_datetime, metaclass=_Kind):
+class SkewedDatetime(true_datetime, metaclass=_Kind):
     """What ``datetime`` is on this node; a true one counts as an instance."""
 
     @classmethod
     def now(cls, tz: datetime.tzinfo | None = None) -> Any:
-        return _datetime.now(tz) + datetime.timedelta(seconds=SKEW)
+        return true_datetime.now(tz) + SKEW
 
     @classmethod
     def utcnow(cls) -> Any:
-        return _datetime.now(datetime.timezone.utc).replace(tzinfo=None) + datetime.timedelta(
-            seconds=SKEW
-        )
+        return cls.now(datetime.timezone.utc).replace(tzinfo=None)
 
 
-time.time = lambda: _time() + SKEW
+time.time = lambda: true_time() + SKEW.total_seconds()
 datetime.datetime = SkewedDatetime  # type: ignore[misc]
 
 from django.utils import timezone  # noqa: E402

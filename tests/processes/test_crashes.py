@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator
+from functools import partial
 
 import psycopg
 import pytest
 
 from tests.processes.clients import Work
+from tests.processes.conftest import Serve
 from tests.services import DATABASES_VARIABLE, MissingService, may_be_missing
 from tests.services.gunicorn import Gunicorn
 from tests.services.postgres import URL_VARIABLE, PostgresServer
@@ -56,13 +58,9 @@ def database(migrated: PostgresServer) -> PostgresServer:
 
 
 @pytest.fixture
-def serve_on(serve, database):
-    """`serve_on(transaction, lease=…)`: gunicorn on that server."""
-
-    def start(transaction: str, lease: float) -> Gunicorn:
-        return serve(transaction, lease=lease, env=environment(database))
-
-    return start
+def serve_on(serve: Serve, database: PostgresServer) -> Serve:
+    """Like `serve`, on that server."""
+    return partial(serve, env=environment(database))
 
 
 def session(server: PostgresServer) -> psycopg.Connection:
@@ -72,8 +70,7 @@ def session(server: PostgresServer) -> psycopg.Connection:
 
 def effects(server: PostgresServer) -> int:
     with session(server) as connection:
-        [[number]] = connection.execute("SELECT count(*) FROM app_effect")
-    return number
+        return len(connection.execute("SELECT id FROM app_effect").fetchall())
 
 
 def lapsed(server: PostgresServer) -> None:

@@ -144,4 +144,3 @@ def test_R58_a_stop_that_ends_the_work_rolls_it_back_and_frees_the_key_at_once(s
     assert ended.status == 500
     assert (retry.status, retry.replayed) == (201, False)
     assert work.effects == 1
-

@@ -157,7 +157,7 @@ class Proxy:
                 link.abort()
                 self.fired.set()
                 return
-            seen = seen[-256:]
+            seen = seen[-256:] if self._cut is not None else b""
             link.server.write(data)
             await link.server.drain()
 

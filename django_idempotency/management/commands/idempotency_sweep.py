@@ -6,7 +6,7 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
-from django_idempotency.conf import DEFAULT_ALIAS, InvalidStore, store_for
+from django_idempotency.conf import InvalidStore, store_for, stores
 from django_idempotency.exceptions import StoreError
 from django_idempotency.stores.database import DatabaseStore
 from django_idempotency.sweep import sweep
@@ -30,7 +30,8 @@ class Command(BaseCommand):
             raise CommandError("--limit must be at least 1.", returncode=2)
         try:
             if options["dry_run"]:
-                self._count(options["store"] or DEFAULT_ALIAS)
+                for alias in [options["store"]] if options["store"] else list(stores):
+                    self._count(alias)
                 return
             swept = sweep(
                 options["store"],
@@ -45,9 +46,10 @@ class Command(BaseCommand):
 
     def _count(self, alias: str) -> None:
         store = store_for(alias)
-        if not isinstance(store, DatabaseStore):
-            raise CommandError(f"The store of {alias!r} cannot count its expired records.")
-        self.stdout.write(f"{alias}: {store.count_expired()} expired records")
+        if isinstance(store, DatabaseStore):
+            self.stdout.write(f"{alias}: {store.count_expired()} expired records")
+        elif not store.native_expiry:
+            self.stdout.write(f"{alias}: this store cannot count its expired records")
 
     def _progress(self, alias: str, count: int) -> None:
         self.stdout.write(f"\r{alias}: {count} expired records deleted", ending="")

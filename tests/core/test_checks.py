@@ -1,0 +1,215 @@
+"""System checks: what `manage.py check` says of the setting, each with an id and a hint."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from types import ModuleType
+
+import pytest
+from django.core import checks
+from django.core.management import call_command
+from django.core.management.base import SystemCheckError
+from django.db import connections
+from django.test import override_settings
+from django.urls import include, path
+from psycopg import IsolationLevel
+from rest_framework.authentication import BasicAuthentication
+from rest_framework.views import APIView
+
+from django_idempotency.contrib.rest_framework import IdempotencyMixin
+from django_idempotency.contrib.rest_framework_checks import check_scopes
+from tests.services.processes import ROOT
+
+MEMORY = "django_idempotency.stores.memory.MemoryStore"
+
+CASES = {
+    "E001": {"fast": {}},
+    "E002": {"default": {"LEESE": 5}},
+    "E003": {"default": {"OPTIONS": {"using": "nowhere"}}},
+    "E004": {"default": {"OPTIONS": {"using": "dummy"}}},
+    "E005": {"default": {"HTTP": {"SCOPE": "shop.nonesuch.scope"}}},
+    "W001": {"default": {"LEASE": 7200, "RETENTION": 3600}},
+    "W002": {"default": {"BACKEND": MEMORY}},
+}
+
+
+@pytest.fixture
+def dummy(monkeypatch):
+    """A database of a vendor that the store has no statements for."""
+    settings = {**connections.settings["default"], "ENGINE": "django.db.backends.dummy"}
+    monkeypatch.setitem(connections.settings, "dummy", settings)
+    yield
+    if "dummy" in [connection.alias for connection in connections.all(initialized_only=True)]:
+        del connections["dummy"]
+
+
+def messages(**aliases):
+    with override_settings(IDEMPOTENCY=aliases):
+        return checks.run_checks(tags=["idempotency"])
+
+
+@pytest.mark.parametrize(("number", "setting"), CASES.items(), ids=CASES.keys())
+def test_message(dummy, number, setting):
+    [message] = messages(**setting)
+    assert message.id == f"django_idempotency.{number}"
+    assert message.hint
+    assert isinstance(message, checks.Error if number.startswith("E") else checks.Warning)
+
+
+@pytest.mark.parametrize("name", ["SCOPE", "ERROR_RENDERER", "REPLAY_CHECK", "FINGERPRINT"])
+@pytest.mark.parametrize("path", ["nonesuch.scope", "scope", f"{__name__}.nonesuch"])
+def test_E005_each_dotted_path_must_import(name, path):
+    [message] = messages(default={"HTTP": {name: path}})
+    assert message.id == "django_idempotency.E005"
+    assert f"IDEMPOTENCY['default']['HTTP']['{name}']" in message.msg
+    assert messages(default={"HTTP": {name: "django_idempotency.http.scopes.anyone"}}) == []
+
+
+@pytest.mark.django_db
+@pytest.mark.leg("postgres18", "postgres16")
+class TestW003:
+    """Above READ COMMITTED a renewal would make the completion of `joined` fail."""
+
+    def check(self, **alias):
+        with override_settings(IDEMPOTENCY={"default": alias}):
+            return [
+                message.id
+                for message in checks.run_checks(tags=["database"], databases=["default"])
+                if str(message.id).startswith("django_idempotency")
+            ]
+
+    @pytest.fixture(params=["option", "server"])
+    def serializable(self, request, monkeypatch):
+        connection = connections["default"]
+        if request.param == "option":
+            level = IsolationLevel.SERIALIZABLE
+            monkeypatch.setitem(connection.settings_dict["OPTIONS"], "isolation_level", level)
+            yield
+            return
+        with connection.cursor() as cursor:
+            cursor.execute("SET default_transaction_isolation TO 'serializable'")
+            yield
+            cursor.execute("RESET default_transaction_isolation")
+
+    @pytest.mark.parametrize("alias", [{}, {"TRANSACTION": "joined"}])
+    def test_joined(self, serializable, alias):
+        assert self.check(**alias) == ["django_idempotency.W003"]
+
+    @pytest.mark.parametrize("mode", ["single", "separate"])
+    def test_other_modes_have_none(self, serializable, mode):
+        assert self.check(TRANSACTION=mode) == []
+
+    def test_READ_COMMITTED_has_none(self):
+        assert self.check() == []
+
+    def test_a_bad_setting_is_told_of_elsewhere(self, serializable):
+        assert self.check(LEESE=5) == []
+
+    def test_databases_that_are_not_asked_for_are_not_touched(self, serializable):
+        found = checks.run_checks(tags=["database"], databases=None)
+        assert [message for message in found if "idempotency" in str(message.id)] == []
+
+
+class NoScope(IdempotencyMixin, APIView):
+    authentication_classes = []
+
+
+class OwnScope(NoScope):
+    def idempotency_scope(self, request):
+        return "mine"
+
+
+class TestE006:
+    """R21: nobody is authenticated, and nothing else says whose key it is."""
+
+    def check(self, settings, *views):
+        urls = ModuleType("urls")
+        nested = [path("nested/", include([path("", view) for view in views]))]
+        urls.urlpatterns = nested
+        settings.ROOT_URLCONF = urls
+        return [(message.id, message.obj, bool(message.hint)) for message in check_scopes()]
+
+    def test_R21_view_without_authentication(self, settings):
+        found = self.check(settings, NoScope.as_view())
+        assert found == [("django_idempotency.E006", NoScope, True)]
+
+    def test_R21_told_once_per_class(self, settings):
+        assert len(self.check(settings, NoScope.as_view(), NoScope.as_view())) == 1
+
+    def test_R21_scope_of_its_own(self, settings):
+        assert self.check(settings, OwnScope.as_view()) == []
+
+    def test_R21_scope_in_the_setting(self, settings):
+        scope = "django_idempotency.http.scopes.anyone"
+        settings.IDEMPOTENCY = {"default": {"HTTP": {"SCOPE": scope}}}
+        assert self.check(settings, NoScope.as_view()) == []
+
+    def test_R21_authentication_given_to_as_view(self, settings):
+        view = NoScope.as_view(authentication_classes=[BasicAuthentication])
+        assert self.check(settings, view) == []
+
+    def test_a_view_that_is_not_guarded(self, settings):
+        plain = APIView.as_view(authentication_classes=[])
+        assert self.check(settings, plain, lambda request: None) == []
+
+    def test_the_views_of_the_tests_have_none(self):
+        assert check_scopes() == []
+
+
+def test_a_good_setting_has_none():
+    assert messages(default={}, other={"OPTIONS": {"using": "other"}}) == []
+
+
+def test_zero_configuration_has_none(settings):
+    del settings.IDEMPOTENCY
+    assert checks.run_checks(tags=["idempotency"]) == []
+
+
+def test_W002_not_in_debug(settings):
+    settings.DEBUG = True
+    assert messages(default={"BACKEND": MEMORY}) == []
+
+
+def test_every_alias_is_looked_at():
+    found = messages(default={"LEESE": 5}, a={"LEESE": 5}, b={"BACKEND": MEMORY}, c={})
+    assert [message.id.split(".")[1] for message in found] == ["E002", "E002", "W002"]
+    assert "IDEMPOTENCY['a']" in found[1].msg
+
+
+def test_the_message_has_the_suggestion():
+    [message] = messages(default={"LEESE": 5})
+    assert "Did you mean 'LEASE'?" in message.msg
+
+
+@pytest.mark.parametrize("value", ["memory", ["default"], 5])
+def test_a_setting_of_another_type_is_an_error_and_no_traceback(settings, value):
+    settings.IDEMPOTENCY = value
+    assert [message.id for message in checks.run_checks(tags=["idempotency"])] == [
+        "django_idempotency.E001"
+    ]
+
+
+def test_manage_py_check_refuses(settings):
+    settings.IDEMPOTENCY = {"default": {"LEESE": 5}}
+    with pytest.raises(SystemCheckError, match=r"django_idempotency\.E002"):
+        call_command("check")
+
+
+def ids_in_source():
+    """The number of each message that the package's source can give."""
+    sources = (file.read_text() for file in (ROOT / "django_idempotency").rglob("*.py"))
+    pattern = r"""["']django_idempotency\.([A-Z]+\d+)["']"""
+    return [number for source in sources for number in re.findall(pattern, source)]
+
+
+def test_ids_are_unique_over_the_package():
+    assert [number for number, times in Counter(ids_in_source()).items() if times > 1] == []
+
+
+def test_ids_are_errors_or_warnings_of_three_digits():
+    assert [number for number in ids_in_source() if not re.fullmatch(r"[EW]\d{3}", number)] == []
+
+
+def test_every_id_has_its_tests_here():
+    assert set(ids_in_source()) == {*CASES, "W003", "E006"}

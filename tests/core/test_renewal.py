@@ -1,0 +1,410 @@
+"""Renewal: the keeper's thread, on a store that records what it is asked (R69)."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+import time
+from datetime import timedelta
+
+import pytest
+from django.db import connections
+
+import django_idempotency as idempotency
+from django_idempotency import InProgress, LeaseLost, renewal
+from django_idempotency.codecs import JSONCodec
+from django_idempotency.engine import Engine, Operation
+from django_idempotency.keys import record_id
+from django_idempotency.policy import Policy
+from django_idempotency.records import ClaimRequest, Lease, Proof
+from django_idempotency.renewal import Keeper
+from django_idempotency.stores.base import BaseStore
+from django_idempotency.stores.memory import MemoryStore
+from tests.services.processes import ROOT
+
+SECONDS = 10.0
+
+
+class Call:
+    """One call of `renew`, and when it came."""
+
+    def __init__(self, leases, duration):
+        self.leases = set(leases)
+        self.duration = duration
+        self.at = time.monotonic()
+
+
+class Renewals(BaseStore):
+    """Renews nothing, says what it was told to say, and tells the test of each call."""
+
+    def __init__(self):
+        self.calls = []
+        self.lost = set()
+        self.error = None
+        self.called = threading.Condition()
+        self.idled = threading.Event()
+
+    def renew(self, leases, duration):
+        with self.called:
+            self.calls.append(Call(leases, duration))
+            self.called.notify_all()
+        if self.error is not None:
+            raise self.error
+        return set(leases) - self.lost
+
+    def idle(self):
+        self.idled.set()
+
+    def wait_for_calls(self, number):
+        with self.called:
+            assert self.called.wait_for(lambda: len(self.calls) >= number, SECONDS)
+
+
+@pytest.fixture
+def store():
+    return Renewals()
+
+
+@pytest.fixture
+def keeper(monkeypatch):
+    """A keeper of the test's own, which ends soon after its last lease is gone."""
+    monkeypatch.setattr(renewal, "_IDLE", 0.05)
+    keeper = Keeper()
+    yield keeper
+    for lease in list(keeper._kept):
+        keeper.remove(lease)
+    thread = keeper._thread
+    if thread is not None:
+        thread.join(SECONDS)
+        assert not thread.is_alive()
+
+
+def make_lease(seconds=0.03, *, max_duration=3600.0, key="k"):
+    identifier = record_id("call", "s", key)
+    request = ClaimRequest(
+        identifier,
+        "s",
+        key,
+        lease=timedelta(seconds=seconds),
+        max_duration=timedelta(seconds=max_duration),
+    )
+    return Lease(Proof(identifier, 1, request.token), request)
+
+
+class TestKeeper:
+    def test_R69_renews_for_the_whole_lease_again_and_again(self, keeper, store):
+        lease = make_lease()
+        keeper.add(store, lease)
+        store.wait_for_calls(5)
+        assert all(call.leases == {lease} for call in store.calls)
+        assert all(call.duration == timedelta(seconds=0.03) for call in store.calls)
+        lease.check()
+
+    def test_R69_from_a_third_on(self, keeper, store):
+        lease = make_lease(0.9)
+        added = time.monotonic()
+        keeper.add(store, lease)
+        store.wait_for_calls(2)
+        first, second = (call.at for call in store.calls[:2])
+        assert 0.3 <= first - added < 0.9
+        assert 0.3 <= second - first < 0.9
+
+    def test_many_leases_that_are_due_at_about_the_same_time_are_one_call(self, keeper, store):
+        leases = {make_lease(3, key=str(number)) for number in range(50)}
+        for lease in leases:
+            keeper.add(store, lease)
+        store.wait_for_calls(1)
+        assert store.calls[0].leases == leases
+
+    def test_a_lease_that_is_due_much_later_is_not_among_them(self, keeper, store):
+        first, later = make_lease(0.9, key="a"), make_lease(0.9, key="b")
+        keeper.add(store, first)
+        keeper._kept[first].due -= 0.15  # as if it had been added earlier
+        with keeper._changed:
+            keeper._changed.notify()
+        keeper.add(store, later)
+        store.wait_for_calls(1)
+        assert store.calls[0].leases == {first}
+
+    def test_leases_of_two_durations_are_not_mixed(self, keeper, store):
+        short, long = make_lease(0.03, key="a"), make_lease(0.06, key="b")
+        keeper.add(store, short)
+        keeper.add(store, long)
+        store.wait_for_calls(12)
+        for call in store.calls:
+            assert {lease.request.lease for lease in call.leases} == {call.duration}
+        assert {call.duration for call in store.calls} == {
+            timedelta(seconds=0.03),
+            timedelta(seconds=0.06),
+        }
+
+    def test_a_shorter_lease_is_renewed_though_the_thread_waits_for_a_longer_one(
+        self, keeper, store
+    ):
+        keeper.add(store, make_lease(3600, key="a"))
+        keeper.add(store, make_lease(0.03, key="b"))
+        store.wait_for_calls(2)
+
+    def test_stops_after_the_removal(self, keeper, store):
+        removed, other = make_lease(key="a"), make_lease(key="b")
+        keeper.add(store, removed)
+        store.wait_for_calls(1)
+        keeper.remove(removed)
+        keeper.add(store, other)
+        with store.called:
+            known = len(store.calls)
+        store.wait_for_calls(known + 4)
+        # One call may have been under way while the lease was removed.
+        assert all(removed not in call.leases for call in store.calls[known + 1 :])
+
+    def test_a_lease_removed_in_time_costs_no_call(self, keeper, store):
+        lease = make_lease(3600)
+        keeper.add(store, lease)
+        keeper.remove(lease)
+        keeper._thread.join(SECONDS)
+        assert store.calls == []
+
+    def test_to_remove_twice_or_what_was_never_added_does_nothing(self, keeper, store):
+        keeper.remove(make_lease())
+
+    def test_R69_max_duration_bounds_it(self, keeper, store):
+        lease = make_lease(0.03, max_duration=0.2)
+        added = time.monotonic()
+        keeper.add(store, lease)
+        keeper._thread.join(SECONDS)
+        assert store.calls
+        assert store.calls[-1].at - added < 0.2 + 0.03
+        lease.check()
+
+    def test_a_lost_lease_is_marked_and_asked_for_no_more(self, keeper, store):
+        lost, held = make_lease(key="a"), make_lease(key="b")
+        store.lost.add(lost)
+        keeper.add(store, lost)
+        keeper.add(store, held)
+        store.wait_for_calls(5)
+        with pytest.raises(LeaseLost):
+            lost.check()
+        held.check()
+        assert all(lost not in call.leases for call in store.calls[3:])
+
+    def test_a_lease_that_ended_while_its_renewal_was_under_way_is_not_lost(self, keeper, store):
+        lease = make_lease()
+
+        def renew(leases, duration):
+            keeper.remove(lease)
+            renewed.set()
+            return set()
+
+        renewed = threading.Event()
+        store.renew = renew
+        keeper.add(store, lease)
+        assert renewed.wait(SECONDS)
+        keeper._thread.join(SECONDS) if keeper._thread else None
+        lease.check()
+
+    def test_a_store_that_fails_does_not_end_it(self, keeper, store, caplog):
+        store.error = ConnectionError("the store is down")
+        lease = make_lease()
+        keeper.add(store, lease)
+        store.wait_for_calls(3)
+        store.error = None
+        store.wait_for_calls(6)
+        lease.check()
+        assert {entry.levelname for entry in caplog.records} == {"ERROR"}
+
+    def test_nor_keeps_it_from_renewing_on_others(self, keeper, store):
+        failing = Renewals()
+        failing.error = ConnectionError("the store is down")
+        keeper.add(failing, make_lease(key="a"))
+        keeper.add(store, make_lease(key="b"))
+        failing.wait_for_calls(3)
+        store.wait_for_calls(3)
+
+    def test_a_store_whose_connection_cannot_be_closed_does_not_end_it(self, keeper, store):
+        def idle():
+            store.idled.set()
+            raise ConnectionError("it is gone")
+
+        store.idle = idle
+        lease = make_lease()
+        keeper.add(store, lease)
+        store.wait_for_calls(1)
+        keeper.remove(lease)
+        assert store.idled.wait(SECONDS)
+        keeper.add(store, lease)
+        with store.called:
+            known = len(store.calls)
+        store.wait_for_calls(known + 2)
+
+    def test_gives_up_its_connection_once_nothing_is_left(self, keeper, store):
+        lease = make_lease()
+        keeper.add(store, lease)
+        store.wait_for_calls(1)
+        keeper.remove(lease)
+        assert store.idled.wait(SECONDS)
+
+    def test_its_thread_ends_when_idle_and_starts_again(self, keeper, store):
+        for _ in range(2):
+            known = len(store.calls)
+            lease = make_lease()
+            keeper.add(store, lease)
+            thread = keeper._thread
+            store.wait_for_calls(known + 1)
+            keeper.remove(lease)
+            thread.join(SECONDS)
+            assert not thread.is_alive()
+            assert keeper._thread is None
+
+    def test_its_thread_does_not_keep_the_process_alive(self, keeper, store):
+        keeper.add(store, make_lease())
+        assert keeper._thread.daemon
+
+    @pytest.mark.processes
+    def test_a_forked_child_starts_with_nothing(self):
+        code = """
+import os, sys
+from tests.core.test_renewal import Renewals, make_lease
+from django_idempotency.renewal import Keeper, keeper as own
+
+store, keeper, lease = Renewals(), Keeper(), make_lease()
+keeper.add(store, lease)
+own.add(store, make_lease(key="own"))
+store.wait_for_calls(1)
+keeper._changed.acquire()  # as another thread might at that moment
+child = os.fork()
+if child == 0:
+    assert (keeper._kept, keeper._thread) == ({}, None), keeper._kept
+    assert (own._kept, own._thread) == ({}, None), own._kept
+    mine = Renewals()
+    keeper.add(mine, make_lease(key="child"))
+    mine.wait_for_calls(2)
+    assert all(lease not in call.leases for call in mine.calls)
+    os._exit(0)
+keeper._changed.release()
+_, status = os.waitpid(child, 0)
+sys.exit(os.waitstatus_to_exitcode(status))
+"""
+        done = subprocess.run(
+            [sys.executable, "-W", "ignore", "-c", code],
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+        assert done.returncode == 0, done.stderr
+
+
+class RenewedMemory(MemoryStore):
+    """A memory store that says when it was asked to renew."""
+
+    def __init__(self):
+        super().__init__()
+        self.asked = threading.Condition()
+        self.calls = 0
+
+    def renew(self, leases, duration):
+        held = super().renew(leases, duration)
+        with self.asked:
+            self.calls += 1
+            self.asked.notify_all()
+        return held
+
+    def wait_for_calls(self, number):
+        with self.asked:
+            assert self.asked.wait_for(lambda: self.calls >= number, SECONDS)
+
+
+class TestEngine:
+    """What the engine gives to the keeper, and when it takes it back."""
+
+    @pytest.fixture
+    def engine(self, keeper):
+        return Engine(RenewedMemory(), keeper=keeper)
+
+    def operation(self, **policy):
+        return Operation(
+            record_id=record_id("call", "s", "k"),
+            scope="s",
+            key="k",
+            name="",
+            fingerprints=(b"f" * 32,),
+            policy=Policy(**policy),
+            codec=JSONCodec(),
+        )
+
+    def test_R69_work_longer_than_its_lease_is_not_taken_over(self, engine):
+        def work(lease):
+            for calls in (3, 6, 9):
+                engine.store.wait_for_calls(calls)
+                with pytest.raises(InProgress):
+                    engine.run(self.operation(lease=0.3), lambda lease: pytest.fail("ran"))
+            lease.check()
+            return "A"
+
+        assert engine.run(self.operation(lease=0.3), work).replayed is False
+
+    def test_with_renew_off_nothing_is_kept(self, engine, keeper):
+        kept = []
+        engine.run(self.operation(renew=False), lambda lease: kept.extend(keeper._kept))
+        assert kept == []
+
+    def test_a_lease_leaves_the_keeper_before_its_completion_starts(self, engine, keeper):
+        kept = []
+        complete = engine.store.complete
+
+        def watched(lease, result, *, retention):
+            kept.append(dict(keeper._kept))
+            return complete(lease, result, retention=retention)
+
+        engine.store.complete = watched
+        engine.run(self.operation(), lambda lease: kept.append(dict(keeper._kept)) or None)
+        assert [len(leases) for leases in kept] == [1, 0]
+
+    def test_a_lease_leaves_the_keeper_when_the_work_fails(self, engine, keeper):
+        def boom(lease):
+            raise ValueError("boom")
+
+        with pytest.raises(ValueError, match="boom"):
+            engine.run(self.operation(), boom)
+        assert keeper._kept == {}
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.leg("postgres18", "postgres16")
+@pytest.mark.parametrize("mode", ["joined", "separate"])
+def test_R69_work_of_three_leases_beside_a_claimant(mode):
+    """The claimant tries all the time; only the process's keeper stands between them."""
+    arguments = {"key": "k", "scope": "s", "transaction": mode, "lease": 1}
+    began, ended = threading.Event(), threading.Event()
+    outcomes = []
+
+    def work(lease):
+        began.set()
+        ended.wait(3)
+        lease.check()
+        return "A"
+
+    def owner():
+        try:
+            outcomes.append(idempotency.run(work, **arguments))
+        finally:
+            ended.set()
+            connections.close_all()
+
+    thread = threading.Thread(target=owner)
+    thread.start()
+    assert began.wait(SECONDS)
+    refused = 0
+    while not ended.wait(0.05):
+        try:
+            late = idempotency.run(lambda lease: pytest.fail("took over"), **arguments)
+        except InProgress:
+            refused += 1
+        else:
+            assert late.replayed
+            break
+    thread.join(SECONDS)
+    assert outcomes[0].replayed is False
+    assert refused > 10
+    assert idempotency.run(lambda lease: pytest.fail("ran"), **arguments).result == "A"

@@ -1,0 +1,366 @@
+"""Who owns the transaction: the attempt, the caller, or the test case (design: three ways)."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+from django.db import IntegrityError, connections, transaction
+from django.test import TestCase
+
+import django_idempotency as idempotency
+from django_idempotency import InProgress, TransactionOpen
+from django_idempotency.conf import store_for
+from django_idempotency.records import State
+from tests.app.models import Child, Effect
+
+
+def run(func=None, key="k", **arguments):
+    return idempotency.run(func or effect, key=key, scope="s", **arguments)
+
+
+def effect(lease):
+    return Effect.objects.create(name="x").pk
+
+
+def never(lease):
+    pytest.fail("ran")
+
+
+def mode_of(**arguments):
+    """The mode in which an attempt without a choice of its own runs here."""
+    return run(lambda lease: lease.request.transaction, key="mode", **arguments).result
+
+
+@pytest.mark.django_db(transaction=True)
+class TestDefault:
+    def test_outside_of_a_transaction_it_is_joined(self):
+        assert mode_of() == "joined"
+
+    def test_inside_one_it_is_single(self):
+        with transaction.atomic():
+            assert mode_of() == "single"
+
+    def test_inside_one_without_autocommit_it_is_single(self):
+        transaction.set_autocommit(False)
+        try:
+            assert mode_of() == "single"
+            transaction.rollback()
+        finally:
+            transaction.set_autocommit(True)
+
+    def test_for_coroutines_it_is_separate(self, in_loop):
+        async def mode(lease):
+            return lease.request.transaction
+
+        assert in_loop(lambda: idempotency.arun(mode, key="k", scope="s")).result == "separate"
+
+    def test_on_a_store_that_cannot_join_it_is_separate(self, memory):
+        assert mode_of() == "separate"
+        with transaction.atomic():
+            assert mode_of(store="default") == "separate"
+
+    def test_R83_the_claim_of_joined_is_visible_to_others_while_the_work_runs(
+        self, other_connection
+    ):
+        def states():
+            with other_connection.cursor() as cursor:
+                cursor.execute("SELECT state FROM idempotency_record")
+                return [state for (state,) in cursor.fetchall()]
+
+        outcome = run(lambda lease: states())
+        assert outcome.result == ["IN_PROGRESS"]
+        assert states() == ["COMPLETED"]
+
+
+@pytest.mark.django_db(transaction=True)
+class TestInsideTheCallersTransaction:
+    @pytest.mark.parametrize("chosen", ["joined", "separate"])
+    def test_a_mode_that_commits_by_itself_raises_and_nothing_runs(self, chosen):
+        with transaction.atomic():
+            with pytest.raises(TransactionOpen, match=chosen) as caught:
+                run(never, transaction=chosen)
+            Effect.objects.create(name="goes on")
+        assert isinstance(caught.value, RuntimeError)
+        assert Effect.objects.count() == 1
+        assert run(transaction=chosen).replayed is False
+
+    @pytest.mark.parametrize("chosen", ["joined", "separate"])
+    def test_so_does_one_that_the_setting_chose(self, settings, chosen):
+        settings.IDEMPOTENCY = {"default": {"TRANSACTION": chosen}}
+        with transaction.atomic(), pytest.raises(TransactionOpen):
+            run(never)
+
+    @pytest.mark.parametrize("chosen", ["joined", "separate"])
+    def test_so_does_an_attempt(self, chosen):
+        attempt = idempotency.attempt(key="k", scope="s", transaction=chosen)
+        with transaction.atomic(), pytest.raises(TransactionOpen), attempt:
+            pytest.fail("ran")
+
+    def test_so_does_separate_on_a_store_that_cannot_join(self, memory):
+        with transaction.atomic(), pytest.raises(TransactionOpen):
+            run(never, transaction="separate")
+
+    def test_single_may_be_chosen(self):
+        with transaction.atomic():
+            assert run(transaction="single").stored
+
+    def test_I13_work_and_record_commit_with_the_caller(self):
+        with transaction.atomic():
+            run()
+        assert Effect.objects.count() == 1
+        assert run(never).replayed
+
+    def test_I13_work_and_record_roll_back_with_the_caller(self):
+        with transaction.atomic():
+            run()
+            transaction.set_rollback(True)
+        assert Effect.objects.count() == 0
+        assert run().replayed is False
+
+    def test_I13_also_with_a_savepoint_of_the_callers(self):
+        with transaction.atomic():
+            with transaction.atomic():
+                run()
+                transaction.set_rollback(True)
+            assert run().replayed is False
+        assert Effect.objects.count() == 1
+
+    def test_I13_a_deferred_constraint_that_fails_at_the_callers_commit(self):
+        def orphan(lease):
+            Child.objects.create(parent_id=10**9)
+
+        def call():
+            with transaction.atomic():
+                run(orphan)
+
+        with pytest.raises(IntegrityError):
+            call()
+        assert run().replayed is False
+
+    def test_R57_failed_work_rolls_back_alone(self):
+        def boom(lease):
+            Effect.objects.create(name="x")
+            raise ValueError("boom")
+
+        with transaction.atomic():
+            Effect.objects.create(name="caller")
+            with pytest.raises(ValueError, match="boom"):
+                run(boom)
+        assert [effect.name for effect in Effect.objects.all()] == ["caller"]
+
+    def test_R25_a_replay_inside(self):
+        first = run()
+        with transaction.atomic():
+            assert run(never).result == first.result
+
+    def test_R85_a_claim_that_is_lost_does_not_poison_the_callers_transaction(self):
+        with idempotency.attempt(key="k", scope="s", transaction="separate") as attempt:
+            with transaction.atomic():
+                Effect.objects.create(name="before")
+                with pytest.raises(InProgress):
+                    run(never)
+                Effect.objects.create(name="after")
+            attempt.complete()
+        assert Effect.objects.count() == 2
+
+    def test_R86_hooks_wait_for_the_callers_commit(self):
+        calls = []
+        with transaction.atomic():
+            run(lambda lease: transaction.on_commit(lambda: calls.append(1)))
+            assert calls == []
+        assert calls == [1]
+
+
+@pytest.mark.django_db
+class TestInsideATestCase:
+    """The blocks of a TestCase, which pytest-django opens here, do not count."""
+
+    @pytest.mark.parametrize("chosen", ["single", "joined", "separate"])
+    def test_R84_each_mode_runs_once(self, chosen):
+        assert run(transaction=chosen).replayed is False
+        assert run(never, transaction=chosen).replayed is True
+        assert Effect.objects.count() == 1
+
+    def test_R84_the_default_is_joined(self):
+        assert mode_of() == "joined"
+
+    def test_R84_and_single_inside_atomic(self):
+        with transaction.atomic():
+            assert mode_of() == "single"
+
+    def test_R84_a_store_that_cannot_join_completes_at_once(self, memory):
+        run()
+        assert run(never).replayed
+
+    @pytest.mark.parametrize("chosen", ["single", "joined"])
+    def test_R84_failed_work_is_rolled_back_and_the_test_goes_on(self, chosen):
+        def boom(lease):
+            Effect.objects.create(name="x")
+            raise ValueError("boom")
+
+        Effect.objects.create(name="test")
+        with pytest.raises(ValueError, match="boom"):
+            run(boom, transaction=chosen)
+        assert [effect.name for effect in Effect.objects.all()] == ["test"]
+        assert run(transaction=chosen).replayed is False
+
+
+class DjangoTestCase(TestCase):
+    def test_R84_in_djangos_own_class(self):
+        first = run()
+        assert run(never).result == first.result
+        assert mode_of() == "joined"
+
+    def test_R86_hooks_can_be_captured(self):
+        calls = []
+        with self.captureOnCommitCallbacks(execute=True):
+            run(lambda lease: transaction.on_commit(lambda: calls.append(1)))
+        assert calls == [1]
+
+
+@pytest.mark.django_db(transaction=True, databases=["default", "other"])
+class TestAStoreThatCannotJoin:
+    """Its completion waits for the caller's commit: what rolls back is never replayed."""
+
+    @pytest.fixture(autouse=True)
+    def store(self, memory):
+        return memory
+
+    def test_outside_of_a_transaction_it_completes_at_once(self, store):
+        outcome = run()
+        assert store.get(outcome.record_id).state is State.COMPLETED
+
+    def test_I13_inside_one_it_completes_after_the_commit(self, store):
+        with transaction.atomic():
+            outcome = run()
+            assert store.get(outcome.record_id).state is State.IN_PROGRESS
+            with pytest.raises(InProgress):
+                run(never)
+        assert store.get(outcome.record_id).state is State.COMPLETED
+        assert run(never).result == outcome.result
+
+    def test_I13_after_a_rollback_nothing_is_replayed_and_the_lease_lapses(self, clock):
+        with transaction.atomic():
+            run()
+            transaction.set_rollback(True)
+        with pytest.raises(InProgress):
+            run(never)
+        clock.tick(60)
+        assert run().replayed is False
+        assert Effect.objects.count() == 1
+
+    def test_I13_after_the_rollback_of_a_savepoint_neither(self, clock):
+        with transaction.atomic(), transaction.atomic():
+            run()
+            transaction.set_rollback(True)
+        clock.tick(60)
+        assert run().replayed is False
+
+    def test_I13_after_a_deferred_constraint_failed_at_the_commit_neither(self, clock):
+        def orphan(lease):
+            Child.objects.create(parent_id=10**9)
+
+        def call():
+            with transaction.atomic():
+                run(orphan)
+
+        with pytest.raises(IntegrityError):
+            call()
+        clock.tick(60)
+        assert run().replayed is False
+
+    def test_I13_without_autocommit_there_is_no_commit_to_wait_for_so_nothing_runs(self, store):
+        """Django calls no on_commit hooks in manual transaction management."""
+        connections["default"].ensure_connection()
+        transaction.set_autocommit(False)
+        try:
+            with pytest.raises(TransactionOpen):
+                run(never)
+        finally:
+            transaction.rollback()
+            transaction.set_autocommit(True)
+        assert run().replayed is False
+
+    def test_failed_work_is_failed_at_once(self, store):
+        def boom(lease):
+            raise ValueError("boom")
+
+        with transaction.atomic():
+            with pytest.raises(ValueError, match="boom"):
+                run(boom)
+            assert run().replayed is False
+        assert run(never).replayed
+
+    def test_a_completion_after_a_commit_that_came_too_late_is_logged(self, clock, caplog):
+        with transaction.atomic():
+            run()
+            clock.tick(61)
+            in_thread(lambda: run(lambda lease: "B"))
+        assert [entry.levelname for entry in caplog.records] == ["ERROR"]
+        assert run(never).result == "B"
+
+    @pytest.mark.parametrize(
+        ("outer", "inner"), [("default", "other"), ("other", "default")], ids=["default", "other"]
+    )
+    def test_I13_it_waits_for_the_last_of_several_transactions(self, store, outer, inner):
+        with transaction.atomic(using=outer):
+            with transaction.atomic(using=inner):
+                outcome = run()
+            assert store.get(outcome.record_id).state is State.IN_PROGRESS
+        assert store.get(outcome.record_id).state is State.COMPLETED
+
+    @pytest.mark.parametrize("rolled_back", ["outer", "inner"])
+    @pytest.mark.parametrize(
+        ("outer", "inner"), [("default", "other"), ("other", "default")], ids=["default", "other"]
+    )
+    def test_I13_every_open_transaction_must_commit(self, store, outer, inner, rolled_back):
+        with transaction.atomic(using=outer):
+            with transaction.atomic(using=inner):
+                outcome = run()
+                if rolled_back == "inner":
+                    transaction.set_rollback(True, using=inner)
+            if rolled_back == "outer":
+                transaction.set_rollback(True, using=outer)
+        assert store.get(outcome.record_id).state is State.IN_PROGRESS
+
+
+@pytest.mark.django_db(transaction=True, databases=["default", "other"])
+class TestADatabaseStoreOnAnotherAlias:
+    """It cannot join a transaction of another database any more than a memory store can."""
+
+    def test_without_a_transaction_it_is_joined(self):
+        assert mode_of(store="other") == "joined"
+
+    def test_in_a_transaction_of_its_own_alias_it_is_single(self):
+        with transaction.atomic(using="other"):
+            assert mode_of(store="other") == "single"
+
+    def test_I13_a_database_store_on_another_alias_waits(self):
+        with transaction.atomic():
+            outcome = run(store="other")
+            assert store_for("other").get(outcome.record_id).state is State.IN_PROGRESS
+        assert run(never, store="other").replayed
+
+    def test_I13_a_database_store_on_another_alias_waits_in_vain(self):
+        with transaction.atomic():
+            outcome = run(store="other")
+            transaction.set_rollback(True)
+        assert Effect.objects.count() == 0
+        assert store_for("other").get(outcome.record_id).state is State.IN_PROGRESS
+
+
+def in_thread(function):
+    """Call `function` in a thread that has no transaction open."""
+
+    def call():
+        try:
+            results.append(function())
+        finally:
+            connections.close_all()
+
+    results = []
+    thread = threading.Thread(target=call)
+    thread.start()
+    thread.join(30)
+    return results[0]

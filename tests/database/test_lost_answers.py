@@ -1,0 +1,380 @@
+"""The connection breaks, and what was done is not what was heard of it."""
+
+from __future__ import annotations
+
+import pytest
+from django.db import DatabaseError, connection
+
+from django_idempotency.engine import Engine
+from django_idempotency.exceptions import InProgress, StoreError
+from django_idempotency.records import State
+from django_idempotency.stores import sql_postgresql
+from tests.app.models import Effect
+from tests.database import claims
+from tests.database.claims import (
+    effects,
+    lapse,
+    operation,
+    packed,
+    state_of,
+    work,
+)
+from tests.database.sessions import SECONDS, Session
+from tests.http.api import problem, replayed
+from tests.services.processes import wait_until
+
+pytestmark = [
+    pytest.mark.django_db(transaction=True),
+    pytest.mark.leg("postgres18", "postgres16"),
+]
+
+JOINS = pytest.mark.parametrize("mode", ["single", "joined"], indirect=True)
+ALL = pytest.mark.parametrize("mode", ["single", "joined", "separate"], indirect=True)
+GATE = 4_243
+
+
+@pytest.fixture
+def mode(request):
+    return request.param
+
+
+@pytest.fixture
+def engine(store):
+    return Engine(store)
+
+
+@pytest.fixture
+def direct(other, store):
+    """What a session sees whose connection is not the broken one."""
+    return lambda function, *arguments: other(function, *arguments)
+
+
+def run(engine, mode, name="mine"):
+    return engine.run(operation(transaction=mode), work(name))
+
+
+# The COMMIT of work and record.
+
+
+@JOINS
+def test_answer_to_the_commit_is_lost(wire, engine, direct, mode):
+    connection.ensure_connection()
+    wire.cut_after(b"COMMIT")
+    outcome = run(engine, mode)
+    assert wire.fired.is_set()
+    assert (outcome.result, outcome.replayed, outcome.stored) == ("mine", False, True)
+    assert direct(effects) == ["mine"]
+    assert run(engine, mode, "again").replayed
+    assert direct(effects) == ["mine"]
+
+
+@JOINS
+def test_R60_commit_does_not_reach_the_server(wire, engine, direct, mode):
+    connection.ensure_connection()
+    wire.cut_before(b"COMMIT")
+    with pytest.raises(StoreError):
+        run(engine, mode)
+    assert wire.fired.wait(SECONDS)
+    assert direct(effects) == []
+    assert run(engine, mode, "again").result == "again"
+    assert direct(effects) == ["again"]
+
+
+@JOINS
+def test_answer_to_the_commit_is_lost_and_the_server_out_of_reach(wire, engine, direct, mode):
+    connection.ensure_connection()
+    wire.refuse()
+    wire.cut_after(b"COMMIT")
+    with pytest.raises(StoreError):
+        run(engine, mode)
+    assert direct(effects) == ["mine"]
+    wire.heal()
+    assert run(engine, mode, "again").result == "mine"
+
+
+def test_R60_commit_of_joined_does_not_reach_a_server_out_of_reach(wire, engine, direct):
+    connection.ensure_connection()
+    wire.refuse()
+    wire.cut_before(b"COMMIT")
+    with pytest.raises(StoreError):
+        run(engine, "joined")
+    wire.heal()
+    with pytest.raises(InProgress):  # whether it was committed is not known here
+        run(engine, "joined", "again")
+    direct(lapse)
+    assert run(engine, "joined", "again").result == "again"
+    assert direct(effects) == ["again"]
+
+
+def test_R60_commit_of_single_does_not_reach_a_server_out_of_reach(wire, engine, direct):
+    connection.ensure_connection()
+    wire.refuse()
+    wire.cut_before(b"COMMIT")
+    with pytest.raises(StoreError):
+        run(engine, "single")
+    wire.heal()
+    assert run(engine, "single", "again").result == "again"
+    assert direct(effects) == ["again"]
+
+
+def begin_anew(api, wire):
+    """Let alice be there, and the next request begin on a connection that has sent nothing yet."""
+    api(key="another")
+    connection.close()
+    wait_until(lambda: wire.open_connections == 0, seconds=5, what="the connection to close")
+
+
+@JOINS
+def test_R60_view_whose_commit_is_lost(wire, api, settings, direct, mode):
+    settings.IDEMPOTENCY = {"default": {"TRANSACTION": mode}}
+    begin_anew(api, wire)
+    wire.cut_before(b"COMMIT")
+    refused = api()
+    assert problem(refused) == (503, "store_unavailable")
+    assert int(refused.headers["Retry-After"]) >= 1
+    again = api()
+    assert (again.status_code, replayed(again)) == (201, False)
+    assert direct(effects) == ["first", "first"]
+
+
+@JOINS
+def test_view_whose_answer_to_the_commit_is_lost(wire, api, settings, direct, mode):
+    settings.IDEMPOTENCY = {"default": {"TRANSACTION": mode}}
+    begin_anew(api, wire)
+    wire.cut_after(b"COMMIT")
+    first = api()
+    assert (first.status_code, replayed(first)) == (201, False)
+    again = api()
+    assert (again.content, replayed(again)) == (first.content, True)
+    assert direct(effects) == ["first", "first"]
+
+
+# A COMMIT that is still on its way when the client has given it up.
+
+
+@pytest.fixture
+def gate(other):
+    """Each COMMIT that has written an Effect waits at the gate, which `other` opens."""
+    other(
+        execute,
+        f"""
+        CREATE FUNCTION wait_at_the_gate() RETURNS trigger LANGUAGE plpgsql AS
+        'BEGIN PERFORM pg_advisory_xact_lock_shared({GATE}); RETURN NULL; END';
+        CREATE CONSTRAINT TRIGGER gate AFTER INSERT ON app_effect DEFERRABLE INITIALLY DEFERRED
+        FOR EACH ROW EXECUTE FUNCTION wait_at_the_gate();
+        SELECT pg_advisory_lock({GATE})
+        """,
+    )
+    yield lambda: other(execute, "SELECT pg_advisory_unlock_all()")
+    other(execute, "SELECT pg_advisory_unlock_all(); DROP FUNCTION wait_at_the_gate CASCADE")
+
+
+def execute(sql):
+    with connection.cursor() as cursor:
+        cursor.execute(sql)
+
+
+def sessions_that_wait():
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT count(*) FROM pg_stat_activity"
+            " WHERE datname = current_database() AND wait_event_type = 'Lock'"
+        )
+        return cursor.fetchone()[0]
+
+
+@pytest.fixture
+def late(wire):
+    """A session through the proxy."""
+    session = Session()
+    yield session
+    session.close()
+
+
+def run_until_the_commit_is_given_up(late, other, wire, engine, mode):
+    running = late.start(run, engine, mode)
+    wait_until(lambda: other(sessions_that_wait) == 1, seconds=5, what="the COMMIT to wait")
+    wire.cut()
+    return running
+
+
+def test_commit_of_joined_is_settled_by_a_write_that_waits_for_it(
+    gate, wire, late, other, engine, direct
+):
+    running = run_until_the_commit_is_given_up(late, other, wire, engine, "joined")
+    wait_until(lambda: other(sessions_that_wait) == 2, seconds=5, what="the write to wait")
+    gate()
+    outcome = running.result(SECONDS)
+    assert (outcome.result, outcome.replayed) == ("mine", False)
+    assert direct(effects) == ["mine"]
+    assert direct(state_of, engine.store) is State.COMPLETED
+
+
+def test_commit_of_joined_that_takes_too_long_is_left_alone(
+    gate, wire, late, other, engine, direct, monkeypatch
+):
+    impatient = sql_postgresql.RELEASE.replace("'5s'", "'50ms'")
+    assert impatient != sql_postgresql.RELEASE
+    monkeypatch.setattr(sql_postgresql, "RELEASE", impatient)
+    running = run_until_the_commit_is_given_up(late, other, wire, engine, "joined")
+    with pytest.raises(StoreError):
+        running.result(SECONDS)
+    gate()
+    wait_until(lambda: direct(effects) == ["mine"], seconds=5, what="the COMMIT")
+    assert direct(run, engine, "joined", "again").result == "mine"
+
+
+def test_commit_of_single_that_takes_too_long_is_left_alone(
+    gate, wire, late, other, engine, direct
+):
+    running = run_until_the_commit_is_given_up(late, other, wire, engine, "single")
+    with pytest.raises(StoreError):
+        running.result(SECONDS)
+    gate()
+    wait_until(lambda: direct(effects) == ["mine"], seconds=5, what="the COMMIT")
+    assert direct(run, engine, "single", "again").result == "mine"
+
+
+# In the middle of the work.
+
+
+def cut_off(wire):
+    """Work whose connection is cut after it has written."""
+
+    def write_twice(lease):
+        Effect.objects.create(name="mine")
+        wire.cut()
+        Effect.objects.create(name="mine, too")
+
+    return write_twice
+
+
+@ALL
+def test_R58_connection_is_cut_in_mid_work(wire, engine, direct, mode):
+    with pytest.raises(DatabaseError):
+        engine.run(operation(transaction=mode), cut_off(wire))
+    assert direct(effects) == (["mine"] if mode == "separate" else [])
+    assert direct(state_of, engine.store) is (None if mode == "single" else State.FAILED)
+    assert run(engine, mode, "again").result == "again"
+
+
+@ALL
+def test_R58_connection_is_cut_in_mid_work_and_the_server_out_of_reach(wire, engine, direct, mode):
+    def cut_off_for_good(lease):
+        wire.refuse()
+        cut_off(wire)(lease)
+
+    with pytest.raises(DatabaseError):
+        engine.run(operation(transaction=mode), cut_off_for_good)
+    wire.heal()
+    if mode != "single":
+        with pytest.raises(InProgress):
+            run(engine, mode, "again")
+        direct(lapse)
+    assert run(engine, mode, "again").result == "again"
+
+
+@JOINS
+def test_R57_answer_is_kept_on_another_connection(wire, engine, direct, mode):
+    outcome = engine.run(operation(transaction=mode), cut_off(wire), lambda error: "kept")
+    assert (outcome.result, outcome.stored) == ("kept", True)
+    assert direct(effects) == []
+    assert run(engine, mode, "again").result == "kept"
+
+
+# The completion.
+
+
+@JOINS
+def test_R60_answer_to_the_completion_is_lost(wire, engine, direct, mode):
+    table = b"UPDATE idempotency_record" if mode == "joined" else b"INSERT INTO idempotency_record"
+
+    def write(lease):
+        wire.cut_after(table)
+        return work("mine")(lease)
+
+    with pytest.raises(StoreError):
+        engine.run(operation(transaction=mode), write)
+    assert wire.fired.is_set()
+    assert direct(effects) == []
+    assert run(engine, mode, "again").result == "again"
+
+
+@pytest.mark.parametrize("reaches", [True, False], ids=["done", "not done"])
+def test_R60_completion_of_separate_gets_no_answer(wire, engine, direct, reaches):
+    def write(lease):
+        cut = wire.cut_after if reaches else wire.cut_before
+        cut(b"UPDATE idempotency_record")
+        return work("mine")(lease)
+
+    outcome = engine.run(operation(transaction="separate"), write)
+    assert (outcome.result, outcome.replayed, outcome.stored) == ("mine", False, False)
+    if reaches:
+        assert run(engine, "separate", "again").result == "mine"
+        return
+    with pytest.raises(InProgress):
+        run(engine, "separate", "again")
+    direct(lapse)
+    assert run(engine, "separate", "again").result == "again"
+
+
+# The claim.
+
+
+@ALL
+def test_R61_server_is_out_of_reach_at_the_claim(wire, engine, direct, mode):
+    wire.refuse()
+    ran = []
+    with pytest.raises(StoreError):
+        engine.run(operation(transaction=mode), ran.append)
+    assert ran == []
+    wire.heal()
+    assert run(engine, mode).result == "mine"
+
+
+def test_R61_view_is_not_run(wire, api, mode_setting):
+    wire.refuse()
+    refused = api(path="/atomic/")
+    assert problem(refused) == (503, "store_unavailable")
+    assert int(refused.headers["Retry-After"]) >= 1
+    wire.heal()
+    assert not replayed(api(path="/atomic/"))
+
+
+@pytest.fixture(params=["single", "joined", "separate"])
+def mode_setting(request, settings):
+    settings.IDEMPOTENCY = {"default": {"TRANSACTION": request.param}}
+
+
+@pytest.mark.parametrize("mode", ["joined", "separate"], indirect=True)
+def test_R61_answer_to_the_claim_is_lost(wire, engine, direct, mode):
+    """The claim may have been won, so its lease has to lapse: nobody runs twice."""
+    connection.ensure_connection()
+    wire.cut_after(b"INSERT INTO idempotency_record")
+    ran = []
+    with pytest.raises(StoreError):
+        engine.run(operation(transaction=mode), ran.append)
+    assert ran == []
+    direct(lapse)
+    assert run(engine, mode).result == "mine"
+
+
+@ALL
+def test_R88_connection_that_the_server_closed_is_replaced(engine, other, mode):
+    """As a pooler or a restart leaves it; no request ends here that would close it."""
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT pg_backend_pid()")
+        other(execute, f"SELECT pg_terminate_backend({cursor.fetchone()[0]}, 3000)")
+    with pytest.raises(StoreError):
+        run(engine, mode)
+    assert run(engine, mode).result == "mine"
+    assert effects() == ["mine"]
+
+
+def test_lease_that_is_completed_on_another_connection(wire, engine, direct):
+    """Nothing of a lease is bound to the session that claimed it."""
+    lease = engine.store.claim(claims.claim_request())
+    wire.cut()
+    connection.close()
+    engine.store.complete(lease, packed("mine"), retention=claims.RETENTION)
+    assert direct(state_of, engine.store) is State.COMPLETED
