@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Any, cast
 
 from django.http import HttpRequest
 from django.http.response import HttpResponseBase
+from rest_framework.parsers import FileUploadParser
 from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
 from django_idempotency.conf import DEFAULT_ALIAS, http_policy_for, policy_for
 from django_idempotency.http.atomic_requests import answering, atomic_requests, exempt, mark
-from django_idempotency.http.content import body_of
+from django_idempotency.http.content import MULTIPART, body_of, parsed_body
 from django_idempotency.http.guard import GuardedCall, guard
 from django_idempotency.policy import UNSET, HTTPPolicy, Policy, merge, suggestion
 
@@ -115,9 +116,12 @@ class IdempotencyMixin(_Base):
         if not self._guarded:
             super().initial(request, *args, **kwargs)
             return
-        body = body_of(request._request, self._http_policy)
+        parsed = self._is_parsed(request)
+        body = b"" if parsed else body_of(request._request, self._http_policy)
         with atomic_requests(without=self._exempt):
             super().initial(request, *args, **kwargs)
+        if parsed:  # by the view's own parsers; what they refuse is answered before any claim
+            body = parsed_body(request.data, request.FILES)
         method = str(request.method).lower()
         if method in self.http_method_names and hasattr(self, method):
             setattr(self, method, partial(self._idempotent, getattr(self, method), body))
@@ -170,9 +174,20 @@ class IdempotencyMixin(_Base):
                 exempt=self._exempt,
             )
         )
+        if isinstance(response, Response) and not response.is_rendered:
+            response = final(response)  # a problem, as the policy's error_renderer says it
         # It is final: DRF's dispatch must not finalise it a second time.
         self.finalize_response = lambda request, response, *args, **kwargs: response  # type: ignore[method-assign]
         return response
+
+    def _is_parsed(self, request: Request) -> bool:
+        """Whether the body is one with uploads, which only a parser can read piece by piece."""
+        if self._http_policy.fingerprint not in ("json", "raw"):
+            return False
+        kind = (request._request.content_type or "").lower()
+        negotiator: Any = request.negotiator
+        parser = negotiator.select_parser(request, request.parsers)
+        return kind == MULTIPART or isinstance(parser, FileUploadParser)
 
     def _is_guarded(self, request: HttpRequest) -> bool:
         """Whether the guard concerns itself with this request at all."""

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Mapping
 from typing import Any
 from urllib.parse import parse_qsl
 
+from django.core.files.uploadedfile import UploadedFile
 from django.http import HttpRequest
+from django.utils.datastructures import MultiValueDict
 from django.utils.module_loading import import_string
 
 from django_idempotency import fingerprint
 from django_idempotency.policy import HTTPPolicy, Policy
 
-__all__ = ["body_of", "fingerprints_of", "operation_of"]
+__all__ = ["MULTIPART", "body_of", "fingerprints_of", "operation_of", "parsed_body"]
 
 _FORM = "application/x-www-form-urlencoded"
-_MULTIPART = "multipart/form-data"
+MULTIPART = "multipart/form-data"
 #: Changes with every page that a browser shows, and asks for nothing (R89).
 _CSRF_FIELD = "csrfmiddlewaretoken"
 
@@ -64,8 +67,8 @@ def body_of(request: HttpRequest, http: HTTPPolicy) -> bytes:
     if http.fingerprint not in ("json", "raw"):
         return b""
     kind = (request.content_type or "").lower()
-    if kind == _MULTIPART and request.method == "POST":
-        return b"multipart:" + _multipart(request)
+    if kind == MULTIPART and request.method == "POST":
+        return parsed_body(request.POST, request.FILES)
     body = request.body
     if not body:
         return b"empty:"
@@ -75,30 +78,56 @@ def body_of(request: HttpRequest, http: HTTPPolicy) -> bytes:
             if canonical is not None:
                 return b"json:" + canonical
         if kind == _FORM:
-            return b"form:" + _form(parse_qsl(body, keep_blank_values=True))
+            pairs = parse_qsl(body.decode("latin-1"), keep_blank_values=True, encoding="latin-1")
+            return b"form:" + json.dumps(_by_name(pairs)).encode()
     return b"raw:" + kind.encode(errors="replace") + b":" + body
 
 
-def _multipart(request: HttpRequest) -> bytes:
-    """Return a form with uploads, which Django has parsed: a new boundary is the same request."""
-    fields = [(name, value) for name, values in request.POST.lists() for value in values]
-    uploads = []
-    for name, files in request.FILES.lists():
-        for upload in files:
-            digest = hashlib.sha256()
-            for chunk in upload.chunks():
-                digest.update(chunk)
-            upload.seek(0)
-            uploads.append([name, upload.name, upload.content_type, digest.hexdigest()])
-    return json.dumps([_by_name(fields), uploads]).encode()
+def parsed_body(data: Any, files: MultiValueDict[str, Any]) -> bytes:
+    """
+    Return what of a parsed body with uploads counts: a new boundary is the same request (R43).
+
+    Fields by name, and of each upload its name, type and hash, without reading it into memory.
+    """
+    uploads = [
+        [name, upload.name, upload.content_type, _digest(upload)]
+        for name, uploaded in files.lists()
+        for upload in uploaded
+    ]
+    if isinstance(data, MultiValueDict):
+        fields: Any = _by_name(
+            [
+                (name, value)
+                for name, values in data.lists()
+                for value in values
+                if not isinstance(value, UploadedFile)
+            ]
+        )
+    else:
+        fields = _described(data)
+    return b"parsed:" + json.dumps([fields, uploads]).encode()
 
 
-def _form(pairs: list[tuple[Any, Any]]) -> bytes:
-    text = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in pairs]
-    return json.dumps(_by_name(text)).encode()
+def _described(value: Any) -> Any:
+    """Return what a parser of the project's own has made of a body, for comparison."""
+    if isinstance(value, UploadedFile):
+        return {"upload": [value.name, value.content_type, _digest(value)]}
+    if isinstance(value, Mapping):
+        return {"members": sorted([str(name), _described(item)] for name, item in value.items())}
+    if isinstance(value, (list, tuple)):
+        return [_described(item) for item in value]
+    return str(value)
 
 
-def _by_name(pairs: list[tuple[str, str]]) -> list[tuple[str, str]]:
+def _digest(upload: Any) -> str:
+    digest = hashlib.sha256()
+    for chunk in upload.chunks():
+        digest.update(chunk)
+    upload.seek(0)
+    return digest.hexdigest()
+
+
+def _by_name(pairs: list[tuple[str, Any]]) -> list[tuple[str, Any]]:
     """Sort by name alone: the order of names is free, that within a name is not (R44)."""
     counted = [(name, value) for name, value in pairs if name != _CSRF_FIELD]
     return sorted(counted, key=lambda pair: pair[0])

@@ -14,6 +14,7 @@ import django_idempotency as idempotency
 from django_idempotency import InProgress, LeaseLost, TransactionOpen
 from django_idempotency.conf import store_for
 from django_idempotency.exceptions import StoreError
+from django_idempotency.keys import record_id
 from django_idempotency.records import State
 from django_idempotency.stores.database import DatabaseStore
 from tests.app.models import Child, Effect, Unique
@@ -35,6 +36,15 @@ async def effect(lease):
 
 def names():
     return sorted(Effect.objects.values_list("name", flat=True))
+
+
+def now():
+    """The record's state and the rows, as another connection sees them at this moment."""
+    try:
+        record = store_for().get(record_id("call", "s", "k"))
+        return record and record.state, names()
+    finally:
+        connections.close_all()
 
 
 class TestArun:
@@ -404,9 +414,6 @@ class TestSharedThread:
 class TestCancellation:
     """R63: the ending is final before the CancelledError arrives."""
 
-    def record(self):
-        return store_for().get(idempotency.api.keys.record_id("call", "s", "k"))
-
     async def cancelled(self, work, started, *, times=1):
         task = asyncio.create_task(arun(work))
         await started.wait()
@@ -415,16 +422,9 @@ class TestCancellation:
         with pytest.raises(asyncio.CancelledError):
             await task
         # At this very moment, on a connection of another thread:
-        return await asyncio.to_thread(self.now)
+        return await asyncio.to_thread(now)
 
-    def now(self):
-        try:
-            record = self.record()
-            return record and record.state, names()
-        finally:
-            connections.close_all()
-
-    @pytest.mark.parametrize("times", [1, 3])
+    @pytest.mark.parametrize("times", [1, 3], ids=["once", "three times"])
     def test_R63_in_mid_work_it_rolls_back_and_fails(self, joining_mode, in_loop, times):
         async def main():
             started = asyncio.Event()
@@ -501,7 +501,7 @@ class TestCancellation:
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await task
-            return await asyncio.to_thread(self.now)
+            return await asyncio.to_thread(now)
 
         assert in_loop(main) == (State.FAILED, [])
 
@@ -543,6 +543,10 @@ class SlowStore(DatabaseStore):
     def complete(self, lease, result, *, retention):
         with self.paused("complete"):
             return super().complete(lease, result, retention=retention)
+
+    def fail(self, lease, error):
+        with self.paused("fail"):
+            super().fail(lease, error)
 
     def fence(self, lease):
         with self.paused("fence"):
@@ -641,6 +645,35 @@ class TestCancellationInTheMachinery:
         assert names() == ["x"]
         if mode == "separate" or (mode, operation) == ("joined", "commit"):
             assert retried.replayed is True
+
+    @moment
+    @pytest.mark.parametrize("mode", ["separate", "joined", "single"])
+    def test_R63_cancelled_again_while_the_end_is_written(self, slow, in_loop, mode, moment):
+        slow(mode, f"{moment} fail")
+
+        async def main():
+            started = asyncio.Event()
+
+            async def work(lease):
+                await effect(lease)
+                started.set()
+                await asyncio.Event().wait()
+
+            task = asyncio.create_task(arun(work))
+            await started.wait()
+            task.cancel()
+            await asyncio.to_thread(SlowStore.reached.wait, 10)
+            task.cancel()
+            await asyncio.sleep(0)
+            assert not task.done()
+            SlowStore.go_on.set()
+            [raised] = await asyncio.gather(task, return_exceptions=True)
+            return raised, await asyncio.to_thread(now)
+
+        raised, (state, written) = in_loop(main)
+        assert isinstance(raised, asyncio.CancelledError)
+        assert state is State.FAILED
+        assert written == (["x"] if mode == "separate" else [])
 
 
 def test_R60_the_completion_of_separate_cannot_be_written(settings, in_loop, monkeypatch, caplog):

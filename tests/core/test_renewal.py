@@ -21,7 +21,7 @@ from django_idempotency.records import ClaimRequest, Lease, Proof
 from django_idempotency.renewal import Keeper
 from django_idempotency.stores.base import BaseStore
 from django_idempotency.stores.memory import MemoryStore
-from tests.services.processes import ROOT
+from tests.services.processes import ROOT, wait_until
 
 SECONDS = 10.0
 
@@ -110,22 +110,18 @@ class TestKeeper:
         assert 0.3 <= first - added < 0.9
         assert 0.3 <= second - first < 0.9
 
-    def test_many_leases_that_are_due_at_about_the_same_time_are_one_call(self, keeper, store):
-        leases = {make_lease(3, key=str(number)) for number in range(50)}
-        for lease in leases:
-            keeper.add(store, lease)
-        store.wait_for_calls(1)
-        assert store.calls[0].leases == leases
-
-    def test_a_lease_that_is_due_much_later_is_not_among_them(self, keeper, store):
-        first, later = make_lease(0.9, key="a"), make_lease(0.9, key="b")
-        keeper.add(store, first)
-        keeper._kept[first].due -= 0.15  # as if it had been added earlier
+    @pytest.mark.parametrize(
+        ("apart", "together"), [(0.02, True), (0.2, False)], ids=["soon", "much later"]
+    )
+    def test_what_is_due_soon_is_taken_along(self, keeper, store, apart, together):
+        """Leases of 0.9 s are renewed each 0.3 s."""
+        first, second = make_lease(0.9, key="a"), make_lease(0.9, key="b")
         with keeper._changed:
-            keeper._changed.notify()
-        keeper.add(store, later)
+            keeper.add(store, first)
+            keeper.add(store, second)
+            keeper._kept[first].due = keeper._kept[second].due - apart
         store.wait_for_calls(1)
-        assert store.calls[0].leases == {first}
+        assert store.calls[0].leases == ({first, second} if together else {first})
 
     def test_leases_of_two_durations_are_not_mixed(self, keeper, store):
         short, long = make_lease(0.03, key="a"), make_lease(0.06, key="b")
@@ -139,12 +135,16 @@ class TestKeeper:
             timedelta(seconds=0.06),
         }
 
-    def test_a_shorter_lease_is_renewed_though_the_thread_waits_for_a_longer_one(
-        self, keeper, store
+    def test_a_shorter_lease_wakes_the_thread_that_waits_for_a_longer_one(
+        self, keeper, store, monkeypatch
     ):
+        monkeypatch.setattr(renewal, "_IDLE", 1.0)
         keeper.add(store, make_lease(3600, key="a"))
+        wait_until(lambda: keeper._wakes_at > 0, seconds=SECONDS, what="the thread to wait")
+        added = time.monotonic()
         keeper.add(store, make_lease(0.03, key="b"))
-        store.wait_for_calls(2)
+        store.wait_for_calls(1)
+        assert store.calls[0].at - added < 0.5
 
     def test_stops_after_the_removal(self, keeper, store):
         removed, other = make_lease(key="a"), make_lease(key="b")

@@ -10,7 +10,7 @@ from django.db import connection, connections
 from psycopg import IsolationLevel
 
 from django_idempotency.stores.database import DatabaseStore
-from tests.database.sessions import SECONDS, Session, Two, hang_up_after
+from tests.database.sessions import HANGING, Session, Two, hang_up_after
 from tests.database.views import ToldView
 from tests.http.api import Api
 from tests.services.proxy import Proxy
@@ -38,7 +38,7 @@ def other(transactional_db: None) -> Iterator[Session]:
 @pytest.fixture
 def two(other: Session) -> Iterator[Two]:
     """Two sessions, neither of which hangs for longer than a moment."""
-    hang_up_after(SECONDS)
+    hang_up_after(HANGING)
     yield Two(other)
     connection.close()
 

@@ -15,8 +15,10 @@ from tests.services.processes import wait_until
 
 T = TypeVar("T")
 
-#: More than any step takes, and less than a test may take: who hangs longer is told so.
-SECONDS = 3
+#: A statement that takes longer hangs: the tripwire.
+HANGING = 3
+#: How long a test waits for what is going to happen, however busy the machine is.
+PATIENCE = 20
 
 
 class Session:
@@ -29,7 +31,7 @@ class Session:
 
     def __call__(self, function: Callable[..., T], *arguments: Any, **keywords: Any) -> T:
         """Call `function` in this session and wait for its result."""
-        return self.start(function, *arguments, **keywords).result(SECONDS * 5)
+        return self.start(function, *arguments, **keywords).result(PATIENCE)
 
     def start(self, function: Callable[..., T], *arguments: Any, **keywords: Any) -> Future[T]:
         """Call `function` in this session and do not wait."""
@@ -38,7 +40,7 @@ class Session:
     def settles(self, future: Future[Any]) -> None:
         """Wait until the call of `start` has ended, or waits for a lock of another session."""
         wait_until(
-            lambda: future.done() or self._waits(), seconds=SECONDS, what="the session to settle"
+            lambda: future.done() or self._waits(), seconds=PATIENCE, what="the session to settle"
         )
 
     def close(self) -> None:
@@ -47,7 +49,7 @@ class Session:
         self._thread.shutdown()
 
     def _open(self) -> int:
-        hang_up_after(SECONDS, self.using)
+        hang_up_after(HANGING, self.using)
         if connections[self.using].vendor != "postgresql":
             return 0
         with connections[self.using].cursor() as cursor:

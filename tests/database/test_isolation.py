@@ -26,7 +26,7 @@ from tests.database.claims import (
     won,
     work,
 )
-from tests.database.sessions import SECONDS
+from tests.database.sessions import PATIENCE
 from tests.database.test_single import GATE, gated
 from tests.http.api import replayed
 
@@ -196,7 +196,7 @@ def test_single_begins_again_if_the_record_is_newer_than_its_snapshot(isolated):
             isolated.other.settles(duplicate)
             assert not duplicate.done()  # it has its snapshot, and waits at the gate
         cursor.execute("SELECT pg_advisory_unlock(%s)", [GATE])
-        outcome = duplicate.result(SECONDS)
+        outcome = duplicate.result(PATIENCE)
     assert (outcome.result, outcome.replayed, ran) == ("mine", True, [])
 
 
@@ -298,7 +298,7 @@ def test_owner_writes_again_if_a_renewal_was_under_way(isolated, end):
         isolated.mine.renew([lease], timedelta(seconds=60))
         writing = isolated.other.start(write)
         isolated.other.settles(writing)
-    writing.result(SECONDS)
+    writing.result(PATIENCE)
     ended = {"complete": State.COMPLETED, "fail": State.FAILED, "release": State.RELEASED}
     assert isolated.mine.get(record_id()).state is ended[end]
 
@@ -323,6 +323,6 @@ def test_I9_sweep_passes_over_a_record_that_is_claimed_again_after_its_snapshot(
         assert not sweeping.done()  # it has its snapshot, and waits at the gate
         lease = won(isolated.mine.claim(claim_request()))
         cursor.execute("SELECT pg_advisory_unlock(%s)", [GATE])
-        swept = sweeping.result(SECONDS)
+        swept = sweeping.result(PATIENCE)
     assert isolated.mine.get(lease.record_id).token == lease.token
     assert swept + isolated.mine.sweep() == 1

@@ -19,7 +19,7 @@ from tests.database.claims import (
     state_of,
     work,
 )
-from tests.database.sessions import SECONDS, Session
+from tests.database.sessions import PATIENCE, Session
 from tests.http.api import problem, replayed
 from tests.services.processes import wait_until
 
@@ -44,9 +44,27 @@ def engine(store):
 
 
 @pytest.fixture
-def direct(other, store):
-    """What a session sees whose connection is not the broken one."""
-    return lambda function, *arguments: other(function, *arguments)
+def direct(other):
+    """Call a function in a session whose connection is not the broken one."""
+    return other
+
+
+@pytest.fixture
+def rolled_back(direct):
+    """Wait until the server has noticed which sessions are gone, and rolled back their work."""
+    return lambda: wait_until(
+        lambda: direct(transactions) == 0, seconds=PATIENCE, what="the server to roll back"
+    )
+
+
+def transactions():
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT count(*) FROM pg_stat_activity"
+            " WHERE datname = current_database() AND backend_type = 'client backend'"
+            " AND xact_start IS NOT NULL AND pid <> pg_backend_pid()"
+        )
+        return cursor.fetchone()[0]
 
 
 def run(engine, mode, name="mine"):
@@ -69,12 +87,13 @@ def test_answer_to_the_commit_is_lost(wire, engine, direct, mode):
 
 
 @JOINS
-def test_R60_commit_does_not_reach_the_server(wire, engine, direct, mode):
+def test_R60_commit_does_not_reach_the_server(wire, engine, direct, rolled_back, mode):
     connection.ensure_connection()
     wire.cut_before(b"COMMIT")
     with pytest.raises(StoreError):
         run(engine, mode)
-    assert wire.fired.wait(SECONDS)
+    assert wire.fired.wait(PATIENCE)
+    rolled_back()
     assert direct(effects) == []
     assert run(engine, mode, "again").result == "again"
     assert direct(effects) == ["again"]
@@ -106,13 +125,16 @@ def test_R60_commit_of_joined_does_not_reach_a_server_out_of_reach(wire, engine,
     assert direct(effects) == ["again"]
 
 
-def test_R60_commit_of_single_does_not_reach_a_server_out_of_reach(wire, engine, direct):
+def test_R60_commit_of_single_does_not_reach_a_server_out_of_reach(
+    wire, engine, direct, rolled_back
+):
     connection.ensure_connection()
     wire.refuse()
     wire.cut_before(b"COMMIT")
     with pytest.raises(StoreError):
         run(engine, "single")
     wire.heal()
+    rolled_back()
     assert run(engine, "single", "again").result == "again"
     assert direct(effects) == ["again"]
 
@@ -121,17 +143,18 @@ def begin_anew(api, wire):
     """Let alice be there, and the next request begin on a connection that has sent nothing yet."""
     api(key="another")
     connection.close()
-    wait_until(lambda: wire.open_connections == 0, seconds=5, what="the connection to close")
+    wait_until(lambda: wire.open_connections == 0, seconds=PATIENCE, what="the connection to close")
 
 
 @JOINS
-def test_R60_view_whose_commit_is_lost(wire, api, settings, direct, mode):
+def test_R60_view_whose_commit_is_lost(wire, api, settings, direct, rolled_back, mode):
     settings.IDEMPOTENCY = {"default": {"TRANSACTION": mode}}
     begin_anew(api, wire)
     wire.cut_before(b"COMMIT")
     refused = api()
     assert problem(refused) == (503, "store_unavailable")
     assert int(refused.headers["Retry-After"]) >= 1
+    rolled_back()
     again = api()
     assert (again.status_code, replayed(again)) == (201, False)
     assert direct(effects) == ["first", "first"]
@@ -193,7 +216,7 @@ def late(wire):
 
 def run_until_the_commit_is_given_up(late, other, wire, engine, mode):
     running = late.start(run, engine, mode)
-    wait_until(lambda: other(sessions_that_wait) == 1, seconds=5, what="the COMMIT to wait")
+    wait_until(lambda: other(sessions_that_wait) == 1, seconds=PATIENCE, what="the COMMIT to wait")
     wire.cut()
     return running
 
@@ -202,9 +225,9 @@ def test_commit_of_joined_is_settled_by_a_write_that_waits_for_it(
     gate, wire, late, other, engine, direct
 ):
     running = run_until_the_commit_is_given_up(late, other, wire, engine, "joined")
-    wait_until(lambda: other(sessions_that_wait) == 2, seconds=5, what="the write to wait")
+    wait_until(lambda: other(sessions_that_wait) == 2, seconds=PATIENCE, what="the write to wait")
     gate()
-    outcome = running.result(SECONDS)
+    outcome = running.result(PATIENCE)
     assert (outcome.result, outcome.replayed) == ("mine", False)
     assert direct(effects) == ["mine"]
     assert direct(state_of, engine.store) is State.COMPLETED
@@ -218,9 +241,9 @@ def test_commit_of_joined_that_takes_too_long_is_left_alone(
     monkeypatch.setattr(sql_postgresql, "RELEASE", impatient)
     running = run_until_the_commit_is_given_up(late, other, wire, engine, "joined")
     with pytest.raises(StoreError):
-        running.result(SECONDS)
+        running.result(PATIENCE)
     gate()
-    wait_until(lambda: direct(effects) == ["mine"], seconds=5, what="the COMMIT")
+    wait_until(lambda: direct(effects) == ["mine"], seconds=PATIENCE, what="the COMMIT")
     assert direct(run, engine, "joined", "again").result == "mine"
 
 
@@ -229,40 +252,44 @@ def test_commit_of_single_that_takes_too_long_is_left_alone(
 ):
     running = run_until_the_commit_is_given_up(late, other, wire, engine, "single")
     with pytest.raises(StoreError):
-        running.result(SECONDS)
+        running.result(PATIENCE)
     gate()
-    wait_until(lambda: direct(effects) == ["mine"], seconds=5, what="the COMMIT")
+    wait_until(lambda: direct(effects) == ["mine"], seconds=PATIENCE, what="the COMMIT")
     assert direct(run, engine, "single", "again").result == "mine"
 
 
 # In the middle of the work.
 
 
-def cut_off(wire):
+@pytest.fixture
+def cut_off(wire, rolled_back):
     """Work whose connection is cut after it has written."""
 
     def write_twice(lease):
         Effect.objects.create(name="mine")
         wire.cut()
+        rolled_back()
         Effect.objects.create(name="mine, too")
 
     return write_twice
 
 
 @ALL
-def test_R58_connection_is_cut_in_mid_work(wire, engine, direct, mode):
+def test_R58_connection_is_cut_in_mid_work(cut_off, engine, direct, mode):
     with pytest.raises(DatabaseError):
-        engine.run(operation(transaction=mode), cut_off(wire))
+        engine.run(operation(transaction=mode), cut_off)
     assert direct(effects) == (["mine"] if mode == "separate" else [])
     assert direct(state_of, engine.store) is (None if mode == "single" else State.FAILED)
     assert run(engine, mode, "again").result == "again"
 
 
 @ALL
-def test_R58_connection_is_cut_in_mid_work_and_the_server_out_of_reach(wire, engine, direct, mode):
+def test_R58_connection_is_cut_in_mid_work_and_the_server_out_of_reach(
+    cut_off, wire, engine, direct, mode
+):
     def cut_off_for_good(lease):
         wire.refuse()
-        cut_off(wire)(lease)
+        cut_off(lease)
 
     with pytest.raises(DatabaseError):
         engine.run(operation(transaction=mode), cut_off_for_good)
@@ -275,8 +302,8 @@ def test_R58_connection_is_cut_in_mid_work_and_the_server_out_of_reach(wire, eng
 
 
 @JOINS
-def test_R57_answer_is_kept_on_another_connection(wire, engine, direct, mode):
-    outcome = engine.run(operation(transaction=mode), cut_off(wire), lambda error: "kept")
+def test_R57_answer_is_kept_on_another_connection(cut_off, engine, direct, mode):
+    outcome = engine.run(operation(transaction=mode), cut_off, lambda error: "kept")
     assert (outcome.result, outcome.stored) == ("kept", True)
     assert direct(effects) == []
     assert run(engine, mode, "again").result == "kept"
@@ -286,7 +313,7 @@ def test_R57_answer_is_kept_on_another_connection(wire, engine, direct, mode):
 
 
 @JOINS
-def test_R60_answer_to_the_completion_is_lost(wire, engine, direct, mode):
+def test_R60_answer_to_the_completion_is_lost(wire, engine, direct, rolled_back, mode):
     table = b"UPDATE idempotency_record" if mode == "joined" else b"INSERT INTO idempotency_record"
 
     def write(lease):
@@ -296,6 +323,7 @@ def test_R60_answer_to_the_completion_is_lost(wire, engine, direct, mode):
     with pytest.raises(StoreError):
         engine.run(operation(transaction=mode), write)
     assert wire.fired.is_set()
+    rolled_back()
     assert direct(effects) == []
     assert run(engine, mode, "again").result == "again"
 

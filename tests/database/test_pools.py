@@ -26,6 +26,7 @@ from tests.database.claims import (
     won,
     work,
 )
+from tests.database.sessions import PATIENCE
 from tests.services.processes import wait_until
 
 pytestmark = [
@@ -138,9 +139,9 @@ def test_R69_R88_keeper_gives_its_connection_back(store, options):
     lease = won(store.claim(claim_request(lease=timedelta(seconds=0.3))))
     keeper = Keeper()
     keeper.add(store, lease)
-    wait_until(lambda: connections_in_use() == 2, seconds=5, what="the keeper to renew")
+    wait_until(lambda: connections_in_use() == 2, seconds=PATIENCE, what="the keeper to renew")
     keeper.remove(lease)
-    wait_until(lambda: connections_in_use() == 1, seconds=5, what="the keeper to be idle")
+    wait_until(lambda: connections_in_use() == 1, seconds=PATIENCE, what="the keeper to be idle")
     lease.check()
 
 

@@ -11,6 +11,7 @@ from django_idempotency.engine import Decision, decide
 from django_idempotency.records import State
 from tests.database import claims
 from tests.database.claims import claim_request, lapse, lost, packed, state_of, won
+from tests.database.sessions import PATIENCE
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -121,7 +122,7 @@ def test_I9_R75_sweep_against_a_reclaim_that_commits_meanwhile(two):
         mine = won(two.mine.claim(claim_request()))
         sweep = two.other.start(two.theirs.sweep)
         two.other.settles(sweep)
-    assert sweep.result(5) == 0
+    assert sweep.result(PATIENCE) == 0
     assert two.mine.get(mine.record_id).token == mine.token
 
 

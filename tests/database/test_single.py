@@ -28,7 +28,7 @@ from tests.database.claims import (
     state_of,
     work,
 )
-from tests.database.sessions import SECONDS
+from tests.database.sessions import PATIENCE
 
 pytestmark = [
     pytest.mark.django_db(transaction=True),
@@ -214,7 +214,7 @@ def test_I5_record_that_commits_between_the_snapshot_and_the_lock_is_replayed(tw
             two.other.settles(duplicate)
             assert not duplicate.done()  # it has its snapshot, and waits at the gate
         cursor.execute("SELECT pg_advisory_unlock(%s)", [GATE])
-        outcome = duplicate.result(SECONDS)
+        outcome = duplicate.result(PATIENCE)
     assert (outcome.result, outcome.replayed) == ("mine", True)
     assert ran == []
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from django.http import HttpResponse, HttpResponseRedirect
 from django.test import TestCase
+from rest_framework.exceptions import PermissionDenied
 from rest_framework.permissions import BasePermission
 from rest_framework.renderers import BaseRenderer, BrowsableAPIRenderer, JSONRenderer
 from rest_framework.request import Request
@@ -269,6 +270,19 @@ def test_R34_replay_check_that_says_no_is_403(api: Api, mount: Mount, runs: list
     assert "Idempotency-Replayed" not in refused.headers
     assert allowed.content == first.content
     assert len(runs) == 1
+
+
+def test_R34_replay_check_may_raise_what_a_view_may(api: Api, mount: Mount) -> None:
+    class Checked(BareView):
+        def idempotency_replay_check(self, request: Request, record: Record) -> bool:
+            raise PermissionDenied
+
+    url = mount(Checked)
+    first, refused = api(path=url), api(path=url)
+
+    assert first.status_code == 201
+    assert refused.status_code == 403
+    assert refused.headers["Content-Type"] == "application/json"
 
 
 def never(request: Any, record: Record) -> bool:

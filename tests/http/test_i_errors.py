@@ -12,6 +12,7 @@ import pytest
 from django.http import HttpResponse, JsonResponse
 from django.utils import translation
 from rest_framework.request import Request
+from rest_framework.response import Response
 
 from django_idempotency.models import IdempotencyRecord
 from tests.http.api import Api, problem
@@ -180,6 +181,18 @@ def test_R78_error_renderer_as_a_method(api: Api, mount: Mount) -> None:
     response = api(key=None, path=mount(Own))
 
     assert (response.status_code, response.content) == (418, b"own: idempotency_key_missing")
+
+
+def test_R78_error_renderer_may_answer_as_the_view_does(api: Api, mount: Mount) -> None:
+    class Own(BareView):
+        def idempotency_error_renderer(self, request: Request, members: dict[str, Any]) -> Response:
+            return Response({"error": members["code"]}, status=members["status"])
+
+    response = api(key=None, path=mount(Own))
+
+    assert response.status_code == 400
+    assert response.json() == {"error": "idempotency_key_missing"}
+    assert response.headers["Content-Type"] == "application/json"
 
 
 # What stays secret.

@@ -196,7 +196,7 @@ def test_other_header_is_not_the_key(api: Api, policy: SetPolicy) -> None:
 def test_lease_is_in_reach_of_the_work(api: Api, mount: Mount) -> None:
     class Looking(BareView):
         def post(self, request: Request) -> Response:
-            lease = request._request.idempotency  # type: ignore[attr-defined]
+            lease = request.idempotency
             assert lease is idempotency.current()
             return Response(
                 {"token": lease.fencing_token, "key": lease.derive_key("stripe")}, status=201
