@@ -159,9 +159,11 @@ class Engine:
                                     await self._in_thread(self._result_given, attempt)
                                     await _finish(self.endings.acomplete(attempt))
                             except BaseException as raised:
-                                error = await _finish(
-                                    self._in_thread(self.endings.end, attempt, raised)
-                                )
+                                try:
+                                    ending = self._in_thread(self.endings.end, attempt, raised)
+                                    error = await _finish(ending)
+                                except asyncio.CancelledError as again:
+                                    error = again  # the ending is written, and is to commit
                     except BaseException as raised:  # out of the COMMIT of `single`
                         error = error or await _finish(
                             self._in_thread(self.endings.settle_single, attempt, raised)

@@ -268,6 +268,7 @@ class TestNested:
         with begin("outer") as outer:
             with begin("inner") as inner:
                 assert inner.replayed
+                assert idempotency.current() is outer.lease
             outer.complete(inner.result)
         assert outer.result == 1
 

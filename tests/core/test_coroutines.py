@@ -664,7 +664,7 @@ class TestCancellationInTheMachinery:
             task.cancel()
             await asyncio.to_thread(SlowStore.reached.wait, 10)
             task.cancel()
-            await asyncio.sleep(0)
+            await asyncio.wait([task], timeout=0.1)
             assert not task.done()
             SlowStore.go_on.set()
             [raised] = await asyncio.gather(task, return_exceptions=True)

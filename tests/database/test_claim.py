@@ -225,6 +225,14 @@ def test_claims_are_counted_until_the_record_expires(store):
     assert (record.attempts, record.created_at) == (1, record.updated_at)
 
 
+@pytest.mark.parametrize("before", [claims.expired, claims.failed], ids=["result", "error"])
+def test_claim_removes_what_an_earlier_attempt_left(store, before):
+    before(store, claim_request())
+    lease = won(store.claim(claim_request(operation="another")))
+    record = store.get(lease.record_id)
+    assert (record.result, record.error, record.operation) == (None, "", "another")
+
+
 def test_claim_of_a_lapsed_lease_says_so(store):
     claims.lapsed(store, claim_request())
     assert won(store.claim(claim_request())).takeover
