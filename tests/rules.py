@@ -144,7 +144,6 @@ COVERED = frozenset(rule for rule in RULES if rule.startswith("R")) - _TO_COME
 PARTS_TO_COME: dict[str, str] = {
     "R13": "the middleware's methods",
     "R18": "function views, class views, async views",
-    "R43": "raw uploads, multipart PUT and PATCH",
     "R45": "fingerprint_exclude",
     "R49": "wait",
     "R56": 'keep="stripe"',

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from django.http import HttpRequest
 from django.http.response import HttpResponseBase
+from django.utils.datastructures import MultiValueDict
 from rest_framework.parsers import FileUploadParser
 from rest_framework.request import Request
 from rest_framework.response import Response
@@ -16,7 +17,7 @@ from rest_framework.views import APIView
 
 from django_idempotency.conf import DEFAULT_ALIAS, http_policy_for, policy_for
 from django_idempotency.http.atomic_requests import answering, atomic_requests, exempt, mark
-from django_idempotency.http.content import MULTIPART, body_of, parsed_body
+from django_idempotency.http.content import MULTIPART, body_of, parsed_body, uploads_of
 from django_idempotency.http.guard import GuardedCall, guard
 from django_idempotency.policy import UNSET, HTTPPolicy, Policy, merge, suggestion
 
@@ -122,6 +123,7 @@ class IdempotencyMixin(_Base):
             super().initial(request, *args, **kwargs)
         if parsed:  # by the view's own parsers; what they refuse is answered before any claim
             body = parsed_body(request.data, request.FILES)
+            _close_with_request(request)
         method = str(request.method).lower()
         if method in self.http_method_names and hasattr(self, method):
             setattr(self, method, partial(self._idempotent, getattr(self, method), body))
@@ -212,3 +214,12 @@ class IdempotencyMixin(_Base):
     def _given(self, names: Collection[str]) -> dict[str, Any]:
         """Return the policy's fields that this view gives, UNSET where it gives none."""
         return {name: getattr(self, _PREFIX + name) for name in names}
+
+
+def _close_with_request(request: Request) -> None:
+    """Have Django close the uploads when the request ends: a replay's view never sees them."""
+    if not hasattr(request._request, "_files"):
+        files = MultiValueDict[str, Any]()
+        for name, upload in uploads_of(request.FILES):
+            files.appendlist(name, upload)
+        request._request._files = files  # type: ignore[attr-defined]

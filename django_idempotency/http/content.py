@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from types import NoneType
 from typing import Any
 from urllib.parse import parse_qsl
 
@@ -16,7 +17,7 @@ from django.utils.module_loading import import_string
 from django_idempotency import fingerprint
 from django_idempotency.policy import HTTPPolicy, Policy
 
-__all__ = ["MULTIPART", "body_of", "fingerprints_of", "operation_of", "parsed_body"]
+__all__ = ["MULTIPART", "body_of", "fingerprints_of", "operation_of", "parsed_body", "uploads_of"]
 
 _FORM = "application/x-www-form-urlencoded"
 MULTIPART = "multipart/form-data"
@@ -83,7 +84,7 @@ def body_of(request: HttpRequest, http: HTTPPolicy) -> bytes:
     return b"raw:" + kind.encode(errors="replace") + b":" + body
 
 
-def parsed_body(data: Any, files: MultiValueDict[str, Any]) -> bytes:
+def parsed_body(data: Any, files: Mapping[str, Any]) -> bytes:
     """
     Return what of a parsed body with uploads counts: a new boundary is the same request (R43).
 
@@ -91,8 +92,7 @@ def parsed_body(data: Any, files: MultiValueDict[str, Any]) -> bytes:
     """
     uploads = [
         [name, upload.name, upload.content_type, _digest(upload)]
-        for name, uploaded in files.lists()
-        for upload in uploaded
+        for name, upload in uploads_of(files)
     ]
     if isinstance(data, MultiValueDict):
         fields: Any = _by_name(
@@ -108,6 +108,14 @@ def parsed_body(data: Any, files: MultiValueDict[str, Any]) -> bytes:
     return b"parsed:" + json.dumps([fields, uploads]).encode()
 
 
+def uploads_of(files: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Yield the name and the upload of each file that a parser has found, in their order."""
+    for name in files:
+        uploaded = files.getlist(name) if isinstance(files, MultiValueDict) else [files[name]]
+        for upload in uploaded:
+            yield name, upload
+
+
 def _described(value: Any) -> Any:
     """Return what a parser of the project's own has made of a body, for comparison."""
     if isinstance(value, UploadedFile):
@@ -116,7 +124,7 @@ def _described(value: Any) -> Any:
         return {"members": sorted([str(name), _described(item)] for name, item in value.items())}
     if isinstance(value, (list, tuple)):
         return [_described(item) for item in value]
-    return str(value)
+    return value if isinstance(value, (str, int, float, NoneType)) else str(value)
 
 
 def _digest(upload: Any) -> str:

@@ -88,6 +88,16 @@ def _one_try(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(database, "TRIES", 1)
 
 
+def _one_lock_for_all_schemas(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("CLAIM", "RECLAIM", "SINGLE_LOCK"):
+        statement = getattr(sql_postgresql, name)
+        monkeypatch.setattr(
+            sql_postgresql,
+            name,
+            instead(statement, "'idempotency_record'::regclass::oid::bigint", "0"),
+        )
+
+
 def _no_fence(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(DatabaseStore, "fence", lambda store, lease: None)
 
@@ -208,6 +218,7 @@ SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, N
         without(_PG_SINGLE_UPDATE, between(_PG_SINGLE_UPDATE, "   AND (-- expired", "RETURNING")),
     ),
     "single completes by an insert alone": ("SINGLE_UPDATE", "SELECT WHERE false"),
+    "a lock on the record id alone": _one_lock_for_all_schemas,
     "single without a second look": _no_second_look,
     "single without an insert after the update": _no_insert_after_update,
     "single whose own session passes the lock": _reentrant,

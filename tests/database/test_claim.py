@@ -6,6 +6,7 @@ from contextlib import nullcontext
 from datetime import timedelta
 
 import pytest
+from django.db import connection
 
 from django_idempotency.engine import Decision, decide
 from django_idempotency.models import IdempotencyRecord
@@ -283,6 +284,22 @@ def test_R72_the_clock_is_the_one_of_the_database(store):
     record = store.get(lease.record_id)
     assert record.updated_at <= record.now <= record.updated_at + 10 * SECOND
     assert lease.claimed_at == record.updated_at
+
+
+@pytest.mark.leg("postgres18", "postgres16")
+def test_R72_the_time_zone_of_the_session_does_not_matter(store):
+    before = won(store.claim(claim_request("before"))).claimed_at
+    with connection.cursor() as cursor:
+        cursor.execute("SET TIME ZONE 'Pacific/Auckland'")
+    try:
+        with store.atomic():
+            lease = won(store.claim(claim_request(transaction="single")))
+            store.complete(lease, b"", retention=claims.RETENTION)
+        record = store.get(record_id())
+        assert before <= record.created_at <= record.updated_at <= before + 10 * SECOND
+        assert record.expires_at == record.updated_at + claims.RETENTION
+    finally:
+        connection.close()
 
 
 def test_R11_keys_are_byte_exact(store):

@@ -6,7 +6,7 @@ import pytest
 from django.db import DatabaseError, connection
 
 from django_idempotency.engine import Engine
-from django_idempotency.exceptions import InProgress, StoreError
+from django_idempotency.exceptions import InProgress, LeaseLost, StoreError
 from django_idempotency.records import State
 from django_idempotency.stores import sql_postgresql
 from tests.app.models import Effect
@@ -307,6 +307,26 @@ def test_R57_answer_is_kept_on_another_connection(cut_off, engine, direct, mode)
     assert (outcome.result, outcome.stored) == ("kept", True)
     assert direct(effects) == []
     assert run(engine, mode, "again").result == "kept"
+
+
+@JOINS
+def test_R57_answer_of_another_counts_if_it_came_first(cut_off, engine, direct, mode):
+    """Nothing holds the key any more when the connection is gone, so another may have run."""
+
+    def another_answers(error):
+        if mode == "joined":
+            direct(lapse)
+        direct(run, engine, mode, "another")
+        return "kept"
+
+    if mode == "joined":
+        with pytest.raises(LeaseLost):
+            engine.run(operation(transaction=mode), cut_off, another_answers)
+    else:
+        outcome = engine.run(operation(transaction=mode), cut_off, another_answers)
+        assert (outcome.result, outcome.replayed) == ("another", True)
+    assert direct(effects) == ["another"]
+    assert run(engine, mode, "again").result == "another"
 
 
 # The completion.

@@ -147,6 +147,10 @@ FOUND_OUT_ON_POSTGRESQL = [
         test_single.test_I5_record_that_commits_between_the_snapshot_and_the_lock_is_replayed,
     ),
     (
+        "a lock on the record id alone",
+        partial(test_single.test_I10_R53_keys_of_two_schemas_do_not_meet, mode="joined"),
+    ),
+    (
         "single completes by epoch and token",
         test_single.test_I5_stalled_owner_completes_while_single_runs,
     ),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from datetime import timedelta
 
 import pytest
@@ -185,6 +186,39 @@ def test_R49_single_is_told_at_once_of_a_claim_in_another_mode(two, mode):
 
     assert Engine(two.mine).run(operation(transaction=mode), run).result == "mine"
     assert effects() == ["mine"]
+
+
+@contextmanager
+def schema_of_its_own(session):
+    """Let a session look in another schema, as in projects with a schema per tenant."""
+    with connection.cursor() as cursor:
+        cursor.execute("CREATE SCHEMA tenant")
+        for table in ("idempotency_record", "app_effect"):
+            cursor.execute(f"CREATE TABLE tenant.{table} (LIKE {table} INCLUDING ALL)")
+    session(look_in, "tenant")
+    try:
+        yield
+    finally:
+        session(look_in, "public")
+        with connection.cursor() as cursor:
+            cursor.execute("DROP SCHEMA tenant CASCADE")
+
+
+def look_in(schema):
+    with connection.cursor() as cursor:
+        cursor.execute(f"SET search_path = {schema}")
+
+
+@pytest.mark.parametrize("mode", ["single", "joined", "separate"])
+def test_I10_R53_keys_of_two_schemas_do_not_meet(two, mode):
+    def run(lease):
+        theirs = operation(transaction=mode)
+        assert two.other(Engine(two.theirs).run, theirs, work("theirs")).result == "theirs"
+        return work("mine")(lease)
+
+    with schema_of_its_own(two.other):
+        assert Engine(two.mine).run(single(), run).result == "mine"
+        assert (effects(), two.other(effects)) == (["mine"], ["theirs"])
 
 
 def test_R38_mismatch_is_told_once_completed(two):

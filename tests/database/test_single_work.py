@@ -152,3 +152,19 @@ def test_I12_rollback_of_the_transaction_leaves_nothing(two, end):
         transaction.set_rollback(True)
     assert two.mine.get(lease.record_id) is None
     assert Engine(two.mine).run(single(), work("again")).result == "again"
+
+
+@pytest.mark.parametrize("end", [transaction.commit, transaction.rollback])
+def test_caller_that_manages_its_transaction_by_hand(two, end):
+    transaction.set_autocommit(False)
+    try:
+        assert Engine(two.mine).run(single(), work("mine")).result == "mine"
+        assert Engine(two.mine).run(single(), work("again")).replayed
+        assert two.other(state_of, two.theirs) is None
+        end()
+    finally:
+        transaction.rollback()
+        transaction.set_autocommit(True)
+    committed = end is transaction.commit
+    assert effects() == (["mine"] if committed else [])
+    assert two.other(state_of, two.theirs) is (State.COMPLETED if committed else None)

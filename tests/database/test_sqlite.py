@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import pytest
-from django.db import connection, transaction
+from django.db import connection, connections, transaction
 
 from django_idempotency.engine import Engine
 from django_idempotency.exceptions import InProgress, StoreError
 from tests.app.models import Effect
 from tests.database import claims
-from tests.database.claims import claim_request, effects, operation, work
+from tests.database.claims import Boom, claim_request, effects, operation, work
 from tests.http.api import problem, replayed
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.leg("sqlite")]
@@ -96,3 +98,54 @@ def begin_to_write():
 def give_way():
     transaction.rollback()
     transaction.set_autocommit(True)
+
+
+@pytest.fixture(
+    params=[{"transaction_mode": "IMMEDIATE"}, {"init_command": "PRAGMA journal_mode = WAL"}],
+    ids=["immediate", "WAL"],
+)
+def options(request, transactional_db, monkeypatch):
+    """What Django's documentation recommends for SQLite in production."""
+    settings = connections.settings["default"]
+    connection.close()
+    monkeypatch.setitem(settings, "OPTIONS", {**settings["OPTIONS"], **request.param})
+    yield
+    with connection.cursor() as cursor:
+        cursor.execute("PRAGMA journal_mode = DELETE")  # which the file remembers
+    connection.close()
+
+
+@MODES
+def test_a_key_has_its_life(options, store, mode):
+    engine = Engine(store)
+
+    def fail(lease):
+        work("failed")(lease)
+        raise Boom
+
+    with pytest.raises(Boom):
+        engine.run(operation(transaction=mode), fail)
+    assert engine.run(operation(transaction=mode), work("mine")).result == "mine"
+    assert engine.run(operation(transaction=mode), work("again")).replayed
+    assert effects() == (["failed", "mine"] if mode == "separate" else ["mine"])
+
+
+@MODES
+def test_I5_R26_threads(options, store, run_in_threads, mode):
+    keys = [f"key {number}" for number in range(10)]
+
+    def run_all(index):
+        for key in keys:
+            with suppress(InProgress):
+                Engine(store).run(operation(key, transaction=mode), read_and_write(key))
+
+    run_in_threads(4, run_all, seconds=60)
+    assert sorted(effects()) == sorted(keys)
+
+
+def read_and_write(name):
+    def do(lease):
+        Effect.objects.count()
+        return work(name)(lease)
+
+    return do

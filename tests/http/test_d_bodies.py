@@ -1,18 +1,15 @@
-"""Section D, R43 to R48: forms, uploads, header fields, and what is stored."""
+"""Section D, R44 to R48: forms, header fields, empty bodies, and what is stored."""
 
 from __future__ import annotations
 
 import asyncio
-import hashlib
-import io
 import json
 from typing import Any
 
 import pytest
 from asgiref.testing import ApplicationCommunicator
 from django.core.asgi import get_asgi_application
-from django.core.files.uploadedfile import TemporaryUploadedFile
-from rest_framework.parsers import FileUploadParser, FormParser, JSONParser, MultiPartParser
+from rest_framework.parsers import FormParser, JSONParser, MultiPartParser
 from rest_framework.request import Request
 from rest_framework.response import Response
 
@@ -33,146 +30,6 @@ class Receiver(BareView):
 
 
 # Forms.
-
-Part = tuple[str, str | None, str | None, bytes]
-
-
-def multipart(*parts: Part, boundary: str = "boundary") -> dict[str, Any]:
-    body = io.BytesIO()
-    for name, filename, kind, content in parts:
-        body.write(f'--{boundary}\r\nContent-Disposition: form-data; name="{name}"'.encode())
-        if filename is not None:
-            body.write(f'; filename="{filename}"'.encode())
-        if kind is not None:
-            body.write(f"\r\nContent-Type: {kind}".encode())
-        body.write(b"\r\n\r\n" + content + b"\r\n")
-    body.write(f"--{boundary}--\r\n".encode())
-    return {
-        "body": body.getvalue(),
-        "content_type": f"multipart/form-data; boundary={boundary}",
-    }
-
-
-UPLOAD: tuple[Part, ...] = (
-    ("title", None, None, b"Report"),
-    ("file", "a.pdf", "application/pdf", b"%PDF one"),
-    ("more", "b.txt", "text/plain", b"two"),
-)
-
-
-def test_R43_a_new_boundary_is_the_same_request(api: Api, mount: Mount, runs: list[str]) -> None:
-    url = mount(Receiver)
-
-    first = api(**multipart(*UPLOAD, boundary="one"), path=url)
-    again = api(**multipart(*UPLOAD, boundary="another"), path=url)
-
-    assert first.status_code == 201
-    assert replayed(again)
-    assert len(runs) == 1
-
-
-@pytest.mark.parametrize(
-    "changed",
-    [
-        pytest.param(("file", "a.pdf", "application/pdf", b"%PDF onE"), id="byte"),
-        pytest.param(("file", "A.pdf", "application/pdf", b"%PDF one"), id="file name"),
-        pytest.param(("file", "a.pdf", "application/x-pdf", b"%PDF one"), id="type"),
-        pytest.param(("other", "a.pdf", "application/pdf", b"%PDF one"), id="name"),
-        pytest.param(("file", None, None, b"%PDF one"), id="no file"),
-    ],
-)
-def test_R43_a_changed_upload_is_another_request(api: Api, mount: Mount, changed: Part) -> None:
-    url = mount(Receiver)
-    title, _, more = UPLOAD
-
-    api(**multipart(*UPLOAD), path=url)
-    other = api(**multipart(title, changed, more), path=url)
-
-    assert problem(other) == (422, "idempotency_key_reused")
-
-
-def test_R43_order_of_uploads_counts(api: Api, mount: Mount) -> None:
-    url = mount(Receiver)
-    title, file, more = UPLOAD
-
-    api(**multipart(title, file, more), path=url)
-
-    assert api(**multipart(title, more, file), path=url).status_code == 422
-
-
-@pytest.mark.parametrize("size", [100, 5_000_000], ids=["small", "large"])
-def test_R43_uploads_arrive_whole_and_are_never_held_in_memory(
-    api: Api, mount: Mount, size: int
-) -> None:
-    content = b"0123456789" * (size // 10)
-
-    class Receiving(Receiver):
-        def post(self, request: Request) -> Response:
-            upload = request.FILES["file"]
-            return Response(
-                {
-                    "sha256": hashlib.sha256(upload.read()).hexdigest(),
-                    "on disk": isinstance(upload, TemporaryUploadedFile),
-                    "body was read": hasattr(request._request, "_body"),
-                    "title": request.data["title"],
-                },
-                status=201,
-            )
-
-    response = api(
-        **multipart(UPLOAD[0], ("file", "a", "text/plain", content)), path=mount(Receiving)
-    )
-
-    assert response.json() == {
-        "sha256": hashlib.sha256(content).hexdigest(),
-        "on disk": size > 2_621_440,
-        "body was read": False,
-        "title": "Report",
-    }
-
-
-def test_R43_parser_of_the_view_is_used(api: Api, mount: Mount) -> None:
-    class Own(MultiPartParser):
-        def parse(self, *args: Any, **kwargs: Any) -> Any:
-            parsed = super().parse(*args, **kwargs)
-            parsed.data = {"own": parsed.data["title"]}
-            return parsed
-
-    class Parsed(Receiver):
-        parser_classes = [Own]
-
-        def post(self, request: Request) -> Response:
-            return Response({"own": request.data["own"], "files": len(request.FILES)})
-
-    url = mount(Parsed)
-
-    first, again = (api(**multipart(*UPLOAD), path=url) for _ in range(2))
-
-    assert first.json() == {"own": "Report", "files": 2}
-    assert replayed(again)
-
-
-def test_R43_without_a_fingerprint_an_upload_is_left_to_its_parser(api: Api, mount: Mount) -> None:
-    class Raw(GuardedView):
-        parser_classes = [FileUploadParser]
-        idempotency_fingerprint = None
-
-        def put(self, request: Request) -> Response:
-            with request.data["file"] as upload:
-                return Response({"size": upload.size})
-
-    arguments: dict[str, Any] = {
-        "path": mount(Raw),
-        "method": "PUT",
-        "content_type": "application/pdf",
-        "headers": {"Content-Disposition": 'attachment; filename="a.pdf"'},
-    }
-
-    first, again = (api(b"x" * 3_000_000, **arguments) for _ in range(2))
-
-    assert first.json() == {"size": 3_000_000}
-    assert replayed(again)
-
 
 FORM = "application/x-www-form-urlencoded"
 
