@@ -214,10 +214,12 @@ class Endings:
         """End the lease; if that cannot be written, the lease lapses and masks nothing (R58)."""
         try:
             end(attempt.lease, *arguments)
-        except StoreError:
-            logger.exception(
-                "The end of the lease on record %s could not be written; it will lapse.",
+        except StoreError as error:
+            # Without a traceback: it would go on to quote the work's own exception (R79).
+            logger.error(
+                "The end of the lease on record %s could not be written; it will lapse. %s",
                 keys.short(attempt.lease.record_id),
+                error,
             )
 
 

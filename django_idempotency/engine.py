@@ -213,18 +213,18 @@ class Engine:
         raise InProgress
 
     async def _aclaim_or_give_back(self, request: ClaimRequest) -> Lease | Record:
-        """Claim; if the coroutine is cancelled meanwhile, a claim that was won is released."""
+        """Claim; if the coroutine is cancelled meanwhile, a claim that was won is given back."""
+        claim = asyncio.ensure_future(self.store.aclaim(request))
         try:
-            return await _finish(self.store.aclaim(request))
+            return await _finish(claim)
         except asyncio.CancelledError:
-            if request.transaction != "single":  # there the rollback gives it back
-                await _finish(self._in_thread(self._give_back, request))
+            if claim.cancelled() or claim.exception() is not None:
+                raise
+            lease = claim.result()
+            if isinstance(lease, Lease) and request.transaction != "single":
+                # Nothing ran, but an earlier attempt may have: its fingerprint stays.
+                await _finish(self._in_thread(self.store.fail, lease, "cancelled"))
             raise
-
-    def _give_back(self, request: ClaimRequest) -> None:
-        claimed = self.store.claim(request)  # under the same token: the same lease again
-        if isinstance(claimed, Lease):
-            self.store.release(claimed)
 
     # The work and its completion.
 

@@ -62,10 +62,15 @@ class Keeper:
         with self._changed:
             self._kept[lease] = _Kept(store, lease, every, due, until)
             if self._thread is None:
-                self._thread = threading.Thread(
+                thread = threading.Thread(
                     target=self._keep, name="django-idempotency-keeper", daemon=True
                 )
-                self._thread.start()
+                try:
+                    thread.start()
+                except RuntimeError:  # the process may start no more threads
+                    logger.exception("Leases are not renewed: their keeper could not be started.")
+                else:
+                    self._thread = thread
             elif due < self._wakes_at:
                 self._changed.notify()
 

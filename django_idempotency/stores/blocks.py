@@ -47,14 +47,18 @@ class Block:
         return cls._open.get(connection)
 
     @classmethod
-    def check(cls, connection: BaseDatabaseWrapper) -> None:
-        """Raise TransactionOpen if the connection is in the transaction of somebody else."""
+    def is_foreign(cls, connection: BaseDatabaseWrapper) -> bool:
+        """Whether the connection is in the transaction of somebody else's attempt."""
         block = cls._open.get(connection)
-        if block is not None and block.owner is not None and block.owner not in entered():
-            raise TransactionOpen(
-                "Another attempt's transaction is open on this thread's connection. Await one "
-                "attempt after the other, or use transaction='separate'."
-            )
+        return block is not None and block.owner is not None and block.owner not in entered()
+
+    @staticmethod
+    def open_error() -> TransactionOpen:
+        """Return the error of an attempt that would interleave with another one."""
+        return TransactionOpen(
+            "Another attempt's transaction is open on this thread's connection. Await one "
+            "attempt after the other."
+        )
 
     def holds(self, record_id: UUID) -> bool:
         """Whether this block or one around it holds the lock of `record_id`."""
@@ -62,7 +66,8 @@ class Block:
 
     def __enter__(self) -> None:
         connection = connections[self.using]
-        self.check(connection)
+        if self.is_foreign(connection):
+            raise self.open_error()
         self._atomic = transaction.atomic(using=self.using)
         try:
             self._atomic.__enter__()

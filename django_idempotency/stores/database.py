@@ -42,6 +42,8 @@ Row = tuple[Any, ...]
 TRIES = 3
 
 _STATEMENTS: dict[str, ModuleType] = {"postgresql": sql_postgresql, "sqlite": sql_sqlite}
+#: What opens an attempt; it is refused where another's transaction is open on the connection.
+_CLAIMS = ("CLAIM", "RECLAIM", "SINGLE_LOCK")
 _READ_COMMITTED = "read committed"
 _PSYCOPG_READ_COMMITTED = 2
 
@@ -366,28 +368,42 @@ class DatabaseStore(BaseStore):
     def _cursor(self, name: str, parameters: Mapping[str, Any]) -> Iterator[Any]:
         """Run a statement; a driver's error becomes a StoreError."""
         connection = self.connection
-        Block.check(connection)
+        beside = Block.is_foreign(connection)
+        if beside:
+            if name in _CLAIMS:
+                raise Block.open_error()
+            # An owner's write must neither wait for another's transaction nor be part of it.
+            connection = connection.copy()
         if connection.vendor == "sqlite":
             parameters = {key: for_sqlite(value) for key, value in parameters.items()}
         try:
             if connection.errors_occurred and not connection.in_atomic_block:
                 connection.close_if_unusable_or_obsolete()
             with connection.cursor() as cursor:
-                self._send(cursor, getattr(self._sql, name), parameters)
+                self._send(connection, cursor, getattr(self._sql, name), parameters)
                 yield cursor
         except Error as error:
             raise StoreError(
                 f"The store could not run its {name} statement on the database "
                 f"{self.using!r}: {type(error).__name__}."
             ) from error
+        finally:
+            if beside:
+                connection.close()
 
-    def _send(self, cursor: Any, statement: str, parameters: Mapping[str, Any]) -> None:
+    def _send(
+        self,
+        connection: BaseDatabaseWrapper,
+        cursor: Any,
+        statement: str,
+        parameters: Mapping[str, Any],
+    ) -> None:
         """
         Run a statement, and again if it met a concurrent change under a strict isolation level.
 
         Only where it is its own transaction: then it has done nothing.
         """
-        tries = 1 if self.connection.in_atomic_block else TRIES
+        tries = 1 if connection.in_atomic_block else TRIES
         for left in reversed(range(tries)):
             try:
                 cursor.execute(statement, parameters)
@@ -397,7 +413,7 @@ class DatabaseStore(BaseStore):
                     raise
 
     def _ending(self, lease: Lease) -> dict[str, Any]:
-        alone = not self.connection.in_atomic_block
+        alone = not self.connection.in_atomic_block or Block.is_foreign(self.connection)
         return {
             **proof_parameters(lease),
             "retention": lease.request.retention,

@@ -10,11 +10,16 @@ from typing import Any
 import pytest
 from asgiref.sync import sync_to_async
 from django.db import connections
+from hypothesis import settings as hypothesis_settings
 
 from django_idempotency.conf import store_for
 from tests.app.models import Effect
 
 MEMORY = "django_idempotency.stores.memory.MemoryStore"
+
+# How long one example takes says nothing here, on a machine that runs other tests beside it.
+hypothesis_settings.register_profile("core", deadline=None)
+hypothesis_settings.load_profile("core")
 
 
 class Clock:
@@ -109,7 +114,7 @@ def in_loop() -> Callable[..., Any]:
     def run(main: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
         async def closing() -> Any:
             try:
-                return await asyncio.wait_for(main(), 60)
+                return await asyncio.wait_for(main(), 20)
             finally:
                 await sync_to_async(connections.close_all)()
 

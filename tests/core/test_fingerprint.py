@@ -347,6 +347,10 @@ class TestPayload:
         with pytest.raises(TypeError, match=name):
             canonical_payload(payload)
 
+    def test_names_that_look_alike_are_refused(self):
+        with pytest.raises(TypeError, match="look alike"):
+            canonical_payload({1: "a", "{'#': '1'}": "b"})
+
     def test_R79_the_TypeError_does_not_repeat_the_payload(self):
         class Secret:
             def __repr__(self):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 
 import pytest
+from asgiref.sync import async_to_sync
 from django.db import IntegrityError, connections, transaction
 from django.test import TestCase
 
@@ -239,6 +240,16 @@ class TestAStoreThatCannotJoin:
                 run(never)
         assert store.get(outcome.record_id).state is State.COMPLETED
         assert run(never).result == outcome.result
+
+    def test_I13_for_coroutines_alike(self, store):
+        async def work(lease):
+            return "done"
+
+        arun = async_to_sync(idempotency.arun)
+        with transaction.atomic():
+            outcome = arun(work, key="k", scope="s")
+            assert store.get(outcome.record_id).state is State.IN_PROGRESS
+        assert run(never).result == "done"
 
     def test_I13_after_a_rollback_nothing_is_replayed_and_the_lease_lapses(self, clock):
         with transaction.atomic():

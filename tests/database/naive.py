@@ -155,6 +155,8 @@ POSTGRESQL: dict[str, Mistake] = {
         without(sql_postgresql.RELEASE, _PG_EPOCH, _PG_TOKEN, _PG_STATE),
     ),
     "release in any state": ("RELEASE", without(sql_postgresql.RELEASE, _PG_STATE)),
+    "complete by the epoch": ("COMPLETE", without(sql_postgresql.COMPLETE, _PG_TOKEN)),
+    "complete by the token": ("COMPLETE", without(sql_postgresql.COMPLETE, _PG_EPOCH)),
     "renew without the fence": (
         "RENEW",
         """
@@ -253,6 +255,14 @@ SQLITE: dict[str, Mistake] = {
     ),
     "complete without the fence": ("COMPLETE", without(sql_sqlite.COMPLETE, _LITE_FENCE)),
     "complete in any state": ("COMPLETE", without(sql_sqlite.COMPLETE, _LITE_STATE)),
+    "complete by the epoch": (
+        "COMPLETE",
+        without(sql_sqlite.COMPLETE, " AND token = %(token)s"),
+    ),
+    "complete by the token": (
+        "COMPLETE",
+        without(sql_sqlite.COMPLETE, " AND epoch = %(epoch)s"),
+    ),
     "fail without the fence": ("FAIL", without(sql_sqlite.FAIL, _LITE_FENCE)),
     "fail in any state": ("FAIL", without(sql_sqlite.FAIL, _LITE_STATE)),
     "release without the fence": ("RELEASE", without(sql_sqlite.RELEASE, _LITE_FENCE)),

@@ -57,6 +57,18 @@ FOUND_OUT_ON_BOTH = [
         test_fence.test_R66_I3_late_completion_leaves_the_result_of_the_owner,
     ),
     (
+        "complete by the epoch",
+        partial(
+            test_fence.test_R68_proof_is_the_epoch_and_the_token, end="complete", another="token"
+        ),
+    ),
+    (
+        "complete by the token",
+        partial(
+            test_fence.test_R68_proof_is_the_epoch_and_the_token, end="complete", another="epoch"
+        ),
+    ),
+    (
         "complete in any state",
         partial(test_fence.test_I13_completion_after_the_own_ending_is_refused, end="fail"),
     ),

@@ -8,7 +8,7 @@ from django.db import IntegrityError, transaction
 from django_idempotency.engine import Engine
 from django_idempotency.exceptions import InProgress
 from django_idempotency.records import State
-from tests.app.models import Unique
+from tests.app.models import Effect, Unique
 from tests.database import claims
 from tests.database.claims import (
     Boom,
@@ -158,6 +158,7 @@ def test_I12_rollback_of_the_transaction_leaves_nothing(two, end):
 def test_caller_that_manages_its_transaction_by_hand(two, end):
     transaction.set_autocommit(False)
     try:
+        Effect.objects.create(name="caller")  # on SQLite it takes this to begin
         assert Engine(two.mine).run(single(), work("mine")).result == "mine"
         assert Engine(two.mine).run(single(), work("again")).replayed
         assert two.other(state_of, two.theirs) is None
@@ -166,5 +167,5 @@ def test_caller_that_manages_its_transaction_by_hand(two, end):
         transaction.rollback()
         transaction.set_autocommit(True)
     committed = end is transaction.commit
-    assert effects() == (["mine"] if committed else [])
+    assert effects() == (["caller", "mine"] if committed else [])
     assert two.other(state_of, two.theirs) is (State.COMPLETED if committed else None)
