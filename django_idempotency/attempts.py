@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
 
@@ -41,10 +41,10 @@ class Operation:
     """One call to guard: whose key it is, what it asks for, and how it is to be guarded."""
 
     record_id: UUID
-    scope: str
-    key: str
+    scope: str = field(repr=False)
+    key: str = field(repr=False)
     name: str
-    fingerprints: tuple[bytes, ...]
+    fingerprints: tuple[bytes, ...] = field(repr=False)
     policy: Policy
     codec: codecs.Codec
     #: "single", "joined" or "separate": the policy's choice, or what its absence means here.

@@ -178,7 +178,7 @@ class Endings:
             return LeaseLost() if isinstance(raised, StoreError) else raised
         if record.state is State.IN_PROGRESS:
             return StoreError("Whether the work was committed is not known; its lease will lapse.")
-        return None if record.state is State.COMPLETED else raised
+        return None if record.state is State.COMPLETED and isinstance(raised, Exception) else raised
 
     def settle_single(self, attempt: Attempt, raised: BaseException) -> BaseException | None:
         """
@@ -196,29 +196,34 @@ class Endings:
             with self.store.atomic():
                 claimed = self.store.claim(attempt.request)
                 if isinstance(claimed, Lease):  # nothing was committed
-                    if attempt.kept_error:
-                        self.store.complete(claimed, attempt.payload, retention=retention)
-                        return None
-                    self.store.fail(claimed, _error_text(raised))
-                    return raised
-            if claimed.token == attempt.request.token and claimed.state is State.COMPLETED:
-                return None
-            attempt.replay(self._replayable(claimed, attempt.request))
+                    if not attempt.kept_error:
+                        self.store.fail(claimed, _error_text(raised))
+                        return raised
+                    self.store.complete(claimed, attempt.payload, retention=retention)
+                elif claimed.token != attempt.request.token or claimed.state is not State.COMPLETED:
+                    attempt.replay(self._replayable(claimed, attempt.request))
         except (ClaimAgain, FingerprintMismatch, InProgress, LeaseLost, StoreError) as unknown:
             failure = StoreError("Whether the work was committed is not known; try again.")
             failure.__cause__ = unknown
             return failure
-        return None
+        return None if isinstance(raised, Exception) else raised
+
+    def give_back(self, lease: Lease) -> None:
+        """End a lease under which nothing ran; an earlier attempt's fingerprint stays."""
+        self._end_lease(self.store.fail, lease, "cancelled")
 
     def _try_to(self, end: Callable[..., None], attempt: Attempt, *arguments: Any) -> None:
+        self._end_lease(end, attempt.lease, *arguments)
+
+    def _end_lease(self, end: Callable[..., None], lease: Lease, *arguments: Any) -> None:
         """End the lease; if that cannot be written, the lease lapses and masks nothing (R58)."""
         try:
-            end(attempt.lease, *arguments)
+            end(lease, *arguments)
         except StoreError as error:
             # Without a traceback: it would go on to quote the work's own exception (R79).
             logger.error(
                 "The end of the lease on record %s could not be written; it will lapse. %s",
-                keys.short(attempt.lease.record_id),
+                keys.short(lease.record_id),
                 error,
             )
 

@@ -117,7 +117,7 @@ class Engine:
         """
         attempt = Attempt(operation)
         with attempt.entered():
-            transaction, claimed = self._claim(attempt.request)
+            transaction, claimed = self._claim(attempt)
             if isinstance(claimed, Lease):
                 attempt.won(claimed)
                 error: BaseException | None = None
@@ -146,7 +146,7 @@ class Engine:
         attempt = Attempt(operation)
         async with self._own_thread(attempt.request):
             with attempt.entered():
-                transaction, claimed = await self._aclaim(attempt.request)
+                transaction, claimed = await self._aclaim(attempt)
                 if isinstance(claimed, Lease):
                     attempt.won(claimed)
                     error: BaseException | None = None
@@ -177,8 +177,9 @@ class Engine:
 
     # The claim.
 
-    def _claim(self, request: ClaimRequest) -> tuple[ExitStack, Lease | Record]:
+    def _claim(self, attempt: Attempt) -> tuple[ExitStack, Lease | Record]:
         """Return the lease, or the record to replay, and the transaction of `single` around it."""
+        request = attempt.request
         single = request.transaction == "single"
         if single and self.store.writers_queue:
             seen = self.store.get(request.record_id)
@@ -187,14 +188,15 @@ class Engine:
         for _ in range(CLAIM_TRIES):
             with suppress(ClaimAgain), ExitStack() as transaction:
                 if single:
-                    transaction.enter_context(self.store.atomic())
+                    transaction.enter_context(self.store.atomic(committed=attempt.note_commit))
                 claimed = self.store.claim(request)
                 if isinstance(claimed, Record):
                     claimed = _replayable(claimed, request)
                 return transaction.pop_all(), claimed
         raise InProgress
 
-    async def _aclaim(self, request: ClaimRequest) -> tuple[AsyncExitStack, Lease | Record]:
+    async def _aclaim(self, attempt: Attempt) -> tuple[AsyncExitStack, Lease | Record]:
+        request = attempt.request
         single = request.transaction == "single"
         if single and self.store.writers_queue:
             seen = await self.store.aget(request.record_id)
@@ -204,7 +206,7 @@ class Engine:
             with suppress(ClaimAgain):
                 async with AsyncExitStack() as transaction:
                     if single:
-                        block = _to_the_end(self.store.aatomic())
+                        block = _to_the_end(self.store.aatomic(committed=attempt.note_commit))
                         await transaction.enter_async_context(block)
                     claimed = await self._aclaim_or_give_back(request)
                     if isinstance(claimed, Record):
@@ -222,16 +224,18 @@ class Engine:
                 raise
             lease = claim.result()
             if isinstance(lease, Lease) and request.transaction != "single":
-                # Nothing ran, but an earlier attempt may have: its fingerprint stays.
-                await _finish(self._in_thread(self.store.fail, lease, "cancelled"))
+                await _finish(self._in_thread(self.endings.give_back, lease))
             raise
 
     # The work and its completion.
 
     def _work(self, attempt: Attempt) -> AbstractContextManager[Any]:
-        if attempt.request.transaction == "separate":
-            return nullcontext()
-        return self._joined(attempt)
+        match attempt.request.transaction:
+            case "joined":
+                return self._joined(attempt)
+            case "single":
+                return self.store.atomic()  # a savepoint
+        return nullcontext()
 
     @contextmanager
     def _joined(self, attempt: Attempt) -> Iterator[None]:
@@ -241,9 +245,12 @@ class Engine:
             yield
 
     def _awork(self, attempt: Attempt) -> AbstractAsyncContextManager[Any]:
-        if attempt.request.transaction == "separate":
-            return nullcontext()
-        return self._ajoined(attempt)
+        match attempt.request.transaction:
+            case "joined":
+                return self._ajoined(attempt)
+            case "single":
+                return self.store.aatomic()
+        return nullcontext()
 
     @asynccontextmanager
     async def _ajoined(self, attempt: Attempt) -> AsyncIterator[None]:

@@ -6,7 +6,7 @@ import dataclasses
 import difflib
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, TypeVar
 
@@ -21,6 +21,7 @@ KEY_FORMATS = ("uuid", "uuid7")
 
 
 _NO_TIME = timedelta(0)
+_LONGEST = timedelta(days=36_525)
 
 
 class _Unset:
@@ -64,7 +65,7 @@ class Policy:
     #: Bytes that a result may have.
     max_result_bytes: int = 1024 * 1024
     #: Secrets that make fingerprints unguessable, newest first.
-    fingerprint_secrets: tuple[str | bytes, ...] = ()
+    fingerprint_secrets: tuple[str | bytes, ...] = field(default=(), repr=False)
 
     def __post_init__(self) -> None:
         for name in ("lease", "retention", "max_duration"):
@@ -74,9 +75,10 @@ class Policy:
     def problems(self) -> list[str]:
         """Return what is wrong with these values, one sentence each; empty if nothing is."""
         found = [
-            f"{name} must be a timedelta or a number of seconds above 0."
+            f"{name} must be a timedelta or a number of seconds above 0, and at most 100 years."
             for name in ("lease", "retention", "max_duration")
-            if not isinstance(getattr(self, name), timedelta) or getattr(self, name) <= _NO_TIME
+            if not isinstance(getattr(self, name), timedelta)
+            or not _NO_TIME < getattr(self, name) <= _LONGEST
         ]
         if self.transaction is not None and self.transaction not in TRANSACTIONS:
             found.append(_choice("transaction", self.transaction, TRANSACTIONS))
@@ -186,7 +188,7 @@ def merge(policy: AnyPolicy, changes: Mapping[str, Any]) -> AnyPolicy:
     given = {name: value for name, value in changes.items() if value is not UNSET}
     if not given:
         return policy
-    known = [field.name for field in dataclasses.fields(policy)]
+    known = [item.name for item in dataclasses.fields(policy)]
     for name in given:
         if name not in known:
             raise UnknownField(

@@ -39,19 +39,19 @@ class Record:
     """
 
     record_id: UUID
-    scope: str
-    key: str
+    scope: str = field(repr=False)
+    key: str = field(repr=False)
     operation: str
-    fingerprint: bytes | None
+    fingerprint: bytes | None = field(repr=False)
     state: State
     epoch: int
-    token: UUID
+    token: UUID = field(repr=False)
     lease_until: datetime | None
     created_at: datetime
     updated_at: datetime
     expires_at: datetime | None
     attempts: int
-    result: bytes | None
+    result: bytes | None = field(repr=False)
     error: str
     #: The store's clock when the record was read.
     now: datetime
@@ -81,15 +81,15 @@ class ClaimRequest:
     """What a store needs to decide, in one atomic step, whether an attempt may run."""
 
     record_id: UUID
-    scope: str
-    key: str
+    scope: str = field(repr=False)
+    key: str = field(repr=False)
     operation: str = ""
     #: ``"single"``, ``"joined"`` or ``"separate"``: how this attempt commits.
     transaction: str = "separate"
     #: 32 bytes each, newest algorithm and secret first; the first one is stored.
-    fingerprints: tuple[bytes, ...] = ()
+    fingerprints: tuple[bytes, ...] = field(default=(), repr=False)
     #: Drawn once per attempt and sent with each resend of it.
-    token: UUID = field(default_factory=keys.new_token)
+    token: UUID = field(default_factory=keys.new_token, repr=False)
     lease: timedelta = timedelta(seconds=60)
     retention: timedelta = timedelta(hours=24)
     max_duration: timedelta = timedelta(hours=1)
@@ -112,7 +112,7 @@ class Proof:
 
     record_id: UUID
     epoch: int
-    token: UUID
+    token: UUID = field(repr=False)
 
 
 class Lease:

@@ -36,7 +36,8 @@ class OpenRequests:
     def opened(self, alias: str) -> None:
         """Note a transaction that has just been opened."""
         self._aliases.append(alias)
-        transaction.on_commit(self._note_commit, using=alias)
+        if len(connections[alias].atomic_blocks) == 1:  # it is this block that commits, or not
+            transaction.on_commit(self._note_commit, using=alias)
 
     def _note_commit(self) -> None:
         self._committed += 1

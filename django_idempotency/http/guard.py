@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import uuid
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from django.http import HttpRequest
@@ -50,7 +50,7 @@ class GuardedCall:
     policy: Policy
     http: HTTPPolicy
     #: What of the body the fingerprint covers; see `content.body_of`.
-    body: bytes
+    body: bytes = field(repr=False)
     #: Call the handler; return its response, finalised and rendered.
     handle: Callable[[], HttpResponseBase]
     #: Turn an exception of the handler into a response, finalised and rendered, or raise it.

@@ -76,7 +76,8 @@ class Block:
         self.outer = self._open.get(connection)
         self._open[connection] = self
         self.owner = next(reversed(entered()), None)
-        transaction.on_commit(self._note_commit, using=self.using)
+        if len(connection.atomic_blocks) == 1:  # it is this block that commits, or does not
+            transaction.on_commit(self._note_commit, using=self.using)
 
     def __exit__(
         self,

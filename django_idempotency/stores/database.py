@@ -307,7 +307,7 @@ class DatabaseStore(BaseStore):
 
     def fence(self, lease: Lease) -> None:
         """See `BaseStore.fence`: on SQLite the write that opens the work's transaction."""
-        if self._sql.FENCE is None or lease.request.transaction != "joined":
+        if self._sql.FENCE is None:
             return
         with self._cursor("FENCE", proof_parameters(lease)) as cursor:
             if cursor.rowcount != 1:

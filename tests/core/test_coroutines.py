@@ -611,7 +611,6 @@ class TestCancellationInTheMachinery:
             ("joined", "fence"),
             ("single", "begin"),
             ("single", "claim"),
-            ("single", "fence"),
         ],
     )
     def test_R63_before_the_work_the_key_is_free_again(
