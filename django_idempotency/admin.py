@@ -45,7 +45,7 @@ class IdempotencyRecordAdmin(_ModelAdmin):
     list_filter = ("state",)
     search_fields = ("id",)
     search_help_text = _("A record id, or its first 8 characters or more, as log lines name it.")
-    ordering = ("-created_at",)
+    ordering = ("-expires_at",)  # indexed, and nearly the order of creation
     show_full_result_count = False
     fields = (
         "id",

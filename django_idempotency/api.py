@@ -90,7 +90,8 @@ class attempt(AbstractContextManager["Attempt"], AbstractAsyncContextManager["At
 
     Call ``attempt.complete(result)`` unless ``attempt.replayed``; it takes effect when the block
     ends. An exception rolls back and fails; a block left without ``complete`` rolls back and
-    releases. See `run` for the arguments and for what is raised.
+    releases. Entered once: a second entry is a RuntimeError. See `run` for the arguments and for
+    what is raised.
     """
 
     def __init__(
@@ -104,12 +105,19 @@ class attempt(AbstractContextManager["Attempt"], AbstractAsyncContextManager["At
         codec: Codec | None = None,
         **policy: Any,
     ) -> None:
-        self._arguments = (key, scope, payload, operation, store, codec, policy)
+        self._arguments: list[Any] = [(key, scope, payload, operation, store, codec, policy)]
         self._store = store
+
+    def _taken(self) -> tuple[Any, ...]:
+        try:
+            arguments: tuple[Any, ...] = self._arguments.pop()
+        except IndexError:
+            raise RuntimeError("An attempt() is entered once; make a new one.") from None
+        return arguments
 
     def __enter__(self) -> Attempt:
         engine = engine_for(self._store)
-        self._block = engine.attempt(_operation(*self._arguments, coroutine=False))
+        self._block = engine.attempt(_operation(*self._taken(), coroutine=False))
         return self._block.__enter__()
 
     def __exit__(self, *exc_info: Any) -> bool | None:
@@ -118,7 +126,7 @@ class attempt(AbstractContextManager["Attempt"], AbstractAsyncContextManager["At
     async def __aenter__(self) -> Attempt:
         engine = engine_for(self._store)
         guarded = await engine.store.in_thread(
-            functools.partial(_operation, coroutine=True), *self._arguments
+            functools.partial(_operation, coroutine=True), *self._taken()
         )
         self._ablock = engine.aattempt(guarded)
         return await self._ablock.__aenter__()
@@ -221,7 +229,7 @@ def _operation(
         codec=codec or _JSON,
         transaction=mode,
         unstorable_ok=mode == "separate",
-        after_commit=transactions.after_commit_of_caller(engine_store),
+        caller=transactions.of_caller(engine_store),
     )
 
 

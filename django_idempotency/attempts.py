@@ -7,8 +7,9 @@ import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from typing import Any, Protocol
 from uuid import UUID
 
 from django_idempotency import codecs, keys
@@ -36,6 +37,18 @@ def current() -> Lease | None:
     return None
 
 
+class CallersTransaction(Protocol):
+    """A transaction that was open around the attempt, and that the store is not part of."""
+
+    def is_open(self) -> bool:
+        """Return whether it has neither committed nor rolled back yet; asked from any thread."""
+        ...
+
+    def after_commit(self, complete: Callable[[], None]) -> None:
+        """Call `complete` when it has committed; never, if it rolls back."""
+        ...
+
+
 @dataclass(frozen=True)
 class Operation:
     """One call to guard: whose key it is, what it asks for, and how it is to be guarded."""
@@ -51,8 +64,8 @@ class Operation:
     transaction: str = "separate"
     #: A result that cannot be stored is no error: the record is completed without it (R62).
     unstorable_ok: bool = False
-    #: Where the caller's transaction must commit before a store that cannot join completes.
-    after_commit: Callable[[Callable[[], None]], None] | None = None
+    #: The caller's transaction, which must commit before a store that cannot join completes.
+    caller: CallersTransaction | None = None
 
     def request(self) -> ClaimRequest:
         """Return the claim of a new attempt, with a token of its own."""
@@ -143,6 +156,8 @@ class Attempt:
         """Give the result of the work; it is kept when the block ends."""
         if self.replayed:
             raise RuntimeError("This attempt is a replay: it has its result already.")
+        if self.phase in (Phase.COMPLETING, Phase.UNKEPT):
+            raise RuntimeError("The block of this attempt has ended: complete() comes too late.")
         self.done = True
         self.given = result
 
@@ -175,14 +190,13 @@ class Attempt:
             expires_at=record.expires_at,
         )
 
-    def conclude(self, result: Any, *, stored: bool, expires_at: Any = None) -> None:
+    def conclude(self, result: Any, *, stored: bool) -> None:
         """Answer with the result of this attempt's own work."""
         self._outcome = Outcome(
             result=result,
             replayed=False,
             record_id=self.lease.record_id,
             fencing_token=self.lease.fencing_token,
-            expires_at=expires_at,
             stored=stored,
         )
 
@@ -212,6 +226,10 @@ class Attempt:
         if not operation.codec.exact:
             result = codecs.unpack(operation.codec, self.payload)
         self.conclude(result, stored=True)
+
+    def kept_until(self, expires_at: datetime) -> None:
+        """Note when the record expires that holds the outcome."""
+        self._outcome = replace(self.outcome, expires_at=expires_at)
 
     def note_commit(self) -> None:
         """Note that the transaction of the work has committed."""

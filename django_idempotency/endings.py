@@ -37,23 +37,21 @@ class Endings:
 
     def complete(self, attempt: Attempt) -> None:
         """Keep the payload: the owner's last write, conditional on its proof; raise LeaseLost."""
-        lease, policy = attempt.lease, attempt.operation.policy
-        if attempt.operation.after_commit is not None:
-            attempt.operation.after_commit(lambda: self._complete_late(attempt))
+        lease, retention = attempt.lease, attempt.operation.policy.retention
+        if attempt.operation.caller is not None:
+            attempt.operation.caller.after_commit(lambda: self._complete_late(attempt))
             return
         try:
-            expires_at = self.store.complete(lease, attempt.payload, retention=policy.retention)
+            expires_at = self.store.complete(lease, attempt.payload, retention=retention)
         except StoreError as error:
             self._incomplete(attempt, error)
         else:
-            attempt.conclude(
-                attempt.outcome.result, stored=attempt.outcome.stored, expires_at=expires_at
-            )
+            attempt.kept_until(expires_at)
 
     async def acomplete(self, attempt: Attempt) -> None:
         """See `complete`."""
         lease, retention = attempt.lease, attempt.operation.policy.retention
-        if attempt.operation.after_commit is not None:
+        if attempt.operation.caller is not None:
             await self.store.in_thread(self.complete, attempt)
             return
         try:
@@ -61,9 +59,7 @@ class Endings:
         except StoreError as error:
             self._incomplete(attempt, error)
         else:
-            attempt.conclude(
-                attempt.outcome.result, stored=attempt.outcome.stored, expires_at=expires_at
-            )
+            attempt.kept_until(expires_at)
 
     def _incomplete(self, attempt: Attempt, error: StoreError) -> None:
         """Separate: the work is done and stands, so its caller gets the result (R60)."""
@@ -172,8 +168,9 @@ class Endings:
                 self.store.fail(lease, _error_text(raised))
             record = self.store.get(lease.record_id)
         except StoreError as unknown:
-            unknown.__cause__ = raised
-            return unknown
+            failure = StoreError("Whether the work was committed is not known; try again.")
+            failure.__cause__ = unknown
+            return failure
         if record is None or (record.epoch, record.token) != (lease.fencing_token, lease.token):
             return LeaseLost() if isinstance(raised, StoreError) else raised
         if record.state is State.IN_PROGRESS:

@@ -132,7 +132,8 @@ class Engine:
                         except BaseException as raised:
                             error = self.endings.end(attempt, raised, on_error)
                 except BaseException as raised:  # out of the COMMIT of `single`
-                    error = error or self.endings.settle_single(attempt, raised)
+                    if error is None:
+                        error = self.endings.settle_single(attempt, raised)
                 if error is not None:
                     raise error
                 return
@@ -165,9 +166,9 @@ class Engine:
                                 except asyncio.CancelledError as again:
                                     error = again  # the ending is written, and is to commit
                     except BaseException as raised:  # out of the COMMIT of `single`
-                        error = error or await _finish(
-                            self._in_thread(self.endings.settle_single, attempt, raised)
-                        )
+                        if error is None:
+                            settling = self._in_thread(self.endings.settle_single, attempt, raised)
+                            error = await _finish(settling)
                     if error is not None:
                         raise error
                     return
@@ -260,14 +261,24 @@ class Engine:
 
     @contextmanager
     def _renewing(self, attempt: Attempt) -> Iterator[None]:
-        """Keep the lease while the work runs; it leaves the keeper before its completion starts."""
-        lease, policy = attempt.lease, attempt.operation.policy
-        if policy.renew and lease.renewable:
-            self.keeper.add(self.store, lease)
+        """
+        Keep the lease while the work runs; it leaves the keeper before its completion starts.
+
+        A completion that waits for the caller's commit is still to come, so the lease is kept for
+        as long as that transaction is open.
+        """
+        lease, operation = attempt.lease, attempt.operation
+        caller = operation.caller
+        if operation.policy.renew and lease.renewable:
+            wanted = None if caller is None else caller.is_open
+            self.keeper.add(self.store, lease, wanted=wanted)
         attempt.phase = Phase.WORKING
         try:
             yield
-        finally:
+        except BaseException:
+            self.keeper.remove(lease)
+            raise
+        if caller is None:
             self.keeper.remove(lease)
 
     def _result_given(self, attempt: Attempt) -> None:

@@ -24,15 +24,13 @@ def fingerprints(parts: Sequence[bytes], secrets: Sequence[str | bytes] = ()) ->
     Return the fingerprints of what is asked for, 32 bytes each, the one to store first.
 
     The parts are hashed with their lengths. With `secrets` (newest first) each one gives an HMAC,
-    so that a stored fingerprint cannot be guessed from likely requests, and a rotation turns no
-    retry into a mismatch (R47).
+    so that a stored fingerprint cannot be guessed from likely requests (R47). The plain hash comes
+    last, to be compared and never stored: neither a rotation nor the first secret turns a retry
+    into a mismatch.
     """
     message = b"".join(len(part).to_bytes(8, "big") + part for part in parts)
-    if not secrets:
-        return (_versioned(hashlib.sha256(message).digest()),)
-    return tuple(
-        _versioned(hmac.digest(_to_bytes(secret), message, "sha256")) for secret in secrets
-    )
+    digests = [hmac.digest(_to_bytes(secret), message, "sha256") for secret in secrets]
+    return tuple(_versioned(digest) for digest in (*digests, hashlib.sha256(message).digest()))
 
 
 def canonical_json(text: bytes) -> bytes | None:

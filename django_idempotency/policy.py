@@ -92,7 +92,7 @@ class Policy:
         found.extend(_not_booleans(self, "renew"))
         if not _whole(self.max_result_bytes) or self.max_result_bytes < 0:
             found.append("max_result_bytes must be a whole number of bytes.")
-        if not all(_is_text(item) for item in self.fingerprint_secrets):
+        if not all(_is_secret(item) for item in self.fingerprint_secrets):
             found.append("fingerprint_secrets must be strings or bytes, none of them empty.")
         return found
 
@@ -229,6 +229,10 @@ def _not_booleans(policy: Any, *names: str) -> list[str]:
 
 
 def _is_text(value: Any) -> bool:
+    return isinstance(value, str) and value != ""
+
+
+def _is_secret(value: Any) -> bool:
     return isinstance(value, (str, bytes)) and len(value) > 0
 
 

@@ -7,6 +7,7 @@ import os
 import threading
 import time
 from collections import defaultdict
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -32,6 +33,7 @@ class _Kept:
     every: float
     due: float
     until: float
+    wanted: Callable[[], bool] | None
 
 
 class Keeper:
@@ -53,14 +55,16 @@ class Keeper:
         self._thread: threading.Thread | None = None
         self._wakes_at = 0.0
 
-    def add(self, store: BaseStore, lease: Lease) -> None:
-        """Renew `lease` until it is removed or its ``max_duration`` is over."""
+    def add(
+        self, store: BaseStore, lease: Lease, *, wanted: Callable[[], bool] | None = None
+    ) -> None:
+        """Renew `lease` until it is removed, no longer wanted, or its ``max_duration`` is over."""
         now = time.monotonic()
         every = lease.request.lease.total_seconds() / _PART
         due = now + every
         until = now + lease.request.max_duration.total_seconds()
         with self._changed:
-            self._kept[lease] = _Kept(store, lease, every, due, until)
+            self._kept[lease] = _Kept(store, lease, every, due, until, wanted)
             if self._thread is None:
                 thread = threading.Thread(
                     target=self._keep, name="django-idempotency-keeper", daemon=True
@@ -104,7 +108,8 @@ class Keeper:
                 due: dict[BaseStore, list[Lease]] = defaultdict(list)
                 wake = any(kept.due <= now for kept in self._kept.values())
                 for kept in list(self._kept.values()):
-                    if kept.until <= now:
+                    unwanted = wake and kept.wanted is not None and not kept.wanted()
+                    if kept.until <= now or unwanted:
                         del self._kept[kept.lease]
                     elif wake and kept.due - kept.every * _TOGETHER <= now:
                         due[kept.store].append(kept.lease)

@@ -13,7 +13,7 @@ from django_idempotency.policy import Policy
 from django_idempotency.stores.base import BaseStore
 from django_idempotency.stores.database import DatabaseStore
 
-__all__ = ["after_commit_of_caller", "mode_for"]
+__all__ = ["CallersTransactions", "mode_for", "of_caller"]
 
 
 def mode_for(policy: Policy, store: BaseStore, *, coroutine: bool = False) -> str:
@@ -47,33 +47,46 @@ def mode_for(policy: Policy, store: BaseStore, *, coroutine: bool = False) -> st
     return "joined" if store.supports_join and not coroutine else "separate"
 
 
-def after_commit_of_caller(store: BaseStore) -> Callable[[Callable[[], None]], None] | None:
+def of_caller(store: BaseStore) -> CallersTransactions | None:
     """
-    Return what postpones a completion until each of the caller's transactions has committed.
+    Return the caller's transactions, each of which must commit before the store may complete.
 
     None where nothing needs to be waited for: none is open, or the store is part of it. Raises
     TransactionOpen where autocommit is off, so that nothing would tell of the commit.
     """
-    if _is_within(store) or not _open_by_caller():
+    if _is_within(store) or not (open_ones := _open_by_caller()):
         return None
-    if not all(connection.in_atomic_block for connection in _open_by_caller()):
+    if not all(connection.in_atomic_block for connection in open_ones):
         raise TransactionOpen(
             "Autocommit is off here, so the commit of the work cannot be waited for. Use atomic()."
         )
-    return _after_commit
+    return CallersTransactions(open_ones)
 
 
-def _after_commit(complete: Callable[[], None]) -> None:
-    """Call `complete` once all that are open now have committed; never, if one rolls back."""
-    waiting = {connection.alias for connection in _open_by_caller()}
+class CallersTransactions:
+    """The caller's open transactions on one or more aliases."""
 
-    def committed(alias: str) -> None:
-        waiting.discard(alias)
-        if not waiting:
-            complete()
+    def __init__(self, connections: list[BaseDatabaseWrapper]) -> None:
+        self._blocks = {
+            connection.alias: (connection, connection.atomic_blocks[0])
+            for connection in connections
+        }
 
-    for alias in sorted(waiting):
-        transaction.on_commit(partial(committed, alias), using=alias)
+    def is_open(self) -> bool:
+        """Return whether none of them has ended yet."""
+        return all(block in connection.atomic_blocks for connection, block in self._blocks.values())
+
+    def after_commit(self, complete: Callable[[], None]) -> None:
+        """Call `complete` once all of them have committed; never, if one rolls back."""
+        waiting = set(self._blocks)
+
+        def committed(alias: str) -> None:
+            waiting.discard(alias)
+            if not waiting:
+                complete()
+
+        for alias in self._blocks:
+            transaction.on_commit(partial(committed, alias), using=alias)
 
 
 def _is_within(store: BaseStore) -> bool:
@@ -92,5 +105,7 @@ def _open_by_caller() -> list[BaseDatabaseWrapper]:
 def _is_open_by_caller(connection: BaseDatabaseWrapper) -> bool:
     """Whether a transaction is open on `connection` that no TestCase opened."""
     if not connection.in_atomic_block:
-        return connection.connection is not None and not connection.autocommit
+        if connection.connection is None:
+            return not connection.settings_dict["AUTOCOMMIT"]
+        return not connection.autocommit
     return any(not getattr(block, "_from_testcase", False) for block in connection.atomic_blocks)

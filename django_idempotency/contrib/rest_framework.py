@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from dataclasses import fields
 from functools import partial
+from types import FunctionType
 from typing import TYPE_CHECKING, Any, cast
 
+from django.conf import settings
 from django.http import HttpRequest
 from django.http.response import HttpResponseBase
 from django.utils.datastructures import MultiValueDict
@@ -84,7 +86,12 @@ class IdempotencyMixin(_Base):
     _passed_on: Exception | None = None
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
-        """Refuse a base order in which the guard would not be reached, and unknown names."""
+        """
+        Refuse a base order in which the guard would not be reached, and unknown names.
+
+        A function of a module, ``idempotency_scope = scopes.session``, is taken as it is; what is
+        defined in a class is a method.
+        """
         super().__init_subclass__(**kwargs)
         bases = cls.__mro__
         if APIView in bases and bases.index(APIView) < bases.index(IdempotencyMixin):
@@ -93,9 +100,14 @@ class IdempotencyMixin(_Base):
                 f"class {cls.__name__}(IdempotencyMixin, ...)."
             )
         known = [name for name in vars(IdempotencyMixin) if name.startswith(_PREFIX)]
-        for name in vars(cls):
-            if name.startswith(_PREFIX) and name not in known:
+        for name, value in list(vars(cls).items()):
+            if not name.startswith(_PREFIX):
+                continue
+            if name not in known:
                 raise TypeError(f"{cls.__name__} has {name!r}.{suggestion(name, known)}")
+            owner = getattr(value, "__qualname__", "").rpartition(".")[0]
+            if isinstance(value, FunctionType) and (not owner or owner.endswith("<locals>")):
+                setattr(cls, name, staticmethod(value))
 
     @classmethod
     def as_view(cls, *args: Any, **initkwargs: Any) -> Any:
@@ -183,13 +195,13 @@ class IdempotencyMixin(_Base):
         return response
 
     def _is_parsed(self, request: Request) -> bool:
-        """Whether the body is one with uploads, which only a parser can read piece by piece."""
+        """Whether only a parser may read the body: it has uploads, or is too large for memory."""
         if self._http_policy.fingerprint not in ("json", "raw"):
             return False
         kind = (request._request.content_type or "").lower()
         negotiator: Any = request.negotiator
         parser = negotiator.select_parser(request, request.parsers)
-        return kind == MULTIPART or isinstance(parser, FileUploadParser)
+        return kind == MULTIPART or isinstance(parser, FileUploadParser) or _is_large(request)
 
     def _is_guarded(self, request: HttpRequest) -> bool:
         """Whether the guard concerns itself with this request at all."""
@@ -223,3 +235,10 @@ def _close_with_request(request: Request) -> None:
         for name, upload in uploads_of(request.FILES):
             files.appendlist(name, upload)
         request._request._files = files  # type: ignore[attr-defined]
+
+
+def _is_large(request: Request) -> bool:
+    """Whether ``request.body`` would be refused for its size; a parser's stream is not."""
+    limit = settings.DATA_UPLOAD_MAX_MEMORY_SIZE
+    length = request._request.META.get("CONTENT_LENGTH") or ""
+    return limit is not None and length.isdigit() and int(length) > limit

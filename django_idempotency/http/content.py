@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Mapping
-from types import NoneType
 from typing import Any
 from urllib.parse import parse_qsl
 
@@ -117,14 +116,18 @@ def uploads_of(files: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 
 
 def _described(value: Any) -> Any:
-    """Return what a parser of the project's own has made of a body, for comparison."""
+    """Return what a parser of the view's own has made of a body, for comparison."""
     if isinstance(value, UploadedFile):
         return {"upload": [value.name, value.content_type, _digest(value)]}
     if isinstance(value, Mapping):
-        return {"members": sorted([str(name), _described(item)] for name, item in value.items())}
+        members = [[type(name).__name__, str(name), _described(value[name])] for name in value]
+        return {"members": sorted(members, key=lambda member: member[:2])}
     if isinstance(value, (list, tuple)):
         return [_described(item) for item in value]
-    return value if isinstance(value, (str, int, float, NoneType)) else str(value)
+    try:
+        return {"value": fingerprint.canonical_payload(value).decode()}
+    except TypeError:
+        return {"type": type(value).__name__, "text": str(value)}
 
 
 def _digest(upload: Any) -> str:

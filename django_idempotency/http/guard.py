@@ -130,7 +130,7 @@ class _Guard:
             codec=SnapshotCodec(call.http.replay_headers, call.policy.max_result_bytes),
             transaction=transactions.mode_for(call.policy, store),
             unstorable_ok=True,
-            after_commit=transactions.after_commit_of_caller(store),
+            caller=transactions.of_caller(store),
         )
 
     def _scope(self, name: str) -> str:

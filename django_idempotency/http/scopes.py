@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable
 from typing import Any
 
@@ -22,13 +23,17 @@ def user(request: Any) -> str:
 
 
 def session(request: Any) -> str:
-    """Return the visitor's session, which is begun if there is none yet; raise ScopeMissing."""
+    """
+    Return the visitor's session, which is begun if there is none yet; raise ScopeMissing.
+
+    As a hash: a scope is stored and shown, and a session's key is a secret.
+    """
     visitor = getattr(request, "session", None)
     if visitor is None:
         raise ScopeMissing("There is no session: add SessionMiddleware, or choose another scope.")
     if not visitor.session_key:
         visitor.create()
-    return f"session:{visitor.session_key}"
+    return f"session:{hashlib.sha256(visitor.session_key.encode()).hexdigest()}"
 
 
 def anyone(request: Any) -> str:

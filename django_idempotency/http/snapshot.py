@@ -105,5 +105,5 @@ class SnapshotCodec:
         """Return the Snapshot that `encode` wrote."""
         end = 4 + int.from_bytes(payload[:4], "big")
         head = json.loads(payload[4:end])
-        headers = tuple((name, value) for name, value in head["headers"])
-        return Snapshot(head["status"], headers, payload[end:])
+        headers = tuple((str(name), str(value)) for name, value in head["headers"])
+        return Snapshot(int(head["status"]), headers, payload[end:])

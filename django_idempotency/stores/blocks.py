@@ -8,13 +8,20 @@ from typing import ClassVar
 from uuid import UUID
 from weakref import WeakKeyDictionary
 
-from django.db import DatabaseError, InterfaceError, OperationalError, connections, transaction
+from django.db import (
+    DatabaseError,
+    Error,
+    InterfaceError,
+    OperationalError,
+    connections,
+    transaction,
+)
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from django_idempotency.attempts import Attempt, entered
 from django_idempotency.exceptions import StoreError, TransactionOpen
 
-__all__ = ["Block", "is_doomed", "is_serialization_failure"]
+__all__ = ["Block", "is_connection_failure", "is_doomed", "is_serialization_failure"]
 
 #: libpq's transaction status of a transaction that met an error.
 _IN_ERROR = 3
@@ -71,7 +78,7 @@ class Block:
         self._atomic = transaction.atomic(using=self.using)
         try:
             self._atomic.__enter__()
-        except (InterfaceError, OperationalError) as error:
+        except Error as error:
             raise StoreError("A transaction could not be begun.") from error
         self.outer = self._open.get(connection)
         self._open[connection] = self

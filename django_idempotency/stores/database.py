@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 from uuid import UUID
 
 from django.core import checks
-from django.db import Error, OperationalError, connections
+from django.db import Error, InterfaceError, OperationalError, connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from django_idempotency import keys
@@ -20,7 +20,12 @@ from django_idempotency.exceptions import LeaseLost, StoreError, TransactionOpen
 from django_idempotency.records import ClaimRequest, Lease, Proof, Record, State
 from django_idempotency.stores import sql_postgresql, sql_sqlite
 from django_idempotency.stores.base import BaseStore, ClaimAgain
-from django_idempotency.stores.blocks import Block, is_doomed, is_serialization_failure
+from django_idempotency.stores.blocks import (
+    Block,
+    is_connection_failure,
+    is_doomed,
+    is_serialization_failure,
+)
 from django_idempotency.stores.rows import (
     claim_parameters,
     for_sqlite,
@@ -44,6 +49,8 @@ TRIES = 3
 _STATEMENTS: dict[str, ModuleType] = {"postgresql": sql_postgresql, "sqlite": sql_sqlite}
 #: What opens an attempt; it is refused where another's transaction is open on the connection.
 _CLAIMS = ("CLAIM", "RECLAIM", "SINGLE_LOCK")
+#: What is conditional on the proof of ownership, so that it may be sent twice.
+_OWNERS_WRITES = ("COMPLETE", "FAIL", "RELEASE", "RENEW")
 _READ_COMMITTED = "read committed"
 _PSYCOPG_READ_COMMITTED = 2
 
@@ -368,19 +375,21 @@ class DatabaseStore(BaseStore):
     def _cursor(self, name: str, parameters: Mapping[str, Any]) -> Iterator[Any]:
         """Run a statement; a driver's error becomes a StoreError."""
         connection = self.connection
-        beside = Block.is_foreign(connection)
+        foreign = Block.is_foreign(connection)
+        if foreign and name in _CLAIMS:
+            raise Block.open_error()
+        # An owner's write must neither wait for another's transaction nor be part of it, and a
+        # renewal not for a connection of the pool, which the work that it is for may have used up.
+        beside = foreign or (name == "RENEW" and self._is_pooled)
         if beside:
-            if name in _CLAIMS:
-                raise Block.open_error()
-            # An owner's write must neither wait for another's transaction nor be part of it.
             connection = connection.copy()
+            connection.settings_dict["OPTIONS"].pop("pool", None)
         if connection.vendor == "sqlite":
             parameters = {key: for_sqlite(value) for key, value in parameters.items()}
         try:
             if connection.errors_occurred and not connection.in_atomic_block:
                 connection.close_if_unusable_or_obsolete()
-            with connection.cursor() as cursor:
-                self._send(connection, cursor, getattr(self._sql, name), parameters)
+            with self._sent(connection, name, parameters) as cursor:
                 yield cursor
         except Error as error:
             raise StoreError(
@@ -391,26 +400,35 @@ class DatabaseStore(BaseStore):
             if beside:
                 connection.close()
 
-    def _send(
-        self,
-        connection: BaseDatabaseWrapper,
-        cursor: Any,
-        statement: str,
-        parameters: Mapping[str, Any],
-    ) -> None:
+    def _sent(
+        self, connection: BaseDatabaseWrapper, name: str, parameters: Mapping[str, Any]
+    ) -> Any:
         """
-        Run a statement, and again if it met a concurrent change under a strict isolation level.
+        Run a statement and return its cursor; where it is its own transaction, perhaps again.
 
-        Only where it is its own transaction: then it has done nothing.
+        If it met a concurrent change under a strict isolation level: then it has done nothing. And
+        an owner's write on a connection that was lost, while the work ran say: it succeeds again
+        under its own token.
         """
         tries = 1 if connection.in_atomic_block else TRIES
-        for left in reversed(range(tries)):
+        while True:
+            tries -= 1
+            cursor = connection.cursor()
             try:
-                cursor.execute(statement, parameters)
-                return
-            except OperationalError as error:
-                if not left or not is_serialization_failure(error):
+                cursor.execute(getattr(self._sql, name), parameters)
+            except (InterfaceError, OperationalError) as error:
+                cursor.close()
+                lost = connection.vendor != "sqlite" and is_connection_failure(error)
+                if lost and tries and name in _OWNERS_WRITES:
+                    connection.close()
+                elif not tries or not is_serialization_failure(error):
                     raise
+            else:
+                return cursor
+
+    @property
+    def _is_pooled(self) -> bool:
+        return bool(self.connection.settings_dict["OPTIONS"].get("pool"))
 
     def _ending(self, lease: Lease) -> dict[str, Any]:
         alone = not self.connection.in_atomic_block or Block.is_foreign(self.connection)

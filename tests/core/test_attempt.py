@@ -88,12 +88,15 @@ class TestBlock:
         with pytest.raises(InvalidKey), block:
             pytest.fail("ran")
 
-    def test_one_object_may_be_used_again(self, memory):
+    def test_one_object_is_entered_once(self, memory):
         block = begin()
         with block as first:
+            with pytest.raises(RuntimeError, match="entered once"), block:
+                pytest.fail("ran a second time, beside the first")
             first.complete(1)
-        with block as second:
-            assert second.replayed
+        assert first.result == 1
+        with pytest.raises(RuntimeError, match="entered once"), block:
+            pytest.fail("ran again")
 
     def test_R62_too_large_a_result_in_the_works_transaction(self, joining_mode):
         def too_large():
