@@ -152,7 +152,7 @@ class Engine:
                     attempt.won(claimed)
                     error: BaseException | None = None
                     try:
-                        async with _to_the_end(transaction):
+                        async with _closing(transaction):
                             try:
                                 async with _to_the_end(self._awork(attempt)):
                                     with self._renewing(attempt):
@@ -354,13 +354,20 @@ async def _finish(ending: Awaitable[T]) -> T:
 
 @asynccontextmanager
 async def _to_the_end(block: AbstractAsyncContextManager[Any]) -> AsyncIterator[None]:
-    """Open `block` so that its exit is not cut short by a cancellation."""
+    """Open `block` so that neither its opening nor its exit is cut short by a cancellation."""
     try:
         await _finish(block.__aenter__())
     except asyncio.CancelledError as cancelled:
         if cancelled.__cause__ is None:  # it has been opened, nevertheless
             await _finish(block.__aexit__(type(cancelled), cancelled, cancelled.__traceback__))
         raise
+    async with _closing(block):
+        yield
+
+
+@asynccontextmanager
+async def _closing(block: AbstractAsyncContextManager[Any]) -> AsyncIterator[None]:
+    """Close a block that is open: no turn of the loop, and so no cancellation, on the way in."""
     try:
         yield
     except BaseException as error:

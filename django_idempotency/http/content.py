@@ -39,7 +39,7 @@ def fingerprints_of(
     arguments = {"args": match.args, "kwargs": match.kwargs} if match else {"path": request.path}
     parts = [
         operation_of(request).encode(),
-        (match.route if match else "").encode(),
+        ((match.route if match else "") or "").encode(),
         fingerprint.canonical_payload({k: _plain(v) for k, v in arguments.items()}),
         request.META.get("QUERY_STRING", "").encode(errors="surrogateescape"),
         *(

@@ -263,7 +263,7 @@ class Counting(Keeper):
         self.given = []
         super().__init__()
 
-    def add(self, store, lease):
+    def add(self, store, lease, **options):
         self.given.append(lease)
 
 

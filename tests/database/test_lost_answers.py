@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import pytest
 from django.db import DatabaseError, connection
 
+from django_idempotency.attempts import Unkept
 from django_idempotency.engine import Engine
 from django_idempotency.exceptions import InProgress, LeaseLost, StoreError
 from django_idempotency.records import State
@@ -12,6 +15,7 @@ from django_idempotency.stores import sql_postgresql
 from tests.app.models import Effect
 from tests.database import claims
 from tests.database.claims import (
+    Boom,
     effects,
     lapse,
     operation,
@@ -79,7 +83,7 @@ def test_answer_to_the_commit_is_lost(wire, engine, direct, mode):
     connection.ensure_connection()
     wire.cut_after(b"COMMIT")
     outcome = run(engine, mode)
-    assert wire.fired.is_set()
+    assert wire.fired.wait(PATIENCE)
     assert (outcome.result, outcome.replayed, outcome.stored) == ("mine", False, True)
     assert direct(effects) == ["mine"]
     assert run(engine, mode, "again").replayed
@@ -342,28 +346,58 @@ def test_R60_answer_to_the_completion_is_lost(wire, engine, direct, rolled_back,
 
     with pytest.raises(StoreError):
         engine.run(operation(transaction=mode), write)
-    assert wire.fired.is_set()
+    assert wire.fired.wait(PATIENCE)
     rolled_back()
     assert direct(effects) == []
     assert run(engine, mode, "again").result == "again"
 
 
-@pytest.mark.parametrize("reaches", [True, False], ids=["done", "not done"])
-def test_R60_completion_of_separate_gets_no_answer(wire, engine, direct, reaches):
+DONE = pytest.mark.parametrize("done", [True, False], ids=["done", "not done"])
+
+
+@DONE
+def test_completion_of_separate_is_sent_again_on_another_connection(wire, engine, direct, done):
     def write(lease):
-        cut = wire.cut_after if reaches else wire.cut_before
-        cut(b"UPDATE idempotency_record")
+        (wire.cut_after if done else wire.cut_before)(b"UPDATE idempotency_record")
+        return work("mine")(lease)
+
+    outcome = engine.run(operation(transaction="separate"), write)
+    assert wire.fired.wait(PATIENCE)
+    assert (outcome.result, outcome.replayed, outcome.stored) == ("mine", False, True)
+    assert run(engine, "separate", "again").replayed
+    assert direct(effects) == ["mine"]
+
+
+@DONE
+def test_R60_completion_of_separate_gets_no_answer(wire, engine, direct, done):
+    def write(lease):
+        wire.refuse()
+        (wire.cut_after if done else wire.cut_before)(b"UPDATE idempotency_record")
         return work("mine")(lease)
 
     outcome = engine.run(operation(transaction="separate"), write)
     assert (outcome.result, outcome.replayed, outcome.stored) == ("mine", False, False)
-    if reaches:
+    wire.heal()
+    if done:
         assert run(engine, "separate", "again").result == "mine"
         return
     with pytest.raises(InProgress):
         run(engine, "separate", "again")
     direct(lapse)
     assert run(engine, "separate", "again").result == "again"
+
+
+@pytest.mark.parametrize("end", ["fail", "release"])
+def test_R58_end_of_separate_is_sent_again_on_another_connection(wire, engine, direct, end):
+    def fail(lease):
+        wire.cut_before(b"UPDATE idempotency_record")
+        raise Unkept("release") if end == "release" else Boom
+
+    with suppress(Boom):
+        engine.run(operation(transaction="separate"), fail)
+    assert wire.fired.wait(PATIENCE)
+    expected = State.RELEASED if end == "release" else State.FAILED
+    assert direct(state_of, engine.store) is expected
 
 
 # The claim.
