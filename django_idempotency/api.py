@@ -11,6 +11,7 @@ from contextlib import (
     AbstractAsyncContextManager,
     AbstractContextManager,
 )
+from datetime import timedelta
 from typing import Any, ParamSpec, TypeVar
 
 from django_idempotency import fingerprint, keys, transactions
@@ -229,6 +230,8 @@ def _operation(
         codec=codec or _JSON,
         transaction=mode,
         unstorable_ok=mode == "separate",
+        wait=policy.wait if transactions.may_wait() else timedelta(0),
+        rest=transactions.rest,
         caller=transactions.of_caller(engine_store),
     )
 

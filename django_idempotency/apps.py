@@ -18,6 +18,7 @@ class IdempotencyConfig(AppConfig):
     def ready(self) -> None:
         """Register the system checks, those of DRF's views where DRF is installed."""
         from django_idempotency import checks  # noqa: F401
+        from django_idempotency.http import checks as http_checks  # noqa: F401
 
         if apps.is_installed("rest_framework"):
             from django_idempotency.contrib import rest_framework_checks  # noqa: F401

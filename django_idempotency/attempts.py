@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, Protocol
 from uuid import UUID
 
@@ -64,6 +64,10 @@ class Operation:
     transaction: str = "separate"
     #: A result that cannot be stored is no error: the record is completed without it (R62).
     unstorable_ok: bool = False
+    #: How long to wait for the answer of an attempt in progress; 0 in a caller's transaction.
+    wait: timedelta = timedelta(0)
+    #: Gives back, before each pause, what others need: connections of a pool (R51).
+    rest: Callable[[], None] = lambda: None
     #: The caller's transaction, which must commit before a store that cannot join completes.
     caller: CallersTransaction | None = None
 
@@ -84,10 +88,17 @@ class Operation:
 
 
 class Unkept(Exception):
-    """Raised by an adapter: roll the work back, end the lease, and answer with `result`."""
+    """
+    Raised by an adapter: roll the work back, end the lease, and answer with `result`.
 
-    def __init__(self, verdict: str, result: Any = None) -> None:
+    Or pass `error` on, unchanged.
+    """
+
+    def __init__(
+        self, verdict: str, result: Any = None, error: BaseException | None = None
+    ) -> None:
         super().__init__(verdict)
+        self.error = error
         #: "release" or "fail".
         self.verdict = verdict
         self.result = result

@@ -138,8 +138,9 @@ class Endings:
         if unkept.verdict == "release":
             self._try_to(self.store.release, attempt)
         else:
-            self._try_to(self.store.fail, attempt, "not kept")
-        return None
+            error = _error_text(unkept.error) if unkept.error else "not kept"
+            self._try_to(self.store.fail, attempt, error)
+        return unkept.error
 
     def _lease_lost(self, attempt: Attempt, lost: LeaseLost) -> BaseException | None:
         """The completion was refused. In `single` the record may have an answer meanwhile."""

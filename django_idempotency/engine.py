@@ -15,6 +15,7 @@ import asyncio
 import enum
 import logging
 import math
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import (
     AbstractAsyncContextManager,
@@ -33,10 +34,11 @@ from asgiref.sync import SyncToAsync, ThreadSensitiveContext
 from django_idempotency import keys
 from django_idempotency.attempts import Attempt, Operation, Phase, Unkept, current
 from django_idempotency.endings import Endings
-from django_idempotency.exceptions import FingerprintMismatch, InProgress
+from django_idempotency.exceptions import FingerprintMismatch, InProgress, StoreError
 from django_idempotency.records import ClaimRequest, Lease, Outcome, Record, State
 from django_idempotency.renewal import Keeper, keeper
 from django_idempotency.stores.base import BaseStore, ClaimAgain
+from django_idempotency.waiting import Patience
 
 __all__ = ["Attempt", "Decision", "Engine", "Operation", "current", "decide"]
 
@@ -117,7 +119,7 @@ class Engine:
         """
         attempt = Attempt(operation)
         with attempt.entered():
-            transaction, claimed = self._claim(attempt)
+            transaction, claimed = self._claim_or_wait(attempt)
             if isinstance(claimed, Lease):
                 attempt.won(claimed)
                 error: BaseException | None = None
@@ -142,12 +144,14 @@ class Engine:
         yield attempt
 
     @asynccontextmanager
-    async def aattempt(self, operation: Operation) -> AsyncIterator[Attempt]:
+    async def aattempt(
+        self, operation: Operation, on_error: Callable[[Exception], Any] | None = None
+    ) -> AsyncIterator[Attempt]:
         """See `attempt`. Database work of the block goes through ``sync_to_async``."""
         attempt = Attempt(operation)
         async with self._own_thread(attempt.request):
             with attempt.entered():
-                transaction, claimed = await self._aclaim(attempt)
+                transaction, claimed = await self._aclaim_or_wait(attempt)
                 if isinstance(claimed, Lease):
                     attempt.won(claimed)
                     error: BaseException | None = None
@@ -161,7 +165,9 @@ class Engine:
                                     await _finish(self.endings.acomplete(attempt))
                             except BaseException as raised:
                                 try:
-                                    ending = self._in_thread(self.endings.end, attempt, raised)
+                                    ending = self._in_thread(
+                                        self.endings.end, attempt, raised, on_error
+                                    )
                                     error = await _finish(ending)
                                 except asyncio.CancelledError as again:
                                     error = again  # the ending is written, and is to commit
@@ -177,6 +183,35 @@ class Engine:
             yield attempt
 
     # The claim.
+
+    def _claim_or_wait(self, attempt: Attempt) -> tuple[ExitStack, Lease | Record]:
+        """Claim, as often as the patience of the operation allows while another is at it."""
+        patience = Patience(attempt.operation.wait)
+        while True:
+            try:
+                return self._claim(attempt)
+            except StoreError as error:
+                error.at_claim = patience.fresh
+                raise
+            except InProgress as busy:
+                if busy.stale or not (pause := patience.next()):
+                    raise
+            attempt.operation.rest()
+            time.sleep(pause)
+
+    async def _aclaim_or_wait(self, attempt: Attempt) -> tuple[AsyncExitStack, Lease | Record]:
+        patience = Patience(attempt.operation.wait)
+        while True:
+            try:
+                return await self._aclaim(attempt)
+            except StoreError as error:
+                error.at_claim = patience.fresh
+                raise
+            except InProgress as busy:
+                if busy.stale or not (pause := patience.next()):
+                    raise
+            await self._in_thread(attempt.operation.rest)
+            await asyncio.sleep(pause)
 
     def _claim(self, attempt: Attempt) -> tuple[ExitStack, Lease | Record]:
         """Return the lease, or the record to replay, and the transaction of `single` around it."""

@@ -79,6 +79,9 @@ class ResultUnavailable(IdempotencyError):
 class StoreError(IdempotencyError):
     """The store of idempotency records could not be reached, or did not answer as expected."""
 
+    #: It failed at an attempt's first look: nothing was claimed, and nobody is known to be at work.
+    at_claim = False
+
 
 class TransactionOpen(IdempotencyError, RuntimeError):
     """This transaction mode needs a connection on which no transaction is open."""

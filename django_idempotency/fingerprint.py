@@ -33,9 +33,12 @@ def fingerprints(parts: Sequence[bytes], secrets: Sequence[str | bytes] = ()) ->
     return tuple(_versioned(digest) for digest in (*digests, hashlib.sha256(message).digest()))
 
 
-def canonical_json(text: bytes) -> bytes | None:
+def canonical_json(text: bytes, exclude: Sequence[str] = ()) -> bytes | None:
     """
     Return JSON text in one form for all its spellings, or None where raw bytes must decide (R42).
+
+    `exclude` names members that do not count by their paths, ``"client.sent_at"``; a path goes
+    through each item of an array (R45).
 
     Member order, white space and escapes do not matter; numbers are kept as written. None stands
     for text that is not JSON, repeats a member's name, or nests too deeply.
@@ -48,6 +51,8 @@ def canonical_json(text: bytes) -> bytes | None:
             parse_constant=_refuse_constant,
             object_pairs_hook=_members,
         )
+        for path in exclude:
+            _remove(value, [_escaped(name) for name in path.split(".")])
         return _dump(value)
     except (ValueError, RecursionError):
         return None
@@ -61,6 +66,17 @@ def canonical_payload(payload: Any) -> bytes:
     UUID, bytes, enums, sets. Raises TypeError for anything else, naming its type.
     """
     return _dump(_tagged(payload))
+
+
+def _remove(value: Any, path: list[str]) -> None:
+    if isinstance(value, list):
+        for item in value:
+            _remove(item, path)
+    elif isinstance(value, dict):
+        if len(path) == 1:
+            value.pop(path[0], None)
+        else:
+            _remove(value.get(path[0]), path[1:])
 
 
 def _dump(value: Any) -> bytes:

@@ -12,11 +12,19 @@ from typing import Any, TypeVar
 
 from django_idempotency import keys
 
-__all__ = ["TRANSACTIONS", "UNSET", "HTTPPolicy", "Policy", "UnknownField", "merge"]
+__all__ = [
+    "TRANSACTIONS",
+    "UNSAFE_METHODS",
+    "UNSET",
+    "HTTPPolicy",
+    "Policy",
+    "UnknownField",
+    "merge",
+]
 
 TRANSACTIONS = ("single", "joined", "separate")
 UNSAFE_METHODS = frozenset({"POST", "PUT", "PATCH", "DELETE"})
-KEEP_PRESETS = ("default", "success")
+KEEP_PRESETS = ("default", "success", "stripe")
 KEY_FORMATS = ("uuid", "uuid7")
 
 
@@ -54,6 +62,8 @@ class Policy:
     lease: timedelta = timedelta(seconds=60)
     #: How long a finished record answers.
     retention: timedelta = timedelta(hours=24)
+    #: How long a duplicate waits for the answer of the attempt in progress.
+    wait: timedelta = _NO_TIME
     #: Whether the lease of long work is renewed.
     renew: bool = True
     #: How long a lease is renewed at most.
@@ -68,7 +78,7 @@ class Policy:
     fingerprint_secrets: tuple[str | bytes, ...] = field(default=(), repr=False)
 
     def __post_init__(self) -> None:
-        for name in ("lease", "retention", "max_duration"):
+        for name in ("lease", "retention", "max_duration", "wait"):
             object.__setattr__(self, name, _duration(getattr(self, name)))
         object.__setattr__(self, "fingerprint_secrets", _several(self.fingerprint_secrets))
 
@@ -80,6 +90,8 @@ class Policy:
             if not isinstance(getattr(self, name), timedelta)
             or not _NO_TIME < getattr(self, name) <= _LONGEST
         ]
+        if not isinstance(self.wait, timedelta) or self.wait < _NO_TIME:
+            found.append("wait must be a timedelta or a number of seconds, 0 for not at all.")
         if self.transaction is not None and self.transaction not in TRANSACTIONS:
             found.append(_choice("transaction", self.transaction, TRANSACTIONS))
         if self.on_stale not in ("take_over", "refuse"):
@@ -103,14 +115,18 @@ class HTTPPolicy:
 
     header: str = "Idempotency-Key"
     required: bool = False
-    #: Methods that are guarded where a mixin stands.
-    methods: frozenset[str] = UNSAFE_METHODS
+    #: Methods that are guarded; None for each unsafe one, and for POST and PATCH in the middleware.
+    methods: frozenset[str] | None = None
+    #: The field of a form that carries the key where no header field does.
+    form_field: str = "idempotency_key"
     #: ``(request) -> str`` or its dotted path; replaces the authenticated user.
     scope: Callable[[Any], str] | str | None = None
     #: Whether the endpoint is part of the scope, so that one key may be used on two of them.
     scope_endpoint: bool = False
     #: "json", "raw", ``(request) -> bytes`` or its dotted path, or None: bodies are not compared.
     fingerprint: Callable[[Any], bytes] | str | None = "json"
+    #: Paths of JSON members that do not count, such as ``"client.sent_at"``.
+    fingerprint_exclude: tuple[str, ...] = ()
     #: Names of header fields that are part of the fingerprint.
     fingerprint_headers: tuple[str, ...] = ()
     #: "uuid", "uuid7", or ``(key) -> None`` that raises InvalidKey.
@@ -119,7 +135,7 @@ class HTTPPolicy:
     key_max_length: int = keys.MAX_LENGTH
     #: Refuse keys that are not structured-field Strings.
     strict_header: bool = False
-    #: "default", "success", or ``(response, exception) -> "keep" | "release" | "fail"``.
+    #: "default", "success", "stripe", or ``(response, exception) -> "keep" | "release" | "fail"``.
     keep: Callable[[Any, BaseException | None], str] | str = "default"
     #: The header field that marks a replay; None for no mark.
     replay_header: str | None = "Idempotency-Replayed"
@@ -133,23 +149,30 @@ class HTTPPolicy:
     documentation_url: str = "https://django-idempotency.readthedocs.io/en/latest/problems/"
     #: ``(request, problem) -> HttpResponse``
     error_renderer: Callable[[Any, dict[str, Any]], Any] | str | None = None
+    #: Run unguarded when the store cannot be reached at the claim, instead of a 503.
+    fail_open: bool = False
     #: ``(request, record) -> bool``: whether this caller may see the stored answer.
     replay_check: Callable[[Any, Any], bool] | str | None = None
 
     def __post_init__(self) -> None:
         if isinstance(self.methods, (set, list, tuple, frozenset)):
             object.__setattr__(self, "methods", frozenset(str(m).upper() for m in self.methods))
-        for name in ("replay_headers", "fingerprint_headers"):
+        for name in ("replay_headers", "fingerprint_headers", "fingerprint_exclude"):
             object.__setattr__(self, name, _several(getattr(self, name)))
 
     def problems(self) -> list[str]:
         """Return what is wrong with these values, one sentence each; empty if nothing is."""
         found = []
-        if not _is_subset(self.methods, UNSAFE_METHODS):
+        if self.methods is not None and not _is_subset(self.methods, UNSAFE_METHODS):
             found.append(f"methods must be a set of {', '.join(sorted(UNSAFE_METHODS))}.")
-        if not _is_text(self.header):
-            found.append("header must be the name of a header field.")
-        found.extend(_not_booleans(self, "required", "scope_endpoint", "strict_header", "echo_key"))
+        for name in ("header", "form_field"):
+            if not _is_text(getattr(self, name)):
+                found.append(f"{name} must be the name of a field.")
+        found.extend(
+            _not_booleans(
+                self, "required", "scope_endpoint", "strict_header", "echo_key", "fail_open"
+            )
+        )
         if not callable(self.keep) and self.keep not in KEEP_PRESETS:
             found.append(_choice("keep", self.keep, KEEP_PRESETS))
         if not callable(self.key_validator) and self.key_validator not in (None, *KEY_FORMATS):

@@ -13,7 +13,7 @@ from django_idempotency.policy import Policy
 from django_idempotency.stores.base import BaseStore
 from django_idempotency.stores.database import DatabaseStore
 
-__all__ = ["CallersTransactions", "mode_for", "of_caller"]
+__all__ = ["CallersTransactions", "may_wait", "mode_for", "of_caller", "rest"]
 
 
 def mode_for(policy: Policy, store: BaseStore, *, coroutine: bool = False) -> str:
@@ -61,6 +61,18 @@ def of_caller(store: BaseStore) -> CallersTransactions | None:
             "Autocommit is off here, so the commit of the work cannot be waited for. Use atomic()."
         )
     return CallersTransactions(open_ones)
+
+
+def may_wait() -> bool:
+    """Whether a duplicate may wait: not while it holds a transaction of the caller (R51)."""
+    return not _open_by_caller()
+
+
+def rest() -> None:
+    """Give this thread's pooled connections back while it waits, whatever it used them for."""
+    for connection in connections.all(initialized_only=True):
+        if connection.settings_dict["OPTIONS"].get("pool") and not connection.in_atomic_block:
+            connection.close()
 
 
 class CallersTransactions:

@@ -67,6 +67,13 @@ USE_TZ = True
 TIME_ZONE = "UTC"
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 
+LOGIN_URL = "rest_framework:login"
+
+# What each payment provider signs its webhooks with. An empty secret lets nobody in.
+WEBHOOK_SECRETS = {
+    "acme": os.environ.get("EXAMPLE_WEBHOOK_SECRET", "known-to-everybody" if DEBUG else "")
+}
+
 # SQLite in EXAMPLE_DATABASE (a path), or the PostgreSQL of EXAMPLE_DATABASE_URL.
 DATABASES = {"default": database_from_environment(os.environ, BASE_DIR / "db.sqlite3")}
 DATABASES["default"]["ATOMIC_REQUESTS"] = os.environ.get("EXAMPLE_ATOMIC_REQUESTS") == "1"

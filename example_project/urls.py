@@ -9,15 +9,28 @@ from drf_spectacular.views import SpectacularAPIView
 from rest_framework.routers import DefaultRouter
 
 from example_project.reference import reference_page
-from example_project.shop.views import AccountViewSet, PaymentViewSet, TransferViewSet
+from example_project.shop.checkout import checkout, order_page
+from example_project.shop.quotes import create_quote
+from example_project.shop.views import (
+    AccountViewSet,
+    OrderViewSet,
+    PaymentViewSet,
+    TransferViewSet,
+)
+from example_project.shop.webhooks import payment_received
 
 router = DefaultRouter()
 router.register("accounts", AccountViewSet, basename="account")
 router.register("transfers", TransferViewSet, basename="transfer")
+router.register("orders", OrderViewSet, basename="api-order")
 router.register("payments", PaymentViewSet, basename="payment")
 
 urlpatterns = [
     path("", RedirectView.as_view(pattern_name="docs")),
+    path("checkout/", checkout, name="checkout"),
+    path("orders/<uuid:pk>/", order_page, name="order"),
+    path("quotes/", create_quote, name="quotes"),
+    path("webhooks/<slug:provider>/", payment_received, name="webhook"),
     path("api/schema/", SpectacularAPIView.as_view(), name="schema"),
     path("api/docs/", reference_page, name="docs"),
     path("api/", include(router.urls)),

@@ -18,7 +18,7 @@ for _database in DATABASES.values():
     _database["CONN_MAX_AGE"] = int(os.environ.get("IDEMPOTENCY_TEST_CONN_MAX_AGE", "0"))
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
-ROOT_URLCONF = "tests.app.urls"
+ROOT_URLCONF = os.environ.get("IDEMPOTENCY_TEST_URLCONF", "tests.app.urls")
 STATIC_URL = "static/"
 INSTALLED_APPS = [
     "django.contrib.admin",

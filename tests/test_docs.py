@@ -17,9 +17,10 @@ from django.test.utils import CaptureQueriesContext
 from rest_framework.test import APIRequestFactory
 
 import django_idempotency as idempotency
-from django_idempotency.http import problems
+from django_idempotency import http
+from django_idempotency.http import problems, scopes
 from django_idempotency.models import IdempotencyRecord
-from django_idempotency.policy import HTTPPolicy, Policy
+from django_idempotency.policy import KEEP_PRESETS, HTTPPolicy, Policy
 from django_idempotency.stores import sql_postgresql, sql_sqlite
 from tests.pages import BLOCKS, DOCS, PAGES, ROOT, code_in, name_of, table_of
 
@@ -115,6 +116,19 @@ def test_public_names_are_documented() -> None:
     page = (DOCS / "reference/api.md").read_text()
     documented = set(re.findall(r":: django_idempotency\.(\w+)$", page, re.MULTILINE))
     assert documented == set(idempotency.__all__)
+
+
+@pytest.mark.parametrize("names", [http.__all__, scopes.__all__], ids=["http", "scopes"])
+def test_names_for_views_are_documented(names: list[str]) -> None:
+    page = (DOCS / "reference/api.md").read_text()
+    directives = "\n".join(re.findall(r"^(?:\.\.|   :members:) .+", page, re.MULTILINE))
+    assert [name for name in names if not re.search(rf"\b{name}\b", directives)] == []
+
+
+def test_keep_presets_are_documented() -> None:
+    text = (DOCS / "howto/drf.md").read_text()
+    presets = re.findall(r'^\| `"(\w+)"` \|', text, re.MULTILINE)
+    assert tuple(presets) == KEEP_PRESETS
 
 
 def test_columns_are_documented() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import hmac
 import inspect
 import json
 import re
@@ -13,17 +15,23 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 from urllib.error import HTTPError
 
 import pytest
 from asgiref.sync import async_to_sync
+from django.conf import settings as django_settings
 from django.contrib.auth.models import User
 from django.core import checks
+from django.core.exceptions import BadRequest, PermissionDenied, SuspiciousOperation
+from django.core.files.uploadedfile import SimpleUploadedFile
 from django.db import connections
 from django.db.utils import ConnectionHandler
-from django.test import override_settings
+from django.http import Http404, HttpResponse
+from django.test import Client, override_settings
+from django.urls import path as url
 from django.utils import timezone
 from django.utils.module_loading import import_string
 from rest_framework import serializers
@@ -33,8 +41,9 @@ import django_idempotency as idempotency
 from django_idempotency.conf import stores
 from django_idempotency.models import IdempotencyRecord
 from django_idempotency.records import State
+from django_idempotency.stores.database import DatabaseStore
 from tests.app.models import Payment
-from tests.pages import BLOCKS, ROOT, Block, blocks_of, code_in, name_of, table_of
+from tests.pages import BLOCKS, DOCS, ROOT, Block, blocks_of, code_in, name_of, table_of
 
 EXAMPLES = [block for block in BLOCKS if block.language == "python"]
 PAGES_WITH_EXAMPLES = list(dict.fromkeys(block.page for block in EXAMPLES))
@@ -81,8 +90,16 @@ def run_page(
     add_module("shop.models", Payment=Payment)
     add_module("shop.serializers", PaymentSerializer=PaymentSerializer)
 
+    templates: dict[str, str] = {}
+
     def run(name: str) -> SimpleNamespace:
         module = add_module("shop.page", gateway=Gateway())
+        for block in blocks_of(ROOT / name):
+            if block.language == "html+django":
+                own = re.fullmatch(r"template=(\S+)", block.marker)
+                assert own, f"{name}:{block.line}: which template is it?"
+                templates[own[1]] = block.text
+        settings.TEMPLATES = with_templates(templates)
         for block in blocks_of(ROOT / name):
             if block.language == "python" and block.marker != "settings":
                 own = re.fullmatch(r"module=(\S+)", block.marker)
@@ -92,6 +109,15 @@ def run_page(
         return SimpleNamespace(**vars(module))
 
     return run
+
+
+def with_templates(texts: dict[str, str]) -> list[dict[str, Any]]:
+    """Return TEMPLATES of a project that has these templates, which are searched first."""
+    [engine] = django_settings.TEMPLATES
+    first = ("django.template.loaders.locmem.Loader", texts)
+    loaders = [first, "django.template.loaders.app_directories.Loader"]
+    rest = {name: value for name, value in engine.items() if name != "APP_DIRS"}
+    return [{**rest, "OPTIONS": {**engine["OPTIONS"], "loaders": loaders}}]
 
 
 def _run(block: Block, names: dict[str, Any]) -> None:
@@ -140,7 +166,7 @@ def test_examples_run(run_page: Callable[[str], SimpleNamespace], page: str) -> 
 def test_few_blocks_do_not_run() -> None:
     languages = Counter(block.language for block in BLOCKS)
     directives = {"{toctree}", "{eval-rst}", "{literalinclude}"}
-    assert set(languages) - directives == {"python", "console", "text"}
+    assert set(languages) - directives == {"python", "console", "html+django", "text"}
     assert languages["text"] == 2, "the main path, and a line of a crontab"
 
 
@@ -163,6 +189,12 @@ def test_settings_are_what_a_project_may_have(
                     assert callable(import_string(dotted))
         elif name == "INSTALLED_APPS":
             assert "django_idempotency" in value
+        elif name == "MIDDLEWARE":
+            with override_settings(MIDDLEWARE=value):
+                assert checks.run_checks(tags=["idempotency"]) == []
+                assert all(callable(import_string(dotted)) for dotted in value)
+        elif name.startswith("CORS_"):
+            assert {"CORS_ALLOW_HEADERS", "CORS_EXPOSE_HEADERS"} <= set(given)
         else:
             assert name == "DATABASES"
             assert import_string(f"{value['default']['ENGINE']}.base.DatabaseWrapper")
@@ -314,22 +346,264 @@ def test_guide_to_scopes_keeps_tenants_apart(
     assert (nobodys.status_code, json.loads(nobodys.content)["code"]) == (400, "scope_missing")
 
 
+def settings_of(page: str) -> dict[str, Any]:
+    """Return what the blocks of settings on a page set."""
+    names: dict[str, Any] = {}
+    for block in SETTINGS:
+        if name_of(block.page) == page:
+            exec(block.compiled(), names)
+    return {name: value for name, value in names.items() if name.isupper()}
+
+
+@pytest.fixture
+def client_of_alice(alice: User) -> Client:
+    client = Client()
+    client.force_login(alice)
+    return client
+
+
+def sent_twice(client: Client, path: str, data: Any = None, **arguments: Any) -> list[Any]:
+    headers = {"Idempotency-Key": "key-1", **arguments.pop("headers", {})}
+    return [client.post(path, data, headers=headers, **arguments) for _ in range(2)]
+
+
+def replays(responses: list[Any]) -> list[bool]:
+    return ["Idempotency-Replayed" in response.headers for response in responses]
+
+
+@pytest.mark.parametrize("path", ["/pay/", "/refund/", "/orders/", "/capture/"])
+def test_guide_to_views_pays_once(
+    run_page: Callable[[str], SimpleNamespace], client_of_alice: Client, path: str
+) -> None:
+    run_page("docs/howto/views.md")
+
+    answers = sent_twice(client_of_alice, path, {"amount": 5})
+    keyless = client_of_alice.post(path, {"amount": 5})
+
+    assert [answer.status_code for answer in answers] == [201, 201]
+    assert answers[0].content == answers[1].content
+    assert replays(answers) == [False, True]
+    assert (keyless.status_code, keyless.json()["code"]) == (400, "idempotency_key_missing")
+    assert Payment.objects.count() == 1
+
+
+@pytest.mark.parametrize("keep", ["default", "success", "stripe"])
+@pytest.mark.parametrize(
+    "error", [Http404, PermissionDenied, BadRequest, SuspiciousOperation, KeyError]
+)
+def test_guide_to_views_says_what_becomes_of_an_exception(
+    run_page: Callable[[str], SimpleNamespace],
+    client_of_alice: Client,
+    keep: str,
+    error: type[Exception],
+) -> None:
+    page = run_page("docs/howto/views.md")
+
+    def failing(request: Any) -> Any:
+        Payment.objects.create(amount=1, reference="failing")
+        raise error
+
+    vars(sys.modules["shop.page"])["urlpatterns"].append(
+        url("failing/", page.idempotent(keep=keep)(failing))
+    )
+    client_of_alice.raise_request_exception = False
+
+    answers = sent_twice(client_of_alice, "/failing/")
+
+    path = DOCS / "howto/views.md"
+    rows = table_of(path, "## What becomes of an exception")
+    [row] = [row for row in rows if f"`{error.__name__}`" in row[0]] or rows[1:]
+    documented = {"default": row[1], "success": row[2], "stripe": "completed"}[keep]
+    assert documented.startswith(IdempotencyRecord.objects.get().state.lower())
+    assert replays(answers) == [False, keep == "stripe"]
+    assert not Payment.objects.exists()
+
+
+def test_guide_to_the_middleware_pays_once(
+    run_page: Callable[[str], SimpleNamespace], client_of_alice: Client, settings: Any
+) -> None:
+    run_page("docs/howto/middleware.md")
+    settings.MIDDLEWARE = settings_of("docs/howto/middleware.md")["MIDDLEWARE"]
+
+    answers = sent_twice(client_of_alice, "/pay/", {"amount": 5})
+    keyless = [client_of_alice.post("/pay/", {"amount": 5}) for _ in range(2)]
+
+    assert replays(answers) == [False, True]
+    assert replays(keyless) == [False, False]
+    assert Payment.objects.count() == 3
+
+
+def key_in(page: Any) -> str:
+    [key] = re.findall(r'name="idempotency_key" value="(.+?)"', page.content.decode())
+    return str(key)
+
+
+def test_guide_to_forms_answers_as_its_table_says(
+    run_page: Callable[[str], SimpleNamespace],
+) -> None:
+    run_page("docs/howto/forms.md")
+    visitor = Client(headers={"Accept": "text/html,*/*;q=0.8"})
+    form = {**COFFEE, "idempotency_key": key_in(visitor.get("/checkout/"))}
+
+    clicks = [visitor.post("/checkout/", form) for _ in range(2)]
+    changed = visitor.post("/checkout/", {**form, "amount": 9900})
+    other_tab = {**COFFEE, "idempotency_key": key_in(visitor.get("/checkout/"))}
+    submitted = visitor.post("/checkout/", other_tab)
+    mistaken = {"amount": "much", "idempotency_key": key_in(visitor.get("/checkout/"))}
+    again = visitor.post("/checkout/", mistaken)
+    corrected = visitor.post("/checkout/", {**COFFEE, "idempotency_key": key_in(again)})
+
+    assert [click.headers["Location"] for click in clicks] == 2 * [clicks[0].headers["Location"]]
+    assert replays(clicks) == [False, True]
+    assert changed.status_code == 422
+    assert '<a href="/checkout/">Open the form again</a>' in changed.content.decode()
+    assert submitted.status_code == 302
+    assert again.status_code == 200
+    assert corrected.status_code == 302
+    assert Payment.objects.count() == 3
+
+
+@pytest.fixture
+def duplicate_waits(run_page: Callable[[str], SimpleNamespace], settings: Any) -> threading.Event:
+    """Set when somebody has looked at a record, and rests before the next look."""
+    waits = threading.Event()
+
+    class Watched(DatabaseStore):
+        def rest(self) -> None:
+            super().rest()
+            waits.set()
+
+    vars(sys.modules["shop"])["Watched"] = Watched
+    settings.IDEMPOTENCY = {"default": {"BACKEND": "shop.Watched"}}
+    return waits
+
+
+def test_guide_to_waiting_gives_a_duplicate_the_answer(
+    run_page: Callable[[str], SimpleNamespace], duplicate_waits: threading.Event
+) -> None:
+    page = run_page("docs/howto/waiting.md")
+    results: list[Any] = []
+
+    def duplicate() -> None:
+        try:
+            results.append(page.book("order-1"))
+        finally:
+            connections.close_all()
+
+    thread = threading.Thread(target=duplicate)
+
+    def work(lease: Any) -> str:
+        thread.start()
+        assert duplicate_waits.wait(10)
+        return "the first answer"
+
+    try:
+        idempotency.run(work, key="order-1", scope="billing", transaction="separate")
+    finally:
+        thread.join(10)
+
+    assert results == ["the first answer"]
+
+
+def test_guide_to_uploads_receives_once(
+    run_page: Callable[[str], SimpleNamespace], client_of_alice: Client, settings: Any
+) -> None:
+    run_page("docs/howto/uploads.md")
+    settings.DATA_UPLOAD_MAX_MEMORY_SIZE = 1000
+
+    def uploaded() -> Any:
+        file = SimpleUploadedFile("a.txt", b"x" * 5000)
+        return client_of_alice.post(
+            "/upload/", {"file": file}, headers={"Idempotency-Key": "key-1"}
+        )
+
+    def put(size: int, key: str) -> Any:
+        return client_of_alice.put(
+            "/files/a.bin",
+            b"x" * size,
+            content_type="application/octet-stream",
+            headers={"Idempotency-Key": key},
+        )
+
+    assert replays([uploaded(), uploaded()]) == [False, True]
+    for key, size in {"small": 10, "large": 100_000}.items():
+        first, again = put(size, key), put(size, key)
+        assert first.json() == again.json() == {"name": "a.bin", "bytes": size}
+        assert replays([first, again]) == [False, True]
+        assert put(size + 1, key).status_code == 422
+
+
+def test_guide_to_uploads_compares_the_digest(
+    run_page: Callable[[str], SimpleNamespace], post: Callable[..., Any]
+) -> None:
+    page = run_page("docs/howto/uploads.md")
+
+    class Digests(page.UploadView):  # type: ignore[name-defined, misc]
+        def post(self, request: Any) -> Any:
+            return HttpResponse(status=204)
+
+        @classmethod
+        def as_view(cls, actions: Any) -> Any:
+            return super().as_view()
+
+    answers = [post(Digests, {"n": n}, Content_Digest="one") for n in range(2)]
+
+    assert replays(answers) == [False, True]
+    assert post(Digests, {}, Content_Digest="two").status_code == 422
+
+
+@pytest.mark.parametrize("path", ["/events/", "/events-by-body/"])
+def test_guide_to_webhooks_takes_an_event_once(
+    run_page: Callable[[str], SimpleNamespace], path: str
+) -> None:
+    page = run_page("docs/howto/webhooks.md")
+    provider = Client(enforce_csrf_checks=True)
+    body = json.dumps({"id": "evt-1", "order": "order-1", "amount": 5}).encode()
+    signature = hmac.new(page.SECRET, body, hashlib.sha256).hexdigest()
+
+    def deliver(signature: str) -> Any:
+        headers = {"X-Event-Id": "evt-1", "X-Signature": signature}
+        return provider.post(path, body, content_type="application/json", headers=headers)
+
+    statuses = [deliver(given).status_code for given in (signature, signature, "forged")]
+
+    assert statuses == [204, 204, 403]
+    assert Payment.objects.count() == 1
+
+
+def test_CORS_settings_are_enough(settings: Any, tmp_path: Path) -> None:
+    given = settings_of("docs/howto/clients.md")
+    (tmp_path / "corsheaders").mkdir()
+    (tmp_path / "corsheaders/__init__.py").touch()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(tmp_path)
+        with override_settings(INSTALLED_APPS=[*settings.INSTALLED_APPS, "corsheaders"]):
+            without = {message.id for message in checks.run_checks(tags=["idempotency"])}
+            with override_settings(**given):
+                found = [message.id for message in checks.run_checks(tags=["idempotency"])]
+
+    assert {"django_idempotency.W006", "django_idempotency.W007"} <= without
+    assert not {"django_idempotency.W006", "django_idempotency.W007"} & set(found)
+
+
 def test_guide_to_testing_has_tests_that_pass(
     run_page: Callable[[str], SimpleNamespace], settings: Any
 ) -> None:
     run_page("docs/quickstart.md")
     settings.ROOT_URLCONF = urls = ModuleType("shop.urls")  # type: ignore[assignment]
     vars(urls)["urlpatterns"] = sys.modules["shop.page"].urlpatterns
+    for name in ("docs/howto/forms.md", "docs/howto/views.md"):
+        vars(urls)["urlpatterns"] += run_page(name).urlpatterns
     page = run_page("docs/howto/testing.md")
     settings.ROOT_URLCONF = urls
     Payment.objects.all().delete()  # those of the examples above
     suite = unittest.TestSuite()
-    for case in (page.PaymentTests, page.CallTests):
+    for case in (page.PaymentTests, page.CheckoutTests, page.RefundTests, page.CallTests):
         suite.addTests(unittest.defaultTestLoader.loadTestsFromTestCase(case))
     result = unittest.TestResult()
     suite.run(result)
     assert [text for _, text in [*result.errors, *result.failures]] == []
-    assert result.testsRun == 3
+    assert result.testsRun == 5
 
 
 @pytest.fixture

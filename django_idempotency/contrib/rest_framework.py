@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
 from dataclasses import fields
 from functools import partial
 from types import FunctionType
@@ -21,7 +22,16 @@ from django_idempotency.conf import DEFAULT_ALIAS, http_policy_for, policy_for
 from django_idempotency.http.atomic_requests import answering, atomic_requests, exempt, mark
 from django_idempotency.http.content import MULTIPART, body_of, parsed_body, uploads_of
 from django_idempotency.http.guard import GuardedCall, guard
-from django_idempotency.policy import UNSET, HTTPPolicy, Policy, merge, suggestion
+from django_idempotency.http.views import Declared, outside_answer
+from django_idempotency.policy import (
+    UNSAFE_METHODS,
+    UNSET,
+    HTTPPolicy,
+    Policy,
+    merge,
+    suggestion,
+)
+from django_idempotency.transactions import may_wait
 
 __all__ = ["IdempotencyMixin"]
 
@@ -52,6 +62,7 @@ class IdempotencyMixin(_Base):
 
     idempotency_lease: Any = UNSET
     idempotency_retention: Any = UNSET
+    idempotency_wait: Any = UNSET
     idempotency_renew: Any = UNSET
     idempotency_max_duration: Any = UNSET
     idempotency_transaction: Any = UNSET
@@ -65,6 +76,7 @@ class IdempotencyMixin(_Base):
     idempotency_scope: Any = UNSET
     idempotency_scope_endpoint: Any = UNSET
     idempotency_fingerprint: Any = UNSET
+    idempotency_fingerprint_exclude: Any = UNSET
     idempotency_fingerprint_headers: Any = UNSET
     idempotency_key_validator: Any = UNSET
     idempotency_key_min_length: Any = UNSET
@@ -78,6 +90,8 @@ class IdempotencyMixin(_Base):
     idempotency_mismatch_status: Any = UNSET
     idempotency_documentation_url: Any = UNSET
     idempotency_error_renderer: Any = UNSET
+    idempotency_fail_open: Any = UNSET
+    idempotency_form_field: Any = UNSET
     idempotency_replay_check: Any = UNSET
 
     # Of the one request that this instance of the view serves.
@@ -129,7 +143,7 @@ class IdempotencyMixin(_Base):
         if not self._guarded:
             super().initial(request, *args, **kwargs)
             return
-        parsed = self._is_parsed(request)
+        parsed = _is_parsed(request, self._http_policy)
         body = b"" if parsed else body_of(request._request, self._http_policy)
         with atomic_requests(without=self._exempt):
             super().initial(request, *args, **kwargs)
@@ -159,54 +173,30 @@ class IdempotencyMixin(_Base):
     ) -> HttpResponseBase:
         """Stand in for the method's handler."""
 
-        def final(response: HttpResponseBase) -> HttpResponseBase:
-            # `finalize_response` may read what DRF's dispatch sets only after the handler.
-            self.response = finalize(request, cast("Response", response), *args, **kwargs)
-            if callable(render := getattr(self.response, "render", None)):
-                render()
-            return self.response
-
         def answer(error: Exception) -> HttpResponseBase:
             try:
-                response = self.handle_exception(error)
+                return self.handle_exception(error)
             except Exception as unanswered:
                 self._passed_on = unanswered
-                raise
-            return final(response)
+                return outside_answer(request._request, self._http_policy, unanswered)
 
-        finalize = self.finalize_response
-        response = guard(
-            GuardedCall(
-                request=request._request,
-                subject=request,
-                store=self.idempotency_store,
-                policy=merge(policy_for(self.idempotency_store), self._given(_POLICY_NAMES)),
-                http=self._http_policy,
-                body=body,
-                handle=lambda: final(method(request, *args, **kwargs)),
-                on_exception=answer,
-                exempt=self._exempt,
-            )
+        return _guarded_call(
+            self,
+            request,
+            partial(method, request, *args, **kwargs),
+            answer,
+            (args, kwargs),
+            store=self.idempotency_store,
+            policy=merge(policy_for(self.idempotency_store), self._given(_POLICY_NAMES)),
+            http=self._http_policy,
+            body=lambda: body,
+            exempt=self._exempt,
         )
-        if isinstance(response, Response) and not response.is_rendered:
-            response = final(response)  # a problem, as the policy's error_renderer says it
-        # It is final: DRF's dispatch must not finalise it a second time.
-        self.finalize_response = lambda request, response, *args, **kwargs: response  # type: ignore[method-assign]
-        return response
-
-    def _is_parsed(self, request: Request) -> bool:
-        """Whether only a parser may read the body: it has uploads, or is too large for memory."""
-        if self._http_policy.fingerprint not in ("json", "raw"):
-            return False
-        kind = (request._request.content_type or "").lower()
-        negotiator: Any = request.negotiator
-        parser = negotiator.select_parser(request, request.parsers)
-        return kind == MULTIPART or isinstance(parser, FileUploadParser) or _is_large(request)
 
     def _is_guarded(self, request: HttpRequest) -> bool:
         """Whether the guard concerns itself with this request at all."""
         http = self._http_policy
-        if request.method not in http.methods:
+        if request.method not in (http.methods or UNSAFE_METHODS):
             return False
         actions = self.idempotency_actions
         if actions is not None and self._action(request) not in actions:
@@ -226,6 +216,156 @@ class IdempotencyMixin(_Base):
     def _given(self, names: Collection[str]) -> dict[str, Any]:
         """Return the policy's fields that this view gives, UNSET where it gives none."""
         return {name: getattr(self, _PREFIX + name) for name in names}
+
+
+def is_drf_view(view: Any) -> bool:
+    """Return whether a view function was made of an APIView."""
+    view_class = getattr(view, "cls", None)
+    return isinstance(view_class, type) and issubclass(view_class, APIView)
+
+
+def guarded_view(view: Any, declared: Declared) -> Callable[..., HttpResponseBase]:
+    """
+    Return a view of the same class with the mixin: what ``@idempotent`` above ``@api_view`` makes.
+
+    Raises TypeError where that would lose something: a guard of its own, or other decorators.
+    """
+    if issubclass(view.cls, IdempotencyMixin):
+        raise TypeError(f"{view.cls.__name__} has the IdempotencyMixin: it guards itself.")
+    actions = (view.actions,) if hasattr(view, "actions") else ()
+    if _depth(view) > _depth(view.cls.as_view(*actions, **view.initkwargs)):
+        raise TypeError(
+            f"Put @idempotent directly above @api_view of {view.cls.__name__}, and other "
+            f"decorators above it."
+        )
+    members: dict[str, Any] = {
+        _PREFIX + name: staticmethod(value) if callable(value) else value
+        for name, value in {**declared.overrides, "store": declared.store}.items()
+    }
+    members |= {"__module__": view.cls.__module__, "__doc__": view.cls.__doc__}
+    view_class: Any = type(view.cls.__name__, (IdempotencyMixin, view.cls), members)
+    made: Callable[..., HttpResponseBase] = view_class.as_view(*actions, **view.initkwargs)
+    return made
+
+
+def guarded_function(
+    declared: Declared, function: Callable[..., Any], request: Request, *args: Any, **kwargs: Any
+) -> HttpResponseBase:
+    """
+    Answer for a function below ``@api_view``.
+
+    With ATOMIC_REQUESTS Django's own transaction is open around it: claim, work and completion are
+    part of it then, and an answer that was raised is not kept.
+    """
+    view: Any = (request.parser_context or {})["view"]
+    http = declared.http_policy()
+    method = partial(function, request, *args, **kwargs)
+    match = request._request.resolver_match
+    if request.method not in (http.methods or declared.methods) or not (
+        http.required or http.header in request.headers
+    ):
+        return cast("HttpResponseBase", method())
+
+    outside = may_wait()
+
+    def answer(error: Exception) -> HttpResponseBase:
+        if outside:
+            with _asking_once(view):
+                return cast("HttpResponseBase", view.handle_exception(error))
+        raise error  # out of Django's transaction, which DRF marks for rollback
+
+    def body() -> bytes:
+        if _is_parsed(request, http) or _is_consumed(request._request):
+            return parsed_body(request.data, request.FILES)
+        return body_of(request._request, http)
+
+    return _guarded_call(
+        view,
+        request,
+        method,
+        answer,
+        (args, kwargs),
+        store=declared.store,
+        policy=declared.policy(),
+        http=http,
+        body=body,
+        exempt=exempt(match.func if match else None),
+    )
+
+
+def _guarded_call(
+    view: Any,
+    request: Request,
+    method: Callable[[], Any],
+    answer: Callable[[Exception], HttpResponseBase],
+    arguments: tuple[Any, Any],
+    **described: Any,
+) -> HttpResponseBase:
+    """Return the guard's response, with all that view and `answer` give finalised and rendered."""
+    finalize = view.finalize_response
+    args, kwargs = arguments
+
+    def final(response: Any) -> HttpResponseBase:
+        # `finalize_response` may read what DRF's dispatch sets only after the handler.
+        view.response = finalize(request, response, *args, **kwargs)
+        if callable(render := getattr(view.response, "render", None)):
+            render()
+        return cast("HttpResponseBase", view.response)
+
+    response = guard(
+        GuardedCall(
+            request=request._request,
+            subject=request,
+            handle=lambda: final(method()),
+            on_exception=lambda error: final(answer(error)),
+            form=False,
+            **described,
+        )
+    )
+    if isinstance(response, Response) and not response.is_rendered:
+        response = final(response)  # a problem, as the policy's error_renderer says it
+    # It is final: DRF's dispatch must not finalise it a second time.
+    view.finalize_response = lambda request, response, *args, **kwargs: response
+    return response
+
+
+@contextmanager
+def _asking_once(view: Any) -> Iterator[None]:
+    """Let DRF's dispatch not ask the exception handler again about what it has passed on."""
+    try:
+        yield
+    except Exception as unanswered:
+        asked, passed_on = view.handle_exception, unanswered
+
+        def handle_exception(error: Exception) -> Response:
+            if error is passed_on:
+                raise error
+            return cast("Response", asked(error))
+
+        view.handle_exception = handle_exception
+        raise
+
+
+def _is_parsed(request: Request, http: HTTPPolicy) -> bool:
+    """Whether only a parser may read the body: it has uploads, or is too large for memory."""
+    if http.fingerprint not in ("json", "raw"):
+        return False
+    kind = (request._request.content_type or "").lower()
+    negotiator: Any = request.negotiator
+    parser = negotiator.select_parser(request, request.parsers)
+    return kind == MULTIPART or isinstance(parser, FileUploadParser) or _is_large(request)
+
+
+def _is_consumed(request: HttpRequest) -> bool:
+    """Whether somebody, a permission say, has had DRF read the body from its stream."""
+    return getattr(request, "_read_started", False) and not hasattr(request, "_body")
+
+
+def _depth(view: Any) -> int:
+    depth = 0
+    while hasattr(view, "__wrapped__"):
+        view, depth = view.__wrapped__, depth + 1
+    return depth
 
 
 def _close_with_request(request: Request) -> None:

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from django.apps import AppConfig
-from django.conf import settings
 from django.core.checks import CheckMessage, Error, Tags, register
 from django.core.exceptions import ImproperlyConfigured
-from django.urls import URLPattern, URLResolver, get_resolver
 
 from django_idempotency.conf import http_policy_for
 from django_idempotency.contrib.rest_framework import IdempotencyMixin
+from django_idempotency.http.checks import url_callbacks
 
 __all__ = ["check_scopes"]
 
@@ -22,8 +21,6 @@ def check_scopes(
     *, app_configs: Sequence[AppConfig] | None = None, **kwargs: Any
 ) -> list[CheckMessage]:
     """A guarded view that authenticates nobody needs a scope of its own (R21)."""
-    if not getattr(settings, "ROOT_URLCONF", None):
-        return []
     return [
         Error(
             f"{view.__module__}.{view.__qualname__} is guarded and has no authentication "
@@ -38,7 +35,7 @@ def check_scopes(
 
 def _without_scope() -> set[type[IdempotencyMixin]]:
     found = set()
-    for callback in _callbacks(get_resolver().url_patterns):
+    for callback in url_callbacks():
         view = getattr(callback, "cls", None)
         if not isinstance(view, type) or not issubclass(view, IdempotencyMixin):
             continue
@@ -54,11 +51,3 @@ def _without_scope() -> set[type[IdempotencyMixin]]:
         if not scope:
             found.add(view)
     return found
-
-
-def _callbacks(patterns: Sequence[URLPattern | URLResolver]) -> Iterator[Any]:
-    for pattern in patterns:
-        if isinstance(pattern, URLResolver):
-            yield from _callbacks(pattern.url_patterns)
-        else:
-            yield pattern.callback

@@ -10,7 +10,7 @@ from django.db import connections, transaction
 
 from django_idempotency.stores.blocks import is_doomed
 
-__all__ = ["OpenRequests", "answering", "atomic_requests", "exempt", "mark"]
+__all__ = ["OpenRequests", "answering", "atomic_requests", "exempt", "is_marked", "mark"]
 
 View = TypeVar("View", bound=Callable[..., Any])
 
@@ -57,6 +57,11 @@ def mark(view: View) -> View:
     """Mark a view as non_atomic_requests, for every database."""
     view._non_atomic_requests = _EveryAlias(exempt(view))  # type: ignore[attr-defined]
     return view
+
+
+def is_marked(view: Callable[..., Any]) -> bool:
+    """Return whether a view guards itself."""
+    return isinstance(getattr(view, "_non_atomic_requests", None), _EveryAlias)
 
 
 def exempt(view: Callable[..., Any] | None) -> set[str]:

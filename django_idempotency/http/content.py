@@ -4,21 +4,32 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 from urllib.parse import parse_qsl
 
+from django.conf import settings
 from django.core.files.uploadedfile import UploadedFile
+from django.core.files.uploadhandler import load_handler
 from django.http import HttpRequest
+from django.http.multipartparser import MultiPartParser
 from django.utils.datastructures import MultiValueDict
 from django.utils.module_loading import import_string
 
 from django_idempotency import fingerprint
+from django_idempotency.http.spool import is_large, spool
 from django_idempotency.policy import HTTPPolicy, Policy
 
-__all__ = ["MULTIPART", "body_of", "fingerprints_of", "operation_of", "parsed_body", "uploads_of"]
+__all__ = [
+    "MULTIPART",
+    "body_of",
+    "fingerprints_of",
+    "form_key",
+    "operation_of",
+    "parsed_body",
+]
 
-_FORM = "application/x-www-form-urlencoded"
+FORM = "application/x-www-form-urlencoded"
 MULTIPART = "multipart/form-data"
 #: Changes with every page that a browser shows, and asks for nothing (R89).
 _CSRF_FIELD = "csrfmiddlewaretoken"
@@ -32,7 +43,11 @@ def operation_of(request: HttpRequest) -> str:
 
 
 def fingerprints_of(
-    request: HttpRequest, subject: Any, policy: Policy, http: HTTPPolicy, body: bytes
+    request: HttpRequest,
+    subject: Any,
+    policy: Policy,
+    http: HTTPPolicy,
+    body: Callable[[], bytes],
 ) -> tuple[bytes, ...]:
     """Return the fingerprints of method, route, path arguments, query, fields and `body`."""
     match = request.resolver_match
@@ -51,7 +66,7 @@ def fingerprints_of(
         case None:
             pass
         case "json" | "raw":
-            parts.append(body)
+            parts.append(body())
         case make:
             compute = import_string(make) if isinstance(make, str) else make
             parts.append(compute(subject))
@@ -62,25 +77,52 @@ def body_of(request: HttpRequest, http: HTTPPolicy) -> bytes:
     """
     Return what of the body counts, read before any parser of the view has changed it (R48).
 
-    JSON in its canonical form, forms by name, uploads by hash; anything else byte by byte.
+    JSON in its canonical form, forms by name, uploads by hash; anything else byte by byte. A body
+    that is too large for memory is hashed on its way into a temporary file, from which the view
+    then reads it (R43).
     """
     if http.fingerprint not in ("json", "raw"):
         return b""
     kind = (request.content_type or "").lower()
-    if kind == MULTIPART and request.method == "POST":
-        return parsed_body(request.POST, request.FILES)
+    sized = str(request.META.get("CONTENT_LENGTH") or "").isdigit()
+    if kind == MULTIPART and not sized and request.META.get("HTTP_TRANSFER_ENCODING"):
+        return b"raw:multipart:" + spool(request)  # Django parses none that comes in chunks
+    if kind == MULTIPART:
+        if request.method == "POST":
+            return parsed_body(request.POST, request.FILES)
+        return parsed_body(*_parsed_apart(request))
+    if is_large(request):
+        return b"raw:" + kind.encode(errors="replace") + b":" + spool(request)
     body = request.body
     if not body:
         return b"empty:"
     if http.fingerprint == "json":
         if kind == "application/json" or kind.endswith("+json"):
-            canonical = fingerprint.canonical_json(body)
+            canonical = fingerprint.canonical_json(body, http.fingerprint_exclude)
             if canonical is not None:
                 return b"json:" + canonical
-        if kind == _FORM:
+        if kind == FORM:
             pairs = parse_qsl(body.decode("latin-1"), keep_blank_values=True, encoding="latin-1")
             return b"form:" + json.dumps(_by_name(pairs)).encode()
-    return b"raw:" + kind.encode(errors="replace") + b":" + body
+    return b"raw:" + kind.encode(errors="replace") + b":" + hashlib.sha256(body).digest()
+
+
+def form_key(request: HttpRequest, http: HTTPPolicy) -> str | None:
+    """Return the key that a form carries in its hidden field, or None (R89)."""
+    if request.method != "POST" or (request.content_type or "").lower() not in (FORM, MULTIPART):
+        return None
+    return request.POST.get(http.form_field)
+
+
+def _parsed_apart(request: HttpRequest) -> tuple[Any, MultiValueDict[str, Any]]:
+    """Parse a form that Django does not parse, and leave it to be parsed again."""
+    spool(request)
+    stream: Any = request._stream
+    handlers = [load_handler(path, request) for path in settings.FILE_UPLOAD_HANDLERS]
+    try:
+        return MultiPartParser(request.META, stream, handlers, request.encoding).parse()
+    finally:
+        stream.seek(0)
 
 
 def parsed_body(data: Any, files: Mapping[str, Any]) -> bytes:

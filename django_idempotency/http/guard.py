@@ -4,39 +4,46 @@ from __future__ import annotations
 
 import re
 import uuid
-from collections.abc import Callable, Collection
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable, Collection
+from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any
 
+from asgiref.sync import sync_to_async
 from django.http import HttpRequest
 from django.http.response import HttpResponseBase
+from django.utils.http import http_date
 from django.utils.module_loading import import_string
 
 from django_idempotency import keys, transactions
 from django_idempotency.attempts import Attempt, Operation, Unkept
 from django_idempotency.conf import engine_for
+from django_idempotency.engine import Engine
 from django_idempotency.exceptions import (
     IdempotencyError,
     InvalidKey,
     KeyRequired,
     LeaseLost,
     ScopeMissing,
+    StoreError,
 )
 from django_idempotency.http import scopes
 from django_idempotency.http.atomic_requests import answering, atomic_requests
-from django_idempotency.http.content import fingerprints_of, operation_of
+from django_idempotency.http.content import fingerprints_of, form_key, operation_of
 from django_idempotency.http.problems import problem_response, replay_refused
 from django_idempotency.http.snapshot import Snapshot, SnapshotCodec
 from django_idempotency.policy import HTTPPolicy, Policy
-from django_idempotency.records import Lease
-from django_idempotency.stores.base import BaseStore
 from django_idempotency.stores.database import DatabaseStore
 
-__all__ = ["GuardedCall", "guard", "verdict_for"]
+__all__ = ["GuardedCall", "aguard", "answered_outside", "guard", "verdict_for"]
 
 _KIND = "http"
+_OUTSIDE = "_idempotency_outside"
 #: Nothing was executed: the corrected request may use the key (R55).
 _RELEASED = frozenset({400, 401, 403, 404, 405, 406, 407, 408, 411, 413, 415, 425, 429})
+#: How long the second click on a form's button waits for the page of the first (R89).
+_FORM_WAIT = timedelta(seconds=10)
+_PREFER_WAIT = re.compile(r'(?:^|[,;\s])wait\s*=\s*"?(\d{1,6})', re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -50,11 +57,13 @@ class GuardedCall:
     policy: Policy
     http: HTTPPolicy
     #: What of the body the fingerprint covers; see `content.body_of`.
-    body: bytes = field(repr=False)
-    #: Call the handler; return its response, finalised and rendered.
-    handle: Callable[[], HttpResponseBase]
+    body: Callable[[], bytes]
+    #: Call the handler; return its response, finalised and rendered. A coroutine for `aguard`.
+    handle: Callable[[], Any]
     #: Turn an exception of the handler into a response, finalised and rendered, or raise it.
     on_exception: Callable[[Exception], HttpResponseBase]
+    #: Whether the key may come in a form's hidden field.
+    form: bool = True
     #: Aliases that the view exempts from ATOMIC_REQUESTS.
     exempt: Collection[str] = ()
 
@@ -66,75 +75,92 @@ def guard(call: GuardedCall) -> HttpResponseBase:
     The handler's own the first time, its snapshot afterwards, and a problem where neither can be
     had. An exception that the adapter does not answer passes on unchanged (R58).
     """
-    return _Guard(call).answer()
+    guarded = _Guard(call)
+    try:
+        engine, operation = guarded.prepare(coroutine=False)
+        with engine.attempt(operation, guarded.on_error) as attempt:
+            if not attempt.replayed:
+                attempt.complete(guarded.work(attempt, engine))
+    except IdempotencyError as error:
+        if guarded.opens_for(error):
+            return guarded.unguarded(guarded.work_alone())
+        return guarded.problem(error)
+    return guarded.response(attempt)
+
+
+async def aguard(call: GuardedCall) -> HttpResponseBase:
+    """See `guard`: for a handler that is a coroutine."""
+    guarded = _Guard(call)
+    in_thread = sync_to_async(guarded.prepare, thread_sensitive=True)
+    try:
+        engine, operation = await in_thread(coroutine=True)
+        async with engine.aattempt(operation, guarded.on_error) as attempt:
+            if not attempt.replayed:
+                attempt.complete(await guarded.awork(attempt))
+    except IdempotencyError as error:
+        if guarded.opens_for(error):
+            return guarded.unguarded(await call.handle())
+        return await sync_to_async(guarded.problem, thread_sensitive=True)(error)
+    return await sync_to_async(guarded.response, thread_sensitive=True)(attempt)
 
 
 class _Guard:
+    """What one request's way through the guard needs and remembers."""
+
     def __init__(self, call: GuardedCall) -> None:
         self.call = call
+        self.key = ""
         self.kept = False
         #: An error of the handler's own idempotent calls, which says nothing about this key.
         self.raised_by_handler: Exception | None = None
         #: What an on_commit hook raised after the work had committed.
         self.raised_by_hook: Exception | None = None
 
-    def answer(self) -> HttpResponseBase:
-        call = self.call
-        try:
-            key = self._key()
-            engine = engine_for(call.store)
-            operation = self._operation(key, engine.store)
-            with engine.attempt(operation, self._on_error) as attempt:
-                if not attempt.replayed:
-                    attempt.complete(self._work(attempt.lease, operation, engine.store))
-        except IdempotencyError as error:
-            if error is self.raised_by_handler and not isinstance(error, LeaseLost):
-                raise
-            return problem_response(error, call.request, call.http, call.subject)
-        if self.raised_by_hook is not None:
-            raise self.raised_by_hook
-        response = self._replay(attempt) if attempt.replayed else self._first(attempt)
-        if call.http.echo_key:
-            response[call.http.header] = _quoted(key)
-        return response
-
     # What the request says.
 
-    def _key(self) -> str:
-        http = self.call.http
-        field = self.call.request.headers.get(http.header)
-        if field is None:
-            raise KeyRequired
-        key = keys.parse(
-            field,
-            strict=http.strict_header,
-            min_length=http.key_min_length,
-            max_length=http.key_max_length,
-        )
-        _validate(key, http.key_validator)
-        return key
-
-    def _operation(self, key: str, store: BaseStore) -> Operation:
+    def prepare(self, *, coroutine: bool) -> tuple[Engine, Operation]:
+        """Read the request; raise KeyRequired, InvalidKey or ScopeMissing."""
         call = self.call
+        engine = engine_for(call.store)
+        from_form = self._read_key()
         name = operation_of(call.request)
-        scope = self._scope(name)
-        return Operation(
-            record_id=keys.record_id(_KIND, scope, key),
+        scope = self._scope(name, from_form=from_form)
+        operation = Operation(
+            record_id=keys.record_id(_KIND, scope, self.key),
             scope=scope,
-            key=key,
+            key=self.key,
             name=name,
             fingerprints=fingerprints_of(
                 call.request, call.subject, call.policy, call.http, call.body
             ),
             policy=call.policy,
             codec=SnapshotCodec(call.http.replay_headers, call.policy.max_result_bytes),
-            transaction=transactions.mode_for(call.policy, store),
+            transaction=transactions.mode_for(call.policy, engine.store, coroutine=coroutine),
             unstorable_ok=True,
-            caller=transactions.of_caller(store),
+            wait=self._wait(from_form=from_form),
+            rest=transactions.rest,
+            caller=transactions.of_caller(engine.store),
         )
+        return engine, operation
 
-    def _scope(self, name: str) -> str:
-        scope = self.call.http.scope or scopes.user
+    def _read_key(self) -> bool:
+        """Read the key; return whether it came in a form (R89)."""
+        http, request = self.call.http, self.call.request
+        field = request.headers.get(http.header)
+        bounds = {"min_length": http.key_min_length, "max_length": http.key_max_length}
+        if field is not None:
+            self.key = keys.parse(field, strict=http.strict_header, **bounds)
+        elif self.call.form and (value := form_key(request, http)) is not None:
+            if not value.isascii():
+                raise InvalidKey("The idempotency key must be ASCII, in a form as in a header.")
+            self.key = keys.check(value, **bounds)
+        else:
+            raise KeyRequired
+        _validate(self.key, http.key_validator)
+        return field is None
+
+    def _scope(self, name: str, *, from_form: bool) -> str:
+        scope = self.call.http.scope or (scopes.user_or_session if from_form else scopes.user)
         compute = import_string(scope) if isinstance(scope, str) else scope
         found: str = compute(self.call.subject)
         if not isinstance(found, str):
@@ -143,22 +169,25 @@ class _Guard:
             raise ScopeMissing("The scope of this request is empty.")
         return f"{len(name)}:{name}:{found}" if self.call.http.scope_endpoint else found
 
+    def _wait(self, *, from_form: bool) -> timedelta:
+        """How long this caller waits: the policy's time, or less if it prefers so (R51)."""
+        if not transactions.may_wait():
+            return timedelta(0)
+        wait = self.call.policy.wait or (_FORM_WAIT if from_form else timedelta(0))
+        preferred = _PREFER_WAIT.search(self.call.request.headers.get("Prefer", ""))
+        return min(wait, timedelta(seconds=int(preferred[1]))) if preferred else wait
+
     # The work.
 
-    def _work(self, lease: Lease, operation: Operation, store: BaseStore) -> HttpResponseBase:
+    def work(self, attempt: Attempt, engine: Engine) -> HttpResponseBase:
         """Run the handler in the transactions that Django would have given it."""
-        self.call.request.idempotency = lease  # type: ignore[attr-defined]
-        ours = set(self.call.exempt)
-        if operation.transaction != "separate" and isinstance(store, DatabaseStore):
+        self.call.request.idempotency = attempt.lease  # type: ignore[attr-defined]
+        store, ours = engine.store, set(self.call.exempt)
+        if attempt.request.transaction != "separate" and isinstance(store, DatabaseStore):
             ours.add(store.using)  # open already: the store's own, around this
         try:
             with atomic_requests(without=ours) as requests:
-                try:
-                    response = self.call.handle()
-                except Exception as error:
-                    self.raised_by_handler = error
-                    raise
-                response = self._judged(response, None)
+                response = self._judged(self._handled(), None)
                 if requests.doomed:
                     raise Unkept("fail", response)  # the answer to work that is rolled back
         except Exception as error:
@@ -167,7 +196,31 @@ class _Guard:
             self.raised_by_hook = error  # the work stands, so its answer is kept
         return response
 
-    def _on_error(self, error: Exception) -> HttpResponseBase:
+    async def awork(self, attempt: Attempt) -> HttpResponseBase:
+        """Await the handler: Django opens no transaction around a coroutine."""
+        self.call.request.idempotency = attempt.lease  # type: ignore[attr-defined]
+        handle: Callable[[], Awaitable[HttpResponseBase]] = self.call.handle
+        try:
+            response = await handle()
+        except Exception as error:
+            self.raised_by_handler = error
+            raise
+        return self._judged(response, None)
+
+    def work_alone(self) -> HttpResponseBase:
+        """Run the handler without a lease: the policy says to, rather than to refuse."""
+        with atomic_requests(without=self.call.exempt):
+            return self._handled()
+
+    def _handled(self) -> HttpResponseBase:
+        try:
+            response: HttpResponseBase = self.call.handle()
+        except Exception as error:
+            self.raised_by_handler = error
+            raise
+        return response
+
+    def on_error(self, error: Exception) -> HttpResponseBase:
         """
         Let the adapter answer an exception, after the work was rolled back.
 
@@ -177,7 +230,12 @@ class _Guard:
             raise error
         with answering(without=self.call.exempt):
             response = self.call.on_exception(error)
-        return self._judged(response, error)
+        try:
+            return self._judged(response, error)
+        except Unkept as unkept:
+            if getattr(response, _OUTSIDE, False):
+                raise Unkept(unkept.verdict, error=error) from None
+            raise
 
     def _judged(self, response: HttpResponseBase, error: Exception | None) -> HttpResponseBase:
         """Return the response if it is to be kept; raise Unkept if not."""
@@ -189,10 +247,33 @@ class _Guard:
 
     # The answer.
 
-    def _first(self, attempt: Attempt) -> HttpResponseBase:
-        response: HttpResponseBase = attempt.result
-        if self.kept and not attempt.outcome.stored:
+    def opens_for(self, error: IdempotencyError) -> bool:
+        """Whether the handler is to run all the same: ``fail_open``, the store down (R61)."""
+        return self.call.http.fail_open and isinstance(error, StoreError) and error.at_claim
+
+    def unguarded(self, response: HttpResponseBase) -> HttpResponseBase:
+        """Return the response of a handler that ran without a lease, and say so."""
+        response["Idempotency-Stored"] = "false"
+        return response
+
+    def problem(self, error: IdempotencyError) -> HttpResponseBase:
+        """Return what tells the client of an error of its key; raise the handler's own."""
+        if error is self.raised_by_handler and not isinstance(error, LeaseLost):
+            raise error
+        return problem_response(error, self.call.request, self.call.http, self.call.subject)
+
+    def response(self, attempt: Attempt) -> HttpResponseBase:
+        """Return the handler's response, or its replay."""
+        if self.raised_by_hook is not None:
+            raise self.raised_by_hook
+        http, outcome = self.call.http, attempt.outcome
+        response = self._replay(attempt) if attempt.replayed else outcome.result
+        if self.kept and not outcome.stored:
             response["Idempotency-Stored"] = "false"
+        elif outcome.expires_at is not None:
+            response["Idempotency-Expires"] = http_date(outcome.expires_at.timestamp())
+        if http.echo_key:
+            response[http.header] = _quoted(self.key)
         return response
 
     def _replay(self, attempt: Attempt) -> HttpResponseBase:
@@ -210,6 +291,12 @@ class _Guard:
         return response
 
 
+def answered_outside(response: HttpResponseBase) -> HttpResponseBase:
+    """Mark an answer that Django gives outside of the view: unless it is kept, Django gives it."""
+    setattr(response, _OUTSIDE, True)
+    return response
+
+
 def verdict_for(policy: HTTPPolicy, response: HttpResponseBase, error: BaseException | None) -> str:
     """Return "keep", "release" or "fail" for a response by the policy's ``keep`` (R55, R56)."""
     keep, status = policy.keep, response.status_code
@@ -218,6 +305,8 @@ def verdict_for(policy: HTTPPolicy, response: HttpResponseBase, error: BaseExcep
         if verdict not in ("keep", "release", "fail"):
             raise ValueError(f"keep must return 'keep', 'release' or 'fail', not {verdict!r}.")
         return verdict
+    if keep == "stripe":
+        return "keep"
     if keep == "success":
         return "keep" if status < 400 else "fail"
     if status >= 500:

@@ -6,7 +6,9 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
+from django.conf import settings
 from django.http import HttpRequest, HttpResponse
+from django.template.loader import render_to_string
 from django.utils.functional import Promise
 from django.utils.module_loading import import_string
 from django.utils.translation import get_language
@@ -165,6 +167,12 @@ def replay_refused(request: HttpRequest, policy: HTTPPolicy, subject: Any) -> Ht
     return _render(_REFUSED, _REFUSED.status, _REFUSED.detail, {}, request, policy, subject)
 
 
+def _prefers_html(request: HttpRequest) -> bool:
+    """Whether a browser asks, and not a program (``*/*``), of a project that has templates."""
+    types = ["application/problem+json", "application/json", "text/html"]
+    return bool(settings.TEMPLATES) and request.get_preferred_type(types) == "text/html"
+
+
 def _render(
     problem: Problem,
     status: int,
@@ -175,7 +183,7 @@ def _render(
     subject: Any,
 ) -> HttpResponse:
     page = f"{policy.documentation_url}{problem.code}.html"
-    members = {
+    members: dict[str, Any] = {
         "type": page,
         "title": str(problem.title),
         "status": status,
@@ -189,6 +197,11 @@ def _render(
     if renderer is not None:
         render = import_string(renderer) if isinstance(renderer, str) else renderer
         response: HttpResponse = render(subject or request, members)
+    elif _prefers_html(request):
+        response = HttpResponse(
+            render_to_string("django_idempotency/problem.html", {"problem": members}, request),
+            status=status,
+        )
     else:
         response = HttpResponse(
             json.dumps(members), status=status, content_type="application/problem+json"

@@ -8,7 +8,7 @@ from typing import Any
 
 from django_idempotency.exceptions import ScopeMissing
 
-__all__ = ["anyone", "session", "tenant_and_user", "user"]
+__all__ = ["anyone", "session", "tenant_and_user", "user", "user_or_session"]
 
 
 def user(request: Any) -> str:
@@ -34,6 +34,14 @@ def session(request: Any) -> str:
     if not visitor.session_key:
         visitor.create()
     return f"session:{hashlib.sha256(visitor.session_key.encode()).hexdigest()}"
+
+
+def user_or_session(request: Any) -> str:
+    """Return the user, or the session of a visitor: the scope of keys that come in forms (R89)."""
+    try:
+        return user(request)
+    except ScopeMissing:
+        return session(request)
 
 
 def anyone(request: Any) -> str:

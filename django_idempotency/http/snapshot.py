@@ -47,6 +47,14 @@ NEVER_KEPT = frozenset(
 )
 
 
+class _Redirect(HttpResponse):
+    """A replayed redirect: Django's test client and others look at its ``url``."""
+
+    @property
+    def url(self) -> str:
+        return self.headers.get("Location", "")
+
+
 @dataclass(frozen=True)
 class Snapshot:
     """Status, kept header fields and body of a response, byte for byte."""
@@ -57,7 +65,8 @@ class Snapshot:
 
     def response(self) -> HttpResponse:
         """Return a new response that says what the first one said."""
-        response = HttpResponse(self.body, status=self.status)
+        kind = _Redirect if 300 <= self.status < 400 else HttpResponse
+        response = kind(self.body, status=self.status)
         del response["Content-Type"]
         for name, value in self.headers:
             response[name] = value

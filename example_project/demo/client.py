@@ -1,12 +1,16 @@
-"""A client of the shop, in the standard library alone."""
+"""Clients of the shop, in the standard library alone."""
 
 from __future__ import annotations
 
 import base64
+import html
 import http.client
 import json
+import re
 from dataclasses import dataclass
+from http.cookies import SimpleCookie
 from typing import Any
+from urllib.parse import urlencode
 
 
 @dataclass(frozen=True)
@@ -76,3 +80,31 @@ class Client:
             return Answer(response.status, response.headers, response.read())
         finally:
             connection.close()
+
+
+class Browser(Client):
+    """A visitor: keeps cookies, sends forms, and leaves it to the story to follow a redirect."""
+
+    def __init__(self, port: int) -> None:
+        super().__init__(port)
+        self._headers["Accept"] = "text/html"
+
+    def open(self, path: str) -> Answer:
+        """Return a page; its cookies are sent from now on."""
+        answer = self.get(path)
+        cookies = SimpleCookie(self._headers.get("Cookie", ""))
+        for line in answer.headers.get_all("Set-Cookie", []):
+            cookies.load(line)
+        self._headers["Cookie"] = "; ".join(f"{c.key}={c.value}" for c in cookies.values())
+        return answer
+
+    def click(self, path: str, form: dict[str, str]) -> Answer:
+        """Send a form."""
+        headers = {"Content-Type": "application/x-www-form-urlencoded"}
+        return self._send("POST", path, urlencode(form).encode(), headers)
+
+
+def hidden_fields(page: Answer) -> dict[str, str]:
+    """Return what a page's form sends without being seen."""
+    found = re.findall(r'<input type="hidden" name="([^"]+)" value="([^"]*)">', page.body.decode())
+    return {name: html.unescape(value) for name, value in found}

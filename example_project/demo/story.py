@@ -16,7 +16,7 @@ from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 
-from example_project.demo.client import Answer, Client
+from example_project.demo.client import Answer, Browser, Client, hidden_fields
 from example_project.demo.output import Printer, money
 from example_project.demo.server import Server
 from example_project.shop.management.commands.seed import PASSWORDS
@@ -24,6 +24,8 @@ from example_project.shop.management.commands.seed import PASSWORDS
 CROWD = 20
 PAYMENTS = "/api/payments/"
 TRANSFERS = "/api/transfers/"
+CHECKOUT = "/checkout/"
+ORDERS = "/api/orders/?search="
 
 
 class WentWrong(Exception):
@@ -64,6 +66,7 @@ class Story:
             self.other_user,
             self.refusal,
             self.transfer_and_refund,
+            self.double_click,
             self.server_killed,
             self.books,
         ):
@@ -186,8 +189,31 @@ class Story:
         self._twice(self.alice, f"{PAYMENTS}{first.json['id']}/refund/", {"amount": 2_50})
         self.expected[self.everyday] += 2_50
 
+    def double_click(self) -> None:
+        self.out.headline("10 A visitor clicks twice on the button of the checkout")
+        visitor, note = Browser(self.server.port), f"double-click-{self.run}"
+        hidden = hidden_fields(visitor.open(CHECKOUT))
+        form = {**hidden, "product": "coffee", "quantity": "2", "note": note}
+        together = threading.Barrier(2)
+
+        def click(_: int) -> Answer:
+            together.wait(timeout=10)
+            return visitor.click(CHECKOUT, form)
+
+        with ThreadPoolExecutor(2) as pool:
+            clicks = list(pool.map(click, range(2)))
+        for answer in clicks:
+            self._tell(answer, hidden["idempotency_key"])
+        self._is("both are redirected", [answer.status for answer in clicks], [302, 302])
+        self._is("one has placed the order", [a.replayed for a in clicks].count(False), 1)
+        pages = [visitor.open(answer.headers["Location"]) for answer in clicks]
+        seen = [note.encode() in page.body for page in pages if page.status == 200]
+        self._is("both land on its page", seen, [True, True])
+        self._is("the same page", pages[0].body, pages[1].body)
+        self._is("orders in the books", self.staff.get(ORDERS + note).json["count"], 1)
+
     def server_killed(self) -> None:
-        self.out.headline("10 The whole server is killed, right after an answer")
+        self.out.headline("11 The whole server is killed, right after an answer")
         key, payload = self._key(), self._payment(3_00, "power-cut")
         first = self._tell(self.alice.post(PAYMENTS, payload, key), key)
         self._is("the payment is made", (first.status, first.replayed), (201, False))

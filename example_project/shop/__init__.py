@@ -1,1 +1,1 @@
-"""The shop: accounts, and three ways in which money moves."""
+"""The shop: accounts and three ways in which money moves; a checkout, webhooks and quotes."""

@@ -1,4 +1,4 @@
-"""The shop in the admin: to look at. Money moves through the API only."""
+"""The shop in the admin: to look at. Nothing is changed here."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from django.contrib import admin
 from django.db.models import Model
 from django.http import HttpRequest
 
-from example_project.shop.models import Account, Payment, Refund, Transfer
+from example_project.shop.models import Account, Order, Payment, Quote, Refund, Transfer
 
 if TYPE_CHECKING:
     ModelAdmin = admin.ModelAdmin[Model]
@@ -57,4 +57,19 @@ class PaymentAdmin(ReadOnlyAdmin):
 class RefundAdmin(ReadOnlyAdmin):
     list_display = ["id", "payment", "amount", "created"]
     list_select_related = ["payment"]
+    date_hierarchy = "created"
+
+
+@admin.register(Order)
+class OrderAdmin(ReadOnlyAdmin):
+    list_display = ["id", "product", "quantity", "total", "paid", "note", "created"]
+    list_filter = ["product"]
+    search_fields = ["note"]
+    date_hierarchy = "created"
+
+
+@admin.register(Quote)
+class QuoteAdmin(ReadOnlyAdmin):
+    list_display = ["id", "owner", "sell", "buy", "amount", "rate", "created"]
+    list_select_related = ["owner"]
     date_hierarchy = "created"

@@ -1,10 +1,13 @@
-"""Accounts, and the rows that say why a balance is what it is."""
+"""Accounts and the rows that say why a balance is what it is; orders; quotes."""
 
 from __future__ import annotations
+
+import uuid
 
 from django.conf import settings
 from django.db import models
 from django.db.models import F, Q
+from django.urls import reverse
 
 CURRENCIES = [("EUR", "Euro"), ("USD", "US dollar")]
 
@@ -95,3 +98,48 @@ class Refund(models.Model):
 
     def __str__(self) -> str:
         return f"refund {self.pk}"
+
+
+class Order(models.Model):
+    """What a visitor bought at the checkout; ``total`` and ``paid`` are cents."""
+
+    class Product(models.TextChoices):
+        COFFEE = "coffee"
+        TEA = "tea"
+
+    # Cannot be guessed: whoever has the link of an order sees its page.
+    id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
+    product = models.CharField(max_length=20, choices=Product.choices)
+    quantity = models.PositiveSmallIntegerField()
+    note = models.CharField(max_length=100, blank=True)
+    total = models.BigIntegerField()
+    paid = models.BigIntegerField(default=0)
+    created = models.DateTimeField(auto_now_add=True)
+
+    class Meta:
+        ordering = ["-created"]
+
+    def __str__(self) -> str:
+        return f"order {self.pk}"
+
+    def get_absolute_url(self) -> str:
+        return reverse("order", kwargs={"pk": self.pk})
+
+
+class Quote(models.Model):
+    """A rate of exchange that a user was offered."""
+
+    owner = models.ForeignKey(
+        settings.AUTH_USER_MODEL, on_delete=models.PROTECT, related_name="quotes"
+    )
+    sell = models.CharField(max_length=3, choices=CURRENCIES)
+    buy = models.CharField(max_length=3, choices=CURRENCIES)
+    amount = models.BigIntegerField()
+    rate = models.DecimalField(max_digits=12, decimal_places=6)
+    created = models.DateTimeField(auto_now_add=True)
+
+    class Meta:
+        ordering = ["-pk"]
+
+    def __str__(self) -> str:
+        return f"quote {self.pk}"

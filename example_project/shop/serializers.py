@@ -7,7 +7,7 @@ from typing import Any
 from django.db.models import QuerySet
 from rest_framework import serializers
 
-from example_project.shop.models import Account, Payment, Refund, Transfer
+from example_project.shop.models import Account, Order, Payment, Refund, Transfer
 
 MAX_AMOUNT = 10**12
 
@@ -61,3 +61,9 @@ class RefundSerializer(serializers.ModelSerializer[Refund]):
         model = Refund
         fields = ["id", "payment", "amount", "created"]
         read_only_fields = ["payment"]
+
+
+class OrderSerializer(serializers.ModelSerializer[Order]):
+    class Meta:
+        model = Order
+        fields = ["id", "product", "quantity", "note", "total", "paid", "created"]

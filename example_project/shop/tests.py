@@ -8,21 +8,27 @@ An API with idempotency keys is tested like any other: send, send again, look at
 # ruff: noqa: PT009, PT027
 from __future__ import annotations
 
+import json
+import re
+import time
 import uuid
 from typing import Any
 
 from django.contrib.auth.models import User
 from django.core.management import call_command
 from django.db import IntegrityError, transaction
-from django.test import TestCase, override_settings
+from django.test import Client, TestCase, override_settings
 from drf_spectacular.drainage import GENERATOR_STATS
 from drf_spectacular.generators import SchemaGenerator
 from rest_framework.test import APITestCase
 
-from example_project.shop.models import Account, Payment, Refund, Transfer
+from django_idempotency.models import IdempotencyRecord
+from example_project.shop.models import Account, Order, Payment, Quote, Refund, Transfer
+from example_project.shop.webhooks import MAX_AGE, signature
 
 PAYMENTS = "/api/payments/"
 TRANSFERS = "/api/transfers/"
+MODELS = ("account", "order", "payment", "quote", "refund", "transfer")
 
 
 class ShopTestCase(APITestCase):
@@ -164,6 +170,217 @@ class RuleTests(ShopTestCase):
             Account.objects.filter(pk=self.hers.pk).update(balance=-1)
 
 
+class CheckoutTests(TestCase):
+    """Each form that is shown makes one order."""
+
+    def shown(self, client: Client) -> dict[str, str]:
+        """Return what a visitor who opens the page and fills it in will send."""
+        page = client.get("/checkout/").content.decode()
+        return {"product": "coffee", "quantity": "2", "note": "", "idempotency_key": key_in(page)}
+
+    def test_pressed_twice(self) -> None:
+        form = self.shown(self.client)
+        first = self.client.post("/checkout/", form)
+        again = self.client.post("/checkout/", form)
+        order = Order.objects.get()
+        self.assertEqual(order.total, 25_00)
+        self.assertRedirects(first, order.get_absolute_url())
+        self.assertRedirects(again, order.get_absolute_url())
+        self.assertNotIn("Idempotency-Replayed", first)
+        self.assertEqual(again["Idempotency-Replayed"], "true")
+
+    def test_shown_twice(self) -> None:
+        for _ in range(2):
+            self.client.post("/checkout/", self.shown(self.client))
+        self.assertEqual(Order.objects.count(), 2)
+
+    def test_logged_in(self) -> None:
+        self.client.force_login(User.objects.create_user("alice"))
+        form = self.shown(self.client)
+        first, again = (self.client.post("/checkout/", form) for _ in range(2))
+        self.assertEqual(first["Location"], again["Location"])
+        self.assertEqual(Order.objects.count(), 1)
+
+    def test_key_of_another_visitor(self) -> None:
+        form = self.shown(self.client)
+        stranger = Client()
+        hers = self.client.post("/checkout/", form)
+        his = stranger.post("/checkout/", form)
+        self.assertNotEqual(hers["Location"], his["Location"])
+        self.assertEqual(Order.objects.count(), 2)
+
+    def test_mistake(self) -> None:
+        form = self.shown(self.client)
+        wrong = self.client.post("/checkout/", {**form, "quantity": "11"})
+        self.assertContains(wrong, "less than or equal to 10", status_code=400)
+        self.assertNotEqual(key_in(wrong.content.decode()), form["idempotency_key"])
+        self.assertEqual(Order.objects.count(), 0)
+        self.assertEqual(self.client.post("/checkout/", form).status_code, 302)
+
+    def test_changed_after_it_was_sent(self) -> None:
+        form = self.shown(self.client)
+        self.client.post("/checkout/", form)
+        changed = {**form, "quantity": "3"}
+        response = self.client.post("/checkout/", changed, headers={"Accept": "text/html"})
+        self.assertContains(response, "<h1>", status_code=422)
+        self.assertEqual(Order.objects.get().quantity, 2)
+
+    def test_without_a_key(self) -> None:
+        response = self.client.post("/checkout/", {"product": "coffee", "quantity": "1"})
+        self.assertEqual(response.status_code, 400)
+        self.assertEqual(Order.objects.count(), 0)
+
+    def test_pages_need_nothing_from_elsewhere(self) -> None:
+        form = self.shown(self.client)
+        order = self.client.post("/checkout/", form, follow=True).content.decode()
+        for page in (self.client.get("/checkout/").content.decode(), order):
+            self.assertIn('<html lang="en">', page)
+            self.assertNotIn("src=", page)
+            self.assertNotIn("<script", page)
+            self.assertNotIn("http:", page)
+
+
+def key_in(page: str) -> str:
+    field = re.search(r'name="idempotency_key" value="([^"]+)"', page)
+    assert field is not None, page
+    return field[1]
+
+
+SECRET = "known to acme and to us"
+
+
+@override_settings(WEBHOOK_SECRETS={"acme": SECRET, "other": "another", "unset": ""})
+class WebhookTests(TestCase):
+    """An event of the provider counts once."""
+
+    def setUp(self) -> None:
+        self.order = Order.objects.create(product="tea", quantity=1, total=8_00)
+        # As the provider does, without cookies or a CSRF token.
+        self.client = Client(enforce_csrf_checks=True)
+
+    def deliver(
+        self,
+        event_id: str,
+        *,
+        amount: Any = 5_00,
+        age: float = 0,
+        provider: str = "acme",
+        secret: str = SECRET,
+        **changed: str,
+    ) -> Any:
+        """Send an event; ``changed`` are header fields that somebody has tampered with."""
+        body = json.dumps({"order": str(self.order.pk), "amount": amount}).encode()
+        timestamp = str(time.time() - age)
+        headers = {
+            "webhook-id": event_id,
+            "webhook-timestamp": timestamp,
+            "webhook-signature": signature(secret, event_id, timestamp, body),
+            **{name.replace("_", "-"): value for name, value in changed.items()},
+        }
+        return self.client.post(
+            f"/webhooks/{provider}/", body, content_type="application/json", headers=headers
+        )
+
+    def assert_paid(self, paid: int) -> None:
+        self.order.refresh_from_db()
+        self.assertEqual(self.order.paid, paid)
+
+    def assert_refused(self, response: Any) -> None:
+        self.assertEqual(response.status_code, 403)
+        self.assertEqual(IdempotencyRecord.objects.count(), 0)
+        self.assert_paid(0)
+
+    def test_delivered_twice(self) -> None:
+        first = self.deliver("event-1", age=60)
+        again = self.deliver("event-1")  # signed again, at another time
+        self.assertEqual((first.status_code, again.status_code), (204, 204))
+        self.assertEqual(again["Idempotency-Replayed"], "true")
+        self.assert_paid(5_00)
+
+    def test_two_events(self) -> None:
+        self.deliver("event-1")
+        self.deliver("event-2")
+        self.assert_paid(10_00)
+
+    def test_two_providers(self) -> None:
+        self.deliver("event-1")
+        self.deliver("event-1", provider="other", secret="another")
+        self.assert_paid(10_00)
+
+    def test_order_that_is_not_there_yet(self) -> None:
+        Order.objects.all().delete()
+        self.assertEqual(self.deliver("event-1").status_code, 404)
+        self.order.save(force_insert=True)
+        self.assertEqual(self.deliver("event-1").status_code, 204)
+        self.assert_paid(5_00)
+
+    def test_nonsense(self) -> None:
+        self.assertEqual(self.deliver("event-1", amount="much").status_code, 400)
+        self.assert_paid(0)
+
+    def test_wrong_secret(self) -> None:
+        self.assert_refused(self.deliver("event-1", secret="guessed"))
+
+    def test_no_signature(self) -> None:
+        self.assert_refused(self.deliver("event-1", webhook_signature=""))
+        self.assert_refused(self.deliver("event-1", webhook_signature="ä"))
+
+    def test_recorded_event_under_another_id(self) -> None:
+        self.assert_refused(self.deliver("event-1", webhook_id="event-2"))
+
+    def test_recorded_event_at_another_time(self) -> None:
+        self.assert_refused(self.deliver("event-1", age=MAX_AGE + 1))
+        now = str(time.time())
+        self.assert_refused(self.deliver("event-1", age=MAX_AGE + 1, webhook_timestamp=now))
+        self.assert_refused(self.deliver("event-1", webhook_timestamp="soon"))
+
+    def test_provider_without_a_secret(self) -> None:
+        self.assert_refused(self.deliver("event-1", provider="unset", secret=""))
+        self.assert_refused(self.deliver("event-1", provider="unknown", secret=""))
+
+    def test_replay_is_not_for_strangers(self) -> None:
+        self.deliver("event-1")
+        self.assertEqual(self.deliver("event-1", secret="guessed").status_code, 403)
+
+
+class QuoteTests(TestCase):
+    """A coroutine is tested by coroutines."""
+
+    QUOTE = {"sell": "EUR", "buy": "USD", "amount": "1000"}
+
+    async def ask(self, key: str, **changed: str) -> Any:
+        headers = {"Idempotency-Key": key}
+        return await self.async_client.post("/quotes/", {**self.QUOTE, **changed}, headers=headers)
+
+    async def log_in(self) -> None:
+        await self.async_client.aforce_login(await User.objects.acreate_user("alice"))
+
+    async def test_asked_twice(self) -> None:
+        await self.log_in()
+        first = await self.ask("k")
+        again = await self.ask("k")
+        self.assertEqual((first.status_code, again.status_code), (201, 201))
+        self.assertEqual(first.content, again.content)
+        self.assertEqual(again["Idempotency-Replayed"], "true")
+        self.assertEqual(first.json()["receives"], 1084)
+        self.assertEqual(await Quote.objects.acount(), 1)
+
+    async def test_other_amount(self) -> None:
+        await self.log_in()
+        await self.ask("k")
+        self.assertEqual((await self.ask("k", amount="2000")).status_code, 422)
+
+    async def test_mistake_leaves_the_key_free(self) -> None:
+        await self.log_in()
+        self.assertEqual((await self.ask("k", buy="EUR")).status_code, 400)
+        self.assertEqual((await self.ask("k", buy="USD")).status_code, 201)
+
+    async def test_not_logged_in(self) -> None:
+        response = await self.ask("k")
+        self.assertEqual(response.status_code, 302)
+        self.assertEqual(await IdempotencyRecord.objects.acount(), 0)
+
+
 class PageTests(TestCase):
     """What is there to look at."""
 
@@ -195,5 +412,5 @@ class PageTests(TestCase):
     def test_admin(self) -> None:
         User.objects.create_superuser("root", password="root")
         self.client.login(username="root", password="root")
-        for page in ("", "shop/account/", "shop/payment/", "shop/refund/", "shop/transfer/"):
+        for page in ("", *(f"shop/{name}/" for name in MODELS)):
             self.assertEqual(self.client.get(f"/admin/{page}").status_code, 200, page)

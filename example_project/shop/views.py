@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from django.db.models import QuerySet
 from drf_spectacular.utils import extend_schema, extend_schema_view
-from rest_framework import filters, mixins, status, viewsets
+from rest_framework import filters, mixins, permissions, status, viewsets
 from rest_framework.decorators import action
 from rest_framework.request import Request
 from rest_framework.response import Response
@@ -12,10 +12,11 @@ from rest_framework.serializers import BaseSerializer
 
 from django_idempotency.contrib.rest_framework import IdempotencyMixin
 from example_project.shop import ledger
-from example_project.shop.models import Account, Payment, Transfer
+from example_project.shop.models import Account, Order, Payment, Transfer
 from example_project.shop.openapi import IDEMPOTENCY_KEY, REFUSALS
 from example_project.shop.serializers import (
     AccountSerializer,
+    OrderSerializer,
     PaymentSerializer,
     RefundSerializer,
     TransferSerializer,
@@ -100,3 +101,13 @@ class PaymentViewSet(
         serializer.is_valid(raise_exception=True)
         refund = ledger.refund(payment=payment, amount=serializer.validated_data.get("amount"))
         return Response(RefundSerializer(refund).data, status=status.HTTP_201_CREATED)
+
+
+class OrderViewSet(viewsets.ReadOnlyModelViewSet[Order]):
+    """The checkout's orders, for staff."""
+
+    permission_classes = [permissions.IsAdminUser]
+    queryset = Order.objects.all()
+    serializer_class = OrderSerializer
+    filter_backends = [filters.SearchFilter]
+    search_fields = ["=note"]

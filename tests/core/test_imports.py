@@ -21,7 +21,16 @@ PACKAGE = ROOT / NAME
 # A module imports its own floor and lower ones.
 FLOORS = [
     ["exceptions", "keys", "records", "fingerprint", "policy", "codecs"],
-    ["attempts", "endings", "engine", "renewal", "stores", "stores.base", "stores.memory"],
+    [
+        "attempts",
+        "endings",
+        "engine",
+        "renewal",
+        "stores",
+        "stores.base",
+        "stores.memory",
+        "waiting",
+    ],
     [
         "conf",
         "models",
@@ -38,7 +47,7 @@ FLOORS = [
     ],
     ["http", "http.*"],
     ["contrib", "contrib.*"],
-    ["admin", "apps", "management", "management.*"],
+    ["admin", "apps", "management", "management.*", "templatetags", "templatetags.*"],
 ]
 # What a floor may import besides the standard library; each module of contrib its own client, too.
 OTHERS = [set(), {"asgiref"}, *[{"asgiref", "django"}] * 4]

@@ -1,0 +1,101 @@
+"""The decorator for function views, and by method_decorator for class views."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from functools import partial, wraps
+from types import FunctionType
+from typing import Any, TypeVar, overload
+
+from asgiref.sync import iscoroutinefunction, markcoroutinefunction
+from django.http import HttpRequest
+
+from django_idempotency.conf import DEFAULT_ALIAS
+from django_idempotency.http.atomic_requests import mark
+from django_idempotency.http.views import Declared, aguarded, guarded
+
+__all__ = ["idempotent"]
+
+View = TypeVar("View", bound=Callable[..., Any])
+
+
+@overload
+def idempotent(view: View, /) -> View: ...
+@overload
+def idempotent(*, store: str = DEFAULT_ALIAS, **policy: Any) -> Callable[[View], View]: ...
+def idempotent(
+    view: Callable[..., Any] | None = None, /, *, store: str = DEFAULT_ALIAS, **policy: Any
+) -> Any:
+    """
+    Guard a function view, sync or async: each idempotency key runs once.
+
+    The keywords are fields of the policy and of the HTTP policy. Above ``@api_view``; for a class
+    view ``@method_decorator(idempotent(required=True), name="dispatch")``. Raises TypeError for a
+    class or a method, UnknownField (a TypeError) for an unknown field.
+    """
+    declared = Declared(store, policy)
+    if view is None:
+        return partial(_decorate, declared)
+    return _decorate(declared, view)
+
+
+def _decorate(declared: Declared, view: Callable[..., Any]) -> Callable[..., Any]:
+    _refuse_what_is_no_view(view)
+    if hasattr(view, "cls"):
+        from django_idempotency.contrib import rest_framework
+
+        if rest_framework.is_drf_view(view):
+            guarded_class: Callable[..., Any] = rest_framework.guarded_view(view, declared)
+            return guarded_class
+    if iscoroutinefunction(view) or _is_of_async_class(view):
+
+        @wraps(view)
+        async def aguarded_view(request: HttpRequest, *args: Any, **kwargs: Any) -> Any:
+            return await aguarded(declared, request, lambda: view(request, *args, **kwargs))
+
+        wrapper: Callable[..., Any] = aguarded_view
+        if iscoroutinefunction(view):
+            wrapper = markcoroutinefunction(wrapper)
+    else:
+
+        @wraps(view)
+        def guarded_view(request: Any, *args: Any, **kwargs: Any) -> Any:
+            if hasattr(request, "_request"):  # below @api_view
+                from django_idempotency.contrib import rest_framework
+
+                return rest_framework.guarded_function(declared, view, request, *args, **kwargs)
+            return guarded(declared, request, lambda: view(request, *args, **kwargs))
+
+        wrapper = guarded_view
+    wrapper.idempotency = declared  # type: ignore[attr-defined]
+    return mark(wrapper)
+
+
+def _refuse_what_is_no_view(view: Callable[..., Any]) -> None:
+    if inspect.isclass(view):
+        raise TypeError(
+            f"@idempotent cannot stand on the class {view.__name__}. Write "
+            f'@method_decorator(idempotent(...), name="dispatch").'
+        )
+    if isinstance(view, FunctionType) and _bound(view) is None:
+        owner = view.__qualname__.rpartition(".")[0]
+        if owner and not owner.endswith("<locals>"):
+            raise TypeError(
+                f"@idempotent cannot stand on the method {view.__qualname__}. Write "
+                f'@method_decorator(idempotent(...), name="{view.__name__}") on the class.'
+            )
+
+
+def _is_of_async_class(view: Callable[..., Any]) -> bool:
+    """Whether this is a method that method_decorator has bound to a class view of coroutines."""
+    bound = _bound(view)
+    instance = getattr(bound.func, "__self__", None) if bound is not None else None
+    return bool(getattr(instance, "view_is_async", False))
+
+
+def _bound(view: Any) -> partial[Any] | None:
+    """Return what method_decorator has made of a method, also below other decorators."""
+    while view is not None and not isinstance(view, partial):
+        view = getattr(view, "__wrapped__", None)
+    return view

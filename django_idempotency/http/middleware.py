@@ -1,0 +1,92 @@
+"""The middleware: guards the views of a project that do not guard themselves (R17)."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+from asgiref.sync import (
+    async_to_sync,
+    iscoroutinefunction,
+    markcoroutinefunction,
+    sync_to_async,
+)
+from django.http import HttpRequest
+from django.http.response import HttpResponseBase
+
+from django_idempotency.conf import DEFAULT_ALIAS
+from django_idempotency.http.atomic_requests import is_marked
+from django_idempotency.http.views import Declared, aguarded, concerns, guarded
+
+__all__ = ["IdempotencyMiddleware"]
+
+
+class IdempotencyMiddleware:
+    """
+    Guards POST and PATCH of each plain view, by the policy of one alias.
+
+    It works in ``process_view`` and stands last in MIDDLEWARE: what stands after it is not asked
+    about the views that it guards. A view with our mark, and each view of Django REST framework,
+    guards itself or is left alone.
+    """
+
+    sync_capable: ClassVar[bool] = True
+    async_capable: ClassVar[bool] = True
+
+    #: The alias of IDEMPOTENCY; a subclass may name another.
+    store: ClassVar[str] = DEFAULT_ALIAS
+
+    def __init__(self, get_response: Callable[[HttpRequest], Any]) -> None:
+        self.get_response = get_response
+        self.process_view: Callable[..., Any] = self._process_view
+        self._declared = Declared(self.store, methods=frozenset({"POST", "PATCH"}))
+        if iscoroutinefunction(get_response):
+            markcoroutinefunction(self)
+            self.process_view = self._aprocess_view
+
+    def __call__(self, request: HttpRequest) -> Any:
+        """Pass the request on: the work is done in ``process_view``."""
+        return self.get_response(request)
+
+    def _concerns(self, request: HttpRequest) -> bool:
+        """Whether this request is to be guarded; every other one is left to Django."""
+        request.idempotency = None  # type: ignore[attr-defined]
+        return concerns(self._declared, self._declared.http_policy(), request)
+
+    def _process_view(
+        self,
+        request: HttpRequest,
+        view: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> HttpResponseBase | None:
+        if _guards_itself(view) or not self._concerns(request):
+            return None
+        if iscoroutinefunction(view):
+            run = async_to_sync(aguarded)
+            return run(self._declared, request, lambda: view(request, *args, **kwargs))
+        return guarded(self._declared, request, lambda: view(request, *args, **kwargs))
+
+    async def _aprocess_view(
+        self,
+        request: HttpRequest,
+        view: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> HttpResponseBase | None:
+        concerns = sync_to_async(self._concerns, thread_sensitive=True)
+        if _guards_itself(view) or not await concerns(request):
+            return None
+        if iscoroutinefunction(view):
+            return await aguarded(self._declared, request, lambda: view(request, *args, **kwargs))
+        in_thread = sync_to_async(guarded, thread_sensitive=True)
+        return await in_thread(self._declared, request, lambda: view(request, *args, **kwargs))
+
+
+def _guards_itself(view: Callable[..., Any]) -> bool:
+    if is_marked(view):
+        return True
+    drf = sys.modules.get("rest_framework.views")
+    view_class = getattr(view, "cls", None)
+    return drf is not None and isinstance(view_class, type) and issubclass(view_class, drf.APIView)

@@ -1,0 +1,157 @@
+"""Plain Django views behind the guard: what the decorator and the middleware share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from asgiref.sync import sync_to_async
+from django.core.exceptions import BadRequest, PermissionDenied, SuspiciousOperation
+from django.core.handlers.exception import response_for_exception
+from django.http import Http404, HttpRequest
+from django.http.multipartparser import MultiPartParserError
+from django.http.response import HttpResponseBase
+
+from django_idempotency.attempts import Unkept
+from django_idempotency.conf import DEFAULT_ALIAS, http_policy_for, policy_for
+from django_idempotency.http.atomic_requests import atomic_requests, exempt
+from django_idempotency.http.content import body_of, form_key
+from django_idempotency.http.guard import GuardedCall, aguard, answered_outside, guard
+from django_idempotency.policy import (
+    UNSAFE_METHODS,
+    HTTPPolicy,
+    Policy,
+    UnknownField,
+    merge,
+    suggestion,
+)
+
+__all__ = ["Declared", "aguarded", "concerns", "guarded", "outside_answer"]
+
+_POLICY_NAMES = frozenset(item.name for item in fields(Policy))
+_HTTP_NAMES = frozenset(item.name for item in fields(HTTPPolicy))
+#: Django answers these with a 4xx: nothing was executed, so the key is free again (R15, R55).
+_REFUSALS = (
+    BadRequest,
+    Http404,
+    MultiPartParserError,
+    PermissionDenied,
+    SuspiciousOperation,
+)
+
+
+@dataclass(frozen=True)
+class Declared:
+    """What a view declares of its guard."""
+
+    store: str = DEFAULT_ALIAS
+    overrides: Mapping[str, Any] = field(default_factory=dict)
+    #: The methods that are guarded if the policy names none.
+    methods: Collection[str] = UNSAFE_METHODS
+
+    def __post_init__(self) -> None:
+        known = _POLICY_NAMES | _HTTP_NAMES
+        for name in self.overrides:
+            if name not in known:
+                raise UnknownField(f"idempotent() has no {name!r}.{suggestion(name, known)}")
+
+    def policy(self) -> Policy:
+        """Return the policy of the alias with what this view gives."""
+        return merge(policy_for(self.store), self._given(_POLICY_NAMES))
+
+    def http_policy(self) -> HTTPPolicy:
+        """Return the HTTP policy of the alias with what this view gives."""
+        return merge(http_policy_for(self.store), self._given(_HTTP_NAMES))
+
+    def _given(self, names: Collection[str]) -> dict[str, Any]:
+        return {name: value for name, value in self.overrides.items() if name in names}
+
+
+def guarded(
+    declared: Declared, request: HttpRequest, handle: Callable[[], HttpResponseBase]
+) -> HttpResponseBase:
+    """Return the response to a request to a view; what it raises passes on unchanged."""
+    if _is_guarded_already(request):
+        return handle()
+    request.idempotency = None  # type: ignore[attr-defined]
+    http = declared.http_policy()
+    if not concerns(declared, http, request):
+        with atomic_requests(without=_exempt(request)):
+            return handle()
+    return guard(_call(declared, http, request, lambda: _rendered(handle())))
+
+
+async def aguarded(
+    declared: Declared, request: HttpRequest, handle: Callable[[], Any]
+) -> HttpResponseBase:
+    """See `guarded`: for a view that is a coroutine."""
+    if _is_guarded_already(request):
+        within: HttpResponseBase = await handle()
+        return within
+    request.idempotency = None  # type: ignore[attr-defined]
+    http = declared.http_policy()
+    asked = sync_to_async(concerns, thread_sensitive=True)
+    if not await asked(declared, http, request):
+        response: HttpResponseBase = await handle()
+        return response
+
+    async def rendered() -> HttpResponseBase:
+        response = await handle()
+        if callable(getattr(response, "render", None)):
+            response = await sync_to_async(_rendered, thread_sensitive=True)(response)
+        final: HttpResponseBase = response
+        return final
+
+    return await aguard(_call(declared, http, request, rendered))
+
+
+def _call(
+    declared: Declared, http: HTTPPolicy, request: HttpRequest, handle: Callable[[], Any]
+) -> GuardedCall:
+    return GuardedCall(
+        request=request,
+        subject=request,
+        store=declared.store,
+        policy=declared.policy(),
+        http=http,
+        body=lambda: body_of(request, http),
+        handle=handle,
+        on_exception=lambda error: outside_answer(request, http, error),
+        exempt=_exempt(request),
+    )
+
+
+def outside_answer(request: HttpRequest, http: HTTPPolicy, error: Exception) -> HttpResponseBase:
+    """
+    Return the answer that Django would give to an exception outside of the view, if it may be kept.
+
+    Raises Unkept with the error, to be passed on, where the preset keeps none.
+    """
+    if http.keep in ("default", "success"):
+        refused = http.keep == "default" and isinstance(error, _REFUSALS)
+        raise Unkept("release" if refused else "fail", error=error)
+    return answered_outside(_rendered(response_for_exception(request, error)))
+
+
+def concerns(declared: Declared, http: HTTPPolicy, request: HttpRequest) -> bool:
+    if request.method not in (http.methods or declared.methods):
+        return False
+    return http.required or http.header in request.headers or form_key(request, http) is not None
+
+
+def _is_guarded_already(request: HttpRequest) -> bool:
+    """Whether a guard around this one has the request's key: it guards alone (R17)."""
+    return getattr(request, "idempotency", None) is not None
+
+
+def _exempt(request: HttpRequest) -> set[str]:
+    match = request.resolver_match
+    return exempt(match.func if match else None)
+
+
+def _rendered(response: Any) -> HttpResponseBase:
+    if callable(render := getattr(response, "render", None)):
+        render()
+    final: HttpResponseBase = response
+    return final

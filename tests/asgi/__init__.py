@@ -1,0 +1,3 @@
+"""Guarded views behind a real ASGI server, and its clients that hang up."""
+
+from __future__ import annotations

@@ -1,0 +1,3 @@
+"""Plain Django views that get forms and uploads, and what of a request counts there."""
+
+from __future__ import annotations

@@ -1,0 +1,136 @@
+"""R89: problems as pages for browsers, and as problem details for everybody else."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import User
+
+from django_idempotency import InvalidKey
+from tests.forms.conftest import Visitor
+from tests.http.conftest import InProgress, SetPolicy
+
+pytestmark = [pytest.mark.django_db, pytest.mark.urls("tests.forms.urls")]
+
+BROWSER = "text/html,application/xhtml+xml,application/xml;q=0.9,image/webp,*/*;q=0.8"
+
+
+@pytest.fixture
+def alice(visitor: Visitor) -> Visitor:
+    visitor.client.force_login(User.objects.create(username="alice"))
+    return visitor
+
+
+@pytest.fixture(params=[409, 422])
+def refused(request: pytest.FixtureRequest, alice: Visitor, in_progress: InProgress) -> Any:
+    """``refused(Accept=…)``: submit a form that gets this status."""
+    fields = {**alice.page(), "item": "tea"}
+    alice.submit(fields)
+    if request.param == 409:
+        in_progress()
+    else:
+        fields["item"] = "coffee"
+
+    def submit(**headers: str) -> Any:
+        response = alice.submit(fields, Prefer="wait=0", **headers)
+        assert response.status_code == request.param
+        return response
+
+    return submit
+
+
+@pytest.mark.parametrize(
+    "accept", ["text/html", BROWSER, "text/html;q=0.9, application/json;q=0.5"]
+)
+def test_R89_a_browser_gets_a_page(refused: Any, accept: str) -> None:
+    response = refused(Accept=accept)
+
+    assert response.headers["Content-Type"] == "text/html; charset=utf-8"
+    assert "django_idempotency/problem.html" in [template.name for template in response.templates]
+    titles = {
+        409: "A request is outstanding for this Idempotency-Key",
+        422: "Idempotency-Key is already used",
+    }
+    page = response.content.decode()
+    assert f"<h1>{titles[response.status_code]}</h1>" in page
+    assert f"<title>{titles[response.status_code]}</title>" in page
+    assert '<html lang="en-us">' in page
+
+
+@pytest.mark.parametrize(
+    "accept",
+    ["*/*", "application/json", "application/problem+json", "application/json, text/html;q=0.5"],
+)
+def test_R89_everybody_else_gets_problem_details(refused: Any, accept: str) -> None:
+    response = refused(Accept=accept)
+
+    assert response.headers["Content-Type"] == "application/problem+json"
+    assert json.loads(response.content)["status"] == response.status_code
+
+
+@pytest.mark.parametrize("accept", ["text/html", "application/json"])
+def test_R89_R31_problems_are_not_stored_by_caches(refused: Any, accept: str) -> None:
+    response = refused(Accept=accept)
+
+    assert response.headers["Cache-Control"] == "no-store"
+    assert "Idempotency-Replayed" not in response.headers
+
+
+def test_R89_R49_a_page_of_409_says_when_to_come_again(
+    alice: Visitor, in_progress: InProgress
+) -> None:
+    fields = {**alice.page(), "item": "tea"}
+    alice.submit(fields)
+    in_progress()
+
+    response = alice.submit(fields, Prefer="wait=0")
+
+    assert 1 <= int(response.headers["Retry-After"]) <= 30
+
+
+def test_R89_R39_the_page_tells_nothing_of_the_requests(refused: Any) -> None:
+    page = refused().content.decode()
+
+    assert "tea" not in page
+    assert "coffee" not in page
+
+
+def test_R89_R80_the_page_escapes(alice: Visitor, policy: SetPolicy) -> None:
+    def refuse(key: str) -> None:
+        raise InvalidKey(f"Not a key of ours: {key}")
+
+    policy(HTTP={"KEY_VALIDATOR": refuse})
+
+    response = alice.submit(
+        {**alice.page(), "idempotency_key": "<script>alert(1)</script>{{7*7}}", "item": "tea"}
+    )
+
+    page = response.content.decode()
+    assert response.status_code == 400
+    assert "<script>" not in page
+    assert "&lt;script&gt;alert(1)&lt;/script&gt;{{7*7}}" in page
+
+
+def test_R89_R78_the_page_speaks_the_language_of_the_request(refused: Any, settings: Any) -> None:
+    settings.LANGUAGE_CODE = "ar"
+    settings.USE_I18N = True
+
+    response = refused()
+
+    assert response.headers["Content-Language"] == "ar"
+    assert '<html lang="ar"' in response.content.decode()
+
+
+def test_R89_a_project_may_have_a_page_of_its_own(
+    refused: Any, settings: Any, tmp_path: Any
+) -> None:
+    (tmp_path / "django_idempotency").mkdir()
+    (tmp_path / "django_idempotency" / "problem.html").write_text("Ours: {{ problem.code }}")
+    settings.TEMPLATES = [{**settings.TEMPLATES[0], "DIRS": [tmp_path]}]
+
+    codes = {409: "in_progress", 422: "idempotency_key_reused"}
+    response = refused()
+
+    assert response.content.decode() == f"Ours: {codes[response.status_code]}"

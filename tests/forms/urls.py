@@ -1,0 +1,146 @@
+"""Plain guarded views: a shop's order form, and receivers of every kind of body."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import threading
+from collections.abc import Iterable
+from typing import Any
+
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect, JsonResponse
+from django.http.multipartparser import MultiPartParser
+from django.template import engines
+from django.urls import path
+from rest_framework.parsers import FileUploadParser
+from rest_framework.permissions import AllowAny
+from rest_framework.request import Request
+from rest_framework.response import Response
+from rest_framework.views import APIView
+
+from django_idempotency.contrib.rest_framework import IdempotencyMixin
+from django_idempotency.http import idempotent
+from tests.app.models import Effect
+
+ANYONE = "django_idempotency.http.scopes.anyone"
+PAGE = """{% load idempotency %}<!doctype html>
+<title>Order</title>
+<form method="post">{% csrf_token %}{% idempotency_key %}<input name="item"></form>"""
+
+
+class Gate:
+    """Where the work of an order named ``slow`` waits until its test lets it go on."""
+
+    def __init__(self) -> None:
+        self.reached = threading.Event()
+        self.open = threading.Event()
+
+    def __call__(self) -> None:
+        self.reached.set()
+        assert self.open.wait(20), "nobody opened the gate"
+
+
+gates: dict[str, Gate] = {}
+
+
+def order(request: HttpRequest) -> HttpResponse:
+    """Show the form; take an order, and answer with its page or a redirect to it."""
+    if request.method != "POST":
+        return HttpResponse(engines["django"].from_string(PAGE).render({}, request))
+    effect = Effect.objects.create(name=request.POST["item"])
+    if gate := gates.get(effect.name):
+        gate()
+    if request.POST.get("then") == "redirect":
+        return HttpResponseRedirect(f"/receipts/{effect.pk}/")
+    return HttpResponse(f"<p>Order {effect.pk}</p>", status=200)
+
+
+def _digest(chunks: Iterable[bytes]) -> str:
+    digest = hashlib.sha256()
+    for chunk in chunks:
+        digest.update(chunk)
+    return digest.hexdigest()
+
+
+def receive(request: HttpRequest) -> HttpResponse:
+    """Say what has arrived, read as a view reads it: parsed, whole, or in pieces."""
+    said: dict[str, Any] = {}
+    kind = request.content_type
+    if kind == "multipart/form-data":
+        fields, files = request.POST, request.FILES
+        if request.method != "POST":
+            stream: Any = request
+            parser = MultiPartParser(request.META, stream, request.upload_handlers)
+            fields, files = parser.parse()
+        said["fields"] = dict(fields.lists())
+        said["files"] = {
+            name: [_digest(upload.chunks()) for upload in uploads]
+            for name, uploads in files.lists()
+        }
+        for upload in files.values():
+            upload.close()
+    elif kind == "application/json" and request.headers.get("X-Read") != "pieces":
+        said["json"] = json.loads(request.body or b"null")
+    else:
+        digest, size = hashlib.sha256(), 0
+        while chunk := request.read(64 * 1024):
+            digest.update(chunk)
+            size += len(chunk)
+        said = {"sha256": digest.hexdigest(), "size": size}
+    Effect.objects.create(name="received")
+    return JsonResponse(said, status=201)
+
+
+async def areceive(request: HttpRequest) -> HttpResponse:
+    """See `receive`, of raw uploads."""
+    digest, size = hashlib.sha256(), 0
+    while chunk := request.read(64 * 1024):
+        digest.update(chunk)
+        size += len(chunk)
+    await Effect.objects.acreate(name="received")
+    return JsonResponse({"sha256": digest.hexdigest(), "size": size}, status=201)
+
+
+class FileView(IdempotencyMixin, APIView):
+    """Takes raw uploads as Django REST framework does."""
+
+    authentication_classes: Any = []
+    permission_classes = [AllowAny]
+    parser_classes = [FileUploadParser]
+    idempotency_required = True
+    idempotency_scope = ANYONE
+
+    def post(self, request: Request) -> Response:
+        upload = request.data["file"]
+        with upload:
+            digest = _digest(upload.chunks())
+        Effect.objects.create(name="received")
+        return Response({"sha256": digest, "size": upload.size}, status=201)
+
+    put = post
+
+
+order_view = idempotent(order)
+receive_view = idempotent(required=True, scope=ANYONE)(receive)
+
+urlpatterns = [
+    path("", order_view),
+    path("order/", order_view),
+    path("receive/", receive_view),
+    path("async/", idempotent(required=True, scope=ANYONE)(areceive)),
+    path("files/", FileView.as_view()),
+    path(
+        "exclude/",
+        idempotent(
+            required=True,
+            scope=ANYONE,
+            fingerprint_exclude=["client.sent_at", "items.note", "#seen", "meta.#", "trace"],
+        )(receive),
+    ),
+    path(
+        "headers/",
+        idempotent(required=True, scope=ANYONE, fingerprint_headers=["X-Version", "Accept"])(
+            receive
+        ),
+    ),
+]

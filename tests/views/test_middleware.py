@@ -1,0 +1,189 @@
+"""R13, R17: the middleware, and a guard that stands twice or more before one view."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from django.db import connections
+from django.http import HttpRequest, HttpResponse
+
+from django_idempotency.http.middleware import IdempotencyMiddleware
+from django_idempotency.models import IdempotencyRecord
+from tests.app.models import Effect
+from tests.http.api import Api, problem, replayed
+from tests.http.conftest import SetPolicy
+from tests.views.conftest import GUARD, USERS, api_for
+from tests.views.urls import FREE, GUARDED
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.fixture(params=["wsgi", "asgi"])
+def stack(request: pytest.FixtureRequest, with_middleware: None) -> str:
+    """With the middleware, under WSGI and under ASGI."""
+    return str(request.param)
+
+
+@pytest.fixture(params=FREE)
+def free(request: pytest.FixtureRequest, stack: str) -> Api:
+    """A client of a plain view."""
+    return api_for(stack, f"/{request.param}/")
+
+
+def test_R13_middleware_guards_post_and_patch(free: Api, runs: list[str]) -> None:
+    methods = ("POST", "PATCH", "PUT", "DELETE", "GET")
+
+    guarded = [m for m in methods if replayed([free(method=m, key=m) for _ in range(2)][-1])]
+
+    assert guarded == ["POST", "PATCH"]
+    assert IdempotencyRecord.objects.count() == 2
+    assert len(runs) == 1 + 1 + 2 + 2
+
+
+def test_R13_middleware_methods_are_a_choice(free: Api, policy: SetPolicy) -> None:
+    policy(HTTP={"METHODS": ["delete"]})
+
+    guarded = [
+        m for m in ("POST", "DELETE") if replayed([free(method=m, key=m) for _ in range(2)][-1])
+    ]
+
+    assert guarded == ["DELETE"]
+
+
+def test_R2_middleware_leaves_requests_without_a_key_alone(free: Api, runs: list[str]) -> None:
+    assert [free(key=None, user=None).status_code for _ in range(2)] == [201, 201]
+    assert len(runs) == 2
+
+
+@pytest.mark.parametrize("kind", GUARDED)
+def test_R17_view_of_its_own_guard_does_the_work_once(
+    stack: str, kind: str, runs: list[str]
+) -> None:
+    """A DRF view, too: its mixin guards it, not the middleware."""
+    api = api_for(stack, f"/{kind}/")
+
+    first, again = api(), api()
+
+    assert (first.status_code, replayed(first), replayed(again)) == (201, False, True)
+    assert len(runs) == Effect.objects.count() == IdempotencyRecord.objects.count() == 1
+
+
+@pytest.mark.parametrize("kind", ["class-post", "async-class-post"])
+def test_R17_decorator_of_one_method_and_middleware(stack: str, kind: str, runs: list[str]) -> None:
+    """The class view does not show the mark of a method: who guards first guards alone."""
+    api = api_for(stack, f"/{kind}/")
+
+    first, again = api(), api()
+
+    assert (first.status_code, replayed(first), replayed(again)) == (201, False, True)
+    assert len(runs) == Effect.objects.count() == IdempotencyRecord.objects.count() == 1
+
+
+def test_R17_middleware_twice_does_the_work_once(
+    stack: str, settings: Any, runs: list[str]
+) -> None:
+    settings.MIDDLEWARE = [USERS, GUARD, GUARD]
+    api = api_for(stack, "/free-function/")
+
+    assert [replayed(api()) for _ in range(2)] == [False, True]
+    assert len(runs) == 1
+
+
+@pytest.mark.parametrize("kind", ["free-drf", "free-api-view"])
+def test_R17_view_of_drf_without_a_guard_is_left_alone(
+    stack: str, kind: str, runs: list[str]
+) -> None:
+    """Before its authentication nobody could say whose key it is."""
+    api = api_for(stack, f"/{kind}/")
+
+    answers = [api() for _ in range(2)]
+
+    assert not any(replayed(answer) for answer in answers)
+    assert not IdempotencyRecord.objects.exists()
+    assert len(runs) == 2
+
+
+@pytest.mark.parametrize("mode", ["single", "joined"], indirect=True)
+def test_R17_exception_that_became_a_500_rolls_back(free: Api, mode: str, runs: list[str]) -> None:
+    free.client.raise_request_exception = False
+
+    assert [free.then("boom").status_code for _ in range(2)] == [500, 500]
+    assert not Effect.objects.exists()
+    assert IdempotencyRecord.objects.get().state == "FAILED"
+    assert len(runs) == 2
+
+
+class Catching:
+    """A middleware of the project's own that answers the exceptions of views."""
+
+    def __init__(self, get_response: Any) -> None:
+        self.get_response = get_response
+
+    def __call__(self, request: HttpRequest) -> Any:
+        return self.get_response(request)
+
+    def process_exception(self, request: HttpRequest, error: Exception) -> HttpResponse:
+        return HttpResponse("caught", status=500)
+
+
+@pytest.mark.parametrize("kind", ["function", "async-function", "class", "async-class"])
+@pytest.mark.parametrize("mode", ["single", "joined"], indirect=True)
+def test_R17_exception_that_a_middleware_answers_rolls_back(
+    stack: str, kind: str, settings: Any, mode: str
+) -> None:
+    settings.MIDDLEWARE = [USERS, "tests.views.test_middleware.Catching", GUARD]
+
+    response = api_for(stack, f"/{kind}/").then("boom")
+
+    assert (response.status_code, response.content) == (500, b"caught")
+    assert not Effect.objects.exists()
+    assert IdempotencyRecord.objects.get().state == "FAILED"
+
+
+def test_R17_scope_is_the_user_of_authentication_middleware(free: Api) -> None:
+    assert problem(free(user=None)) == (400, "scope_missing")
+    assert free(user="alice").status_code == 201
+
+
+def test_R17_before_authentication_middleware_it_works_all_the_same(
+    stack: str, settings: Any
+) -> None:
+    """process_view comes after all the request phases."""
+    settings.MIDDLEWARE = [GUARD, USERS]
+    api = api_for(stack, "/free-function/")
+
+    assert [replayed(api()) for _ in range(2)] == [False, True]
+
+
+def test_R15_unknown_url_never_claims(stack: str) -> None:
+    assert api_for(stack, "/nowhere/")().status_code == 404
+    assert not IdempotencyRecord.objects.exists()
+
+
+class OnMemory(IdempotencyMiddleware):
+    store = "memory"
+
+
+def test_R17_store_of_a_subclass(settings: Any, runs: list[str]) -> None:
+    settings.MIDDLEWARE = [USERS, "tests.views.test_middleware.OnMemory"]
+    api = api_for("wsgi", "/free-function/")
+
+    assert [replayed(api(key="of a subclass")) for _ in range(2)] == [False, True]
+    assert not IdempotencyRecord.objects.exists()
+
+
+@pytest.mark.parametrize("kind", ["free-function", "free-class"])
+def test_R83_middleware_and_atomic_requests(
+    stack: str, kind: str, monkeypatch: pytest.MonkeyPatch, mode: str, runs: list[str]
+) -> None:
+    """The guard opens the transaction of an unmarked view, too, and only for its own requests."""
+    monkeypatch.setitem(connections.settings["default"], "ATOMIC_REQUESTS", True)
+    api = api_for(stack, f"/{kind}/")
+    api.client.raise_request_exception = False
+
+    api.then("boom", key=None)
+    api.then("boom")
+    assert not Effect.objects.exists()
+    assert [replayed(api(key="key-2")) for _ in range(2)] == [False, True]
+    assert Effect.objects.count() == 1
