@@ -165,7 +165,7 @@ class TestMistakes:
             {"ON_STALE": "refuse", "TRANSACTION": "single"},
             {"FINGERPRINT_SECRETS": None},
             {"HTTP": {"KEEP": "all"}},
-            {"HTTP": {"METHODS": None}},
+            {"HTTP": {"METHODS": ["GET"]}},
             {"HTTP": {"REPLAY_HEADERS": None}},
             {5: 1},
             "memory",

@@ -12,6 +12,7 @@ from django_idempotency.policy import UNSET, HTTPPolicy, Policy, UnknownField, m
 DEFAULTS = {
     "lease": timedelta(seconds=60),
     "retention": timedelta(hours=24),
+    "wait": timedelta(0),
     "renew": True,
     "max_duration": timedelta(hours=1),
     "transaction": None,
@@ -22,10 +23,12 @@ DEFAULTS = {
 HTTP_DEFAULTS = {
     "header": "Idempotency-Key",
     "required": False,
-    "methods": {"POST", "PUT", "PATCH", "DELETE"},
+    "methods": None,
+    "form_field": "idempotency_key",
     "scope": None,
     "scope_endpoint": False,
     "fingerprint": "json",
+    "fingerprint_exclude": (),
     "fingerprint_headers": (),
     "key_validator": None,
     "key_min_length": 1,
@@ -38,6 +41,7 @@ HTTP_DEFAULTS = {
     "in_progress_status": 409,
     "mismatch_status": 422,
     "error_renderer": None,
+    "fail_open": False,
     "replay_check": None,
 }
 

@@ -1,0 +1,118 @@
+"""System checks of decorated views, of the middleware's place, of fail_open and of CORS."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from django.core import checks
+from django.http import HttpRequest, HttpResponse
+from django.test import override_settings
+from django.urls import path
+from rest_framework.decorators import api_view
+
+from django_idempotency.http import idempotent
+
+ANYONE = "django_idempotency.http.scopes.anyone"
+AUTHENTICATION = "django.contrib.auth.middleware.AuthenticationMiddleware"
+SESSIONS = "django.contrib.sessions.middleware.SessionMiddleware"
+CSRF = "django.middleware.csrf.CsrfViewMiddleware"
+OURS = "django_idempotency.http.middleware.IdempotencyMiddleware"
+
+
+@idempotent(required=True)
+def plain(request: HttpRequest) -> HttpResponse:
+    return HttpResponse()
+
+
+@idempotent(required=True, scope=ANYONE)
+def scoped(request: HttpRequest) -> HttpResponse:
+    return HttpResponse()
+
+
+@idempotent(required=True, scope=ANYONE)
+@api_view(["POST"])
+def above(request: Any) -> HttpResponse:
+    return HttpResponse()
+
+
+@api_view(["POST"])
+@idempotent(required=True, scope=ANYONE)
+def below(request: Any) -> HttpResponse:
+    return HttpResponse()
+
+
+class Urls:
+    def __init__(self, *views: Any) -> None:
+        self.urlpatterns = [path(f"{number}/", view) for number, view in enumerate(views)]
+
+
+def found(*views: Any, **settings: Any) -> list[str]:
+    """The ids of what the checks say of a project with these views and settings."""
+    from django.urls import clear_url_caches
+
+    settings = {"IDEMPOTENCY": {"default": {}}, **settings}
+    with override_settings(ROOT_URLCONF=Urls(*views), **settings):
+        clear_url_caches()
+        messages = checks.run_checks(tags=["urls", "idempotency"])
+    assert all(m.hint for m in messages if str(m.id).startswith("django_idempotency"))
+    return [
+        str(message.id).partition(".")[2]
+        for message in messages
+        if str(message.id).startswith("django_idempotency")
+    ]
+
+
+@pytest.fixture
+def atomic_requests_setting(settings: Any) -> None:
+    databases = {alias: dict(entry) for alias, entry in settings.DATABASES.items()}
+    databases["default"]["ATOMIC_REQUESTS"] = True
+    settings.DATABASES = databases
+
+
+def test_R21_decorated_view_without_authentication_needs_a_scope() -> None:
+    assert found(plain, MIDDLEWARE=[SESSIONS]) == ["E007"]
+    assert found(plain, MIDDLEWARE=[SESSIONS, AUTHENTICATION]) == []
+    assert found(scoped, MIDDLEWARE=[]) == []
+
+
+@pytest.mark.filterwarnings("ignore:Overriding setting DATABASES")
+def test_R18_below_api_view_with_atomic_requests(atomic_requests_setting: None) -> None:
+    assert found(below) == ["W004"]
+    assert found(above) == []
+
+
+def test_R18_below_api_view_without_atomic_requests() -> None:
+    assert found(below) == []
+
+
+def test_R17_middleware_stands_after_all_that_look_at_views() -> None:
+    policy = {"default": {"HTTP": {"SCOPE": ANYONE}}}
+    wrong = [SESSIONS, AUTHENTICATION, OURS, CSRF]
+    right = [SESSIONS, CSRF, AUTHENTICATION, OURS]
+    assert found(MIDDLEWARE=wrong, IDEMPOTENCY=policy) == ["E008"]
+    assert found(MIDDLEWARE=right, IDEMPOTENCY=policy) == []
+
+
+@pytest.mark.parametrize("middleware", [[OURS], [SESSIONS, OURS, AUTHENTICATION]])
+def test_R21_middleware_stands_after_authentication(middleware: list[str]) -> None:
+    policy = {"default": {"HTTP": {"SCOPE": ANYONE}}}
+    assert found(MIDDLEWARE=middleware) == ["E009"]
+    assert found(MIDDLEWARE=middleware, IDEMPOTENCY=policy) == []
+
+
+def test_R61_fail_open_is_a_warning() -> None:
+    assert found(IDEMPOTENCY={"default": {"HTTP": {"FAIL_OPEN": True}}}) == ["W005"]
+
+
+def test_R82_browsers_may_send_the_key_and_read_the_mark(monkeypatch: Any) -> None:
+    from django.apps import apps
+
+    monkeypatch.setattr(apps, "is_installed", lambda name: name == "corsheaders")
+    right = {
+        "CORS_ALLOW_HEADERS": ["accept", "idempotency-key"],
+        "CORS_EXPOSE_HEADERS": ["Idempotency-Replayed"],
+    }
+    assert found() == ["W006", "W007"]
+    assert found(**right) == []
+    assert found(**{**right, "CORS_EXPOSE_HEADERS": []}) == ["W007"]
