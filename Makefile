@@ -8,12 +8,13 @@ DEMO := $(VENV)/.installed-demo
 SERVE ?=
 export SERVE
 
-.PHONY: help venv test lint types docs demo migrations rules tox clean
+.PHONY: help venv test coverage lint types docs demo migrations rules tox clean
 .DEFAULT_GOAL := help
 
 help:
 	@echo "make demo         the main job, shown (SERVE=1 leaves the server running)"
 	@echo "make test         every test: PostgreSQL 18, PostgreSQL 16, SQLite"
+	@echo "make coverage     the same, measured"
 	@echo "make lint types docs migrations rules"
 	@echo "make tox          every Python and Django that this machine has"
 	@echo "make venv clean   build or remove .venv and what tools left behind"
@@ -42,6 +43,9 @@ $(DEV): pyproject.toml | $(PY)
 
 test: $(DEV)
 	@$(PY) -m tests.services.legs
+
+coverage: $(DEV)
+	@$(PY) -m tests.services.legs --coverage
 
 lint: $(DEV)
 	@echo "==> ruff check"

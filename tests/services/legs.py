@@ -1,4 +1,4 @@
-"""`make test`: the suite on each database, one after the other, then coverage and the results."""
+"""`make test`: the suite on each database, one after the other; with --coverage, measured."""
 
 from __future__ import annotations
 
@@ -15,8 +15,27 @@ from tests.services.processes import ROOT
 
 TITLES = {
     "postgres18": "PostgreSQL 18: the whole suite",
-    "postgres16": "PostgreSQL 16, or the system's: the tests that touch the database",
-    "sqlite": "SQLite in a file: the tests that touch the database",
+    "postgres16": "PostgreSQL 16, or the system's: the store and real processes",
+    "sqlite": "SQLite in a file: the store, the engine, the rules of HTTP and real processes",
+}
+# What the second and third leg run: the tests whose outcome another database can change.
+FOLDERS = {
+    "postgres16": ["tests/database", "tests/processes"],
+    "sqlite": [
+        "tests/database",
+        "tests/processes",
+        "tests/core/test_run.py",
+        "tests/core/test_attempt.py",
+        "tests/core/test_coroutines.py",
+        "tests/core/test_transactions.py",
+        "tests/http/test_f_work.py",
+        "tests/http/test_f_failures.py",
+        "tests/http/test_e_in_progress.py",
+        "tests/views/test_atomic_requests.py",
+        "tests/views/test_waiting.py",
+        "tests/forms/test_double_click.py",
+        "tests/test_guarantees.py",
+    ],
 }
 WORKERS = "2"
 
@@ -29,7 +48,7 @@ def main() -> int:
         epilog="What follows -- goes to pytest: python -m tests.services.legs sqlite -- -k R42",
     )
     parser.add_argument("legs", nargs="*", metavar="leg", help=f"of {', '.join(LEGS)}; all")
-    parser.add_argument("--no-coverage", action="store_true")
+    parser.add_argument("--coverage", action="store_true")
     words = sys.argv[1:]
     end = words.index("--") if "--" in words else len(words)
     arguments, rest = parser.parse_args(words[:end]), words[end + 1 :]
@@ -40,12 +59,12 @@ def main() -> int:
         print(f"{URL_VARIABLE} is set: its server takes the place of both PostgreSQL legs")
         chosen.remove("postgres16")
 
-    measure = not arguments.no_coverage
+    measure = arguments.coverage
     if measure:
         _coverage("erase")
     failed, closing = False, {}
     for index, leg in enumerate(chosen):
-        options = rest if index == 0 else ["--only-database", *rest]
+        options = rest or ([] if index == 0 else FOLDERS[leg])
         code, closing[leg] = _run(leg, options, measure=measure)
         failed = failed or code != 0
     if measure:
