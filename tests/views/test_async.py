@@ -54,7 +54,11 @@ async def send(kind: str, body: Any = PAUSED, key: str = "key-1", *, context: bo
         try:
             return await post()
         finally:
-            await asyncio.shield(sync_to_async(connections.close_all)())
+            closing = asyncio.ensure_future(sync_to_async(connections.close_all)())
+            try:
+                await asyncio.shield(closing)
+            finally:  # a cancellation at this moment must not leave a thread behind
+                await closing
 
 
 def names() -> list[str]:

@@ -73,7 +73,7 @@ def test_R18_declared_is_what_checks_can_read() -> None:
 @pytest.mark.parametrize("kind", GUARDED)
 def test_R83_every_guarded_view_is_exempt_from_djangos_own_transactions(kind: str) -> None:
     guarded: Any = resolve(f"/{kind}/", "tests.views.urls").func
-    marked = getattr(guarded, "_non_atomic_requests", set())
+    marked: Any = getattr(guarded, "_non_atomic_requests", set())
 
     assert [alias in marked for alias in connections] == [kind != "below-api-view"] * 2
 
@@ -152,7 +152,8 @@ def test_R18_csrf_exempt_below_it_on_an_async_class_view(
         async def post(self, request: HttpRequest) -> HttpResponse:
             return HttpResponse("yes")
 
-    decorated: Any = async_to_sync(Several.as_view())
+    coroutine: Any = Several.as_view()
+    decorated: Any = async_to_sync(coroutine)
     responses = [
         decorated(rf.post("/", headers={"Idempotency-Key": "k"}, content_type="text/plain"))
         for _ in range(2)
@@ -237,7 +238,7 @@ def test_R18_drf_class_is_refused() -> None:
 )
 def test_R18_unknown_field_is_refused_with_the_nearest(name: str, nearest: str) -> None:
     with pytest.raises(UnknownField, match=rf"'{name}'.* Did you mean '{nearest}'\?") as raised:
-        idempotent(**{name: True})
+        idempotent(**{name: True})  # type: ignore[call-overload]
 
     assert isinstance(raised.value, TypeError)
 

@@ -30,16 +30,17 @@ LONG = 30
 def pool(transactional_db: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """``pool(size)``: the default database behind a pool of so many connections."""
     settings = connections.settings["default"]
-    connection.close()
+    default: Any = connections["default"]
+    default.close()
 
     def of(size: int, timeout: float = 5) -> Any:
         pooled = {"min_size": 1, "max_size": size, "timeout": timeout}
         monkeypatch.setitem(settings, "OPTIONS", {**settings["OPTIONS"], "pool": pooled})
-        return connection.pool
+        return default.pool
 
     yield of
-    connection.close()
-    connection.close_pool()
+    default.close()
+    default.close_pool()
 
 
 def connections_in_use(pool: Any) -> int:

@@ -210,9 +210,7 @@ class TestAsync:
 
         async def main() -> Any:
             def call() -> Any:
-                return asyncio.create_task(
-                    idempotency.arun(work, key="k", scope="s", wait=LONG)  # type: ignore[arg-type]
-                )
+                return asyncio.create_task(idempotency.arun(work, key="k", scope="s", wait=LONG))
 
             first = call()
             assert await asyncio.to_thread(gate.reached.wait, 10)

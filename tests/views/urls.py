@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Any, cast
 
 from django.http import HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
@@ -57,7 +57,9 @@ class FreeAsyncClass(View):
     async def post(self, request: HttpRequest, **kwargs: Any) -> HttpResponseBase:
         return await aact(data_of(request))
 
-    async def options(self, request: HttpRequest, **kwargs: Any) -> HttpResponseBase:
+    async def options(  # type: ignore[override]
+        self, request: HttpRequest, *args: Any, **kwargs: Any
+    ) -> HttpResponseBase:
         return HttpResponse()
 
     put = patch = delete = post
@@ -93,24 +95,24 @@ class AsyncClassPost(FreeAsyncClass):
     pass
 
 
-def _of_api_view(request: Request, **kwargs: Any) -> Any:
+def _of_api_view(request: Any) -> Any:
     return HttpResponse("read") if request.method in ("GET", "HEAD") else act(request.data)
 
 
 @idempotent
 @api_view(METHODS)
-def above_api_view(request: Request, **kwargs: Any) -> Any:
+def above_api_view(request: Request, /, **kwargs: Any) -> Any:
     return _of_api_view(request)
 
 
 @api_view(METHODS)
 @idempotent
-def below_api_view(request: Request, **kwargs: Any) -> Any:
+def below_api_view(request: Request, /, **kwargs: Any) -> Any:
     return _of_api_view(request)
 
 
 @api_view(METHODS)
-def free_api_view(request: Request, **kwargs: Any) -> Any:
+def free_api_view(request: Request, /, **kwargs: Any) -> Any:
     return _of_api_view(request)
 
 
@@ -119,7 +121,7 @@ class FreeDRF(APIView):
         return HttpResponse("read")
 
     def post(self, request: Request, **kwargs: Any) -> Any:
-        return act(request.data)
+        return act(cast("dict[str, Any]", request.data))
 
     put = patch = delete = post
 
@@ -133,7 +135,7 @@ class Set(IdempotencyMixin, ViewSet):
         return HttpResponse("read")
 
     def create(self, request: Request, **kwargs: Any) -> Any:
-        return act(request.data)
+        return act(cast("dict[str, Any]", request.data))
 
     update = partial_update = destroy = create
 
