@@ -465,13 +465,16 @@ def test_guide_to_forms_answers_as_its_table_says(
 
 @pytest.fixture
 def duplicate_waits(run_page: Callable[[str], SimpleNamespace], settings: Any) -> threading.Event:
-    """Set when somebody has looked at a record, and rests before the next look."""
+    """Set when somebody has looked at a record, and has waited for a second look."""
     waits = threading.Event()
+    seen = set()
 
     class Watched(DatabaseStore):
-        def rest(self) -> None:
-            super().rest()
-            waits.set()
+        def claim(self, request: Any) -> Any:
+            if request.token in seen:
+                waits.set()
+            seen.add(request.token)
+            return super().claim(request)
 
     vars(sys.modules["shop"])["Watched"] = Watched
     settings.IDEMPOTENCY = {"default": {"BACKEND": "shop.Watched"}}

@@ -51,7 +51,9 @@ def test_R36_first_callers_response_is_untouched(api: Api) -> None:
     guarded, free = api(), api(key=None, path="/optional/")
 
     assert guarded.status_code == free.status_code
-    assert guarded.headers.keys() - {"Allow"} == free.headers.keys() - {"Allow"}
+    added = guarded.headers.keys() - free.headers.keys() - {"Allow"}
+    assert added == {"Idempotency-Expires"}
+    assert free.headers.keys() - {"Allow"} <= guarded.headers.keys()
     assert guarded.cookies.keys() == free.cookies.keys() == {"seen"}
 
 
