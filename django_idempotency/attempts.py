@@ -153,11 +153,11 @@ class Attempt:
         Until the on_commit hooks of its transaction have run. Whatever it opens on a connection is
         known by it: see `stores.database`.
         """
-        reset = _entered.set((*_entered.get(), self))
+        _entered.set((*_entered.get(), self))
         try:
             yield
-        finally:
-            _entered.reset(reset)
+        finally:  # whatever the order in which blocks that were entered by hand are left
+            _entered.set(tuple(other for other in _entered.get() if other is not self))
 
     def won(self, lease: Lease) -> None:
         """Take the lease that the claim gave."""

@@ -517,6 +517,7 @@ class TestFencing:
             assert memory.get(attempt.lease.record_id).state is State.IN_PROGRESS
             attempt.complete("B")
         assert run(lambda lease: pytest.fail("ran")).result == "B"
+        assert idempotency.current() is None
 
     def test_I2_epochs_grow_with_each_take_over(self, memory, clock):
         a, got = self.stalled(clock, then=lambda: "A")
