@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Collection
 from dataclasses import fields
 from functools import partial
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, cast
 
-from django.conf import settings
 from django.http import HttpRequest
 from django.http.response import HttpResponseBase
 from django.utils.datastructures import MultiValueDict
@@ -22,6 +20,7 @@ from django_idempotency.conf import DEFAULT_ALIAS, http_policy_for, policy_for
 from django_idempotency.http.atomic_requests import answering, atomic_requests, exempt, mark
 from django_idempotency.http.content import MULTIPART, body_of, parsed_body, uploads_of
 from django_idempotency.http.guard import GuardedCall, guard
+from django_idempotency.http.spool import is_declared_large
 from django_idempotency.http.views import Declared, outside_answer
 from django_idempotency.policy import (
     UNSAFE_METHODS,
@@ -97,7 +96,6 @@ class IdempotencyMixin(_Base):
     # Of the one request that this instance of the view serves.
     _guarded: bool = False
     _http_policy: HTTPPolicy
-    _passed_on: Exception | None = None
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         """
@@ -158,8 +156,6 @@ class IdempotencyMixin(_Base):
         """Answer an exception; what that marks for rollback is a block of ours (R84)."""
         if not self._guarded:
             return super().handle_exception(exc)
-        if exc is self._passed_on:  # was asked, and is not to be answered
-            raise exc
         with answering(without=self._exempt):
             return super().handle_exception(exc)
 
@@ -173,18 +169,11 @@ class IdempotencyMixin(_Base):
     ) -> HttpResponseBase:
         """Stand in for the method's handler."""
 
-        def answer(error: Exception) -> HttpResponseBase:
-            try:
-                return self.handle_exception(error)
-            except Exception as unanswered:
-                self._passed_on = unanswered
-                return outside_answer(request._request, self._http_policy, unanswered)
-
         return _guarded_call(
             self,
             request,
             partial(method, request, *args, **kwargs),
-            answer,
+            partial(_answer, self, request, self._http_policy),
             (args, kwargs),
             store=self.idempotency_store,
             policy=merge(policy_for(self.idempotency_store), self._given(_POLICY_NAMES)),
@@ -270,8 +259,7 @@ def guarded_function(
 
     def answer(error: Exception) -> HttpResponseBase:
         if outside:
-            with _asking_once(view):
-                return cast("HttpResponseBase", view.handle_exception(error))
+            return _answer(view, request, http, error)
         raise error  # out of Django's transaction, which DRF marks for rollback
 
     def body() -> bytes:
@@ -329,13 +317,13 @@ def _guarded_call(
     return response
 
 
-@contextmanager
-def _asking_once(view: Any) -> Iterator[None]:
-    """Let DRF's dispatch not ask the exception handler again about what it has passed on."""
+def _answer(view: Any, request: Request, http: HTTPPolicy, error: Exception) -> HttpResponseBase:
+    """Let the view answer an exception; what it passes on, DRF's dispatch is not to ask again."""
+    asked = view.handle_exception
     try:
-        yield
+        return cast("HttpResponseBase", asked(error))
     except Exception as unanswered:
-        asked, passed_on = view.handle_exception, unanswered
+        passed_on = unanswered
 
         def handle_exception(error: Exception) -> Response:
             if error is passed_on:
@@ -343,7 +331,7 @@ def _asking_once(view: Any) -> Iterator[None]:
             return cast("Response", asked(error))
 
         view.handle_exception = handle_exception
-        raise
+        return outside_answer(request._request, http, unanswered)
 
 
 def _is_parsed(request: Request, http: HTTPPolicy) -> bool:
@@ -353,7 +341,11 @@ def _is_parsed(request: Request, http: HTTPPolicy) -> bool:
     kind = (request._request.content_type or "").lower()
     negotiator: Any = request.negotiator
     parser = negotiator.select_parser(request, request.parsers)
-    return kind == MULTIPART or isinstance(parser, FileUploadParser) or _is_large(request)
+    return (
+        kind == MULTIPART
+        or isinstance(parser, FileUploadParser)
+        or is_declared_large(request._request)
+    )
 
 
 def _is_consumed(request: HttpRequest) -> bool:
@@ -375,10 +367,3 @@ def _close_with_request(request: Request) -> None:
         for name, upload in uploads_of(request.FILES):
             files.appendlist(name, upload)
         request._request._files = files  # type: ignore[attr-defined]
-
-
-def _is_large(request: Request) -> bool:
-    """Whether ``request.body`` would be refused for its size; a parser's stream is not."""
-    limit = settings.DATA_UPLOAD_MAX_MEMORY_SIZE
-    length = request._request.META.get("CONTENT_LENGTH") or ""
-    return limit is not None and length.isdigit() and int(length) > limit

@@ -12,9 +12,16 @@ from django.conf import settings
 from django.http import HttpRequest
 from django.http.request import RawPostDataException
 
-__all__ = ["is_large", "spool"]
+__all__ = ["is_declared_large", "is_large", "spool"]
 
 _CHUNK = 64 * 1024
+
+
+def is_declared_large(request: HttpRequest) -> bool:
+    """Whether ``request.body`` would be refused for the size that the request declares."""
+    limit = settings.DATA_UPLOAD_MAX_MEMORY_SIZE
+    length = request.META.get("CONTENT_LENGTH") or ""
+    return limit is not None and length.isdigit() and int(length) > limit
 
 
 def is_large(request: HttpRequest) -> bool:
@@ -26,9 +33,8 @@ def is_large(request: HttpRequest) -> bool:
     limit = settings.DATA_UPLOAD_MAX_MEMORY_SIZE
     if limit is None or hasattr(request, "_body"):
         return False
-    length = request.META.get("CONTENT_LENGTH") or ""
-    if length.isdigit():
-        return int(length) > limit
+    if (request.META.get("CONTENT_LENGTH") or "").isdigit():
+        return is_declared_large(request)
     if "HTTP_TRANSFER_ENCODING" not in request.META:
         return False
     spool(request)
