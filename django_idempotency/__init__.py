@@ -26,6 +26,7 @@ if TYPE_CHECKING:
         ResultUnavailable,
         ScopeMissing,
         StoreError,
+        TaskFailed,
         TransactionOpen,
     )
     from django_idempotency.records import Outcome
@@ -45,6 +46,7 @@ __all__ = [
     "ResultUnavailable",
     "ScopeMissing",
     "StoreError",
+    "TaskFailed",
     "TransactionOpen",
     "arun",
     "attempt",

@@ -10,8 +10,10 @@ from django.contrib import admin
 from django.db.models import QuerySet
 from django.http import HttpRequest
 from django.utils import timezone
+from django.utils.text import Truncator
 from django.utils.translation import gettext_lazy as _
 
+from django_idempotency.keys import short
 from django_idempotency.models import IdempotencyRecord
 from django_idempotency.records import State
 
@@ -32,15 +34,14 @@ class IdempotencyRecordAdmin(_ModelAdmin):
     """
 
     list_display = (
-        "id",
+        "short_id",
         "state",
         "lease",
-        "scope",
-        "key",
+        "short_key",
         "operation",
         "attempts",
-        "created_at",
         "expires_at",
+        "short_scope",
     )
     list_filter = ("state",)
     search_fields = ("id",)
@@ -65,6 +66,21 @@ class IdempotencyRecordAdmin(_ModelAdmin):
         "result_size",
     )
     readonly_fields = fields
+
+    @admin.display(description=_("record id"), ordering=None)
+    def short_id(self, record: IdempotencyRecord) -> str:
+        """Return as much of the record id as log lines name."""
+        return short(record.pk)
+
+    @admin.display(description=_("scope"), ordering=None)
+    def short_scope(self, record: IdempotencyRecord) -> str:
+        """Return the beginning of the scope: one word of 255 signs would push all else aside."""
+        return Truncator(record.scope).chars(24)
+
+    @admin.display(description=_("idempotency key"), ordering=None)
+    def short_key(self, record: IdempotencyRecord) -> str:
+        """Return the key, or the beginning of a long one."""
+        return Truncator(record.key).chars(36)
 
     @admin.display(description=_("lease"))
     def lease(self, record: IdempotencyRecord) -> str:

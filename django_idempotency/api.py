@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import functools
 import inspect
-import re
-import string
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import (
     AbstractAsyncContextManager,
@@ -15,10 +13,10 @@ from datetime import timedelta
 from typing import Any, ParamSpec, TypeVar
 
 from django_idempotency import fingerprint, keys, transactions
+from django_idempotency.arguments import key_maker
 from django_idempotency.attempts import Attempt, Operation, current
 from django_idempotency.codecs import Codec, JSONCodec
 from django_idempotency.conf import DEFAULT_ALIAS, engine_for, policy_for
-from django_idempotency.exceptions import InvalidKey
 from django_idempotency.policy import merge
 from django_idempotency.records import Lease, Outcome
 from django_idempotency.stores.base import BaseStore
@@ -29,8 +27,6 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 _KIND = "call"
-# What the escaped values of a template never have.
-_SEPARATOR = re.compile(r"[^0-9A-Za-z%]")
 _JSON = JSONCodec()
 
 
@@ -151,13 +147,15 @@ def idempotent_function(
 
     `key` is an argument's name, a template over the arguments (``"{tenant}#{order_id}"``, values
     escaped), or a callable over the bound arguments (by name). The arguments are the payload,
-    unless `payload` (a callable over them, too) gives another. The decorated function returns its
-    result, the stored one for a duplicate; see `run` for what it raises.
+    unless `payload` (a callable over them, too) gives another; with a key of `contrib.events` it is
+    nothing, since receipts and delivery counts differ each time. The decorated function returns
+    its result, the stored one for a duplicate; see `run` for what it raises.
     """
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
         signature = inspect.signature(function)
-        key_of = _key_maker(key, signature)
+        key_of = key_maker(key, signature)
+        payload_of = getattr(key, "payload", dict) if payload is None else payload
 
         def call_of(args: Any, kwargs: Any) -> dict[str, Any]:
             bound = signature.bind(*args, **kwargs)
@@ -166,7 +164,7 @@ def idempotent_function(
             return {
                 "key": key_of(arguments),
                 "scope": scope,
-                "payload": dict(arguments) if payload is None else payload(**arguments),
+                "payload": payload_of(**arguments),
                 "operation": operation,
                 "store": store,
                 "codec": codec,
@@ -233,50 +231,5 @@ def _operation(
         wait=policy.wait if transactions.may_wait() else timedelta(0),
         rest=transactions.rest,
         caller=transactions.of_caller(engine_store),
-    )
-
-
-def _key_maker(
-    key: str | Callable[..., str], signature: inspect.Signature
-) -> Callable[[Mapping[str, Any]], str]:
-    """Return what makes the key of a call from its bound arguments; TypeError if nothing can."""
-    if callable(key):
-        make = key
-        return lambda arguments: make(**arguments)
-    template = key if "{" in key else f"{{{key}}}"
-    names: list[str] = []
-    for literal, name, spec, conversion in string.Formatter().parse(template):
-        if name is None:
-            continue
-        if spec or conversion:
-            raise TypeError(f"The key {key!r} has a format or conversion; name arguments only.")
-        if names and not _SEPARATOR.search(literal):
-            raise TypeError(f"The key {key!r} needs a sign between the arguments that it names.")
-        names.append(name)
-    for name in names:
-        if name not in signature.parameters:
-            raise TypeError(
-                f"The key {key!r} names {name!r}, which is no argument of the function; it has "
-                f"{', '.join(signature.parameters)}."
-            )
-
-    def make_key(arguments: Mapping[str, Any]) -> str:
-        values = {
-            name: _part(name, arguments[name], alone=template == f"{{{name}}}") for name in names
-        }
-        return template.format(**values)
-
-    return make_key
-
-
-def _part(name: str, value: Any, *, alone: bool) -> str:
-    """Return an argument as a part of a key, escaped so that parts cannot run together."""
-    if value is None:
-        raise InvalidKey(f"The argument {name!r} is None, so it makes no idempotency key.")
-    text = str(value)
-    if alone:
-        return text
-    return "".join(
-        chr(byte) if chr(byte).isascii() and chr(byte).isalnum() else f"%{byte:02X}"
-        for byte in text.encode(errors="surrogatepass")
+        hooks=transactions.hooks_of_caller(),
     )

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from uuid import UUID
 
 from django_idempotency import codecs, keys
-from django_idempotency.exceptions import ResultTooLarge
+from django_idempotency.exceptions import ResultTooLarge, TransactionOpen
 from django_idempotency.policy import Policy
 from django_idempotency.records import ClaimRequest, Lease, Outcome, Record
 
@@ -49,6 +49,14 @@ class CallersTransaction(Protocol):
         ...
 
 
+class CallersHooks(Protocol):
+    """What the work leaves to be done when a transaction of the caller's has committed."""
+
+    def belong_to(self, attempt: Attempt) -> None:
+        """Let all that was left since the operation was made run as part of `attempt`."""
+        ...
+
+
 @dataclass(frozen=True)
 class Operation:
     """One call to guard: whose key it is, what it asks for, and how it is to be guarded."""
@@ -70,6 +78,8 @@ class Operation:
     rest: Callable[[], None] = lambda: None
     #: The caller's transaction, which must commit before a store that cannot join completes.
     caller: CallersTransaction | None = None
+    #: The on_commit hooks of the caller's transactions, for which the attempt is still `current`.
+    hooks: CallersHooks | None = None
 
     def request(self) -> ClaimRequest:
         """Return the claim of a new attempt, with a token of its own."""
@@ -80,7 +90,7 @@ class Operation:
             operation=keys.bounded(self.name),
             transaction=self.transaction,
             fingerprints=self.fingerprints,
-            lease=self.policy.lease,
+            lease=self.policy.attempt_lease(),
             retention=self.policy.retention,
             max_duration=self.policy.max_duration,
             on_stale=self.policy.on_stale,
@@ -150,17 +160,41 @@ class Attempt:
         """
         Make this attempt the innermost one, and its lease `current()`.
 
-        Until the on_commit hooks of its transaction have run. Whatever it opens on a connection is
-        known by it: see `stores.database`.
+        Until the on_commit hooks of its transaction have run, be it the caller's. Whatever it opens
+        on a connection is known by it: see `stores.database`.
         """
+        with self._innermost():
+            yield
+        if self.operation.hooks is not None and not self.replayed:
+            self.operation.hooks.belong_to(self)
+
+    def run_hook(self, hook: Callable[[], None]) -> None:
+        """Run an on_commit hook that the work has left in a transaction of the caller's."""
+        with self._innermost():
+            hook()
+
+    @contextmanager
+    def _innermost(self) -> Iterator[None]:
         _entered.set((*_entered.get(), self))
         try:
             yield
         finally:  # whatever the order in which blocks that were entered by hand are left
             _entered.set(tuple(other for other in _entered.get() if other is not self))
 
-    def won(self, lease: Lease) -> None:
-        """Take the lease that the claim gave."""
+    def won(self, lease: Lease, transact_item: Callable[..., Any]) -> None:
+        """Take the lease that the claim gave, and what its store makes a transaction's item of."""
+        policy, codec = self.operation.policy, self.operation.codec
+
+        def completion(result: Any) -> Any:
+            if self.operation.caller is not None:
+                raise TransactionOpen(
+                    "transact_item() would complete before the transaction that is open here "
+                    "commits. Call it outside atomic()."
+                )
+            payload = codecs.pack(codec, result, max_bytes=policy.max_result_bytes)
+            return transact_item(lease, payload, retention=policy.retention)
+
+        lease.completion = completion
         self._lease = lease
 
     def complete(self, result: Any = None) -> None:
@@ -224,19 +258,25 @@ class Attempt:
                 operation.codec, result, max_bytes=operation.policy.max_result_bytes
             )
         except (ResultTooLarge, TypeError, ValueError) as error:
-            if not operation.unstorable_ok:
-                raise
-            logger.warning(
-                "Record %s is completed without its result: %s",
-                keys.short(operation.record_id),
-                type(error).__name__,
-            )
-            self.payload = codecs.unavailable(operation.codec)
             self.conclude(result, stored=False)
+            self.go_without_result(error)
             return
         if not operation.codec.exact:
             result = codecs.unpack(operation.codec, self.payload)
         self.conclude(result, stored=True)
+
+    def go_without_result(self, error: Exception) -> None:
+        """Be completed without the result; raise `error` where that is not allowed (R62)."""
+        operation = self.operation
+        if not operation.unstorable_ok:
+            raise error
+        logger.warning(
+            "Record %s is completed without its result: %s",
+            keys.short(operation.record_id),
+            type(error).__name__,
+        )
+        self.payload = codecs.unavailable(operation.codec)
+        self.conclude(self.outcome.result, stored=False)
 
     def kept_until(self, expires_at: datetime) -> None:
         """Note when the record expires that holds the outcome."""

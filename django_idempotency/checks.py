@@ -16,7 +16,7 @@ from django_idempotency.policy import HTTPPolicy, Policy
 from django_idempotency.stores.database import DatabaseStore
 from django_idempotency.stores.memory import MemoryStore
 
-__all__ = ["check_aliases", "check_isolation"]
+__all__ = ["check_aliases", "check_isolation", "check_servers"]
 
 _DOTTED_PATHS = ("scope", "error_renderer", "replay_check", "fingerprint")
 
@@ -39,7 +39,8 @@ def check_aliases(
             hint = f"Correct IDEMPOTENCY[{alias!r}]; the settings page lists every name."
             found.append(Error(str(error), hint=hint, id="django_idempotency.E002"))
             continue
-        found.extend(configured.store.check())
+        if not configured.store.checks_server:
+            found.extend(configured.store.check())
         found.extend(_lease_and_retention(alias, configured.policy))
         found.extend(_importable(alias, configured.http_policy))
         if isinstance(configured.store, MemoryStore) and not settings.DEBUG:
@@ -53,6 +54,21 @@ def check_aliases(
     return found
 
 
+@register("idempotency", deploy=True)
+def check_servers(
+    *, app_configs: Sequence[AppConfig] | None = None, **kwargs: Any
+) -> list[CheckMessage]:
+    """The servers of the stores are set up as the guarantees need it."""
+    if any(message.is_serious() for message in check_aliases()):
+        return []  # what is wrong there comes first
+    return [
+        message
+        for alias in stores
+        if stores[alias].checks_server
+        for message in stores[alias].check()
+    ]
+
+
 @register(Tags.database)
 def check_isolation(*, databases: Sequence[str] | None = None, **kwargs: Any) -> list[CheckMessage]:
     """A lease is not renewed during joined work above READ COMMITTED, so it must cover it."""
@@ -63,6 +79,17 @@ def check_isolation(*, databases: Sequence[str] | None = None, **kwargs: Any) ->
         configured = stores.configured(alias)
         store = configured.store
         if not isinstance(store, DatabaseStore) or store.using not in (databases or ()):
+            continue
+        if (unsupported := store.unsupported()) is not None:
+            found.append(
+                Error(
+                    f"IDEMPOTENCY[{alias!r}] keeps its records in {unsupported}, which lacks what "
+                    f"the statements of the database store need.",
+                    hint="Use PostgreSQL, MariaDB 10.6 or newer, SQLite 3.35 or newer, or another "
+                    "store.",
+                    id="django_idempotency.E011",
+                )
+            )
             continue
         if configured.policy.transaction in ("single", "separate") or store.is_read_committed():
             continue

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
@@ -81,9 +82,14 @@ class Stores(Mapping[str, BaseStore]):
         with self._mutex:
             self._aliases = {}
 
+    def forked(self) -> None:
+        """Take a mutex of this child's own: a thread of the parent may have held the other."""
+        self._mutex = threading.RLock()
+
 
 #: The stores of this process.
 stores = Stores()
+os.register_at_fork(after_in_child=stores.forked)
 
 
 def store_for(alias: str = DEFAULT_ALIAS) -> BaseStore:
@@ -160,8 +166,10 @@ def _build(backend: str, options: Mapping[str, Any], where: str) -> BaseStore:
         raise InvalidStore(f"{where}['BACKEND'] cannot be imported: {error}") from error
     try:
         store = store_class(**options)
-    except TypeError as error:
+    except (TypeError, ValueError) as error:
         raise InvalidStore(f"{where}['OPTIONS'] do not fit {backend}: {error}") from error
+    except ImportError as error:  # the store's client, which an extra installs
+        raise InvalidStore(f"{where}['BACKEND']: {error}") from error
     if not isinstance(store, BaseStore):
         raise InvalidStore(f"{where}['BACKEND'] is no store: {backend}.")
     return store

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeGuard
 
 from django_idempotency import keys
 from django_idempotency.attempts import Attempt, Phase, Unkept
@@ -16,6 +16,7 @@ from django_idempotency.exceptions import (
     FingerprintMismatch,
     InProgress,
     LeaseLost,
+    ResultTooLarge,
     StoreError,
 )
 from django_idempotency.records import ClaimRequest, Lease, Record, State
@@ -37,29 +38,42 @@ class Endings:
 
     def complete(self, attempt: Attempt) -> None:
         """Keep the payload: the owner's last write, conditional on its proof; raise LeaseLost."""
-        lease, retention = attempt.lease, attempt.operation.policy.retention
         if attempt.operation.caller is not None:
             attempt.operation.caller.after_commit(lambda: self._complete_late(attempt))
             return
         try:
-            expires_at = self.store.complete(lease, attempt.payload, retention=retention)
+            self._keep(attempt)
         except StoreError as error:
             self._incomplete(attempt, error)
-        else:
-            attempt.kept_until(expires_at)
 
     async def acomplete(self, attempt: Attempt) -> None:
         """See `complete`."""
-        lease, retention = attempt.lease, attempt.operation.policy.retention
         if attempt.operation.caller is not None:
             await self.store.in_thread(self.complete, attempt)
             return
         try:
-            expires_at = await self.store.acomplete(lease, attempt.payload, retention=retention)
+            await self._akeep(attempt)
         except StoreError as error:
             self._incomplete(attempt, error)
-        else:
-            attempt.kept_until(expires_at)
+
+    def _keep(self, attempt: Attempt) -> None:
+        """Complete with the payload, or without it if it is too large for the store itself."""
+        lease, retention = attempt.lease, attempt.operation.policy.retention
+        try:
+            expires_at = self.store.complete(lease, attempt.payload, retention=retention)
+        except ResultTooLarge as error:
+            attempt.go_without_result(error)
+            expires_at = self.store.complete(lease, attempt.payload, retention=retention)
+        attempt.kept_until(expires_at)
+
+    async def _akeep(self, attempt: Attempt) -> None:
+        lease, retention = attempt.lease, attempt.operation.policy.retention
+        try:
+            expires_at = await self.store.acomplete(lease, attempt.payload, retention=retention)
+        except ResultTooLarge as error:
+            attempt.go_without_result(error)
+            expires_at = await self.store.acomplete(lease, attempt.payload, retention=retention)
+        attempt.kept_until(expires_at)
 
     def _incomplete(self, attempt: Attempt, error: StoreError) -> None:
         """Separate: the work is done and stands, so its caller gets the result (R60)."""
@@ -75,10 +89,8 @@ class Endings:
     def _complete_late(self, attempt: Attempt) -> None:
         """Complete after the caller's transaction has committed: nobody is left to tell."""
         try:
-            self.store.complete(
-                attempt.lease, attempt.payload, retention=attempt.operation.policy.retention
-            )
-        except (LeaseLost, StoreError):
+            self._keep(attempt)
+        except (LeaseLost, ResultTooLarge, StoreError):
             logger.exception(
                 "Record %s could not be completed after the commit.",
                 keys.short(attempt.lease.record_id),
@@ -95,33 +107,53 @@ class Endings:
         """The block was left with an exception, so what it did is rolled back (R57, R58, R60)."""
         if attempt.committed:  # an on_commit hook raised: the record is completed
             return raised
-        if isinstance(raised, Unkept):
-            return self._unkept(attempt, raised)
-        if attempt.phase is Phase.WORKING and on_error and isinstance(raised, Exception):
-            return self._answer(attempt, raised, on_error)
-        if attempt.phase is Phase.COMPLETING and attempt.concluded:
+        if on_error is not None and _is_of_work(raised, attempt):
+            refused = self._ask(attempt, raised, on_error)
+            return self._answer(attempt) if refused is None else self._give_up(attempt, refused)
+        if _is_of_completion(raised, attempt):
             if isinstance(raised, LeaseLost):
                 return self._lease_lost(attempt, raised)
             if attempt.request.transaction == "joined":
                 return self._settle_joined(attempt, raised)
-        self._try_to(self.store.fail, attempt, _error_text(raised))
-        return raised
+        return self._give_up(attempt, raised)
 
-    def _answer(
-        self, attempt: Attempt, raised: Exception, on_error: Callable[[Exception], Any]
+    async def aend(
+        self,
+        attempt: Attempt,
+        raised: BaseException,
+        on_error: Callable[[Exception], Any] | None = None,
     ) -> BaseException | None:
-        """The work raised: keep the answer that the adapter makes of it, without the work."""
+        """See `end`: a store that does not answer keeps no other coroutine's work waiting."""
+        if attempt.request.transaction != "separate":
+            return await self.store.in_thread(self.end, attempt, raised, on_error)
+        if on_error is not None and _is_of_work(raised, attempt):
+            refused = await self.store.in_thread(self._ask, attempt, raised, on_error)
+            if refused is not None:
+                return await self._agive_up(attempt, refused)
+            try:
+                await self.acomplete(attempt)
+            except LeaseLost as lost:
+                return lost
+            return None
+        if _is_of_completion(raised, attempt) and isinstance(raised, LeaseLost):
+            return raised
+        return await self._agive_up(attempt, raised)
+
+    def _ask(
+        self, attempt: Attempt, raised: Exception, on_error: Callable[[Exception], Any]
+    ) -> Exception | None:
+        """The work raised: take the answer that the adapter makes of it, or return its refusal."""
         try:
-            answer = on_error(raised)
-        except Unkept as unkept:
-            return self._unkept(attempt, unkept)
-        except Exception as unanswered:
-            self._try_to(self.store.fail, attempt, _error_text(unanswered))
-            return unanswered
+            attempt.pack(on_error(raised))
+        except Exception as refused:
+            return refused
         attempt.phase = Phase.COMPLETING
         attempt.kept_error = True
+        return None
+
+    def _answer(self, attempt: Attempt) -> BaseException | None:
+        """Keep the answer, without the work."""
         try:
-            attempt.pack(answer)
             self.complete(attempt)
         except LeaseLost as lost:
             return self._lease_lost(attempt, lost)
@@ -131,16 +163,35 @@ class Endings:
             return self._settle_joined(attempt, error)
         return None
 
-    def _unkept(self, attempt: Attempt, unkept: Unkept) -> BaseException | None:
-        """The adapter's verdict on an answer that is not kept: it goes to this caller alone."""
-        attempt.phase = Phase.UNKEPT
-        attempt.conclude(unkept.result, stored=False)
-        if unkept.verdict == "release":
-            self._try_to(self.store.release, attempt)
-        else:
-            error = _error_text(unkept.error) if unkept.error else "not kept"
-            self._try_to(self.store.fail, attempt, error)
-        return unkept.error
+    def _give_up(self, attempt: Attempt, raised: BaseException) -> BaseException | None:
+        """Free the key: nothing is kept, and what there is to answer goes to this caller alone."""
+        text, error = _verdict(attempt, raised)
+        try:
+            if text is None:
+                self.store.release(attempt.lease)
+            else:
+                self.store.fail(attempt.lease, text)
+        except StoreError as unwritten:
+            _leave_to_lapse(attempt.lease, unwritten)
+        return error
+
+    async def _agive_up(self, attempt: Attempt, raised: BaseException) -> BaseException | None:
+        text, error = _verdict(attempt, raised)
+        await self._aend_lease(attempt.lease, text)
+        return error
+
+    async def agive_back(self, lease: Lease) -> None:
+        """End a lease under which nothing ran; an earlier attempt's fingerprint stays."""
+        await self._aend_lease(lease, "cancelled")
+
+    async def _aend_lease(self, lease: Lease, text: str | None) -> None:
+        try:
+            if text is None:
+                await self.store.arelease(lease)
+            else:
+                await self.store.afail(lease, text)
+        except StoreError as unwritten:
+            _leave_to_lapse(lease, unwritten)
 
     def _lease_lost(self, attempt: Attempt, lost: LeaseLost) -> BaseException | None:
         """The completion was refused. In `single` the record may have an answer meanwhile."""
@@ -206,24 +257,40 @@ class Endings:
             return failure
         return None if isinstance(raised, Exception) else raised
 
-    def give_back(self, lease: Lease) -> None:
-        """End a lease under which nothing ran; an earlier attempt's fingerprint stays."""
-        self._end_lease(self.store.fail, lease, "cancelled")
 
-    def _try_to(self, end: Callable[..., None], attempt: Attempt, *arguments: Any) -> None:
-        self._end_lease(end, attempt.lease, *arguments)
+def _is_of_work(raised: BaseException, attempt: Attempt) -> TypeGuard[Exception]:
+    """Whether the work raised this error, and no verdict of the adapter's."""
+    if isinstance(raised, Unkept):
+        return False
+    return attempt.phase is Phase.WORKING and isinstance(raised, Exception)
 
-    def _end_lease(self, end: Callable[..., None], lease: Lease, *arguments: Any) -> None:
-        """End the lease; if that cannot be written, the lease lapses and masks nothing (R58)."""
-        try:
-            end(lease, *arguments)
-        except StoreError as error:
-            # Without a traceback: it would go on to quote the work's own exception (R79).
-            logger.error(
-                "The end of the lease on record %s could not be written; it will lapse. %s",
-                keys.short(lease.record_id),
-                error,
-            )
+
+def _is_of_completion(raised: BaseException, attempt: Attempt) -> bool:
+    """Whether the work was done and its result packed before this was raised."""
+    if isinstance(raised, Unkept):
+        return False
+    return attempt.phase is Phase.COMPLETING and attempt.concluded
+
+
+def _verdict(attempt: Attempt, raised: BaseException) -> tuple[str | None, BaseException | None]:
+    """Return what the record is to say, None to release it, and the exception to raise."""
+    if not isinstance(raised, Unkept):
+        return _error_text(raised), raised
+    attempt.phase = Phase.UNKEPT
+    attempt.conclude(raised.result, stored=False)
+    if raised.verdict == "release":
+        return None, raised.error
+    return ("not kept" if raised.error is None else _error_text(raised.error)), raised.error
+
+
+def _leave_to_lapse(lease: Lease, error: StoreError) -> None:
+    """Tell that the end of a lease cannot be written; that masks nothing (R58)."""
+    # Without a traceback: it would go on to quote the work's own exception (R79).
+    logger.error(
+        "The end of the lease on record %s could not be written; it will lapse. %s",
+        keys.short(lease.record_id),
+        error,
+    )
 
 
 def _error_text(error: BaseException) -> str:

@@ -33,6 +33,7 @@ from asgiref.sync import SyncToAsync, ThreadSensitiveContext
 
 from django_idempotency import keys
 from django_idempotency.attempts import Attempt, Operation, Phase, Unkept, current
+from django_idempotency.cancellation import closing, finish, to_the_end
 from django_idempotency.endings import Endings
 from django_idempotency.exceptions import FingerprintMismatch, InProgress, StoreError
 from django_idempotency.records import ClaimRequest, Lease, Outcome, Record, State
@@ -121,7 +122,7 @@ class Engine:
         with attempt.entered():
             transaction, claimed = self._claim_or_wait(attempt)
             if isinstance(claimed, Lease):
-                attempt.won(claimed)
+                attempt.won(claimed, self.store.transact_item)
                 error: BaseException | None = None
                 try:
                     with transaction:  # `single`: all of it is one transaction
@@ -153,28 +154,26 @@ class Engine:
             with attempt.entered():
                 transaction, claimed = await self._aclaim_or_wait(attempt)
                 if isinstance(claimed, Lease):
-                    attempt.won(claimed)
+                    attempt.won(claimed, self.store.transact_item)
                     error: BaseException | None = None
                     try:
-                        async with _closing(transaction):
+                        async with closing(transaction):
                             try:
-                                async with _to_the_end(self._awork(attempt)):
+                                async with to_the_end(self._awork(attempt)):
                                     with self._renewing(attempt):
                                         yield attempt
                                     await self._in_thread(self._result_given, attempt)
-                                    await _finish(self.endings.acomplete(attempt))
+                                    await finish(self.endings.acomplete(attempt))
                             except BaseException as raised:
                                 try:
-                                    ending = self._in_thread(
-                                        self.endings.end, attempt, raised, on_error
-                                    )
-                                    error = await _finish(ending)
+                                    ending = self.endings.aend(attempt, raised, on_error)
+                                    error = await finish(ending)
                                 except asyncio.CancelledError as again:
                                     error = again  # the ending is written, and is to commit
                     except BaseException as raised:  # out of the COMMIT of `single`
                         if error is None:
                             settling = self._in_thread(self.endings.settle_single, attempt, raised)
-                            error = await _finish(settling)
+                            error = await finish(settling)
                     if error is not None:
                         raise error
                     return
@@ -242,7 +241,7 @@ class Engine:
             with suppress(ClaimAgain):
                 async with AsyncExitStack() as transaction:
                     if single:
-                        block = _to_the_end(self.store.aatomic(committed=attempt.note_commit))
+                        block = to_the_end(self.store.aatomic(committed=attempt.note_commit))
                         await transaction.enter_async_context(block)
                     claimed = await self._aclaim_or_give_back(request)
                     if isinstance(claimed, Record):
@@ -254,13 +253,13 @@ class Engine:
         """Claim; if the coroutine is cancelled meanwhile, a claim that was won is given back."""
         claim = asyncio.ensure_future(self.store.aclaim(request))
         try:
-            return await _finish(claim)
+            return await finish(claim)
         except asyncio.CancelledError:
             if claim.cancelled() or claim.exception() is not None:
                 raise
             lease = claim.result()
             if isinstance(lease, Lease) and request.transaction != "single":
-                await _finish(self._in_thread(self.endings.give_back, lease))
+                await finish(self.endings.agive_back(lease))
             raise
 
     # The work and its completion.
@@ -304,7 +303,8 @@ class Engine:
         """
         lease, operation = attempt.lease, attempt.operation
         caller = operation.caller
-        if operation.policy.renew and lease.renewable:
+        policy = operation.policy
+        if policy.renew and policy.deadline is None and lease.renewable:
             wanted = None if caller is None else caller.is_open
             self.keeper.add(self.store, lease, wanted=wanted)
         attempt.phase = Phase.WORKING
@@ -351,7 +351,7 @@ class Engine:
             try:
                 yield
             finally:
-                await _finish(self._in_thread(self.store.idle))
+                await finish(self._in_thread(self.store.idle))
 
     async def _in_thread(self, function: Callable[..., T], *arguments: Any) -> T:
         return await self.store.in_thread(function, *arguments)
@@ -369,44 +369,3 @@ def _replayable(record: Record, request: ClaimRequest) -> Record:
     left = record.lease_left
     retry_after = 1 if left is None else min(max(math.ceil(left), 1), 30)
     raise InProgress(record=record, retry_after=retry_after, stale=decision is Decision.STALE)
-
-
-async def _finish(ending: Awaitable[T]) -> T:
-    """Await `ending` to its end, also if this coroutine is cancelled meanwhile (R63)."""
-    task = asyncio.ensure_future(ending)
-    cancelled: asyncio.CancelledError | None = None
-    while not task.done():
-        try:
-            await asyncio.wait([task])
-        except asyncio.CancelledError as error:
-            cancelled = error
-    if cancelled is None:
-        return task.result()
-    if not task.cancelled() and (failure := task.exception()) is not None:
-        cancelled.__cause__ = failure
-    raise cancelled
-
-
-@asynccontextmanager
-async def _to_the_end(block: AbstractAsyncContextManager[Any]) -> AsyncIterator[None]:
-    """Open `block` so that neither its opening nor its exit is cut short by a cancellation."""
-    try:
-        await _finish(block.__aenter__())
-    except asyncio.CancelledError as cancelled:
-        if cancelled.__cause__ is None:  # it has been opened, nevertheless
-            await _finish(block.__aexit__(type(cancelled), cancelled, cancelled.__traceback__))
-        raise
-    async with _closing(block):
-        yield
-
-
-@asynccontextmanager
-async def _closing(block: AbstractAsyncContextManager[Any]) -> AsyncIterator[None]:
-    """Close a block that is open: no turn of the loop, and so no cancellation, on the way in."""
-    try:
-        yield
-    except BaseException as error:
-        if not await _finish(block.__aexit__(type(error), error, error.__traceback__)):
-            raise
-    else:
-        await _finish(block.__aexit__(None, None, None))

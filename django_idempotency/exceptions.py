@@ -18,6 +18,7 @@ __all__ = [
     "ResultUnavailable",
     "ScopeMissing",
     "StoreError",
+    "TaskFailed",
     "TransactionOpen",
 ]
 
@@ -74,6 +75,10 @@ class ResultTooLarge(IdempotencyError):
 
 class ResultUnavailable(IdempotencyError):
     """The operation was completed, but its result was not kept and cannot be replayed."""
+
+
+class TaskFailed(IdempotencyError):
+    """The task failed for good, and its own exception cannot be raised here."""
 
 
 class StoreError(IdempotencyError):

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import re
-import secrets
 from typing import Any
 from urllib.parse import unquote_to_bytes
-from uuid import UUID
+from uuid import UUID, uuid4
 
 from django_idempotency.exceptions import InvalidKey
 
@@ -122,8 +121,8 @@ def derive(parent: UUID, name: str) -> UUID:
 
 
 def new_token() -> UUID:
-    """Return the random half of an attempt's proof of ownership: 128 bits, unguessable."""
-    return UUID(bytes=secrets.token_bytes(16))
+    """Return the random half of an attempt's proof of ownership: 122 bits, unguessable."""
+    return uuid4()  # well-formed: MariaDB's UUID type refuses what is none
 
 
 def short(identifier: UUID) -> str:

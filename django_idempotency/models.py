@@ -7,6 +7,7 @@ from typing import ClassVar
 from django.db import models
 from django.utils.translation import gettext_lazy as _
 
+from django_idempotency.fields import AnyUUIDField
 from django_idempotency.keys import MAX_LENGTH
 
 __all__ = ["IdempotencyRecord"]
@@ -26,14 +27,14 @@ class IdempotencyRecord(models.Model):
         FAILED = "FAILED", _("failed")
         RELEASED = "RELEASED", _("released")
 
-    id = models.UUIDField(_("record id"), primary_key=True, editable=False)
+    id = AnyUUIDField(_("record id"), primary_key=True, editable=False)
     scope = models.CharField(_("scope"), max_length=MAX_LENGTH)
     key = models.CharField(_("idempotency key"), max_length=MAX_LENGTH)
     operation = models.CharField(_("operation"), max_length=MAX_LENGTH, blank=True)
     fingerprint = models.BinaryField(_("fingerprint"), null=True)
     state = models.CharField(_("state"), max_length=11, choices=State.choices)
     epoch = models.BigIntegerField(_("epoch"))
-    token = models.UUIDField(_("token"))
+    token = AnyUUIDField(_("token"))
     lease_until = models.DateTimeField(_("lease until"), null=True)
     created_at = models.DateTimeField(_("created at"))
     updated_at = models.DateTimeField(_("updated at"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import inspect
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -19,6 +20,7 @@ __all__ = [
     "HTTPPolicy",
     "Policy",
     "UnknownField",
+    "coroutine_problem",
     "merge",
 ]
 
@@ -30,6 +32,8 @@ KEY_FORMATS = ("uuid", "uuid7")
 
 _NO_TIME = timedelta(0)
 _LONGEST = timedelta(days=36_525)
+#: Seconds of the lease of an attempt that has no time left.
+_SHORTEST = 0.001
 
 
 class _Unset:
@@ -40,6 +44,13 @@ class _Unset:
 
     def __bool__(self) -> bool:
         return False
+
+
+class _NotGiven(timedelta):
+    """The ``wait`` of a policy to which none is given: 0, where forms have a default (R89)."""
+
+
+_NO_WAIT = _NotGiven(0)
 
 
 #: Stands for "not given": the value of the level below counts.
@@ -63,7 +74,7 @@ class Policy:
     #: How long a finished record answers.
     retention: timedelta = timedelta(hours=24)
     #: How long a duplicate waits for the answer of the attempt in progress.
-    wait: timedelta = _NO_TIME
+    wait: timedelta = _NO_WAIT
     #: Whether the lease of long work is renewed.
     renew: bool = True
     #: How long a lease is renewed at most.
@@ -74,6 +85,8 @@ class Policy:
     on_stale: str = "take_over"
     #: Bytes that a result may have.
     max_result_bytes: int = 1024 * 1024
+    #: ``() -> seconds`` that are left to this process; the lease ends with them, unrenewed.
+    deadline: Callable[[], float] | None = None
     #: Secrets that make fingerprints unguessable, newest first.
     fingerprint_secrets: tuple[str | bytes, ...] = field(default=(), repr=False)
 
@@ -81,6 +94,23 @@ class Policy:
         for name in ("lease", "retention", "max_duration", "wait"):
             object.__setattr__(self, name, _duration(getattr(self, name)))
         object.__setattr__(self, "fingerprint_secrets", _several(self.fingerprint_secrets))
+
+    def wait_or(self, default: timedelta) -> timedelta:
+        """Return ``wait``, or `default` where no level gives it; an explicit 0 is given."""
+        return default if isinstance(self.wait, _NotGiven) else self.wait
+
+    def attempt_lease(self) -> timedelta:
+        """
+        Return how long the lease of an attempt that starts now is.
+
+        AWS Lambda's own ``get_remaining_time_in_millis`` is a deadline as it is: its name says
+        that it counts milliseconds.
+        """
+        if self.deadline is None:
+            return self.lease
+        in_millis = getattr(self.deadline, "__name__", "").endswith("_in_millis")
+        left = self.deadline() / (1000 if in_millis else 1)
+        return timedelta(seconds=max(left, _SHORTEST))
 
     def problems(self) -> list[str]:
         """Return what is wrong with these values, one sentence each; empty if nothing is."""
@@ -102,6 +132,8 @@ class Policy:
                 "that could go stale."
             )
         found.extend(_not_booleans(self, "renew"))
+        if self.deadline is not None and not callable(self.deadline):
+            found.append("deadline must be a callable that returns the seconds left.")
         if not _whole(self.max_result_bytes) or self.max_result_bytes < 0:
             found.append("max_result_bytes must be a whole number of bytes.")
         if not all(_is_secret(item) for item in self.fingerprint_secrets):
@@ -195,7 +227,27 @@ class HTTPPolicy:
             value = getattr(self, name)
             if value is not None and not callable(value) and not isinstance(value, str):
                 found.append(f"{name} must be a callable or its dotted path.")
+        for name in _CALLABLES:
+            problem = coroutine_problem(name, getattr(self, name))
+            found.extend([] if problem is None else [problem])
         return found
+
+
+#: The fields of the HTTP policy that may hold a callable.
+_CALLABLES = ("scope", "fingerprint", "key_validator", "keep", "error_renderer", "replay_check")
+
+
+def coroutine_problem(name: str, value: Any) -> str | None:
+    """Return what is wrong with a coroutine function, whose yes or no nobody awaits; else None."""
+    if not callable(value):
+        return None
+    forms = (value, type(value).__call__)
+    if not any(inspect.iscoroutinefunction(form) for form in forms):
+        return None
+    return (
+        f"{name} must not be a coroutine function, for nobody awaits it. Write it with 'def', or "
+        f"give async_to_sync({getattr(value, '__name__', name)})."
+    )
 
 
 AnyPolicy = TypeVar("AnyPolicy", Policy, HTTPPolicy)

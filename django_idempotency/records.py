@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
@@ -11,7 +12,20 @@ from uuid import UUID
 from django_idempotency import keys
 from django_idempotency.exceptions import LeaseLost
 
-__all__ = ["ClaimRequest", "Lease", "Outcome", "Proof", "Record", "State"]
+__all__ = [
+    "RESOLUTIONS",
+    "ClaimRequest",
+    "Filters",
+    "Lease",
+    "Outcome",
+    "Page",
+    "Proof",
+    "Record",
+    "State",
+]
+
+#: What an operator may do to a record; see `BaseStore.resolve`.
+RESOLUTIONS = ("release", "expire", "complete")
 
 
 class State(str, enum.Enum):
@@ -75,6 +89,44 @@ class Record:
             return None
         return (self.lease_until - self.now).total_seconds()
 
+    @property
+    def stale(self) -> bool:
+        """Whether an attempt left the record in progress and its lease has lapsed."""
+        return self.state is State.IN_PROGRESS and not self.live
+
+
+@dataclass(frozen=True)
+class Filters:
+    """Which records to browse: those that have all of what is not None."""
+
+    state: State | None = None
+    #: In progress under a lapsed lease, or not so.
+    stale: bool | None = None
+    operation: str | None = None
+    scope: str | None = None
+    created_before: datetime | None = None
+    created_after: datetime | None = None
+
+    def match(self, record: Record) -> bool:
+        """Return whether `record` is one of them."""
+        return (
+            self.state in (None, record.state)
+            and self.stale in (None, record.stale)
+            and self.operation in (None, record.operation)
+            and self.scope in (None, record.scope)
+            and (self.created_before is None or record.created_at < self.created_before)
+            and (self.created_after is None or record.created_at > self.created_after)
+        )
+
+
+@dataclass(frozen=True)
+class Page:
+    """Some records, and where the next ones begin."""
+
+    records: tuple[Record, ...]
+    #: Opaque: hand it to `browse` for the next page. None where there is none.
+    cursor: str | None = None
+
 
 @dataclass(frozen=True)
 class ClaimRequest:
@@ -119,7 +171,7 @@ class Lease:
     """
     The right to run, limited in time: a handle over a frozen proof of ownership.
 
-    Thread-safe: everything is fixed at the claim but one flag, which only ever becomes true.
+    Thread-safe: everything is fixed once it is won but one flag, which only ever becomes true.
     """
 
     def __init__(
@@ -146,6 +198,8 @@ class Lease:
         self.seen = seen
         #: ``single``: False while the store holds no row of this attempt (a late insert).
         self.written = written
+        #: Makes a result the completion that `transact_item` gives; set by the attempt.
+        self.completion: Callable[[Any], Any] | None = None
         self._lost = False
 
     @property
@@ -163,8 +217,13 @@ class Lease:
         """The random half of the proof, new for each claim."""
         return self.proof.token
 
+    @property
+    def lost(self) -> bool:
+        """Whether a renewal was refused: somebody else owns the record by now."""
+        return self._lost
+
     def check(self) -> None:
-        """Raise LeaseLost once a renewal was refused: somebody else owns the record by now."""
+        """Raise LeaseLost once the lease is `lost`."""
         if self._lost:
             raise LeaseLost
 
@@ -176,6 +235,18 @@ class Lease:
         the caller's own key.
         """
         return str(keys.derive(self.record_id, name))
+
+    def transact_item(self, result: Any = None) -> Any:
+        """
+        Return the completion with `result`, as an item for the caller's own TransactWriteItems.
+
+        On a DynamoDB store: the caller's items and the record then commit together, or not at all
+        where the lease was lost. The work still returns the same result. RuntimeError for a lease
+        that no attempt holds, and on a store that has no such items.
+        """
+        if self.completion is None:
+            raise RuntimeError("This lease belongs to no attempt whose result it could complete.")
+        return self.completion(result)
 
     def mark_lost(self) -> None:
         """Note that a renewal was refused; `check` raises from now on."""

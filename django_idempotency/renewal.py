@@ -1,4 +1,4 @@
-"""Renewal: one keeper per process extends the leases of work that takes long (R69)."""
+"""Renewal: the keeper of a process extends the leases of work that takes long (R69)."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 
+from django_idempotency import keys
 from django_idempotency.records import Lease
 from django_idempotency.stores.base import BaseStore
 
@@ -38,10 +39,11 @@ class _Kept:
 
 class Keeper:
     """
-    Renews leases from a thread of its own, off the path of the work.
+    Renews leases from threads of its own, off the path of the work.
 
-    A lease that ends before a third of it has passed costs an entry in a dict and nothing else.
-    The thread starts with the first lease, and ends when there has been none for a while.
+    Each store has a thread, so that none waits for another's. A lease that ends before a third of
+    it has passed costs an entry in a dict and nothing else. A thread starts with the first lease of
+    its store, and ends when there has been none for a while.
     """
 
     def __init__(self) -> None:
@@ -52,8 +54,8 @@ class Keeper:
         """Start with nothing: a forked child renews none of its parent's leases."""
         self._changed = threading.Condition()
         self._kept: dict[Lease, _Kept] = {}
-        self._thread: threading.Thread | None = None
-        self._wakes_at = 0.0
+        self._threads: dict[BaseStore, threading.Thread] = {}
+        self._wakes_at: dict[BaseStore, float] = {}
 
     def add(
         self, store: BaseStore, lease: Lease, *, wanted: Callable[[], bool] | None = None
@@ -65,62 +67,81 @@ class Keeper:
         until = now + lease.request.max_duration.total_seconds()
         with self._changed:
             self._kept[lease] = _Kept(store, lease, every, due, until, wanted)
-            if self._thread is None:
+            if store not in self._threads:
                 thread = threading.Thread(
-                    target=self._keep, name="django-idempotency-keeper", daemon=True
+                    target=self._keep, args=[store], name="django-idempotency-keeper", daemon=True
                 )
                 try:
                     thread.start()
                 except RuntimeError:  # the process may start no more threads
                     logger.exception("Leases are not renewed: their keeper could not be started.")
                 else:
-                    self._thread = thread
-            elif due < self._wakes_at:
-                self._changed.notify()
+                    self._threads[store] = thread
+            elif due < self._wakes_at.get(store, 0):
+                self._changed.notify_all()
 
     def remove(self, lease: Lease) -> None:
         """Stop renewing `lease`; a renewal under way may still reach the store."""
         with self._changed:
             self._kept.pop(lease, None)
 
-    def _keep(self) -> None:
-        connected: set[BaseStore] = set()
-        while (due := self._wait(connected=bool(connected))) is not None:
-            for store in connected if not due else ():  # nothing is left to renew
+    def _keep(self, store: BaseStore) -> None:
+        connected = False
+        while (woken := self._wait(store, connected=connected)) is not None:
+            due, over = woken
+            for lease in over:
+                logger.warning(
+                    "The lease on record %s is renewed no longer: its max_duration is over.",
+                    keys.short(lease.record_id),
+                )
+            if due:
+                self._renew(store, due)
+                connected = True
+            elif not over:  # nothing is left to renew
                 self._disconnect(store)
-            connected = connected | set(due) if due else set()
-            for store, leases in due.items():
-                self._renew(store, leases)
+                connected = False
 
-    def _wait(self, *, connected: bool) -> dict[BaseStore, list[Lease]] | None:
+    def _wait(self, store: BaseStore, *, connected: bool) -> tuple[list[Lease], list[Lease]] | None:
         """
-        Wait until leases are due and return them by store.
+        Wait until leases of `store` are due, and return them and those whose time is over.
 
-        An empty dict says that none is left while stores are still connected, None that there has
-        been none for a while.
+        Two empty lists say that none is left while the store is still connected, None that there
+        has been none for a while.
         """
         with self._changed:
             idle_since = time.monotonic()
             while True:
                 now = time.monotonic()
-                if self._kept:
+                due, over = self._take(store, now)
+                left = [kept.due for kept in self._kept.values() if kept.store is store]
+                if due or over or (connected and not left):
+                    return due, over
+                if left:
                     idle_since = now
-                due: dict[BaseStore, list[Lease]] = defaultdict(list)
-                wake = any(kept.due <= now for kept in self._kept.values())
-                for kept in list(self._kept.values()):
-                    unwanted = wake and kept.wanted is not None and not kept.wanted()
-                    if kept.until <= now or unwanted:
-                        del self._kept[kept.lease]
-                    elif wake and kept.due - kept.every * _TOGETHER <= now:
-                        due[kept.store].append(kept.lease)
-                        kept.due = now + kept.every
-                if due or (connected and not self._kept):
-                    return due
-                if not self._kept and now - idle_since >= _IDLE:
-                    self._thread = None
+                elif now - idle_since >= _IDLE:
+                    del self._threads[store]
+                    self._wakes_at.pop(store, None)
                     return None
-                self._wakes_at = min([now + _IDLE, *(kept.due for kept in self._kept.values())])
-                self._changed.wait(max(self._wakes_at - now, 0))
+                wakes_at = min([now + _IDLE, *left])
+                self._wakes_at[store] = wakes_at
+                self._changed.wait(max(wakes_at - now, 0))
+
+    def _take(self, store: BaseStore, now: float) -> tuple[list[Lease], list[Lease]]:
+        """Return leases to renew, and those whose time is over; these are kept no longer."""
+        ours = [kept for kept in self._kept.values() if kept.store is store]
+        wake = any(min(kept.due, kept.until) <= now for kept in ours)
+        due: list[Lease] = []
+        over: list[Lease] = []
+        for kept in ours if wake else ():
+            if kept.wanted is not None and not kept.wanted():
+                del self._kept[kept.lease]
+            elif kept.until <= now:
+                del self._kept[kept.lease]
+                over.append(kept.lease)
+            elif kept.due - kept.every * _TOGETHER <= now:
+                due.append(kept.lease)
+                kept.due = now + kept.every
+        return due, over
 
     def _disconnect(self, store: BaseStore) -> None:
         try:

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import logging
+import math
 import time
+from collections import deque
 from collections.abc import Callable
 
 from django_idempotency.conf import store_for, stores
+from django_idempotency.exceptions import StoreError
 
 __all__ = ["sweep"]
+
+logger = logging.getLogger("django_idempotency")
 
 
 def sweep(
@@ -15,27 +21,50 @@ def sweep(
     *,
     limit: int = 5000,
     max_seconds: float | None = None,
+    share: float = 1.0,
     progress: Callable[[str, int], None] | None = None,
 ) -> dict[str, int]:
     """
     Delete expired records in batches of `limit`, and return how many there were per alias.
 
-    Of one alias, or of all whose stores need it. Stops when nothing is left or after
-    `max_seconds`; `progress` is called with the alias and the count so far after each batch. Two
-    sweeps at once do no harm. Raises InvalidStore and StoreError.
+    Of one alias, or of all whose stores need it, a batch of each in turn. Stops when nothing is
+    left or after `max_seconds`; `progress` is called with the alias and the count so far after
+    each batch. It works for `share` (above 0, at most 1) of the time and rests for the others, so
+    that claims need not notice. Two sweeps at once do no harm.
+
+    Raises InvalidStore and ValueError before anything is deleted. A store that cannot be reached
+    is left out, its time is not counted, and its StoreError is logged; the first is raised when
+    the others have been swept.
     """
-    ends = None if max_seconds is None else time.monotonic() + max_seconds
-    swept: dict[str, int] = {}
-    for name in [alias] if alias is not None else list(stores):
-        store = store_for(name)
-        if store.native_expiry:
-            continue
-        swept[name] = 0
-        while ends is None or time.monotonic() < ends:
+    if not 0 < share <= 1:
+        raise ValueError("share must be above 0, and at most 1.")
+    ends = math.inf if max_seconds is None else time.monotonic() + max_seconds
+    found = {name: store_for(name) for name in (stores if alias is None else [alias])}
+    turns = deque((name, store) for name, store in found.items() if not store.native_expiry)
+    swept = {name: 0 for name, _ in turns}
+    errors: list[StoreError] = []
+    while turns and (began := time.monotonic()) < ends:
+        name, store = turns.popleft()
+        try:
             batch = store.sweep(limit=limit)
-            swept[name] += batch
-            if progress is not None:
-                progress(name, swept[name])
-            if batch < limit:
-                break
+        except StoreError as error:
+            logger.exception("The sweep of %s has failed.", name)
+            errors.append(error)
+            ends += time.monotonic() - began
+            continue
+        swept[name] += batch
+        if progress is not None:
+            progress(name, swept[name])
+        if batch >= limit:
+            turns.append((name, store))
+        now = time.monotonic()
+        rest = (now - began) * (1 / share - 1)
+        if turns and now + rest >= ends:
+            break
+        if turns and rest > 0:
+            time.sleep(rest)
+    for name, count in swept.items():
+        logger.info("Swept %s: %d expired records deleted.", name, count)
+    if errors:
+        raise errors[0]
     return swept

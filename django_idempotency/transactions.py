@@ -4,16 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 from django.db import connections, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 
+from django_idempotency.attempts import Attempt
 from django_idempotency.exceptions import TransactionOpen
 from django_idempotency.policy import Policy
 from django_idempotency.stores.base import BaseStore
 from django_idempotency.stores.database import DatabaseStore
 
-__all__ = ["CallersTransactions", "may_wait", "mode_for", "of_caller", "rest"]
+__all__ = [
+    "CallersHooks",
+    "CallersTransactions",
+    "hooks_of_caller",
+    "may_wait",
+    "mode_for",
+    "must_join",
+    "of_caller",
+    "rest",
+]
 
 
 def mode_for(policy: Policy, store: BaseStore, *, coroutine: bool = False) -> str:
@@ -26,12 +37,8 @@ def mode_for(policy: Policy, store: BaseStore, *, coroutine: bool = False) -> st
     ``atomic(durable=True)`` does. "joined" and "single" on a store that cannot join raise
     ValueError.
     """
+    must_join(policy, store)
     chosen = policy.transaction
-    if chosen in ("single", "joined") and not store.supports_join:
-        raise ValueError(
-            f"transaction={chosen!r} needs a database store; {type(store).__name__} can only "
-            f"do 'separate'."
-        )
     within = _is_within(store)
     if within and chosen in (None, "single"):
         return "single"
@@ -45,6 +52,15 @@ def mode_for(policy: Policy, store: BaseStore, *, coroutine: bool = False) -> st
     if chosen is not None:
         return chosen
     return "joined" if store.supports_join and not coroutine else "separate"
+
+
+def must_join(policy: Policy, store: BaseStore) -> None:
+    """Raise ValueError where the policy asks for "joined" or "single" and the store cannot join."""
+    if policy.transaction in ("single", "joined") and not store.supports_join:
+        raise ValueError(
+            f"transaction={policy.transaction!r} needs a database store; {type(store).__name__} "
+            f"can only do 'separate'."
+        )
 
 
 def of_caller(store: BaseStore) -> CallersTransactions | None:
@@ -61,6 +77,12 @@ def of_caller(store: BaseStore) -> CallersTransactions | None:
             "Autocommit is off here, so the commit of the work cannot be waited for. Use atomic()."
         )
     return CallersTransactions(open_ones)
+
+
+def hooks_of_caller() -> CallersHooks | None:
+    """Return the on_commit hooks of the caller's transactions; None where none is open."""
+    open_ones = [connection for connection in _open_by_caller() if connection.in_atomic_block]
+    return CallersHooks(open_ones) if open_ones else None
 
 
 def may_wait() -> bool:
@@ -99,6 +121,24 @@ class CallersTransactions:
 
         for alias in self._blocks:
             transaction.on_commit(partial(committed, alias), using=alias)
+
+
+class CallersHooks:
+    """The on_commit hooks of the caller's open transactions, from now on."""
+
+    def __init__(self, connections: list[BaseDatabaseWrapper]) -> None:
+        # Of Any: the stubs of Django do not know of hooks that are robust.
+        self._before: list[tuple[Any, int]] = [
+            (connection, len(connection.run_on_commit)) for connection in connections
+        ]
+
+    def belong_to(self, attempt: Attempt) -> None:
+        """See `attempts.CallersHooks`."""
+        for connection, before in self._before:
+            connection.run_on_commit[before:] = [
+                (savepoints, partial(attempt.run_hook, hook), robust)
+                for savepoints, hook, robust in connection.run_on_commit[before:]
+            ]
 
 
 def _is_within(store: BaseStore) -> bool:

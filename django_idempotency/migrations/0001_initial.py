@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from django.db import migrations, models
 
+from django_idempotency import fields
+
 
 class Migration(migrations.Migration):
     initial = True
@@ -16,7 +18,7 @@ class Migration(migrations.Migration):
             fields=[
                 (
                     "id",
-                    models.UUIDField(
+                    fields.AnyUUIDField(
                         editable=False, primary_key=True, serialize=False, verbose_name="record id"
                     ),
                 ),
@@ -41,7 +43,7 @@ class Migration(migrations.Migration):
                     ),
                 ),
                 ("epoch", models.BigIntegerField(verbose_name="epoch")),
-                ("token", models.UUIDField(verbose_name="token")),
+                ("token", fields.AnyUUIDField(verbose_name="token")),
                 ("lease_until", models.DateTimeField(null=True, verbose_name="lease until")),
                 ("created_at", models.DateTimeField(verbose_name="created at")),
                 ("updated_at", models.DateTimeField(verbose_name="updated at")),

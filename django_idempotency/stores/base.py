@@ -14,14 +14,30 @@ from uuid import UUID
 
 from asgiref.sync import sync_to_async
 
-from django_idempotency.records import ClaimRequest, Lease, Record
+from django_idempotency.records import (
+    RESOLUTIONS,
+    ClaimRequest,
+    Filters,
+    Lease,
+    Page,
+    Record,
+    State,
+)
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-__all__ = ["BaseStore", "ClaimAgain"]
+__all__ = ["BaseStore", "ClaimAgain", "check_resolution"]
 
 T = TypeVar("T")
+
+
+def check_resolution(action: str, result: bytes | None) -> None:
+    """Raise ValueError unless `resolve` can be asked for this."""
+    if action not in RESOLUTIONS:
+        raise ValueError(f"An operator can {', '.join(RESOLUTIONS)} a record, not {action!r}.")
+    if (action == "complete") is not (result is not None):
+        raise ValueError('A result goes with the action "complete", and with no other.')
 
 
 class ClaimAgain(Exception):
@@ -42,6 +58,12 @@ class BaseStore:
     # Does the store delete expired records by itself?
     native_expiry: ClassVar[bool] = False
 
+    # Does `check` ask the server? Then ``manage.py check`` only calls it with --deploy.
+    checks_server: ClassVar[bool] = False
+
+    # Do the twins go one by one, on the thread of the coroutine's database connections?
+    thread_sensitive: ClassVar[bool] = True
+
     # Do all its writers wait for one another? Then the engine looks before it opens a transaction.
     writers_queue: bool = False
 
@@ -61,9 +83,14 @@ class BaseStore:
         Keep the result and return when it expires.
 
         Raises LeaseLost unless epoch and token still stand and the record is in progress;
-        repeated under its own token it succeeds again.
+        repeated under its own token it succeeds again. Raises ResultTooLarge, and changes nothing,
+        for a result that the store itself cannot hold.
         """
         raise NotImplementedError
+
+    def transact_item(self, lease: Lease, result: bytes, *, retention: timedelta) -> Any:
+        """Return `complete` as an item of a transaction; RuntimeError where there are none."""
+        raise RuntimeError(f"{type(self).__name__} has no items for TransactWriteItems.")
 
     def fail(self, lease: Lease, error: str) -> None:
         """End the lease; the same fingerprint may claim again. No-op if the proof is lost."""
@@ -79,6 +106,41 @@ class BaseStore:
 
     def get(self, record_id: UUID) -> Record | None:
         """Return the record as it is now, expired or not, or None."""
+        raise NotImplementedError
+
+    def browse(
+        self, *, filters: Filters | None = None, cursor: str | None = None, limit: int = 100
+    ) -> Page:
+        """
+        Return a page of at most `limit` records, expired or not, and the cursor of the next one.
+
+        Newest first where the store can order; a page may be shorter, even empty, before the last.
+        Raises ValueError for a cursor that is none of this store's.
+        """
+        raise NotImplementedError
+
+    def resolve(
+        self,
+        record_id: UUID,
+        action: str,
+        *,
+        epoch: int,
+        state: State,
+        force: bool = False,
+        result: bytes | None = None,
+        retention: timedelta = timedelta(hours=24),
+    ) -> bool:
+        """
+        Do what an operator decided, and return whether it was done.
+
+        ``"release"`` makes a failed record, or one in progress under a lapsed lease, RELEASED;
+        ``"complete"`` makes it COMPLETED with `result` for `retention`; ``"expire"`` ends the time
+        of any record. A live lease stands against all three unless `force`. Conditional on the
+        `epoch` and `state` that the operator saw and on the record not being expired, and never
+        waits for somebody who holds the record: then, too, it is False. The epoch grows by one and
+        the token is new, so an owner that was still there has lost its lease. Raises ValueError
+        for another action, or a completion without a result.
+        """
         raise NotImplementedError
 
     def sweep(self, *, limit: int = 5000) -> int:
@@ -118,31 +180,60 @@ class BaseStore:
 
     async def aclaim(self, request: ClaimRequest) -> Lease | Record:
         """See `claim`."""
-        return await self.in_thread(self.claim, request)
+        return await self._twin(self.claim, request)
 
     async def acomplete(self, lease: Lease, result: bytes, *, retention: timedelta) -> datetime:
         """See `complete`."""
-        return await self.in_thread(self.complete, lease, result, retention=retention)
+        return await self._twin(self.complete, lease, result, retention=retention)
 
     async def afail(self, lease: Lease, error: str) -> None:
         """See `fail`."""
-        await self.in_thread(self.fail, lease, error)
+        await self._twin(self.fail, lease, error)
 
     async def arelease(self, lease: Lease) -> None:
         """See `release`."""
-        await self.in_thread(self.release, lease)
+        await self._twin(self.release, lease)
 
     async def arenew(self, leases: Collection[Lease], duration: timedelta) -> set[Lease]:
         """See `renew`."""
-        return await self.in_thread(self.renew, leases, duration)
+        return await self._twin(self.renew, leases, duration)
 
     async def aget(self, record_id: UUID) -> Record | None:
         """See `get`."""
-        return await self.in_thread(self.get, record_id)
+        return await self._twin(self.get, record_id)
+
+    async def abrowse(
+        self, *, filters: Filters | None = None, cursor: str | None = None, limit: int = 100
+    ) -> Page:
+        """See `browse`."""
+        return await self._twin(self.browse, filters=filters, cursor=cursor, limit=limit)
+
+    async def aresolve(
+        self,
+        record_id: UUID,
+        action: str,
+        *,
+        epoch: int,
+        state: State,
+        force: bool = False,
+        result: bytes | None = None,
+        retention: timedelta = timedelta(hours=24),
+    ) -> bool:
+        """See `resolve`."""
+        return await self._twin(
+            self.resolve,
+            record_id,
+            action,
+            epoch=epoch,
+            state=state,
+            force=force,
+            result=result,
+            retention=retention,
+        )
 
     async def asweep(self, *, limit: int = 5000) -> int:
         """See `sweep`."""
-        return await self.in_thread(self.sweep, limit=limit)
+        return await self._twin(self.sweep, limit=limit)
 
     @asynccontextmanager
     async def aatomic(self, *, committed: Callable[[], None] | None = None) -> AsyncIterator[None]:
@@ -160,3 +251,7 @@ class BaseStore:
     async def in_thread(self, function: Callable[..., T], /, *args: Any, **kwargs: Any) -> T:
         """Call `function` on the thread that this coroutine's database work runs on."""
         return await sync_to_async(function, thread_sensitive=True)(*args, **kwargs)
+
+    async def _twin(self, function: Callable[..., T], /, *args: Any, **kwargs: Any) -> T:
+        call = sync_to_async(function, thread_sensitive=self.thread_sensitive)
+        return await call(*args, **kwargs)

@@ -21,7 +21,15 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from django_idempotency.attempts import Attempt, entered
 from django_idempotency.exceptions import StoreError, TransactionOpen
 
-__all__ = ["Block", "is_connection_failure", "is_doomed", "is_serialization_failure"]
+__all__ = [
+    "Block",
+    "is_connection_failure",
+    "is_doomed",
+    "is_duplicate",
+    "is_held",
+    "is_no_table",
+    "is_serialization_failure",
+]
 
 #: libpq's transaction status of a transaction that met an error.
 _IN_ERROR = 3
@@ -132,10 +140,39 @@ def sqlstate(error: BaseException | None) -> str | None:
     return None
 
 
+def error_number(error: BaseException | None) -> int | None:
+    """Return the number that MariaDB gave, if any."""
+    while error is not None:
+        if isinstance(error, DatabaseError) and error.args and isinstance(error.args[0], int):
+            return error.args[0]
+        error = error.__cause__
+    return None
+
+
 def is_serialization_failure(error: BaseException) -> bool:
-    return sqlstate(error) in ("40001", "40P01")
+    # MariaDB: a deadlock; a snapshot that is too old (from 11.6 on).
+    return sqlstate(error) in ("40001", "40P01") or error_number(error) in (1213, 1020)
+
+
+def is_duplicate(error: BaseException) -> bool:
+    """Whether somebody else has inserted the row (MariaDB)."""
+    return error_number(error) == 1062
+
+
+def is_held(error: BaseException) -> bool:
+    """Whether somebody else holds the row (MariaDB)."""
+    return error_number(error) == 1205
+
+
+def is_no_table(error: BaseException) -> bool:
+    """Whether the statement's table has not been created."""
+    if sqlstate(error) == "42P01" or error_number(error) == 1146:
+        return True
+    return isinstance(error, OperationalError) and "no such table" in str(error)
 
 
 def is_connection_failure(error: DatabaseError | InterfaceError) -> bool:
+    if (number := error_number(error)) is not None:
+        return 2000 <= number < 3000 or number == 4031  # the client's own; killed while idle
     state = sqlstate(error)
     return state is None or state.startswith(("08", "57P"))

@@ -1,61 +1,60 @@
-"""Records in a table of the project's own database: PostgreSQL or SQLite."""
+"""Records in a table of the project's own database: PostgreSQL, SQLite or MariaDB."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager, suppress
+import time
+from collections.abc import Callable, Collection
+from contextlib import suppress
 from datetime import datetime, timedelta, timezone
-from types import ModuleType
 from typing import Any, ClassVar
 from uuid import UUID
 
 from django.core import checks
-from django.db import Error, InterfaceError, OperationalError, connections
-from django.db.backends.base.base import BaseDatabaseWrapper
+from django.db import connections
 
 from django_idempotency import keys
 from django_idempotency.engine import Decision, decide
 from django_idempotency.exceptions import LeaseLost, StoreError, TransactionOpen
-from django_idempotency.records import ClaimRequest, Lease, Proof, Record, State
-from django_idempotency.stores import sql_postgresql, sql_sqlite
-from django_idempotency.stores.base import BaseStore, ClaimAgain
+from django_idempotency.records import ClaimRequest, Filters, Lease, Page, Proof, Record, State
+from django_idempotency.stores.base import ClaimAgain, check_resolution
 from django_idempotency.stores.blocks import (
     Block,
-    is_connection_failure,
     is_doomed,
+    is_duplicate,
+    is_held,
     is_serialization_failure,
 )
 from django_idempotency.stores.rows import (
     claim_parameters,
-    for_sqlite,
     in_flight,
     is_takeover,
     lease_of_resent,
+    page_of,
+    page_parameters,
     proof_parameters,
     record_of,
     seen_parameters,
     utc,
     uuid_of,
 )
+from django_idempotency.stores.statements import VENDORS, Row, Statements
 
 __all__ = ["DatabaseStore"]
-
-Row = tuple[Any, ...]
 
 #: How often a claim looks again after it lost a race, before it answers "in progress".
 TRIES = 3
 
-_STATEMENTS: dict[str, ModuleType] = {"postgresql": sql_postgresql, "sqlite": sql_sqlite}
-#: What opens an attempt; it is refused where another's transaction is open on the connection.
-_CLAIMS = ("CLAIM", "RECLAIM", "SINGLE_LOCK")
-#: What is conditional on the proof of ownership, so that it may be sent twice.
-_OWNERS_WRITES = ("COMPLETE", "FAIL", "RELEASE", "RENEW")
+#: Seconds between a claim's rounds at an expired row that somebody else holds.
+_SWEPT_WITHIN = 0.01
+#: Rows that a sweep holds at a time (MariaDB).
+_HELD_TOGETHER = 200
+
 _READ_COMMITTED = "read committed"
 _PSYCOPG_READ_COMMITTED = 2
 
 
-class DatabaseStore(BaseStore):
+class DatabaseStore(Statements):
     """
     Records in the table of `IdempotencyRecord`, always on the write connection of one alias.
 
@@ -63,14 +62,6 @@ class DatabaseStore(BaseStore):
     """
 
     supports_join: ClassVar[bool] = True
-
-    def __init__(self, *, using: str = "default") -> None:
-        self.using = using
-
-    @property
-    def connection(self) -> BaseDatabaseWrapper:
-        """This thread's connection."""
-        return connections[self.using]
 
     @property
     def writers_queue(self) -> bool:  # type: ignore[override]
@@ -83,18 +74,41 @@ class DatabaseStore(BaseStore):
         """See `BaseStore.claim`; ``single`` is claimed inside `atomic`."""
         if request.transaction == "single":
             return self._claim_single(request)
-        look_first = self._sql.LOOK_FIRST and not self.connection.in_atomic_block
-        return self._claim_row(request, look_first=look_first)
+        return self._claim_row(request)
 
-    def _claim_row(self, request: ClaimRequest, *, look_first: bool = False) -> Lease | Record:
+    def _claim_row(self, request: ClaimRequest) -> Lease | Record:
         """Claim by writing a row that others can see, or will see after the commit."""
+        for _ in range(self._sql.ROUNDS):
+            claimed = self._race_for_row(request)
+            if isinstance(claimed, Lease) or not claimed.expired:
+                return claimed
+            held_at = claimed.now
+            if self._is_claimed(request):
+                break
+            time.sleep(_SWEPT_WITHIN)  # the sweep holds it: no reason for a false 409 (R76)
+        return in_flight(request, held_at)
+
+    def _is_claimed(self, request: ClaimRequest) -> bool:
+        """Whether it is another claimant that holds the row, where that can be told."""
+        if self._sql.CLAIMED is None:
+            return False
+        [(claimed,)] = self._execute("CLAIMED", {"id": request.record_id})
+        return bool(claimed)
+
+    def _race_for_row(self, request: ClaimRequest) -> Lease | Record:
+        """Try a few times; return an expired record if somebody else holds its row."""
+        record: Record | None = None
         now: datetime | None = None
+        # On SQLite the first statement of a transaction has to be a write.
+        sqlite_block = self.connection.vendor == "sqlite" and self.connection.in_atomic_block
+        look_first = self._sql.LOOK_FIRST and not sqlite_block
+        look = "LOOK"
         for _ in range(TRIES):
             try:
                 if not look_first and (row := self._one("CLAIM", claim_parameters(request))):
                     return self._lease(request, row, None)
                 look_first = False
-                record, now = self._look(request.record_id)
+                record, now = self._look(request.record_id, look)
                 if record is None:
                     continue
                 if record.token == request.token and record.state is State.IN_PROGRESS:
@@ -105,10 +119,17 @@ class DatabaseStore(BaseStore):
                 if row := self._one("RECLAIM", parameters):
                     return self._lease(request, row, record)
             except StoreError as error:
-                if not is_serialization_failure(error):
+                if is_held(error):
+                    break
+                look_first = is_duplicate(error)
+                if look_first and self.connection.in_atomic_block:
+                    look = "LOOK_AGAIN"
+                elif not look_first and not is_serialization_failure(error):
                     raise
-                if self.connection.in_atomic_block:
+                elif self.connection.in_atomic_block:
                     raise ClaimAgain from error
+        if record is not None and record.expired:
+            return record
         return in_flight(request, now or datetime.now(timezone.utc))
 
     def _claim_single(self, request: ClaimRequest) -> Lease | Record:
@@ -119,10 +140,7 @@ class DatabaseStore(BaseStore):
         if block is not None and block.holds(request.record_id):
             # The lock is re-entrant within a session, so it would not stop a nested attempt.
             return in_flight(request, self._look(request.record_id)[1])
-        if self.connection.vendor == "sqlite":
-            claimed = self._claim_row(request)
-        else:
-            claimed = self._claim_locked(request)
+        claimed = self._claim_locked(request) if self._sql.ADVISORY else self._claim_row(request)
         if block is not None and isinstance(claimed, Lease):
             block.held = request.record_id
         return claimed
@@ -183,6 +201,8 @@ class DatabaseStore(BaseStore):
 
     def _is_read_committed(self, default: str) -> bool:
         """Django's own option applies to transactions; without it the server's default does."""
+        if self.connection.vendor != "postgresql":
+            return True
         option = self.connection.settings_dict["OPTIONS"].get("isolation_level")
         if option is None:
             return default == _READ_COMMITTED
@@ -215,6 +235,8 @@ class DatabaseStore(BaseStore):
 
     def renew(self, leases: Collection[Lease], duration: timedelta) -> set[Lease]:
         """See `BaseStore.renew`; a lock that is met counts as held."""
+        if self.connection.vendor == "mysql":
+            return self._renew_or_count(leases, duration)
         by_token = {lease.token: lease for lease in leases}
         parameters: dict[str, Any]
         if self.connection.vendor == "sqlite":
@@ -234,6 +256,25 @@ class DatabaseStore(BaseStore):
                 return set(leases)
             raise
         return {by_token[uuid_of(row[0])] for row in rows}
+
+    def _renew_or_count(self, leases: Collection[Lease], duration: timedelta) -> set[Lease]:
+        """Renew on MariaDB: an UPDATE says nothing of its rows, so a second statement does."""
+        if not leases:
+            return set()
+        proofs = {
+            "ids": [lease.record_id for lease in leases],
+            "leases": [(lease.record_id, lease.fencing_token, lease.token) for lease in leases],
+        }
+        try:
+            self._execute("RENEW", {**proofs, "duration": duration})
+        except StoreError as error:
+            if not is_held(error):
+                raise
+            if len(leases) == 1:
+                return set(leases)
+            return {held for lease in leases for held in self.renew([lease], duration)}
+        still_held = {uuid_of(row[0]) for row in self._execute("HELD", proofs)}
+        return {lease for lease in leases if lease.token in still_held}
 
     def _write_ending(self, lease: Lease, state: State, error: str = "") -> None:
         with suppress(LeaseLost):  # like any owner's ending, without effect once the proof is lost
@@ -287,10 +328,59 @@ class DatabaseStore(BaseStore):
         """See `BaseStore.get`."""
         return self._look(record_id)[0]
 
+    def browse(
+        self, *, filters: Filters | None = None, cursor: str | None = None, limit: int = 100
+    ) -> Page:
+        """See `BaseStore.browse`; in the order of the one index, nearly that of creation."""
+        parameters = page_parameters(filters or Filters(), cursor)
+        return page_of(self._execute("BROWSE", {**parameters, "limit": limit + 1}), limit)
+
+    def resolve(
+        self,
+        record_id: UUID,
+        action: str,
+        *,
+        epoch: int,
+        state: State,
+        force: bool = False,
+        result: bytes | None = None,
+        retention: timedelta = timedelta(hours=24),
+    ) -> bool:
+        """See `BaseStore.resolve`."""
+        check_resolution(action, result)
+        parameters = {
+            "id": record_id,
+            "action": action,
+            "seen_epoch": epoch,
+            "seen_state": state.value,
+            "force": force,
+            "result": result,
+            "retention": retention,
+            "token": keys.new_token(),
+        }
+        try:
+            with self._cursor("RESOLVE", parameters) as cursor:
+                return bool(cursor.rowcount)
+        except StoreError as error:
+            if is_held(error):
+                return False
+            raise
+
     def sweep(self, *, limit: int = 5000) -> int:
         """See `BaseStore.sweep`; one short transaction."""
-        with self._cursor("SWEEP", {"limit": limit}) as cursor:
-            return int(cursor.rowcount)
+        if self._sql.SWEEPABLE is None:
+            with self._cursor("SWEEP", {"limit": limit}) as cursor:
+                return int(cursor.rowcount)
+        swept = 0
+        while swept < limit:  # in transactions so short that claims hardly meet their rows
+            some = min(limit - swept, _HELD_TOGETHER)
+            with self.atomic():
+                ids = [uuid_of(row[0]) for row in self._execute("SWEEPABLE", {"limit": some})]
+                with self._cursor("SWEEP", {"ids": ids}) as cursor:
+                    swept += int(cursor.rowcount)
+            if len(ids) < some:
+                break
+        return swept
 
     def count_expired(self) -> int:
         """Return how many records a sweep would delete now."""
@@ -340,95 +430,15 @@ class DatabaseStore(BaseStore):
                     id="django_idempotency.E003",
                 )
             ]
-        if self.connection.vendor not in _STATEMENTS:
+        if self.connection.vendor not in VENDORS:
             return [
                 checks.Error(
                     f"The database store has no statements for {self.connection.vendor!r}.",
-                    hint="Point OPTIONS['using'] to a PostgreSQL or SQLite database.",
+                    hint="Point OPTIONS['using'] to a PostgreSQL, MariaDB or SQLite database.",
                     id="django_idempotency.E004",
                 )
             ]
         return []
-
-    # Statements.
-
-    @property
-    def _sql(self) -> ModuleType:
-        vendor = self.connection.vendor
-        if vendor not in _STATEMENTS:
-            raise StoreError(f"The database store has no statements for {vendor!r}.")
-        return _STATEMENTS[vendor]
-
-    def _look(self, record_id: UUID) -> tuple[Record | None, datetime]:
-        [row] = self._execute("LOOK", {"id": record_id})
-        return record_of(row)
-
-    def _one(self, name: str, parameters: Mapping[str, Any]) -> Row | None:
-        rows = self._execute(name, parameters)
-        return rows[0] if rows else None
-
-    def _execute(self, name: str, parameters: Mapping[str, Any]) -> list[Row]:
-        with self._cursor(name, parameters) as cursor:
-            return cursor.fetchall() if cursor.description else []
-
-    @contextmanager
-    def _cursor(self, name: str, parameters: Mapping[str, Any]) -> Iterator[Any]:
-        """Run a statement; a driver's error becomes a StoreError."""
-        connection = self.connection
-        foreign = Block.is_foreign(connection)
-        if foreign and name in _CLAIMS:
-            raise Block.open_error()
-        # An owner's write must neither wait for another's transaction nor be part of it, and a
-        # renewal not for a connection of the pool, which the work that it is for may have used up.
-        beside = foreign or (name == "RENEW" and self._is_pooled)
-        if beside:
-            connection = connection.copy()
-            connection.settings_dict["OPTIONS"].pop("pool", None)
-        if connection.vendor == "sqlite":
-            parameters = {key: for_sqlite(value) for key, value in parameters.items()}
-        try:
-            if connection.errors_occurred and not connection.in_atomic_block:
-                connection.close_if_unusable_or_obsolete()
-            with self._sent(connection, name, parameters) as cursor:
-                yield cursor
-        except Error as error:
-            raise StoreError(
-                f"The store could not run its {name} statement on the database "
-                f"{self.using!r}: {type(error).__name__}."
-            ) from error
-        finally:
-            if beside:
-                connection.close()
-
-    def _sent(
-        self, connection: BaseDatabaseWrapper, name: str, parameters: Mapping[str, Any]
-    ) -> Any:
-        """
-        Run a statement and return its cursor; where it is its own transaction, perhaps again.
-
-        If it met a concurrent change under a strict isolation level: then it has done nothing. And
-        an owner's write on a connection that was lost, while the work ran say: it succeeds again
-        under its own token.
-        """
-        tries = 1 if connection.in_atomic_block else TRIES
-        while True:
-            tries -= 1
-            cursor = connection.cursor()
-            try:
-                cursor.execute(getattr(self._sql, name), parameters)
-            except (InterfaceError, OperationalError) as error:
-                cursor.close()
-                lost = connection.vendor != "sqlite" and is_connection_failure(error)
-                if lost and tries and name in _OWNERS_WRITES:
-                    connection.close()
-                elif not tries or not is_serialization_failure(error):
-                    raise
-            else:
-                return cursor
-
-    @property
-    def _is_pooled(self) -> bool:
-        return bool(self.connection.settings_dict["OPTIONS"].get("pool"))
 
     def _ending(self, lease: Lease) -> dict[str, Any]:
         alone = not self.connection.in_atomic_block or Block.is_foreign(self.connection)

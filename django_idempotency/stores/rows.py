@@ -3,25 +3,37 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection
+import logging
+from collections.abc import Collection, Mapping
 from datetime import datetime, timedelta, timezone
 from typing import Any
 from uuid import UUID
 
-from django_idempotency.records import ClaimRequest, Lease, Proof, Record, State
+from django_idempotency import keys
+from django_idempotency.exceptions import StoreError
+from django_idempotency.records import ClaimRequest, Filters, Lease, Page, Proof, Record, State
 
 __all__ = [
     "claim_parameters",
+    "for_mariadb",
     "for_sqlite",
     "in_flight",
     "is_takeover",
     "lease_of_resent",
+    "page_of",
+    "page_parameters",
     "proof_parameters",
     "record_of",
+    "row_of_update",
     "seen_parameters",
     "utc",
     "uuid_of",
 ]
+
+logger = logging.getLogger("django_idempotency")
+
+#: Columns of LOOK and BROWSE.
+_ID, _EXPIRES_AT = 0, 11
 
 
 def record_of(columns: Collection[Any]) -> tuple[Record | None, datetime]:
@@ -31,24 +43,27 @@ def record_of(columns: Collection[Any]) -> tuple[Record | None, datetime]:
     now = utc(clock)
     if record_id is None:
         return None, now
-    record = Record(
-        record_id=uuid_of(record_id),
-        scope=scope,
-        key=key,
-        operation=operation,
-        fingerprint=None if fingerprint is None else bytes(fingerprint),
-        state=State(state),
-        epoch=epoch,
-        token=uuid_of(token),
-        lease_until=None if lease_until is None else utc(lease_until),
-        created_at=utc(created),
-        updated_at=utc(updated),
-        expires_at=None if expires is None else utc(expires),
-        attempts=attempts,
-        result=None if result is None else bytes(result),
-        error=error,
-        now=now,
-    )
+    try:
+        record = Record(
+            record_id=uuid_of(record_id),
+            scope=scope,
+            key=key,
+            operation=operation,
+            fingerprint=None if fingerprint is None else bytes(fingerprint),
+            state=State(state),
+            epoch=epoch,
+            token=uuid_of(token),
+            lease_until=None if lease_until is None else utc(lease_until),
+            created_at=utc(created),
+            updated_at=utc(updated),
+            expires_at=None if expires is None else utc(expires),
+            attempts=attempts,
+            result=None if result is None else bytes(result),
+            error=error,
+            now=now,
+        )
+    except (TypeError, ValueError) as error:
+        raise StoreError("The stored record is damaged: a column holds what it cannot.") from error
     return record, now
 
 
@@ -112,8 +127,52 @@ def proof_parameters(lease: Lease) -> dict[str, Any]:
     return {"id": lease.record_id, "epoch": lease.fencing_token, "token": lease.token}
 
 
+def page_parameters(filters: Filters, cursor: str | None) -> dict[str, Any]:
+    """Return what BROWSE takes; raise ValueError for a cursor that `page_of` did not make."""
+    after = after_id = None
+    if cursor is not None:
+        try:
+            after, after_id = json.loads(cursor)
+            after = None if after is None else utc(datetime.fromisoformat(after))
+            after_id = UUID(after_id)
+        except (AttributeError, TypeError, ValueError) as error:
+            raise ValueError("This cursor is none of the database store's.") from error
+    return {
+        "state": None if filters.state is None else filters.state.value,
+        "stale": filters.stale,
+        "operation": filters.operation,
+        "scope": filters.scope,
+        "created_before": filters.created_before,
+        "created_after": filters.created_after,
+        "after": after,
+        "after_id": after_id,
+    }
+
+
+def page_of(rows: list[tuple[Any, ...]], limit: int) -> Page:
+    """Return the page that BROWSE found, asked for one row more than `limit`."""
+    records = tuple(record for row in rows[:limit] if (record := _readable(row)))
+    if len(rows) <= limit:
+        return Page(records)
+    record_id, expires_at = (rows[limit - 1][column] for column in (_ID, _EXPIRES_AT))
+    after = None if expires_at is None else utc(expires_at).replace(tzinfo=None).isoformat()
+    return Page(records, json.dumps([after, str(uuid_of(record_id))]))
+
+
+def _readable(row: tuple[Any, ...]) -> Record | None:
+    """Return the row's record; None for a damaged one, which is logged."""
+    try:
+        return record_of(row)[0]
+    except StoreError as error:
+        # Without a traceback: it would go on to quote what is in the record (R79).
+        logger.error("Record %s cannot be shown. %s", keys.short(uuid_of(row[_ID])), error)
+        return None
+
+
 def for_sqlite(value: Any) -> Any:
     """Return `value` as the SQLite statements take it."""
+    if isinstance(value, datetime):
+        return f"{value.astimezone(timezone.utc):%Y-%m-%d %H:%M:%S.%f}"[:-3]
     if isinstance(value, UUID):
         return value.hex
     if isinstance(value, timedelta):
@@ -121,6 +180,29 @@ def for_sqlite(value: Any) -> Any:
     if isinstance(value, list):
         return json.dumps([fingerprint.hex().upper() for fingerprint in value])
     return value
+
+
+def for_mariadb(value: Any) -> Any:
+    """Return `value` as the MariaDB statements take it."""
+    if isinstance(value, UUID):
+        return value.hex
+    if isinstance(value, timedelta):
+        return value // timedelta(microseconds=1)
+    if isinstance(value, datetime):
+        return value.astimezone(timezone.utc).replace(tzinfo=None)
+    if isinstance(value, (list, tuple)):
+        # No row has the empty value, and an empty list is none that SQL knows.
+        return tuple(for_mariadb(item) for item in value) or ("",)
+    return value
+
+
+def row_of_update(name: str, parameters: Mapping[str, Any], number: int) -> tuple[Any, ...]:
+    """Return what RETURNING would, of an UPDATE that has given the clock it went by (MariaDB)."""
+    now = datetime(1970, 1, 1) + timedelta(microseconds=number)
+    if name == "RECLAIM":
+        epoch = max(parameters["seen_epoch"] + 1, number)
+        return epoch, now + parameters["lease"], now, "read committed"
+    return (now + parameters["retention"],)
 
 
 def utc(value: datetime | str) -> datetime:

@@ -13,6 +13,9 @@ from __future__ import annotations
 #: Does a claim begin with a look, since writing would make it wait for every other writer?
 LOOK_FIRST = False
 
+#: Is `single` told apart by a lock that ends with its transaction, and not by its row?
+ADVISORY = True
+
 # A row that can be seen is not tried at all: ON CONFLICT would wait for an owner that has completed
 # it and not committed yet.
 CLAIM = """
@@ -42,6 +45,8 @@ SELECT record.id, record.scope, record.key, record.operation, record.fingerprint
   FROM (SELECT clock_timestamp() AS now OFFSET 0) AS clock
   LEFT JOIN idempotency_record AS record ON record.id = %(id)s::uuid
 """
+
+LOOK_AGAIN = LOOK
 
 RECLAIM = """
 UPDATE idempotency_record AS record
@@ -78,6 +83,19 @@ UPDATE idempotency_record AS record
            %(id)s::uuid::text, 'idempotency_record'::regclass::oid::bigint))
 RETURNING record.epoch, record.lease_until AT TIME ZONE 'UTC',
           record.updated_at AT TIME ZONE 'UTC', current_setting('default_transaction_isolation')
+"""
+
+#: How often a claim goes around an expired row that a sweep holds.
+ROUNDS = 50
+
+# Who holds an expired row: another claimant, which takes the lock, or the sweep, which does not.
+CLAIMED = """
+SELECT EXISTS (
+       SELECT 1 FROM pg_locks
+        WHERE locktype = 'advisory' AND granted AND objsubid = 1
+          AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
+          AND ((classid::bigint << 32) | objid::bigint) = hashtextextended(
+                  %(id)s::uuid::text, 'idempotency_record'::regclass::oid::bigint))
 """
 
 #: The completion alone is fence enough: a row that it finds taken over rolls the work back.
@@ -180,7 +198,8 @@ SELECT %(id)s::uuid, %(scope)s, %(key)s, %(operation)s, %(fingerprint)s::bytea, 
 RETURNING expires_at AT TIME ZONE 'UTC'
 """
 
-# `single`, at the end: the look under the lock saw a record that could be claimed.
+# `single`, at the end: the look under the lock saw a record that could be claimed. The wait for an
+# owner that was stopped between completion and COMMIT is bounded, unless the project bounds it.
 SINGLE_UPDATE = """
 UPDATE idempotency_record AS record
    SET scope = %(scope)s, key = %(key)s, operation = %(operation)s,
@@ -194,7 +213,11 @@ UPDATE idempotency_record AS record
        attempts = CASE WHEN record.expires_at <= clock.now THEN 1 ELSE record.attempts + 1 END,
        result = %(result)s::bytea,
        error = %(error)s
-  FROM (SELECT clock_timestamp() AS now OFFSET 0) AS clock
+  FROM (SELECT clock_timestamp() AS now, current_setting('lock_timeout') AS bound,
+               set_config('lock_timeout', CASE current_setting('lock_timeout')
+                                               WHEN '0' THEN '5s'
+                                               ELSE current_setting('lock_timeout') END, true)
+        OFFSET 0) AS clock
  WHERE record.id = %(id)s::uuid
    AND record.epoch = %(seen_epoch)s
    AND record.token = %(seen_token)s::uuid
@@ -207,22 +230,84 @@ UPDATE idempotency_record AS record
             (record.fingerprint IS NULL OR record.fingerprint = ANY (%(fingerprints)s::bytea[]))
             AND (record.state = 'FAILED'
                  OR (record.state = 'IN_PROGRESS' AND record.lease_until <= clock.now))))
-RETURNING record.expires_at AT TIME ZONE 'UTC'
+RETURNING record.expires_at AT TIME ZONE 'UTC', set_config('lock_timeout', clock.bound, true)
 """
 
-# now() of this short transaction: stable, so the index on expires_at serves the inner SELECT.
+# An operator's decision, on what the operator saw. Whoever holds the row or the lock is at work.
+RESOLVE = """
+UPDATE idempotency_record AS record
+   SET state = CASE WHEN %(action)s = 'complete' THEN 'COMPLETED'
+                    WHEN %(action)s = 'release' OR record.state = 'IN_PROGRESS' THEN 'RELEASED'
+                    ELSE record.state END,
+       fingerprint = CASE WHEN %(action)s = 'release'
+                            OR (%(action)s = 'expire' AND record.state = 'IN_PROGRESS')
+                          THEN NULL ELSE record.fingerprint END,
+       result = CASE WHEN %(action)s = 'complete' THEN %(result)s::bytea ELSE record.result END,
+       error = CASE WHEN %(action)s = 'complete' THEN '' ELSE record.error END,
+       epoch = record.epoch + 1, token = %(token)s::uuid,
+       lease_until = NULL, updated_at = clock.now,
+       expires_at = CASE %(action)s
+                         WHEN 'expire' THEN clock.now
+                         WHEN 'complete' THEN clock.now + %(retention)s::interval
+                         ELSE coalesce(record.expires_at, clock.now + %(retention)s::interval) END
+  FROM (SELECT clock_timestamp() AS now OFFSET 0) AS clock,
+       (SELECT id FROM idempotency_record WHERE id = %(id)s::uuid
+           FOR NO KEY UPDATE SKIP LOCKED) AS free
+ WHERE record.id = free.id
+   AND record.epoch = %(seen_epoch)s
+   AND record.state = %(seen_state)s
+   AND (-- not expired
+           record.expires_at IS NULL OR record.expires_at > clock.now
+        OR (record.state = 'IN_PROGRESS' AND record.lease_until > clock.now))
+   AND (-- nobody is at it
+           record.state <> 'IN_PROGRESS' OR record.lease_until <= clock.now OR %(force)s)
+   AND (%(action)s = 'expire' OR record.state IN ('IN_PROGRESS', 'FAILED'))
+   AND pg_try_advisory_xact_lock(hashtextextended(
+           %(id)s::uuid::text, 'idempotency_record'::regclass::oid::bigint))
+"""
+
+# In the order of the index on expires_at, read backwards from the cursor on.
+BROWSE = """
+SELECT record.id, record.scope, record.key, record.operation, record.fingerprint, record.state,
+       record.epoch, record.token, record.lease_until AT TIME ZONE 'UTC',
+       record.created_at AT TIME ZONE 'UTC', record.updated_at AT TIME ZONE 'UTC',
+       record.expires_at AT TIME ZONE 'UTC', record.attempts, record.result, record.error,
+       clock.now AT TIME ZONE 'UTC'
+  FROM (SELECT clock_timestamp() AS now OFFSET 0) AS clock, idempotency_record AS record
+ WHERE (%(state)s::text IS NULL OR record.state = %(state)s)
+   AND (%(stale)s::boolean IS NULL
+        OR %(stale)s = (record.state = 'IN_PROGRESS'
+                        AND coalesce(record.lease_until <= clock.now, false)))
+   AND (%(operation)s::text IS NULL OR record.operation = %(operation)s)
+   AND (%(scope)s::text IS NULL OR record.scope = %(scope)s)
+   AND (%(created_before)s::timestamptz IS NULL OR record.created_at < %(created_before)s)
+   AND (%(created_after)s::timestamptz IS NULL OR record.created_at > %(created_after)s)
+   AND (%(after)s::timestamptz IS NULL OR record.expires_at <= %(after)s)
+   AND (%(after_id)s::uuid IS NULL OR record.id < %(after_id)s
+        OR record.expires_at IS DISTINCT FROM %(after)s::timestamptz)
+ ORDER BY record.expires_at DESC NULLS FIRST, record.id DESC
+ LIMIT %(limit)s
+"""
+
+# now() of this short transaction: stable, so the index on expires_at serves the inner SELECT. Its
+# LIMIT counts once, because it is materialized: joined in a nested loop it would be run again.
 SWEEP = """
+WITH expired AS MATERIALIZED (
+     SELECT id FROM idempotency_record
+      WHERE expires_at <= now()
+        AND NOT (state = 'IN_PROGRESS' AND lease_until > now())
+      ORDER BY expires_at
+      LIMIT %(limit)s
+        FOR UPDATE SKIP LOCKED)
 DELETE FROM idempotency_record AS record
- USING (SELECT id FROM idempotency_record
-         WHERE expires_at <= now()
-           AND NOT (state = 'IN_PROGRESS' AND lease_until > now())
-         ORDER BY expires_at
-         LIMIT %(limit)s
-           FOR UPDATE SKIP LOCKED) AS expired
+ USING expired
  WHERE record.id = expired.id
    AND record.expires_at <= now()
    AND NOT (record.state = 'IN_PROGRESS' AND record.lease_until > now())
 """
+
+#: The sweep is this one statement.
+SWEEPABLE = None
 
 COUNT_EXPIRED = """
 SELECT count(*) FROM idempotency_record

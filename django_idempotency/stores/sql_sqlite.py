@@ -11,6 +11,9 @@ from __future__ import annotations
 #: Does a claim begin with a look, since writing would make it wait for every other writer?
 LOOK_FIRST = True
 
+#: Is `single` told apart by a lock that ends with its transaction, and not by its row?
+ADVISORY = False
+
 CLAIM = """
 INSERT INTO idempotency_record (
        id, scope, key, operation, fingerprint, state, epoch, token,
@@ -35,6 +38,8 @@ SELECT record.id, record.scope, record.key, record.operation, record.fingerprint
   FROM (SELECT 1) AS one
   LEFT JOIN idempotency_record AS record ON record.id = %(id)s
 """
+
+LOOK_AGAIN = LOOK
 
 RECLAIM = """
 UPDATE idempotency_record
@@ -72,6 +77,10 @@ UPDATE idempotency_record
                      AND %(take_over)s))))
 RETURNING epoch, lease_until, updated_at, 'read committed'
 """
+
+#: A claim that writes has waited for the sweep.
+ROUNDS = 1
+CLAIMED = None
 
 # The first statement of the work's transaction: it takes the write lock under the busy timeout.
 FENCE = """
@@ -117,6 +126,60 @@ UPDATE idempotency_record
 RETURNING token
 """
 
+# An operator's decision, on what the operator saw.
+RESOLVE = """
+UPDATE idempotency_record
+   SET state = CASE WHEN %(action)s = 'complete' THEN 'COMPLETED'
+                    WHEN %(action)s = 'release' OR state = 'IN_PROGRESS' THEN 'RELEASED'
+                    ELSE state END,
+       fingerprint = CASE WHEN %(action)s = 'release'
+                            OR (%(action)s = 'expire' AND state = 'IN_PROGRESS')
+                          THEN NULL ELSE fingerprint END,
+       result = CASE WHEN %(action)s = 'complete' THEN %(result)s ELSE result END,
+       error = CASE WHEN %(action)s = 'complete' THEN '' ELSE error END,
+       epoch = epoch + 1, token = %(token)s,
+       lease_until = NULL, updated_at = strftime('%%Y-%%m-%%d %%H:%%M:%%f', 'now'),
+       expires_at = CASE %(action)s
+                         WHEN 'expire' THEN strftime('%%Y-%%m-%%d %%H:%%M:%%f', 'now')
+                         WHEN 'complete'
+                         THEN strftime('%%Y-%%m-%%d %%H:%%M:%%f', 'now', %(retention)s)
+                         ELSE coalesce(
+                              expires_at,
+                              strftime('%%Y-%%m-%%d %%H:%%M:%%f', 'now', %(retention)s)) END
+ WHERE id = %(id)s
+   AND epoch = %(seen_epoch)s
+   AND state = %(seen_state)s
+   AND (-- not expired
+           expires_at IS NULL OR expires_at > strftime('%%Y-%%m-%%d %%H:%%M:%%f', 'now')
+        OR (state = 'IN_PROGRESS'
+            AND lease_until > strftime('%%Y-%%m-%%d %%H:%%M:%%f', 'now')))
+   AND (-- nobody is at it
+           state <> 'IN_PROGRESS'
+        OR lease_until <= strftime('%%Y-%%m-%%d %%H:%%M:%%f', 'now') OR %(force)s)
+   AND (%(action)s = 'expire' OR state IN ('IN_PROGRESS', 'FAILED'))
+"""
+
+# In the order of the index on expires_at, read backwards from the cursor on.
+BROWSE = """
+SELECT id, scope, key, operation, fingerprint, state, epoch, token, lease_until, created_at,
+       updated_at, expires_at, attempts, result, error,
+       strftime('%%Y-%%m-%%d %%H:%%M:%%f', 'now')
+  FROM idempotency_record
+ WHERE (%(state)s IS NULL OR state = %(state)s)
+   AND (%(stale)s IS NULL
+        OR %(stale)s = (state = 'IN_PROGRESS'
+                        AND coalesce(lease_until
+                                     <= strftime('%%Y-%%m-%%d %%H:%%M:%%f', 'now'), 0)))
+   AND (%(operation)s IS NULL OR operation = %(operation)s)
+   AND (%(scope)s IS NULL OR scope = %(scope)s)
+   AND (%(created_before)s IS NULL OR created_at < %(created_before)s)
+   AND (%(created_after)s IS NULL OR created_at > %(created_after)s)
+   AND (%(after)s IS NULL OR expires_at <= %(after)s)
+   AND (%(after_id)s IS NULL OR id < %(after_id)s OR expires_at IS NOT %(after)s)
+ ORDER BY expires_at DESC NULLS FIRST, id DESC
+ LIMIT %(limit)s
+"""
+
 SWEEP = """
 DELETE FROM idempotency_record
  WHERE id IN (SELECT id FROM idempotency_record
@@ -129,6 +192,9 @@ DELETE FROM idempotency_record
    AND NOT (state = 'IN_PROGRESS'
             AND lease_until > strftime('%%Y-%%m-%%d %%H:%%M:%%f', 'now'))
 """
+
+#: The sweep is this one statement.
+SWEEPABLE = None
 
 COUNT_EXPIRED = """
 SELECT count(*) FROM idempotency_record

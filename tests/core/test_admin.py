@@ -10,6 +10,7 @@ from datetime import timedelta
 import pytest
 from django.contrib import admin
 from django.contrib.auth.models import Permission
+from django.db import connection
 from django.urls import reverse
 from django.utils import timezone
 
@@ -170,8 +171,9 @@ class TestSearch:
         record = add(1)
         with django_assert_max_num_queries(10) as captured:
             admin_client.get(LIST, {"q": str(record.pk)})
-        searches = [q["sql"] for q in captured if 'FROM "idempotency_record"' in q["sql"]]
-        assert any('WHERE "idempotency_record"."id" BETWEEN' in sql for sql in searches)
+        searches = [q["sql"] for q in captured if "idempotency_record" in q["sql"]]
+        column = '"idempotency_record"."id"'.replace('"', connection.ops.quote_name("x")[0])
+        assert any(f"WHERE {column} BETWEEN" in sql for sql in searches)
         assert not any("LIKE" in sql.upper() for sql in searches)
 
     def test_works_with_the_filter(self, admin_client):
@@ -224,8 +226,10 @@ class TestHostileKeys:
             content = text(admin_client.get(url))
             if key != html.escape(key):
                 assert key not in content
-            if url != LIST or field != "error":
-                assert html.unescape(html.escape(key)) in html.unescape(content)
+            if url != LIST:
+                assert key in html.unescape(content)
+            elif field != "error":  # the list has the beginning of what is long
+                assert key[:20] in html.unescape(content)
 
     def test_R80_are_not_templates(self, admin_client):
         add(1, key="{{7*7}}")

@@ -32,8 +32,15 @@ CASES = {
     "W001": {"default": {"LEASE": 7200, "RETENTION": 3600}},
     "W002": {"default": {"BACKEND": MEMORY}},
 }
-# W003 is below; those of views are in tests/http/test_b_scope.py and tests/views/test_checks.py.
-IN_OTHER_MODULES = {"W003", "E006", "E007", "E008", "E009", "W004", "W005", "W006", "W007"}
+# W003 is below; those of views are in tests/http/test_checks.py and tests/views/test_checks.py.
+IN_OTHER_MODULES = {
+    *("W003", "E006", "E007", "E008", "E009", "W004", "W005", "W006", "W007"),
+    *("E010", "W008", "W009"),  # Redis
+    "E011",  # MySQL
+    *("E012", "E013", "W010"),  # tests/http/test_checks.py
+    *("E020", "E021", "E022", "E023", "W020", "W021"),  # DynamoDB
+    *("E030", "E031", "W030", "W031", "W032", "W033", "W034", "W035"),  # Celery
+}
 
 
 @pytest.fixture

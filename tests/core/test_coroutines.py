@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from contextlib import contextmanager
+from functools import partial
 
 import pytest
 from asgiref.sync import ThreadSensitiveContext, async_to_sync, sync_to_async
@@ -12,11 +13,16 @@ from django.db import IntegrityError, connections, transaction
 
 import django_idempotency as idempotency
 from django_idempotency import InProgress, LeaseLost, TransactionOpen
-from django_idempotency.conf import store_for
+from django_idempotency.codecs import JSONCodec
+from django_idempotency.conf import engine_for, store_for
+from django_idempotency.engine import Operation
 from django_idempotency.exceptions import StoreError
 from django_idempotency.keys import record_id
+from django_idempotency.policy import Policy
 from django_idempotency.records import State
 from django_idempotency.stores.database import DatabaseStore
+from django_idempotency.stores.memory import MemoryStore
+from django_idempotency.transactions import of_caller
 from tests.app.models import Child, Effect, Unique
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -685,3 +691,186 @@ def test_R60_the_completion_of_separate_cannot_be_written(settings, in_loop, mon
     outcome = in_loop(lambda: arun(effect))
     assert outcome.stored is False
     assert [entry.levelname for entry in caplog.records] == ["ERROR"]
+
+
+class StuckStore(MemoryStore):
+    """A store that needs no thread of the work, and does not answer one operation until told."""
+
+    thread_sensitive = False
+
+    def __init__(self):
+        super().__init__()
+        self.stuck = ""
+        self.reached = threading.Event()
+        self.go_on = threading.Event()
+
+    def answer(self, operation, function):
+        result = function()
+        if operation == self.stuck:
+            self.stuck = ""
+            self.reached.set()
+            self.go_on.wait(10)
+        return result
+
+    def claim(self, request):
+        return self.answer("claim", lambda: MemoryStore.claim(self, request))
+
+    def complete(self, lease, result, *, retention):
+        complete = partial(MemoryStore.complete, self, lease, result, retention=retention)
+        return self.answer("complete", complete)
+
+    def fail(self, lease, error):
+        return self.answer("fail", lambda: MemoryStore.fail(self, lease, error))
+
+    def release(self, lease):
+        return self.answer("release", lambda: MemoryStore.release(self, lease))
+
+
+class TestStoreThatDoesNotAnswer:
+    """The one thread of a loop's database work does not wait for a store that needs none."""
+
+    @pytest.fixture
+    def stuck(self, settings):
+        settings.IDEMPOTENCY = {"default": {"BACKEND": f"{__name__}.StuckStore"}}
+        store = store_for()
+        yield store
+        store.go_on.set()
+
+    async def others_work(self, stuck):
+        """Do other work of this loop while the store does not answer."""
+        assert await asyncio.to_thread(stuck.reached.wait, 10)
+        await asyncio.wait_for(Effect.objects.acreate(name="other"), 5)
+
+    def state(self, stuck):
+        return stuck.get(record_id("call", "s", "k")).state
+
+    async def boom(self, lease):
+        raise ValueError("boom")
+
+    async def complete(self):
+        await arun(lambda lease: asyncio.sleep(0, "A"))
+
+    async def fail(self):
+        with pytest.raises(ValueError, match="boom"):
+            await arun(self.boom)
+
+    async def release(self):
+        async with idempotency.attempt(key="k", scope="s"):
+            pass
+
+    async def answer(self, on_error=lambda error: "an answer", **options):
+        """Let an adapter make an answer of what the work raised, and keep it."""
+        operation = Operation(
+            record_id=record_id("call", "s", "k"),
+            scope="s",
+            key="k",
+            name="",
+            fingerprints=(b"f" * 32,),
+            policy=Policy(),
+            codec=JSONCodec(),
+            **options,
+        )
+        async with engine_for("default").aattempt(operation, on_error) as attempt:
+            if not attempt.replayed:
+                await self.boom(attempt.lease)
+        return attempt
+
+    @pytest.mark.parametrize(
+        ("ending", "operation", "state"),
+        [
+            ("complete", "complete", State.COMPLETED),
+            ("fail", "fail", State.FAILED),
+            ("release", "release", State.RELEASED),
+            ("answer", "complete", State.COMPLETED),
+        ],
+        ids=["complete", "fail", "release", "answer"],
+    )
+    def test_R58_at_the_end(self, stuck, in_loop, ending, operation, state):
+        async def main():
+            task = asyncio.create_task(getattr(self, ending)())
+            await self.others_work(stuck)
+            assert not task.done()
+            stuck.go_on.set()
+            await task
+
+        stuck.stuck = operation
+        in_loop(main)
+        assert self.state(stuck) is state
+
+    def test_R63_where_a_claim_is_given_back(self, stuck, in_loop):
+        async def main():
+            task = asyncio.create_task(arun(never))
+            assert await asyncio.to_thread(stuck.reached.wait, 10)
+            stuck.stuck = "fail"
+            stuck.reached.clear()
+            task.cancel()
+            stuck.go_on.set()
+            stuck.go_on = threading.Event()
+            await self.others_work(stuck)
+            assert not task.done()
+            stuck.go_on.set()
+            [raised] = await asyncio.gather(task, return_exceptions=True)
+            return raised
+
+        stuck.stuck = "claim"
+        assert isinstance(in_loop(main), asyncio.CancelledError)
+        assert self.state(stuck) is State.FAILED
+
+    def test_R63_cancelled_while_the_end_is_written(self, stuck, in_loop):
+        async def main():
+            task = asyncio.create_task(arun(self.boom))
+            assert await asyncio.to_thread(stuck.reached.wait, 10)
+            task.cancel()
+            await asyncio.wait([task], timeout=0.1)
+            assert not task.done()
+            stuck.go_on.set()
+            [raised] = await asyncio.gather(task, return_exceptions=True)
+            return raised
+
+        stuck.stuck = "fail"
+        assert isinstance(in_loop(main), asyncio.CancelledError)
+        assert self.state(stuck) is State.FAILED
+
+    def test_R58_the_adapter_answers_on_the_thread_of_the_work(self, stuck, in_loop):
+        async def main():
+            threads = []
+            await self.answer(lambda error: threads.append(threading.current_thread()))
+            return threads, await sync_to_async(threading.current_thread)()
+
+        threads, of_work = in_loop(main)
+        assert threads == [of_work]
+
+    def test_R58_an_answer_waits_for_the_callers_commit(self, stuck):
+        """The hook goes to the caller's connection, which is that of the work's thread."""
+
+        async def main():
+            caller = await sync_to_async(of_caller)(stuck)
+            attempt = await self.answer(caller=caller)
+            return attempt.result, self.state(stuck)
+
+        with transaction.atomic():
+            assert async_to_sync(main)() == ("an answer", State.IN_PROGRESS)
+        assert self.state(stuck) is State.COMPLETED
+
+    def test_R62_an_answer_that_cannot_be_kept_frees_the_key(self, stuck, in_loop):
+        """An adapter that may not do without its answer is told, and the next try runs."""
+
+        async def main():
+            with pytest.raises(TypeError):
+                await self.answer(lambda error: object())
+
+        in_loop(main)
+        assert self.state(stuck) is State.FAILED
+
+    @pytest.mark.parametrize("end", ["fail", "release"])
+    def test_R58_an_end_that_cannot_be_written_masks_nothing(
+        self, stuck, in_loop, caplog, monkeypatch, end
+    ):
+        def broken(*arguments):
+            raise StoreError("no end")
+
+        monkeypatch.setattr(stuck, end, broken)
+        in_loop(getattr(self, end))
+        assert [entry.levelname for entry in caplog.records if entry.levelno > 30] == ["ERROR"]
+        assert "no end" in caplog.text
+        assert self.state(stuck) is State.IN_PROGRESS

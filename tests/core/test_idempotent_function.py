@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import inspect
+from datetime import date, timedelta
+from decimal import Decimal
+from pathlib import Path
+from types import SimpleNamespace
+from uuid import UUID
 
 import pytest
 from asgiref.sync import async_to_sync
+from django.utils.translation import gettext_lazy
 
 from django_idempotency import (
     FingerprintMismatch,
@@ -106,6 +112,46 @@ class TestKey:
         with pytest.raises(InvalidKey, match="'order' is None") as caught:
             guarded("{tenant}#{order}")("secret", None)
         assert "secret" not in str(caught.value)
+
+    @pytest.mark.parametrize("key", ["order", "{tenant}#{order}"])
+    @pytest.mark.parametrize(
+        "value",
+        [
+            {"b": 1, "a": 2},
+            [1],
+            (1,),
+            {1},
+            object(),
+            SimpleNamespace(a=1),
+            guarded,
+            memoryview(b"k"),
+            Effect(name="a row"),
+        ],
+        ids=lambda value: value if isinstance(value, str) else type(value).__name__,
+    )
+    def test_what_has_no_text_of_its_own_makes_no_key(self, key, value):
+        with pytest.raises(InvalidKey, match=f"'order' is a {type(value).__name__}"):
+            guarded(key)("a", value)
+
+    @pytest.mark.parametrize(
+        ("value", "text"),
+        [
+            (True, "True"),
+            (1.5, "1.5"),
+            (Decimal("1.10"), "1.10"),
+            (UUID(int=7), str(UUID(int=7))),
+            (date(2026, 7, 1), "2026-07-01"),
+            (timedelta(seconds=5), "0:00:05"),
+            (State.FAILED, str(State.FAILED)),
+            (Path("a/b"), "a/b"),
+            (gettext_lazy("lazy"), "lazy"),
+        ],
+        ids=lambda value: type(value).__name__,
+    )
+    def test_what_has_makes_one(self, value, text):
+        function = guarded("order")
+        function("a", value)
+        assert function.keys == [text]
 
     @pytest.mark.parametrize("value", ["", " ", "x" * 256])
     def test_R8_R9_a_value_that_is_no_key(self, value):

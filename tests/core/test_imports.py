@@ -20,25 +20,32 @@ PACKAGE = ROOT / NAME
 
 # A module imports its own floor and lower ones.
 FLOORS = [
-    ["exceptions", "keys", "records", "fingerprint", "policy", "codecs"],
+    ["arguments", "exceptions", "keys", "records", "fingerprint", "policy", "codecs"],
     [
         "attempts",
+        "cancellation",
         "endings",
         "engine",
         "renewal",
         "stores",
         "stores.base",
+        "stores.exclusive",
+        "stores.dynamodb*",
         "stores.memory",
+        "stores.text",
+        "stores.redis*",
         "waiting",
     ],
     [
         "conf",
+        "fields",
         "models",
         "migrations",
         "migrations.*",
         "stores.database",
         "stores.blocks",
         "stores.rows",
+        "stores.statements",
         "stores.sql_*",
         "transactions",
         "api",
@@ -47,11 +54,30 @@ FLOORS = [
     ],
     ["http", "http.*"],
     ["contrib", "contrib.*"],
-    ["admin", "apps", "management", "management.*", "templatetags", "templatetags.*"],
+    [
+        "admin",
+        "apps",
+        "management",
+        "management.*",
+        "tasks",
+        "templatetags",
+        "templatetags.*",
+        "testing",
+        "testing.*",
+    ],
 ]
-# What a floor may import besides the standard library; each module of contrib its own client, too.
+# What a floor may import besides the standard library; some their own client, too,
 OTHERS = [set(), {"asgiref"}, *[{"asgiref", "django"}] * 4]
-CLIENTS = {"contrib.rest_framework*": {"rest_framework"}}
+# and what a store needs of django.core.checks, inside check().
+CLIENTS = {
+    "contrib.celery*": {"celery", "kombu"},
+    "contrib.events*": {"jmespath"},
+    "contrib.rest_framework*": {"rest_framework"},
+    "stores.dynamodb*": {"boto3", "botocore", "django"},
+    "stores.redis*": {"django", "redis"},
+    "tasks": {"celery"},
+    "testing.*": {"pytest"},
+}
 # What the decorator makes of a DRF view is the DRF adapter's, imported inside the function.
 SANCTIONED = {"http.decorators": {"contrib.rest_framework"}}
 # The package itself: its public names are imported when they are first used.

@@ -203,11 +203,13 @@ class TestDerivedKey:
         assert derive(parent, "x") != record_id("derived", parent.hex, "x")
 
 
-def test_R68_tokens_are_128_random_bits():
+def test_R68_tokens_are_122_random_bits():
     tokens = {new_token() for _ in range(1000)}
     assert len(tokens) == 1000
-    # Each bit is set in some and not in others: none is fixed, as in a UUID of version 4.
-    assert all(0 < sum(token.int >> bit & 1 for token in tokens) < 1000 for bit in range(128))
+    # Each bit is set in some and not in others, but those that make a UUID of version 4.
+    varies = [0 < sum(token.int >> bit & 1 for token in tokens) < 1000 for bit in range(128)]
+    assert sum(varies) == 122
+    assert {token.version for token in tokens} == {4}
 
 
 def test_R79_logs_name_the_first_12_characters():

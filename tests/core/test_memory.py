@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import gc
+import os
+import signal
+import threading
+import weakref
 from dataclasses import replace
 from datetime import timedelta
 
@@ -165,3 +170,38 @@ def test_R79_a_lease_shows_its_record_and_neither_key_nor_token(store):
 @pytest.mark.parametrize("state", list(State))
 def test_a_state_is_its_name(state):
     assert str(state) == state.value == state.name
+
+
+@pytest.mark.processes
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_forked_child_does_not_wait_for_a_thread_of_its_parent(store):
+    store.claim(request())
+    held, over = threading.Event(), threading.Event()
+
+    def hold():
+        with store._mutex:
+            held.set()
+            over.wait(30)
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    assert held.wait(10)
+    try:
+        child = os.fork()
+        if child == 0:
+            code = 1
+            try:
+                signal.alarm(10)
+                code = 0 if isinstance(store.claim(request()), Record) else 2
+            finally:
+                os._exit(code)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    finally:
+        over.set()
+        thread.join(10)
+
+
+def test_a_store_that_nobody_uses_is_not_kept():
+    store = weakref.ref(MemoryStore())
+    gc.collect()
+    assert store() is None

@@ -18,6 +18,7 @@ DEFAULTS = {
     "transaction": None,
     "on_stale": "take_over",
     "max_result_bytes": 1024 * 1024,
+    "deadline": None,
     "fingerprint_secrets": (),
 }
 HTTP_DEFAULTS = {

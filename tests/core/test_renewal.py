@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import queue
 import subprocess
 import sys
 import threading
@@ -9,13 +10,14 @@ import time
 from datetime import timedelta
 
 import pytest
-from django.db import connections
+from django.db import connection, connections
 
 import django_idempotency as idempotency
 from django_idempotency import InProgress, LeaseLost, renewal
 from django_idempotency.codecs import JSONCodec
+from django_idempotency.conf import store_for
 from django_idempotency.engine import Engine, Operation
-from django_idempotency.keys import record_id
+from django_idempotency.keys import record_id, short
 from django_idempotency.policy import Policy
 from django_idempotency.records import ClaimRequest, Lease, Proof
 from django_idempotency.renewal import Keeper
@@ -61,6 +63,20 @@ class Renewals(BaseStore):
             assert self.called.wait_for(lambda: len(self.calls) >= number, SECONDS)
 
 
+class Blocked(Renewals):
+    """Does not answer before it is set free."""
+
+    def __init__(self):
+        super().__init__()
+        self.entered = threading.Event()
+        self.free = threading.Event()
+
+    def renew(self, leases, duration):
+        self.entered.set()
+        self.free.wait(SECONDS)
+        return super().renew(leases, duration)
+
+
 @pytest.fixture
 def store():
     return Renewals()
@@ -74,8 +90,7 @@ def keeper(monkeypatch):
     yield keeper
     for lease in list(keeper._kept):
         keeper.remove(lease)
-    thread = keeper._thread
-    if thread is not None:
+    for thread in list(keeper._threads.values()):
         thread.join(SECONDS)
         assert not thread.is_alive()
 
@@ -140,7 +155,7 @@ class TestKeeper:
     ):
         monkeypatch.setattr(renewal, "_IDLE", 1.0)
         keeper.add(store, make_lease(3600, key="a"))
-        wait_until(lambda: keeper._wakes_at > 0, seconds=SECONDS, what="the thread to wait")
+        wait_until(lambda: store in keeper._wakes_at, seconds=SECONDS, what="the thread to wait")
         added = time.monotonic()
         keeper.add(store, make_lease(0.03, key="b"))
         store.wait_for_calls(1)
@@ -162,7 +177,7 @@ class TestKeeper:
         lease = make_lease(3600)
         keeper.add(store, lease)
         keeper.remove(lease)
-        keeper._thread.join(SECONDS)
+        keeper._threads[store].join(SECONDS)
         assert store.calls == []
 
     def test_to_remove_twice_or_what_was_never_added_does_nothing(self, keeper, store):
@@ -171,11 +186,41 @@ class TestKeeper:
     def test_R69_max_duration_bounds_it(self, keeper, store):
         lease = make_lease(0.03, max_duration=0.2)
         keeper.add(store, lease)
-        thread = keeper._thread
+        thread = keeper._threads[store]
         thread.join(SECONDS)
         assert not thread.is_alive()
         assert store.calls
         lease.check()
+
+    def test_R69_the_end_of_max_duration_is_told_once(self, keeper, store, caplog):
+        lease, other = make_lease(0.03, max_duration=0.1, key="a"), make_lease(key="b")
+        keeper.add(store, lease)
+        keeper.add(store, other)
+        wait_until(lambda: lease not in keeper._kept, seconds=SECONDS, what="its end")
+        with store.called:
+            known = len(store.calls)
+        store.wait_for_calls(known + 3)
+        assert [(entry.levelname, entry.getMessage()) for entry in caplog.records] == [
+            (
+                "WARNING",
+                f"The lease on record {short(lease.record_id)} is renewed no longer: "
+                "its max_duration is over.",
+            )
+        ]
+
+    @pytest.mark.parametrize("end", ["removed", "unwanted"])
+    def test_R69_work_that_ended_in_time_is_not_told(self, keeper, store, caplog, end):
+        ended = threading.Event()
+        lease = make_lease(0.03, max_duration=0.1)
+        keeper.add(store, lease, wanted=lambda: not ended.is_set())
+        thread = keeper._threads[store]
+        store.wait_for_calls(1)
+        with keeper._changed:
+            ended.set() if end == "unwanted" else keeper.remove(lease)
+            time.sleep(0.1)  # its max_duration is over when the thread looks again
+        thread.join(SECONDS)
+        assert not thread.is_alive()
+        assert caplog.records == []
 
     def test_a_lost_lease_is_marked_and_asked_for_no_more(self, keeper, store):
         lost, held = make_lease(key="a"), make_lease(key="b")
@@ -200,7 +245,8 @@ class TestKeeper:
         store.renew = renew
         keeper.add(store, lease)
         assert renewed.wait(SECONDS)
-        keeper._thread.join(SECONDS) if keeper._thread else None
+        for thread in list(keeper._threads.values()):
+            thread.join(SECONDS)
         lease.check()
 
     def test_a_store_that_fails_does_not_end_it(self, keeper, store, caplog):
@@ -249,20 +295,20 @@ class TestKeeper:
             known = len(store.calls)
             lease = make_lease()
             keeper.add(store, lease)
-            thread = keeper._thread
+            thread = keeper._threads[store]
             store.wait_for_calls(known + 1)
             keeper.remove(lease)
             thread.join(SECONDS)
             assert not thread.is_alive()
-            assert keeper._thread is None
+            assert keeper._threads == keeper._wakes_at == {}
 
     def test_its_thread_does_not_keep_the_process_alive(self, keeper, store):
         keeper.add(store, make_lease())
-        assert keeper._thread.daemon
+        assert keeper._threads[store].daemon
 
     @pytest.mark.processes
     def test_a_forked_child_starts_with_nothing(self):
-        code = """
+        assert_succeeds("""
 import os, sys
 from tests.core.test_renewal import Renewals, make_lease
 from django_idempotency.renewal import Keeper, keeper as own
@@ -274,8 +320,8 @@ store.wait_for_calls(1)
 keeper._changed.acquire()  # as another thread might at that moment
 child = os.fork()
 if child == 0:
-    assert (keeper._kept, keeper._thread) == ({}, None), keeper._kept
-    assert (own._kept, own._thread) == ({}, None), own._kept
+    assert (keeper._kept, keeper._threads) == ({}, {}), keeper._kept
+    assert (own._kept, own._threads) == ({}, {}), own._kept
     mine = Renewals()
     keeper.add(mine, make_lease(key="child"))
     mine.wait_for_calls(2)
@@ -284,15 +330,96 @@ if child == 0:
 keeper._changed.release()
 _, status = os.waitpid(child, 0)
 sys.exit(os.waitstatus_to_exitcode(status))
-"""
-        done = subprocess.run(
-            [sys.executable, "-W", "ignore", "-c", code],
-            cwd=ROOT,
-            capture_output=True,
-            text=True,
-            timeout=60,
-        )
-        assert done.returncode == 0, done.stderr
+""")
+
+    @pytest.mark.processes
+    def test_a_child_forked_in_mid_renewal_renews_its_own_on_the_same_store(self):
+        assert_succeeds("""
+import os, sys
+from tests.core.test_renewal import Blocked, Renewals, make_lease
+from django_idempotency.renewal import keeper
+
+store, lease = Blocked(), make_lease()
+keeper.add(store, lease)
+assert store.entered.wait(10)
+child = os.fork()
+if child == 0:
+    store.free.set()
+    mine = make_lease(key="child")
+    keeper.add(store, mine)
+    store.wait_for_calls(2)
+    assert all(call.leases == {mine} for call in store.calls), store.calls
+    os._exit(0)
+_, status = os.waitpid(child, 0)
+assert store.calls == []
+store.free.set()
+store.wait_for_calls(2)
+assert all(call.leases == {lease} for call in store.calls), store.calls
+lease.check()
+sys.exit(os.waitstatus_to_exitcode(status))
+""")
+
+
+def assert_succeeds(code):
+    """Run the code in a process of its own."""
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", code],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+class TestSeveralStores:
+    """Stores do not wait for one another (R69)."""
+
+    @pytest.fixture
+    def blocked(self):
+        blocked = Blocked()
+        yield blocked
+        blocked.free.set()
+
+    def test_R69_one_that_does_not_answer_holds_up_no_other(self, keeper, store, blocked):
+        held = make_lease(key="a")
+        keeper.add(blocked, held)
+        assert blocked.entered.wait(SECONDS)
+        keeper.add(store, make_lease(key="b"))
+        store.wait_for_calls(5)
+        assert blocked.calls == []
+        blocked.free.set()
+        blocked.wait_for_calls(3)
+        held.check()
+
+    def test_R69_work_beside_one_that_does_not_answer_is_not_taken_over(self, keeper, blocked):
+        keeper.add(blocked, make_lease(key="a"))
+        assert blocked.entered.wait(SECONDS)
+        engine = Engine(RenewedMemory(), keeper=keeper)
+
+        def work(lease):
+            began = time.monotonic()
+            while time.monotonic() - began < 0.9:
+                engine.store.wait_for_calls(engine.store.calls + 1)
+                with pytest.raises(InProgress):
+                    engine.run(operation(lease=0.3), lambda lease: pytest.fail("took over"))
+
+        assert engine.run(operation(lease=0.3), work).replayed is False
+
+    def test_a_store_whose_leases_ended_is_not_kept_connected_by_another(self, keeper, store):
+        other, lease = Renewals(), make_lease(key="a")
+        keeper.add(store, lease)
+        keeper.add(other, make_lease(key="b"))
+        store.wait_for_calls(1)
+        thread = keeper._threads[store]
+        keeper.remove(lease)
+        assert store.idled.wait(SECONDS)
+        thread.join(SECONDS)
+        assert set(keeper._threads) == {other}
+        assert not other.idled.is_set()
+        with other.called:
+            known = len(other.calls)
+        other.wait_for_calls(known + 2)
 
 
 class RenewedMemory(MemoryStore):
@@ -315,6 +442,18 @@ class RenewedMemory(MemoryStore):
             assert self.asked.wait_for(lambda: self.calls >= number, SECONDS)
 
 
+def operation(**policy):
+    return Operation(
+        record_id=record_id("call", "s", "k"),
+        scope="s",
+        key="k",
+        name="",
+        fingerprints=(b"f" * 32,),
+        policy=Policy(**policy),
+        codec=JSONCodec(),
+    )
+
+
 class TestEngine:
     """What the engine gives to the keeper, and when it takes it back."""
 
@@ -322,31 +461,20 @@ class TestEngine:
     def engine(self, keeper):
         return Engine(RenewedMemory(), keeper=keeper)
 
-    def operation(self, **policy):
-        return Operation(
-            record_id=record_id("call", "s", "k"),
-            scope="s",
-            key="k",
-            name="",
-            fingerprints=(b"f" * 32,),
-            policy=Policy(**policy),
-            codec=JSONCodec(),
-        )
-
     def test_R69_work_longer_than_its_lease_is_not_taken_over(self, engine):
         def work(lease):
             for calls in (3, 6, 9):
                 engine.store.wait_for_calls(calls)
                 with pytest.raises(InProgress):
-                    engine.run(self.operation(lease=0.3), lambda lease: pytest.fail("ran"))
+                    engine.run(operation(lease=0.3), lambda lease: pytest.fail("ran"))
             lease.check()
             return "A"
 
-        assert engine.run(self.operation(lease=0.3), work).replayed is False
+        assert engine.run(operation(lease=0.3), work).replayed is False
 
     def test_with_renew_off_nothing_is_kept(self, engine, keeper):
         kept = []
-        engine.run(self.operation(renew=False), lambda lease: kept.extend(keeper._kept))
+        engine.run(operation(renew=False), lambda lease: kept.extend(keeper._kept))
         assert kept == []
 
     def test_a_lease_leaves_the_keeper_before_its_completion_starts(self, engine, keeper):
@@ -358,7 +486,7 @@ class TestEngine:
             return complete(lease, result, retention=retention)
 
         engine.store.complete = watched
-        engine.run(self.operation(), lambda lease: kept.append(dict(keeper._kept)) or None)
+        engine.run(operation(), lambda lease: kept.append(dict(keeper._kept)) or None)
         assert [len(leases) for leases in kept] == [1, 0]
 
     def test_a_lease_leaves_the_keeper_when_the_work_fails(self, engine, keeper):
@@ -366,7 +494,7 @@ class TestEngine:
             raise ValueError("boom")
 
         with pytest.raises(ValueError, match="boom"):
-            engine.run(self.operation(), boom)
+            engine.run(operation(), boom)
         assert keeper._kept == {}
 
 
@@ -408,3 +536,25 @@ def test_R69_work_of_three_leases_beside_a_claimant(mode):
     assert outcomes[0].replayed is False
     assert refused > 10
     assert idempotency.run(lambda lease: pytest.fail("ran"), **arguments).result == "A"
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.leg("postgres18", "postgres16")
+def test_R69_renewal_goes_on_after_its_connection_was_lost(keeper):
+    store = store_for()
+    lease = store.claim(make_lease(0.3).request)
+    renew, sessions = store.renew, queue.Queue()
+
+    def told(leases, duration):
+        held = renew(leases, duration)
+        sessions.put(store.connection.connection.info.backend_pid)
+        return held
+
+    store.renew = told
+    keeper.add(store, lease)
+    lost = sessions.get(timeout=SECONDS)
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT pg_terminate_backend(%s)", [lost])
+    wait_until(lambda: sessions.get(timeout=SECONDS) != lost, seconds=SECONDS, what="another")
+    assert store.renew([lease], lease.request.lease) == {lease}
+    lease.check()

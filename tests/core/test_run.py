@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
+import os
 from datetime import timedelta
 
 import pytest
@@ -555,3 +557,92 @@ class TestFencing:
             with pytest.raises(ValueError, match="boom"):
                 run(boom)
         assert len({lease.token for lease in leases}) == 3
+
+
+class SmallStore(MemoryStore):
+    """A store that cannot hold more than 100 bytes, whatever max_result_bytes says."""
+
+    def complete(self, lease, result, *, retention):
+        if len(result) > 100:
+            raise idempotency.ResultTooLarge
+        return super().complete(lease, result, retention=retention)
+
+
+@pytest.fixture
+def small_store(settings):
+    backend = "tests.core.test_run.SmallStore"
+    settings.IDEMPOTENCY = {"default": {"BACKEND": backend}}
+    return store_for()
+
+
+def test_R62_result_too_large_for_the_store_itself_completes_without_it(small_store):
+    call = {"key": "k", "scope": "tests"}
+
+    outcome = idempotency.run(lambda lease: os.urandom(200).hex(), **call)
+
+    assert (len(outcome.result), outcome.stored) == (400, False)
+    with pytest.raises(idempotency.ResultUnavailable):
+        idempotency.run(lambda lease: 1, **call)
+
+
+def test_R62_coroutine_with_a_result_too_large_for_the_store_completes_without_it(small_store):
+    async def work(lease):
+        return os.urandom(200).hex()
+
+    async def run():
+        outcome = await idempotency.arun(work, key="k", scope="tests")
+        with pytest.raises(idempotency.ResultUnavailable):
+            await idempotency.arun(work, key="k", scope="tests")
+        return outcome
+
+    outcome = asyncio.run(run())
+
+    assert (len(outcome.result), outcome.stored) == (400, False)
+
+
+@pytest.mark.django_db(transaction=True)
+def test_R62_result_too_large_after_the_callers_commit_completes_without_it(small_store):
+    call = {"key": "k", "scope": "tests"}
+
+    with transaction.atomic():
+        idempotency.run(lambda lease: os.urandom(200).hex(), **call)
+
+    with pytest.raises(idempotency.ResultUnavailable):
+        idempotency.run(lambda lease: 1, **call)
+
+
+class ItemStore(MemoryStore):
+    """A store that makes items of transactions: here the call that they would be."""
+
+    def transact_item(self, lease, result, *, retention):
+        return lambda: self.complete(lease, result, retention=retention)
+
+
+def test_completion_as_an_item_of_the_callers_transaction_is_recognised(settings):
+    settings.IDEMPOTENCY = {"default": {"BACKEND": "tests.core.test_run.ItemStore"}}
+    call = {"key": "k", "scope": "tests"}
+
+    def work(lease):
+        lease.transact_item({"id": 5})()
+        return {"id": 5}
+
+    first = idempotency.run(work, **call)
+    again = idempotency.run(work, **call)
+
+    assert (first.result, first.stored, first.replayed) == ({"id": 5}, True, False)
+    assert (again.result, again.replayed) == ({"id": 5}, True)
+
+
+def test_item_is_refused_by_a_store_that_has_none(settings):
+    settings.IDEMPOTENCY = {"default": {"BACKEND": "django_idempotency.stores.memory.MemoryStore"}}
+
+    with pytest.raises(RuntimeError, match="MemoryStore has no items"):
+        idempotency.run(lambda lease: lease.transact_item(1), key="k", scope="tests")
+
+
+@pytest.mark.django_db(transaction=True)
+def test_item_is_refused_inside_a_callers_transaction(settings):
+    settings.IDEMPOTENCY = {"default": {"BACKEND": "tests.core.test_run.ItemStore"}}
+
+    with transaction.atomic(), pytest.raises(idempotency.TransactionOpen, match="outside atomic"):
+        idempotency.run(lambda lease: lease.transact_item(1), key="k", scope="tests")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import itertools
+import logging
+import time
 import uuid
 from datetime import timedelta
 
@@ -13,6 +15,7 @@ from django.core.management.base import SystemCheckError
 from django.utils import timezone
 
 from django_idempotency import InvalidStore, StoreError
+from django_idempotency.conf import store_for
 from django_idempotency.management.commands.idempotency_sweep import Command
 from django_idempotency.models import IdempotencyRecord
 from django_idempotency.stores.base import BaseStore
@@ -108,6 +111,21 @@ class TestBatches:
         assert told == batches
         assert left() == 0
 
+    def test_rests_for_the_rest_of_the_time(self, monkeypatch):
+        add(5)
+        rests = []
+        monkeypatch.setattr("django_idempotency.sweep.time.sleep", rests.append)
+        began = time.monotonic()
+        assert sweep("default", limit=2, share=0.25) == {"default": 5}
+        worked = time.monotonic() - began
+        assert len(rests) == 2
+        assert 0 < sum(rests) <= worked * 3
+
+    @pytest.mark.parametrize("share", [0, -1, 1.5])
+    def test_share_must_be_a_part(self, share):
+        with pytest.raises(ValueError, match="share must be above 0"):
+            sweep("default", share=share)
+
     def test_max_seconds_of_zero_sweeps_nothing(self):
         add(5)
         assert sweep("default", max_seconds=0) == {"default": 0}
@@ -132,6 +150,139 @@ class CannotBeReached(DatabaseStore):
 
     def sweep(self, *, limit=5000):
         raise StoreError("The server is down.")
+
+    def count_expired(self):
+        raise StoreError("The server is down.")
+
+
+class Seconds:
+    """The time of `sweep`: it passes when a store works, and when `sweep` rests."""
+
+    def __init__(self):
+        self.now = 0.0
+
+    def monotonic(self):
+        return self.now
+
+    def sleep(self, seconds):
+        self.now += seconds
+
+
+class Backlog(BaseStore):
+    """A store with so many expired records, of which each batch takes a second."""
+
+    def __init__(self, records=0, error=None):
+        self.records = records
+        self.error = error
+        self.seconds = Seconds()
+
+    def sweep(self, *, limit=5000):
+        self.seconds.now += 1
+        if self.error is not None:
+            raise StoreError(self.error)
+        batch = min(self.records, limit)
+        self.records -= batch
+        return batch
+
+
+class TestSeveralStores:
+    """Stores do not stand in one another's way, and the time is for all of them."""
+
+    @pytest.fixture
+    def seconds(self, monkeypatch):
+        seconds = Seconds()
+        monkeypatch.setattr("django_idempotency.sweep.time", seconds)
+        return seconds
+
+    @pytest.fixture
+    def configure(self, settings, seconds):
+        def configure(**backlogs):
+            backend = f"{__name__}.Backlog"
+            settings.IDEMPOTENCY = {
+                alias: {"BACKEND": backend, "OPTIONS": options}
+                for alias, options in {"default": {}, **backlogs}.items()
+            }
+            for alias in settings.IDEMPOTENCY:
+                store_for(alias).seconds = seconds
+
+        return configure
+
+    def test_a_batch_of_each_in_turn(self, configure):
+        configure(one={"records": 50}, two={"records": 15})
+        told = []
+        swept = sweep(limit=10, progress=lambda *batch: told.append(batch))
+        assert swept == {"default": 0, "one": 50, "two": 15}
+        assert told[:5] == [("default", 0), ("one", 10), ("two", 10), ("one", 20), ("two", 15)]
+        assert told[5:] == [("one", 30), ("one", 40), ("one", 50), ("one", 50)]
+
+    def test_a_backlog_of_one_leaves_the_others_their_time(self, configure):
+        configure(one={"records": 10**6}, two={"records": 20})
+        assert sweep(limit=10, max_seconds=10) == {"default": 0, "one": 60, "two": 20}
+
+    def test_one_that_is_down_keeps_no_other_from_being_swept(self, configure, caplog):
+        caplog.set_level(logging.INFO, logger="django_idempotency")
+        configure(
+            one={"error": "one is down"}, two={"records": 20}, three={"error": "three is down"}
+        )
+        with pytest.raises(StoreError, match="one is down"):
+            sweep(limit=15)
+        assert store_for("two").records == 0
+        assert caplog.messages == [
+            "The sweep of one has failed.",
+            "The sweep of three has failed.",
+            "Swept default: 0 expired records deleted.",
+            "Swept one: 0 expired records deleted.",
+            "Swept two: 20 expired records deleted.",
+            "Swept three: 0 expired records deleted.",
+        ]
+        assert [str(entry.exc_info[1]) for entry in caplog.records[:2]] == [
+            "one is down",
+            "three is down",
+        ]
+
+    def test_one_that_is_down_takes_none_of_the_others_time(self, configure):
+        """It would take all of it, time and again: an attempt to connect can take minutes."""
+        configure(one={"error": "one is down"}, two={"records": 20})
+        with pytest.raises(StoreError):
+            sweep(limit=10, max_seconds=2.5)
+        assert store_for("two").records == 0
+
+    def test_an_unknown_one_is_told_before_any_is_swept(self, configure, settings, seconds):
+        configure(one={"records": 5})
+        settings.IDEMPOTENCY = {**settings.IDEMPOTENCY, "bad": {"BACKEND": "nonesuch"}}
+        store_for("one").seconds = seconds
+        with pytest.raises(InvalidStore):
+            sweep()
+        assert store_for("one").records == 5
+
+    @pytest.mark.parametrize(
+        ("max_seconds", "batches", "ended"),
+        [(10, 3, 9), (9, 3, 9), (8, 2, 5), (1, 1, 1), (0.5, 1, 1)],
+        ids=lambda value: str(value),
+    )
+    def test_a_rest_that_would_pass_the_end_is_the_end(
+        self, configure, seconds, max_seconds, batches, ended
+    ):
+        """Batches end after 1, 5 and 9 seconds."""
+        configure(one={"records": 10**6})
+        swept = sweep("one", limit=10, max_seconds=max_seconds, share=0.25)
+        assert (swept, seconds.now) == ({"one": batches * 10}, ended)
+
+    def test_no_rest_after_the_last_batch(self, configure, seconds):
+        configure(one={"records": 20})
+        sweep("one", limit=15, share=0.25)
+        assert seconds.now == 1 + 3 + 1
+
+    def test_the_command_tells_what_went_although_one_is_down(self, configure):
+        configure(one={"error": "one is down"}, two={"records": 20})
+        output = io.StringIO()
+        with pytest.raises(CommandError, match="one is down") as caught:
+            call_command("idempotency_sweep", stdout=output)
+        assert caught.value.returncode == 1
+        assert output.getvalue().splitlines() == [
+            "default: 0 expired records deleted",
+            "two: 20 expired records deleted",
+        ]
 
 
 class TestCommand:
@@ -190,13 +341,39 @@ class TestCommand:
         assert command() == "default: 0 expired records deleted\n"
         assert command("--dry-run") == "default: 0 expired records\n"
 
+    @pytest.mark.parametrize("words", [[], ["--dry-run"]], ids=["sweep", "dry run"])
+    def test_a_store_that_expires_by_itself_says_so_by_name(self, settings, words):
+        settings.IDEMPOTENCY = {
+            "default": {},
+            "native": {"BACKEND": f"{__name__}.ExpiresByItself"},
+        }
+        output = command("--store", "native", *words)
+        assert output == "native: this store deletes its expired records by itself\n"
+
+    def test_dry_run_counts_the_others_although_one_is_down(self, settings):
+        settings.IDEMPOTENCY = {
+            "down": {"BACKEND": f"{__name__}.CannotBeReached"},
+            "default": {},
+        }
+        add(2)
+        output = io.StringIO()
+        with pytest.raises(CommandError, match="down: The server is down"):
+            call_command("idempotency_sweep", "--dry-run", stdout=output)
+        assert output.getvalue() == "default: 2 expired records\n"
+
     def test_a_terminal_gets_progress(self, monkeypatch):
         add(3)
         output = io.StringIO()
         output.isatty = lambda: True
-        call_command("idempotency_sweep", "--store=default", "--limit=2", stdout=output)
-        assert "\rdefault: 2 expired records deleted" in output.getvalue()
-        assert output.getvalue().endswith("default: 3 expired records deleted\n")
+        call_command("idempotency_sweep", "--limit=2", stdout=output)
+        assert output.getvalue().split("\r") == [
+            "",
+            "default: 2 expired records deleted",
+            "default: 2, other: 0 expired records deleted",
+            "default: 3, other: 0 expired records deleted\n"
+            "default: 3 expired records deleted\n"
+            "other: 0 expired records deleted\n",
+        ]
 
 
 class TestExitCodes:
@@ -218,9 +395,11 @@ class TestExitCodes:
             ([], 0),
             (["--dry-run"], 0),
             (["--store", "default", "--limit", "1", "--max-seconds", "1.5"], 0),
-            (["--store", "nonesuch"], 1),
-            (["--store", "nonesuch", "--dry-run"], 1),
+            (["--store", "nonesuch"], 2),
+            (["--store", "nonesuch", "--dry-run"], 2),
+            (["--store", ""], 2),
             (["--store", "down"], 1),
+            (["--store", "down", "--dry-run"], 1),
             (["--limit", "0"], 2),
             (["--limit", "-1"], 2),
             (["--limit", "many"], 2),

@@ -375,3 +375,83 @@ def in_thread(function):
     thread.start()
     thread.join(30)
     return results[0]
+
+
+@pytest.mark.django_db(transaction=True)
+class TestHooks:
+    """The on_commit hooks that work leaves in the caller's transaction are part of it (C15)."""
+
+    @pytest.fixture(params=["default", "memory"])
+    def store(self, request, settings):
+        backend = "django_idempotency.stores.memory.MemoryStore"
+        settings.IDEMPOTENCY = {"default": {}, "memory": {"BACKEND": backend}}
+        return request.param
+
+    def test_C15_current_is_the_lease_in_the_hooks_of_the_work_alone(self, store):
+        seen = []
+
+        def work(lease):
+            transaction.on_commit(lambda: seen.append(idempotency.current() is lease))
+            transaction.on_commit(lambda: seen.append(idempotency.current() is lease), robust=True)
+
+        with transaction.atomic():
+            transaction.on_commit(lambda: seen.append(idempotency.current()))
+            run(work, store=store)
+            transaction.on_commit(lambda: seen.append(idempotency.current()))
+            assert idempotency.current() is None
+
+        assert seen == [None, True, True, None]
+        assert idempotency.current() is None
+
+    def test_C15_inner_and_outer_work_have_their_own(self, store):
+        seen = []
+
+        def leave(lease):
+            transaction.on_commit(lambda: seen.append(idempotency.current() is lease))
+
+        def outer(lease):
+            leave(lease)
+            run(leave, key="inner", store=store)
+            leave(lease)
+
+        with transaction.atomic():
+            run(outer)
+
+        assert seen == [True, True, True]
+
+    def test_C15_hook_that_raises_leaves_nothing_entered(self, store):
+        def fail():
+            raise RuntimeError
+
+        with pytest.raises(RuntimeError), transaction.atomic():
+            run(lambda lease: transaction.on_commit(fail), store=store)
+
+        assert idempotency.current() is None
+
+    def test_R57_hooks_of_a_savepoint_that_was_rolled_back_do_not_run(self, store):
+        calls = []
+
+        def work(lease):
+            with transaction.atomic():
+                transaction.on_commit(lambda: calls.append("rolled back"))
+                transaction.set_rollback(True)
+            transaction.on_commit(lambda: calls.append("kept"))
+
+        with transaction.atomic():
+            run(work, store=store)
+
+        assert calls == ["kept"]
+
+    def test_hooks_of_work_that_failed_do_not_run(self):
+        calls = []
+
+        def work(lease):
+            transaction.on_commit(lambda: calls.append(1))
+            raise RuntimeError
+
+        with transaction.atomic():
+            with pytest.raises(RuntimeError):
+                run(work)
+            transaction.on_commit(lambda: calls.append(2))
+
+        assert calls == [2]

@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
 from typing import Any
-from uuid import UUID
 
-from django_idempotency import keys
+import tests.claims
 from django_idempotency.codecs import JSONCodec, pack
 from django_idempotency.engine import Operation
 from django_idempotency.models import IdempotencyRecord
-from django_idempotency.policy import Policy
-from django_idempotency.records import ClaimRequest, Lease, Record, State
+from django_idempotency.records import ClaimRequest, Lease, State
 from django_idempotency.stores.database import DatabaseStore
 from tests.app.models import Effect
+from tests.claims import FINGERPRINT, OTHER_FINGERPRINT, lost, record_id, won
+from tests.claims import asked as claim_request
 
-FINGERPRINT = b"1" * 32
-OTHER_FINGERPRINT = b"2" * 32
+__all__ = ["FINGERPRINT", "OTHER_FINGERPRINT", "claim_request", "lost", "record_id", "won"]
+
 RETENTION = timedelta(hours=24)
 LONG_AGO = datetime(2020, 1, 1, tzinfo=timezone.utc)
 
@@ -26,35 +26,9 @@ class Boom(Exception):
     """What the work of a test raises."""
 
 
-def claim_request(key: str = "key", **fields: Any) -> ClaimRequest:
-    """A claim of `key`, under a token of its own."""
-    fields.setdefault("fingerprints", (FINGERPRINT,))
-    return ClaimRequest(record_id=record_id(key), scope="scope", key=key, **fields)
-
-
-def operation(
-    key: str = "key",
-    *,
-    transaction: str = "joined",
-    fingerprint: bytes = FINGERPRINT,
-    **policy: Any,
-) -> Operation:
-    """A call of `key` for the engine; its lease is not renewed unless `policy` says so."""
-    return Operation(
-        record_id=record_id(key),
-        scope="scope",
-        key=key,
-        name="",
-        fingerprints=(fingerprint,),
-        policy=Policy(**{"renew": False, **policy}),
-        codec=JSONCodec(),
-        transaction=transaction,
-        unstorable_ok=transaction == "separate",
-    )
-
-
-def record_id(key: str = "key") -> UUID:
-    return keys.record_id("test", "scope", key)
+def operation(key: str = "key", *, transaction: str = "joined", **fields: Any) -> Operation:
+    """See `tests.claims.operation`."""
+    return tests.claims.operation(key, transaction=transaction, **fields)
 
 
 def packed(result: Any) -> bytes:
@@ -75,18 +49,6 @@ def work(name: str) -> Callable[[Lease], str]:
 def effects(using: str = "default") -> list[str]:
     """The names of the effects that this session sees, oldest first."""
     return list(Effect.objects.using(using).order_by("pk").values_list("name", flat=True))
-
-
-def won(claimed: Lease | Record) -> Lease:
-    """The lease that a claim must have won."""
-    assert isinstance(claimed, Lease), claimed
-    return claimed
-
-
-def lost(claimed: Lease | Record) -> Record:
-    """The record that a claim must have met."""
-    assert isinstance(claimed, Record), claimed
-    return claimed
 
 
 def lapse(key: str = "key") -> None:

@@ -88,6 +88,10 @@ def _one_try(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(database, "TRIES", 1)
 
 
+def _one_round(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sql_postgresql, "ROUNDS", 1)
+
+
 def _one_lock_for_all_schemas(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("CLAIM", "RECLAIM", "SINGLE_LOCK"):
         statement = getattr(sql_postgresql, name)
@@ -116,6 +120,7 @@ _PG_BY_EPOCH_AND_TOKEN = without(
 
 POSTGRESQL: dict[str, Mistake] = {
     "one try": _one_try,
+    "one round": _one_round,
     "claim without the lock": ("CLAIM", instead(_PG_CLAIM, _PG_LOCK, "true")),
     "claim that lets the index find the row": (
         "CLAIM",
@@ -195,6 +200,21 @@ DELETE FROM idempotency_record
         """
 DELETE FROM idempotency_record
  WHERE id IN (SELECT id FROM idempotency_record WHERE expires_at <= now() LIMIT %(limit)s)
+""",
+    ),
+    "sweep that joins what it limits": (
+        "SWEEP",
+        """
+DELETE FROM idempotency_record AS record
+ USING (SELECT id FROM idempotency_record
+         WHERE expires_at <= now()
+           AND NOT (state = 'IN_PROGRESS' AND lease_until > now())
+         ORDER BY expires_at
+         LIMIT %(limit)s
+           FOR UPDATE SKIP LOCKED) AS expired
+ WHERE record.id = expired.id
+   AND record.expires_at <= now()
+   AND NOT (record.state = 'IN_PROGRESS' AND record.lease_until > now())
 """,
     ),
     "single asks for the lock alone": (

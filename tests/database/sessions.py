@@ -20,6 +20,15 @@ HANGING = 3
 #: How long a test waits for what is going to happen, however busy the machine is.
 PATIENCE = 20
 
+_OWN_SESSION = {"postgresql": "SELECT pg_backend_pid()", "mysql": "SELECT CONNECTION_ID()"}
+_WAITS = {
+    "postgresql": "SELECT count(*) FROM pg_locks WHERE pid = %s AND NOT granted",
+    "mysql": (
+        "SELECT COUNT(*) FROM information_schema.innodb_trx "
+        "WHERE trx_mysql_thread_id = %s AND trx_state = 'LOCK WAIT'"
+    ),
+}
+
 
 class Session:
     """A thread with a connection of its own, which does one thing after the other when told."""
@@ -50,17 +59,15 @@ class Session:
 
     def _open(self) -> int:
         hang_up_after(HANGING, self.using)
-        if connections[self.using].vendor != "postgresql":
+        if (own := _OWN_SESSION.get(connections[self.using].vendor)) is None:
             return 0
         with connections[self.using].cursor() as cursor:
-            cursor.execute("SELECT pg_backend_pid()")
+            cursor.execute(own)
             return int(cursor.fetchone()[0])
 
     def _waits(self) -> bool:
         with connections[self.using].cursor() as cursor:
-            cursor.execute(
-                "SELECT count(*) FROM pg_locks WHERE pid = %s AND NOT granted", [self.pid]
-            )
+            cursor.execute(_WAITS[connections[self.using].vendor], [self.pid])
             return bool(cursor.fetchone()[0])
 
 
@@ -102,5 +109,7 @@ def hang_up_after(seconds: int, using: str = "default") -> None:
     with connections[using].cursor() as cursor:
         if connections[using].vendor == "postgresql":
             cursor.execute(f"SET statement_timeout = '{seconds}s'")
+        elif connections[using].vendor == "mysql":
+            cursor.execute(f"SET SESSION innodb_lock_wait_timeout = {seconds}")
         else:
             cursor.execute(f"PRAGMA busy_timeout = {seconds * 1000}")

@@ -9,6 +9,7 @@ import pytest
 from django.db import connection
 
 from django_idempotency.engine import Decision, decide
+from django_idempotency.exceptions import StoreError
 from django_idempotency.models import IdempotencyRecord
 from django_idempotency.records import State
 from tests.database import claims
@@ -310,3 +311,14 @@ def test_R11_keys_are_byte_exact(store):
 
 def test_get_of_an_unknown_record(store):
     assert store.get(record_id("nothing")) is None
+
+
+def test_without_its_table_the_error_says_what_to_do(store):
+    with connection.cursor() as cursor:
+        cursor.execute("ALTER TABLE idempotency_record RENAME TO elsewhere")
+    try:
+        with pytest.raises(StoreError, match=r"run manage\.py migrate"):
+            store.get(claim_request().record_id)
+    finally:
+        with connection.cursor() as cursor:
+            cursor.execute("ALTER TABLE elsewhere RENAME TO idempotency_record")

@@ -309,7 +309,7 @@ def test_owner_writes_again_if_a_renewal_was_under_way(isolated, end):
 def test_I9_sweep_passes_over_a_record_that_is_claimed_again_after_its_snapshot(isolated):
     claims.expired(isolated.theirs, claim_request())
     claims.expired(isolated.theirs, claim_request("another"))
-    inner = "(SELECT id FROM idempotency_record"
+    inner = "(\n     SELECT id FROM idempotency_record"
     assert sql_postgresql.SWEEP.count(inner) == 1
     waiting = f"{inner}, (SELECT pg_advisory_xact_lock({GATE}) OFFSET 0) AS gate"
     waiting = sql_postgresql.SWEEP.replace(inner, waiting).replace(

@@ -9,6 +9,8 @@ from django.db import transaction
 
 from django_idempotency.engine import Decision, decide
 from django_idempotency.records import State
+from django_idempotency.stores import database, sql_postgresql
+from django_idempotency.stores.database import TRIES
 from tests.database import claims
 from tests.database.claims import claim_request, lapse, lost, packed, state_of, won
 from tests.database.sessions import PATIENCE
@@ -115,6 +117,52 @@ def test_R76_swept_and_claimed_by_another_between_look_and_reclaim(two):
     assert record.token == theirs[0].token
 
 
+@pytest.mark.leg("postgres18", "postgres16", "mariadb")
+def test_R76_row_that_a_sweep_holds_is_no_conflict(two):
+    claims.expired(two.theirs, claim_request())
+    sweeping = transaction.atomic()
+    two.other(sweeping.__enter__)
+    assert two.other(two.theirs.sweep) == 1
+
+    def commit_after(reclaims):
+        if reclaims:
+            two.mine.before("RECLAIM", lambda: commit_after(reclaims - 1))
+        else:
+            two.other(sweeping.__exit__, None, None, None)
+
+    commit_after(2 * TRIES)
+
+    mine = won(two.mine.claim(claim_request()))
+
+    assert two.mine.reached
+    assert two.mine.get(mine.record_id).token == mine.token
+
+
+@pytest.mark.leg("postgres18", "postgres16")
+def test_R76_row_that_is_held_for_longer_is_in_progress(two, monkeypatch):
+    monkeypatch.setattr(sql_postgresql, "ROUNDS", 2)
+    claims.expired(two.theirs, claim_request())
+    with transaction.atomic():
+        two.theirs.sweep()
+
+        record = lost(two.other(two.mine.claim, claim_request()))
+
+    assert decide(record, claim_request()) is Decision.IN_PROGRESS
+
+
+@pytest.mark.leg("postgres18", "postgres16")
+@pytest.mark.parametrize("mode", ["joined", "single"])
+def test_R49_expired_record_that_another_claims_is_in_progress_at_once(two, mode, monkeypatch):
+    monkeypatch.setattr(database, "_SWEPT_WITHIN", PATIENCE)  # waiting would be noticed
+    claims.expired(two.theirs, claim_request())
+    with transaction.atomic():
+        won(two.theirs.claim(claim_request(transaction=mode)))
+
+        record = lost(two.other(two.mine.claim, claim_request()))
+
+    assert decide(record, claim_request()) is Decision.IN_PROGRESS
+
+
 @pytest.mark.leg("postgres18", "postgres16")
 def test_I9_R75_sweep_against_a_reclaim_that_commits_meanwhile(two):
     claims.expired(two.theirs, claim_request())
@@ -124,6 +172,23 @@ def test_I9_R75_sweep_against_a_reclaim_that_commits_meanwhile(two):
         two.other.settles(sweep)
     assert sweep.result(PATIENCE) == 0
     assert two.mine.get(mine.record_id).token == mine.token
+
+
+@pytest.mark.leg("postgres18", "postgres16")
+def test_sweep_of_a_table_that_was_said_to_be_empty_takes_no_more_than_its_limit(two):
+    """Planned for no rows at all, a join may look for the expired ones more than once."""
+    with transaction.get_connection().cursor() as cursor:
+        # Autovacuum would say in between that there are rows.
+        cursor.execute("ALTER TABLE idempotency_record SET (autovacuum_enabled = false)")
+        cursor.execute("ANALYZE idempotency_record")
+    try:
+        for name in "abcde":
+            claims.expired(two.theirs, claim_request(name))
+
+        assert [two.mine.sweep(limit=2) for _ in range(4)] == [2, 2, 1, 0]
+    finally:
+        with transaction.get_connection().cursor() as cursor:
+            cursor.execute("ALTER TABLE idempotency_record RESET (autovacuum_enabled)")
 
 
 def test_I9_R75_sweep_leaves_a_live_lease_beyond_its_expiry(two):

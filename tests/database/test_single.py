@@ -14,6 +14,7 @@ from django_idempotency.exceptions import (
     IdempotencyError,
     InProgress,
     LeaseLost,
+    StoreError,
 )
 from django_idempotency.records import State
 from django_idempotency.stores import sql_postgresql
@@ -69,6 +70,38 @@ def test_I1_I7_stalled_owner_renews_while_single_runs(two):
     assert effects() == []
     record = two.mine.get(stalled.record_id)
     assert (record.live, record.epoch) == (True, stalled.fencing_token)
+
+
+def test_I8_owner_that_was_stopped_before_its_commit_is_not_waited_for_without_end(
+    two, monkeypatch
+):
+    """`single` then gives its own locks back: nothing of it stays, and a retry finds out."""
+    bounded = sql_postgresql.SINGLE_UPDATE.replace("'5s'", "'100ms'")
+    assert bounded != sql_postgresql.SINGLE_UPDATE
+    monkeypatch.setattr(sql_postgresql, "SINGLE_UPDATE", bounded)
+    stopped = claims.lapsed(two.theirs, claim_request())
+    committing = transaction.atomic()
+    two.other(committing.__enter__)
+    two.other(two.theirs.complete, stopped, packed("theirs"), retention=claims.RETENTION)
+
+    with pytest.raises(StoreError):
+        Engine(two.mine).run(single(), work("mine"))
+
+    two.other(committing.__exit__, None, None, None)
+    assert effects() == []
+    outcome = Engine(two.mine).run(single(), work("mine"))
+    assert (outcome.result, outcome.replayed) == ("theirs", True)
+
+
+def test_bound_of_the_wait_ends_with_the_completion(two):
+    claims.lapsed(two.theirs, claim_request())
+
+    with transaction.atomic():
+        assert not Engine(two.mine).run(single(), work("mine")).replayed
+
+        with transaction.get_connection().cursor() as cursor:
+            cursor.execute("SHOW lock_timeout")
+            assert cursor.fetchone() == ("0",)
 
 
 def test_I6_stalled_owner_releases_and_another_asks_while_single_runs(two):

@@ -5,10 +5,12 @@ from __future__ import annotations
 from contextlib import suppress
 
 import pytest
+from django.core import checks
 from django.db import connection, connections, transaction
 
 from django_idempotency.engine import Engine
 from django_idempotency.exceptions import InProgress, StoreError
+from django_idempotency.stores import statements
 from tests.app.models import Effect
 from tests.database import claims
 from tests.database.claims import Boom, claim_request, effects, operation, work
@@ -17,6 +19,16 @@ from tests.http.api import problem, replayed
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.leg("sqlite")]
 
 MODES = pytest.mark.parametrize("mode", ["single", "joined", "separate"])
+
+
+def test_sqlite_that_is_too_old_is_refused(store, monkeypatch):
+    monkeypatch.setattr(statements, "sqlite_version_info", (3, 34, 1))
+    monkeypatch.setattr(statements, "sqlite_version", "3.34.1")
+    with pytest.raises(StoreError, match=r"no statements for SQLite 3\.34\.1"):
+        store.claim(claim_request())
+
+    found = checks.run_checks(tags=["database"], databases=["default"])
+    assert "django_idempotency.E011" in [message.id for message in found]
 
 
 def never_wait():

@@ -13,7 +13,10 @@ from tests.database import claims
 from tests.database.claims import Boom, claim_request, operation, packed, won, work
 from tests.services import current_leg
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [
+    pytest.mark.django_db(transaction=True),
+    pytest.mark.leg("postgres18", "postgres16", "sqlite"),
+]
 
 ON_SQLITE = current_leg() == "sqlite"
 

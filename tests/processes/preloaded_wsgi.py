@@ -17,5 +17,5 @@ with idempotency.attempt(key="arbiter", scope="preload", transaction="separate")
 connections.close_all()
 
 # Without it the fork would prove nothing.
-if keeper._thread not in threading.enumerate():
+if not set(keeper._threads.values()) & set(threading.enumerate()):
     raise RuntimeError("The arbiter's keeper is not running.")

@@ -8,6 +8,7 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from django_idempotency.conf import InvalidStore, store_for, stores
 from django_idempotency.exceptions import StoreError
+from django_idempotency.stores.base import BaseStore
 from django_idempotency.stores.database import DatabaseStore
 from django_idempotency.sweep import sweep
 
@@ -25,32 +26,58 @@ class Command(BaseCommand):
         parser.add_argument("--dry-run", action="store_true", help="count, and delete nothing")
 
     def handle(self, *args: Any, **options: Any) -> None:
-        """Sweep, and say how many records went."""
+        """Sweep, and say how many records went; exit code 1 if a store cannot be reached."""
         if options["limit"] < 1:
             raise CommandError("--limit must be at least 1.", returncode=2)
+        only: str | None = options["store"]
         try:
-            if options["dry_run"]:
-                for alias in [options["store"]] if options["store"] else list(stores):
-                    self._count(alias)
-                return
-            swept = sweep(
-                options["store"],
-                limit=options["limit"],
-                max_seconds=options["max_seconds"],
-                progress=self._progress if self.stdout.isatty() else None,
-            )
-        except (InvalidStore, StoreError) as error:
-            raise CommandError(str(error)) from error
+            found = {alias: store_for(alias) for alias in (stores if only is None else [only])}
+        except InvalidStore as error:
+            raise CommandError(str(error), returncode=2) from error
+        if only is not None and found[only].native_expiry:
+            self.stdout.write(f"{only}: this store deletes its expired records by itself")
+        elif options["dry_run"]:
+            self._count(found)
+        else:
+            self._sweep(only, options["limit"], options["max_seconds"])
+
+    def _sweep(self, only: str | None, limit: int, max_seconds: float | None) -> None:
+        swept: dict[str, int] = {}
+        terminal = self.stdout.isatty()
+
+        def progress(alias: str, count: int) -> None:
+            swept[alias] = count
+            if terminal:
+                self.stdout.write(f"\r{_counts(swept)}", ending="")
+                self.stdout.flush()
+
+        failure: StoreError | None = None
+        try:
+            swept |= sweep(only, limit=limit, max_seconds=max_seconds, progress=progress)
+        except StoreError as error:
+            failure = error
+        if terminal:
+            self.stdout.write()
         for alias, count in swept.items():
             self.stdout.write(f"{alias}: {count} expired records deleted")
+        if failure is not None:
+            raise CommandError(str(failure)) from failure
 
-    def _count(self, alias: str) -> None:
-        store = store_for(alias)
-        if isinstance(store, DatabaseStore):
-            self.stdout.write(f"{alias}: {store.count_expired()} expired records")
-        elif not store.native_expiry:
-            self.stdout.write(f"{alias}: this store cannot count its expired records")
+    def _count(self, found: dict[str, BaseStore]) -> None:
+        failures: list[str] = []
+        for alias, store in found.items():
+            try:
+                if isinstance(store, DatabaseStore):
+                    self.stdout.write(f"{alias}: {store.count_expired()} expired records")
+                elif not store.native_expiry:
+                    self.stdout.write(f"{alias}: this store cannot count its expired records")
+            except StoreError as error:
+                failures.append(f"{alias}: {error}")
+        if failures:
+            raise CommandError("\n".join(failures))
 
-    def _progress(self, alias: str, count: int) -> None:
-        self.stdout.write(f"\r{alias}: {count} expired records deleted", ending="")
-        self.stdout.flush()
+
+def _counts(swept: dict[str, int]) -> str:
+    """Return a line that only grows, so that each one covers the one before it on a terminal."""
+    counts = ", ".join(f"{alias}: {count}" for alias, count in swept.items())
+    return f"{counts} expired records deleted"

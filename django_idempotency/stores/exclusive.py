@@ -1,0 +1,219 @@
+"""
+A store whose operations each keep all others out, and which only has to keep records.
+
+What each operation promises is written down here once, for every such store: a subclass says how
+others are kept out, and reads and writes whole records.
+"""
+
+from __future__ import annotations
+
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Iterator
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from datetime import datetime, timedelta
+from itertools import islice
+from typing import Any
+from uuid import UUID
+
+from django_idempotency import keys
+from django_idempotency.engine import Decision, decide
+from django_idempotency.exceptions import LeaseLost
+from django_idempotency.records import ClaimRequest, Filters, Lease, Page, Proof, Record, State
+from django_idempotency.stores.base import BaseStore, check_resolution
+
+__all__ = ["ExclusiveStore", "Records", "place"]
+
+_PLACE = re.compile(r"[-0-9]{10} [:.0-9]{15} [-0-9a-f]{36}")
+
+
+class Records(ABC):
+    """All records, for as long as everybody else is kept out."""
+
+    #: The store's clock: one moment for the whole operation. Aware, and in UTC.
+    now: datetime
+
+    @abstractmethod
+    def get(self, record_id: UUID) -> Record | None:
+        """Return the record as it is at `now`, or None; raise StoreError for a damaged one."""
+
+    @abstractmethod
+    def put(self, record: Record) -> None:
+        """Keep the record, instead of the one with its id if there is one."""
+
+    @abstractmethod
+    def newest_first(self, before: str | None) -> Iterator[Record]:
+        """Give the records by `place`, downwards; those below `before`, unless that is None."""
+
+    @abstractmethod
+    def delete_expired(self, limit: int) -> int:
+        """Delete at most `limit` records that are `Record.expired`; return how many they were."""
+
+
+class ExclusiveStore(BaseStore):
+    """A store that keeps everybody else out while it does something; subclasses say how."""
+
+    @abstractmethod
+    def exclusively(self) -> AbstractContextManager[Records]:
+        """
+        Give all records to one operation, and keep every other one out until it is over.
+
+        What was put is kept when the block ends, and undone if it ends with an exception.
+        """
+
+    def claim(self, request: ClaimRequest) -> Lease | Record:
+        """See `BaseStore.claim`."""
+        with self.exclusively() as records:
+            now, seen = records.now, records.get(request.record_id)
+            if seen is not None:
+                if seen.token == request.token and seen.state is State.IN_PROGRESS:
+                    return _lease(seen, request)
+                if decide(seen, request) is not Decision.CLAIM_AGAIN:
+                    return seen
+            old = None if seen is None or seen.expired else seen
+            kept = old.fingerprint if old else None
+            record = Record(
+                record_id=request.record_id,
+                scope=request.scope,
+                key=request.key,
+                operation=request.operation,
+                fingerprint=request.fingerprint if kept is None else kept,
+                state=State.IN_PROGRESS,
+                epoch=max(int(now.timestamp() * 1_000_000), seen.epoch + 1 if seen else 0),
+                token=request.token,
+                lease_until=now + request.lease,
+                created_at=old.created_at if old else now,
+                updated_at=now,
+                expires_at=None if request.on_stale == "refuse" else now + request.lifetime,
+                attempts=old.attempts + 1 if old else 1,
+                result=None,
+                error="",
+                now=now,
+            )
+            records.put(record)
+            takeover = old is not None and old.state is State.IN_PROGRESS
+            return _lease(record, request, takeover=takeover)
+
+    def complete(self, lease: Lease, result: bytes, *, retention: timedelta) -> datetime:
+        """See `BaseStore.complete`."""
+        with self.exclusively() as records:
+            if record := self.owned(records, lease):
+                expires_at = records.now + retention
+                _end(records, record, State.COMPLETED, result=result, expires_at=expires_at)
+                return expires_at
+            ended = records.get(lease.record_id)
+            if ended is None or ended.expires_at is None:
+                raise LeaseLost
+            if ended.state is not State.COMPLETED or not _is_mine(ended, lease):
+                raise LeaseLost
+            return ended.expires_at
+
+    def fail(self, lease: Lease, error: str) -> None:
+        """See `BaseStore.fail`."""
+        with self.exclusively() as records:
+            if record := self.owned(records, lease):
+                expires_at = record.expires_at or records.now + lease.request.retention
+                error = keys.bounded(error)
+                _end(records, record, State.FAILED, error=error, expires_at=expires_at)
+
+    def release(self, lease: Lease) -> None:
+        """See `BaseStore.release`."""
+        with self.exclusively() as records:
+            if record := self.owned(records, lease):
+                expires_at = record.expires_at or records.now + lease.request.retention
+                _end(records, record, State.RELEASED, fingerprint=None, expires_at=expires_at)
+
+    def renew(self, leases: Collection[Lease], duration: timedelta) -> set[Lease]:
+        """See `BaseStore.renew`."""
+        with self.exclusively() as records:
+            held = {lease: self.owned(records, lease) for lease in leases}
+            for record in filter(None, held.values()):
+                records.put(replace(record, lease_until=records.now + duration))
+            return {lease for lease, record in held.items() if record is not None}
+
+    def get(self, record_id: UUID) -> Record | None:
+        """See `BaseStore.get`."""
+        with self.exclusively() as records:
+            return records.get(record_id)
+
+    def browse(
+        self, *, filters: Filters | None = None, cursor: str | None = None, limit: int = 100
+    ) -> Page:
+        """See `BaseStore.browse`; in the order of creation."""
+        if cursor is not None and not _PLACE.fullmatch(cursor):
+            raise ValueError("This cursor is none of this store's.")
+        wanted = filters or Filters()
+        with self.exclusively() as records:
+            newest_first = filter(wanted.match, records.newest_first(cursor))
+            found = tuple(islice(newest_first, limit + 1))
+        more = len(found) > limit
+        return Page(found[:limit], place(found[limit - 1]) if more else None)
+
+    def resolve(
+        self,
+        record_id: UUID,
+        action: str,
+        *,
+        epoch: int,
+        state: State,
+        force: bool = False,
+        result: bytes | None = None,
+        retention: timedelta = timedelta(hours=24),
+    ) -> bool:
+        """See `BaseStore.resolve`."""
+        check_resolution(action, result)
+        with self.exclusively() as records:
+            now, seen = records.now, records.get(record_id)
+            if seen is None or (seen.epoch, seen.state) != (epoch, state) or seen.expired:
+                return False
+            if seen.live and not force:
+                return False
+            if action != "expire" and state not in (State.IN_PROGRESS, State.FAILED):
+                return False
+            new = {"epoch": epoch + 1, "token": keys.new_token()}
+            if action == "complete":
+                new |= {"result": result, "error": "", "expires_at": now + retention}
+                _end(records, seen, State.COMPLETED, **new)
+            elif action == "release" or state is State.IN_PROGRESS:
+                lasts = now if action == "expire" else seen.expires_at or now + retention
+                _end(records, seen, State.RELEASED, fingerprint=None, expires_at=lasts, **new)
+            else:
+                _end(records, seen, state, expires_at=now, **new)
+            return True
+
+    def sweep(self, *, limit: int = 5000) -> int:
+        """See `BaseStore.sweep`."""
+        with self.exclusively() as records:
+            return records.delete_expired(limit)
+
+    def owned(self, records: Records, lease: Lease) -> Record | None:
+        """Return the record that this lease is the right to end, None once it is not."""
+        record = records.get(lease.record_id)
+        if record and record.state is State.IN_PROGRESS and _is_mine(record, lease):
+            return record
+        return None
+
+
+def place(record: Record) -> str:
+    """Return where the record stands in the order of creation, as text that sorts like it."""
+    return f"{record.created_at:%Y-%m-%d %H:%M:%S.%f} {record.record_id}"
+
+
+def _is_mine(record: Record, lease: Lease) -> bool:
+    return (record.epoch, record.token) == (lease.fencing_token, lease.token)
+
+
+def _lease(record: Record, request: ClaimRequest, *, takeover: bool = False) -> Lease:
+    return Lease(
+        Proof(record.record_id, record.epoch, record.token),
+        request,
+        lease_until=record.lease_until,
+        claimed_at=record.now,
+        takeover=takeover,
+    )
+
+
+def _end(records: Records, record: Record, state: State, **changes: Any) -> None:
+    ended = replace(record, state=state, lease_until=None, updated_at=records.now)
+    records.put(replace(ended, **changes))

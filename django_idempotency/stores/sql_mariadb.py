@@ -1,0 +1,204 @@
+"""
+The statements of the database store on MariaDB (10.6 or newer), whole, one per operation.
+
+Three things recur in them. ``SET STATEMENT innodb_lock_wait_timeout = 0 FOR``: a row that somebody
+holds is an error at once, which means "in progress", and is never waited for. An UPDATE gives no
+rows back, so ``LAST_INSERT_ID(…)`` hands the clock that it went by to the driver, and nothing where
+no row matched. And assignments take effect from left to right, so what looks at ``expires_at``
+stands before it. ``UTC_TIMESTAMP(6)`` is one moment for a whole statement.
+"""
+
+from __future__ import annotations
+
+#: Does a claim begin with a look, since writing would make it wait for every other writer?
+LOOK_FIRST = True
+
+#: Is `single` told apart by a lock that ends with its transaction, and not by its row?
+ADVISORY = False
+
+CLAIM = """
+SET STATEMENT innodb_lock_wait_timeout = 0 FOR
+INSERT INTO idempotency_record (
+       id, scope, `key`, operation, fingerprint, state, epoch, token,
+       lease_until, created_at, updated_at, expires_at, attempts, result, error)
+VALUES (%(id)s, %(scope)s, %(key)s, %(operation)s, %(fingerprint)s, 'IN_PROGRESS',
+       TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)), %(token)s,
+       UTC_TIMESTAMP(6) + INTERVAL %(lease)s MICROSECOND, UTC_TIMESTAMP(6), UTC_TIMESTAMP(6),
+       UTC_TIMESTAMP(6) + INTERVAL %(lifetime)s MICROSECOND, 1, NULL, '')
+RETURNING epoch, lease_until, updated_at, 'read committed'
+"""
+
+# One row in any case: without a record all but the clock is NULL.
+LOOK = """
+SELECT record.id, record.scope, record.`key`, record.operation, record.fingerprint, record.state,
+       record.epoch, record.token, record.lease_until, record.created_at, record.updated_at,
+       record.expires_at, record.attempts, record.result, record.error, UTC_TIMESTAMP(6)
+  FROM (SELECT 1) AS one
+  LEFT JOIN idempotency_record AS record ON record.id = %(id)s
+"""
+
+# After a lost race: the newest version of the row, which an older snapshot would not show.
+LOOK_AGAIN = """
+SET STATEMENT innodb_lock_wait_timeout = 0 FOR
+SELECT record.id, record.scope, record.`key`, record.operation, record.fingerprint, record.state,
+       record.epoch, record.token, record.lease_until, record.created_at, record.updated_at,
+       record.expires_at, record.attempts, record.result, record.error, UTC_TIMESTAMP(6)
+  FROM (SELECT 1) AS one
+  LEFT JOIN idempotency_record AS record ON record.id = %(id)s
+   FOR UPDATE
+"""
+
+RECLAIM = """
+SET STATEMENT innodb_lock_wait_timeout = 0 FOR
+UPDATE idempotency_record
+   SET scope = %(scope)s, `key` = %(key)s, operation = %(operation)s,
+       fingerprint = CASE WHEN expires_at <= UTC_TIMESTAMP(6) OR fingerprint IS NULL
+                          THEN %(fingerprint)s ELSE fingerprint END,
+       epoch = GREATEST(epoch + 1, LAST_INSERT_ID(
+                   TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)))),
+       created_at = CASE WHEN expires_at <= UTC_TIMESTAMP(6)
+                         THEN UTC_TIMESTAMP(6) ELSE created_at END,
+       attempts = CASE WHEN expires_at <= UTC_TIMESTAMP(6) THEN 1 ELSE attempts + 1 END,
+       state = 'IN_PROGRESS',
+       token = %(token)s,
+       lease_until = UTC_TIMESTAMP(6) + INTERVAL %(lease)s MICROSECOND,
+       updated_at = UTC_TIMESTAMP(6),
+       expires_at = UTC_TIMESTAMP(6) + INTERVAL %(lifetime)s MICROSECOND,
+       result = NULL,
+       error = ''
+ WHERE id = %(id)s
+   AND epoch = %(seen_epoch)s
+   AND token = %(seen_token)s
+   AND (-- expired
+           (expires_at <= UTC_TIMESTAMP(6)
+            AND NOT (state = 'IN_PROGRESS' AND lease_until > UTC_TIMESTAMP(6)))
+        OR state = 'RELEASED'
+        OR (-- asked for the same thing, and nobody is at it
+            (fingerprint IS NULL OR fingerprint IN %(fingerprints)s)
+            AND (state = 'FAILED'
+                 OR (state = 'IN_PROGRESS' AND lease_until <= UTC_TIMESTAMP(6)
+                     AND %(take_over)s))))
+"""
+
+#: How often a claim goes around an expired row that a sweep holds, or another claimant: nobody can
+#: tell which.
+ROUNDS = 10
+CLAIMED = None
+
+#: The completion alone is fence enough: a row that it finds taken over rolls the work back.
+FENCE = None
+
+COMPLETE = """
+UPDATE idempotency_record
+   SET state = 'COMPLETED', result = %(result)s, lease_until = NULL, error = '',
+       updated_at = UTC_TIMESTAMP(6),
+       attempts = attempts + 0 * LAST_INSERT_ID(
+                      TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))),
+       expires_at = UTC_TIMESTAMP(6) + INTERVAL %(retention)s MICROSECOND
+ WHERE id = %(id)s AND epoch = %(epoch)s AND token = %(token)s AND state = 'IN_PROGRESS'
+"""
+
+# The wait for a COMMIT of our own that is still on its way is bounded.
+FAIL = """
+SET STATEMENT innodb_lock_wait_timeout = 5 FOR
+UPDATE idempotency_record
+   SET state = 'FAILED', error = %(error)s, lease_until = NULL, updated_at = UTC_TIMESTAMP(6),
+       expires_at = COALESCE(expires_at, UTC_TIMESTAMP(6) + INTERVAL %(retention)s MICROSECOND)
+ WHERE id = %(id)s AND epoch = %(epoch)s AND token = %(token)s AND state = 'IN_PROGRESS'
+"""
+
+RELEASE = """
+SET STATEMENT innodb_lock_wait_timeout = 5 FOR
+UPDATE idempotency_record
+   SET state = 'RELEASED', fingerprint = NULL, lease_until = NULL, updated_at = UTC_TIMESTAMP(6),
+       expires_at = COALESCE(expires_at, UTC_TIMESTAMP(6) + INTERVAL %(retention)s MICROSECOND)
+ WHERE id = %(id)s AND epoch = %(epoch)s AND token = %(token)s AND state = 'IN_PROGRESS'
+"""
+
+# Where one of the rows is held by somebody, they are renewed one by one: that one counts as held.
+# FORCE INDEX: a scan of a small table would come upon rows that are none of these.
+RENEW = """
+SET STATEMENT innodb_lock_wait_timeout = 0 FOR
+UPDATE idempotency_record FORCE INDEX (PRIMARY)
+   SET lease_until = UTC_TIMESTAMP(6) + INTERVAL %(duration)s MICROSECOND
+ WHERE id IN %(ids)s AND (id, epoch, token) IN %(leases)s AND state = 'IN_PROGRESS'
+"""
+
+HELD = """
+SELECT token FROM idempotency_record
+ WHERE id IN %(ids)s AND (id, epoch, token) IN %(leases)s AND state = 'IN_PROGRESS'
+"""
+
+# An operator's decision, on what the operator saw. Whoever holds the row is at work.
+RESOLVE = """
+SET STATEMENT innodb_lock_wait_timeout = 0 FOR
+UPDATE idempotency_record
+   SET fingerprint = CASE WHEN %(action)s = 'release'
+                            OR (%(action)s = 'expire' AND state = 'IN_PROGRESS')
+                          THEN NULL ELSE fingerprint END,
+       state = CASE WHEN %(action)s = 'complete' THEN 'COMPLETED'
+                    WHEN %(action)s = 'release' OR state = 'IN_PROGRESS' THEN 'RELEASED'
+                    ELSE state END,
+       result = CASE WHEN %(action)s = 'complete' THEN %(result)s ELSE result END,
+       error = CASE WHEN %(action)s = 'complete' THEN '' ELSE error END,
+       epoch = epoch + 1, token = %(token)s,
+       lease_until = NULL, updated_at = UTC_TIMESTAMP(6),
+       expires_at = CASE %(action)s
+                         WHEN 'expire' THEN UTC_TIMESTAMP(6)
+                         WHEN 'complete' THEN UTC_TIMESTAMP(6) + INTERVAL %(retention)s MICROSECOND
+                         ELSE COALESCE(expires_at,
+                                       UTC_TIMESTAMP(6) + INTERVAL %(retention)s MICROSECOND) END
+ WHERE id = %(id)s
+   AND epoch = %(seen_epoch)s
+   AND state = %(seen_state)s
+   AND (-- not expired
+           expires_at IS NULL OR expires_at > UTC_TIMESTAMP(6)
+        OR (state = 'IN_PROGRESS' AND lease_until > UTC_TIMESTAMP(6)))
+   AND (-- nobody is at it
+           state <> 'IN_PROGRESS' OR lease_until <= UTC_TIMESTAMP(6) OR %(force)s)
+   AND (%(action)s = 'expire' OR state IN ('IN_PROGRESS', 'FAILED'))
+"""
+
+# In the order of the index on expires_at, read backwards from the cursor on.
+BROWSE = """
+SELECT id, scope, `key`, operation, fingerprint, state, epoch, token, lease_until, created_at,
+       updated_at, expires_at, attempts, result, error, UTC_TIMESTAMP(6)
+  FROM idempotency_record
+ WHERE (%(state)s IS NULL OR state = %(state)s)
+   AND (%(stale)s IS NULL
+        OR %(stale)s = (state = 'IN_PROGRESS' AND COALESCE(lease_until <= UTC_TIMESTAMP(6), 0)))
+   AND (%(operation)s IS NULL OR BINARY operation = BINARY %(operation)s)
+   AND (%(scope)s IS NULL OR BINARY scope = BINARY %(scope)s)
+   AND (%(created_before)s IS NULL OR created_at < %(created_before)s)
+   AND (%(created_after)s IS NULL OR created_at > %(created_after)s)
+   AND (%(after_id)s IS NULL
+        OR (%(after)s IS NULL AND expires_at IS NULL AND id < %(after_id)s)
+        OR (%(after)s IS NOT NULL
+            AND (expires_at IS NULL OR expires_at < %(after)s
+                 OR (expires_at = %(after)s AND id < %(after_id)s))))
+ ORDER BY expires_at DESC, id DESC
+ LIMIT %(limit)s
+"""
+
+# A DELETE cannot leave out what somebody holds, so this finds and holds what SWEEP then deletes.
+SWEEPABLE = """
+SELECT id FROM idempotency_record
+ WHERE expires_at <= UTC_TIMESTAMP(6)
+   AND NOT (state = 'IN_PROGRESS' AND lease_until > UTC_TIMESTAMP(6))
+ ORDER BY expires_at
+ LIMIT %(limit)s
+   FOR UPDATE SKIP LOCKED
+"""
+
+SWEEP = """
+DELETE record FROM idempotency_record AS record FORCE INDEX (PRIMARY)
+ WHERE id IN %(ids)s
+   AND expires_at <= UTC_TIMESTAMP(6)
+   AND NOT (state = 'IN_PROGRESS' AND lease_until > UTC_TIMESTAMP(6))
+"""
+
+COUNT_EXPIRED = """
+SELECT COUNT(*) FROM idempotency_record
+ WHERE expires_at <= UTC_TIMESTAMP(6)
+   AND NOT (state = 'IN_PROGRESS' AND lease_until > UTC_TIMESTAMP(6))
+"""

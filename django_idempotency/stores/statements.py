@@ -1,0 +1,154 @@
+"""Running the database store's statements: on which connection, and what becomes of an error."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from datetime import datetime
+from sqlite3 import sqlite_version, sqlite_version_info
+from types import ModuleType
+from typing import Any
+from uuid import UUID
+
+from django.db import Error, InterfaceError, OperationalError, connections
+from django.db.backends.base.base import BaseDatabaseWrapper
+
+from django_idempotency.exceptions import StoreError
+from django_idempotency.records import Record
+from django_idempotency.stores import sql_mariadb, sql_postgresql, sql_sqlite
+from django_idempotency.stores.base import BaseStore
+from django_idempotency.stores.blocks import (
+    Block,
+    is_connection_failure,
+    is_no_table,
+    is_serialization_failure,
+)
+from django_idempotency.stores.rows import for_mariadb, for_sqlite, record_of, row_of_update
+
+__all__ = ["VENDORS", "Row", "Statements"]
+
+Row = tuple[Any, ...]
+
+VENDORS: dict[str, ModuleType] = {
+    "mysql": sql_mariadb,
+    "postgresql": sql_postgresql,
+    "sqlite": sql_sqlite,
+}
+_TRANSLATIONS: dict[str, Callable[[Any], Any]] = {"mysql": for_mariadb, "sqlite": for_sqlite}
+_OLDEST_SQLITE = (3, 35)
+_OLDEST_MARIADB = (10, 6)
+
+#: How often a statement that is its own transaction is sent.
+_TRIES = 3
+#: What opens an attempt; it is refused where another's transaction is open on the connection.
+_CLAIMS = ("CLAIM", "RECLAIM", "SINGLE_LOCK")
+#: What is conditional on the proof of ownership, so that it may be sent twice.
+_OWNERS_WRITES = ("COMPLETE", "FAIL", "RELEASE", "RENEW")
+
+
+class Statements(BaseStore):
+    """The statements of one alias's vendor, sent on this thread's write connection."""
+
+    def __init__(self, *, using: str = "default") -> None:
+        self.using = using
+
+    @property
+    def connection(self) -> BaseDatabaseWrapper:
+        """This thread's connection."""
+        return connections[self.using]
+
+    @property
+    def _sql(self) -> ModuleType:
+        vendor = self.connection.vendor
+        unsupported = vendor if vendor not in VENDORS else self.unsupported()
+        if unsupported is not None:
+            raise StoreError(f"The database store has no statements for {unsupported}.")
+        return VENDORS[vendor]
+
+    def unsupported(self) -> str | None:
+        """Return what this server is that the statements are not for; asks it, if it is MariaDB."""
+        connection: Any = self.connection
+        if connection.vendor == "sqlite" and sqlite_version_info < _OLDEST_SQLITE:
+            return f"SQLite {sqlite_version}"
+        if connection.vendor != "mysql":
+            return None
+        if not connection.mysql_is_mariadb:
+            return "MySQL"
+        version: tuple[int, ...] = connection.mysql_version
+        return None if version >= _OLDEST_MARIADB else "MariaDB " + ".".join(map(str, version))
+
+    def _look(self, record_id: UUID, name: str = "LOOK") -> tuple[Record | None, datetime]:
+        [row] = self._execute(name, {"id": record_id})
+        return record_of(row)
+
+    def _one(self, name: str, parameters: Mapping[str, Any]) -> Row | None:
+        rows = self._execute(name, parameters)
+        return rows[0] if rows else None
+
+    def _execute(self, name: str, parameters: Mapping[str, Any]) -> list[Row]:
+        with self._cursor(name, parameters) as cursor:
+            if cursor.description:
+                return list(cursor.fetchall())
+            if self.connection.vendor == "mysql" and cursor.lastrowid:
+                return [row_of_update(name, parameters, cursor.lastrowid)]
+            return []
+
+    @contextmanager
+    def _cursor(self, name: str, parameters: Mapping[str, Any]) -> Iterator[Any]:
+        """Run a statement; a driver's error becomes a StoreError."""
+        connection = self.connection
+        foreign = Block.is_foreign(connection)
+        if foreign and name in _CLAIMS:
+            raise Block.open_error()
+        # An owner's write must neither wait for another's transaction nor be part of it, and a
+        # renewal not for a connection of the pool, which the work that it is for may have used up.
+        beside = foreign or (name == "RENEW" and self._is_pooled)
+        if beside:
+            connection = connection.copy()
+            connection.settings_dict["OPTIONS"].pop("pool", None)
+        if translate := _TRANSLATIONS.get(connection.vendor):
+            parameters = {key: translate(value) for key, value in parameters.items()}
+        try:
+            if connection.errors_occurred and not connection.in_atomic_block:
+                connection.close_if_unusable_or_obsolete()
+            with self._sent(connection, name, parameters) as cursor:
+                yield cursor
+        except Error as error:
+            hint = " Its table is not there: run manage.py migrate." if is_no_table(error) else ""
+            raise StoreError(
+                f"The store could not run its {name} statement on the database "
+                f"{self.using!r}: {type(error).__name__}.{hint}"
+            ) from error
+        finally:
+            if beside:
+                connection.close()
+
+    def _sent(
+        self, connection: BaseDatabaseWrapper, name: str, parameters: Mapping[str, Any]
+    ) -> Any:
+        """
+        Run a statement and return its cursor; where it is its own transaction, perhaps again.
+
+        If it met a concurrent change under a strict isolation level: then it has done nothing. And
+        an owner's write on a connection that was lost, while the work ran say: it succeeds again
+        under its own token.
+        """
+        tries = 1 if connection.in_atomic_block else _TRIES
+        while True:
+            tries -= 1
+            cursor = connection.cursor()
+            try:
+                cursor.execute(getattr(self._sql, name), parameters)
+            except (InterfaceError, OperationalError) as error:
+                cursor.close()
+                lost = connection.vendor != "sqlite" and is_connection_failure(error)
+                if lost and tries and name in _OWNERS_WRITES:
+                    connection.close()
+                elif not tries or not is_serialization_failure(error):
+                    raise
+            else:
+                return cursor
+
+    @property
+    def _is_pooled(self) -> bool:
+        return bool(self.connection.settings_dict["OPTIONS"].get("pool"))

@@ -1,0 +1,46 @@
+"""The sweep as a Celery task, for beat; without Celery it is a plain function."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from importlib.util import find_spec
+from typing import Any, TypeVar, cast
+
+from django_idempotency.sweep import sweep
+
+__all__ = ["sweep_expired"]
+
+logger = logging.getLogger("django_idempotency")
+
+#: The part of its time in which the task works, and lets claims have the database in the others.
+SHARE = 0.25
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def _as_task(function: F) -> F:
+    """Return a shared task where Celery is installed: others look for modules "tasks", too."""
+    if find_spec("celery") is None:
+        return function
+    from celery import shared_task
+
+    return cast(F, shared_task(function))
+
+
+@_as_task
+def sweep_expired(
+    store: str | None = None, limit: int = 5000, max_seconds: float = 50
+) -> dict[str, int]:
+    """
+    Delete expired records in batches of `limit`, and return how many there were per alias.
+
+    Of one alias, or of all that need it. Stops when nothing is left or after `max_seconds`. Two at
+    once do no harm. Raises InvalidStore, and StoreError when the stores that can be reached have
+    been swept.
+    """
+    return sweep(store, limit=limit, max_seconds=max_seconds, share=SHARE, progress=_log)
+
+
+def _log(alias: str, count: int) -> None:
+    logger.debug("Sweeping %s: %d expired records deleted so far.", alias, count)
