@@ -21,7 +21,7 @@ from django_idempotency.http.atomic_requests import answering, atomic_requests, 
 from django_idempotency.http.content import MULTIPART, body_of, parsed_body, uploads_of
 from django_idempotency.http.guard import GuardedCall, guard
 from django_idempotency.http.spool import is_declared_large
-from django_idempotency.http.views import Declared, outside_answer
+from django_idempotency.http.views import Declared, concerns, outside_answer
 from django_idempotency.policy import (
     UNSAFE_METHODS,
     UNSET,
@@ -67,6 +67,7 @@ class IdempotencyMixin(_Base):
     idempotency_transaction: Any = UNSET
     idempotency_on_stale: Any = UNSET
     idempotency_max_result_bytes: Any = UNSET
+    idempotency_deadline: Any = UNSET
     idempotency_fingerprint_secrets: Any = UNSET
 
     idempotency_header: Any = UNSET
@@ -141,13 +142,13 @@ class IdempotencyMixin(_Base):
         if not self._guarded:
             super().initial(request, *args, **kwargs)
             return
-        parsed = _is_parsed(request, self._http_policy)
-        body = b"" if parsed else body_of(request._request, self._http_policy)
+        http = self._http_policy
+        at_once = not _is_parsed(request) and not is_declared_large(request._request)
+        body = body_of(request._request, http) if at_once else b""
         with atomic_requests(without=self._exempt):
             super().initial(request, *args, **kwargs)
-        if parsed:  # by the view's own parsers; what they refuse is answered before any claim
-            body = parsed_body(request.data, request.FILES)
-            _close_with_request(request)
+        if not at_once:  # what a large body costs is for those who may come in
+            body = _body(request, http)
         method = str(request.method).lower()
         if method in self.http_method_names and hasattr(self, method):
             setattr(self, method, partial(self._idempotent, getattr(self, method), body))
@@ -184,13 +185,10 @@ class IdempotencyMixin(_Base):
 
     def _is_guarded(self, request: HttpRequest) -> bool:
         """Whether the guard concerns itself with this request at all."""
-        http = self._http_policy
-        if request.method not in (http.methods or UNSAFE_METHODS):
-            return False
         actions = self.idempotency_actions
         if actions is not None and self._action(request) not in actions:
             return False
-        return http.required or http.header in request.headers
+        return concerns(self._http_policy, UNSAFE_METHODS, request, form=False)
 
     def _action(self, request: HttpRequest) -> str | None:
         names: dict[str, str] = getattr(self, "action_map", None) or {}
@@ -250,9 +248,7 @@ def guarded_function(
     http = declared.http_policy()
     method = partial(function, request, *args, **kwargs)
     match = request._request.resolver_match
-    if request.method not in (http.methods or declared.methods) or not (
-        http.required or http.header in request.headers
-    ):
+    if not concerns(http, declared.methods, request._request, form=False):
         return cast("HttpResponseBase", method())
 
     outside = may_wait()
@@ -261,11 +257,6 @@ def guarded_function(
         if outside:
             return _answer(view, request, http, error)
         raise error  # out of Django's transaction, which DRF marks for rollback
-
-    def body() -> bytes:
-        if _is_parsed(request, http) or _is_consumed(request._request):
-            return parsed_body(request.data, request.FILES)
-        return body_of(request._request, http)
 
     return _guarded_call(
         view,
@@ -276,7 +267,7 @@ def guarded_function(
         store=declared.store,
         policy=declared.policy(),
         http=http,
-        body=body,
+        body=lambda: _body(request, http),
         exempt=exempt(match.func if match else None),
     )
 
@@ -334,18 +325,26 @@ def _answer(view: Any, request: Request, http: HTTPPolicy, error: Exception) -> 
         return outside_answer(request._request, http, unanswered)
 
 
-def _is_parsed(request: Request, http: HTTPPolicy) -> bool:
-    """Whether only a parser may read the body: it has uploads, or is too large for memory."""
-    if http.fingerprint not in ("json", "raw"):
-        return False
+def _body(request: Request, http: HTTPPolicy) -> bytes:
+    """
+    Return what of the body counts, with the view's own parsers where they alone may read it.
+
+    What they refuse is answered before any claim.
+    """
+    compared = http.fingerprint in ("json", "raw")
+    if not compared or not (_is_parsed(request) or _is_consumed(request._request)):
+        return body_of(request._request, http)
+    body = parsed_body(request.data, request.FILES)
+    _close_with_request(request)
+    return body
+
+
+def _is_parsed(request: Request) -> bool:
+    """Whether a parser of the view has to read the body: it has uploads."""
     kind = (request._request.content_type or "").lower()
     negotiator: Any = request.negotiator
     parser = negotiator.select_parser(request, request.parsers)
-    return (
-        kind == MULTIPART
-        or isinstance(parser, FileUploadParser)
-        or is_declared_large(request._request)
-    )
+    return kind == MULTIPART or isinstance(parser, FileUploadParser)
 
 
 def _is_consumed(request: HttpRequest) -> bool:

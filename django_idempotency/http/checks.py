@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from django.apps import AppConfig, apps
@@ -12,36 +12,43 @@ from django.core.exceptions import ImproperlyConfigured
 from django.urls import URLPattern, URLResolver, get_resolver
 from django.utils.module_loading import import_string
 
-from django_idempotency.conf import http_policy_for, stores
+from django_idempotency.conf import http_policy_for, store_for, stores
 from django_idempotency.http.atomic_requests import is_marked
 from django_idempotency.http.middleware import IdempotencyMiddleware
 from django_idempotency.http.views import Declared
-from django_idempotency.policy import HTTPPolicy
+from django_idempotency.policy import HTTPPolicy, Policy, suggestion
+from django_idempotency.transactions import must_join
 
-__all__ = ["check_cors", "check_fail_open", "check_middleware", "check_views", "url_callbacks"]
+__all__ = [
+    "check_cors",
+    "check_fail_open",
+    "check_middleware",
+    "check_views",
+    "policy_problems",
+    "url_callbacks",
+]
 
 _AUTHENTICATION = "django.contrib.auth.middleware.AuthenticationMiddleware"
+_DOTTED_PATHS = ("scope", "error_renderer", "replay_check", "fingerprint")
 
 
 @register(Tags.urls)
 def check_views(
     *, app_configs: Sequence[AppConfig] | None = None, **kwargs: Any
 ) -> list[CheckMessage]:
-    """A decorated view needs a scope, and stands above ``@api_view``."""
+    """A decorated view needs a policy and a scope, and stands above ``@api_view``."""
     found: list[CheckMessage] = []
+    seen: list[Declared] = []
     for view in url_callbacks():
-        declared = getattr(view, "idempotency", None)
-        if isinstance(declared, Declared) and not _has_scope(declared):
-            found.append(
-                Error(
-                    f"{_name(view)} is guarded, and without AuthenticationMiddleware it cannot be "
-                    f"told whose idempotency key a request carries.",
-                    hint="Add AuthenticationMiddleware, or give idempotent(scope=...).",
-                    obj=view,
-                    id="django_idempotency.E007",
-                )
-            )
-        if _any_atomic_requests() and _is_below_api_view(view):
+        for declared in _declarations(view):
+            if any(declared is other for other in seen):
+                continue
+            seen.append(declared)
+            problems = policy_problems(_name(view), declared.store, _policies(declared), view)
+            found.extend(problems)
+            if not problems and not _is_of_drf(view) and not _has_scope(declared):
+                found.append(_no_scope(view))
+        if _any_atomic_requests() and any(map(is_marked, _below_api_view(view))):
             found.append(
                 Warning(
                     f"@idempotent stands below @api_view on {_name(view)}: with ATOMIC_REQUESTS "
@@ -66,9 +73,8 @@ def check_middleware(
         middleware = _imported(name)
         if not isinstance(middleware, type) or not issubclass(middleware, IdempotencyMiddleware):
             continue
-        passed_over = [
-            later for later in names[position + 1 :] if hasattr(_imported(later), "process_view")
-        ]
+        before, after = names[:position], names[position + 1 :]
+        passed_over = [later for later in after if hasattr(_imported(later), "process_view")]
         if passed_over:
             found.append(
                 Error(
@@ -78,9 +84,14 @@ def check_middleware(
                     id="django_idempotency.E008",
                 )
             )
-        if not _has_scope(Declared(middleware.store)) or (
-            _AUTHENTICATION in names[position:] and http_policy_for(middleware.store).scope is None
-        ):
+        declared = Declared(middleware.store)
+        problems = policy_problems(name, middleware.store, _policies(declared))
+        found.extend(problems)
+        if problems or _has_scope(declared, before):
+            continue
+        if _authenticates(before) is None and not _authenticates(after):
+            found.append(_perhaps_no_scope(name))
+        else:
             found.append(
                 Error(
                     f"{name} does not know whose idempotency key a request carries.",
@@ -152,11 +163,112 @@ def _callbacks(patterns: Sequence[URLPattern | URLResolver]) -> Iterator[Any]:
             yield pattern.callback
 
 
-def _has_scope(declared: Declared) -> bool:
+def policy_problems(
+    name: str, store: str, policies: Callable[[], tuple[Policy, HTTPPolicy]], view: Any = None
+) -> list[CheckMessage]:
+    """
+    Return what is wrong with the alias and the policy that a view gives itself.
+
+    Without it each guarded request would be a 500. What is wrong with an alias of the setting is
+    the business of the check of the aliases.
+    """
     try:
-        return bool(declared.http_policy().scope) or _AUTHENTICATION in settings.MIDDLEWARE
+        aliases = list(stores)
+        if store not in aliases:
+            problems = [f"IDEMPOTENCY has no alias {store!r}.{suggestion(str(store), aliases)}"]
+        else:
+            problems = _policy_problems(store, *policies())
+    except ImproperlyConfigured:
+        return []
+    except (TypeError, ValueError) as error:
+        problems = [str(error)]
+    return [
+        Error(
+            f"{name} is guarded, and its policy cannot be: {problem}",
+            hint="Correct what the view gives; the settings page lists every field.",
+            obj=view,
+            id="django_idempotency.E013",
+        )
+        for problem in problems
+    ]
+
+
+def _policy_problems(store: str, policy: Policy, http: HTTPPolicy) -> list[str]:
+    problems = []
+    try:
+        must_join(policy, store_for(store))
+    except ValueError as error:
+        problems.append(str(error))
+    for name in _DOTTED_PATHS:
+        value = getattr(http, name)
+        if not isinstance(value, str) or value in ("json", "raw"):
+            continue
+        if value == getattr(http_policy_for(store), name):
+            continue  # the check of the aliases tells
+        try:
+            import_string(value)
+        except ImportError as error:
+            problems.append(f"{name} cannot be imported: {error}")
+    return problems
+
+
+def _policies(declared: Declared) -> Callable[[], tuple[Policy, HTTPPolicy]]:
+    return lambda: (declared.policy(), declared.http_policy())
+
+
+def _declarations(view: Any) -> Iterator[Declared]:
+    """Yield what ``@idempotent`` left on a view, its class's methods, and below ``@api_view``."""
+    view_class = getattr(view, "view_class", getattr(view, "cls", None))
+    names = ["dispatch", *getattr(view_class, "http_method_names", ())]
+    if _is_of_drf(view):
+        names.extend((getattr(view, "actions", None) or {}).values())
+    methods = [getattr(view_class, name, None) for name in dict.fromkeys(names)]
+    for place in (view, *methods, *_below_api_view(view)):
+        declared = getattr(place, "idempotency", None)
+        if isinstance(declared, Declared):
+            yield declared
+
+
+def _no_scope(view: Any) -> CheckMessage:
+    if _authenticates(settings.MIDDLEWARE) is None:
+        return _perhaps_no_scope(_name(view), view)
+    return Error(
+        f"{_name(view)} is guarded, and without AuthenticationMiddleware it cannot be told whose "
+        f"idempotency key a request carries.",
+        hint="Add AuthenticationMiddleware, or give idempotent(scope=...).",
+        obj=view,
+        id="django_idempotency.E007",
+    )
+
+
+def _perhaps_no_scope(name: str, view: Any = None) -> CheckMessage:
+    return Warning(
+        f"{name} is guarded, and has neither a scope nor AuthenticationMiddleware. Unless another "
+        f"middleware sets request.user, each key is refused.",
+        hint="Give a scope, or silence this if a middleware of yours sets request.user.",
+        obj=view,
+        id="django_idempotency.W010",
+    )
+
+
+def _has_scope(declared: Declared, middleware: Sequence[str] | None = None) -> bool:
+    try:
+        if declared.http_policy().scope:
+            return True
     except ImproperlyConfigured:
         return True  # the check of the aliases tells
+    return _authenticates(settings.MIDDLEWARE if middleware is None else middleware) is True
+
+
+def _authenticates(names: Sequence[str]) -> bool | None:
+    """Whether one of these middlewares sets request.user; None where one of them may (R21)."""
+    found = [_imported(name) for name in names]
+    ancestors = [base for item in found for base in getattr(item, "__mro__", ())]
+    # By name: the module cannot be imported where django.contrib.auth is not installed.
+    if any(f"{base.__module__}.{base.__qualname__}" == _AUTHENTICATION for base in ancestors):
+        return True
+    packages = {item.__module__.partition(".")[0] for item in found if item is not None}
+    return False if packages <= {"django", "django_idempotency"} else None
 
 
 def _http_policies() -> Iterator[tuple[str, HTTPPolicy]]:
@@ -171,14 +283,17 @@ def _any_atomic_requests() -> bool:
     return any(database.get("ATOMIC_REQUESTS") for database in settings.DATABASES.values())
 
 
-def _is_below_api_view(view: Any) -> bool:
-    """Whether ``@api_view`` was put onto one of our views: its methods close over it."""
+def _is_of_drf(view: Any) -> bool:
+    """Whether a view is of Django REST framework, which authenticates by itself."""
+    return hasattr(view, "cls")
+
+
+def _below_api_view(view: Any) -> Iterator[Any]:
+    """Yield the function below ``@api_view``: the methods that it has made close over it."""
     view_class = getattr(view, "cls", None)
     for method in getattr(view_class, "http_method_names", ()):
         for cell in getattr(getattr(view_class, method, None), "__closure__", None) or ():
-            if is_marked(cell.cell_contents):
-                return True
-    return False
+            yield cell.cell_contents
 
 
 def _imported(name: str) -> Any:
@@ -189,4 +304,5 @@ def _imported(name: str) -> Any:
 
 
 def _name(view: Any) -> str:
-    return f"{view.__module__}.{getattr(view, '__qualname__', view)}"
+    named = getattr(view, "view_class", getattr(view, "cls", view))
+    return f"{named.__module__}.{getattr(named, '__qualname__', named)}"

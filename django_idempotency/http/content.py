@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import inspect
 import json
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -18,15 +19,18 @@ from django.utils.module_loading import import_string
 
 from django_idempotency import fingerprint
 from django_idempotency.http.spool import is_large, spool
-from django_idempotency.policy import HTTPPolicy, Policy
+from django_idempotency.policy import HTTPPolicy, Policy, coroutine_problem
 
 __all__ = [
     "MULTIPART",
+    "ask",
     "body_of",
+    "endpoint_of",
     "fingerprints_of",
     "form_key",
     "operation_of",
     "parsed_body",
+    "uploads_of",
 ]
 
 FORM = "application/x-www-form-urlencoded"
@@ -35,11 +39,35 @@ MULTIPART = "multipart/form-data"
 _CSRF_FIELD = "csrfmiddlewaretoken"
 
 
+def ask(name: str, field: Callable[..., Any] | str, *arguments: Any) -> Any:
+    """
+    Return what the callable of a policy's field says; a dotted path names one.
+
+    Raises TypeError for an answer that would have to be awaited: it is neither a yes nor a no.
+    """
+    asked = import_string(field) if isinstance(field, str) else field
+    if (problem := coroutine_problem(name, asked)) is not None:
+        raise TypeError(problem)
+    answer = asked(*arguments)
+    if inspect.isawaitable(answer):
+        if inspect.iscoroutine(answer):
+            answer.close()
+        raise TypeError(f"{name} must not return an awaitable, for nobody awaits it.")
+    return answer
+
+
 def operation_of(request: HttpRequest) -> str:
     """Return what is being done, for people: ``POST payments:payment-list``."""
     match = request.resolver_match
     name = (match.view_name or match.route) if match else request.path
     return f"{request.method} {name}"
+
+
+def endpoint_of(request: HttpRequest) -> str:
+    """Return which endpoint is asked: its name and its route, for two routes may share a view."""
+    match = request.resolver_match
+    route = match.route if match else request.path
+    return f"{operation_of(request)} {route}"
 
 
 def fingerprints_of(
@@ -68,8 +96,7 @@ def fingerprints_of(
         case "json" | "raw":
             parts.append(body())
         case make:
-            compute = import_string(make) if isinstance(make, str) else make
-            parts.append(compute(subject))
+            parts.append(ask("fingerprint", make, subject))
     return fingerprint.fingerprints(parts, policy.fingerprint_secrets)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Callable
 from functools import partial, wraps
 from types import FunctionType
@@ -31,8 +32,9 @@ def idempotent(
     Guard a function view, sync or async: each idempotency key runs once.
 
     The keywords are fields of the policy and of the HTTP policy. Above ``@api_view``; for a class
-    view ``@method_decorator(idempotent(required=True), name="dispatch")``. Raises TypeError for a
-    class or a method, UnknownField (a TypeError) for an unknown field.
+    view ``@method_decorator(idempotent(required=True), name="dispatch")``, for one of Django REST
+    framework the mixin. Raises TypeError for a class or a method, and on a request for ``dispatch``
+    of a view of Django REST framework, UnknownField (a TypeError) for an unknown field.
     """
     declared = Declared(store, policy)
     if view is None:
@@ -61,7 +63,9 @@ def _decorate(declared: Declared, view: Callable[..., Any]) -> Callable[..., Any
 
         @wraps(view)
         def guarded_view(request: Any, *args: Any, **kwargs: Any) -> Any:
-            if hasattr(request, "_request"):  # below @api_view
+            if hasattr(request, "_request"):  # below @api_view, or on a method of an APIView
+                if getattr(request, "idempotency", None) is not None:  # the mixin guards it (R17)
+                    return view(request, *args, **kwargs)
                 from django_idempotency.contrib import rest_framework
 
                 return rest_framework.guarded_function(declared, view, request, *args, **kwargs)
@@ -85,13 +89,31 @@ def _refuse_what_is_no_view(view: Callable[..., Any]) -> None:
                 f"@idempotent cannot stand on the method {view.__qualname__}. Write "
                 f'@method_decorator(idempotent(...), name="{view.__name__}") on the class.'
             )
+    instance = _instance(view)
+    if _is_of_drf(instance) and getattr(view, "__name__", "") == "dispatch":
+        name = type(instance).__name__
+        # Around dispatch a replay would pass by DRF's permissions and throttles (R14).
+        raise TypeError(
+            f"@idempotent cannot stand on dispatch of {name}, a view of Django REST framework. "
+            f"Write class {name}(IdempotencyMixin, ...), with IdempotencyMixin of "
+            f"django_idempotency.contrib.rest_framework."
+        )
 
 
 def _is_of_async_class(view: Callable[..., Any]) -> bool:
     """Whether this is a method that method_decorator has bound to a class view of coroutines."""
+    return bool(getattr(_instance(view), "view_is_async", False))
+
+
+def _is_of_drf(instance: object) -> bool:
+    drf = sys.modules.get("rest_framework.views")
+    return drf is not None and isinstance(instance, drf.APIView)
+
+
+def _instance(view: Any) -> object:
+    """Return the view whose method method_decorator has bound, None for a function."""
     bound = _bound(view)
-    instance = getattr(bound.func, "__self__", None) if bound is not None else None
-    return bool(getattr(instance, "view_is_async", False))
+    return getattr(bound.func, "__self__", None) if bound is not None else None
 
 
 def _bound(view: Any) -> partial[Any] | None:

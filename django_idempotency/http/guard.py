@@ -13,7 +13,6 @@ from asgiref.sync import sync_to_async
 from django.http import HttpRequest
 from django.http.response import HttpResponseBase
 from django.utils.http import http_date
-from django.utils.module_loading import import_string
 
 from django_idempotency import keys, transactions
 from django_idempotency.attempts import Attempt, Operation, Unkept
@@ -29,7 +28,13 @@ from django_idempotency.exceptions import (
 )
 from django_idempotency.http import scopes
 from django_idempotency.http.atomic_requests import answering, atomic_requests
-from django_idempotency.http.content import fingerprints_of, form_key, operation_of
+from django_idempotency.http.content import (
+    ask,
+    endpoint_of,
+    fingerprints_of,
+    form_key,
+    operation_of,
+)
 from django_idempotency.http.problems import problem_response, replay_refused
 from django_idempotency.http.snapshot import Snapshot, SnapshotCodec
 from django_idempotency.policy import HTTPPolicy, Policy
@@ -111,6 +116,8 @@ class _Guard:
         self.call = call
         self.key = ""
         self.kept = False
+        #: The attempt whose handler was entered, once it was: its claim stands.
+        self.begun: Attempt | None = None
         #: An error of the handler's own idempotent calls, which says nothing about this key.
         self.raised_by_handler: Exception | None = None
         #: What an on_commit hook raised after the work had committed.
@@ -124,7 +131,7 @@ class _Guard:
         engine = engine_for(call.store)
         from_form = self._read_key()
         name = operation_of(call.request)
-        scope = self._scope(name, from_form=from_form)
+        scope = self._scope(from_form=from_form)
         operation = Operation(
             record_id=keys.record_id(_KIND, scope, self.key),
             scope=scope,
@@ -140,6 +147,7 @@ class _Guard:
             wait=self._wait(from_form=from_form),
             rest=transactions.rest,
             caller=transactions.of_caller(engine.store),
+            hooks=transactions.hooks_of_caller(),
         )
         return engine, operation
 
@@ -159,21 +167,23 @@ class _Guard:
         _validate(self.key, http.key_validator)
         return field is None
 
-    def _scope(self, name: str, *, from_form: bool) -> str:
+    def _scope(self, *, from_form: bool) -> str:
         scope = self.call.http.scope or (scopes.user_or_session if from_form else scopes.user)
-        compute = import_string(scope) if isinstance(scope, str) else scope
-        found: str = compute(self.call.subject)
+        found: str = ask("scope", scope, self.call.subject)
         if not isinstance(found, str):
             raise TypeError(f"scope must return a str, not {type(found).__name__}.")
         if not found:  # one bucket for all who name nobody would show them each other's answers
             raise ScopeMissing("The scope of this request is empty.")
-        return f"{len(name)}:{name}:{found}" if self.call.http.scope_endpoint else found
+        if not self.call.http.scope_endpoint:
+            return found
+        endpoint = endpoint_of(self.call.request)
+        return f"{len(endpoint)}:{endpoint}:{found}"
 
     def _wait(self, *, from_form: bool) -> timedelta:
         """How long this caller waits: the policy's time, or less if it prefers so (R51)."""
         if not transactions.may_wait():
             return timedelta(0)
-        wait = self.call.policy.wait or (_FORM_WAIT if from_form else timedelta(0))
+        wait = self.call.policy.wait_or(_FORM_WAIT if from_form else timedelta(0))
         preferred = _PREFER_WAIT.search(self.call.request.headers.get("Prefer", ""))
         return min(wait, timedelta(seconds=int(preferred[1]))) if preferred else wait
 
@@ -181,7 +191,7 @@ class _Guard:
 
     def work(self, attempt: Attempt, engine: Engine) -> HttpResponseBase:
         """Run the handler in the transactions that Django would have given it."""
-        self.call.request.idempotency = attempt.lease  # type: ignore[attr-defined]
+        self._begin(attempt)
         store, ours = engine.store, set(self.call.exempt)
         if attempt.request.transaction != "separate" and isinstance(store, DatabaseStore):
             ours.add(store.using)  # open already: the store's own, around this
@@ -198,7 +208,7 @@ class _Guard:
 
     async def awork(self, attempt: Attempt) -> HttpResponseBase:
         """Await the handler: Django opens no transaction around a coroutine."""
-        self.call.request.idempotency = attempt.lease  # type: ignore[attr-defined]
+        self._begin(attempt)
         handle: Callable[[], Awaitable[HttpResponseBase]] = self.call.handle
         try:
             response = await handle()
@@ -206,6 +216,10 @@ class _Guard:
             self.raised_by_handler = error
             raise
         return self._judged(response, None)
+
+    def _begin(self, attempt: Attempt) -> None:
+        self.begun = attempt
+        self.call.request.idempotency = attempt.lease  # type: ignore[attr-defined]
 
     def work_alone(self) -> HttpResponseBase:
         """Run the handler without a lease: the policy says to, rather than to refuse."""
@@ -226,7 +240,7 @@ class _Guard:
 
         Whatever it marks for rollback meanwhile is this block, never the caller's (R84).
         """
-        if error is not self.raised_by_handler or isinstance(error, LeaseLost):
+        if error is not self.raised_by_handler or self._is_own(error):
             raise error
         with answering(without=self.call.exempt):
             response = self.call.on_exception(error)
@@ -249,7 +263,8 @@ class _Guard:
 
     def opens_for(self, error: IdempotencyError) -> bool:
         """Whether the handler is to run all the same: ``fail_open``, the store down (R61)."""
-        return self.call.http.fail_open and isinstance(error, StoreError) and error.at_claim
+        before = self.begun is None and isinstance(error, StoreError) and error.at_claim
+        return self.call.http.fail_open and before
 
     def unguarded(self, response: HttpResponseBase) -> HttpResponseBase:
         """Return the response of a handler that ran without a lease, and say so."""
@@ -258,9 +273,17 @@ class _Guard:
 
     def problem(self, error: IdempotencyError) -> HttpResponseBase:
         """Return what tells the client of an error of its key; raise the handler's own."""
-        if error is self.raised_by_handler and not isinstance(error, LeaseLost):
+        if not self._is_own(error):
             raise error
         return problem_response(error, self.call.request, self.call.http, self.call.subject)
+
+    def _is_own(self, error: Exception) -> bool:
+        """Whether the error is about this key, and not one of the work's other idempotent calls."""
+        if self.begun is None:
+            return True
+        if error is self.raised_by_handler:
+            return isinstance(error, LeaseLost) and self.begun.lease.lost
+        return not _has_committed(self.begun)  # or else a hook of the work raised it
 
     def response(self, attempt: Attempt) -> HttpResponseBase:
         """Return the handler's response, or its replay."""
@@ -280,10 +303,8 @@ class _Guard:
         call, snapshot = self.call, attempt.result
         assert isinstance(snapshot, Snapshot)  # noqa: S101
         check = call.http.replay_check
-        if check is not None:
-            allowed = import_string(check) if isinstance(check, str) else check
-            if not allowed(call.subject, attempt.record):
-                return replay_refused(call.request, call.http, call.subject)
+        if check is not None and not ask("replay_check", check, call.subject, attempt.record):
+            return replay_refused(call.request, call.http, call.subject)
         response = snapshot.response()
         if call.http.replay_header:
             response[call.http.replay_header] = "true"
@@ -301,7 +322,7 @@ def verdict_for(policy: HTTPPolicy, response: HttpResponseBase, error: BaseExcep
     """Return "keep", "release" or "fail" for a response by the policy's ``keep`` (R55, R56)."""
     keep, status = policy.keep, response.status_code
     if callable(keep):
-        verdict = keep(response, error)
+        verdict: str = ask("keep", keep, response, error)
         if verdict not in ("keep", "release", "fail"):
             raise ValueError(f"keep must return 'keep', 'release' or 'fail', not {verdict!r}.")
         return verdict
@@ -314,12 +335,18 @@ def verdict_for(policy: HTTPPolicy, response: HttpResponseBase, error: BaseExcep
     return "release" if status in _RELEASED else "keep"
 
 
+def _has_committed(attempt: Attempt) -> bool:
+    """Whether the work stands, and its answer is kept; `single` commits without them, too."""
+    kept = attempt.concluded and attempt.outcome.expires_at is not None
+    return attempt.committed and kept
+
+
 def _validate(key: str, validator: Callable[[str], None] | str | None) -> None:
     """Apply the policy's ``key_validator`` (R10); raise InvalidKey."""
     if validator is None:
         return
     if callable(validator):
-        validator(key)
+        ask("key_validator", validator, key)
         return
     name = {"uuid": "UUID", "uuid7": "UUID of version 7"}[validator]
     if not re.fullmatch(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}", key):

@@ -49,10 +49,16 @@ class IdempotencyMiddleware:
         """Pass the request on: the work is done in ``process_view``."""
         return self.get_response(request)
 
-    def _concerns(self, request: HttpRequest) -> bool:
-        """Whether this request is to be guarded; every other one is left to Django."""
+    def _concerns(self, request: HttpRequest, view: Callable[..., Any]) -> bool:
+        """
+        Whether this request is to be guarded; every other one is left to Django.
+
+        CsrfViewMiddleware has parsed each form before us, but those for views that are exempt:
+        they may read the body themselves, to verify a signature say.
+        """
         request.idempotency = None  # type: ignore[attr-defined]
-        return concerns(self._declared, self._declared.http_policy(), request)
+        form = not getattr(view, "csrf_exempt", False)
+        return concerns(self._declared.http_policy(), self._declared.methods, request, form=form)
 
     def _process_view(
         self,
@@ -61,7 +67,7 @@ class IdempotencyMiddleware:
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
     ) -> HttpResponseBase | None:
-        if _guards_itself(view) or not self._concerns(request):
+        if _guards_itself(view) or not self._concerns(request, view):
             return None
         if iscoroutinefunction(view):
             run = async_to_sync(aguarded)
@@ -76,7 +82,7 @@ class IdempotencyMiddleware:
         kwargs: dict[str, Any],
     ) -> HttpResponseBase | None:
         concerns = sync_to_async(self._concerns, thread_sensitive=True)
-        if _guards_itself(view) or not await concerns(request):
+        if _guards_itself(view) or not await concerns(request, view):
             return None
         if iscoroutinefunction(view):
             return await aguarded(self._declared, request, lambda: view(request, *args, **kwargs))

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass
 from typing import Any
 
 from django.conf import settings
 from django.http import HttpRequest, HttpResponse
-from django.template.loader import render_to_string
+from django.template import TemplateDoesNotExist
+from django.template.loader import get_template
 from django.utils.functional import Promise
-from django.utils.module_loading import import_string
-from django.utils.translation import get_language
+from django.utils.translation import get_language, gettext, gettext_noop, override
 from django.utils.translation import gettext_lazy as _
 
 from django_idempotency.exceptions import (
@@ -25,6 +26,7 @@ from django_idempotency.exceptions import (
     ScopeMissing,
     StoreError,
 )
+from django_idempotency.http.content import ask
 from django_idempotency.policy import HTTPPolicy
 
 __all__ = ["PROBLEMS", "Problem", "problem_response", "replay_refused"]
@@ -125,6 +127,28 @@ _REFUSED = Problem(
     safe_new_key=False,
 )
 
+#: What keys.py and the guard say of an invalid key, so that a catalogue can say it, too.
+_REASONS = (
+    gettext_noop(
+        "The idempotency key must be a structured-field String: characters between double quotes "
+        "(RFC 9651, section 3.3.3)."
+    ),
+    gettext_noop(
+        "The idempotency key must be one structured-field String (RFC 9651), or the same printable "
+        "ASCII characters without quotes and commas."
+    ),
+    gettext_noop("The idempotency key is empty."),
+    gettext_noop("The idempotency key has a character that cannot be printed."),
+    gettext_noop("The idempotency key must be ASCII, in a form as in a header."),
+    gettext_noop("The idempotency key must be a UUID."),
+    gettext_noop("The idempotency key must be a UUID of version 7."),
+)
+_LENGTH = _("The idempotency key has %(length)s characters; %(least)s to %(most)s are allowed.")
+_LENGTH_SAID = re.compile(
+    r"The idempotency key has (?P<length>\d+) characters; (?P<least>\d+) to (?P<most>\d+) are "
+    r"allowed\."
+)
+
 PROBLEMS: dict[type[IdempotencyError], Problem] = {
     KeyRequired: _MISSING,
     InvalidKey: _INVALID,
@@ -158,7 +182,7 @@ def problem_response(
         status = policy.mismatch_status
     elif problem.retryable:
         headers = {"Retry-After": "1"}
-    detail = str(error) if isinstance(error, InvalidKey) else problem.detail
+    detail = _reason(str(error)) if isinstance(error, InvalidKey) else problem.detail
     return _render(problem, status, detail, headers, request, policy, subject)
 
 
@@ -167,10 +191,36 @@ def replay_refused(request: HttpRequest, policy: HTTPPolicy, subject: Any) -> Ht
     return _render(_REFUSED, _REFUSED.status, _REFUSED.detail, {}, request, policy, subject)
 
 
-def _prefers_html(request: HttpRequest) -> bool:
-    """Whether a browser asks, and not a program (``*/*``), of a project that has templates."""
+def _reason(said: str) -> str:
+    """Return why a key is invalid, in the language of the request; a validator's own as it is."""
+    if length := _LENGTH_SAID.fullmatch(said):
+        return str(_LENGTH) % length.groupdict()
+    return gettext(said) if said in _REASONS else said
+
+
+def _language(problem: Problem) -> str | None:
+    """Return the language that `problem` can be told in: the request's, or None for English."""
+    language, title = get_language(), str(problem.title)
+    if language is None or language.partition("-")[0] == "en":
+        return language
+    with override(None):
+        untranslated = str(problem.title)
+    return None if title == untranslated else language
+
+
+def _page(
+    request: HttpRequest, members: dict[str, Any], status: int, language: str | None
+) -> HttpResponse | None:
+    """Return the page for a browser; None for a program (``*/*``), and where none can be found."""
     types = ["application/problem+json", "application/json", "text/html"]
-    return bool(settings.TEMPLATES) and request.get_preferred_type(types) == "text/html"
+    if not settings.TEMPLATES or request.get_preferred_type(types) != "text/html":
+        return None
+    try:
+        template = get_template("django_idempotency/problem.html")
+    except TemplateDoesNotExist:  # no engine of the project's looks into apps
+        return None
+    context = {"problem": members, "language": language or "en"}
+    return HttpResponse(template.render(context, request), status=status)
 
 
 def _render(
@@ -193,21 +243,19 @@ def _render(
         "retryable": problem.retryable,
         "safe_new_key": problem.safe_new_key,
     }
-    renderer = policy.error_renderer
-    if renderer is not None:
-        render = import_string(renderer) if isinstance(renderer, str) else renderer
-        response: HttpResponse = render(subject or request, members)
-    elif _prefers_html(request):
-        response = HttpResponse(
-            render_to_string("django_idempotency/problem.html", {"problem": members}, request),
-            status=status,
-        )
+    language = _language(problem)
+    if policy.error_renderer is not None:
+        asked = request if subject is None else subject
+        response: HttpResponse = ask("error_renderer", policy.error_renderer, asked, members)
+    elif (html := _page(request, members, status, language)) is not None:
+        response = html
     else:
         response = HttpResponse(
             json.dumps(members), status=status, content_type="application/problem+json"
         )
+        language = language or "en"
     response.headers.setdefault("Link", f'<{page}>; rel="describedby"')
-    if language := get_language():
+    if language is not None:  # a project's own page or renderer may say what we cannot
         response.headers.setdefault("Content-Language", language)
     for name, value in headers.items():
         response.headers.setdefault(name, value)

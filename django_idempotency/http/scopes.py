@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import hashlib
+import secrets
 from collections.abc import Callable
 from typing import Any
 
 from django_idempotency.exceptions import ScopeMissing
 
 __all__ = ["anyone", "session", "tenant_and_user", "user", "user_or_session"]
+
+#: The session's data under this name tell whose keys a visitor's are.
+_NAME = "_idempotency_scope"
 
 
 def user(request: Any) -> str:
@@ -26,14 +30,30 @@ def session(request: Any) -> str:
     """
     Return the visitor's session, which is begun if there is none yet; raise ScopeMissing.
 
-    As a hash: a scope is stored and shown, and a session's key is a secret.
+    As a hash: a scope is stored and shown, and must not lead into a session.
     """
     visitor = getattr(request, "session", None)
     if visitor is None:
         raise ScopeMissing("There is no session: add SessionMiddleware, or choose another scope.")
-    if not visitor.session_key:
-        visitor.create()
-    return f"session:{hashlib.sha256(visitor.session_key.encode()).hexdigest()}"
+    return f"session:{hashlib.sha256(session_token(visitor).encode()).hexdigest()}"
+
+
+def session_token(visitor: Any) -> str:
+    """
+    Return what names a session for as long as its data live; a session that has none gets it.
+
+    It is part of the data, because a session's key changes with each login, and with each write
+    where the data are in a cookie. Logging out, and logging in as somebody else, drop the data.
+    """
+    token: str | None = visitor.get(_NAME)  # loads it: one that is gone has no key then
+    if token is None:
+        key = visitor.session_key
+        # Two requests at once on a session that exists agree on its name. A key that is only what
+        # a cookie says must never name one: strangers may send the same.
+        known = key is not None and visitor.exists(key)
+        token = hashlib.sha256(key.encode()).hexdigest() if known else secrets.token_hex(32)
+        visitor[_NAME] = token
+    return token
 
 
 def user_or_session(request: Any) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import os
 import tempfile
 import weakref
@@ -48,9 +49,13 @@ def spool(request: HttpRequest) -> bytes:
     """
     Read the body into a temporary file, let the view read it from there; return its SHA-256.
 
-    Raises RawPostDataException if somebody has begun to read it.
+    A body that ``request.body`` holds already stays in memory. Raises RawPostDataException if
+    somebody has begun to read it in another way.
     """
     unread: Any = request
+    if hasattr(request, "_body"):
+        unread._stream = io.BytesIO(request._body)
+        return hashlib.sha256(request._body).digest()
     if getattr(request, "_read_started", False):
         raise RawPostDataException("The body was read before the guard could see it.")
     file = tempfile.SpooledTemporaryFile(max_size=settings.FILE_UPLOAD_MAX_MEMORY_SIZE)  # noqa: SIM115

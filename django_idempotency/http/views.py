@@ -8,6 +8,7 @@ from typing import Any
 
 from asgiref.sync import sync_to_async
 from django.core.exceptions import BadRequest, PermissionDenied, SuspiciousOperation
+from django.core.handlers.base import BaseHandler
 from django.core.handlers.exception import response_for_exception
 from django.http import Http404, HttpRequest
 from django.http.multipartparser import MultiPartParserError
@@ -76,10 +77,10 @@ def guarded(
         return handle()
     request.idempotency = None  # type: ignore[attr-defined]
     http = declared.http_policy()
-    if not concerns(declared, http, request):
+    if not concerns(http, declared.methods, request):
         with atomic_requests(without=_exempt(request)):
             return handle()
-    return guard(_call(declared, http, request, lambda: _rendered(handle())))
+    return guard(_call(declared, http, request, lambda: _rendered(_given(request, handle()))))
 
 
 async def aguarded(
@@ -92,12 +93,12 @@ async def aguarded(
     request.idempotency = None  # type: ignore[attr-defined]
     http = declared.http_policy()
     asked = sync_to_async(concerns, thread_sensitive=True)
-    if not await asked(declared, http, request):
+    if not await asked(http, declared.methods, request):
         response: HttpResponseBase = await handle()
         return response
 
     async def rendered() -> HttpResponseBase:
-        response = await handle()
+        response = _given(request, await handle())
         if callable(getattr(response, "render", None)):
             response = await sync_to_async(_rendered, thread_sensitive=True)(response)
         final: HttpResponseBase = response
@@ -134,10 +135,20 @@ def outside_answer(request: HttpRequest, http: HTTPPolicy, error: Exception) -> 
     return answered_outside(_rendered(response_for_exception(request, error)))
 
 
-def concerns(declared: Declared, http: HTTPPolicy, request: HttpRequest) -> bool:
-    if request.method not in (http.methods or declared.methods):
+def concerns(
+    http: HTTPPolicy, methods: Collection[str], request: HttpRequest, *, form: bool = True
+) -> bool:
+    """
+    Whether a request is guarded: it is made to be, or carries a key.
+
+    `methods` count if the policy names none. With `form` a form's hidden field is looked at, for
+    which Django has to parse the body of each form without a header field.
+    """
+    if request.method not in (http.methods or methods):
         return False
-    return http.required or http.header in request.headers or form_key(request, http) is not None
+    if http.required or http.header in request.headers:
+        return True
+    return form and form_key(request, http) is not None
 
 
 def _is_guarded_already(request: HttpRequest) -> bool:
@@ -148,6 +159,14 @@ def _is_guarded_already(request: HttpRequest) -> bool:
 def _exempt(request: HttpRequest) -> set[str]:
     match = request.resolver_match
     return exempt(match.func if match else None)
+
+
+def _given(request: HttpRequest, response: Any) -> Any:
+    """Return what a view has given, or raise what Django tells of a view that gives nothing."""
+    match = request.resolver_match
+    view: Any = match.func if match else None
+    BaseHandler().check_response(response, view, name=None if match else "The view")
+    return response
 
 
 def _rendered(response: Any) -> HttpResponseBase:

@@ -9,6 +9,7 @@ from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
 from django_idempotency.conf import DEFAULT_ALIAS, http_policy_for
+from django_idempotency.http.scopes import session_token
 
 __all__ = ["idempotency_key"]
 
@@ -20,12 +21,13 @@ def idempotency_key(context: template.Context, store: str = DEFAULT_ALIAS) -> Sa
     """
     Return a hidden field with a new key: each page that shows the form is one submission.
 
-    A visitor's session begins here, not with the first click: two clicks at once must be of one.
+    A visitor's session gets its name here, not with the first click: two clicks at once must be
+    of one.
     """
     request = context.get("request") or getattr(context, "request", None)
     session = getattr(request, "session", None)
     user = getattr(request, "user", None)
-    if session is not None and not session.session_key and not getattr(user, "pk", None):
-        session.create()
+    if session is not None and getattr(user, "pk", None) is None:
+        session_token(session)
     field = http_policy_for(store).form_field
     return format_html('<input type="hidden" name="{}" value="{}">', field, uuid.uuid4())

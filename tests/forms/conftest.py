@@ -13,6 +13,7 @@ import pytest
 from django.db import connections
 from django.test import Client
 
+from django_idempotency import waiting
 from tests.app.models import Effect
 from tests.forms import urls
 from tests.http.conftest import in_progress, policy
@@ -66,12 +67,14 @@ class Visitor:
     """Somebody with a browser: cookies, CSRF tokens, and a form that he may submit twice."""
 
     def __init__(self, threads: ThreadPoolExecutor) -> None:
+        #: Where the page with the form is.
+        self.path = "/order/"
         self.client = Client(enforce_csrf_checks=True)
         self._threads = threads
 
     def page(self) -> dict[str, str]:
         """Open the page; return its hidden fields."""
-        response = self.client.get("/order/")
+        response = self.client.get(self.path)
         assert response.status_code == 200
         found = re.findall(
             r'<input type="hidden" name="([^"]+)" value="([^"]+)">', response.content.decode()
@@ -83,7 +86,7 @@ class Visitor:
         client = Client(enforce_csrf_checks=True)
         client.cookies.load(self.client.cookies.output(header="", sep=";"))
         given = {name.replace("_", "-"): value for name, value in headers.items()}
-        return client.post("/order/", fields, headers={"Accept": "text/html", **given})
+        return client.post(self.path, fields, headers={"Accept": "text/html", **given})
 
     def click(self, fields: dict[str, str], **headers: str) -> Future[Any]:
         """Submit the form from a thread: the answer to come."""
@@ -121,3 +124,20 @@ def gate() -> Iterator[urls.Gate]:
 def orders() -> list[str]:
     """The items of all orders there are."""
     return list(Effect.objects.order_by("pk").values_list("name", flat=True))
+
+
+@pytest.fixture
+def looked_twice(monkeypatch: pytest.MonkeyPatch, gate: urls.Gate) -> None:
+    """A second click, once it has found the first one at work, opens the gate."""
+    wait = waiting.Patience.next
+
+    def told(patience: waiting.Patience) -> float:
+        gate.open.set()
+        return wait(patience)
+
+    monkeypatch.setattr(waiting.Patience, "next", told)
+
+
+def taken(fields: dict[str, str]) -> dict[str, str]:
+    """What of the fields stays when somebody opens the page anew."""
+    return {name: fields[name] for name in ("item", "idempotency_key")}

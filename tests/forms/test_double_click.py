@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import uuid
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 from django.contrib.auth.models import User
@@ -12,32 +11,12 @@ from django.contrib.sessions.models import Session
 
 from django_idempotency import engine, waiting
 from django_idempotency.models import IdempotencyRecord
-from tests.forms.conftest import Visitor, orders
+from tests.forms.conftest import Visitor, orders, taken
 from tests.forms.urls import Gate
+from tests.http.api import replayed
 from tests.http.conftest import InProgress, SetPolicy
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.urls("tests.forms.urls")]
-
-
-def replayed(response: Any) -> bool:
-    return response.headers.get("Idempotency-Replayed") == "true"
-
-
-def taken(fields: dict[str, str]) -> dict[str, str]:
-    """What of the fields stays when somebody opens the page anew."""
-    return {name: fields[name] for name in ("item", "idempotency_key")}
-
-
-@pytest.fixture
-def looked_twice(monkeypatch: pytest.MonkeyPatch, gate: Gate) -> None:
-    """A second click, once it has found the first one at work, opens the gate."""
-    wait = waiting.Patience.next
-
-    def told(patience: waiting.Patience) -> float:
-        gate.open.set()
-        return wait(patience)
-
-    monkeypatch.setattr(waiting.Patience, "next", told)
 
 
 @pytest.fixture(params=["visitor", "user"])
@@ -262,11 +241,12 @@ def waited(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
 @pytest.mark.parametrize(
     ("wait", "headers", "seconds"),
     [
-        pytest.param(0, {}, 10, id="10 by default"),
+        pytest.param(None, {}, 10, id="10 by default"),
+        pytest.param(0, {}, 0, id="not at all"),
         pytest.param(3, {}, 3, id="the policy's"),
         pytest.param(30, {}, 30, id="the policy's, longer"),
-        pytest.param(0, {"Prefer": "wait=2"}, 2, id="shorter if preferred"),
-        pytest.param(0, {"Idempotency_Key": "HEADER"}, 0, id="not with a header"),
+        pytest.param(None, {"Prefer": "wait=2"}, 2, id="shorter if preferred"),
+        pytest.param(None, {"Idempotency_Key": "HEADER"}, 0, id="not with a header"),
     ],
 )
 def test_R89_a_second_click_waits(
@@ -274,11 +254,11 @@ def test_R89_a_second_click_waits(
     policy: SetPolicy,
     in_progress: InProgress,
     waited: SimpleNamespace,
-    wait: float,
+    wait: float | None,
     headers: dict[str, str],
     seconds: float,
 ) -> None:
-    policy(WAIT=wait)
+    policy(**({} if wait is None else {"WAIT": wait}))
     visitor.client.force_login(User.objects.create(username="alice"))
     fields = {**visitor.page(), "item": "tea"}
     visitor.submit(fields, **headers)

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from django.contrib.auth.models import User
+from django.template import TemplateDoesNotExist
 
 from django_idempotency import InvalidKey
 from tests.forms.conftest import Visitor
@@ -113,14 +114,59 @@ def test_R89_R80_the_page_escapes(alice: Visitor, policy: SetPolicy) -> None:
     assert "&lt;script&gt;alert(1)&lt;/script&gt;{{7*7}}" in page
 
 
-def test_R89_R78_the_page_speaks_the_language_of_the_request(refused: Any, settings: Any) -> None:
-    settings.LANGUAGE_CODE = "ar"
+@pytest.mark.parametrize(
+    ("language", "said"), [("de", "de"), ("de-at", "de-at"), ("en-gb", "en-gb"), ("ar", None)]
+)
+def test_R89_R78_the_page_says_which_language_it_is_in(
+    refused: Any, settings: Any, language: str, said: str | None
+) -> None:
+    """Nobody has translated it into Arabic: it is in English, and says nothing else."""
+    settings.LANGUAGE_CODE = language
     settings.USE_I18N = True
 
     response = refused()
 
-    assert response.headers["Content-Language"] == "ar"
-    assert '<html lang="ar"' in response.content.decode()
+    assert response.headers.get("Content-Language") == said
+    page = response.content.decode()
+    assert f'<html lang="{said or "en"}">' in page
+    german = "Idempotency-Key ist schon benutzt" in page or "ist noch in Arbeit" in page
+    assert german == language.startswith("de")
+
+
+def _loaded(*loaders: Any) -> dict[str, Any]:
+    return {
+        "BACKEND": "django.template.backends.django.DjangoTemplates",
+        "OPTIONS": {
+            "loaders": list(loaders),
+            "context_processors": ["django.template.context_processors.request"],
+        },
+    }
+
+
+@pytest.mark.parametrize(
+    "templates",
+    [[_loaded("django.template.loaders.filesystem.Loader")], []],
+    ids=["without APP_DIRS", "none"],
+)
+def test_R89_without_the_page_a_browser_gets_problem_details(
+    refused: Any, settings: Any, templates: Any
+) -> None:
+    settings.TEMPLATES = templates
+
+    response = refused(Accept=BROWSER)
+
+    assert response.headers["Content-Type"] == "application/problem+json"
+    assert json.loads(response.content)["status"] == response.status_code
+
+
+def test_R89_a_page_of_the_project_that_cannot_be_rendered_is_its_error(
+    refused: Any, settings: Any
+) -> None:
+    broken = {"django_idempotency/problem.html": '{% extends "nowhere.html" %}'}
+    settings.TEMPLATES = [_loaded(("django.template.loaders.locmem.Loader", broken))]
+
+    with pytest.raises(TemplateDoesNotExist, match=r"nowhere\.html"):
+        refused(Accept=BROWSER)
 
 
 def test_R89_a_project_may_have_a_page_of_its_own(

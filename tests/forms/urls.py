@@ -8,6 +8,8 @@ import threading
 from collections.abc import Iterable
 from typing import Any
 
+from django.contrib.auth import login
+from django.contrib.auth.models import User
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect, JsonResponse
 from django.http.multipartparser import MultiPartParser
 from django.template import engines
@@ -23,6 +25,7 @@ from django_idempotency.http import idempotent
 from tests.app.models import Effect
 
 ANYONE = "django_idempotency.http.scopes.anyone"
+SESSION = "django_idempotency.http.scopes.session"
 PAGE = """{% load idempotency %}<!doctype html>
 <title>Order</title>
 <form method="post">{% csrf_token %}{% idempotency_key %}<input name="item"></form>"""
@@ -53,6 +56,15 @@ def order(request: HttpRequest) -> HttpResponse:
     if request.POST.get("then") == "redirect":
         return HttpResponseRedirect(f"/receipts/{effect.pk}/")
     return HttpResponse(f"<p>Order {effect.pk}</p>", status=200)
+
+
+def join(request: HttpRequest) -> HttpResponse:
+    """See `order`; the visitor gets an account with it, and is logged in."""
+    response = order(request)
+    if request.method == "POST":
+        request.session["basket"] = []
+        login(request, User.objects.create(username=f"user-{User.objects.count()}"))
+    return response
 
 
 def _digest(chunks: Iterable[bytes]) -> str:
@@ -126,6 +138,8 @@ receive_view = idempotent(required=True, scope=ANYONE)(receive)
 urlpatterns = [
     path("", order_view),
     path("order/", order_view),
+    path("join/", idempotent(join)),
+    path("join/session/", idempotent(scope=SESSION)(join)),
     path("receive/", receive_view),
     path("async/", idempotent(required=True, scope=ANYONE)(areceive)),
     path("files/", FileView.as_view()),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
+from uuid import UUID
 
 import pytest
 from django.db import DatabaseError, connection, connections, transaction
@@ -184,7 +185,8 @@ class TakenOver(EffectView):
         try:
             with other.cursor() as cursor:
                 cursor.execute(
-                    "UPDATE idempotency_record SET epoch = epoch + 1, token = %s", [TOKEN]
+                    "UPDATE idempotency_record SET epoch = epoch + 1, token = %s",
+                    [UUID(TOKEN).hex],
                 )
         finally:
             other.close()

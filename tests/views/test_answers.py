@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta, timezone
 from email.utils import parsedate_to_datetime
+from typing import Any
 
 import pytest
 from django.db import connection, connections, transaction
@@ -14,6 +15,7 @@ from django_idempotency.models import IdempotencyRecord
 from django_idempotency.records import ClaimRequest, Lease, Record
 from django_idempotency.stores.blocks import Block
 from django_idempotency.stores.database import DatabaseStore
+from django_idempotency.stores.memory import MemoryStore
 from tests.app.models import Effect
 from tests.http.api import Api, problem, replayed
 from tests.http.conftest import InProgress, SetPolicy
@@ -218,6 +220,45 @@ def test_R61_fail_open_never_while_another_is_known_to_be_at_work(
 
     assert answer.status_code in (409, 503)
     assert len(runs) == before
+
+
+class Down(MemoryStore):
+    """Not the view's own store: one that its work asks, and that is out of reach."""
+
+    def claim(self, request: ClaimRequest) -> Lease | Record:
+        raise StoreError("down")
+
+
+def test_R61_fail_open_never_for_a_store_that_the_work_asks(
+    api: Api, mode: str, policy: SetPolicy, settings: Any, runs: list[str]
+) -> None:
+    """Its error is the view's own: the view has run."""
+    policy(HTTP={"FAIL_OPEN": True})
+    down = {"BACKEND": "tests.views.test_answers.Down"}
+    settings.IDEMPOTENCY = {**settings.IDEMPOTENCY, "down": down}
+    api.client.raise_request_exception = False
+
+    answer = api.then("nested")
+
+    assert len(runs) == 1
+    assert answer.status_code == 500
+    assert "Idempotency-Stored" not in answer.headers
+    assert IdempotencyRecord.objects.get().state == "FAILED"
+
+
+@pytest.mark.parametrize("mode", ["single", "joined"], indirect=True)
+def test_R61_fail_open_never_for_a_hook_of_the_work(
+    api: Api, mode: str, policy: SetPolicy, settings: Any, runs: list[str]
+) -> None:
+    policy(HTTP={"FAIL_OPEN": True})
+    down = {"BACKEND": "tests.views.test_answers.Down"}
+    settings.IDEMPOTENCY = {**settings.IDEMPOTENCY, "down": down}
+    api.client.raise_request_exception = False
+
+    answer, again = api.then("nested_later"), api.then("nested_later")
+
+    assert len(runs) == Effect.objects.count() == 1
+    assert (answer.status_code, again.status_code, replayed(again)) == (500, 201, True)
 
 
 def test_R61_fail_open_is_off_by_default(policy: SetPolicy, runs: list[str]) -> None:

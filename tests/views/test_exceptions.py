@@ -183,6 +183,41 @@ def test_R56_callable_that_keeps_an_exception_replays_it(api: Api, policy: SetPo
     assert (first.status_code, again.status_code, replayed(again)) == (404, 404, True)
 
 
+# Errors of idempotent calls, and views that answer nothing.
+
+
+def test_R66_lost_lease_of_a_call_within_the_work_is_the_works_own_error(
+    api: Api, mode: str
+) -> None:
+    """Nobody has taken over this key, so nobody is told so."""
+    assert api.then("loses_theirs").status_code == 500
+    assert state() == "FAILED"
+
+
+def test_R66_lost_lease_of_the_work_is_told(api: Api, mode: str) -> None:
+    assert problem(api.then("loses_ours")) == (409, "lease_lost")
+
+
+@pytest.mark.parametrize("mode", ["single", "joined"], indirect=True)
+def test_R58_error_of_an_idempotent_call_in_a_hook_is_the_hooks_own(api: Api, mode: str) -> None:
+    """This key is not in progress: its work has committed."""
+    first, again = api.then("hook_busy"), api.then("hook_busy")
+
+    assert (first.status_code, again.status_code, replayed(again)) == (500, 201, True)
+
+
+def test_R58_view_that_returns_None_gets_djangos_own_message(api: Api, mode: str) -> None:
+    api.client.raise_request_exception = True
+    told = []
+    for key in (None, "key-1"):
+        with pytest.raises(ValueError, match=r"It returned None instead\.$") as raised:
+            api.then("nothing", key=key)
+        told.append(str(raised.value))
+
+    assert told[0] == told[1]
+    assert state() == "FAILED"
+
+
 @pytest.mark.parametrize("keep", ["default", "success"])
 def test_R58_500_is_djangos_own(api: Api, policy: SetPolicy, keep: str) -> None:
     """The client's exception and the 500 page come from Django, which saw the exception."""

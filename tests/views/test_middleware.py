@@ -5,12 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from django.core.files.uploadhandler import TemporaryFileUploadHandler
 from django.db import connections
-from django.http import HttpRequest, HttpResponse
+from django.http import HttpRequest, HttpResponse, JsonResponse
+from django.urls import path
+from django.views.decorators.csrf import csrf_exempt
 
 from django_idempotency.http.middleware import IdempotencyMiddleware
 from django_idempotency.models import IdempotencyRecord
 from tests.app.models import Effect
+from tests.forms.conftest import multipart
 from tests.http.api import Api, problem, replayed
 from tests.http.conftest import SetPolicy
 from tests.views.conftest import GUARD, USERS, api_for
@@ -54,6 +58,68 @@ def test_R13_middleware_methods_are_a_choice(free: Api, policy: SetPolicy) -> No
 def test_R2_middleware_leaves_requests_without_a_key_alone(free: Api, runs: list[str]) -> None:
     assert [free(key=None, user=None).status_code for _ in range(2)] == [201, 201]
     assert len(runs) == 2
+
+
+@csrf_exempt
+def signed(request: HttpRequest) -> HttpResponse:
+    """Read the body as it came, as who verifies a signature does."""
+    return JsonResponse({"size": len(request.body)}, status=201)
+
+
+@csrf_exempt
+def handled(request: HttpRequest) -> HttpResponse:
+    """Choose how uploads are handled, which Django allows before the body is parsed."""
+    request.upload_handlers = [TemporaryFileUploadHandler(request)]
+    return JsonResponse({"files": len(request.FILES)}, status=201)
+
+
+@csrf_exempt
+async def async_signed(request: HttpRequest) -> HttpResponse:
+    return signed(request)
+
+
+def with_form(request: HttpRequest) -> HttpResponse:
+    return JsonResponse({"effect": Effect.objects.create(name=request.POST["title"]).pk})
+
+
+urlpatterns = [
+    path("signed/", signed),
+    path("handled/", handled),
+    path("async-signed/", async_signed),
+    path("with-form/", with_form),
+]
+
+
+@pytest.fixture
+def body_views(stack: str, settings: Any) -> str:
+    """The views above, under WSGI and under ASGI."""
+    settings.ROOT_URLCONF = "tests.views.test_middleware"
+    return stack
+
+
+FILE = ("file", "a.txt", "text/plain", b"content")
+
+
+@pytest.mark.parametrize("path", ["/signed/", "/async-signed/", "/handled/"])
+def test_R2_middleware_leaves_bodies_of_csrf_exempt_views_unread(
+    body_views: str, path: str
+) -> None:
+    body, content_type = multipart(FILE)
+
+    answer = api_for(body_views)(body, path=path, key=None, content_type=content_type)
+
+    assert answer.json() == ({"files": 1} if path == "/handled/" else {"size": len(body)})
+
+
+def test_R89_middleware_finds_the_key_in_a_form(body_views: str) -> None:
+    body, content_type = multipart(
+        ("title", None, None, b"tea"), ("idempotency_key", None, None, b"key-1")
+    )
+    arguments = {"path": "/with-form/", "key": None, "content_type": content_type}
+
+    answers = [api_for(body_views)(body, **arguments) for _ in range(2)]
+
+    assert [replayed(answer) for answer in answers] == [False, True]
 
 
 @pytest.mark.parametrize("kind", GUARDED)

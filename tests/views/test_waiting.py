@@ -7,15 +7,20 @@ import json
 import time
 from collections.abc import Callable
 from datetime import timedelta
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from asgiref.sync import ThreadSensitiveContext, async_to_sync, sync_to_async
 from django.db import connections, transaction
+from django.http import HttpRequest, HttpResponse
 from django.test import AsyncClient
+from django.urls import path
 
 import django_idempotency as idempotency
 from django_idempotency import InProgress as Busy
+from django_idempotency import engine, waiting
+from django_idempotency.http import idempotent
 from django_idempotency.models import IdempotencyRecord
 from tests.app.models import Effect
 from tests.http.api import Api, problem, replayed
@@ -316,6 +321,73 @@ def test_R51_lease_that_lapses_meanwhile_is_taken_over(
 
     assert (answer.status_code, replayed(answer)) == (201, False)
     assert len(runs) == 2
+
+
+# Forms.
+
+
+@idempotent
+def form(request: HttpRequest) -> HttpResponse:
+    return HttpResponse(str(Effect.objects.create(name=request.POST["name"]).pk), status=201)
+
+
+@idempotent(wait=0)
+def impatient_form(request: HttpRequest) -> HttpResponse:
+    return HttpResponse(str(Effect.objects.create(name=request.POST["name"]).pk), status=201)
+
+
+urlpatterns = [path("form/", form), path("impatient-form/", impatient_form)]
+
+
+@pytest.fixture
+def waited(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """A clock that only goes on while a duplicate waits: ``waited.seconds``."""
+    clock = SimpleNamespace(seconds=0.0)
+
+    def sleep(seconds: float) -> None:
+        clock.seconds += seconds
+
+    monkeypatch.setattr(waiting, "time", SimpleNamespace(monotonic=lambda: clock.seconds))
+    monkeypatch.setattr(engine, "time", SimpleNamespace(sleep=sleep))
+    return clock
+
+
+@pytest.mark.parametrize(
+    ("address", "given", "prefer", "seconds"),
+    [
+        pytest.param("/form/", {}, None, 10, id="10 seconds"),
+        pytest.param("/form/", {"LEASE": 77}, None, 10, id="10 seconds, other fields given"),
+        pytest.param("/form/", {}, "wait=2", 2, id="less if preferred"),
+        pytest.param("/form/", {"WAIT": 3}, None, 3, id="the policy's"),
+        pytest.param("/form/", {"WAIT": 0}, None, 0, id="not at all"),
+        pytest.param("/form/", {"WAIT": timedelta(0)}, None, 0, id="not at all, as a timedelta"),
+        pytest.param("/form/", {"WAIT": 0}, "wait=2", 0, id="not at all, whatever is preferred"),
+        pytest.param("/impatient-form/", {}, None, 0, id="not at all on this view"),
+        pytest.param("/impatient-form/", {"WAIT": 3}, None, 0, id="not at all on this view alone"),
+    ],
+)
+def test_R89_wait_of_a_form(
+    settings: Any,
+    policy: SetPolicy,
+    in_progress: InProgress,
+    waited: SimpleNamespace,
+    address: str,
+    given: dict[str, Any],
+    prefer: str | None,
+    seconds: float,
+) -> None:
+    """A wait of 0 is one that is given: it turns off the wait of forms."""
+    settings.ROOT_URLCONF = "tests.views.test_waiting"
+    policy(**given)
+    api, body = api_for("wsgi", address), "idempotency_key=key-1&name=form"
+    arguments: dict[str, Any] = {"key": None, "content_type": "application/x-www-form-urlencoded"}
+    api(body, **arguments)
+    in_progress()
+
+    answer = api(body, headers={"Prefer": prefer} if prefer else None, **arguments)
+
+    assert problem(answer) == (409, "in_progress")
+    assert waited.seconds == pytest.approx(seconds)
 
 
 # A caller's transaction.

@@ -17,6 +17,7 @@ from django.http.response import HttpResponseBase
 from django.template import engines
 from django.template.response import TemplateResponse
 
+import django_idempotency as idempotency
 from tests.app.models import Child, Effect
 
 PATIENCE = 30
@@ -135,6 +136,53 @@ def bad(data: Data, effect: Effect) -> HttpResponseBase:
     raise BadRequest("bad")
 
 
+def hook_busy(data: Data, effect: Effect) -> HttpResponseBase:
+    """An idempotent call after the commit, whose key another has."""
+
+    def fail() -> None:
+        raise idempotency.InProgress
+
+    transaction.on_commit(fail)
+    return created(data, effect)
+
+
+def nested(data: Data, effect: Effect) -> HttpResponseBase:
+    """An idempotent call of the work's own, on another store."""
+    idempotency.run(lambda lease: None, key="nested", scope="nested", store="down")
+    return created(data, effect)
+
+
+def nested_later(data: Data, effect: Effect) -> HttpResponseBase:
+    """See `nested`: after the commit."""
+    transaction.on_commit(lambda: nested(data, effect) and None)
+    return created(data, effect)
+
+
+def loses_theirs(data: Data, effect: Effect) -> HttpResponseBase:
+    """The lease of a call within the work is lost."""
+
+    def work(lease: idempotency.Lease) -> None:
+        lease.mark_lost()
+        lease.check()
+
+    idempotency.run(work, key="nested", scope="nested", store="memory")
+    return created(data, effect)
+
+
+def loses_ours(data: Data, effect: Effect) -> HttpResponseBase:
+    """The lease of this work is lost."""
+    lease = idempotency.current()
+    assert lease is not None
+    lease.mark_lost()
+    lease.check()
+    return created(data, effect)
+
+
+def nothing(data: Data, effect: Effect) -> Any:
+    """No response."""
+    return None
+
+
 def stream(data: Data, effect: Effect) -> HttpResponseBase:
     return StreamingHttpResponse([b"a", b"b"])
 
@@ -178,8 +226,14 @@ THEN: dict[str, Callable[[Data, Effect], HttpResponseBase]] = {
         file,
         hook,
         hook_boom,
+        hook_busy,
         large,
+        loses_ours,
+        loses_theirs,
         missing,
+        nested,
+        nested_later,
+        nothing,
         paused,
         redirect,
         rolled_back,

@@ -1,0 +1,144 @@
+"""A middleware that spoils POSTs and their answers as ``X-Defect`` says, like a bad guard."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from asgiref.sync import iscoroutinefunction, markcoroutinefunction, sync_to_async
+from django.http import HttpRequest
+from django.http.response import HttpResponseBase
+
+Before = Callable[[HttpRequest], None]
+After = Callable[[HttpRequest, Any], None]
+
+KEY = "HTTP_IDEMPOTENCY_KEY"
+
+
+class Defects:
+    """Stands before everything else; a request without ``X-Defect`` passes unchanged."""
+
+    sync_capable = True
+    async_capable = True
+
+    def __init__(self, get_response: Callable[[HttpRequest], Any]) -> None:
+        self.get_response = get_response
+        if iscoroutinefunction(get_response):
+            markcoroutinefunction(self)
+
+    def __call__(self, request: HttpRequest) -> Any:
+        name = request.META.get("HTTP_X_DEFECT", "") if request.method == "POST" else ""
+        spoil_request, spoil_answer = BEFORE.get(name), AFTER.get(name)
+        if spoil_request is not None:
+            spoil_request(request)
+        if iscoroutinefunction(self):
+            return self._acall(request, spoil_answer)
+        return self._spoilt(request, self.get_response(request), spoil_answer)
+
+    async def _acall(self, request: HttpRequest, spoil: After | None) -> HttpResponseBase:
+        response = await self.get_response(request)
+        return await sync_to_async(self._spoilt)(request, response, spoil)
+
+    def _spoilt(
+        self, request: HttpRequest, response: HttpResponseBase, spoil: After | None
+    ) -> HttpResponseBase:
+        if spoil is not None:
+            spoil(request, response)
+        return response
+
+
+def _key(change: Callable[[str], str]) -> Before:
+    def spoil(request: HttpRequest) -> None:
+        if KEY in request.META:
+            request.META[KEY] = change(request.META[KEY])
+
+    return spoil
+
+
+def _user(request: HttpRequest) -> None:
+    if request.META.get("HTTP_X_USER"):
+        request.META["HTTP_X_USER"] = "everybody"
+
+
+def _anybody(request: HttpRequest) -> None:
+    request.META.setdefault("HTTP_X_USER", "alice")
+
+
+def _query(request: HttpRequest) -> None:
+    request.META["QUERY_STRING"] = ""
+
+
+def _no_key(request: HttpRequest) -> None:
+    request.META.pop(KEY, None)
+    request.path_info = request.path = "/optional/"
+
+
+def _replays(spoil: After) -> After:
+    def only(request: HttpRequest, response: Any) -> None:
+        if "Idempotency-Replayed" in response:
+            spoil(request, response)
+
+    return only
+
+
+def _status(of: int, to: int) -> After:
+    def spoil(request: HttpRequest, response: Any) -> None:
+        if response.status_code == of:
+            response.status_code = to
+
+    return spoil
+
+
+def _without(name: str) -> After:
+    def spoil(request: HttpRequest, response: Any) -> None:
+        del response[name]
+
+    return spoil
+
+
+def _with(name: str, value: str) -> After:
+    def spoil(request: HttpRequest, response: Any) -> None:
+        response[name] = value
+
+    return spoil
+
+
+def _byte(request: HttpRequest, response: Any) -> None:
+    response.content = response.content[:-1] + b" "
+
+
+def _telling(request: HttpRequest, response: Any) -> None:
+    if response.status_code in (400, 409, 422):
+        key = request.META.get(KEY, "")
+        response.content = response.content.replace(b'"detail": "', f'"detail": "{key} '.encode())
+        response["Content-Length"] = str(len(response.content))
+
+
+#: What is done to a request, by the name of the defect.
+BEFORE: Mapping[str, Before] = {
+    "keys in lower case": _key(str.lower),
+    "keys cut short": _key(lambda field: field[:200] + '"' if len(field) > 200 else field),
+    "keys without parameters": _key(lambda field: field.partition(";")[0]),
+    "first of two keys": _key(lambda field: field.partition(",")[0]),
+    "one scope": _user,
+    "anybody": _anybody,
+    "no query": _query,
+    "no guard": _no_key,
+}
+#: What is done to an answer.
+AFTER: Mapping[str, After] = {
+    "replays not marked": _without("Idempotency-Replayed"),
+    "everything marked": _with("Idempotency-Replayed", "true"),
+    "replays of another status": _replays(_status(201, 200)),
+    "replays of other bytes": _replays(_byte),
+    "replays with cookies": _replays(_with("Set-Cookie", "seen=1")),
+    "replays without Location": _replays(_without("Location")),
+    "replays without Expires": _replays(_without("Idempotency-Expires")),
+    "replays that extend": _replays(_with("Idempotency-Expires", "Thu, 01 Jan 2099 00:00:00 GMT")),
+    "may be stored in between": _without("Cache-Control"),
+    "mismatch is 409": _status(422, 409),
+    "no Retry-After": _without("Retry-After"),
+    "no Link": _without("Link"),
+    "problems tell the key": _telling,
+    "missing is 422": _status(400, 422),
+}

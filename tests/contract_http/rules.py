@@ -1,0 +1,126 @@
+"""
+Which rules are shown from outside, by which server: ``python -m tests.contract_http.rules``.
+
+A rule that nobody can see from outside is named with the test that proves it from inside.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Mapping
+
+import django
+
+from django_idempotency.testing import HTTPContract
+from tests.contract_http.served import NOT_UNDER, SERVERS, runs_under
+from tests.rules import RULES
+
+__all__ = ["NOT_FROM_OUTSIDE", "contracts", "shown"]
+
+#: Why a rule cannot be seen from outside, and a test that proves it.
+NOT_FROM_OUTSIDE: Mapping[str, tuple[str, str]] = {
+    "R47": ("what is stored", "tests/http/test_d_bodies.py::test_R47_only_hashes_are_stored"),
+    "R54": (
+        "isolation levels of the database",
+        "tests/database/test_isolation.py::test_R54_requests_that_race_are_never_500",
+    ),
+    "R68": (
+        "epoch and token are told to nobody",
+        "tests/processes/test_leases.py::test_R68_each_claim_has_a_new_token_and_a_greater_epoch",
+    ),
+    "R72": (
+        "needs a node with a wrong clock",
+        "tests/processes/test_leases.py::"
+        "test_R72_a_node_whose_clock_is_ahead_takes_nothing_over_early",
+    ),
+    "R75": ("the sweep", "tests/http/test_h_expiry.py::test_R75_live_lease_is_never_swept"),
+    "R76": (
+        "the sweep at a moment within a claim",
+        "tests/http/test_h_expiry.py::test_R76_swept_between_conflict_and_reread",
+    ),
+    "R82": (
+        "a system check",
+        "tests/views/test_checks.py::test_R82_browsers_may_send_the_key_and_read_the_mark",
+    ),
+    "R84": (
+        "inside TestCase",
+        "tests/database/test_testcase.py::test_R84_first_request_and_replay",
+    ),
+    "R85": (
+        "inside a caller's transaction",
+        "tests/database/test_views.py::"
+        "test_R85_lost_claim_does_not_poison_the_transaction_of_the_caller",
+    ),
+    "R87": (
+        "database routers",
+        "tests/database/test_routers.py::"
+        "test_R87_claim_and_replay_are_on_the_database_that_is_written",
+    ),
+    "R88": ("pools of connections", "tests/database/test_pools.py::test_R88_keys_in_threads"),
+}
+
+
+def contracts() -> list[type[HTTPContract]]:
+    """Return what is run: a class for each part of the two projects."""
+    os.environ.setdefault("DJANGO_SETTINGS_MODULE", "tests.settings")
+    django.setup()
+    from tests.contract_http import test_example_project, test_views
+
+    return [
+        test_example_project.TestShop,
+        test_example_project.TestQuotes,
+        test_example_project.TestWebhooks,
+        test_views.TestViews,
+        test_views.TestCoroutines,
+    ]
+
+
+def shown() -> dict[str, dict[str, list[str]]]:
+    """Return the tests of each rule, by server: ``{"R1": {"gunicorn": ["TestShop::…", …], …}}``."""
+    found: dict[str, dict[str, list[str]]] = {}
+    for contract in contracts():
+        for rule, names in contract.rules().items():
+            by_server = found.setdefault(rule, {server: [] for server in SERVERS})
+            for name in names:
+                for server in runs_under(contract, name):
+                    by_server[server].append(f"{contract.__name__}::{name}")
+    return found
+
+
+def main() -> None:
+    """Print the rules with the number of their tests by server, and what is left out."""
+    parser = argparse.ArgumentParser(prog="python -m tests.contract_http.rules")
+    parser.add_argument(
+        "--all", action="store_true", help="name what each part of the projects does not have, too"
+    )
+    everything = parser.parse_args().all
+    found = shown()
+    rules = [rule for rule in RULES if rule.startswith("R")]
+    print("Rules that are shown from outside, and the number of their tests:")
+    print(f"  {'':4}{''.join(f'{server:>10}' for server in SERVERS)}")
+    for rule in rules:
+        if rule in found:
+            counts = "".join(f"{len(found[rule][server]):>10}" for server in SERVERS)
+            print(f"  {rule:4}{counts}  {RULES[rule]}")
+    print("Not to be seen from outside:")
+    for rule, (reason, test) in NOT_FROM_OUTSIDE.items():
+        print(f"  {rule:4} {RULES[rule]} ({reason})\n       {test}")
+    print("Left out:")
+    for server, reasons in NOT_UNDER.items():
+        for name, reason in reasons.items():
+            print(f"  {server}: {name}: {reason}")
+    for contract in contracts():
+        for name, reason in contract.left_out().items():
+            if everything or reason in contract.leaves_out.values():
+                print(f"  {contract.__name__}: {name}: {reason}")
+    both = [rule for rule in found if all(found[rule].values())]
+    print(
+        f"{len(both)} of {len(rules)} rules are shown from outside under {' and '.join(SERVERS)}."
+    )
+    if missing := [rule for rule in rules if rule not in found and rule not in NOT_FROM_OUTSIDE]:
+        print(f"Nowhere: {', '.join(missing)}.")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,79 @@
+"""Contracts that run against both servers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import ClassVar
+
+import pytest
+
+from django_idempotency.testing.http_contract import HTTPContract
+from tests.services.gunicorn import Gunicorn
+from tests.services.processes import wait_until
+from tests.services.servers import Server
+from tests.services.uvicorn import Uvicorn
+
+SERVERS = ("gunicorn", "uvicorn")
+SERVER = pytest.StashKey[Server]()
+
+#: What a server cannot show, and why.
+NOT_UNDER: Mapping[str, Mapping[str, str]] = {
+    "gunicorn": {
+        "test_R46_chunked_equals_sized": "under WSGI Django takes a body in chunks for an empty one"
+    },
+    "uvicorn": {},
+}
+
+
+class Served(HTTPContract):
+    """Asks a project of these tests; `base_url` is where its server happens to be."""
+
+    project: ClassVar[str]
+    server: Server
+    directory: Path
+
+    @pytest.fixture(autouse=True)
+    def _served(
+        self,
+        request: pytest.FixtureRequest,
+        serve: Callable[[str, str], Server],
+        contract_directory: Path,
+        server_name: str,
+    ) -> None:
+        self.ask_at(serve(self.project, server_name), contract_directory)
+        request.node.stash[SERVER] = self.server
+
+    def ask_at(self, server: Server, directory: Path) -> None:
+        """Ask this server from now on, whose views are let go by files in this directory."""
+        self.server = server
+        self.base_url = server.url
+        self.directory = directory
+
+    def crash(self) -> None:
+        """Kill all that serves: gunicorn starts new workers by itself."""
+        if isinstance(self.server, Gunicorn):
+            gunicorn, killed = self.server, self.server.worker_pids()
+            for pid in killed:
+                gunicorn.kill(pid)
+            wait_until(
+                lambda: len(set(gunicorn.worker_pids()) - set(killed)) >= gunicorn.workers,
+                seconds=20,
+                what="new workers",
+            )
+        else:
+            assert isinstance(self.server, Uvicorn)
+            self.server.kill()
+            assert self.server.process is not None
+            self.server.process.wait(10)
+            self.server.start()
+        self.base_url = self.server.url
+
+    def log(self) -> str:
+        """Return what the server has written."""
+        return self.server.output
+
+
+def runs_under(contract: type[HTTPContract], test: str) -> list[str]:
+    """Return the names of the servers against which a test of a contract is run."""
+    return [name for name in SERVERS if test not in NOT_UNDER[name]]
