@@ -1,0 +1,342 @@
+"""Records in Redis or Valkey: one hash each, and one script for each operation."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
+from datetime import datetime, timedelta
+from typing import Any, ClassVar
+from uuid import UUID
+
+from asgiref.sync import sync_to_async
+
+from django_idempotency import keys
+from django_idempotency.exceptions import StoreError
+from django_idempotency.records import ClaimRequest, Filters, Lease, Page, Record, State
+from django_idempotency.stores.base import BaseStore, check_resolution
+from django_idempotency.stores.redis_rows import (
+    Place,
+    claim_arguments,
+    claimed_of,
+    ending_arguments,
+    kept_until,
+    micros,
+    proof_arguments,
+    record_of,
+    seconds,
+)
+from django_idempotency.stores.redis_scripts import (
+    CLAIM,
+    COMPLETE,
+    FAIL,
+    LOOK,
+    RELEASE,
+    RENEW,
+    RESOLVE,
+)
+
+__all__ = ["RedisStore"]
+
+logger = logging.getLogger("django_idempotency")
+
+#: What the scripts need: Redis 6.2, or any Valkey.
+OLDEST = (6, 2)
+#: How many SCANs one page of `browse` may take on a server that holds other things, too.
+SCANS = 20
+
+_GLOB = re.compile(r"([\\*?\[\]])")
+
+
+class RedisStore(BaseStore):
+    """
+    Records on a server of Redis 6.2 or later, or Valkey: single, behind sentinels, or a cluster.
+
+    Time is the server's. What is not written to its disk, or to its replicas, is lost with it.
+    """
+
+    native_expiry: ClassVar[bool] = True
+    checks_server: ClassVar[bool] = True
+    thread_sensitive: ClassVar[bool] = False
+
+    def __init__(
+        self,
+        url: str | None = None,
+        *,
+        prefix: str = "idempotency:",
+        timeout: float | timedelta = 2.0,
+        wait_replicas: int = 0,
+        wait_timeout: float | timedelta = 1.0,
+        cluster: bool = False,
+        sentinels: Sequence[tuple[str, int]] | None = None,
+        service_name: str | None = None,
+        sentinel_options: Mapping[str, Any] | None = None,
+        **client_options: Any,
+    ) -> None:
+        """
+        Take the URL and what else is for redis-py's client; nothing is connected yet.
+
+        `timeout` (seconds) bounds each wait for the server, `wait_timeout` that for the
+        `wait_replicas` replicas which must have a claim before it counts as won.
+        """
+        try:
+            from django_idempotency.stores.redis_clients import Clients
+        except ImportError as error:
+            raise ImportError(
+                'RedisStore needs redis-py: python -m pip install "django-idempotency[redis]"'
+            ) from error
+        self.prefix = prefix
+        self.timeout = seconds(timeout)
+        self.wait_replicas = wait_replicas
+        self.wait_timeout = seconds(wait_timeout)
+        if self.timeout <= 0:
+            raise ValueError("timeout must be more than 0 seconds.")
+        if wait_replicas < 0:
+            raise ValueError("wait_replicas is a number of replicas, 0 or more.")
+        if wait_replicas and not 0 < self.wait_timeout < self.timeout:
+            raise ValueError("wait_timeout must be more than 0 seconds and less than timeout.")
+        self._clients = Clients(
+            url,
+            cluster=cluster,
+            sentinels=sentinels,
+            service_name=service_name,
+            sentinel_options=sentinel_options or {},
+            timeout=self.timeout,
+            options=client_options,
+        )
+
+    # The claim.
+
+    def claim(self, request: ClaimRequest) -> Lease | Record:
+        """See `BaseStore.claim`."""
+        key, arguments = self._key(request.record_id), claim_arguments(request)
+        claimed, attempts = claimed_of(request, self._clients.run(CLAIM, key, arguments))
+        if self.wait_replicas and isinstance(claimed, Lease):
+            return self._replicated(claimed, attempts)
+        return claimed
+
+    async def aclaim(self, request: ClaimRequest) -> Lease | Record:
+        """See `BaseStore.claim`."""
+        key, arguments = self._key(request.record_id), claim_arguments(request)
+        claimed, attempts = claimed_of(request, await self._clients.arun(CLAIM, key, arguments))
+        if self.wait_replicas and isinstance(claimed, Lease):
+            return await sync_to_async(self._replicated, thread_sensitive=False)(claimed, attempts)
+        return claimed
+
+    def _replicated(self, lease: Lease, attempts: int) -> Lease | Record:
+        """
+        Wait until enough replicas have the claim; else end the lease and raise StoreError.
+
+        The claim is sent again for it. A primary that has taken over since may not know of the
+        first one, so it is the second that counts: it may be lost, or won with another epoch.
+        """
+        request = lease.request
+        key, arguments = self._key(lease.record_id), claim_arguments(request)
+        wanted, within = self.wait_replicas, self.wait_timeout
+        try:
+            answer, reached = self._clients.replicated(CLAIM, key, arguments, wanted, within)
+            again, attempts = claimed_of(request, answer)
+        except StoreError:
+            self._give_back(lease, attempts)
+            raise
+        if isinstance(again, Record):
+            return again
+        if again.fencing_token != lease.fencing_token:
+            lease = again
+        if reached < wanted:
+            self._give_back(lease, attempts)
+            raise StoreError(
+                f"{reached} of the {wanted} replicas that a claim needs had it after {within:g} s; "
+                f"nothing has run."
+            )
+        return lease
+
+    def _give_back(self, lease: Lease, attempts: int) -> None:
+        """End a lease under which nothing ran; an earlier attempt's fingerprint stays."""
+        with suppress(StoreError):  # another is about to be raised, and the lease lapses
+            if attempts == 1:
+                self.release(lease)
+            else:
+                self.fail(lease, "not replicated")
+
+    # The owner's writes.
+
+    def complete(self, lease: Lease, result: bytes, *, retention: timedelta) -> datetime:
+        """See `BaseStore.complete`."""
+        arguments = [*proof_arguments(lease), micros(retention), result]
+        return kept_until(self._clients.run(COMPLETE, self._key(lease.record_id), arguments))
+
+    async def acomplete(self, lease: Lease, result: bytes, *, retention: timedelta) -> datetime:
+        """See `BaseStore.complete`."""
+        arguments = [*proof_arguments(lease), micros(retention), result]
+        answer = await self._clients.arun(COMPLETE, self._key(lease.record_id), arguments)
+        return kept_until(answer)
+
+    def fail(self, lease: Lease, error: str) -> None:
+        """See `BaseStore.fail`."""
+        arguments = [*ending_arguments(lease), keys.bounded(error)]
+        self._clients.run(FAIL, self._key(lease.record_id), arguments)
+
+    async def afail(self, lease: Lease, error: str) -> None:
+        """See `BaseStore.fail`."""
+        arguments = [*ending_arguments(lease), keys.bounded(error)]
+        await self._clients.arun(FAIL, self._key(lease.record_id), arguments)
+
+    def release(self, lease: Lease) -> None:
+        """See `BaseStore.release`."""
+        self._clients.run(RELEASE, self._key(lease.record_id), ending_arguments(lease))
+
+    async def arelease(self, lease: Lease) -> None:
+        """See `BaseStore.release`."""
+        await self._clients.arun(RELEASE, self._key(lease.record_id), ending_arguments(lease))
+
+    def renew(self, leases: Collection[Lease], duration: timedelta) -> set[Lease]:
+        """
+        See `BaseStore.renew`; in a cluster it takes a round trip for each node.
+
+        Where some of them could not be renewed, those count as held; where none could, StoreError.
+        """
+        ordered = list(leases)
+        return _held(ordered, self._clients.run_many(RENEW, self._renewals(ordered, duration)))
+
+    async def arenew(self, leases: Collection[Lease], duration: timedelta) -> set[Lease]:
+        """See `BaseStore.renew`."""
+        ordered = list(leases)
+        renewals = self._renewals(ordered, duration)
+        return _held(ordered, await self._clients.arun_many(RENEW, renewals))
+
+    def _renewals(
+        self, leases: list[Lease], duration: timedelta
+    ) -> list[tuple[str, Sequence[Any]]]:
+        return [(self._key(x.record_id), [*proof_arguments(x), micros(duration)]) for x in leases]
+
+    # Reading, and what operators do.
+
+    def get(self, record_id: UUID) -> Record | None:
+        """See `BaseStore.get`."""
+        return record_of(record_id, self._clients.run(LOOK, self._key(record_id), ()))
+
+    async def aget(self, record_id: UUID) -> Record | None:
+        """See `BaseStore.get`."""
+        return record_of(record_id, await self._clients.arun(LOOK, self._key(record_id), ()))
+
+    def browse(
+        self, *, filters: Filters | None = None, cursor: str | None = None, limit: int = 100
+    ) -> Page:
+        """See `BaseStore.browse`: in no order, and a record that moves may come twice."""
+        wanted = filters or Filters()
+        place = Place() if cursor is None else Place.parse(cursor)
+        match = _GLOB.sub(r"\\\1", self.prefix) + "*"
+        found: dict[UUID, Record] = {}
+        for _ in range(SCANS):
+            if not place.left:
+                node, following, names = self._clients.scan(
+                    place.node, place.cursor or 0, match=match, count=limit
+                )
+                place = Place(node, following, tuple(self._ids(names)))
+            room = limit - len(found)
+            for record in self._look_at(place.left[:room]):
+                if wanted.match(record):
+                    found[record.record_id] = record
+            place = place._replace(left=place.left[room:])
+            if len(found) == limit or place.is_end:
+                break
+        return Page(tuple(found.values()), None if place.is_end else str(place))
+
+    def resolve(
+        self,
+        record_id: UUID,
+        action: str,
+        *,
+        epoch: int,
+        state: State,
+        force: bool = False,
+        result: bytes | None = None,
+        retention: timedelta = timedelta(hours=24),
+    ) -> bool:
+        """See `BaseStore.resolve`."""
+        check_resolution(action, result)
+        arguments = [action, epoch, state.value, int(force), keys.new_token().hex]
+        arguments += [micros(retention), result or b""]
+        return bool(self._clients.run(RESOLVE, self._key(record_id), arguments))
+
+    def sweep(self, *, limit: int = 5000) -> int:
+        """Return 0: the server deletes what has expired."""
+        return 0
+
+    async def asweep(self, *, limit: int = 5000) -> int:
+        """Return 0: the server deletes what has expired."""
+        return 0
+
+    def check(self) -> list[Any]:
+        """Return messages about the server: too old, of a kind that evicts, or not there."""
+        from django.core import checks
+
+        try:
+            servers = self._clients.info()
+        except StoreError as error:
+            return [
+                checks.Warning(
+                    f"Redis does not answer: {type(error.__cause__).__name__}.",
+                    hint="Start the server, or correct the OPTIONS of the RedisStore.",
+                    id="django_idempotency.W009",
+                )
+            ]
+        found: list[Any] = []
+        for version in {str(server["redis_version"]) for server in servers}:
+            if tuple(map(int, version.split(".")[:2])) < OLDEST:
+                found.append(
+                    checks.Error(
+                        f"The RedisStore needs Redis 6.2 or Valkey, and the server is {version}.",
+                        hint="Upgrade the server.",
+                        id="django_idempotency.E010",
+                    )
+                )
+        for policy in {str(server.get("maxmemory_policy")) for server in servers} - {"noeviction"}:
+            found.append(
+                checks.Warning(
+                    f"Redis may evict claims and results: its maxmemory-policy is {policy}.",
+                    hint="Set maxmemory-policy to noeviction, on a server without other data.",
+                    id="django_idempotency.W008",
+                )
+            )
+        return found
+
+    # Names and records.
+
+    def _key(self, record_id: UUID) -> str:
+        return f"{self.prefix}{record_id}"
+
+    def _ids(self, names: list[bytes]) -> list[UUID]:
+        """Return the record ids among the keys that start with our prefix."""
+        found = []
+        for name in names:
+            with suppress(ValueError):  # a key of somebody else's
+                found.append(UUID(name.decode()[len(self.prefix) :]))
+        return found
+
+    def _look_at(self, record_ids: Sequence[UUID]) -> list[Record]:
+        """Return those of the records that are there and whole; the others are logged."""
+        found = []
+        answers = self._clients.run_many(LOOK, [(self._key(x), ()) for x in record_ids])
+        for record_id, answer in zip(record_ids, answers, strict=True):
+            if isinstance(answer, StoreError):
+                raise answer
+            try:
+                record = record_of(record_id, answer)
+            except StoreError as error:
+                # Without a traceback: it would go on to quote what is in the record (R79).
+                logger.error("Record %s cannot be shown. %s", keys.short(record_id), error)
+            else:
+                found += [] if record is None else [record]
+        return found
+
+
+def _held(leases: list[Lease], answers: list[Any]) -> set[Lease]:
+    """Return the leases that may still be held; raise StoreError if none could be renewed."""
+    errors = [answer for answer in answers if isinstance(answer, StoreError)]
+    if errors and len(errors) == len(answers):
+        raise errors[0]
+    # An error counts as true: nobody says that the lease is lost.
+    return {lease for lease, answer in zip(leases, answers, strict=True) if answer}

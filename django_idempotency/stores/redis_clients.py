@@ -1,0 +1,381 @@
+"""Clients of Redis: one for all threads of the process, and one for each event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import inspect
+import os
+import threading
+import time
+import weakref
+from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any
+
+import redis
+import redis.asyncio
+from asgiref.sync import sync_to_async
+from redis.asyncio.retry import Retry as AsyncRetry
+from redis.asyncio.sentinel import Sentinel as AsyncSentinel
+from redis.backoff import NoBackoff
+from redis.connection import parse_url
+from redis.exceptions import (
+    ConnectionError,
+    NoScriptError,
+    RedisClusterException,
+    RedisError,
+)
+from redis.retry import Retry
+from redis.sentinel import Sentinel
+
+from django_idempotency.exceptions import StoreError
+from django_idempotency.stores.redis_cluster import Calls, on_each_node
+from django_idempotency.stores.redis_scripts import Script
+
+__all__ = ["Clients"]
+
+#: Connections of one process, or event loop; who needs one more waits for it.
+MAX_CONNECTIONS = 100
+#: How often a command is sent again over a new connection. Each is repeated under its own token.
+RESENDS = 1
+
+_ERRORS = (RedisError, RedisClusterException, OSError, asyncio.TimeoutError)
+
+_all_clients: weakref.WeakSet[Clients] = weakref.WeakSet()
+
+
+@contextmanager
+def _store_errors(name: str) -> Iterator[None]:
+    """Turn what the driver raises into StoreError."""
+    try:
+        yield
+    except _ERRORS as error:
+        raise _store_error(name, error) from error
+
+
+def _store_error(name: str, error: Exception) -> StoreError:
+    kind = type(error).__name__
+    failure = StoreError(f"The store could not run its {name} script on Redis: {kind}.")
+    failure.__cause__ = error
+    return failure
+
+
+class Clients:
+    """
+    The clients of one store: made when first used, shared by all, safe over a fork.
+
+    A command whose connection breaks is sent once more; one that takes too long is not.
+    """
+
+    def __init__(
+        self,
+        url: str | None,
+        *,
+        cluster: bool,
+        sentinels: Sequence[tuple[str, int]] | None,
+        service_name: str | None,
+        sentinel_options: Mapping[str, Any],
+        timeout: float,
+        options: Mapping[str, Any],
+    ) -> None:
+        parsed = parse_url(url) if url is not None else {}  # type: ignore[no-untyped-call]
+        for name in ("decode_responses", "retry", "retry_on_error", "retry_on_timeout"):
+            if name in {**options, **parsed}:
+                raise TypeError(f"{name!r} is not an option: the store decides it.")
+        if sentinels is None and url is None:
+            raise TypeError("a url is needed, or sentinels and a service_name.")
+        if (sentinels is None) is not (service_name is None):
+            raise TypeError("sentinels and service_name belong together.")
+        if cluster and sentinels is not None:
+            raise TypeError("a cluster has no sentinels.")
+        self._url = url
+        self._parsed = parsed
+        self._sentinels = [(host, int(port)) for host, port in sentinels or ()]
+        self._service_name = service_name
+        self._timeout = timeout
+        self._timeouts = {"socket_timeout": timeout, "socket_connect_timeout": timeout}
+        self._sentinel_options = {**self._timeouts, **sentinel_options}
+        self._options = {**self._timeouts, **options}
+        self.is_cluster = cluster
+        self._mutex = threading.Lock()
+        self._client: Any = None
+        self._of_parents: list[Any] = []
+        self._of_loops: dict[asyncio.AbstractEventLoop, tuple[Any, AsyncGenerator[None, None]]] = {}
+        if cluster:
+            _check_names(options, redis.RedisCluster, redis.Redis)
+        else:
+            # A name that is no option is told now; nothing is connected.
+            self._client = self._new_client()
+            pool = self._client.connection_pool
+            pool.connection_class(**pool.connection_kwargs)
+        _all_clients.add(self)
+
+    def forget(self) -> None:
+        """Build the client anew when it is next used: in a forked child."""
+        self._mutex = threading.Lock()
+        # Kept, since to close it takes its own mutexes, which threads of the parent may hold.
+        self._of_parents.append(self._client)
+        self._client = None
+
+    # For threads.
+
+    def run(self, script: Script, key: str, arguments: Iterable[Any]) -> Any:
+        """Run a script on one record and return its answer: one round trip."""
+        try:
+            client = self._connected()
+            try:
+                return client.execute_command("EVALSHA", script.sha, 1, key, *arguments)
+            except NoScriptError:
+                return client.execute_command("EVAL", script.text, 1, key, *arguments)
+        except _ERRORS as error:
+            raise _store_error(script.name, error) from error
+
+    def run_many(self, script: Script, calls: Calls) -> list[Any]:
+        """
+        Run a script on many records; where one could not be run its answer is a StoreError.
+
+        One round trip; in a cluster one for each node, side by side. Raises StoreError where a
+        server that has all of the records is not there.
+        """
+        with _store_errors(script.name):
+            client = self._connected()
+            if not self.is_cluster:
+                return _answers(script, self._pipelined(client, script, calls))
+        run = functools.partial(self._run_on_node, client, script)
+        return on_each_node(client, calls, run)
+
+    def _run_on_node(self, client: Any, script: Script, node: Any, calls: Calls) -> list[Any]:
+        """Run a script on the records of one node, as `run_many`."""
+        try:
+            with _store_errors(script.name):
+                connection = client.get_redis_connection(node)
+                answers = _answers(script, self._pipelined(connection, script, calls))
+        except StoreError as error:
+            answers = [error] * len(calls)
+        ends = time.monotonic() + self._timeout
+        for place, answer in enumerate(answers):
+            # The record may have moved, or the node may have been replaced: `run` looks for it.
+            if isinstance(answer, StoreError) and time.monotonic() < ends:
+                with suppress(StoreError):  # the first one stands
+                    answers[place] = self.run(script, *calls[place])
+        return answers
+
+    def replicated(
+        self, script: Script, key: str, arguments: Sequence[Any], replicas: int, seconds: float
+    ) -> tuple[Any, int]:
+        """
+        Run a script again, and return what it answers, and how many replicas have what it wrote.
+
+        As many as had it within `seconds`, or `replicas`. WAIT only knows of writes on its own
+        connection, hence both in one go.
+        """
+        with _store_errors(script.name):
+            client = self._connected()
+            if self.is_cluster:
+                client = client.get_redis_connection(client.get_node_from_key(key))
+            wait = (replicas, int(seconds * 1000))
+            answers = self._pipelined(client, script, [(key, arguments)], wait=wait)
+            for answer in answers:
+                if isinstance(answer, Exception):
+                    raise answer
+            answer, reached = answers
+            return answer, int(reached)
+
+    def scan(
+        self, node: str, cursor: int, *, match: str, count: int
+    ) -> tuple[str, int | None, list[bytes]]:
+        """
+        Return the keys of one SCAN, and the node and cursor of the next: no cursor, no next.
+
+        Raises ValueError for a node that is none.
+        """
+        with _store_errors("SCAN"):
+            client = self._connected()
+            if not self.is_cluster:
+                following, keys = client.scan(cursor, match=match, count=count)
+                return "", following or None, keys
+            primaries = {found.name: found for found in client.get_primaries()}
+            names = sorted(primaries)
+            if node and node not in names:
+                raise ValueError("This cursor is none of the Redis store's: its node is gone.")
+            place = names.index(node) if node else 0
+            of_node = client.get_redis_connection(primaries[names[place]])
+            following, keys = of_node.scan(cursor, match=match, count=count)
+            if following:
+                return names[place], following, keys
+            if names[place + 1 :]:
+                return names[place + 1], 0, keys
+            return "", None, keys
+
+    def info(self) -> list[Mapping[str, Any]]:
+        """Return what the server, or each primary of the cluster, says of itself."""
+        with _store_errors("INFO"):
+            client = self._connected()
+            if not self.is_cluster:
+                return [client.info()]
+            return [client.get_redis_connection(node).info() for node in client.get_primaries()]
+
+    def _connected(self) -> Any:
+        """Return the client of this process; that of a cluster looks for its nodes first."""
+        client = self._client
+        if client is None:
+            with self._mutex:
+                if self._client is None:
+                    self._client = self._new_client()
+                client = self._client
+        return client
+
+    def _pipelined(
+        self, client: Any, script: Script, calls: Calls, *, wait: tuple[int, int] | None = None
+    ) -> list[Any]:
+        """Return the answers of one round trip, errors as they are; WAIT is the last, if any."""
+        for is_known in (False, True):
+            pipeline = self._pipeline(client, script, calls)
+            if wait is not None:
+                pipeline.wait(*wait)
+            answers: list[Any] = pipeline.execute(raise_on_error=False)
+            if is_known or not _is_unknown(answers):
+                break
+            client.script_load(script.text)
+        return answers
+
+    def _pipeline(self, client: Any, script: Script, calls: Calls) -> Any:
+        pipeline = client.pipeline(transaction=False)
+        for key, arguments in calls:
+            pipeline.evalsha(script.sha, 1, key, *arguments)
+        return pipeline
+
+    def _new_client(self) -> Any:
+        retry = Retry(NoBackoff(), RESENDS, (ConnectionError,))
+        if self.is_cluster:
+            return redis.RedisCluster.from_url(str(self._url), **self._options, retry=retry)
+        options = self._resending(retry)
+        if self._service_name is not None:
+            sentinel: Any = Sentinel(self._sentinels, sentinel_kwargs=self._sentinel_options)  # type: ignore[no-untyped-call]
+            return sentinel.master_for(self._service_name, **self._of_service(options))
+        pool = redis.BlockingConnectionPool.from_url(str(self._url), **self._of_pool(options))
+        return redis.Redis.from_pool(pool)
+
+    # For coroutines.
+
+    async def arun(self, script: Script, key: str, arguments: Iterable[Any]) -> Any:
+        """
+        See `run`.
+
+        In a cluster on a thread: redis-py's asynchronous client of a cluster drops connections that
+        several coroutines open at the same time.
+        """
+        if self.is_cluster:
+            return await sync_to_async(self.run, thread_sensitive=False)(script, key, arguments)
+        try:
+            client = await self._of_loop()
+            try:
+                return await client.execute_command("EVALSHA", script.sha, 1, key, *arguments)
+            except NoScriptError:
+                return await client.execute_command("EVAL", script.text, 1, key, *arguments)
+        except _ERRORS as error:
+            raise _store_error(script.name, error) from error
+
+    async def arun_many(self, script: Script, calls: Calls) -> list[Any]:
+        """See `run_many`."""
+        if self.is_cluster:
+            return await sync_to_async(self.run_many, thread_sensitive=False)(script, calls)
+        with _store_errors(script.name):
+            client = await self._of_loop()
+            answers = await self._pipeline(client, script, calls).execute(raise_on_error=False)
+            if _is_unknown(answers):
+                await client.script_load(script.text)
+                answers = await self._pipeline(client, script, calls).execute(raise_on_error=False)
+            return _answers(script, answers)
+
+    async def _of_loop(self) -> Any:
+        """
+        Return the client of the running loop; it is closed when the loop is shut down.
+
+        ``asyncio.run`` and its like end the loop's asynchronous generators before they close it:
+        the one thing that tells a library that a loop is about to end.
+        """
+        loop = asyncio.get_running_loop()
+        found = self._of_loops.get(loop)
+        if found is None:
+            client, *others = self._new_async_clients()
+            found = client, self._closing(loop, [client, *others])
+            with self._mutex:
+                for other in [other for other in self._of_loops if other.is_closed()]:
+                    del self._of_loops[other]  # it was closed without a shutdown
+                self._of_loops[loop] = found
+            await anext(found[1])
+        return found[0]
+
+    async def _closing(
+        self, loop: asyncio.AbstractEventLoop, clients: Sequence[Any]
+    ) -> AsyncGenerator[None, None]:
+        try:
+            yield
+        finally:
+            with self._mutex:
+                self._of_loops.pop(loop, None)
+            for client in clients:
+                await client.aclose()
+
+    def _new_async_clients(self) -> list[Any]:
+        """Return the client of the records' server, and those of the sentinels that lead to it."""
+        options = self._resending(AsyncRetry(NoBackoff(), RESENDS, (ConnectionError,)))
+        if self._service_name is not None:
+            sentinel: Any = AsyncSentinel(  # type: ignore[no-untyped-call]
+                self._sentinels, sentinel_kwargs=self._sentinel_options
+            )
+            client = sentinel.master_for(self._service_name, **self._of_service(options))
+            return [client, *sentinel.sentinels]
+        pool = redis.asyncio.BlockingConnectionPool.from_url(
+            str(self._url), **self._of_pool(options)
+        )
+        return [redis.asyncio.Redis.from_pool(pool)]
+
+    # For both.
+
+    def _resending(self, retry: Any) -> dict[str, Any]:
+        # Before redis-py 6 a command was sent again only after the errors of `retry_on_error`.
+        return {**self._options, "retry": retry, "retry_on_error": [ConnectionError]}
+
+    def _of_pool(self, options: Mapping[str, Any]) -> dict[str, Any]:
+        pool = {"max_connections": MAX_CONNECTIONS, "timeout": self._timeout}
+        keepalive = {} if "path" in self._parsed else {"socket_keepalive": True}
+        return {**pool, **keepalive, **options}
+
+    def _of_service(self, options: Mapping[str, Any]) -> dict[str, Any]:
+        """The sentinels say where the service is; the URL, if any, says all the rest."""
+        place = ("host", "port", "connection_class")
+        parsed = {name: value for name, value in self._parsed.items() if name not in place}
+        is_tls = self._url is not None and self._url.startswith("rediss:")
+        return {"socket_keepalive": True, **options, **parsed, **({"ssl": True} if is_tls else {})}
+
+
+def _is_unknown(answers: list[Any]) -> bool:
+    """Whether the server does not know the script of this pipeline."""
+    return any(isinstance(answer, NoScriptError) for answer in answers)
+
+
+def _answers(script: Script, answers: list[Any]) -> list[Any]:
+    """Return the answers of a pipeline, its errors as StoreError."""
+    return [
+        _store_error(script.name, answer) if isinstance(answer, Exception) else answer
+        for answer in answers
+    ]
+
+
+def _check_names(options: Mapping[str, Any], *classes: type) -> None:
+    """Raise TypeError for an option that none of the classes takes."""
+    known = {name for cls in classes for name in inspect.signature(cls).parameters}
+    for name in options:
+        if name not in known:
+            raise TypeError(f"the client of a cluster has no option {name!r}.")
+
+
+def _forget_all() -> None:
+    for clients in _all_clients:
+        clients.forget()
+
+
+os.register_at_fork(after_in_child=_forget_all)

@@ -1,0 +1,162 @@
+"""Arguments and answers of the Redis store's scripts, as this package's own types."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from datetime import datetime, timedelta, timezone
+from typing import Any, NamedTuple, TypeVar
+from uuid import UUID
+
+from django_idempotency.exceptions import LeaseLost, StoreError
+from django_idempotency.records import ClaimRequest, Lease, Proof, Record, State
+from django_idempotency.stores.redis_scripts import FIELDS
+
+__all__ = [
+    "Place",
+    "claim_arguments",
+    "claimed_of",
+    "ending_arguments",
+    "kept_until",
+    "micros",
+    "proof_arguments",
+    "record_of",
+    "seconds",
+]
+
+T = TypeVar("T")
+
+_CORRUPT = "A record in Redis is not whole: somebody else has changed it."
+_CURSOR = re.compile(r"([^/]*)/([0-9]*)/((?:[0-9a-f]{32})*)")
+_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+_MICROSECOND = timedelta(microseconds=1)
+
+
+class Place(NamedTuple):
+    """Where `browse` goes on: the next SCAN, after the record ids that the last one had left."""
+
+    node: str = ""
+    cursor: int | None = 0
+    left: tuple[UUID, ...] = ()
+
+    @property
+    def is_end(self) -> bool:
+        return self.cursor is None and not self.left
+
+    def __str__(self) -> str:
+        cursor = "" if self.cursor is None else self.cursor
+        return f"{self.node}/{cursor}/{''.join(record_id.hex for record_id in self.left)}"
+
+    @classmethod
+    def parse(cls, text: str) -> Place:
+        """Return the place that `text` names; raise ValueError if it names none."""
+        match = _CURSOR.fullmatch(text)
+        if match is None or not any(match.groups()[1:]):
+            raise ValueError("This cursor is none of the Redis store's.")
+        node, cursor, ids = match.groups()
+        left = tuple(UUID(hex=ids[i : i + 32]) for i in range(0, len(ids), 32))
+        return cls(node, int(cursor) if cursor else None, left)
+
+
+def seconds(duration: float | timedelta) -> float:
+    return duration.total_seconds() if isinstance(duration, timedelta) else float(duration)
+
+
+def micros(duration: timedelta) -> int:
+    return duration // _MICROSECOND
+
+
+def time_of(micros: bytes) -> datetime:
+    return _EPOCH + int(micros) * _MICROSECOND
+
+
+def claim_arguments(request: ClaimRequest) -> list[Any]:
+    lifetime = "" if request.on_stale == "refuse" else micros(request.lifetime)
+    return [
+        request.token.hex,
+        request.scope,
+        request.key,
+        request.operation,
+        micros(request.lease),
+        lifetime,
+        request.on_stale,
+        *(fingerprint.hex() for fingerprint in request.fingerprints),
+    ]
+
+
+def proof_arguments(lease: Lease) -> list[Any]:
+    return [lease.fencing_token, lease.token.hex]
+
+
+def ending_arguments(lease: Lease) -> list[Any]:
+    return [*proof_arguments(lease), micros(lease.request.retention)]
+
+
+def claimed_of(request: ClaimRequest, answer: list[Any]) -> tuple[Lease | Record, int]:
+    """Return what a claim has brought, and the number of the attempt that it won."""
+    won, *values = answer
+    if not won:
+        record = record_of(request.record_id, values)
+        if record is None:
+            raise StoreError("Redis answered a claim with no record.")
+        return record, record.attempts
+    epoch, lease_until, now, taken_over, attempts = values
+    lease = Lease(
+        Proof(request.record_id, int(epoch), request.token),
+        request,
+        lease_until=time_of(lease_until),
+        claimed_at=time_of(now),
+        takeover=bool(taken_over),
+    )
+    return lease, attempts
+
+
+def kept_until(answer: bytes | None) -> datetime:
+    if answer is None:
+        raise LeaseLost
+    return time_of(answer)
+
+
+def record_of(record_id: UUID, answer: Sequence[Any] | None) -> Record | None:
+    """Return the record of a LOOK; raise StoreError for what is not a whole one."""
+    if answer is None:
+        return None
+    columns, now = answer
+    try:
+        found = dict(zip(FIELDS, columns, strict=True))
+        record = Record(
+            record_id=record_id,
+            scope=found["scope"].decode(),
+            key=found["key"].decode(),
+            operation=found["operation"].decode(),
+            fingerprint=_or_none(found["fingerprint"], _from_hex),
+            state=State(found["state"].decode()),
+            epoch=int(found["epoch"]),
+            token=UUID(found["token"].decode()),
+            lease_until=_or_none(found["lease_until"], time_of),
+            created_at=time_of(found["created_at"]),
+            updated_at=time_of(found["updated_at"]),
+            expires_at=_or_none(found["expires_at"], time_of),
+            attempts=int(found["attempts"]),
+            result=found["result"],
+            error=found["error"].decode(),
+            now=time_of(now),
+        )
+    except (AttributeError, OverflowError, TypeError, ValueError) as error:
+        raise StoreError(_CORRUPT) from error
+    in_progress = record.state is State.IN_PROGRESS
+    if (record.lease_until is None) is in_progress or (
+        record.expires_at is None and not in_progress
+    ):
+        raise StoreError(_CORRUPT)
+    if record.state is State.COMPLETED and record.result is None:
+        raise StoreError(_CORRUPT)
+    return record
+
+
+def _or_none(value: bytes | None, read: Callable[[bytes], T]) -> T | None:
+    return None if value is None else read(value)
+
+
+def _from_hex(value: bytes) -> bytes:
+    return bytes.fromhex(value.decode())

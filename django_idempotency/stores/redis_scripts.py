@@ -1,0 +1,324 @@
+"""
+The scripts of the Redis store: one per operation, each one atomic step on one record.
+
+A record is a hash at KEYS[1]. Times, leases and epochs are whole microseconds, by the server's
+clock; Lua's own conversion of such numbers loses digits, so they leave a script by
+``string.format('%.0f')``. Nothing here is newer than Redis 6.2.
+
+When its memory is full a server refuses the first write of a script if that can take memory, and
+none after it. So a claim of a new key begins with HSET, and is refused; what goes on with a record
+begins with DEL or HDEL, and is not: work that was done is to be recorded.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+
+__all__ = ["CLAIM", "COMPLETE", "FAIL", "FIELDS", "LOOK", "RELEASE", "RENEW", "RESOLVE", "Script"]
+
+#: What LOOK, and a claim that was not won, return of a record, in this order, before the clock.
+FIELDS = (
+    "scope",
+    "key",
+    "operation",
+    "fingerprint",
+    "state",
+    "epoch",
+    "token",
+    "lease_until",
+    "created_at",
+    "updated_at",
+    "expires_at",
+    "attempts",
+    "result",
+    "error",
+)
+
+
+@dataclass(frozen=True)
+class Script:
+    """A script by the name of its operation; ``sha`` is what the server knows it by."""
+
+    name: str
+    text: str
+    sha: str
+
+
+def _script(name: str, text: str) -> Script:
+    # The digest that Redis itself names scripts by, and no more than a name.
+    return Script(name, text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest())
+
+
+CLAIM = _script(
+    "CLAIM",
+    """
+-- Give this attempt the right to run, or return the record that stands against it.
+-- Returns {1, epoch, lease_until, clock, taken over?, attempts} or {0, the record's fields, clock}.
+local token, scope, name, operation = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
+local lease = tonumber(ARGV[5])
+local lifetime = tonumber(ARGV[6])   -- empty with on_stale="refuse": no end until it is ended
+local on_stale = ARGV[7]
+local newest = ARGV[8]               -- this and what follows: fingerprints, newest first
+
+local time = redis.call('TIME')
+local now = tonumber(time[1]) * 1000000 + tonumber(time[2])
+local function whole(number) return string.format('%.0f', number) end
+
+local seen = redis.call('HMGET', KEYS[1], 'state', 'epoch', 'token', 'fingerprint',
+                        'lease_until', 'expires_at', 'created_at', 'attempts')
+local state, epoch, owner, fingerprint = seen[1], tonumber(seen[2]), seen[3], seen[4]
+local lease_until, expires_at = tonumber(seen[5]), tonumber(seen[6])
+local created_at, attempts = tonumber(seen[7]), tonumber(seen[8])
+
+-- A hash that is no record is never taken for an absent one: its work may have been done.
+if redis.call('EXISTS', KEYS[1]) == 1 then
+  local running = state == 'IN_PROGRESS'
+  local ended = state == 'COMPLETED' or state == 'FAILED' or state == 'RELEASED'
+  if not (epoch and owner and created_at and attempts
+          and ((running and lease_until) or (ended and expires_at))) then
+    return redis.error_reply('CORRUPT this is not a whole record')
+  end
+end
+
+-- This very attempt has won already: its claim was sent again, because the answer was lost.
+if state == 'IN_PROGRESS' and owner == token then
+  redis.call('HSET', KEYS[1], 'token', token)   -- a write, which a WAIT after it waits for
+  return {1, seen[2], seen[5], whole(now), 0, attempts}
+end
+
+local live = state == 'IN_PROGRESS' and lease_until > now
+local expired = expires_at and expires_at <= now and not live
+local same = not fingerprint
+for i = 8, #ARGV do
+  same = same or fingerprint == ARGV[i]
+end
+
+local won =
+  not state                                     -- absent
+  or expired                                    -- its time is over, and no lease is live
+  or state == 'RELEASED'                        -- given back: whatever is asked
+  or (state == 'FAILED' and same)               -- failed, and the same is asked
+  or (state == 'IN_PROGRESS' and same           -- in progress, and the same is asked,
+      and not live                              -- under a lease that has lapsed,
+      and on_stale == 'take_over')              -- which may be taken over
+
+if not won then
+  local record = redis.call('HMGET', KEYS[1], 'scope', 'key', 'operation', 'fingerprint', 'state',
+                            'epoch', 'token', 'lease_until', 'created_at', 'updated_at',
+                            'expires_at', 'attempts', 'result', 'error')
+  return {0, record, whole(now)}
+end
+
+local again = state and not expired             -- the record goes on: what it knows is kept
+local taken_over = again and state == 'IN_PROGRESS'
+if not (again and fingerprint) then
+  fingerprint = newest
+end
+if not again then
+  created_at, attempts = now, 0
+end
+attempts = attempts + 1
+epoch = math.max(now, (epoch or 0) + 1)         -- it only grows
+lease_until = now + lease
+
+if state then
+  redis.call('DEL', KEYS[1])                    -- nothing of an earlier attempt, its expiry neither
+end
+local fields = {
+  'scope', scope, 'key', name, 'operation', operation, 'state', 'IN_PROGRESS',
+  'epoch', whole(epoch), 'token', token, 'lease_until', whole(lease_until),
+  'created_at', whole(created_at), 'updated_at', whole(now), 'attempts', whole(attempts),
+  'error', ''
+}
+if fingerprint then
+  table.insert(fields, 'fingerprint')
+  table.insert(fields, fingerprint)
+end
+if lifetime then
+  table.insert(fields, 'expires_at')
+  table.insert(fields, whole(now + lifetime))
+end
+redis.call('HSET', KEYS[1], unpack(fields))
+if lifetime then
+  redis.call('PEXPIREAT', KEYS[1], whole(math.ceil((now + lifetime) / 1000)))
+end
+return {1, whole(epoch), whole(lease_until), whole(now), taken_over and 1 or 0, attempts}
+""",
+)
+
+COMPLETE = _script(
+    "COMPLETE",
+    """
+-- Keep the result; return when it expires, or nil if the proof does not stand.
+local epoch, token, retention, result = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4]
+
+local time = redis.call('TIME')
+local now = tonumber(time[1]) * 1000000 + tonumber(time[2])
+local function whole(number) return string.format('%.0f', number) end
+
+local seen = redis.call('HMGET', KEYS[1], 'state', 'epoch', 'token', 'expires_at')
+if seen[2] ~= epoch or seen[3] ~= token then
+  return false                                  -- somebody else's by now, or gone
+end
+if seen[1] == 'COMPLETED' then
+  return seen[4]                                -- by this very attempt, whose answer was lost
+end
+if seen[1] ~= 'IN_PROGRESS' then
+  return false                                  -- this attempt has ended otherwise
+end
+
+local expires_at = whole(now + retention)
+redis.call('HDEL', KEYS[1], 'lease_until')
+redis.call('HSET', KEYS[1], 'state', 'COMPLETED', 'result', result, 'updated_at', whole(now),
+           'expires_at', expires_at)
+redis.call('PEXPIREAT', KEYS[1], whole(math.ceil((now + retention) / 1000)))
+return expires_at
+""",
+)
+
+FAIL = _script(
+    "FAIL",
+    """
+-- End the lease and keep the fingerprint; nothing happens if the proof does not stand.
+local epoch, token, retention, failure = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4]
+
+local time = redis.call('TIME')
+local now = tonumber(time[1]) * 1000000 + tonumber(time[2])
+local function whole(number) return string.format('%.0f', number) end
+
+local seen = redis.call('HMGET', KEYS[1], 'state', 'epoch', 'token', 'expires_at')
+if seen[1] ~= 'IN_PROGRESS' or seen[2] ~= epoch or seen[3] ~= token then
+  return 0
+end
+
+local expires_at = tonumber(seen[4]) or now + retention   -- "refuse" had none until now
+redis.call('HDEL', KEYS[1], 'lease_until')
+redis.call('HSET', KEYS[1], 'state', 'FAILED', 'error', failure, 'updated_at', whole(now),
+           'expires_at', whole(expires_at))
+redis.call('PEXPIREAT', KEYS[1], whole(math.ceil(expires_at / 1000)))
+return 1
+""",
+)
+
+RELEASE = _script(
+    "RELEASE",
+    """
+-- End the lease and forget the fingerprint; nothing happens if the proof does not stand.
+local epoch, token, retention = ARGV[1], ARGV[2], tonumber(ARGV[3])
+
+local time = redis.call('TIME')
+local now = tonumber(time[1]) * 1000000 + tonumber(time[2])
+local function whole(number) return string.format('%.0f', number) end
+
+local seen = redis.call('HMGET', KEYS[1], 'state', 'epoch', 'token', 'expires_at')
+if seen[1] ~= 'IN_PROGRESS' or seen[2] ~= epoch or seen[3] ~= token then
+  return 0
+end
+
+local expires_at = tonumber(seen[4]) or now + retention   -- "refuse" had none until now
+redis.call('HDEL', KEYS[1], 'lease_until', 'fingerprint')
+redis.call('HSET', KEYS[1], 'state', 'RELEASED', 'updated_at', whole(now),
+           'expires_at', whole(expires_at))
+redis.call('PEXPIREAT', KEYS[1], whole(math.ceil(expires_at / 1000)))
+return 1
+""",
+)
+
+RENEW = _script(
+    "RENEW",
+    """
+-- Extend the lease to that long from now; return whether the proof still stands.
+local epoch, token, duration = ARGV[1], ARGV[2], tonumber(ARGV[3])
+
+local time = redis.call('TIME')
+local now = tonumber(time[1]) * 1000000 + tonumber(time[2])
+local function whole(number) return string.format('%.0f', number) end
+
+local seen = redis.call('HMGET', KEYS[1], 'state', 'epoch', 'token', 'expires_at')
+if seen[1] ~= 'IN_PROGRESS' or seen[2] ~= epoch or seen[3] ~= token then
+  return 0
+end
+
+local lease_until = now + duration
+redis.call('HDEL', KEYS[1], 'lease_until')
+redis.call('HSET', KEYS[1], 'lease_until', whole(lease_until))
+local expires_at = tonumber(seen[4])
+if expires_at and lease_until > expires_at then
+  -- A record does not expire under a live lease, so the server must not delete it either.
+  redis.call('PEXPIREAT', KEYS[1], whole(math.ceil(lease_until / 1000)))
+end
+return 1
+""",
+)
+
+LOOK = _script(
+    "LOOK",
+    """
+-- Return {the record's fields, the clock}, or nil where there is nothing.
+if redis.call('EXISTS', KEYS[1]) == 0 then
+  return false
+end
+local time = redis.call('TIME')
+local now = tonumber(time[1]) * 1000000 + tonumber(time[2])
+local record = redis.pcall('HMGET', KEYS[1], 'scope', 'key', 'operation', 'fingerprint', 'state',
+                           'epoch', 'token', 'lease_until', 'created_at', 'updated_at',
+                           'expires_at', 'attempts', 'result', 'error')
+if record.err then
+  record = {}                                   -- no hash: it is there, and no record
+end
+return {record, string.format('%.0f', now)}
+""",
+)
+
+RESOLVE = _script(
+    "RESOLVE",
+    """
+-- Do what an operator decided on what he saw; return whether it was done.
+local action, seen_epoch, seen_state, force = ARGV[1], ARGV[2], ARGV[3], ARGV[4] == '1'
+local token, retention, result = ARGV[5], tonumber(ARGV[6]), ARGV[7]
+
+local time = redis.call('TIME')
+local now = tonumber(time[1]) * 1000000 + tonumber(time[2])
+local function whole(number) return string.format('%.0f', number) end
+
+local seen = redis.call('HMGET', KEYS[1], 'state', 'epoch', 'token', 'lease_until', 'expires_at')
+local state, epoch = seen[1], seen[2]
+local lease_until, expires_at = tonumber(seen[4]), tonumber(seen[5])
+if seen[3] == token then
+  return 1                                      -- this was sent again: the answer was lost
+end
+if epoch ~= seen_epoch or state ~= seen_state then
+  return 0                                      -- it is no longer what the operator saw
+end
+local live = state == 'IN_PROGRESS' and lease_until > now
+if live and not force then
+  return 0                                      -- somebody is at work
+end
+if expires_at and expires_at <= now and not live then
+  return 0                                      -- its time is over
+end
+if action ~= 'expire' and state ~= 'IN_PROGRESS' and state ~= 'FAILED' then
+  return 0                                      -- a completed record can do nothing but expire
+end
+
+redis.call('HDEL', KEYS[1], 'lease_until')
+if action == 'complete' then
+  state, expires_at = 'COMPLETED', now + retention
+  redis.call('HSET', KEYS[1], 'result', result, 'error', '')
+elseif action == 'release' then
+  state, expires_at = 'RELEASED', expires_at or now + retention
+  redis.call('HDEL', KEYS[1], 'fingerprint')
+else
+  expires_at = now
+  if state == 'IN_PROGRESS' then
+    state = 'RELEASED'
+    redis.call('HDEL', KEYS[1], 'fingerprint')
+  end
+end
+redis.call('HSET', KEYS[1], 'state', state, 'epoch', whole(tonumber(epoch) + 1), 'token', token,
+           'updated_at', whole(now), 'expires_at', whole(expires_at))
+redis.call('PEXPIREAT', KEYS[1], whole(math.ceil(expires_at / 1000)))
+return 1
+""",
+)

@@ -1,0 +1,371 @@
+"""The part of the store contract about onlookers: get, browse, resolve, and damaged records."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from django_idempotency import keys
+from django_idempotency.exceptions import StoreError
+from django_idempotency.records import RESOLUTIONS, Filters, Lease, Record, State
+from django_idempotency.stores.base import BaseStore
+from django_idempotency.testing.contract_base import (
+    HOUR,
+    OTHER_FINGERPRINT,
+    ContractBase,
+    needs,
+    unchanged,
+)
+
+__all__ = ["OperatorRules"]
+
+DAY = timedelta(days=1)
+
+actions = pytest.mark.parametrize("action", RESOLUTIONS)
+forced = pytest.mark.parametrize("force", [False, True], ids=["", "forced"])
+
+
+class OperatorRules(ContractBase):
+    """What those see and may do who own nothing."""
+
+    # Get.
+
+    def test_get_of_an_unknown_record_is_none(self, store: BaseStore) -> None:
+        assert store.get(keys.new_token()) is None
+
+    def test_get_is_what_a_refused_claim_is_told(self, store: BaseStore) -> None:
+        lease = self.ended(store, "completed", operation="POST payments")
+
+        told = self.refused(store.claim(self.again(lease.request)))
+
+        assert unchanged(told, store.get(lease.record_id))
+
+    # Damage.
+
+    @needs("damage")
+    def test_claim_of_a_damaged_record_is_an_error_and_never_a_lease(
+        self, store: BaseStore
+    ) -> None:
+        lease = self.lapsed(store)
+        self.corrupt(store, lease.record_id)
+
+        with pytest.raises(StoreError):
+            store.claim(self.again(lease.request))
+
+    @needs("damage")
+    def test_get_of_a_damaged_record_is_an_error(self, store: BaseStore) -> None:
+        lease = self.ended(store, "completed")
+        self.corrupt(store, lease.record_id)
+
+        with pytest.raises(StoreError):
+            store.get(lease.record_id)
+
+    # Browse.
+
+    def some(self, store: BaseStore, number: int, **fields: Any) -> tuple[str, list[Lease]]:
+        """
+        Return a scope that has so many records, and their leases, the oldest first.
+
+        Each of them has a record of another scope beside it.
+        """
+        scope = f"browse {uuid4()}"
+        leases = []
+        for _ in range(number):
+            self.live(store)
+            leases.append(self.live(store, scope=scope, **fields))
+            last = self.record(store, leases[-1])
+            self.pass_time(store, last.record_id, last.created_at + self.precision)
+        return scope, leases
+
+    def browsed(self, store: BaseStore, limit: int = 100, **filters: Any) -> list[Record]:
+        """Return the records of all pages."""
+        found: list[Record] = []
+        cursors: list[str | None] = [None]
+        while True:
+            page = store.browse(filters=Filters(**filters), cursor=cursors[-1], limit=limit)
+            assert len(page.records) <= limit
+            found += page.records
+            if page.cursor is None:
+                return found
+            assert page.cursor not in cursors, "browse goes round in circles"
+            cursors.append(page.cursor)
+
+    @pytest.mark.parametrize("limit", [1, 3, 7, 100])
+    def test_browse_gives_each_record_once(self, store: BaseStore, limit: int) -> None:
+        scope, leases = self.some(store, 7)
+
+        found = self.browsed(store, limit, scope=scope)
+
+        assert sorted(record.record_id for record in found) == sorted(
+            lease.record_id for lease in leases
+        )
+
+    def test_browse_gives_whole_records(self, store: BaseStore) -> None:
+        scope, [lease] = self.some(store, 1, operation="POST payments")
+        store.complete(lease, b"result", retention=HOUR)
+
+        [record] = self.browsed(store, scope=scope)
+
+        assert unchanged(self.record(store, lease), record)
+
+    @needs("order")
+    def test_browse_gives_the_newest_first(self, store: BaseStore) -> None:
+        scope, leases = self.some(store, 7)
+
+        found = self.browsed(store, 3, scope=scope)
+
+        newest_first = [lease.record_id for lease in reversed(leases)]
+        assert [record.record_id for record in found] == newest_first
+
+    @needs("order")
+    def test_browse_gives_no_record_twice_while_others_come(self, store: BaseStore) -> None:
+        scope, leases = self.some(store, 6)
+        first = store.browse(filters=Filters(scope=scope), limit=3)
+        self.live(store, scope=scope)
+
+        rest = store.browse(filters=Filters(scope=scope), cursor=first.cursor, limit=3)
+
+        found = [record.record_id for record in (*first.records, *rest.records)]
+        assert found == [lease.record_id for lease in reversed(leases)]
+
+    @pytest.mark.parametrize("limit", [2, 100])
+    def test_browse_gives_records_that_last_for_ever(self, store: BaseStore, limit: int) -> None:
+        scope, leases = self.some(store, 5, on_stale="refuse")
+
+        found = self.browsed(store, limit, scope=scope)
+
+        assert sorted(record.record_id for record in found) == sorted(
+            lease.record_id for lease in leases
+        )
+
+    def test_browse_ends_where_nothing_is_found(self, store: BaseStore) -> None:
+        self.live(store)
+
+        assert self.browsed(store, scope=f"nobody's {uuid4()}") == []
+
+    @pytest.mark.parametrize("state", list(State), ids=[state.value for state in State])
+    def test_browse_by_state(self, store: BaseStore, state: State) -> None:
+        scope, leases = self.some(store, 4)
+        endings = {
+            State.COMPLETED: "completed",
+            State.FAILED: "failed",
+            State.RELEASED: "released",
+        }
+        by_state = dict(zip([*endings, State.IN_PROGRESS], leases, strict=True))
+        for ended, ending in endings.items():
+            self.end(store, by_state[ended], ending)
+
+        found = self.browsed(store, scope=scope, state=state)
+
+        assert [record.record_id for record in found] == [by_state[state].record_id]
+
+    def test_browse_by_staleness(self, store: BaseStore) -> None:
+        scope = f"browse {uuid4()}"
+        stale = self.lapsed(store, scope=scope)
+        others = [self.live(store, scope=scope), self.ended(store, "completed", scope=scope)]
+
+        found = [self.browsed(store, scope=scope, stale=value) for value in (True, False)]
+
+        assert [record.record_id for record in found[0]] == [stale.record_id]
+        assert {record.record_id for record in found[1]} == {lease.record_id for lease in others}
+
+    @pytest.mark.parametrize("operation", ["POST payments", "'; DROP TABLE x; -- %s {}"])
+    def test_browse_by_operation(self, store: BaseStore, operation: str) -> None:
+        scope, [lease] = self.some(store, 1, operation=operation)
+        self.live(store, scope=scope, operation="other")
+
+        found = self.browsed(store, scope=scope, operation=operation)
+
+        assert [record.record_id for record in found] == [lease.record_id]
+
+    def test_browse_by_age(self, store: BaseStore) -> None:
+        scope, leases = self.some(store, 3)
+        created = self.record(store, leases[1]).created_at
+
+        before = self.browsed(store, scope=scope, created_before=created)
+        after = self.browsed(store, scope=scope, created_after=created)
+
+        assert [record.record_id for record in before] == [leases[0].record_id]
+        assert [record.record_id for record in after] == [leases[2].record_id]
+
+    def test_browse_refuses_the_cursor_of_another(self, store: BaseStore) -> None:
+        with pytest.raises(ValueError, match="cursor"):
+            store.browse(cursor="'; DROP TABLE x; --")
+
+    # Resolve.
+
+    def resolve(
+        self, store: BaseStore, lease: Lease, action: str, force: bool = False, **seen: Any
+    ) -> bool:
+        """Ask for what an operator decided, who saw the record as it is."""
+        record = self.record(store, lease)
+        result = b"operator" if action == "complete" else None
+        known = {"epoch": record.epoch, "state": record.state, **seen}
+        return store.resolve(lease.record_id, action, force=force, result=result, **known)
+
+    def is_resolved(self, store: BaseStore, lease: Lease, action: str) -> None:
+        """Fail unless the record is what the operator wanted it to be."""
+        record = store.get(lease.record_id)
+        if action == "expire":
+            assert record is None or record.expired
+            request = self.again(lease.request, fingerprints=(OTHER_FINGERPRINT,))
+            claimed = self.won(store.claim(request))
+            assert claimed.fencing_token > lease.fencing_token
+            return
+        assert record is not None
+        assert record.epoch == lease.fencing_token + 1
+        assert record.token != lease.token
+        assert record.lease_until is None
+        if action == "release":
+            assert (record.state, record.fingerprint) == (State.RELEASED, None)
+        else:
+            assert (record.state, record.result) == (State.COMPLETED, b"operator")
+            assert record.fingerprint == lease.request.fingerprint
+
+    @actions
+    @pytest.mark.parametrize("ending", ["lapsed", "failed"])
+    def test_operator_resolves_what_nobody_is_at(
+        self, store: BaseStore, ending: str, action: str
+    ) -> None:
+        lease = self.ended(store, ending)
+
+        assert self.resolve(store, lease, action)
+
+        self.is_resolved(store, lease, action)
+
+    @actions
+    def test_live_lease_stands_against_an_operator(self, store: BaseStore, action: str) -> None:
+        lease = self.live(store)
+        before = self.record(store, lease)
+
+        assert not self.resolve(store, lease, action)
+
+        assert unchanged(before, self.record(store, lease))
+
+    @actions
+    def test_operator_may_force_a_live_lease(self, store: BaseStore, action: str) -> None:
+        lease = self.live(store)
+
+        assert self.resolve(store, lease, action, force=True)
+
+        self.is_resolved(store, lease, action)
+
+    @actions
+    def test_R71_operator_resolves_what_would_stay_for_ever(
+        self, store: BaseStore, action: str
+    ) -> None:
+        lease = self.lapsed(store, on_stale="refuse")
+
+        assert self.resolve(store, lease, action)
+
+        if action != "expire":
+            assert self.record(store, lease).expires_at is not None
+        self.is_resolved(store, lease, action)
+
+    @pytest.mark.parametrize("ending", ["completed", "released"])
+    def test_operator_expires_what_has_ended(self, store: BaseStore, ending: str) -> None:
+        lease = self.ended(store, ending)
+
+        assert self.resolve(store, lease, "expire")
+
+        self.is_resolved(store, lease, "expire")
+
+    @forced
+    @pytest.mark.parametrize("action", ["release", "complete"])
+    @pytest.mark.parametrize("ending", ["completed", "released"])
+    def test_I3_operator_makes_nothing_else_of_what_has_ended(
+        self, store: BaseStore, ending: str, action: str, force: bool
+    ) -> None:
+        lease = self.ended(store, ending)
+        before = self.record(store, lease)
+
+        assert not self.resolve(store, lease, action, force)
+
+        assert unchanged(before, self.record(store, lease))
+
+    def test_completion_by_an_operator_lasts_for_its_retention(self, store: BaseStore) -> None:
+        lease = self.lapsed(store, retention=HOUR)
+        epoch, state = lease.fencing_token, State.IN_PROGRESS
+
+        assert store.resolve(
+            lease.record_id, "complete", epoch=epoch, state=state, result=b"", retention=3 * DAY
+        )
+
+        record = self.record(store, lease)
+        assert record.result == b""
+        assert record.expires_at is not None
+        assert abs(record.expires_at - record.updated_at - 3 * DAY) <= self.precision
+
+    @actions
+    @pytest.mark.parametrize("seen", ["epoch", "state"])
+    def test_operator_changes_nothing_but_what_they_saw(
+        self, store: BaseStore, action: str, seen: str
+    ) -> None:
+        lease = self.lapsed(store)
+        before = self.record(store, lease)
+        other: dict[str, Any] = {
+            "epoch": lease.fencing_token - 1,
+            "state": State.FAILED,
+        }
+
+        assert not self.resolve(store, lease, action, force=True, **{seen: other[seen]})
+
+        assert unchanged(before, self.record(store, lease))
+
+    @actions
+    def test_operator_comes_after_the_next_owner(self, store: BaseStore, action: str) -> None:
+        first = self.lapsed(store)
+        self.won(store.claim(self.again(first.request, lease=self.moment)))
+        self.lapse(store, first)
+
+        assert not self.resolve(store, first, action, force=True, epoch=first.fencing_token)
+
+    @actions
+    def test_operator_cannot_resolve_what_has_expired(self, store: BaseStore, action: str) -> None:
+        lease = self.expired(store, "failed")
+        result = b"operator" if action == "complete" else None
+        epoch, state = lease.fencing_token, State.FAILED
+
+        assert not store.resolve(
+            lease.record_id, action, epoch=epoch, state=state, force=True, result=result
+        )
+
+    @actions
+    def test_operator_cannot_resolve_what_is_not_there(self, store: BaseStore, action: str) -> None:
+        record_id, result = keys.new_token(), b"operator" if action == "complete" else None
+
+        assert not store.resolve(
+            record_id, action, epoch=1, state=State.FAILED, force=True, result=result
+        )
+
+        assert store.get(record_id) is None
+
+    @pytest.mark.parametrize(
+        ("action", "result"),
+        [("complete", None), ("release", b"operator"), ("expire", b"operator"), ("delete", None)],
+    )
+    def test_operator_is_told_what_makes_no_sense(
+        self, store: BaseStore, action: str, result: bytes | None
+    ) -> None:
+        lease = self.lapsed(store)
+
+        with pytest.raises(ValueError, match=r"operator|result"):
+            store.resolve(
+                lease.record_id,
+                action,
+                epoch=lease.fencing_token,
+                state=State.IN_PROGRESS,
+                result=result,
+            )
+
+    def test_I2_epoch_grows_over_what_operators_do(self, store: BaseStore) -> None:
+        lease = self.live(store)
+        assert self.resolve(store, lease, "release", force=True)
+        resolved = self.record(store, lease)
+
+        again = self.won(store.claim(self.again(lease.request)))
+
+        assert again.fencing_token > resolved.epoch > lease.fencing_token

@@ -1,0 +1,156 @@
+"""The part of the store contract about coroutines: the twins of all operations."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+from uuid import uuid4
+
+import pytest
+from asgiref.sync import async_to_sync
+
+from django_idempotency.exceptions import LeaseLost
+from django_idempotency.records import Filters, Lease, State
+from django_idempotency.stores.base import BaseStore
+from django_idempotency.testing.contract_base import HOUR, ContractBase, unchanged
+
+__all__ = ["TwinRules"]
+
+Result = TypeVar("Result")
+
+
+class TwinRules(ContractBase):
+    """``aclaim`` and the others do what ``claim`` and the others do."""
+
+    def awaited(self, call: Callable[[], Awaitable[Result]]) -> Result:
+        """Return what a call gives that is made and awaited in an event loop."""
+
+        async def main() -> Result:
+            return await call()
+
+        return async_to_sync(main)()
+
+    def test_twin_of_claim(self, store: BaseStore) -> None:
+        request = self.asked()
+
+        async def main() -> tuple[object, object, object]:
+            first = await store.aclaim(request)
+            return first, await store.aclaim(request), await store.aclaim(self.again(request))
+
+        first, resent, other = self.awaited(main)
+
+        assert isinstance(first, Lease)
+        assert isinstance(resent, Lease)
+        assert resent.proof == first.proof
+        assert unchanged(self.record(store, first), other)  # type: ignore[arg-type]
+
+    def test_twin_of_complete(self, store: BaseStore) -> None:
+        lease = self.live(store)
+
+        expires_at = self.awaited(lambda: store.acomplete(lease, b"result", retention=HOUR))
+
+        record = self.record(store, lease)
+        assert (record.state, record.result) == (State.COMPLETED, b"result")
+        assert record.expires_at == expires_at
+
+    def test_twin_of_complete_refuses_what_is_late(self, store: BaseStore) -> None:
+        late = self.ended(store, "released")
+
+        async def main() -> None:
+            with pytest.raises(LeaseLost):
+                await store.acomplete(late, b"late", retention=HOUR)
+
+        self.awaited(main)
+
+    def test_twin_of_fail(self, store: BaseStore) -> None:
+        lease = self.live(store)
+
+        self.awaited(lambda: store.afail(lease, "builtins.RuntimeError"))
+
+        record = self.record(store, lease)
+        assert (record.state, record.error) == (State.FAILED, "builtins.RuntimeError")
+
+    def test_twin_of_release(self, store: BaseStore) -> None:
+        lease = self.live(store)
+
+        self.awaited(lambda: store.arelease(lease))
+
+        assert self.record(store, lease).state is State.RELEASED
+
+    def test_twin_of_renew(self, store: BaseStore) -> None:
+        lease, late = self.live(store), self.ended(store, "released")
+        before = self.record(store, lease).lease_until
+
+        assert self.awaited(lambda: store.arenew([lease, late], HOUR)) == {lease}
+
+        after = self.record(store, lease).lease_until
+        assert before is not None
+        assert after is not None
+        assert after > before
+
+    def test_twin_of_get(self, store: BaseStore) -> None:
+        lease = self.ended(store, "completed")
+
+        record = self.awaited(lambda: store.aget(lease.record_id))
+
+        assert unchanged(self.record(store, lease), record)
+
+    def test_twin_of_browse(self, store: BaseStore) -> None:
+        scope = f"twin {uuid4()}"
+        lease = self.live(store, scope=scope)
+        self.live(store)
+
+        async def main() -> list[object]:
+            found: list[object] = []
+            cursor: str | None = None
+            while True:
+                page = await store.abrowse(filters=Filters(scope=scope), cursor=cursor, limit=1)
+                found += [record.record_id for record in page.records]
+                cursor = page.cursor
+                if cursor is None:
+                    return found
+
+        assert self.awaited(main) == [lease.record_id]
+
+    def test_twin_of_resolve(self, store: BaseStore) -> None:
+        lease = self.live(store)
+
+        async def main() -> list[bool]:
+            return [
+                await store.aresolve(
+                    lease.record_id,
+                    "complete",
+                    epoch=lease.fencing_token,
+                    state=State.IN_PROGRESS,
+                    force=force,
+                    result=b"operator",
+                    retention=HOUR,
+                )
+                for force in (False, True)
+            ]
+
+        assert self.awaited(main) == [False, True]
+
+        assert self.record(store, lease).result == b"operator"
+
+    def test_twin_of_sweep(self, store: BaseStore) -> None:
+        while store.sweep():
+            pass
+        lease = self.expired(store)
+
+        swept = self.awaited(lambda: store.asweep(limit=10))
+
+        assert swept == (0 if store.native_expiry else 1)
+        self.won(store.claim(self.again(lease.request)))
+
+    def test_R26_I1_one_of_many_coroutines_wins(self, store: BaseStore) -> None:
+        request = self.asked()
+
+        async def main() -> list[object]:
+            claims = [store.aclaim(self.again(request)) for _ in range(self.threads)]
+            return [*await asyncio.gather(*claims)]
+
+        claimed = self.awaited(main)
+
+        assert sum(isinstance(lease, Lease) for lease in claimed) == 1

@@ -1,0 +1,160 @@
+"""A crash at a named point of an attempt, for tests of what a retry then does."""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from types import TracebackType
+from typing import Any, NoReturn
+
+from django_idempotency.conf import DEFAULT_ALIAS, store_for
+from django_idempotency.records import Lease
+from django_idempotency.stores.base import BaseStore
+
+__all__ = ["POINTS", "Crash", "crash_at"]
+
+#: Where an attempt can be made to crash, in the order in which it passes them.
+POINTS = (
+    "before_claim",
+    "after_claim",
+    "in_work",
+    "after_work",
+    "before_complete",
+    "after_complete",
+    "before_commit",
+    "after_commit",
+    "after_rollback",
+    "in_sweep",
+)
+
+_OPERATIONS = (
+    "claim",
+    "complete",
+    "fail",
+    "release",
+    "renew",
+    "get",
+    "browse",
+    "resolve",
+    "sweep",
+)
+_BEFORE = {
+    "claim": ("before_claim",),
+    "complete": ("after_work", "before_complete"),
+    "fail": ("after_work",),
+    "release": ("after_work",),
+    "sweep": ("in_sweep",),
+}
+
+
+class Crash(BaseException):
+    """What stands for the death of the process; nothing should catch it."""
+
+
+class crash_at(AbstractContextManager["crash_at"]):
+    """
+    Let the attempt in this block die at `point`: ``with crash_at("after_claim"):``.
+
+    There a `Crash` is raised, transactions roll back as the database does it for a dead process,
+    and from there on every call of the store raises, too: nothing is completed, failed or released.
+    The block ends there, and afterwards the store is as before. For ``"in_work"`` the work has to
+    call what the block gives. With `exit_code` the process really ends, by ``os._exit``. Raises
+    AssertionError if the point was not passed, and ValueError for one that is none.
+    """
+
+    def __init__(
+        self, point: str, *, store: str = DEFAULT_ALIAS, exit_code: int | None = None
+    ) -> None:
+        if point not in POINTS:
+            raise ValueError(f"There is no point {point!r}; there are {', '.join(POINTS)}.")
+        self.point = point
+        #: Whether the point was passed.
+        self.happened = False
+        self._alias = store
+        self._exit_code = exit_code
+
+    def __call__(self, *args: Any, **kwargs: Any) -> NoReturn:
+        """Crash here, whatever the arguments: put it in the place of what the work calls."""
+        if self._exit_code is not None:
+            os._exit(self._exit_code)
+        self.happened = True
+        raise Crash(self.point)
+
+    def __enter__(self) -> crash_at:
+        self._store: Any = store_for(self._alias)
+        self._replaced: list[str] = []
+        for name in _OPERATIONS:
+            self._replace(name, functools.partial(self._call, name, getattr(self._store, name)))
+            twin = f"a{name}"
+            if getattr(type(self._store), twin) is not getattr(BaseStore, twin):  # it has its own
+                self._replace(
+                    twin, functools.partial(self._acall, name, getattr(self._store, twin))
+                )
+        self._replace("atomic", functools.partial(self._atomic, self._store.atomic))
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc_value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> bool:
+        for name in self._replaced:
+            delattr(self._store, name)
+        if exc_type is None and not self.happened:
+            raise AssertionError(f"The attempt did not pass the point {self.point!r}.")
+        return exc_type is Crash
+
+    def _replace(self, name: str, function: Callable[..., Any]) -> None:
+        setattr(self._store, name, function)
+        self._replaced.append(name)
+
+    def _pass(self, *points: str) -> None:
+        """Crash if this is the point, or if the crash has been."""
+        if self.happened or self.point in points:
+            self()
+
+    def _call(self, name: str, operation: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        self._pass(*_BEFORE.get(name, ()))
+        done = operation(*args, **kwargs)
+        self._passed(name, done)
+        return done
+
+    async def _acall(
+        self, name: str, operation: Callable[..., Awaitable[Any]], *args: Any, **kwargs: Any
+    ) -> Any:
+        self._pass(*_BEFORE.get(name, ()))
+        done = await operation(*args, **kwargs)
+        self._passed(name, done)
+        return done
+
+    def _passed(self, name: str, done: Any) -> None:
+        if name == "claim" and isinstance(done, Lease):
+            self._pass("after_claim")
+        elif name == "complete":
+            self._pass("after_complete")
+
+    @contextmanager
+    def _atomic(
+        self,
+        atomic: Callable[..., AbstractContextManager[Any]],
+        *,
+        committed: Callable[[], None] | None = None,
+    ) -> Iterator[None]:
+        self._pass()
+
+        def note_commit() -> None:
+            if committed is not None:
+                committed()
+            self._pass("after_commit")
+
+        try:
+            with atomic(committed=note_commit):
+                yield
+                self._pass("before_commit")
+        except BaseException:
+            if not self.happened:
+                self._pass("after_rollback")
+            raise

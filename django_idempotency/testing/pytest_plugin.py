@@ -1,0 +1,84 @@
+"""The pytest plugin: fixtures for projects, and what store contracts say at the end of a run."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Generator, Iterator
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+# Nothing of Django or of this package is imported before a fixture or a contract needs it: this
+# module is loaded in every run of pytest, before coverage is measured and settings are there.
+if TYPE_CHECKING:
+    from django_idempotency.stores.base import BaseStore
+    from django_idempotency.testing.clock import FakeClock
+
+__all__ = ["idempotency_clock", "idempotency_store"]
+
+_PARTS = ("base", "claims", "endings", "expiry", "operators", "processes", "races", "twins")
+pytest.register_assert_rewrite(
+    "django_idempotency.testing.http_contract",
+    *(f"django_idempotency.testing.contract_{part}" for part in _PARTS),
+)
+
+_PROPERTY = "django_idempotency store contract"
+
+
+@pytest.fixture
+def idempotency_clock() -> FakeClock:
+    """The time of `idempotency_store`: it stands still until the test moves it."""
+    from django_idempotency.testing.clock import FakeClock
+
+    return FakeClock()
+
+
+@pytest.fixture
+def idempotency_store(idempotency_clock: FakeClock) -> Iterator[BaseStore]:
+    """A memory store in the place of the default one, whose time is `idempotency_clock`."""
+    from django_idempotency.testing.overrides import override_store
+
+    replaced = override_store("memory", clock=idempotency_clock)
+    yield replaced.enable()
+    replaced.disable()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item,
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Let the reports of a store's contract say what was left out of it."""
+    report = yield
+    case: Any = getattr(item, "cls", None)
+    left_out = getattr(case, "left_out", None)
+    if report.when == "call" and isinstance(left_out, dict):
+        report.user_properties.append((_PROPERTY, json.dumps([case.__name__, left_out])))
+    return report
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """Say for each store how many of the contract's tests passed, and what was left out."""
+    passed: Counter[str] = Counter()
+    others: Counter[str] = Counter()
+    left_out: dict[str, dict[str, str]] = {}
+    for outcome in ("passed", "failed", "skipped"):
+        for report in terminalreporter.stats.get(outcome, ()):
+            for name, value in getattr(report, "user_properties", ()):
+                if name == _PROPERTY:
+                    store, rules = json.loads(value)
+                    left_out[store] = rules
+                    (passed if outcome == "passed" else others)[store] += 1
+    if not left_out:
+        return
+    terminalreporter.section("store contract")
+    for store, rules in left_out.items():
+        line = f"{store}: {passed[store]} passed"
+        if others[store]:
+            line += f", {others[store]} did not"
+        terminalreporter.write_line(line)
+        for reason, number in Counter(rules.values()).items():
+            terminalreporter.write_line(f"  left out: {number}, because {reason}")
+            if terminalreporter.verbosity > 0:
+                for rule in (name for name, why in rules.items() if why == reason):
+                    terminalreporter.write_line(f"    {rule}")

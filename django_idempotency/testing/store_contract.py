@@ -1,0 +1,58 @@
+"""The store contract: what every store promises, as tests that its author inherits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from django_idempotency.testing.contract_claims import ClaimRules
+from django_idempotency.testing.contract_endings import EndingRules
+from django_idempotency.testing.contract_expiry import ExpiryRules
+from django_idempotency.testing.contract_operators import OperatorRules
+from django_idempotency.testing.contract_processes import ProcessRules
+from django_idempotency.testing.contract_races import RaceRules
+from django_idempotency.testing.contract_twins import TwinRules
+
+__all__ = ["StoreContract"]
+
+
+class StoreContract(
+    ClaimRules, EndingRules, ExpiryRules, OperatorRules, RaceRules, ProcessRules, TwinRules
+):
+    """
+    Every promise of a store, as a test.
+
+    Inherit from it in a class whose name begins with ``Test``, and name the store::
+
+        class TestMyStore(StoreContract):
+            backend = "myproject.stores.MyStore"
+            options = {"url": "my://localhost/"}
+
+    Rules that need what the store does not have are taken out of the class, and `rules` says so.
+    """
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        lacks = cls.lacks()
+        cls.left_out = {}
+        for name, rule in cls._all_rules().items():
+            need = getattr(rule, "need", None)
+            if need in lacks:
+                cls.left_out[name] = lacks[need]
+                setattr(cls, name, None)  # pytest collects functions only
+            elif getattr(cls, name) is None:  # a base class left out what this one has
+                setattr(cls, name, rule)
+
+    @classmethod
+    def rules(cls) -> list[str]:
+        """Return the names of the rules that are tested; `left_out` has the others."""
+        return [name for name in cls._all_rules() if name not in cls.left_out]
+
+    @classmethod
+    def _all_rules(cls) -> dict[str, Callable[..., None]]:
+        return {
+            name: rule
+            for part in reversed(cls.__mro__)
+            for name, rule in vars(part).items()
+            if name.startswith("test") and callable(rule)
+        }

@@ -1,0 +1,100 @@
+"""What the mutants are made of."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import replace
+from datetime import datetime
+from typing import Any, ClassVar
+from uuid import UUID
+
+from django_idempotency.engine import Decision, decide
+from django_idempotency.exceptions import StoreError
+from django_idempotency.records import ClaimRequest, Lease, Proof, Record, State
+from django_idempotency.stores.memory import MemoryRecords, MemoryStore
+
+__all__ = ["GAP", "AbsentRecords", "Mutant", "SoundRecords", "SoundStore", "in_flight"]
+
+#: Seconds between two steps that belong together: enough for another thread to come in between.
+GAP = 0.002
+
+
+class SoundRecords(MemoryRecords):
+    """Records that know a damaged one."""
+
+    def get(self, record_id: UUID) -> Record | None:
+        record = super().get(record_id)
+        if record is not None and not isinstance(record.state, State):
+            raise StoreError("The record is damaged.")
+        return record
+
+
+class AbsentRecords(MemoryRecords):
+    """Records of which a damaged one is not there."""
+
+    def get(self, record_id: UUID) -> Record | None:
+        record = super().get(record_id)
+        return record if record is not None and isinstance(record.state, State) else None
+
+
+class SoundStore(MemoryStore):
+    """A store without a defect: the memory store, which moreover knows a damaged record."""
+
+    records_class: ClassVar[type[MemoryRecords]] = SoundRecords
+
+    def damage(self, record_id: UUID) -> None:
+        """Leave a record whose state is none."""
+        self.change(record_id, state="NO STATE")
+
+    def change(self, record_id: UUID, **changes: Any) -> None:
+        """Change a record behind everybody's back."""
+        with self._mutex:
+            self._records[record_id] = replace(self._records[record_id], **changes)
+
+
+class Mutant(SoundStore):
+    """A store that breaks one rule; the first line of its docstring says which."""
+
+    #: The rule that is meant to notice.
+    rule: ClassVar[str] = ""
+    #: The others that notice, too.
+    also: ClassVar[tuple[str, ...]] = ()
+    #: Attributes that the contract has for it.
+    contract: ClassVar[dict[str, Any]] = {}
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.busy = threading.Lock()
+
+    def is_won(self, seen: Record | None, request: ClaimRequest) -> bool:
+        """Whether a claim that saw this record is to be won."""
+        return seen is None or decide(seen, request) is Decision.CLAIM_AGAIN
+
+    def owners(self, lease: Lease) -> Lease:
+        """Return the lease of whoever is the owner by now."""
+        record = self.get(lease.record_id)
+        if record is None:
+            return lease
+        return Lease(Proof(record.record_id, record.epoch, record.token), lease.request)
+
+
+def in_flight(request: ClaimRequest, now: datetime) -> Record:
+    """Return the record of an attempt of which nothing is known."""
+    return Record(
+        record_id=request.record_id,
+        scope=request.scope,
+        key=request.key,
+        operation="",
+        fingerprint=None,
+        state=State.IN_PROGRESS,
+        epoch=0,
+        token=UUID(int=0),
+        lease_until=None,
+        created_at=now,
+        updated_at=now,
+        expires_at=None,
+        attempts=1,
+        result=None,
+        error="",
+        now=now,
+    )

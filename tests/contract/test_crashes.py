@@ -1,0 +1,225 @@
+"""crash_at: the attempt dies at its point, and a retry finds what the guarantees say."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from datetime import datetime, timedelta
+from typing import Any
+
+import pytest
+
+import django_idempotency as idempotency
+from django_idempotency import keys
+from django_idempotency.conf import store_for
+from django_idempotency.records import ClaimRequest, Lease, Record
+from django_idempotency.stores.memory import MemoryStore
+from django_idempotency.sweep import sweep
+from django_idempotency.testing import FakeClock, crash_at, override_store
+from django_idempotency.testing.crash import POINTS
+from tests.app.models import Effect
+from tests.services.processes import spawn
+
+MEMORY = "django_idempotency.stores.memory.MemoryStore"
+MODES = ["joined", "single", "separate"]
+#: What is left behind where an attempt dies: its effects, and the state of its record.
+LEFT = {
+    "before_claim": {"joined": (0, None), "single": (0, None), "separate": (0, None)},
+    "after_claim": {
+        "joined": (0, "IN_PROGRESS"),
+        "single": (0, None),
+        "separate": (0, "IN_PROGRESS"),
+    },
+    "in_work": {"joined": (0, "IN_PROGRESS"), "single": (0, None), "separate": (1, "IN_PROGRESS")},
+    "after_work": {
+        "joined": (0, "IN_PROGRESS"),
+        "single": (0, None),
+        "separate": (1, "IN_PROGRESS"),
+    },
+    "before_complete": {
+        "joined": (0, "IN_PROGRESS"),
+        "single": (0, None),
+        "separate": (1, "IN_PROGRESS"),
+    },
+    "after_complete": {
+        "joined": (0, "IN_PROGRESS"),
+        "single": (0, None),
+        "separate": (1, "COMPLETED"),
+    },
+    "before_commit": {"joined": (0, "IN_PROGRESS"), "single": (0, None)},
+    "after_commit": {"joined": (1, "COMPLETED"), "single": (1, "COMPLETED")},
+}
+CRASHES = [
+    pytest.param(point, mode, *left, id=f"{point}-{mode}")
+    for point, by_mode in LEFT.items()
+    for mode, left in by_mode.items()
+]
+
+
+@pytest.fixture(autouse=True)
+def _project(settings: Any, transactional_db: None) -> None:
+    settings.IDEMPOTENCY = {"default": {}}
+
+
+def attempt(mode: str | None = None, crash: Any = None, error: Exception | None = None) -> Any:
+    def work(lease: Any) -> str:
+        Effect.objects.create(name="work")
+        if crash is not None and crash.point == "in_work":
+            crash("anything")
+        if error is not None:
+            raise error
+        return "done"
+
+    policy = {} if mode is None else {"transaction": mode}
+    return idempotency.run(work, key="k", scope="s", **policy)
+
+
+def state() -> str | None:
+    record_id = keys.record_id("call", "s", "k")
+    record = store_for().get(record_id)
+    return None if record is None else str(record.state)
+
+
+@pytest.mark.parametrize(("point", "mode", "effects", "left"), CRASHES)
+def test_R59_R65_attempt_dies_at_the_point(
+    point: str, mode: str, effects: int, left: str | None
+) -> None:
+    with crash_at(point) as crash:
+        attempt(mode, crash)
+
+    assert crash.happened
+    assert (Effect.objects.count(), state()) == (effects, left)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_work_that_fails_dies_after_it(mode: str) -> None:
+    with crash_at("after_work"):
+        attempt(mode, error=RuntimeError())
+
+    assert state() == (None if mode == "single" else "IN_PROGRESS")
+
+
+@pytest.mark.parametrize("mode", ["joined", "single"])
+def test_work_that_fails_dies_after_its_rollback(mode: str) -> None:
+    with crash_at("after_rollback"):
+        attempt(mode, error=RuntimeError())
+
+    assert (Effect.objects.count(), state()) == (0, None if mode == "single" else "IN_PROGRESS")
+
+
+def test_R66_retry_takes_over_when_the_lease_has_lapsed() -> None:
+    clock = FakeClock()
+    with override_store("memory", clock=clock):
+        with crash_at("before_complete"):
+            attempt()
+        with pytest.raises(idempotency.InProgress):
+            attempt()
+        clock.advance(61)
+
+        assert not attempt().replayed
+
+    assert Effect.objects.count() == 2
+
+
+def test_sweep_dies() -> None:
+    with crash_at("in_sweep") as crash:
+        sweep()
+
+    assert crash.happened
+
+
+@pytest.mark.parametrize("point", ["after_claim", "in_work", "before_complete", "after_complete"])
+def test_coroutine_dies(point: str) -> None:
+    async def work(lease: Any) -> str:
+        if point == "in_work":
+            crash()
+        return "done"
+
+    with override_store("memory"):
+        with crash_at(point) as crash:
+            asyncio.run(idempotency.arun(work, key="k", scope="s"))
+
+        assert state() == ("COMPLETED" if point == "after_complete" else "IN_PROGRESS")
+
+
+class OwnTwins(MemoryStore):
+    """A store whose coroutines do not go through its other operations."""
+
+    async def aclaim(self, request: ClaimRequest) -> Lease | Record:
+        return MemoryStore.claim(self, request)
+
+    async def acomplete(self, lease: Lease, result: bytes, *, retention: timedelta) -> datetime:
+        return MemoryStore.complete(self, lease, result, retention=retention)
+
+
+@pytest.mark.parametrize("point", ["before_claim", "after_claim", "before_complete"])
+def test_coroutine_dies_on_a_store_with_twins_of_its_own(point: str) -> None:
+    async def work(lease: Any) -> str:
+        return "done"
+
+    with override_store(OwnTwins()):
+        with crash_at(point):
+            asyncio.run(idempotency.arun(work, key="k", scope="s"))
+
+        assert state() == (None if point == "before_claim" else "IN_PROGRESS")
+
+
+def test_another_alias_dies(settings: Any) -> None:
+    settings.IDEMPOTENCY = {"default": {}, "memory": {"BACKEND": MEMORY}}
+
+    with crash_at("after_claim", store="memory") as crash:
+        attempt()
+        idempotency.run(lambda lease: 1, key="k", scope="s", store="memory")
+
+    assert crash.happened
+    assert state() == "COMPLETED"
+
+
+def test_store_is_as_before_when_the_block_has_ended() -> None:
+    with override_store("memory") as store:
+        before = dict(vars(store))
+        with crash_at("after_claim"):
+            attempt()
+
+        assert vars(store) == before
+
+
+def test_point_that_is_not_passed_fails() -> None:
+    with (
+        pytest.raises(AssertionError, match=r"did not pass the point 'after_commit'"),
+        crash_at("after_commit"),
+    ):
+        attempt("separate")
+
+
+def test_other_exceptions_pass() -> None:
+    with pytest.raises(ZeroDivisionError), crash_at("after_commit"):
+        attempt("separate", error=ZeroDivisionError())
+
+
+def test_unknown_point_is_told_with_those_that_there_are() -> None:
+    with pytest.raises(ValueError, match=r"'before_lunch'.*before_claim, after_claim"):
+        crash_at("before_lunch")
+
+
+def test_every_point_is_tested() -> None:
+    assert {*LEFT, "after_rollback", "in_sweep"} == set(POINTS)
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize(("point", "code"), [("after_claim", 42), ("after_complete", 7)])
+def test_process_ends_with_the_exit_code(
+    process_environment: dict[str, str], point: str, code: int
+) -> None:
+    program = f"""
+import django
+django.setup()
+import django_idempotency as idempotency
+from django_idempotency.testing import crash_at, override_store
+
+with override_store("memory"), crash_at({point!r}, exit_code={code}):
+    idempotency.run(lambda lease: 1, key="k", scope="s")
+"""
+    process = spawn([sys.executable, "-c", program], env=process_environment)
+
+    assert process.wait(30) == code

@@ -1,0 +1,114 @@
+"""The contract on the DynamoDB store: dynalite, which is atomic, and moto, which knows ALL_OLD."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
+from datetime import timedelta
+from typing import Any, ClassVar
+from uuid import UUID, uuid4
+
+import pytest
+from django.conf import settings
+from django.test import override_settings
+
+from django_idempotency.stores.base import BaseStore
+from django_idempotency.stores.dynamodb import DynamoDBStore
+from django_idempotency.stores.dynamodb_client import Client
+from django_idempotency.stores.dynamodb_schema import definition
+from django_idempotency.testing import FakeClock, StoreContract
+from tests.services import MissingService, may_be_missing
+from tests.services.dynamodb import ENVIRONMENT, dynamodb_url, moto_url
+
+URL_OF_CHILDREN = "IDEMPOTENCY_CONTRACT_DYNAMODB_URL"
+TABLE_OF_CHILDREN = "IDEMPOTENCY_CONTRACT_DYNAMODB_TABLE"
+
+
+STORAGES = {
+    **settings.STORAGES,
+    "overflow": {"BACKEND": "django.core.files.storage.InMemoryStorage"},
+}
+
+
+@pytest.fixture(scope="class")
+def server(request: pytest.FixtureRequest) -> Iterator[None]:
+    """A server, and a table on it, for all rules of a class; and a storage for large results."""
+    with override_settings(STORAGES=STORAGES), pytest.MonkeyPatch.context() as environment:
+        for name, value in ENVIRONMENT.items():
+            environment.setenv(name, value)
+        try:
+            with request.cls.server() as url:
+                request.cls.url, request.cls.client = url, None
+                request.cls.table = f"contract-{uuid4()}"
+                table = request.cls().make_store().table
+                table.client.send("create_table", definition(table.name, table.names))
+                yield
+                table.client.send("delete_table", {"TableName": table.name})
+        except MissingService as error:
+            if may_be_missing():
+                pytest.skip(str(error))
+            raise
+
+
+@pytest.mark.usefixtures("server")
+class DynamoDBContract(StoreContract):
+    backend = "django_idempotency.stores.dynamodb.DynamoDBStore"
+    options: ClassVar[Mapping[str, Any]]
+    newest_first = False
+    precision = timedelta(seconds=1)  # of an expiry, which TTL wants in whole seconds
+    server: ClassVar[Callable[[], AbstractContextManager[str]]]
+    url: ClassVar[str] = ""
+    table: ClassVar[str] = ""
+    client: ClassVar[Client | None] = None
+
+    def make_store(self) -> DynamoDBStore:
+        store = DynamoDBStore(
+            table_name=self.table or os.environ[TABLE_OF_CHILDREN],
+            endpoint_url=self.url or os.environ[URL_OF_CHILDREN],
+            clock_skew=0,
+            timeout=20,
+            overflow_storage="overflow",
+            **self.options,
+        )
+        # Building boto3's client takes longer than most tests.
+        type(self).client = store.table.client = self.client or store.table.client
+        return store
+
+    def child_environment(self) -> dict[str, str]:
+        names = {URL_OF_CHILDREN: self.url, TABLE_OF_CHILDREN: self.table}
+        return {**super().child_environment(), **ENVIRONMENT, **names}
+
+    def corrupt(self, store: BaseStore, record_id: UUID) -> None:
+        assert isinstance(store, DynamoDBStore)
+        store.table.client.send(
+            "update_item",
+            {
+                "TableName": self.table,
+                "Key": store.names.key(record_id),
+                "UpdateExpression": "REMOVE #status",
+                "ExpressionAttributeNames": {"#status": store.names.of["status"]},
+            },
+        )
+
+
+class TestDynalite(DynamoDBContract):
+    """With a GetItem where a condition failed, and swept; or the server that a variable names."""
+
+    server = staticmethod(dynamodb_url)
+    options = {"clock": FakeClock(), "ttl": False}
+
+
+class TestMoto(DynamoDBContract):
+    """With ALL_OLD, in a table with a sort key and names of its own."""
+
+    server = staticmethod(moto_url)
+    native_expiry = True
+    # One request at a time because of a lock of ours: its races say nothing of a real server's.
+    racers, process_keys, threads, thread_keys = 2, 5, 4, 5
+    options = {
+        "clock": FakeClock(),
+        "partition_key": "PK",
+        "sort_key": "SK",
+        "attributes": {"status": "state", "expiry": "ttl", "key": "name"},
+    }
