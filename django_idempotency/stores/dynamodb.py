@@ -1,0 +1,394 @@
+"""Records as items of a DynamoDB table, or of a server that speaks DynamoDB's protocol."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import replace
+from datetime import datetime, timedelta, timezone
+from typing import Any, ClassVar
+from uuid import UUID
+
+from django_idempotency import keys
+from django_idempotency.engine import Decision, decide
+from django_idempotency.exceptions import LeaseLost, ResultTooLarge, StoreError
+from django_idempotency.records import ClaimRequest, Filters, Lease, Page, Proof, Record, State
+from django_idempotency.stores.base import BaseStore, ClaimAgain, check_resolution
+from django_idempotency.stores.dynamodb_client import Client, ConditionFailed
+from django_idempotency.stores.dynamodb_items import (
+    Item,
+    Names,
+    binary,
+    claimed_values,
+    microseconds,
+    number,
+    proof_values,
+    seconds,
+    string,
+    whole_seconds,
+)
+from django_idempotency.stores.dynamodb_overflow import INLINE_BYTES, Overflow
+from django_idempotency.stores.dynamodb_table import Table, side_by_side
+
+__all__ = ["DynamoDBStore"]
+
+logger = logging.getLogger("django_idempotency")
+
+#: How often a claim looks again after it met a change, before the engine starts it again.
+TRIES = 4
+#: Items that a page with filters, or a sweep, reads at a time.
+READ_AT_ONCE = 1000
+_NEVER = number(0)
+_END_OF_TIME = number(10**12)
+
+
+def _utc_now() -> datetime:
+    return datetime.now(timezone.utc)
+
+
+class DynamoDBStore(BaseStore):
+    """
+    One item per record; each change is one conditional write.
+
+    DynamoDB has no clock to ask, so time is this host's, and a lease is taken over only
+    `clock_skew` seconds after its end. `timeout` limits each call, in seconds; `ttl=False` is for
+    tables that do not delete expired items by themselves. `attributes` maps names of
+    `dynamodb_items.ATTRIBUTES` to those of the table. With `sort_key` all records are in the
+    partition `static_partition_key`. `overflow_storage`, an alias of STORAGES, takes the results
+    that are too large for an item.
+    """
+
+    checks_server: ClassVar[bool] = True
+    thread_sensitive: ClassVar[bool] = False
+
+    def __init__(
+        self,
+        *,
+        table_name: str,
+        region_name: str | None = None,
+        endpoint_url: str | None = None,
+        partition_key: str = "idempotencyKey",
+        sort_key: str | None = None,
+        static_partition_key: str = "idempotency",
+        attributes: Mapping[str, str] | None = None,
+        clock_skew: float = 5,
+        timeout: float = 2,
+        ttl: bool = True,
+        overflow_storage: str | None = None,
+        clock: Callable[[], datetime] = _utc_now,
+    ) -> None:
+        self.names = Names(partition_key, sort_key, static_partition_key, attributes or {})
+        client = Client(region_name=region_name, endpoint_url=endpoint_url, timeout=timeout)
+        self.table = Table(table_name, self.names, client)
+        self.ttl = ttl
+        self.overflow = None if overflow_storage is None else Overflow(overflow_storage)
+        self._skew = timedelta(seconds=clock_skew)
+        self._clock = clock
+
+    @property
+    def native_expiry(self) -> bool:  # type: ignore[override]
+        """Whether TTL deletes expired items."""
+        return self.ttl
+
+    # The claim.
+
+    def claim(self, request: ClaimRequest) -> Lease | Record:
+        """
+        See `BaseStore.claim`: one conditional update, whose failure brings the record.
+
+        A second write for an expired record that TTL has not deleted yet, which starts anew, and
+        for one that is known by an older fingerprint, which it keeps.
+        """
+        seen: Record | None = None
+        for _ in range(TRIES):
+            now = self._clock()
+            try:
+                if seen is not None and seen.expired:
+                    return self._claim_expired(request, seen, now)
+                return self._claim(request, None if seen is None else seen.fingerprint, now)
+            except ConditionFailed as failed:
+                item = failed.item or self.table.item(request.record_id)
+            if item is None:  # deleted between the two
+                seen = None
+                continue
+            seen = self.names.record(item, now, self._skew)
+            if seen.token == request.token and seen.state is State.IN_PROGRESS:
+                return _lease(request, seen.epoch, now, seen.lease_until)
+            decision = decide(seen, request)
+            if decision is Decision.REPLAY:
+                return self._with_result(seen, item)
+            if decision is not Decision.CLAIM_AGAIN:
+                return seen
+        raise ClaimAgain
+
+    def _claim(self, request: ClaimRequest, fingerprint: bytes | None, now: datetime) -> Lease:
+        """Claim a new record, or one that `fingerprint`, the request's own if None, may claim."""
+        refuse = request.on_stale == "refuse"
+        values = {
+            **claimed_values(request, fingerprint or request.fingerprint, now),
+            ":clock": number(microseconds(now)),
+            ":now": seconds(now),
+            ":stale": _NEVER if refuse else seconds(now - self._skew),
+        }
+        statement = "CLAIM_WITHOUT_EXPIRY" if refuse else "CLAIM"
+        answer = self.table.update(statement, request.record_id, values, ReturnValues="ALL_OLD")
+        epoch, state = self.names.before(answer.get("Attributes", {}))
+        epoch = microseconds(now) if epoch is None else epoch
+        takeover = state == State.IN_PROGRESS
+        return _lease(request, epoch + 1, now, now + request.lease, takeover=takeover)
+
+    def _claim_expired(self, request: ClaimRequest, seen: Record, now: datetime) -> Lease:
+        epoch = max(microseconds(now), seen.epoch + 1)
+        values = {
+            ":seenEpoch": number(seen.epoch),
+            ":seenToken": string(seen.token),
+            ":now": seconds(now),
+            ":lapsed": seconds(now - self._skew),
+        }
+        claimed = {
+            **claimed_values(request, request.fingerprint, now),
+            ":status": string(State.IN_PROGRESS),
+            ":epoch": number(epoch),
+            ":attempts": number(1),
+            ":createdAt": seconds(now),
+            ":updatedAt": seconds(now),
+        }
+        self.table.put("CLAIM_EXPIRED", request.record_id, claimed, values)
+        return _lease(request, epoch, now, now + request.lease)
+
+    # The owner's writes.
+
+    def complete(self, lease: Lease, result: bytes, *, retention: timedelta) -> datetime:
+        """See `BaseStore.complete`; the expiry is a whole second, as TTL wants it."""
+        statement, values, expires_at = self._completion(lease, result, retention)
+        try:
+            self.table.update(statement, lease.record_id, values)
+        except ConditionFailed as failed:
+            return self._completed_before(lease, failed)
+        return expires_at
+
+    def transact_item(self, lease: Lease, result: bytes, *, retention: timedelta) -> dict[str, Any]:
+        """See `BaseStore.transact_item`: an ``Update`` for boto3's low-level client."""
+        statement, values, _ = self._completion(lease, result, retention)
+        return {"Update": self.table.parameters(statement, lease.record_id, values)}
+
+    def fail(self, lease: Lease, error: str) -> None:
+        """See `BaseStore.fail`."""
+        self._end("FAIL", lease, {":error": string(keys.bounded(error))})
+
+    def release(self, lease: Lease) -> None:
+        """See `BaseStore.release`."""
+        self._end("RELEASE", lease, {})
+
+    def renew(self, leases: Collection[Lease], duration: timedelta) -> set[Lease]:
+        """
+        See `BaseStore.renew`: one write for each, side by side.
+
+        Where some of them could not be sent, those count as held; where none could, StoreError.
+        """
+        until = seconds(self._clock() + duration)
+
+        def renew(lease: Lease) -> bool | StoreError:
+            try:
+                self.table.update(
+                    "RENEW", lease.record_id, {**proof_values(lease), ":lockExpiry": until}
+                )
+            except ConditionFailed:
+                return False
+            except StoreError as error:
+                return error
+            return True
+
+        answers = dict(zip(leases, side_by_side(renew, leases), strict=True))
+        errors = [answer for answer in answers.values() if isinstance(answer, StoreError)]
+        if errors and len(errors) == len(answers):
+            raise errors[0]
+        return {lease for lease, answer in answers.items() if answer is not False}
+
+    def _completion(
+        self, lease: Lease, result: bytes, retention: timedelta
+    ) -> tuple[str, dict[str, Any], datetime]:
+        now = self._clock()
+        expires_at = whole_seconds(now + retention)
+        overflow, kept = self._kept(lease.record_id, lease.token, result)
+        values = {
+            **proof_values(lease),
+            **kept,
+            ":expiry": seconds(expires_at),
+            ":now": seconds(now),
+        }
+        return f"COMPLETE{overflow}", values, expires_at
+
+    def _kept(self, record_id: UUID, token: UUID, result: bytes) -> tuple[str, dict[str, Any]]:
+        """Return how a statement is to keep the result, and with what values."""
+        if len(result) <= INLINE_BYTES:
+            return "", {":responsePayload": binary(result)}
+        if self.overflow is None:
+            raise ResultTooLarge(
+                f"The result has {len(result)} bytes, and an item of DynamoDB can hold "
+                f"{INLINE_BYTES}; OPTIONS['overflow_storage'] names a storage for such results."
+            )
+        name, digest = self.overflow.write(record_id, token, result)
+        return "_OVERFLOW", {":overflowName": string(name), ":overflowHash": binary(digest)}
+
+    def _completed_before(self, lease: Lease, failed: ConditionFailed) -> datetime:
+        """Return when the record expires that this very attempt has completed; else LeaseLost."""
+        item = failed.item or self.table.item(lease.record_id)
+        if item is None:
+            raise LeaseLost
+        record = self.names.record(item, self._clock(), self._skew)
+        mine = (record.epoch, record.token) == (lease.fencing_token, lease.token)
+        if not mine or record.state is not State.COMPLETED or record.expires_at is None:
+            raise LeaseLost
+        return record.expires_at
+
+    def _end(self, statement: str, lease: Lease, values: dict[str, Any]) -> None:
+        now = self._clock()
+        expiry = seconds(whole_seconds(now + lease.request.retention))
+        values = {**proof_values(lease), **values, ":expiry": expiry, ":now": seconds(now)}
+        try:
+            self.table.update(statement, lease.record_id, values)
+        except ConditionFailed:
+            return  # without effect once the proof is lost
+
+    # Reading, resolving and sweeping.
+
+    def get(self, record_id: UUID) -> Record | None:
+        """See `BaseStore.get`; raises StoreError if an overflowing result is not what it was."""
+        item = self.table.item(record_id)
+        if item is None:
+            return None
+        return self._with_result(self.names.record(item, self._clock(), self._skew), item)
+
+    def browse(
+        self, *, filters: Filters | None = None, cursor: str | None = None, limit: int = 100
+    ) -> Page:
+        """
+        See `BaseStore.browse`: in no order, one read per page, overflowing results left out.
+
+        With filters a page is what they find among the next 1 000 items, so it may be empty.
+        """
+        wanted = filters or Filters()
+        at_once = limit if wanted == Filters() else max(limit, READ_AT_ONCE)
+        items, last = self.table.read(self._after(cursor), at_once)
+        found = [record for record in self._records(items) if wanted.match(record)]
+        page = tuple(found[:limit])
+        if len(found) > limit:
+            return Page(page, str(page[-1].record_id))
+        return Page(page, None if last is None else str(self.names.record_id(last)))
+
+    def _records(self, items: list[Item]) -> Iterator[Record]:
+        """Return items as records; a damaged one is logged and does not hide the others."""
+        now = self._clock()
+        for item in items:
+            try:
+                yield self.names.record(item, now, self._skew)
+            except StoreError:
+                logger.exception("An item of the table %s is left out.", self.table.name)
+
+    def _after(self, cursor: str | None) -> Item | None:
+        try:
+            return None if cursor is None else self.names.key(UUID(cursor))
+        except ValueError as error:
+            raise ValueError("This cursor is none of the DynamoDB store's.") from error
+
+    def resolve(
+        self,
+        record_id: UUID,
+        action: str,
+        *,
+        epoch: int,
+        state: State,
+        force: bool = False,
+        result: bytes | None = None,
+        retention: timedelta = timedelta(hours=24),
+    ) -> bool:
+        """See `BaseStore.resolve`."""
+        check_resolution(action, result)
+        if action != "expire" and state not in (State.IN_PROGRESS, State.FAILED):
+            return False
+        now, token = self._clock(), keys.new_token()
+        lapsed = seconds(now - self._skew)
+        # An expiry is a whole second, and this one must be over now.
+        expires_at = now.replace(microsecond=0) if action == "expire" else now + retention
+        values = {
+            ":seenEpoch": number(epoch),
+            ":seenStatus": string(state),
+            ":token": string(token),
+            ":now": seconds(now),
+            ":lapsed": lapsed,
+            ":over": _END_OF_TIME if force else lapsed,
+            ":expiry": seconds(whole_seconds(expires_at)),
+        }
+        statement = f"RESOLVE_{action.upper()}"
+        if result is not None:
+            overflow, kept = self._kept(record_id, token, result)
+            statement += overflow
+            values |= kept
+        elif action == "expire" and state is State.IN_PROGRESS:
+            statement += "_STALE"
+        try:
+            self.table.update(statement, record_id, values)
+        except ConditionFailed as failed:
+            item = failed.item or self.table.item(record_id)
+            # A resend that meets its own write.
+            return item is not None and self.names.record(item, now, self._skew).token == token
+        return True
+
+    def sweep(self, *, limit: int = 5000) -> int:
+        """
+        See `BaseStore.sweep`; nothing to do where TTL is on.
+
+        Each batch reads the table from its start, until it has deleted `limit` items or is at the
+        end: the last one costs as much as the table is large.
+        """
+        if self.ttl:
+            return 0
+        start: Item | None = None
+        deleted = 0
+        while deleted < limit:
+            items, start = self.table.read(start, READ_AT_ONCE)
+            expired = [record.record_id for record in self._records(items) if record.expired]
+            deleted += sum(side_by_side(self._delete_expired, expired[: limit - deleted]))
+            if start is None:
+                break
+        return deleted
+
+    def _delete_expired(self, record_id: UUID) -> bool:
+        now = self._clock()
+        values = {":now": seconds(now), ":lapsed": seconds(now - self._skew)}
+        try:
+            self.table.delete("SWEEP", record_id, values)
+        except ConditionFailed:  # claimed meanwhile, or deleted by another sweep
+            return False
+        return True
+
+    def check(self) -> list[Any]:
+        """See `BaseStore.check`: what `dynamodb_schema.problems` finds."""
+        from django_idempotency.stores import dynamodb_schema
+
+        return dynamodb_schema.problems(self)
+
+    def _with_result(self, record: Record, item: Item) -> Record:
+        """Return the record with its result, wherever that is; raise StoreError if it is lost."""
+        overflow = self.names.overflow(item)
+        if record.state is not State.COMPLETED or record.expired or overflow is None:
+            return record
+        if self.overflow is None:
+            raise StoreError(
+                f"The result of record {keys.short(record.record_id)} is in a storage, and this "
+                f"store has no OPTIONS['overflow_storage']."
+            )
+        return replace(record, result=self.overflow.read(record.record_id, *overflow))
+
+
+def _lease(
+    request: ClaimRequest,
+    epoch: int,
+    now: datetime,
+    until: datetime | None,
+    *,
+    takeover: bool = False,
+) -> Lease:
+    proof = Proof(request.record_id, epoch, request.token)
+    return Lease(proof, request, lease_until=until, claimed_at=now, takeover=takeover)

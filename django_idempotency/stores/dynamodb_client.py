@@ -1,0 +1,166 @@
+"""The low-level client of the DynamoDB store: one per process, every call limited in time."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import random
+import threading
+import time
+import weakref
+from typing import Any
+
+from django_idempotency.exceptions import StoreError
+from django_idempotency.stores.dynamodb_items import Item
+
+__all__ = ["CallFailed", "Client", "ConditionFailed"]
+
+#: What passes by itself: too many requests, an item in another's transaction, a server in trouble.
+TRANSIENT = frozenset(
+    {
+        "InternalServerError",
+        "ProvisionedThroughputExceededException",
+        "ReplicatedWriteConflictException",
+        "RequestLimitExceeded",
+        "ServiceUnavailable",
+        "ThrottledException",
+        "Throttling",
+        "ThrottlingException",
+        "TransactionConflictException",
+        "TransactionInProgressException",
+    }
+)
+#: Seconds before a call is sent again, doubled each time, and the most of them.
+FIRST_PAUSE, LONGEST_PAUSE = 0.025, 0.4
+#: Connections that the threads of a process can have open at a time.
+CONNECTIONS = 64
+
+_clients: weakref.WeakSet[Client] = weakref.WeakSet()
+
+
+class ConditionFailed(Exception):
+    """The condition of a write did not hold; `item` is what it met, if the server says so."""
+
+    def __init__(self, item: Item | None) -> None:
+        super().__init__("The condition did not hold.")
+        self.item = item
+
+
+class CallFailed(StoreError):
+    """A call was refused, or not answered in time; `code` is what DynamoDB or boto3 calls it."""
+
+    def __init__(self, operation: str, code: str) -> None:
+        super().__init__(f"The store could not send {operation} to DynamoDB: {code}.")
+        self.code = code
+
+
+class Client:
+    """
+    Sends calls to DynamoDB from any thread, and again while that may help and time is left.
+
+    Built when first used, and anew in a forked child, whose parent goes on using its connections.
+    """
+
+    def __init__(
+        self, *, region_name: str | None, endpoint_url: str | None, timeout: float
+    ) -> None:
+        try:
+            self._boto3 = importlib.import_module("boto3")
+        except ImportError as error:
+            raise ImportError(
+                'DynamoDBStore needs boto3: python -m pip install "django-idempotency[dynamodb]"'
+            ) from error
+        self._errors: Any = importlib.import_module("botocore.exceptions")
+        self._config_class: Any = importlib.import_module("botocore.config").Config
+        self._arguments = {"region_name": region_name, "endpoint_url": endpoint_url}
+        self.timeout = timeout
+        self.forget()
+        _clients.add(self)
+
+    def forget(self) -> None:
+        """Build the client anew when it is next used."""
+        self._mutex = threading.Lock()
+        self._built: Any = None
+
+    def config(self) -> Any:
+        """
+        Return the configuration of the client: what it need not do for each call, and its times.
+
+        Each attempt at a call takes at most half the time, since none starts later than that.
+        """
+        return self._config_class(
+            connect_timeout=self.timeout / 6,
+            read_timeout=self.timeout / 3,
+            retries={"mode": "standard", "total_max_attempts": 1},  # `send` sends again
+            parameter_validation=False,
+            user_agent="django-idempotency",
+            max_pool_connections=CONNECTIONS,
+            tcp_keepalive=True,
+        )
+
+    @property
+    def native(self) -> Any:
+        """The boto3 client of this process."""
+        if self._built is None:
+            with self._mutex:
+                if self._built is None:
+                    session = self._boto3.session.Session()
+                    self._built = session.client(
+                        "dynamodb", config=self.config(), **self._arguments
+                    )
+        return self._built
+
+    def send(self, operation: str, parameters: dict[str, Any]) -> dict[str, Any]:
+        """
+        Return the answer to a call, such as ``update_item``.
+
+        Raises ConditionFailed, and CallFailed for all else that went wrong. What may have been
+        done already is sent again: each call must succeed again, or be recognised.
+        """
+        call = getattr(self._ready(), operation)
+        started = time.monotonic()
+        pause = FIRST_PAUSE
+        while True:
+            try:
+                answer: dict[str, Any] = call(**parameters)
+            except (self._errors.BotoCoreError, self._errors.ClientError) as error:
+                code = self._code(error)
+                if code == "ConditionalCheckFailedException":
+                    raise ConditionFailed(error.response.get("Item")) from None
+                wait = pause * random.uniform(0.5, 1)  # noqa: S311 - a pause is no secret
+                spent = time.monotonic() - started + wait
+                if not self._is_transient(error, code) or spent > self.timeout / 2:
+                    raise CallFailed(operation, code) from error
+                time.sleep(wait)
+                pause = min(2 * pause, LONGEST_PAUSE)
+            else:
+                return answer
+
+    def _ready(self) -> Any:
+        """Return the client; building it takes a moment that is not the first call's."""
+        try:
+            return self.native
+        except self._errors.BotoCoreError as error:
+            raise StoreError(
+                f"The store could not set up its client of DynamoDB: {type(error).__name__}."
+            ) from error
+
+    def _code(self, error: Any) -> str:
+        """Return what an error is called; its text may quote what was sent (R79)."""
+        if isinstance(error, self._errors.ClientError):
+            return str(error.response.get("Error", {}).get("Code", "ClientError"))
+        return type(error).__name__
+
+    def _is_transient(self, error: Any, code: str) -> bool:
+        if isinstance(error, self._errors.ClientError):
+            status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
+            return code in TRANSIENT or status >= 500
+        return isinstance(error, (self._errors.ConnectionError, self._errors.HTTPClientError))
+
+
+def _forget_all() -> None:
+    for client in _clients:
+        client.forget()
+
+
+os.register_at_fork(after_in_child=_forget_all)

@@ -1,0 +1,259 @@
+"""The whole expressions of the DynamoDB store: what each write changes, and on what condition."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from django_idempotency.stores.dynamodb_items import NO_FINGERPRINT
+
+__all__ = [
+    "CLAIM",
+    "CLAIM_EXPIRED",
+    "CLAIM_WITHOUT_EXPIRY",
+    "COMPLETE",
+    "COMPLETE_OVERFLOW",
+    "FAIL",
+    "RELEASE",
+    "RENEW",
+    "RESOLVE_COMPLETE",
+    "RESOLVE_COMPLETE_OVERFLOW",
+    "RESOLVE_EXPIRE",
+    "RESOLVE_EXPIRE_STALE",
+    "RESOLVE_RELEASE",
+    "SWEEP",
+    "Statement",
+    "prepare",
+]
+
+#: An update (None for a write of, or instead of, the whole item) and its condition.
+Statement = tuple["str | None", str]
+
+#: What expressions compare with and never changes.
+CONSTANTS: dict[str, dict[str, Any]] = {
+    ":IN_PROGRESS": {"S": "IN_PROGRESS"},
+    ":COMPLETED": {"S": "COMPLETED"},
+    ":FAILED": {"S": "FAILED"},
+    ":RELEASED": {"S": "RELEASED"},
+    ":none": {"B": NO_FINGERPRINT},
+    ":zero": {"N": "0"},
+    ":one": {"N": "1"},
+}
+
+# The comparison with the clock that makes a record expired: its time is over, and no lease is live.
+# A lease is live until `clock_skew` after its end, which is what :lapsed leaves out.
+EXPIRED = "#expiry <= :now AND (#status <> :IN_PROGRESS OR #lockExpiry <= :lapsed)"
+
+CLAIMABLE = " ".join(
+    (
+        # Absent.
+        "attribute_not_exists(#id)",
+        # Never what this very attempt has claimed before: a resend that comes late must not take
+        # again what its owner has ended meanwhile.
+        "OR #token <> :token",
+        # Not expired: that is for CLAIM_EXPIRED, which starts the record anew.
+        "AND (attribute_not_exists(#expiry) OR #expiry > :now)",
+        # Released: by anything, the fingerprint is forgotten.
+        "AND (#status = :RELEASED",
+        # Failed: with the same fingerprint, or where none was known.
+        "OR #status = :FAILED AND #fingerprint IN (:fingerprint, :none)",
+        # In progress under a lapsed lease: the same; with on_stale="refuse" :stale is zero.
+        "OR #status = :IN_PROGRESS AND #lockExpiry <= :stale",
+        "AND #fingerprint IN (:fingerprint, :none))",
+    )
+)
+
+# The epoch starts from the clock in microseconds, so that it grows over a deletion by TTL, too.
+CLAIM: Statement = (
+    """
+    SET #status = :IN_PROGRESS,
+        #epoch = if_not_exists(#epoch, :clock) + :one,
+        #token = :token,
+        #fingerprint = :fingerprint,
+        #lockExpiry = :lockExpiry,
+        #expiry = :expiry,
+        #scope = :scope,
+        #key = :key,
+        #operation = :operation,
+        #attempts = if_not_exists(#attempts, :zero) + :one,
+        #createdAt = if_not_exists(#createdAt, :now),
+        #updatedAt = :now
+    REMOVE #responsePayload, #overflowName, #overflowHash, #error
+    """,
+    CLAIMABLE,
+)
+
+# With on_stale="refuse" a record in progress has no expiry.
+CLAIM_WITHOUT_EXPIRY: Statement = (
+    """
+    SET #status = :IN_PROGRESS,
+        #epoch = if_not_exists(#epoch, :clock) + :one,
+        #token = :token,
+        #fingerprint = :fingerprint,
+        #lockExpiry = :lockExpiry,
+        #scope = :scope,
+        #key = :key,
+        #operation = :operation,
+        #attempts = if_not_exists(#attempts, :zero) + :one,
+        #createdAt = if_not_exists(#createdAt, :now),
+        #updatedAt = :now
+    REMOVE #expiry, #responsePayload, #overflowName, #overflowHash, #error
+    """,
+    CLAIMABLE,
+)
+
+# A new item in the place of the expired one that the claim has met: with no fingerprint of before,
+# and with its first attempt. One update cannot do that for an expired record alone.
+CLAIM_EXPIRED: Statement = (None, f"#epoch = :seenEpoch AND #token = :seenToken AND {EXPIRED}")
+
+# The proof of ownership: each owner's write is conditional on all of it.
+OWNED = "#token = :token AND #epoch = :epoch AND #status = :IN_PROGRESS"
+
+COMPLETE: Statement = (
+    """
+    SET #status = :COMPLETED,
+        #responsePayload = :responsePayload,
+        #expiry = :expiry,
+        #updatedAt = :now
+    REMOVE #lockExpiry
+    """,
+    OWNED,
+)
+
+COMPLETE_OVERFLOW: Statement = (
+    """
+    SET #status = :COMPLETED,
+        #overflowName = :overflowName,
+        #overflowHash = :overflowHash,
+        #expiry = :expiry,
+        #updatedAt = :now
+    REMOVE #lockExpiry
+    """,
+    OWNED,
+)
+
+FAIL: Statement = (
+    """
+    SET #status = :FAILED,
+        #error = :error,
+        #expiry = if_not_exists(#expiry, :expiry),
+        #updatedAt = :now
+    REMOVE #lockExpiry
+    """,
+    OWNED,
+)
+
+RELEASE: Statement = (
+    """
+    SET #status = :RELEASED,
+        #fingerprint = :none,
+        #expiry = if_not_exists(#expiry, :expiry),
+        #updatedAt = :now
+    REMOVE #lockExpiry
+    """,
+    OWNED,
+)
+
+RENEW: Statement = ("SET #lockExpiry = :lockExpiry", OWNED)
+
+RESOLVABLE = " ".join(
+    (
+        # What the operator saw.
+        "#epoch = :seenEpoch AND #status = :seenStatus",
+        # No live lease, unless forced: then :over is the end of time.
+        "AND (attribute_not_exists(#lockExpiry) OR #lockExpiry <= :over)",
+        # Not expired.
+        "AND (attribute_not_exists(#expiry) OR #expiry > :now OR #lockExpiry > :lapsed)",
+    )
+)
+
+RESOLVE_COMPLETE: Statement = (
+    """
+    SET #status = :COMPLETED,
+        #epoch = #epoch + :one,
+        #token = :token,
+        #responsePayload = :responsePayload,
+        #expiry = :expiry,
+        #updatedAt = :now
+    REMOVE #lockExpiry, #error
+    """,
+    RESOLVABLE,
+)
+
+RESOLVE_COMPLETE_OVERFLOW: Statement = (
+    """
+    SET #status = :COMPLETED,
+        #epoch = #epoch + :one,
+        #token = :token,
+        #overflowName = :overflowName,
+        #overflowHash = :overflowHash,
+        #expiry = :expiry,
+        #updatedAt = :now
+    REMOVE #lockExpiry, #error
+    """,
+    RESOLVABLE,
+)
+
+RESOLVE_RELEASE: Statement = (
+    """
+    SET #status = :RELEASED,
+        #epoch = #epoch + :one,
+        #token = :token,
+        #fingerprint = :none,
+        #expiry = if_not_exists(#expiry, :expiry),
+        #updatedAt = :now
+    REMOVE #lockExpiry
+    """,
+    RESOLVABLE,
+)
+
+RESOLVE_EXPIRE: Statement = (
+    """
+    SET #epoch = #epoch + :one,
+        #token = :token,
+        #expiry = :expiry,
+        #updatedAt = :now
+    REMOVE #lockExpiry
+    """,
+    RESOLVABLE,
+)
+
+# A record in progress whose time an operator ended is nobody's: it may be claimed by anything.
+RESOLVE_EXPIRE_STALE: Statement = (
+    """
+    SET #status = :RELEASED,
+        #epoch = #epoch + :one,
+        #token = :token,
+        #fingerprint = :none,
+        #expiry = :expiry,
+        #updatedAt = :now
+    REMOVE #lockExpiry
+    """,
+    RESOLVABLE,
+)
+
+SWEEP: Statement = (None, EXPIRED)
+
+_NAME = re.compile(r"#\w+")
+_VALUE = re.compile(r":\w+")
+
+
+def prepare(statement: Statement, names: Mapping[str, str]) -> dict[str, Any]:
+    """
+    Return a statement as parameters of a call, with the names of a table's attributes.
+
+    The constants that it compares with are there; the other values are for the call to add.
+    """
+    update, predicate = statement
+    text = f"{update or ''} {predicate}"
+    parameters: dict[str, Any] = {
+        "ConditionExpression": predicate,
+        "ExpressionAttributeNames": {name: names[name] for name in set(_NAME.findall(text))},
+        "ExpressionAttributeValues": {
+            name: CONSTANTS[name] for name in set(_VALUE.findall(text)) if name in CONSTANTS
+        },
+    }
+    if update is not None:
+        parameters["UpdateExpression"] = " ".join(update.split())
+    return parameters

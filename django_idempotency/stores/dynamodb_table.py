@@ -1,0 +1,97 @@
+"""The calls on one table: conditional writes by the name of their statement, and reads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
+from uuid import UUID
+
+from django_idempotency.stores import dynamodb_expressions as expressions
+from django_idempotency.stores.dynamodb_client import Client
+from django_idempotency.stores.dynamodb_items import Item, Names, string
+
+__all__ = ["Table", "side_by_side"]
+
+R = TypeVar("R")
+T = TypeVar("T")
+
+#: Writes that are sent at a time, where there are many: DynamoDB has no conditional batch.
+SIDE_BY_SIDE = 8
+
+
+class Table:
+    """A table, whose attributes have the given names."""
+
+    def __init__(self, name: str, names: Names, client: Client) -> None:
+        self.name = name
+        self.names = names
+        self.client = client
+        self._statements = {
+            statement: expressions.prepare(getattr(expressions, statement), names.placeholders)
+            for statement in expressions.__all__
+            if statement.isupper()
+        }
+
+    def update(
+        self, statement: str, record_id: UUID, values: Mapping[str, Any], **more: Any
+    ) -> dict[str, Any]:
+        """Send an update, and return its answer; raise ConditionFailed and StoreError."""
+        parameters = self.parameters(statement, record_id, values)
+        return self.client.send("update_item", {**parameters, **more})
+
+    def put(
+        self, statement: str, record_id: UUID, item: Mapping[str, Any], values: Mapping[str, Any]
+    ) -> None:
+        """Write an item, its values named as in expressions; raise ConditionFailed, StoreError."""
+        parameters = self.parameters(statement, record_id, values)
+        attributes = {self.names.of[name[1:]]: value for name, value in item.items()}
+        parameters["Item"] = {**parameters.pop("Key"), **attributes}
+        self.client.send("put_item", parameters)
+
+    def delete(self, statement: str, record_id: UUID, values: Mapping[str, Any]) -> None:
+        """Delete an item; raise ConditionFailed and StoreError."""
+        self.client.send("delete_item", self.parameters(statement, record_id, values))
+
+    def parameters(
+        self, statement: str, record_id: UUID, values: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        """Return all that a conditional write needs, as the low-level client takes it."""
+        prepared = self._statements[statement]
+        constants = prepared["ExpressionAttributeValues"]
+        return {
+            "TableName": self.name,
+            "Key": self.names.key(record_id),
+            **prepared,
+            "ExpressionAttributeValues": {**constants, **values},
+            "ReturnValuesOnConditionCheckFailure": "ALL_OLD",
+        }
+
+    def item(self, record_id: UUID) -> Item | None:
+        """Return an item as it is: for `get`, and where a server does not say what it was."""
+        key = self.names.key(record_id)
+        parameters = {"TableName": self.name, "Key": key, "ConsistentRead": True}
+        item: Item | None = self.client.send("get_item", parameters).get("Item")
+        return item
+
+    def read(self, start: Item | None, limit: int) -> tuple[list[Item], Item | None]:
+        """Return at most `limit` items and the key to go on from, None at the end."""
+        parameters: dict[str, Any] = {"TableName": self.name, "Limit": limit}
+        if start is not None:
+            parameters["ExclusiveStartKey"] = start
+        if self.names.sort_key is None:
+            answer = self.client.send("scan", parameters)
+        else:
+            parameters["KeyConditionExpression"] = "#partition = :partition"
+            parameters["ExpressionAttributeNames"] = {"#partition": self.names.partition_key}
+            parameters["ExpressionAttributeValues"] = {":partition": string(self.names.static)}
+            answer = self.client.send("query", parameters)
+        return answer["Items"], answer.get("LastEvaluatedKey")
+
+
+def side_by_side(call: Callable[[T], R], arguments: Collection[T]) -> list[R]:
+    """Call for each argument, several at a time where there are several; results in order."""
+    if len(arguments) < 2:
+        return [call(argument) for argument in arguments]
+    with ThreadPoolExecutor(min(SIDE_BY_SIDE, len(arguments))) as pool:
+        return list(pool.map(call, arguments))
