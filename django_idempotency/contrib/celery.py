@@ -1,0 +1,190 @@
+"""Celery tasks that run once, however often their messages are delivered."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any, ParamSpec, TypeVar, overload
+
+from celery import Task, current_app, current_task
+from celery.local import Proxy
+
+from django_idempotency import keys
+from django_idempotency.arguments import key_maker
+from django_idempotency.codecs import Codec
+from django_idempotency.conf import DEFAULT_ALIAS
+from django_idempotency.contrib.celery_codec import serializer_problem
+from django_idempotency.contrib.celery_deliveries import Delivery, DuplicateTask, TaskGuard
+from django_idempotency.contrib.celery_parents import FromParent, from_parent
+from django_idempotency.policy import UNSET, Policy, merge, suggestion
+
+__all__ = ["DuplicateTask", "from_parent", "guard_of", "idempotent_task"]
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+Key = str | Callable[..., str] | FromParent | None
+
+_CHOICES = {
+    "on_duplicate": ("result", "ignore", "raise"),
+    "on_in_progress": ("retry", "ignore", "raise", "wait"),
+    "on_failed": ("run", "replay"),
+}
+
+
+@overload
+def idempotent_task(function: Callable[P, R], /) -> Callable[P, R]: ...
+
+
+@overload
+def idempotent_task(
+    given: str | FromParent | None = None,
+    /,
+    *,
+    key: Key = None,
+    scope: str | None = None,
+    payload: Callable[..., Any] | None = UNSET,
+    store: str = DEFAULT_ALIAS,
+    on_duplicate: str = "result",
+    on_in_progress: str = "retry",
+    on_failed: str = "run",
+    codec: Codec | str | None = None,
+    **policy: Any,
+) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
+
+
+def idempotent_task(
+    given: Any = None,
+    /,
+    *,
+    key: Key = None,
+    scope: str | None = None,
+    payload: Callable[..., Any] | None = UNSET,
+    store: str = DEFAULT_ALIAS,
+    on_duplicate: str = "result",
+    on_in_progress: str = "retry",
+    on_failed: str = "run",
+    codec: Codec | str | None = None,
+    **policy: Any,
+) -> Any:
+    """
+    Make a Celery task run once per key: the decorator below ``@shared_task`` or ``@app.task``.
+
+    `key` is an argument's name, a template over the arguments (``"{tenant}#{order_id}"``, values
+    escaped), a callable over them, `from_parent`, or absent: the id of the task. The scope is the
+    task's name. The arguments are compared, unless `payload` (a callable over them, or None for no
+    comparison) says otherwise. `codec` is a codec, or the name of a serializer of kombu's.
+
+    A duplicate returns the stored result (`on_duplicate`: or "ignore", "raise"). While the first is
+    at work, it is sent again for when the lease is over (`on_in_progress`: or "ignore", "raise",
+    "wait"). A failure is run again (`on_failed`: or "replay", once no retry follows). Raises
+    TypeError, ValueError for what it cannot decorate.
+    """
+    if given is not None and not isinstance(given, (str, FromParent)):
+        return idempotent_task()(given)
+    if given is not None and key is not None:
+        raise TypeError("idempotent_task() takes one key.")
+    key = given if given is not None else key
+    choices = {
+        "on_duplicate": on_duplicate,
+        "on_in_progress": on_in_progress,
+        "on_failed": on_failed,
+    }
+    _check_options(choices, scope, payload, codec, policy)
+
+    def decorate(function: Callable[P, R]) -> Callable[P, R]:
+        _check_function(function)
+        signature = inspect.signature(function)
+        # What the keys of `contrib.events` know of their messages: nothing else is to be compared.
+        own = getattr(key, "payload", UNSET)
+        guard = TaskGuard(
+            function=function,
+            signature=signature,
+            key=key,
+            key_of=_key_of(key, signature),
+            scope=scope,
+            payload=own if payload is UNSET else payload,
+            store=store,
+            codec=codec,
+            overrides=policy,
+            **choices,
+        )
+
+        @functools.wraps(function)
+        def guarded(*args: P.args, **kwargs: P.kwargs) -> Any:
+            task = args[0] if args and isinstance(args[0], Task) else _task_of(guard)
+            return Delivery(guard, task, args, kwargs).carry_out()
+
+        guarded.__signature__ = signature  # type: ignore[attr-defined]  # .delay() looks at it
+        guarded.idempotency = guard  # type: ignore[attr-defined]
+        return guarded
+
+    return decorate
+
+
+def guard_of(task: Any) -> TaskGuard | None:
+    """Return how `task` is guarded; None for one that is not."""
+    guard: TaskGuard | None = getattr(task.run, "idempotency", None)
+    return guard
+
+
+def _key_of(
+    key: Key, signature: inspect.Signature
+) -> Callable[[Mapping[str, Any], Any], str] | None:
+    if key is None:
+        return None
+    if isinstance(key, FromParent):
+        return key.maker(signature)
+    make = key_maker(key, signature)
+    return lambda arguments, request: make(arguments)
+
+
+def _task_of(guard: TaskGuard) -> Task:
+    """Return the task that this function is the body of: the one that runs, or one that could."""
+    running = current_task._get_current_object()
+    if running is not None and guard_of(running) is guard:
+        return running
+    for task in current_app.tasks.values():
+        if guard_of(task) is guard:
+            return task
+    raise RuntimeError(
+        f"{guard.function.__qualname__} is no Celery task: put @shared_task or @app.task above "
+        f"@idempotent_task."
+    )
+
+
+def _check_options(
+    choices: Mapping[str, str],
+    scope: Any,
+    payload: Any,
+    codec: Codec | str | None,
+    policy: Mapping[str, Any],
+) -> None:
+    """Raise TypeError or ValueError for what cannot be, whatever the task and the store."""
+    for name, value in choices.items():
+        if value not in _CHOICES[name]:
+            known = _CHOICES[name]
+            raise ValueError(
+                f"{name} must be one of {', '.join(known)}, not {value!r}."
+                f"{suggestion(str(value), known)}"
+            )
+    if scope is not None and not keys.is_scope(scope):
+        raise TypeError("scope must be a string that says whose key it is, not empty.")
+    if payload is not UNSET and payload is not None and not callable(payload):
+        raise TypeError("payload must be a callable over the arguments, or None.")
+    if isinstance(codec, str) and (problem := serializer_problem(codec)):
+        raise ValueError(problem)
+    merge(Policy(), policy)
+
+
+def _check_function(function: Any) -> None:
+    """Raise TypeError, with what to write instead, for what cannot be the body of a task."""
+    if issubclass(type(function), Proxy) or isinstance(function, Task):
+        raise TypeError("@idempotent_task belongs below @shared_task and @app.task, not above.")
+    if inspect.isclass(function):
+        raise TypeError(f"Decorate the method run of {function.__qualname__}, not the class.")
+    if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
+        raise TypeError(f"{function.__qualname__} is async def, which Celery does not run.")
+    if not callable(function) or isinstance(function, (staticmethod, classmethod)):
+        raise TypeError(f"@idempotent_task decorates functions, not {type(function).__name__}.")

@@ -1,0 +1,197 @@
+"""System checks of guarded Celery tasks, and of the sweep in beat's schedule."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from celery import Celery, Task, _state
+from celery.utils.functional import maybe_list
+from django.apps import AppConfig
+from django.core.checks import CheckMessage, Error, Warning, register
+from django.core.exceptions import ImproperlyConfigured
+from django.utils.module_loading import autodiscover_modules
+
+from django_idempotency.conf import store_for, stores
+from django_idempotency.contrib.celery import guard_of
+from django_idempotency.contrib.celery_codec import serializer_problem
+from django_idempotency.contrib.celery_deliveries import TaskGuard
+from django_idempotency.policy import Policy
+from django_idempotency.stores.database import DatabaseStore
+from django_idempotency.transactions import must_join
+
+__all__ = ["check_sweep", "check_tasks"]
+
+SWEEP = "django_idempotency.tasks.sweep_expired"
+#: Seconds from which on work is better not one transaction.
+LONG = 600
+#: Seconds after which a broker delivers a message again that nobody has acknowledged.
+VISIBILITY = {"redis": 3600, "rediss": 3600, "sentinel": 3600, "sqs": 1800}
+
+
+@register("idempotency")
+def check_tasks(
+    *, app_configs: Sequence[AppConfig] | None = None, **kwargs: Any
+) -> list[CheckMessage]:
+    """The serializer of a guarded task can be used, and its times fit together."""
+    app = _app()
+    if app is None:
+        return []
+    try:
+        aliases = list(stores)
+    except ImproperlyConfigured:
+        return []  # the check of the aliases tells
+    _import_tasks(app)
+    found: list[CheckMessage] = []
+    for name in sorted(app.tasks):
+        task = app.tasks[name]
+        guard = guard_of(task)
+        if guard is None:
+            continue
+        found.extend(_serializer(task, guard))
+        try:
+            policy = guard.policy()
+            store = store_for(guard.store)
+            must_join(policy, store)
+        except (ImproperlyConfigured, ValueError) as error:
+            if isinstance(error, ImproperlyConfigured) and guard.store in aliases:
+                continue  # the check of the aliases tells
+            hint = "Correct IDEMPOTENCY, or the arguments of @idempotent_task."
+            id_ = "django_idempotency.E031"
+            found.append(Error(f"The task {name} cannot run: {error}", hint=hint, id=id_))
+            continue
+        found.extend(_time_limit(task, policy, app))
+        found.extend(_visibility(task, policy, _visibility_timeout(app)))
+        if store.supports_join and policy.transaction != "separate":
+            found.extend(_long_work(task, app))
+    return found
+
+
+@register("idempotency")
+def check_sweep(
+    *, app_configs: Sequence[AppConfig] | None = None, **kwargs: Any
+) -> list[CheckMessage]:
+    """Where beat has a schedule that can be read, the sweep is part of it."""
+    app = _app()
+    if app is None or not app.conf.beat_schedule or "PersistentScheduler" not in _scheduler(app):
+        return []  # cron may do it, or a schedule that is elsewhere
+    try:
+        kept = [alias for alias in stores if isinstance(stores[alias], DatabaseStore)]
+    except ImproperlyConfigured:
+        return []  # the check of the aliases tells
+    swept = [_swept(entry) for entry in app.conf.beat_schedule.values()]
+    unswept = [] if "" in swept else [alias for alias in kept if alias not in swept]
+    if not unswept:
+        return []
+    return [
+        Warning(
+            f"Beat has a schedule, and nothing in it deletes the expired records of "
+            f"{', '.join(repr(alias) for alias in unswept)}.",
+            hint=f"Schedule {SWEEP} every few minutes, or run manage.py idempotency_sweep.",
+            id="django_idempotency.W034",
+        )
+    ]
+
+
+def _app() -> Celery | None:
+    """Return the project's app; None where there is none, so that none is made by asking."""
+    return _state._tls.current_app or _state.default_app
+
+
+def _import_tasks(app: Celery) -> None:
+    """
+    Import the modules that a worker takes its tasks from.
+
+    Not by ``import_default_modules``: it runs the checks, and so would not come to an end.
+    """
+    autodiscover_modules("tasks")
+    for name in (*maybe_list(app.conf.imports), *maybe_list(app.conf.include)):
+        app.loader.import_task_module(name)
+
+
+def _scheduler(app: Celery) -> str:
+    return str(app.conf.beat_scheduler)
+
+
+def _swept(entry: Any) -> str | None:
+    """Return the alias that an entry of beat's schedule sweeps, "" for all, None for no sweep."""
+    described = entry if isinstance(entry, dict) else vars(entry)
+    if described.get("task") != SWEEP:
+        return None
+    given = [*(described.get("args") or ()), (described.get("kwargs") or {}).get("store")]
+    return given[0] or ""
+
+
+def _serializer(task: Task, guard: TaskGuard) -> Iterator[CheckMessage]:
+    name = guard.serializer(task)
+    if name is not None and (problem := serializer_problem(name)):
+        yield Error(
+            f"Results of the task {task.name} cannot be kept. {problem}",
+            hint='Set serializer="json" on the task, or codec="json" in @idempotent_task.',
+            id="django_idempotency.E030",
+        )
+
+
+def _time_limit(task: Task, policy: Policy, app: Celery) -> Iterator[CheckMessage]:
+    limit = task.time_limit or app.conf.task_time_limit
+    limit = limit or task.soft_time_limit or app.conf.task_soft_time_limit
+    if limit is None or policy.transaction == "single":  # no lease is involved there
+        return
+    if policy.renew and limit > policy.max_duration.total_seconds():
+        yield Warning(
+            f"The task {task.name} may run for {limit:g} s, and its lease is renewed for "
+            f"{policy.max_duration.total_seconds():g} s: then another delivery takes over.",
+            hint="Make max_duration longer than the task's time limit.",
+            id="django_idempotency.W030",
+        )
+    if not policy.renew and limit > policy.lease.total_seconds():
+        yield Warning(
+            f"The task {task.name} may run for {limit:g} s, and its lease of "
+            f"{policy.lease.total_seconds():g} s is not renewed: another delivery takes over.",
+            hint="Leave renew on, or make the lease longer than the task's time limit.",
+            id="django_idempotency.W031",
+        )
+
+
+def _visibility(task: Task, policy: Policy, timeout: float | None) -> Iterator[CheckMessage]:
+    if timeout is None:
+        return
+    if policy.retention.total_seconds() <= timeout:
+        yield Warning(
+            f"The broker delivers a message of {task.name} again after {timeout:g} s, when its "
+            f"record, kept for {policy.retention.total_seconds():g} s, has expired.",
+            hint="Make retention longer than the broker's visibility_timeout.",
+            id="django_idempotency.W032",
+        )
+    if policy.lease.total_seconds() >= timeout and policy.transaction != "single":
+        yield Warning(
+            f"A duplicate of {task.name} waits in a worker for the rest of a lease of "
+            f"{policy.lease.total_seconds():g} s, and the broker delivers it again after "
+            f"{timeout:g} s.",
+            hint="Make the lease shorter than visibility_timeout; it is renewed while work lasts.",
+            id="django_idempotency.W033",
+        )
+
+
+def _visibility_timeout(app: Celery) -> float | None:
+    """Return after how many seconds the broker delivers again; None for one that waits."""
+    url = app.conf.broker_url
+    first = str(url[0] if isinstance(url, (list, tuple)) and url else url)
+    default = VISIBILITY.get(first.partition("://")[0])
+    if default is None:
+        return None
+    return float((app.conf.broker_transport_options or {}).get("visibility_timeout", default))
+
+
+def _long_work(task: Task, app: Celery) -> Iterator[CheckMessage]:
+    limits = (task.soft_time_limit, task.time_limit)
+    if limits == (app.conf.task_soft_time_limit, app.conf.task_time_limit):
+        return  # nobody said of this task that it takes long
+    limit = limits[0] or limits[1]
+    if limit is not None and limit > LONG:
+        yield Warning(
+            f"The task {task.name} may run for {limit:g} s, all of it one transaction with its "
+            f"record.",
+            hint='Split it into smaller tasks, or give it transaction="separate".',
+            id="django_idempotency.W035",
+        )

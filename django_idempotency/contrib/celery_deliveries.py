@@ -1,0 +1,354 @@
+"""One delivery of a task's message: its way from the key to the result, or to another try."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import time
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from datetime import timedelta
+from functools import partial
+from typing import Any, NoReturn
+
+from celery import Task
+from celery.exceptions import Ignore, Reject, Retry, SoftTimeLimitExceeded, TaskPredicate
+from django.core.exceptions import ImproperlyConfigured
+from kombu.exceptions import OperationalError
+
+from django_idempotency import fingerprint, keys, transactions
+from django_idempotency.attempts import Attempt, Operation, Unkept, entered
+from django_idempotency.codecs import Codec
+from django_idempotency.conf import engine_for, policy_for
+from django_idempotency.contrib.celery_codec import (
+    Failed,
+    Ignored,
+    KombuCodec,
+    TaskCodec,
+    serializer_problem,
+)
+from django_idempotency.contrib.celery_parents import FromParent, noting_retries
+from django_idempotency.exceptions import (
+    IdempotencyError,
+    InProgress,
+    LeaseLost,
+    ResultUnavailable,
+)
+from django_idempotency.policy import UNSET, Policy, merge
+from django_idempotency.stores.base import BaseStore
+
+__all__ = ["Delivery", "DuplicateTask", "KeepMessage", "TaskGuard"]
+
+logger = logging.getLogger("django_idempotency")
+
+_KIND = "task"
+
+
+class DuplicateTask(IdempotencyError):
+    """This task was carried out before under the same idempotency key."""
+
+
+class KeepMessage(Reject, Ignore):  # type: ignore[misc]  # Celery is not typed
+    """The broker is to keep this message; Ignore, so that ``autoretry_for`` does not catch it."""
+
+
+@dataclass(frozen=True)
+class TaskGuard:
+    """How a task is guarded: what `idempotent_task` was given, and the function below it."""
+
+    function: Callable[..., Any]
+    signature: inspect.Signature
+    key: str | Callable[..., str] | FromParent | None
+    #: Makes the key of the bound arguments and the request; None for the id of the task.
+    key_of: Callable[[Mapping[str, Any], Any], str] | None
+    scope: str | None
+    payload: Callable[..., Any] | None
+    store: str
+    on_duplicate: str
+    on_in_progress: str
+    on_failed: str
+    codec: Codec | str | None
+    overrides: Mapping[str, Any] = field(default_factory=dict)
+
+    def policy(self) -> Policy:
+        """Return the policy of the alias with this task's own; raise InvalidStore, ValueError."""
+        return merge(policy_for(self.store), self.overrides)
+
+    def serializer(self, task: Task) -> str | None:
+        """Return the name of the serializer of its results; None with a codec of its own."""
+        if self.codec is None:
+            return str(task.serializer)
+        return self.codec if isinstance(self.codec, str) else None
+
+    def codec_for(self, task: Task) -> TaskCodec:
+        """Return the codec of its results; raise ImproperlyConfigured for pickle."""
+        if self.codec is not None and not isinstance(self.codec, str):
+            return TaskCodec(self.codec)
+        serializer = self.serializer(task) or ""
+        if problem := serializer_problem(serializer):
+            raise ImproperlyConfigured(f"Results of {task.name} cannot be kept: {problem}")
+        return TaskCodec(KombuCodec(serializer))
+
+    def arguments(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the arguments of a call by name, without the task itself; raise TypeError."""
+        signature = self.signature
+        if args and isinstance(args[0], Task):
+            first, *rest = signature.parameters.values()
+            if first.kind is not first.VAR_POSITIONAL:
+                signature = signature.replace(parameters=rest)
+            args = args[1:]
+        bound = signature.bind(*args, **kwargs)
+        bound.apply_defaults()
+        return dict(bound.arguments)
+
+    def asked(self, arguments: Mapping[str, Any]) -> bytes:
+        """Return the canonical bytes of what is asked for (C3); raise TypeError."""
+        if self.payload is None or (self.payload is UNSET and self.key_of is None):
+            return b""
+        if self.payload is not UNSET:
+            return fingerprint.canonical_payload(self.payload(**arguments))
+        # A message may be older than an argument that the code has gained since, with a default.
+        parameters = self.signature.parameters
+        return fingerprint.canonical_payload(
+            {
+                name: value
+                for name, value in arguments.items()
+                if not _is_default(value, parameters[name])
+            }
+        )
+
+
+class Delivery:
+    """One delivery of a message, or one call of the task."""
+
+    def __init__(
+        self,
+        guard: TaskGuard,
+        task: Task,
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+    ) -> None:
+        self.guard = guard
+        self.task = task
+        self.request = task.request
+        self._scope = task.name if guard.scope is None else guard.scope
+        self._arguments = guard.arguments(args, kwargs)
+        if not self.request.called_directly:
+            # A retry sends the message's own arguments: what the work does to its own stays there.
+            args, kwargs = _copy(args), _copy(dict(kwargs))
+        self._work = partial(guard.function, *args, **kwargs)
+        self._retried = False
+        self._started = time.monotonic()
+        #: What the work raised.
+        self._raised: Exception | None = None
+
+    def carry_out(self) -> Any:
+        """Return the task's result, its own or the stored one; raise what ends it otherwise."""
+        if self.guard.key_of is not None:
+            key = self.guard.key_of(self._arguments, self.request)
+        elif (own := self._key_of_its_id()) is not None:
+            key = own
+        else:
+            return self._work()
+        engine = engine_for(self.guard.store)
+        operation = self._operation(engine.store, keys.check(key))
+        self._record_id = operation.record_id
+        attempt: Attempt | None = None
+        try:
+            with ExitStack() as block:
+                try:
+                    attempt = block.enter_context(engine.attempt(operation, self._kept_failure))
+                except InProgress as busy:
+                    self._make_way(busy)
+                except ResultUnavailable as unavailable:
+                    if self.guard.on_duplicate == "ignore":
+                        raise Ignore(str(unavailable)) from unavailable
+                    if self.guard.on_duplicate == "raise":
+                        raise DuplicateTask from unavailable
+                    raise
+                if not attempt.replayed:
+                    ending = self._ending()
+                    if self._retried:
+                        raise Unkept("fail", ending)
+                    attempt.complete(ending)
+        except LeaseLost as lost:
+            if self._is_superseded(attempt, lost):
+                self._make_way(lost)
+            raise
+        return self._answer(attempt)
+
+    # What is asked for.
+
+    def _operation(self, store: BaseStore, key: str) -> Operation:
+        policy = self.guard.policy()
+        mode = transactions.mode_for(policy, store)
+        waits = self.guard.on_in_progress == "wait" and transactions.may_wait()
+        asked = (_KIND.encode(), self.guard.asked(self._arguments))
+        return Operation(
+            record_id=keys.record_id(_KIND, self._scope, key),
+            scope=self._scope,
+            key=key,
+            name=self.task.name,
+            fingerprints=fingerprint.fingerprints(asked, policy.fingerprint_secrets),
+            policy=policy,
+            codec=self.guard.codec_for(self.task),
+            transaction=mode,
+            unstorable_ok=mode == "separate",
+            wait=policy.wait if waits else timedelta(0),
+            rest=transactions.rest,
+            caller=transactions.of_caller(store),
+            hooks=transactions.hooks_of_caller(),
+        )
+
+    def _key_of_its_id(self) -> str | None:
+        """Return the task's id as its key; None for a call that has no id of its own."""
+        request = self.request
+        if request.id is None:
+            return None
+        # A task that replaces itself goes on under its own id; eagerly, inside of itself. One that
+        # calls itself as a function finds its own request again.
+        around = {(attempt.operation.scope, attempt.operation.key) for attempt in entered()}
+        nesting = request.replaced_task_nesting
+        while (self._scope, key := _key_of_id(request.id, nesting)) in around:
+            if request.parent_id != request.id:
+                return None
+            nesting += 1
+        return key
+
+    # The work.
+
+    def _ending(self) -> Any:
+        with noting_retries() as retries:
+            try:
+                ending = self._work()
+            except Ignore as ignored:  # it has done what it wanted, and says nothing about it
+                self._raised = ignored
+                ending = Ignored()
+            finally:
+                self._retried = self.request.id in retries
+        if self._retried:
+            logger.warning(
+                "The task %s has sent a retry of itself and has gone on to its end: its record "
+                "%s is failed, so that the retry runs.",
+                self.task.name,
+                keys.short(self._record_id),
+            )
+        return ending
+
+    def _kept_failure(self, error: Exception) -> Failed:
+        """Return what is kept of an exception of the work; raise Unkept or it (C7)."""
+        self._raised = error
+        if isinstance(error, Reject):
+            raise Unkept("release" if error.requeue else "fail", error=error)
+        if self.guard.on_failed == "replay" and self._is_final(error):
+            failed = Failed.of(error)
+            limit = self.guard.policy().max_result_bytes
+            if len(self.guard.codec_for(self.task).encode(failed)) <= limit:
+                return failed
+        raise error
+
+    def _is_final(self, error: Exception) -> bool:
+        """Whether nothing runs this task again: no retry, and no better luck either."""
+        if isinstance(error, (IdempotencyError, SoftTimeLimitExceeded, TaskPredicate)):
+            return False
+        if self._retried:
+            return False
+        task = self.task
+        retried = getattr(task, "autoretry_for", ())
+        if self.request.called_directly or not isinstance(error, tuple(retried)):
+            return True
+        if isinstance(error, tuple(getattr(task, "dont_autoretry_for", ()))):
+            return True
+        # As `Task.retry`, which autoretry calls outside of us.
+        most = getattr(task, "override_max_retries", None)
+        if most is None:
+            most = getattr(task, "retry_kwargs", {}).get("max_retries")
+        if most is None:
+            most = task.max_retries
+        return most is not None and self.request.retries >= most
+
+    # What comes instead of it.
+
+    def _make_way(self, error: InProgress | LeaseLost) -> NoReturn:
+        """Another attempt is at work, or was faster: end as `on_in_progress` says (C6)."""
+        wish = self.guard.on_in_progress
+        if wish == "ignore":
+            raise Ignore(str(error)) from error
+        # In place, a task would be run again at once, and again; inside of itself, without end.
+        in_place = self.request.is_eager or self.request.called_directly
+        in_place = in_place or self._record_id in [a.operation.record_id for a in entered()]
+        undecided = isinstance(error, InProgress) and error.stale
+        if wish == "retry" and not in_place and not undecided:
+            self._send_again(_rest(error))
+        raise error
+
+    def _send_again(self, countdown: float) -> NoReturn:
+        """Send this message again; it does not count as a retry of the task."""
+        task = self.task
+        signature = task.signature_from_request(self.request, countdown=countdown)
+        try:
+            # Past an `apply_async` of the task's own: one that sends less would lose a message
+            # that was sent already.
+            Task.apply_async(task, signature.args, signature.kwargs, **signature.options)
+        except OperationalError as error:
+            if not task.acks_late:  # the message is gone: let it be seen
+                raise
+            raise KeepMessage(error, requeue=True) from error
+        raise Retry("Another attempt is in progress.", when=countdown, sig=signature)
+
+    def _is_superseded(self, attempt: Attempt | None, lost: LeaseLost) -> bool:
+        """
+        Whether this attempt stalled and another is at work, whose result is the task's.
+
+        Without renewal, or when that has come to its end, it is slow, not stalled: sent again it
+        would take over in its turn.
+        """
+        if attempt is None:  # nothing has run
+            return True
+        lease, policy = attempt.lease, attempt.operation.policy
+        ours = lost is not self._raised or lease.lost
+        renewed = policy.renew and policy.deadline is None and lease.renewable
+        ran = time.monotonic() - self._started
+        return ours and renewed and ran < policy.max_duration.total_seconds()
+
+    def _answer(self, attempt: Attempt) -> Any:
+        ending = attempt.result
+        if not attempt.replayed:
+            if self._raised is not None:
+                raise self._raised
+            return ending
+        if self.guard.on_duplicate == "raise":
+            raise DuplicateTask
+        if self.guard.on_duplicate == "ignore" or isinstance(ending, Ignored):
+            raise Ignore("This task was carried out before.")
+        if isinstance(ending, Failed):
+            raise ending.exception()
+        return ending
+
+
+def _key_of_id(task_id: str, nesting: int) -> str:
+    return f"{task_id}#{nesting}" if nesting else task_id
+
+
+def _rest(error: InProgress | LeaseLost) -> float:
+    """Return after how many seconds another try makes sense: the rest of the other's lease."""
+    if not isinstance(error, InProgress):
+        return 1
+    left = None if error.record is None else error.record.lease_left
+    return error.retry_after if left is None else left
+
+
+def _copy(value: Any) -> Any:
+    """Return `value` with containers of its own, as far as messages have containers."""
+    if type(value) in (list, tuple):
+        return type(value)(_copy(item) for item in value)
+    if type(value) is dict:
+        return {name: _copy(item) for name, item in value.items()}
+    return set(value) if type(value) is set else value
+
+
+def _is_default(value: Any, parameter: inspect.Parameter) -> bool:
+    if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+        return len(value) == 0
+    return type(value) is type(parameter.default) and bool(value == parameter.default)

@@ -1,0 +1,118 @@
+"""Which guarded work started a task: the header that says so, and keys that are made of it."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID
+
+from celery import Task, current_task
+from celery.app.task import Context
+from celery.signals import before_task_publish
+
+from django_idempotency import keys
+from django_idempotency.arguments import key_maker
+from django_idempotency.attempts import current
+from django_idempotency.exceptions import InvalidKey
+
+__all__ = ["HEADER", "FromParent", "from_parent", "noting_retries", "parent_of"]
+
+#: The header of a message with the record id of the work that sent it.
+HEADER = "idempotency_parent"
+
+_retries: ContextVar[list[str] | None] = ContextVar("idempotency_retries", default=None)
+
+
+@contextmanager
+def noting_retries() -> Iterator[list[str]]:
+    """Open a block, and note the ids of the tasks that send a retry of themselves in it."""
+    noted: list[str] = []
+    before = _retries.set(noted)
+    try:
+        yield noted
+    finally:
+        _retries.reset(before)
+
+
+@dataclass(frozen=True)
+class FromParent:
+    """A key that is made of the parent's; see `from_parent`."""
+
+    name: str
+
+    def maker(self, signature: inspect.Signature) -> Callable[[Mapping[str, Any], Context], str]:
+        """Return what makes the key of a call; TypeError for a name that cannot be made."""
+        templated = key_maker(self.name, signature) if "{" in self.name else None
+
+        def make_key(arguments: Mapping[str, Any], request: Context) -> str:
+            parent = parent_of(request)
+            if parent is None:
+                raise InvalidKey(
+                    f"from_parent({self.name!r}) needs a parent: start this task inside guarded "
+                    f"work."
+                )
+            return str(keys.derive(parent, templated(arguments) if templated else self.name))
+
+        return make_key
+
+
+def from_parent(name: str) -> FromParent:
+    """
+    Return a key for `idempotent_task` that is made of the guarded work that starts the task.
+
+    A parent that is replayed, or run again, then starts no second child. `name` tells the children
+    of one parent apart; it may be a template over the arguments, ``"receipt-{order_id}"``.
+    """
+    return FromParent(name)
+
+
+def parent_of(request: Context) -> UUID | None:
+    """Return the record id of the work that started the task; None if it was no guarded work."""
+    given = (request.headers or {}).get(HEADER)
+    if given is None:  # eager, or called as a function: then its parent is around it
+        lease = current()
+        return None if lease is None else lease.record_id
+    try:
+        return UUID(given)
+    except (AttributeError, TypeError, ValueError):
+        raise InvalidKey(f"The header {HEADER} of this message is no record id.") from None
+
+
+def _name_parent(
+    sender: str | None = None,
+    headers: dict[str, Any] | None = None,
+    body: Any = None,
+    **kwargs: Any,
+) -> None:
+    """
+    Write the record id of the guarded work that a message comes from into its headers.
+
+    What a task sends outside of guarded work (the next step of its chain, its links, the body of
+    its chord) comes from the work that the task itself comes from.
+    """
+    if headers is None:
+        return
+    described = headers if "id" in headers else body  # protocol 2, protocol 1
+    task = current_task._get_current_object()
+    itself = task is not None and (described["id"], sender) == (task.request.id, task.name)
+    noted = _retries.get()
+    if itself and noted is not None and described["retries"] > task.request.retries:
+        noted.append(described["id"])
+    if HEADER in headers:
+        return
+    lease = current()
+    if lease is not None and not itself:  # a task's own retry is not its child
+        headers[HEADER] = str(lease.record_id)
+    elif lease is None and task is not None and (given := _given(task)) is not None:
+        headers[HEADER] = given
+
+
+def _given(task: Task) -> Any:
+    return (task.request.headers or {}).get(HEADER)
+
+
+before_task_publish.connect(_name_parent, dispatch_uid="django_idempotency.parent", weak=False)

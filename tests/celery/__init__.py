@@ -1,0 +1,1 @@
+"""Tests of guarded Celery tasks: rules in this process, and real workers that are killed."""

@@ -1,0 +1,96 @@
+"""A broker in memory whose messages the test itself delivers, once, twice, or never."""
+
+from __future__ import annotations
+
+from contextvars import Context
+from dataclasses import dataclass
+from datetime import datetime
+from queue import Empty
+from typing import Any
+
+from celery import Celery, Task
+from celery.app.trace import build_tracer
+
+
+@dataclass(frozen=True)
+class Message:
+    """One message as it lies in the queue."""
+
+    headers: dict[str, Any]
+    args: list[Any]
+    kwargs: dict[str, Any]
+    embed: dict[str, Any]
+    priority: int | None = None
+
+    @property
+    def id(self) -> str:
+        return str(self.headers["id"])
+
+    @property
+    def countdown(self) -> float:
+        """Seconds from now until it is due."""
+        eta = datetime.fromisoformat(self.headers["eta"])
+        return (eta - datetime.now(eta.tzinfo)).total_seconds()
+
+
+@dataclass(frozen=True)
+class Done:
+    """How a delivery ended: the task's state, and its result or exception."""
+
+    state: str
+    value: Any
+
+
+class Local:
+    """An app, its tasks, and the messages that they send; nothing runs until it is delivered."""
+
+    def __init__(self, app: Celery) -> None:
+        self.app = app
+
+    def sent(self) -> list[Message]:
+        """Take all messages out of the queue, first sent first."""
+        found = []
+        with self.app.connection_for_read() as connection:
+            queue = connection.SimpleQueue("celery", no_ack=True)
+            try:
+                while True:
+                    message = queue.get_nowait()
+                    found.append(Message(message.headers, *message.payload))
+            except Empty:
+                return found
+            finally:
+                queue.close()
+
+    def send(self, task: Task, *args: Any, **kwargs: Any) -> Message:
+        """Call ``task.delay`` and return the message that it sent."""
+        task.delay(*args, **kwargs)
+        [message] = self.sent()
+        return message
+
+    def deliver(self, message: Message, **headers: Any) -> Done:
+        """Run the task of `message` as another worker does, and return how that ended."""
+        return Context().run(self._deliver, message, headers)
+
+    def _deliver(self, message: Message, headers: dict[str, Any]) -> Done:
+        task = self.app.tasks[message.headers["task"]]
+        request = {
+            **message.headers,
+            **message.embed,
+            "delivery_info": {"exchange": "", "routing_key": "celery", "priority": 0},
+            "hostname": "local",
+            **headers,
+        }
+        tracer = build_tracer(task.name, task, app=self.app)
+        traced = tracer(message.id, message.args, message.kwargs, request)
+        if traced.info is None:
+            return Done("SUCCESS", traced.retval)
+        return Done(traced.info.state, traced.info.retval)
+
+    def deliver_all(self, most: int = 50) -> list[Done]:
+        """Deliver what is sent, and what that sends, until nothing is left; whatever its time."""
+        done = []
+        while messages := self.sent():
+            for message in messages:
+                done.append(self.deliver(message))
+                assert len(done) <= most, "it goes on and on"
+        return done

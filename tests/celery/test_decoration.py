@@ -1,0 +1,111 @@
+"""Where the decorator may stand, what it takes, and what it leaves as it was."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import pytest
+from celery import Task, shared_task
+
+from django_idempotency.contrib.celery import from_parent, idempotent_task
+from django_idempotency.policy import UnknownField
+
+pytestmark = pytest.mark.usefixtures("memory")
+
+
+def charge(order_id: int, amount: int = 1) -> None:
+    """Take money."""
+
+
+class TestPlace:
+    @pytest.mark.parametrize("decorator", [idempotent_task, idempotent_task(key="x")])
+    def test_above_the_tasks_decorator_is_an_error(self, app: Any, decorator: Any) -> None:
+        instance = app.register_task(type("Class", (Task,), {"name": "class"})())
+        for task in (shared_task(charge), app.task(charge), app._task_from_fun(charge), instance):
+            with pytest.raises(TypeError, match="belongs below @shared_task"):
+                decorator(task)
+
+    def test_a_class_is_an_error_that_names_its_method(self) -> None:
+        class Charge(Task):
+            pass
+
+        with pytest.raises(TypeError, match=r"the method run of .*Charge"):
+            idempotent_task(Charge)
+
+    def test_a_coroutine_function_is_an_error(self) -> None:
+        async def charge(order_id: int) -> None: ...
+
+        async def charges() -> Any:
+            yield 1
+
+        for function in (charge, charges):
+            with pytest.raises(TypeError, match="async def"):
+                idempotent_task(key="order_id")(function)
+
+    @pytest.mark.parametrize("other", [5, staticmethod(charge)], ids=["5", "staticmethod"])
+    def test_what_is_no_function_is_an_error(self, other: Any) -> None:
+        with pytest.raises(TypeError, match=f"functions, not {type(other).__name__}"):
+            idempotent_task(other)
+
+
+class TestOptions:
+    @pytest.mark.parametrize(
+        ("options", "error", "text"),
+        [
+            ({"on_duplicate": "results"}, ValueError, "Did you mean 'result'"),
+            ({"on_in_progress": "retri"}, ValueError, "Did you mean 'retry'"),
+            ({"on_failed": "rerun"}, ValueError, "on_failed must be one of run, replay"),
+            ({"leese": 5}, UnknownField, "Did you mean 'lease'"),
+            ({"lease": -5}, ValueError, "lease"),
+            ({"scope": ""}, TypeError, "scope"),
+            ({"scope": lambda: "x"}, TypeError, "scope"),
+            ({"payload": "order_id"}, TypeError, "payload"),
+            ({"codec": "jsn"}, ValueError, "jsn"),
+            ({"codec": "pickle"}, ValueError, "pickle"),
+            ({"key": "nonesuch"}, TypeError, "nonesuch"),
+            ({"key": "{order_id}{amount}"}, TypeError, "needs a sign"),
+            ({"key": from_parent("{nonesuch}")}, TypeError, "nonesuch"),
+        ],
+        ids=lambda value: "-".join(value) if isinstance(value, dict) else "",
+    )
+    def test_what_cannot_be_is_an_error_at_decoration(
+        self, options: dict[str, Any], error: type[Exception], text: str
+    ) -> None:
+        with pytest.raises(error, match=text):
+            idempotent_task(**options)(charge)
+
+    def test_one_key_is_enough(self) -> None:
+        with pytest.raises(TypeError, match="one key"):
+            idempotent_task("order_id", key="amount")
+
+
+class TestWhatIsLeft:
+    def test_it_keeps_name_module_docstring_and_signature(self, app: Any) -> None:
+        guarded = idempotent_task(key="order_id")(charge)
+        task = app.task(guarded)
+
+        assert task.name == f"{__name__}.charge"
+        assert task.__doc__ == "Take money."
+        assert inspect.signature(guarded) == inspect.signature(charge)
+        assert inspect.signature(task.run) == inspect.signature(charge)
+
+    @pytest.mark.parametrize(
+        ("args", "kwargs"), [((), {}), ((1, 2, 3), {}), ((1,), {"amont": 2})], ids=repr
+    )
+    @pytest.mark.parametrize("bind", [False, True], ids=["function", "bind"])
+    def test_delay_with_wrong_arguments_is_a_type_error(
+        self, app: Any, bind: bool, args: Any, kwargs: Any
+    ) -> None:
+        def bound(self: Task, order_id: int, amount: int = 1) -> None: ...
+
+        task = app.task(idempotent_task(key="order_id")(bound if bind else charge), bind=bind)
+
+        with pytest.raises(TypeError):
+            task.delay(*args, **kwargs)
+
+    def test_a_call_with_wrong_arguments_is_a_type_error(self, app: Any) -> None:
+        task = app.task(idempotent_task(key="order_id")(charge))
+
+        with pytest.raises(TypeError, match="order_id"):
+            task()

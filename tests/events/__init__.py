@@ -1,0 +1,1 @@
+"""Consumers of queues and streams: `contrib.events`."""

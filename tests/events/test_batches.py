@@ -1,0 +1,258 @@
+"""Batches: record by record, with what failed handed back to the queue."""
+
+from __future__ import annotations
+
+import logging
+from datetime import timedelta
+
+import pytest
+
+import django_idempotency as idempotency
+from django_idempotency.attempts import current
+from django_idempotency.conf import InvalidStore, store_for
+from django_idempotency.contrib.events import jmespath, kinesis_sequence, process_batch
+from django_idempotency.keys import record_id
+from django_idempotency.models import IdempotencyRecord
+from django_idempotency.policy import UnknownField
+from tests.app.models import Effect
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+MEMORY = "django_idempotency.stores.memory.MemoryStore"
+QUEUE = "arn:aws:sqs:eu-west-1:123456789012:orders"
+
+
+def record(number, *, source=QUEUE, body=None):
+    return {
+        "messageId": f"m-{number}",
+        "body": body or f"order {number}",
+        "eventSourceARN": source,
+        "attributes": {"ApproximateReceiveCount": "1"},
+    }
+
+
+def failures(answer):
+    return [item["itemIdentifier"] for item in answer["batchItemFailures"]]
+
+
+def book(message):
+    Effect.objects.create(name=message["body"])
+
+
+def book_or_fail(message):
+    book(message)
+    if message["messageId"] in ("m-2", "m-4"):
+        raise ValueError(message["body"])
+
+
+def booked():
+    return sorted(Effect.objects.values_list("name", flat=True))
+
+
+def test_R26_redelivered_batch_books_each_record_once():
+    batch = [record(n) for n in range(3)]
+
+    answers = [process_batch(batch, book) for _ in range(2)]
+
+    assert answers == [{"batchItemFailures": []}] * 2
+    assert booked() == ["order 0", "order 1", "order 2"]
+
+
+def test_C7_record_that_failed_is_handed_back_without_its_work(caplog):
+    batch = [record(n) for n in range(1, 6)]
+
+    with caplog.at_level(logging.ERROR, "django_idempotency"):
+        answer = process_batch(batch, book_or_fail)
+
+    assert failures(answer) == ["m-2", "m-4"]
+    assert booked() == ["order 1", "order 3", "order 5"]
+    assert [line.exc_info[0] for line in caplog.records] == [ValueError, ValueError]
+
+
+def test_C7_only_what_failed_runs_again():
+    batch = [record(n) for n in range(1, 6)]
+    process_batch(batch, book_or_fail)
+
+    answer = process_batch([batch[1], batch[3]], book)
+
+    assert failures(answer) == []
+    assert booked() == [f"order {n}" for n in range(1, 6)]
+
+
+def test_C6_record_in_progress_elsewhere_is_handed_back():
+    inside = []
+
+    def redelivered(message):
+        inside.append(process_batch([message], book))
+
+    process_batch([record(1)], redelivered, transaction="separate")
+
+    assert failures(inside[0]) == ["m-1"]
+    assert booked() == []
+
+
+@pytest.mark.parametrize(
+    "batch",
+    [
+        [record(n, source=f"{QUEUE}.fifo") for n in range(1, 6)],
+        [record(n) for n in range(1, 6)],
+    ],
+    ids=["fifo", "asked for"],
+)
+def test_ordered_batch_ends_at_the_first_failure(batch):
+    in_order = None if batch[0]["eventSourceARN"].endswith(".fifo") else True
+
+    answer = process_batch(batch, book_or_fail, in_order=in_order)
+
+    assert failures(answer) == ["m-2", "m-3", "m-4", "m-5"]
+    assert booked() == ["order 1"]
+
+
+@pytest.mark.parametrize(
+    "handler",
+    [lambda message: Effect.objects.create(name=message["body"]), lambda message: "x" * 2000],
+    ids=["a row", "more than may be kept"],
+)
+def test_what_the_handler_returns_is_not_kept(handler):
+    answer = process_batch([record(1)], handler, max_result_bytes=500)
+
+    assert failures(answer) == []
+    assert IdempotencyRecord.objects.get().state == "COMPLETED"
+
+
+@pytest.mark.parametrize(
+    ("mistake", "error", "text"),
+    [
+        ({"leese": 3}, UnknownField, "Did you mean 'lease'"),
+        ({"lease": -1}, ValueError, "lease"),
+        ({"store": "nowhere"}, InvalidStore, "no alias 'nowhere'"),
+        ({"store": "memory", "transaction": "joined"}, ValueError, "needs a database store"),
+        ({"key": "messageId"}, TypeError, "key must be a callable"),
+        ({"payload": "body"}, TypeError, "payload must be a callable"),
+        ({"scope": None}, TypeError, "scope"),
+        ({"handler": "book"}, TypeError, "handler must be a callable"),
+    ],
+    ids=str,
+)
+def test_mistake_of_the_program_is_no_failure_of_records(settings, mistake, error, text):
+    settings.IDEMPOTENCY = {"default": {}, "memory": {"BACKEND": MEMORY}}
+
+    with pytest.raises(error, match=text):
+        process_batch([record(1)], **{"handler": book, **mistake})
+    with pytest.raises(error, match=text):
+        process_batch([], **{"handler": book, **mistake})
+
+
+def test_stream_is_handed_back_by_sequence_number():
+    batch = [
+        {
+            "eventID": f"shard:{n}",
+            "kinesis": {"sequenceNumber": str(n)},
+            "eventSourceARN": "arn:aws:kinesis:eu-west-1:1:stream/orders",
+        }
+        for n in range(3)
+    ]
+
+    def fail_at_1(message):
+        if message["eventID"] == "shard:1":
+            raise ValueError
+
+    answer = process_batch(batch, fail_at_1, key=kinesis_sequence)
+
+    assert failures(answer) == ["1", "2"]
+
+
+def test_R19_two_queues_with_one_id_run_twice():
+    process_batch([record(1)], book)
+    process_batch([record(1, source=f"{QUEUE}-eu")], book)
+
+    assert booked() == ["order 1", "order 1"]
+
+
+def test_R37_payload_that_is_compared_refuses_another_body():
+    process_batch([record(1)], book, payload=lambda message: message["body"])
+
+    answer = process_batch(
+        [record(1, body="forged")], book, payload=lambda message: message["body"]
+    )
+
+    assert failures(answer) == ["m-1"]
+    assert booked() == ["order 1"]
+
+
+def test_C1_record_without_a_key_is_handed_back_and_the_rest_is_heard():
+    answer = process_batch([record(1), record(2)], book, key=jmespath("attributes.order"))
+
+    assert failures(answer) == ["m-1", "m-2"]
+    assert booked() == []
+
+
+def test_record_without_a_source_needs_a_scope():
+    anonymous = {"messageId": "m-1", "body": "order 1"}
+
+    without = process_batch([anonymous], book)
+    given = process_batch([anonymous], book, scope="orders")
+
+    assert (failures(without), failures(given)) == (["m-1"], [])
+    assert IdempotencyRecord.objects.get().pk == record_id("call", "orders", "m-1")
+
+
+class LambdaContext:
+    """What Lambda hands to a function, as far as time is concerned."""
+
+    def get_remaining_time_in_millis(self):
+        return 12_000
+
+
+@pytest.mark.parametrize(
+    "deadline",
+    [LambdaContext().get_remaining_time_in_millis, lambda: 12],
+    ids=["Lambda's milliseconds", "seconds"],
+)
+def test_lease_follows_the_deadline(deadline):
+    leases = []
+
+    process_batch(
+        [record(1)],
+        lambda message: leases.append(current()),
+        deadline=deadline,
+        transaction="separate",
+    )
+
+    [lease] = leases
+    assert lease.lease_until - lease.claimed_at == timedelta(seconds=12)
+
+
+def test_lease_with_a_deadline_is_not_renewed():
+    """A frozen process must not find its lease renewed beyond its own end."""
+    leases = []
+
+    def work(lease):
+        leases.append(lease)
+        seen = IdempotencyRecord.objects.get().lease_until
+        while store_for().get(lease.record_id).live:
+            pass
+        assert IdempotencyRecord.objects.get().lease_until == seen
+
+    idempotency.run(
+        work, key="k", scope="tests", lease=60, deadline=lambda: 0.3, transaction="separate"
+    )
+
+    assert len(leases) == 1
+
+
+def test_deadline_that_is_over_leaves_the_shortest_of_leases():
+    outcome = idempotency.run(
+        lambda lease: (lease.lease_until - lease.claimed_at).total_seconds(),
+        key="k",
+        scope="tests",
+        deadline=lambda: -5,
+        transaction="separate",
+    )
+
+    assert outcome.result == 0.001
+
+
+def test_deadline_must_be_callable():
+    with pytest.raises(ValueError, match="deadline must be a callable"):
+        idempotency.run(lambda lease: 1, key="k", scope="tests", deadline=12)
