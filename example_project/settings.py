@@ -107,4 +107,43 @@ _policy: dict[str, Any] = {
 if "EXAMPLE_TRANSACTION" in os.environ:
     _policy["TRANSACTION"] = os.environ["EXAMPLE_TRANSACTION"]  # joined, single or separate
 
-IDEMPOTENCY = {"default": _policy}
+# Where the records are. In a database the work and its record commit together; elsewhere the record
+# is completed right after the commit of the work.
+_stores: dict[str, dict[str, Any]] = {
+    "database": {},
+    "redis": {
+        "BACKEND": "django_idempotency.stores.redis.RedisStore",
+        "OPTIONS": {"url": os.environ.get("EXAMPLE_REDIS_URL", "redis://127.0.0.1:6379/0")},
+    },
+    "dynamodb": {
+        "BACKEND": "django_idempotency.stores.dynamodb.DynamoDBStore",
+        "OPTIONS": {
+            "table_name": os.environ.get("EXAMPLE_DYNAMODB_TABLE", "idempotency"),
+            "endpoint_url": os.environ.get("EXAMPLE_DYNAMODB_URL"),
+            "clock_skew": float(os.environ.get("EXAMPLE_CLOCK_SKEW", "5")),
+        },
+    },
+}
+_store = os.environ.get("IDEMPOTENCY_STORE", "database")
+if _store not in _stores:
+    raise ImproperlyConfigured(f"IDEMPOTENCY_STORE={_store}: one of {', '.join(_stores)}.")
+
+IDEMPOTENCY = {"default": {**_stores[_store], **_policy}}
+
+# Tasks run in a worker where there is a broker, and in place where there is none.
+_broker = os.environ.get("EXAMPLE_BROKER_URL")
+CELERY_BROKER_URL = _broker or "memory://"
+CELERY_RESULT_BACKEND = _broker
+CELERY_TASK_ALWAYS_EAGER = _broker is None
+# A process that is killed gives its message back: late acknowledgement alone would lose it.
+CELERY_TASK_ACKS_LATE = True
+CELERY_TASK_REJECT_ON_WORKER_LOST = True
+# After so many seconds a message comes again that a killed worker had taken.
+CELERY_BROKER_TRANSPORT_OPTIONS: dict[str, float] = {"visibility_timeout": 3600}
+CELERY_BEAT_SCHEDULE = {
+    "sweep": {
+        "task": "django_idempotency.tasks.sweep_expired",
+        "schedule": timedelta(minutes=5),
+    }
+}
+EMAIL_BACKEND = "django.core.mail.backends.console.EmailBackend"

@@ -22,6 +22,7 @@ from urllib.error import HTTPError
 
 import pytest
 from asgiref.sync import async_to_sync
+from celery import _state
 from django.conf import settings as django_settings
 from django.contrib.auth.models import User
 from django.core import checks
@@ -79,6 +80,15 @@ def run_page(
 ) -> Callable[[str], SimpleNamespace]:
     """`run_page("docs/quickstart.md")`: run its examples in order, and return their names."""
     settings.IDEMPOTENCY = {"default": {}}
+    # What a page makes a shared task is none for the apps of other tests.
+    shared = set(_state._on_app_finalizers)
+    monkeypatch.setattr(_state, "_on_app_finalizers", set(shared))
+
+    def forget_tasks() -> None:
+        _state._on_app_finalizers.intersection_update(shared)
+        for app in list(_state._get_active_apps()):
+            for task in [task for task in app.tasks if task.startswith("shop.")]:
+                app.tasks.unregister(task)
 
     def add_module(name: str, **names: Any) -> ModuleType:
         module = ModuleType(name)
@@ -93,6 +103,7 @@ def run_page(
     templates: dict[str, str] = {}
 
     def run(name: str) -> SimpleNamespace:
+        forget_tasks()  # those of another page, or of this one before
         module = add_module("shop.page", gateway=Gateway())
         for block in blocks_of(ROOT / name):
             if block.language == "html+django":
@@ -167,7 +178,7 @@ def test_few_blocks_do_not_run() -> None:
     languages = Counter(block.language for block in BLOCKS)
     directives = {"{toctree}", "{eval-rst}", "{literalinclude}"}
     assert set(languages) - directives == {"python", "console", "html+django", "text"}
-    assert languages["text"] == 2, "the main path, and a line of a crontab"
+    assert languages["text"] == 4, "the main path, a line of a crontab, two of redis-cli"
 
 
 @pytest.mark.parametrize("block", SETTINGS, ids=lambda b: f"{name_of(b.page)}:{b.line}")
@@ -193,6 +204,10 @@ def test_settings_are_what_a_project_may_have(
             with override_settings(MIDDLEWARE=value):
                 assert checks.run_checks(tags=["idempotency"]) == []
                 assert all(callable(import_string(dotted)) for dotted in value)
+        elif name == "CELERY_BEAT_SCHEDULE":
+            assert {import_string(entry["task"]).name for entry in value.values()} == {
+                "django_idempotency.tasks.sweep_expired"
+            }
         elif name.startswith("CORS_"):
             assert {"CORS_ALLOW_HEADERS", "CORS_EXPOSE_HEADERS"} <= set(given)
         else:
@@ -710,6 +725,7 @@ def test_operator_releases_a_stale_record(run_page: Callable[[str], SimpleNamesp
             assert page.release(lease.record_id, lease.fencing_token) is True
             assert IdempotencyRecord.objects.get().epoch == lease.fencing_token + 1
             assert IdempotencyRecord.objects.get().token != lease.token
+            assert page.complete(lease.record_id, lease.fencing_token + 1, "x") is False, "released"
             assert idempotency.run(work, **call).result == "second"
             return "first"
         return "second"
@@ -718,3 +734,92 @@ def test_operator_releases_a_stale_record(run_page: Callable[[str], SimpleNamesp
         idempotency.run(work, **call)
     assert idempotency.run(work, **call).result == "second"
     assert len(outcomes) == 2
+
+
+# The loops of consumers.
+
+
+class FakeQueue:
+    """SQS as boto3 has it: what nobody deletes is delivered again, under another receipt."""
+
+    def __init__(self, *bodies: str) -> None:
+        self.left = {f"m-{number}": body for number, body in enumerate(bodies)}
+        self.deliveries = 0
+
+    def receive_message(self, **asked: Any) -> dict[str, Any]:
+        self.deliveries += 1
+        return {
+            "Messages": [
+                {"MessageId": name, "Body": body, "ReceiptHandle": f"{self.deliveries}:{name}"}
+                for name, body in self.left.items()
+            ]
+        }
+
+    def delete_message(self, *, QueueUrl: str, ReceiptHandle: str) -> None:
+        del self.left[ReceiptHandle.partition(":")[2]]
+
+
+def test_loop_over_SQS_books_each_message_once(
+    run_page: Callable[[str], SimpleNamespace], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = run_page("docs/howto/events.md")
+    queue = FakeQueue("sqs-1", "sqs-2")
+    with monkeypatch.context() as patch:
+        patch.setattr(queue, "delete_message", lambda **given: None)  # a consumer that dies there
+        page.consume(queue, "url")
+
+    page.consume(queue, "url")
+
+    assert queue.left == {}
+    assert Payment.objects.filter(reference__startswith="sqs-").count() == 2
+
+
+def test_loop_over_Kafka_books_each_offset_once(
+    run_page: Callable[[str], SimpleNamespace],
+) -> None:
+    page = run_page("docs/howto/events.md")
+    messages = [
+        SimpleNamespace(topic="orders", partition=0, offset=number, value=f"kafka-{number}")
+        for number in range(2)
+    ]
+    commits: list[int] = []
+
+    class Consumer(list[Any]):
+        def commit(self) -> None:
+            commits.append(len(commits))
+
+    page.poll(Consumer(messages))
+    page.poll(Consumer(messages))  # after a rebalance
+
+    assert len(commits) == 4
+    assert Payment.objects.filter(reference__startswith="kafka-").count() == 2
+
+
+def test_callback_of_AMQP_books_each_message_once_and_hands_back_what_is_under_way(
+    run_page: Callable[[str], SimpleNamespace],
+) -> None:
+    page = run_page("docs/howto/events.md")
+    told: list[str] = []
+    channel = SimpleNamespace(
+        basic_ack=lambda tag: told.append("ack"),
+        basic_nack=lambda tag, requeue: told.append(f"nack, requeue={requeue}"),
+    )
+    method, properties = SimpleNamespace(delivery_tag=1), SimpleNamespace(message_id="a-1")
+
+    for _ in range(2):
+        page.callback(channel, method, properties, b"amqp-1")
+
+    def meanwhile(lease: Any) -> None:
+        other = SimpleNamespace(message_id="a-2")
+        page.callback(channel, method, other, b"amqp-2")
+
+    idempotency.run(
+        meanwhile,
+        key="a-2",
+        scope="orders-exchange",
+        payload={"message_id": "a-2", "body": b"amqp-2"},
+        transaction="separate",
+    )
+
+    assert told == ["ack", "ack", "nack, requeue=True"]
+    assert Payment.objects.filter(reference__startswith="amqp-").count() == 1

@@ -16,7 +16,7 @@ def counted() -> dict[str, int]:
     return count()
 
 
-@pytest.mark.parametrize("rule", sorted(COVERED, key=lambda rule: int(rule[1:])))
+@pytest.mark.parametrize("rule", [rule for rule in RULES if rule in COVERED])
 def test_every_rule_that_is_built_has_a_test(counted: dict[str, int], rule: str) -> None:
     assert counted[rule] >= 1, f"no test carries {rule}: {RULES[rule]}"
 
@@ -64,8 +64,7 @@ def test_the_list_is_printed() -> None:
     )
 
     assert result.returncode == 0, result.stderr
-    have, _, come = result.stdout.partition("Still to come:")
-    assert " R37 " in have
-    assert "a double click in a browser" in have
-    for rule in ("R88", "C1 ", "C15"):
-        assert f"  {rule}" in come
+    [line] = [line for line in result.stdout.splitlines() if line.startswith("  R37 ")]
+    assert line.endswith("[gunicorn, uvicorn]")
+    assert "(to come: signals)" in result.stdout
+    assert " of 104 rules that are built have tests." in result.stdout

@@ -14,6 +14,7 @@ import django
 from django.core.management import call_command
 from django.db import connections
 
+from example_project.demo import stores, tasks_worker
 from example_project.demo.output import Printer
 from example_project.demo.server import Server
 
@@ -22,13 +23,20 @@ def main() -> int:
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _terminated)
     try:
-        with tempfile.TemporaryDirectory(prefix="idempotency-demo-") as directory:
-            return play(Path(directory), Printer())
+        with tempfile.TemporaryDirectory(prefix="idempotency-demo-") as name:
+            directory = Path(name)
+            with stores.started(directory) as store, tasks_worker.worker(directory) as worker:
+                return play(directory, Printer(), store, worker)
+    except stores.NoSuchStore as error:
+        print(error, file=sys.stderr)
+        return 1
     except KeyboardInterrupt:
         return 130
 
 
-def play(directory: Path, out: Printer) -> int:
+def play(
+    directory: Path, out: Printer, store: stores.Started | None, worker: tasks_worker.Worker
+) -> int:
     """Set the shop up, play the story, and return the exit code."""
     pause_file = directory / "pause"
     os.environ.update(
@@ -36,27 +44,33 @@ def play(directory: Path, out: Printer) -> int:
         EXAMPLE_SECRET_KEY=secrets.token_urlsafe(),
         EXAMPLE_DATABASE=str(directory / "shop.sqlite3"),
         EXAMPLE_PAUSE_FILE=str(pause_file),
+        **(store.environ if store else {}),
     )
     lease = float(os.environ.setdefault("EXAMPLE_LEASE", "3"))
     set_up()
     # Needs the settings that have just been named.
-    from example_project.demo.story import Story
+    from example_project.demo.tasks_story import TaskStory
 
     with Server(directory, dict(os.environ)) as server:
         try:
             server.start()
-            out.says(f"Payments shop on {server.url}, four processes, {_database()}.")
-            story = Story(
+            worker.start()
+            records = f", records in {store.name}" if store else ""
+            out.says(f"Payments shop on {server.url}, four processes, {_database()}{records}.")
+            story = TaskStory(
                 server,
                 out,
+                worker=worker,
                 pause_file=pause_file,
                 lease=lease,
-                transaction=os.environ.get("EXAMPLE_TRANSACTION", "joined"),
+                transaction=os.environ.get(
+                    "EXAMPLE_TRANSACTION", "separate" if store else "joined"
+                ),
             )
             story.play()
         except Exception as error:  # whatever it is, the story did not come out right
             out.wrong(f"{type(error).__name__}: {error}")
-            print(server.log(), file=sys.stderr)
+            print(server.log(), worker.log(), sep="\n", file=sys.stderr)
             return 1
         out.headline("Every step came out right.")
         if os.environ.get("SERVE") == "1":

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import signal
-import sys
 from typing import Any
+
+from example_project.demo.children import end_with_parent
 
 wsgi_app = "example_project.wsgi"
 bind = f"fd://{os.environ['EXAMPLE_LISTEN_FD']}"
@@ -17,16 +17,6 @@ preload_app = True
 graceful_timeout = 2
 loglevel = "warning"
 control_socket_disable = True
-
-PR_SET_PDEATHSIG = 1
-
-
-def end_with_parent(parent: int, signum: signal.Signals) -> None:
-    """Ask Linux to signal this process when its parent ends; elsewhere do nothing."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, int(signum))
-        if os.getppid() != parent:  # it ended before we could ask
-            os.kill(os.getpid(), signum)
 
 
 def on_starting(server: Any) -> None:

@@ -25,3 +25,11 @@ LOGGING = {
     "handlers": {"console": {"class": "logging.StreamHandler", "level": "ERROR"}},
     "loggers": {"django": {"handlers": ["console"]}},
 }
+
+# A broker that waits for hours is right for a shop, and too long for a story.
+CELERY_BROKER_TRANSPORT_OPTIONS = {
+    "visibility_timeout": 2,
+    "unacked_restore_interval": 1,
+    "unacked_restore_throttle": 1,
+}
+EMAIL_BACKEND = "example_project.demo.tasks_worker.MailServer"

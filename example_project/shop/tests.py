@@ -14,16 +14,20 @@ import time
 import uuid
 from typing import Any
 
+from celery.result import EagerResult
 from django.contrib.auth.models import User
+from django.core import mail
 from django.core.management import call_command
 from django.db import IntegrityError, transaction
-from django.test import Client, TestCase, override_settings
+from django.test import Client, TestCase, TransactionTestCase, override_settings
 from drf_spectacular.drainage import GENERATOR_STATS
 from drf_spectacular.generators import SchemaGenerator
 from rest_framework.test import APITestCase
 
 from django_idempotency.models import IdempotencyRecord
+from example_project.shop.exceptions import InsufficientFunds
 from example_project.shop.models import Account, Order, Payment, Quote, Refund, Transfer
+from example_project.shop.tasks import capture_payment
 from example_project.shop.webhooks import MAX_AGE, signature
 
 PAYMENTS = "/api/payments/"
@@ -414,3 +418,32 @@ class PageTests(TestCase):
         self.client.login(username="root", password="root")
         for page in ("", *(f"shop/{name}/" for name in MODELS)):
             self.assertEqual(self.client.get(f"/admin/{page}").status_code, 200, page)
+
+
+class TaskTests(TransactionTestCase):
+    """The shop's tasks, in place. Receipts are sent on commit, which a TestCase has none of."""
+
+    def setUp(self) -> None:
+        owner = User.objects.create(username="alice", email="alice@example.com")
+        self.account = Account.objects.create(
+            owner=owner, name="everyday", currency="EUR", balance=100_00
+        )
+
+    def capture(self, amount: int = 40_00) -> EagerResult:
+        return capture_payment.delay(self.account.pk, amount, "order-1")
+
+    def test_one_payment_and_one_receipt(self) -> None:
+        first, again = self.capture(), self.capture()
+
+        self.assertEqual(first.get(), again.get())
+        self.assertEqual(Payment.objects.count(), 1)
+        self.assertEqual([message.subject for message in mail.outbox], ["Your payment order-1"])
+
+    def test_a_refusal_stays_one(self) -> None:
+        first = self.capture(amount=100_01)
+        Account.objects.update(balance=200_00)
+        again = self.capture(amount=100_01)
+
+        self.assertEqual((first.state, again.state), ("FAILURE", "FAILURE"))
+        self.assertIsInstance(again.result, InsufficientFunds)
+        self.assertFalse(Payment.objects.exists())

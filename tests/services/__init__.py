@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-LEGS = ("postgres18", "postgres16", "sqlite")
+LEGS = ("postgres18", "postgres16", "sqlite", "mariadb", "browser")
 
 # Set by people and by CI.
 LEG_VARIABLE = "IDEMPOTENCY_TEST_LEG"
@@ -21,7 +21,7 @@ class MissingService(Exception):
 
 
 def current_leg() -> str:
-    """The database that this run is about: one of LEGS."""
+    """The database, or the browser, that this run is about: one of LEGS."""
     return os.environ.get(LEG_VARIABLE) or LEGS[0]
 
 

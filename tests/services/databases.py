@@ -8,7 +8,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from tests.services import DATABASES_VARIABLE, SQLITE_VARIABLE, current_leg
+from tests.services import DATABASES_VARIABLE, SQLITE_VARIABLE, current_leg, mariadb
 from tests.services.postgres import URL_VARIABLE, django_settings
 
 NAMES = {"default": "idempotency", "other": "idempotency_other"}
@@ -23,6 +23,12 @@ def databases() -> dict[str, dict[str, Any]]:
     given: dict[str, str] = json.loads(os.environ.get(DATABASES_VARIABLE, "{}"))
     if current_leg() == "sqlite":
         return {alias: _sqlite(name, given.get(alias)) for alias, name in NAMES.items()}
+    if current_leg() == "mariadb":
+        url = os.environ.get(mariadb.URL_VARIABLE, "mysql://root@127.0.0.1:1/")
+        return {
+            alias: mariadb.django_settings(url, given.get(alias, name))
+            for alias, name in NAMES.items()
+        }
     url = os.environ.get(URL_VARIABLE, "postgresql://postgres@127.0.0.1:1/postgres")
     return {alias: django_settings(url, given.get(alias, name)) for alias, name in NAMES.items()}
 

@@ -2,31 +2,26 @@
 
 from __future__ import annotations
 
-import http.client
 import os
 import signal
-import socket
-import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
 
-from tests.services.processes import ROOT, children, end, spawn, wait_until
+from tests.services.processes import children
+from tests.services.servers import HOST, Server
 
-HOST = "127.0.0.1"
-START_SECONDS = 60.0
+__all__ = ["HOST", "Gunicorn"]
 
 
-class Gunicorn:
-    """
-    Serve a WSGI application; a context manager that returns when the first answer came.
+class Gunicorn(Server):
+    """Serve a WSGI application; see `Server`."""
 
-    The listening socket is opened here and handed over, so no port can be taken in between. `env`
-    is added to our own environment. Any answer to GET `probe` counts, 404 and 500 too.
-    """
+    name = "gunicorn"
+    death_signal = signal.SIGQUIT
+    stop_signals = (signal.SIGINT, signal.SIGQUIT)
 
     def __init__(
         self,
@@ -40,38 +35,14 @@ class Gunicorn:
         options: Sequence[str] = (),
         probe: str = "/",
     ) -> None:
-        self.app = app
+        super().__init__(app, env=env, probe=probe)
         self.workers = workers
-        self.port = 0
-        self.process: subprocess.Popen[bytes] | None = None
-        self._env = {"PYTHONPATH": str(ROOT), **(env or {})}
-        self._probe = probe
-        self._output = b""
-        self._file = tempfile.NamedTemporaryFile(prefix="idempotency-gunicorn-")  # noqa: SIM115
         self._arguments = [
             *("--workers", str(workers), "--threads", str(threads)),
             *("--worker-class", worker_class, "--timeout", str(timeout)),
             *("--graceful-timeout", "5", "--no-control-socket", "--worker-tmp-dir", _shared()),
             *options,
         ]
-
-    @property
-    def url(self) -> str:
-        """The base URL, without a slash at the end."""
-        return f"http://{HOST}:{self.port}"
-
-    @property
-    def pid(self) -> int:
-        """Process id of the arbiter."""
-        assert self.process is not None, "gunicorn is not running"
-        return self.process.pid
-
-    @property
-    def output(self) -> str:
-        """What it has written so far."""
-        if not self._file.closed:
-            self._output = Path(self._file.name).read_bytes()
-        return self._output.decode(errors="replace")
 
     def worker_pids(self) -> list[int]:
         """Process ids of the living workers."""
@@ -83,65 +54,21 @@ class Gunicorn:
             raise ValueError(f"{pid} is not one of ours")
         os.kill(pid, number)
 
-    def start(self) -> Gunicorn:
-        """Start, and return when it answers and all workers have been forked."""
-        with socket.create_server((HOST, 0), backlog=256) as listener:
-            self.port = listener.getsockname()[1]
-            command = [sys.executable, "-m", "gunicorn", "--bind", f"fd://{listener.fileno()}"]
-            self.process = spawn(
-                [*command, *self._arguments, self.app],
-                output=self._file.file,
-                env=self._env,
-                death_signal=signal.SIGQUIT,
-                pass_fds=[listener.fileno()],
-            )
-        # From here on only gunicorn holds the socket: if it dies, clients are refused.
-        try:
-            wait_until(self._serves, seconds=START_SECONDS, what=f"{self.app} to answer")
-        except (TimeoutError, RuntimeError) as error:
-            self.close()
-            raise RuntimeError(f"{error}\n{self.output}") from error
-        return self
-
     def close(self) -> None:
         """Stop the arbiter and its workers."""
-        if self.process is not None:
-            workers = self.worker_pids()
-            for pid in workers:
-                with suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGCONT)  # a test may have stopped it
-            end(self.process, signal.SIGINT, signal.SIGQUIT)
-            self.process = None
-            for pid in workers:
-                _end_orphan(pid)
-        _ = self.output
-        self._file.close()
+        workers = self.worker_pids() if self.process is not None else []
+        for pid in workers:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGCONT)  # a test may have stopped it
+        super().close()
+        for pid in workers:
+            _end_orphan(pid)
 
-    def __enter__(self) -> Gunicorn:
-        return self.start()
+    def _command(self, descriptor: int) -> list[str]:
+        command = [sys.executable, "-m", "gunicorn", "--bind", f"fd://{descriptor}"]
+        return [*command, *self._arguments, self.app]
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
-        if error is not None:
-            print(f"\n--- output of gunicorn {self.app} ---\n{self.output}")
-
-    def _serves(self) -> bool:
-        assert self.process is not None
-        if self.process.poll() is not None:
-            raise RuntimeError(f"gunicorn ended with {self.process.returncode}")
-        connection = http.client.HTTPConnection(HOST, self.port, timeout=START_SECONDS)
-        try:
-            connection.request("GET", self._probe, headers={"Connection": "close"})
-            connection.getresponse().read()
-        except (OSError, http.client.HTTPException):
-            return False
-        finally:
-            connection.close()
+    def _is_whole(self) -> bool:
         return len(self.worker_pids()) >= self.workers
 
 

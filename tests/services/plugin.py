@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import tempfile
 import uuid
 from collections.abc import Generator
@@ -18,8 +19,10 @@ from tests.services import (
     SQLITE_VARIABLE,
     MissingService,
     current_leg,
+    mariadb,
     may_be_missing,
 )
+from tests.services.mariadb import MariaDBServer
 from tests.services.postgres import URL_VARIABLE, PostgresServer
 from tests.services.processes import RUN_VARIABLE
 
@@ -42,10 +45,25 @@ def pytest_load_initial_conftests(early_config: pytest.Config) -> Generator[None
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Measure the xdist workers' coverage, not that of the processes which their tests start."""
+    """
+    Measure the xdist workers' coverage, not that of the processes which their tests start.
+
+    And let these hear of Ctrl-C, also in a run that a shell has started in the background.
+    """
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     if hasattr(config, "workerinput"):
         for name in [name for name in os.environ if name.startswith("COVERAGE_PROCESS")]:
             del os.environ[name]
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """With a browser under way only its own tests run: it has an event loop in the main thread."""
+    if current_leg() == "browser":
+        markers = {item: item.get_closest_marker("leg") for item in items}
+        own = [item for item, marker in markers.items() if marker and "browser" in marker.args]
+        config.hook.pytest_deselected(items=[item for item in items if item not in own])
+        items[:] = own
 
 
 def pytest_report_header() -> str:
@@ -62,14 +80,19 @@ def _start(config: pytest.Config) -> None:
     leg = current_leg()
     if leg not in LEGS:
         raise pytest.UsageError(f"{LEG_VARIABLE}={leg}: one of {', '.join(LEGS)}")
+    variable = mariadb.URL_VARIABLE if leg == "mariadb" else URL_VARIABLE
     if leg == "sqlite":
         if SQLITE_VARIABLE not in os.environ:
             directory = tempfile.mkdtemp(prefix="idempotency-sqlite-")
             config.add_cleanup(lambda: shutil.rmtree(directory, ignore_errors=True))
             _publish(config, SQLITE_VARIABLE, directory)
-    elif URL_VARIABLE not in os.environ and MISSING_VARIABLE not in os.environ:
+    elif variable not in os.environ and MISSING_VARIABLE not in os.environ:
+        server: MariaDBServer | PostgresServer
         try:
-            server = PostgresServer(18 if leg == "postgres18" else 16)
+            if leg == "mariadb":
+                server = MariaDBServer()
+            else:
+                server = PostgresServer(16 if leg == "postgres16" else 18)
         except MissingService as error:
             if not may_be_missing():
                 raise pytest.UsageError(str(error)) from None
@@ -77,7 +100,7 @@ def _start(config: pytest.Config) -> None:
         else:
             config.add_cleanup(server.close)
             server.start()
-            _publish(config, URL_VARIABLE, server.url)
+            _publish(config, variable, server.url)
     if RUN_VARIABLE not in os.environ:
         # After the server's start: what carries this mark was started by a test.
         _publish(config, RUN_VARIABLE, uuid.uuid4().hex)

@@ -14,7 +14,6 @@ import sys
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
@@ -22,7 +21,7 @@ import psycopg
 from psycopg import sql
 
 from tests.services import MissingService
-from tests.services.processes import end, spawn, wait_until
+from tests.services.processes import OwnServer, end, spawn, wait_until
 
 URL_VARIABLE = "IDEMPOTENCY_TEST_POSTGRES_URL"
 HOST = "127.0.0.1"
@@ -70,7 +69,7 @@ def django_settings(url: str, name: str, *, port: int | None = None) -> dict[str
     }
 
 
-class PostgresServer:
+class PostgresServer(OwnServer):
     """
     A server on 127.0.0.1 with a data directory of its own.
 
@@ -133,7 +132,7 @@ class PostgresServer:
             self._initialise()
         for _ in range(5):
             if self.port == 0:
-                self.port = _free_port()
+                self.port = free_port()
             if self._launch():
                 return self
             self.port = 0  # somebody else took it in between
@@ -159,21 +158,6 @@ class PostgresServer:
         if self._directory is not None:
             shutil.rmtree(self._directory, ignore_errors=True)
             self._directory = None
-
-    def __enter__(self) -> PostgresServer:
-        try:
-            return self.start()
-        except BaseException:
-            self.close()
-            raise
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
 
     @property
     def _data(self) -> Path:
@@ -275,7 +259,7 @@ def _temporary(user: tuple[int, int] | None) -> str:
     return "/tmp"
 
 
-def _free_port() -> int:
+def free_port() -> int:
     """A free port below the range that the kernel hands to clients, so that it stays ours."""
     while True:
         port = random.SystemRandom().randrange(12_000, 32_000)

@@ -1,0 +1,117 @@
+"""The story goes on in a worker: messages that come twice, retries, killed workers."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import time
+from collections.abc import Callable
+from typing import Any
+
+from celery.result import AsyncResult
+
+from example_project.demo.story import Story, WentWrong
+from example_project.demo.tasks_worker import Worker
+from example_project.shop.tasks import capture_payment
+
+CROWD = 10
+SECONDS = 30.0
+
+
+class TaskStory(Story):
+    """The story of the API, and then that of the tasks."""
+
+    def __init__(self, *arguments: Any, worker: Worker, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.worker = worker
+
+    def play(self) -> None:
+        super().play()
+        for step in (
+            self.capture,
+            self.message_again,
+            self.many_messages,
+            self.mail_server_down,
+            self.process_of_the_worker_killed,
+            self.whole_worker_killed,
+            self.books,
+        ):
+            step()
+
+    def capture(self) -> None:
+        self.out.headline("12 A worker takes the money of an order, and sends a receipt")
+        self.task = self._send("captured", 4_00)
+        self.payment = self._result(self.task)
+        self._is_done_once("captured", 4_00)
+
+    def message_again(self) -> None:
+        self.out.headline("13 The broker delivers the same message again")
+        again = self._send("captured", 4_00, task_id=self.task.id)
+        self._is("the task gives the same payment", self._result(again), self.payment)
+        self._is_done_once("captured")
+
+    def many_messages(self) -> None:
+        self.out.headline(f"14 {CROWD} messages at once ask for the payment of one order")
+        tasks = [self._send("asked-often", 5_00) for _ in range(CROWD)]
+        payments = {self._result(task) for task in tasks}
+        self._is("payments that they tell of", len(payments), 1)
+        self._is_done_once("asked-often", 5_00)
+
+    def mail_server_down(self) -> None:
+        self.out.headline("15 The mail server is down, so the receipt is tried again")
+        self.worker.refuse_mails(2)
+        self._result(self._send("mail-down", 6_00))
+        self._is_done_once("mail-down", 6_00)
+        self._is("mails that it was to refuse, and has not", self.worker.refusals_left(), 0)
+
+    def process_of_the_worker_killed(self) -> None:
+        self.out.headline("16 A process of the worker is killed in the middle of a payment")
+        task = self._send_and_meet("worker-process", 7_00, self._kill)
+        self._result(task)
+        self._is_done_once("worker-process", 7_00)
+
+    def whole_worker_killed(self) -> None:
+        self.out.headline("17 The whole worker is killed in the middle of a payment")
+        task = self._send_and_meet("whole-worker", 8_00, self._kill_worker)
+        self._is("payments in the books", self._payments("whole-worker"), 0)
+        self.worker.start()
+        self.out.says("the worker is back; the broker will deliver the message again")
+        self._result(task)
+        self._is_done_once("whole-worker", 8_00)
+
+    # What the steps are made of.
+
+    def _send(self, name: str, amount: int, **options: Any) -> AsyncResult:
+        account, reference = self.ids[self.everyday], f"{name}-{self.run}"
+        return capture_payment.apply_async((account, amount, reference), **options)
+
+    def _result(self, task: AsyncResult) -> int:
+        payment = int(task.get(timeout=SECONDS))
+        self.out.says(f"task {task.id}  ->  {task.state}: payment {payment}")
+        return payment
+
+    def _send_and_meet(self, name: str, amount: int, meet: Callable[[int], None]) -> AsyncResult:
+        """Send a message, and do something about the process that has half done it."""
+        with self._half_way() as pipe:
+            task = self._send(name, amount)
+            if not select.select([pipe], [], [], SECONDS)[0]:
+                raise WentWrong(f"The payment did not get half-way within {SECONDS:.0f} s.")
+            meet(int(os.read(pipe, 20)))
+        return task
+
+    def _kill(self, pid: int) -> None:
+        os.kill(pid, signal.SIGKILL)
+        self.out.says(f"process {pid} killed: the row is written, the transaction not committed")
+
+    def _kill_worker(self, pid: int) -> None:
+        self.worker.crash()
+        self.out.says("all processes of the worker killed, one of them half-way")
+
+    def _is_done_once(self, name: str, amount: int = 0) -> None:
+        self.expected[self.everyday] -= amount
+        self._is("payments in the books", self._payments(name), 1)
+        deadline = time.monotonic() + SECONDS
+        while not self.worker.mails(name) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        self._is("receipts sent", self.worker.mails(f"{name}-{self.run}"), 1)

@@ -1,0 +1,36 @@
+"""What a worker does: take the money of an order, and send the receipt for it."""
+
+from __future__ import annotations
+
+from celery import shared_task
+from django.core.mail import send_mail
+
+from django_idempotency.contrib.celery import from_parent, idempotent_task
+from example_project.shop import ledger
+from example_project.shop.exceptions import InsufficientFunds
+from example_project.shop.models import Account, Payment
+
+
+# One payment per account and reference, however many messages ask for it. A refusal stays one.
+@shared_task(throws=(InsufficientFunds,))
+@idempotent_task(key="{account_id}#{reference}", on_failed="replay")
+def capture_payment(account_id: int, amount: int, reference: str) -> int:
+    """Take the money, have a receipt sent once it is taken, and return the payment's number."""
+    account = Account.objects.get(pk=account_id)
+    payment = ledger.pay(account=account, amount=amount, reference=reference)
+    send_receipt.delay_on_commit(payment.pk)
+    return payment.pk
+
+
+# One receipt per capture: its key is made of the capture's, which may run more than once.
+@shared_task(autoretry_for=(OSError,), retry_backoff=True, max_retries=10)
+@idempotent_task(key=from_parent("receipt"))
+def send_receipt(payment_id: int) -> None:
+    """Send the receipt of a payment to the owner of the account."""
+    payment = Payment.objects.select_related("account__owner").get(pk=payment_id)
+    send_mail(
+        subject=f"Your payment {payment.reference}",
+        message=f"We have received {payment.amount / 100:.2f} {payment.account.currency}.",
+        from_email="shop@example.com",
+        recipient_list=[payment.account.owner.email or "nobody@example.com"],
+    )
