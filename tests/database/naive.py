@@ -202,6 +202,20 @@ DELETE FROM idempotency_record
  WHERE id IN (SELECT id FROM idempotency_record WHERE expires_at <= now() LIMIT %(limit)s)
 """,
     ),
+    "sweep that looks anew for each record": (
+        "SWEEP",
+        """
+DELETE FROM idempotency_record AS record
+ WHERE record.expires_at <= now()
+   AND NOT (record.state = 'IN_PROGRESS' AND record.lease_until > now())
+   AND record.id IN (SELECT expired.id FROM idempotency_record AS expired
+                      WHERE expired.expires_at <= now() AND record.expires_at <= now()
+                        AND NOT (expired.state = 'IN_PROGRESS' AND expired.lease_until > now())
+                      ORDER BY expired.expires_at
+                      LIMIT %(limit)s
+                        FOR UPDATE SKIP LOCKED)
+""",
+    ),
     "sweep that joins what it limits": (
         "SWEEP",
         """

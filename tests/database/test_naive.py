@@ -109,8 +109,12 @@ FOUND_OUT_ON_POSTGRESQL = [
         test_fence.test_R67_late_failure_of_work_leaves_the_result_of_the_owner,
     ),
     (
+        "sweep that looks anew for each record",
+        test_reclaims.test_sweep_takes_no_more_than_its_limit,
+    ),
+    (
         "sweep that joins what it limits",
-        test_reclaims.test_sweep_of_a_table_that_was_said_to_be_empty_takes_no_more_than_its_limit,
+        test_reclaims.test_sweep_looks_for_expired_records_once_however_it_is_planned,
     ),
     ("sweep by ids", test_reclaims.test_I9_R75_sweep_against_a_reclaim_that_commits_meanwhile),
     (
