@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from inspect import Parameter
 from typing import Any
 
 from django.conf import settings
@@ -164,6 +166,8 @@ def _build(backend: str, options: Mapping[str, Any], where: str) -> BaseStore:
         store_class = import_string(backend)
     except ImportError as error:
         raise InvalidStore(f"{where}['BACKEND'] cannot be imported: {error}") from error
+    if isinstance(store_class, type) and issubclass(store_class, BaseStore):
+        _known_options(store_class, options, where)
     try:
         store = store_class(**options)
     except (TypeError, ValueError) as error:
@@ -173,6 +177,16 @@ def _build(backend: str, options: Mapping[str, Any], where: str) -> BaseStore:
     if not isinstance(store, BaseStore):
         raise InvalidStore(f"{where}['BACKEND'] is no store: {backend}.")
     return store
+
+
+def _known_options(store_class: type[BaseStore], options: Mapping[str, Any], where: str) -> None:
+    parameters = inspect.signature(store_class).parameters
+    if any(parameter.kind is Parameter.VAR_KEYWORD for parameter in parameters.values()):
+        return
+    for name in options:
+        if name not in parameters:
+            hint = suggestion(str(name), parameters)
+            raise InvalidStore(f"{where}['OPTIONS'] has no {name!r}.{hint}")
 
 
 def _reset(*, setting: str, **kwargs: Any) -> None:

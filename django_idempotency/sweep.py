@@ -36,6 +36,10 @@ def sweep(
     is left out, its time is not counted, and its StoreError is logged; the first is raised when
     the others have been swept.
     """
+    if limit < 1:
+        raise ValueError("limit must be at least 1.")
+    if max_seconds is not None and not max_seconds >= 0:  # not a number is no time either
+        raise ValueError("max_seconds must be at least 0.")
     if not 0 < share <= 1:
         raise ValueError("share must be above 0, and at most 1.")
     ends = math.inf if max_seconds is None else time.monotonic() + max_seconds

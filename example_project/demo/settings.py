@@ -31,5 +31,7 @@ CELERY_BROKER_TRANSPORT_OPTIONS = {
     "visibility_timeout": 2,
     "unacked_restore_interval": 1,
     "unacked_restore_throttle": 1,
+    # Who is killed while it looks for such messages keeps the others from it for so long.
+    "unacked_mutex_expire": 2,
 }
 EMAIL_BACKEND = "example_project.demo.tasks_worker.MailServer"

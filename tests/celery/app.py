@@ -27,6 +27,8 @@ def configuration(url: str, prefix: str, amqp: str | None = None) -> dict[str, A
         "visibility_timeout": VISIBILITY,
         "unacked_restore_interval": 1,
         "unacked_restore_throttle": 1,
+        # Who is killed while it looks for such messages keeps the others from it for so long.
+        "unacked_mutex_expire": 2,
     }
     return {
         "broker_url": amqp or url,

@@ -37,6 +37,7 @@ IN_OTHER_MODULES = {
     *("W003", "E006", "E007", "E008", "E009", "W004", "W005", "W006", "W007"),
     *("E010", "W008", "W009"),  # Redis
     "E011",  # MySQL
+    "W011",  # below
     *("E012", "E013", "W010"),  # tests/http/test_checks.py
     *("E020", "E021", "E022", "E023", "W020", "W021"),  # DynamoDB
     *("E030", "E031", "W030", "W031", "W032", "W033", "W034", "W035"),  # Celery
@@ -118,6 +119,39 @@ class TestW003:
     def test_databases_that_are_not_asked_for_are_not_touched(self, serializable):
         found = checks.run_checks(tags=["database"], databases=None)
         assert [message for message in found if "idempotency" in str(message.id)] == []
+
+
+@pytest.mark.leg("postgres18", "postgres16", "sqlite")  # DDL that can be rolled back
+@pytest.mark.django_db(databases=["default", "other"])
+class TestW011:
+    def found(self, database):
+        found = checks.run_checks(tags=["database"], databases=[database])
+        return [(message.id, message.hint) for message in found]
+
+    def execute(self, statement, *, using="other"):
+        with connections[using].cursor() as cursor:
+            cursor.execute(statement)
+
+    def test_no_table(self):
+        self.execute("ALTER TABLE idempotency_record RENAME TO another_table")
+        with override_settings(IDEMPOTENCY={"default": {}, "far": {"OPTIONS": {"using": "other"}}}):
+            [(number, hint)] = self.found("other")
+        assert number == "django_idempotency.W011"
+        assert "manage.py migrate --database other" in hint
+
+    def test_a_column_is_missing(self):
+        self.execute("ALTER TABLE idempotency_record RENAME COLUMN error TO another")
+        with override_settings(IDEMPOTENCY={"default": {"OPTIONS": {"using": "other"}}}):
+            assert [number for number, _ in self.found("other")] == ["django_idempotency.W011"]
+
+    def test_migrated(self):
+        assert self.found("default") == []
+
+    def test_the_first_migrate_of_a_project_is_not_warned_of_itself(self):
+        self.execute("ALTER TABLE idempotency_record RENAME TO another_table")
+        self.execute("ALTER TABLE django_migrations RENAME TO other_migrations")
+        with override_settings(IDEMPOTENCY={"default": {"OPTIONS": {"using": "other"}}}):
+            assert self.found("other") == []
 
 
 class NoScope(IdempotencyMixin, APIView):

@@ -137,6 +137,18 @@ class TestMistakes:
             assert f"Did you mean '{nearest}'?" in self.message()
             assert "IDEMPOTENCY['default']['HTTP']" in self.message()
 
+    def test_unknown_option_with_a_suggestion(self):
+        with configured(default={"OPTIONS": {"usng": "default"}}):
+            assert self.message() == (
+                "IDEMPOTENCY['default']['OPTIONS'] has no 'usng'. Did you mean 'using'?"
+            )
+
+    def test_options_of_a_store_that_takes_any_go_to_it(self):
+        options = {"url": "redis://127.0.0.1:6379/0", "client_name": "shop"}
+        redis = "django_idempotency.stores.redis.RedisStore"
+        with configured(default={"BACKEND": redis, "OPTIONS": options}):
+            stores["default"]
+
     def test_unknown_name_far_from_all(self):
         with configured(default={"ZZZ": 1}):
             assert self.message() == "IDEMPOTENCY['default'] has no 'ZZZ'."

@@ -121,10 +121,19 @@ class TestBatches:
         assert len(rests) == 2
         assert 0 < sum(rests) <= worked * 3
 
-    @pytest.mark.parametrize("share", [0, -1, 1.5])
-    def test_share_must_be_a_part(self, share):
-        with pytest.raises(ValueError, match="share must be above 0"):
-            sweep("default", share=share)
+    @pytest.mark.parametrize(
+        ("name", "value"),
+        [
+            *[("share", value) for value in (0, -1, 1.5)],
+            *[("limit", value) for value in (0, -1)],
+            *[("max_seconds", value) for value in (-1, float("nan"))],
+        ],
+    )
+    def test_values_that_make_no_sense_are_told_before_anything_is_deleted(self, name, value):
+        add(1)
+        with pytest.raises(ValueError, match=f"{name} must be"):
+            sweep("default", **{name: value})
+        assert left() == 1
 
     def test_max_seconds_of_zero_sweeps_nothing(self):
         add(5)
@@ -404,6 +413,8 @@ class TestExitCodes:
             (["--limit", "-1"], 2),
             (["--limit", "many"], 2),
             (["--max-seconds", "soon"], 2),
+            (["--max-seconds", "-5"], 2),
+            (["--max-seconds", "nan"], 2),
             (["--nonesuch"], 2),
         ],
         ids=lambda value: " ".join(value) if isinstance(value, list) else None,

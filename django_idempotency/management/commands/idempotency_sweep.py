@@ -29,6 +29,8 @@ class Command(BaseCommand):
         """Sweep, and say how many records went; exit code 1 if a store cannot be reached."""
         if options["limit"] < 1:
             raise CommandError("--limit must be at least 1.", returncode=2)
+        if options["max_seconds"] is not None and not options["max_seconds"] >= 0:
+            raise CommandError("--max-seconds must be at least 0.", returncode=2)
         only: str | None = options["store"]
         try:
             found = {alias: store_for(alias) for alias in (stores if only is None else [only])}
