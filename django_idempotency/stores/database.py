@@ -78,22 +78,25 @@ class DatabaseStore(Statements):
 
     def _claim_row(self, request: ClaimRequest) -> Lease | Record:
         """Claim by writing a row that others can see, or will see after the commit."""
+        swept = True
         for _ in range(self._sql.ROUNDS):
             claimed = self._race_for_row(request)
             if isinstance(claimed, Lease) or not claimed.expired:
                 return claimed
             held_at = claimed.now
-            if self._is_claimed(request):
+            if not swept:
                 break
-            time.sleep(_SWEPT_WITHIN)  # the sweep holds it: no reason for a false 409 (R76)
+            swept = self._is_sweeping()  # if not, its end may just have let go of the row
+            if swept:
+                time.sleep(_SWEPT_WITHIN)  # no reason for a false 409 (R76)
         return in_flight(request, held_at)
 
-    def _is_claimed(self, request: ClaimRequest) -> bool:
-        """Whether it is another claimant that holds the row, where that can be told."""
-        if self._sql.CLAIMED is None:
-            return False
-        [(claimed,)] = self._execute("CLAIMED", {"id": request.record_id})
-        return bool(claimed)
+    def _is_sweeping(self) -> bool:
+        """Whether a sweep is at work, which may hold an expired row; True where nobody can tell."""
+        if self._sql.SWEEPING is None:
+            return True
+        [(sweeping,)] = self._execute("SWEEPING", {})
+        return bool(sweeping)
 
     def _race_for_row(self, request: ClaimRequest) -> Lease | Record:
         """Try a few times; return an expired record if somebody else holds its row."""

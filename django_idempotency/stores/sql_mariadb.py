@@ -83,7 +83,7 @@ UPDATE idempotency_record
 #: How often a claim goes around an expired row that a sweep holds, or another claimant: nobody can
 #: tell which.
 ROUNDS = 10
-CLAIMED = None
+SWEEPING = None
 
 #: The completion alone is fence enough: a row that it finds taken over rolls the work back.
 FENCE = None

@@ -88,14 +88,13 @@ RETURNING record.epoch, record.lease_until AT TIME ZONE 'UTC',
 #: How often a claim goes around an expired row that a sweep holds.
 ROUNDS = 50
 
-# Who holds an expired row: another claimant, which takes the lock, or the sweep, which does not.
-CLAIMED = """
+# Is it a sweep that holds an expired row? Whoever else does makes it "in progress".
+SWEEPING = """
 SELECT EXISTS (
        SELECT 1 FROM pg_locks
-        WHERE locktype = 'advisory' AND granted AND objsubid = 1
+        WHERE locktype = 'advisory' AND granted AND objsubid = 2
           AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
-          AND ((classid::bigint << 32) | objid::bigint) = hashtextextended(
-                  %(id)s::uuid::text, 'idempotency_record'::regclass::oid::bigint))
+          AND classid = 'idempotency_record'::regclass::oid AND objid = 0)
 """
 
 #: The completion alone is fence enough: a row that it finds taken over rolls the work back.
@@ -291,10 +290,12 @@ SELECT record.id, record.scope, record.key, record.operation, record.fingerprint
 
 # now() of this short transaction: stable, so the index on expires_at serves the inner SELECT. Its
 # LIMIT counts once, because it is materialized: joined in a nested loop it would be run again.
+# Its lock keeps nobody out: it says to a claim who holds the rows.
 SWEEP = """
 WITH expired AS MATERIALIZED (
      SELECT id FROM idempotency_record
-      WHERE expires_at <= now()
+      WHERE (SELECT pg_try_advisory_xact_lock_shared('idempotency_record'::regclass::oid::int, 0))
+        AND expires_at <= now()
         AND NOT (state = 'IN_PROGRESS' AND lease_until > now())
       ORDER BY expires_at
       LIMIT %(limit)s

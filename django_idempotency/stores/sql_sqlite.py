@@ -80,7 +80,7 @@ RETURNING epoch, lease_until, updated_at, 'read committed'
 
 #: A claim that writes has waited for the sweep.
 ROUNDS = 1
-CLAIMED = None
+SWEEPING = None
 
 # The first statement of the work's transaction: it takes the write lock under the busy timeout.
 FENCE = """

@@ -9,6 +9,7 @@ import pytest
 from django.db import transaction
 
 from django_idempotency.engine import Decision, decide
+from django_idempotency.models import IdempotencyRecord
 from django_idempotency.records import State
 from django_idempotency.stores import database, sql_postgresql
 from django_idempotency.stores.database import TRIES
@@ -152,16 +153,34 @@ def test_R76_row_that_is_held_for_longer_is_in_progress(two, monkeypatch):
 
 
 @pytest.mark.leg("postgres18", "postgres16")
-@pytest.mark.parametrize("mode", ["joined", "single"])
-def test_R49_expired_record_that_another_claims_is_in_progress_at_once(two, mode, monkeypatch):
+@pytest.mark.parametrize("holder", ["joined", "single", "whoever"])
+def test_R49_expired_record_that_no_sweep_holds_is_in_progress_at_once(two, holder, monkeypatch):
     monkeypatch.setattr(database, "_SWEPT_WITHIN", PATIENCE)  # waiting would be noticed
     claims.expired(two.theirs, claim_request())
     with transaction.atomic():
-        won(two.theirs.claim(claim_request(transaction=mode)))
+        if holder == "whoever":
+            IdempotencyRecord.objects.select_for_update().get()
+        else:
+            won(two.theirs.claim(claim_request(transaction=holder)))
 
         record = lost(two.other(two.mine.claim, claim_request()))
 
     assert decide(record, claim_request()) is Decision.IN_PROGRESS
+
+
+@pytest.mark.leg("postgres18", "postgres16")
+def test_R76_sweep_that_has_just_let_go_is_no_conflict(two, monkeypatch):
+    claims.expired(two.theirs, claim_request())
+    sweeping = transaction.atomic()
+    two.other(sweeping.__enter__)
+    assert two.other(two.theirs.sweep) == 1
+    two.mine.before("SWEEPING", lambda: two.other(sweeping.__exit__, None, None, None))
+    monkeypatch.setattr(database, "_SWEPT_WITHIN", PATIENCE)  # nothing to wait for
+
+    mine = won(two.mine.claim(claim_request()))
+
+    assert two.mine.reached
+    assert two.mine.get(mine.record_id).token == mine.token
 
 
 @pytest.mark.leg("postgres18", "postgres16")
