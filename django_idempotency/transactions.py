@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from typing import Any
+from weakref import ref
 
 from django.db import connections, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
@@ -105,10 +106,14 @@ class CallersTransactions:
             connection.alias: (connection, connection.atomic_blocks[0])
             for connection in connections
         }
+        # Django alone holds the hooks, and drops them when their savepoint is rolled back.
+        self._hooks: list[ref[partial[None]]] = []
 
     def is_open(self) -> bool:
-        """Return whether none of them has ended yet."""
-        return all(block in connection.atomic_blocks for connection, block in self._blocks.values())
+        """Return whether they may still commit, and the completion with them."""
+        return all(hook() is not None for hook in self._hooks) and all(
+            block in connection.atomic_blocks for connection, block in self._blocks.values()
+        )
 
     def after_commit(self, complete: Callable[[], None]) -> None:
         """Call `complete` once all of them have committed; never, if one rolls back."""
@@ -120,7 +125,9 @@ class CallersTransactions:
                 complete()
 
         for alias in self._blocks:
-            transaction.on_commit(partial(committed, alias), using=alias)
+            hook = partial(committed, alias)
+            self._hooks.append(ref(hook))
+            transaction.on_commit(hook, using=alias)
 
 
 class CallersHooks:

@@ -13,6 +13,7 @@ import django_idempotency as idempotency
 from django_idempotency import InProgress, TransactionOpen
 from django_idempotency.conf import store_for
 from django_idempotency.records import State
+from django_idempotency.transactions import of_caller
 from tests.app.models import Child, Effect
 
 
@@ -267,6 +268,19 @@ class TestAStoreThatCannotJoin:
             transaction.set_rollback(True)
         clock.tick(60)
         assert run().replayed is False
+
+    def test_R69_lease_is_kept_for_as_long_as_the_completion_may_come(self, store):
+        with transaction.atomic():
+            kept = of_caller(store)
+            run(lambda lease: kept.after_commit(lambda: None))  # a hook of another attempt, too
+            with transaction.atomic():
+                rolled_back = of_caller(store)
+                rolled_back.after_commit(never)
+                assert rolled_back.is_open()
+                transaction.set_rollback(True)
+            assert not rolled_back.is_open()
+            assert kept.is_open()
+        assert not kept.is_open()
 
     def test_I13_after_a_deferred_constraint_failed_at_the_commit_neither(self, clock):
         def orphan(lease):
