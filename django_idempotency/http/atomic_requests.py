@@ -8,7 +8,8 @@ from typing import Any, TypeVar
 
 from django.db import connections, transaction
 
-from django_idempotency.stores.blocks import is_doomed
+from django_idempotency.exceptions import StoreError
+from django_idempotency.stores.blocks import is_doomed, is_lost
 
 __all__ = ["OpenRequests", "answering", "atomic_requests", "exempt", "is_marked", "mark"]
 
@@ -44,8 +45,16 @@ class OpenRequests:
 
     @property
     def doomed(self) -> bool:
-        """Whether one of them can only be rolled back, though no exception leaves it."""
-        return any(is_doomed(connections[alias]) for alias in self._aliases)
+        """
+        Whether one of them can only be rolled back, though no exception leaves it.
+
+        Raises StoreError where its session is gone: an answer would tell of work that is lost.
+        """
+        doomed = [alias for alias in self._aliases if is_doomed(connections[alias])]
+        for alias in doomed:
+            if is_lost(connections[alias]):
+                raise StoreError(f"The connection to the database {alias!r} was lost in the work.")
+        return bool(doomed)
 
     @property
     def committed(self) -> bool:
@@ -59,8 +68,8 @@ def mark(view: View) -> View:
     return view
 
 
-def is_marked(view: Callable[..., Any]) -> bool:
-    """Return whether a view guards itself."""
+def is_marked(view: Callable[..., Any] | None) -> bool:
+    """Return whether a view, or a method of one, guards itself."""
     return isinstance(getattr(view, "_non_atomic_requests", None), _EveryAlias)
 
 

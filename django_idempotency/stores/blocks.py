@@ -27,6 +27,7 @@ __all__ = [
     "is_doomed",
     "is_duplicate",
     "is_held",
+    "is_lost",
     "is_no_table",
     "is_serialization_failure",
 ]
@@ -129,6 +130,19 @@ def is_doomed(connection: BaseDatabaseWrapper) -> bool:
         return False
     info = getattr(connection.connection, "info", None)
     return connection.needs_rollback or getattr(info, "transaction_status", 0) == _IN_ERROR
+
+
+def is_lost(connection: BaseDatabaseWrapper) -> bool:
+    """
+    Return whether the session of the open transaction is gone, and what was done in it.
+
+    To be asked of a transaction that `is_doomed`: nobody has wished for this rollback.
+    """
+    if connection.connection is None or connection.closed_in_transaction:
+        return True
+    if connection.vendor == "postgresql":
+        return bool(connection.connection.closed)
+    return connection.vendor == "mysql" and not connection.is_usable()
 
 
 def sqlstate(error: BaseException | None) -> str | None:

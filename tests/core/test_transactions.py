@@ -13,6 +13,7 @@ import django_idempotency as idempotency
 from django_idempotency import InProgress, TransactionOpen
 from django_idempotency.conf import store_for
 from django_idempotency.records import State
+from django_idempotency.testing import override_store
 from django_idempotency.transactions import of_caller
 from tests.app.models import Child, Effect
 
@@ -219,6 +220,13 @@ class DjangoTestCase(TestCase):
         with self.captureOnCommitCallbacks(execute=True):
             run(lambda lease: transaction.on_commit(lambda: calls.append(1)))
         assert calls == [1]
+
+
+    @override_store("memory")
+    def test_R84_a_completion_that_waits_for_a_commit_can_be_captured(self):
+        with self.captureOnCommitCallbacks(execute=True), transaction.atomic():
+            first = run()
+        assert run(never).result == first.result
 
 
 @pytest.mark.django_db(transaction=True, databases=["default", "other"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -78,6 +79,45 @@ def test_R60_success_on_a_lost_connection_is_503(
     assert not Effect.objects.exists()
     assert api.then("created", path=url).status_code == 503
     assert len(runs) == 2
+
+
+class LostAndUsedAgain(EffectView):
+    """The handler swallows that its connection is gone, or closes it itself."""
+
+    def post(self, request: Request) -> Any:
+        Effect.objects.create(name="lost")
+        if request.data["then"] == "closed":
+            connection.close()
+        else:
+            with suppress(DatabaseError), connection.cursor() as cursor:
+                cursor.execute("SELECT pg_terminate_backend(pg_backend_pid())")
+            with suppress(DatabaseError):
+                Effect.objects.create(name="swallowed")
+        return Response({"done": True}, status=201)
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize(
+    "how",
+    [
+        pytest.param("severed", marks=pytest.mark.leg("postgres18", "postgres16")),
+        pytest.param("closed"),
+    ],
+)
+def test_R60_success_of_work_that_went_with_its_connection_is_503(
+    api: Api, mount: Mount, mode: str, atomic_requests: bool, runs: list[str], how: str
+) -> None:
+    url = mount(LostAndUsedAgain)
+
+    answer = api.then(how, path=url)
+
+    if mode == "separate" and not atomic_requests:  # each statement has committed by itself
+        assert answer.status_code == 201
+        assert Effect.objects.exists()
+    else:
+        assert problem(answer) == (503, "store_unavailable")
+        assert not Effect.objects.exists()
+        assert IdempotencyRecord.objects.filter(state__in=["COMPLETED", "IN_PROGRESS"]).count() == 0
 
 
 # Two databases.
