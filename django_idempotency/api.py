@@ -13,11 +13,12 @@ from datetime import timedelta
 from typing import Any, ParamSpec, TypeVar
 
 from django_idempotency import fingerprint, keys, transactions
-from django_idempotency.arguments import key_maker
+from django_idempotency.arguments import bind, is_context, key_maker, payload_maker, without_first
 from django_idempotency.attempts import Attempt, Operation, current
+from django_idempotency.callables import is_coroutine_function
 from django_idempotency.codecs import Codec, JSONCodec
 from django_idempotency.conf import DEFAULT_ALIAS, engine_for, policy_for
-from django_idempotency.policy import merge
+from django_idempotency.policy import UNSET, merge
 from django_idempotency.records import Lease, Outcome
 from django_idempotency.stores.base import BaseStore
 
@@ -28,6 +29,8 @@ R = TypeVar("R")
 
 _KIND = "call"
 _JSON = JSONCodec()
+#: What the calls of this module take beside the fields of the policy.
+_OWN = ("key", "scope", "payload", "operation", "store", "codec")
 
 
 def run(
@@ -50,6 +53,8 @@ def run(
     ResultUnavailable, StoreError, TransactionOpen, and what `func` raises, after which the key may
     be used again for the same payload.
     """
+    if is_coroutine_function(func):
+        raise TypeError("run() awaits nothing: await arun() for a coroutine function.")
     guarded = _operation(key, scope, payload, operation, store, codec, policy, coroutine=False)
     return engine_for(store).run(guarded, func)
 
@@ -136,7 +141,7 @@ def idempotent_function(
     *,
     key: str | Callable[..., str],
     scope: str,
-    payload: Callable[..., Any] | None = None,
+    payload: Callable[..., Any] | None = UNSET,
     operation: str = "",
     store: str = DEFAULT_ALIAS,
     codec: Codec | None = None,
@@ -146,37 +151,41 @@ def idempotent_function(
     Make a function, or a coroutine function, run once per key.
 
     `key` is an argument's name, a template over the arguments (``"{tenant}#{order_id}"``, values
-    escaped), or a callable over the bound arguments (by name). The arguments are the payload,
-    unless `payload` (a callable over them, too) gives another; with a key of `contrib.events` it is
-    nothing, since receipts and delivery counts differ each time. The decorated function returns
-    its result, the stored one for a duplicate; see `run` for what it raises.
+    escaped), or a callable over them, by name or in their order. The arguments are compared,
+    unless `payload` (a callable over them, too, or None for no comparison) says otherwise; with a
+    key of `contrib.events` nothing is, since receipts and delivery counts differ each time. The
+    decorated function returns its result, the stored one for a duplicate; see `run` for what it
+    raises.
     """
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
         signature = inspect.signature(function)
-        key_of = key_maker(key, signature)
-        payload_of = getattr(key, "payload", dict) if payload is None else payload
+        signatures = [signature]
+        if next(iter(signature.parameters), "") == "context":  # as Django wants to have it
+            signatures.append(without_first(signature))
+        key_of = key_maker(key, *signatures)
+        payload_of = payload_maker(key, payload, *signatures)
 
         def call_of(args: Any, kwargs: Any) -> dict[str, Any]:
-            bound = signature.bind(*args, **kwargs)
-            bound.apply_defaults()
-            arguments = bound.arguments
+            bound = bind(signature, args, kwargs, own_first=bool(args) and is_context(args[0]))
             return {
-                "key": key_of(arguments),
+                "key": key_of(bound),
                 "scope": scope,
-                "payload": payload_of(**arguments),
+                "payload": payload_of(bound),
                 "operation": operation,
                 "store": store,
                 "codec": codec,
                 **policy,
             }
 
-        if inspect.iscoroutinefunction(function):
+        if is_coroutine_function(function):
 
             @functools.wraps(function)
             async def aguarded(*args: P.args, **kwargs: P.kwargs) -> Any:
-                outcome = await arun(lambda _: function(*args, **kwargs), **call_of(args, kwargs))
-                return outcome.result
+                def work(lease: Lease) -> Any:
+                    return function(*args, **kwargs)
+
+                return (await arun(work, **call_of(args, kwargs))).result
 
             return aguarded  # type: ignore[return-value]
 
@@ -212,7 +221,7 @@ def _operation(
     *,
     coroutine: bool,
 ) -> Operation:
-    policy = merge(policy_for(store), overrides)
+    policy = merge(policy_for(store), overrides, beside=_OWN)
     engine_store: BaseStore = engine_for(store).store
     if not keys.is_scope(scope):
         raise TypeError("scope must be a string that says whose key it is, not empty.")

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import sys
+from typing import Any
 
 from django.apps import AppConfig, apps
+from django.core.checks import CheckMessage, register
 from django.utils.translation import gettext_lazy as _
 
 __all__ = ["IdempotencyConfig"]
@@ -19,10 +21,18 @@ class IdempotencyConfig(AppConfig):
 
     def ready(self) -> None:
         """Register the system checks, of DRF and Celery where they are used."""
+        register(check_celery, "idempotency")
         from django_idempotency import checks  # noqa: F401
         from django_idempotency.http import checks as http_checks  # noqa: F401
 
         if apps.is_installed("rest_framework"):
             from django_idempotency.contrib import rest_framework_checks  # noqa: F401
-        if "celery" in sys.modules:  # a project that uses it has imported its app by now
-            from django_idempotency.contrib import celery_checks  # noqa: F401
+
+
+def check_celery(**kwargs: Any) -> list[CheckMessage]:
+    """Check guarded tasks and beat's schedule where the project has imported Celery by now."""
+    if "celery" not in sys.modules:
+        return []
+    from django_idempotency.contrib import celery_checks
+
+    return [*celery_checks.check_tasks(**kwargs), *celery_checks.check_sweep(**kwargs)]

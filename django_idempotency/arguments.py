@@ -1,36 +1,149 @@
-"""Idempotency keys that are made of a call's arguments."""
+"""What is made of a call's arguments: its idempotency key, and what is compared."""
 
 from __future__ import annotations
 
 import inspect
 import re
 import string
-from collections.abc import Callable, Mapping
-from typing import Any
+import sys
+import unicodedata
+from collections.abc import Callable, Collection, Iterable, Mapping
+from contextlib import suppress
+from inspect import BoundArguments, Parameter, Signature
+from typing import Any, TypeVar
 
+from django_idempotency.callables import coroutine_problem
 from django_idempotency.exceptions import InvalidKey
+from django_idempotency.policy import UNSET
 
-__all__ = ["key_maker"]
+__all__ = ["bind", "escaped", "is_context", "key_maker", "payload_maker", "without_first"]
 
-# What the escaped values of a template never have.
-_SEPARATOR = re.compile(r"[^0-9A-Za-z%]")
+R = TypeVar("R")
+
+# What is escaped in values, if the template has it around them; no escape has any of it.
+_SIGN = re.compile(r"[^0-9A-Za-z%]")
+_VARIADIC = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
+
+
+def bind(
+    signature: Signature, args: tuple[Any, ...], kwargs: Mapping[str, Any], *, own_first: bool
+) -> BoundArguments:
+    """
+    Return the arguments of a call, with their defaults; raise TypeError for what does not fit.
+
+    With `own_first` the first of them is the task itself, or its context, and is left out.
+    """
+    if own_first:
+        signature = without_first(signature)
+        args = args[1:]
+    bound = signature.bind(*args, **kwargs)
+    bound.apply_defaults()
+    return bound
+
+
+def without_first(signature: Signature) -> Signature:
+    """Return `signature` without its first argument; as it is, if that is ``*args`` or none."""
+    parameters = list(signature.parameters.values())
+    if not parameters or parameters[0].kind in _VARIADIC:
+        return signature
+    return signature.replace(parameters=parameters[1:])
+
+
+def is_context(value: Any) -> bool:
+    """Return whether `value` is what ``@task(takes_context=True)`` of Django gives to a task."""
+    # Where nothing has imported it, there is none. The second one is for Django before 6.0.
+    modules = [sys.modules.get(f"{name}.base") for name in ("django.tasks", "django_tasks")]
+    return any(module is not None and isinstance(value, module.TaskContext) for module in modules)
+
+
+def _compared(bound: BoundArguments) -> dict[str, Any]:
+    """
+    Return what is compared between calls of one key: the arguments that are not their defaults.
+
+    A message may be older than an argument that the code has gained since, with a default.
+    """
+    parameters = bound.signature.parameters
+    return {
+        name: value
+        for name, value in bound.arguments.items()
+        if not _is_default(value, parameters[name])
+    }
+
+
+def payload_maker(
+    key: Any, payload: Callable[..., Any] | None, signature: Signature, *others: Signature
+) -> Callable[[BoundArguments], Any]:
+    """
+    Return what gives what is compared between calls of one key.
+
+    `payload` is a callable over the arguments, None for nothing, or UNSET: what the key says, as
+    those of `contrib.events` do, or else the arguments. Raises TypeError for what it cannot be.
+    """
+    if payload is UNSET:
+        payload = getattr(key, "payload", UNSET)
+    if payload is UNSET:
+        return _compared
+    if payload is None:
+        return lambda bound: None
+    if not callable(payload):
+        raise TypeError("payload must be a callable over the arguments, or None.")
+    return _over("payload", payload, signature, *others)
+
+
+def _over(
+    what: str, function: Callable[..., R], *signatures: Signature
+) -> Callable[[BoundArguments], R]:
+    """
+    Return what calls `function` with the arguments of a call.
+
+    By their names, if it takes these, and what ``**kwargs`` has gathered by its own names;
+    otherwise as the call would give them, positions first. TypeError, which says that it is about
+    `what`, if it can take neither, as far as that can be told without a call.
+    """
+    if problem := coroutine_problem(what, function):
+        raise TypeError(problem)
+    try:
+        taken = inspect.signature(function)
+    except (TypeError, ValueError):  # some that are written in C do not say what they take
+        return lambda bound: function(*bound.args, **bound.kwargs)
+    if not any(_may_take(taken, signature) for signature in signatures):
+        raise TypeError(
+            f"{what} must be a callable over the arguments {', '.join(signatures[0].parameters)}, "
+            f"by name or in this order; it takes {taken}."
+        )
+
+    def call(bound: BoundArguments) -> R:
+        fitting = _fitting(taken, bound)
+        return function(*fitting.args, **fitting.kwargs)
+
+    return call
 
 
 def key_maker(
-    key: str | Callable[..., str], signature: inspect.Signature
-) -> Callable[[Mapping[str, Any]], str]:
-    """Return what makes the key of a call from its bound arguments; TypeError if nothing can."""
+    key: str | Callable[..., str], signature: Signature, *others: Signature
+) -> Callable[[BoundArguments], str]:
+    """
+    Return what makes the key of a call from its bound arguments; TypeError if nothing can.
+
+    `others` are signatures that the calls may have as well, without an argument of the first one.
+    """
     if callable(key):
-        make = key
-        return lambda arguments: make(**arguments)
+        return _over("key", key, signature, *others)
+    if not isinstance(key, str) or not key:
+        raise TypeError(
+            f"key must be an argument's name, a template or a callable over the arguments, not "
+            f"{key!r}."
+        )
     template = key if "{" in key else f"{{{key}}}"
     names: list[str] = []
+    signs: set[str] = set()
     for literal, name, spec, conversion in string.Formatter().parse(template):
+        signs.update(_SIGN.findall(literal))
         if name is None:
             continue
         if spec or conversion:
             raise TypeError(f"The key {key!r} has a format or conversion; name arguments only.")
-        if names and not _SEPARATOR.search(literal):
+        if names and not _SIGN.search(literal):
             raise TypeError(f"The key {key!r} needs a sign between the arguments that it names.")
         names.append(name)
     for name in names:
@@ -39,14 +152,82 @@ def key_maker(
                 f"The key {key!r} names {name!r}, which is no argument of the function; it has "
                 f"{', '.join(signature.parameters)}."
             )
+    alone = template == f"{{{names[0]}}}" if names else False
 
-    def make_key(arguments: Mapping[str, Any]) -> str:
-        values = {
-            name: _part(name, arguments[name], alone=template == f"{{{name}}}") for name in names
-        }
-        return template.format(**values)
+    def make_key(bound: BoundArguments) -> str:
+        texts = {name: _text(name, bound.arguments[name]) for name in names}
+        if alone:
+            return texts[names[0]]
+        return template.format(**{name: escaped(text, signs) for name, text in texts.items()})
 
     return make_key
+
+
+def escaped(text: str, signs: Collection[str]) -> str:
+    """
+    Return `text` without `signs`, as a part of a key that cannot run together with its neighbours.
+
+    ``%`` is escaped as well, so that no two texts become one, and what no key may have: control
+    characters and surrogates.
+    """
+    return "".join(
+        "".join(f"%{byte:02X}" for byte in sign.encode(errors="surrogatepass"))
+        if sign == "%" or sign in signs or unicodedata.category(sign) in ("Cc", "Cs")
+        else sign
+        for sign in text
+    )
+
+
+def _is_default(value: Any, parameter: Parameter) -> bool:
+    if parameter.kind in _VARIADIC:
+        return len(value) == 0
+    return type(value) is type(parameter.default) and bool(value == parameter.default)
+
+
+# Callables over the arguments.
+
+
+def _fitting(taken: Signature, bound: BoundArguments) -> BoundArguments:
+    """Return the arguments as they fit a callable that takes `taken`; raise TypeError."""
+    names = _by_name(bound)
+    kinds = {parameter.kind for parameter in taken.parameters.values()}
+    if names is not None and kinds != set(_VARIADIC):  # that one takes all, so as they are
+        with suppress(TypeError):
+            return taken.bind(**names)
+    placed = taken.bind(*bound.args, **bound.kwargs)
+    for name, value in placed.arguments.items():
+        # `lambda amount, order: ...` over (order, price): a name that is wrong, not a choice.
+        known = name in bound.arguments and taken.parameters[name].kind not in _VARIADIC
+        if known and bound.arguments[name] is not value:
+            raise TypeError(f"{name!r} is another argument than the one that stands there.")
+    return placed
+
+
+def _by_name(bound: BoundArguments) -> dict[str, Any] | None:
+    """Return the arguments by name; None if a name that ``**kwargs`` has gathered is taken."""
+    names = dict(bound.arguments)
+    for parameter in bound.signature.parameters.values():
+        if parameter.kind is Parameter.VAR_KEYWORD:
+            gathered = names.pop(parameter.name, {})
+            if not names.keys().isdisjoint(gathered):
+                return None
+            names.update(gathered)
+    return names
+
+
+def _may_take(taken: Signature, signature: Signature) -> bool:
+    """Whether some call fits; where the function takes any number of arguments, one may."""
+    if any(parameter.kind in _VARIADIC for parameter in signature.parameters.values()):
+        return True
+    some: Iterable[tuple[str, Any]] = ((name, object()) for name in signature.parameters)
+    try:
+        _fitting(taken, BoundArguments(signature, dict(some)))
+    except TypeError:
+        return False
+    return True
+
+
+# Values as text.
 
 
 def _has_text(value: Any) -> bool:
@@ -62,8 +243,8 @@ def _has_text(value: Any) -> bool:
     return any("__str__" in vars(base) for base in bases) and not hasattr(value, "_meta")
 
 
-def _part(name: str, value: Any, *, alone: bool) -> str:
-    """Return an argument as a part of a key, escaped so that parts cannot run together."""
+def _text(name: str, value: Any) -> str:
+    """Return an argument as text; raise InvalidKey if it has none that names it."""
     if value is None:
         raise InvalidKey(f"The argument {name!r} is None, so it makes no idempotency key.")
     if not _has_text(value):
@@ -71,10 +252,4 @@ def _part(name: str, value: Any, *, alone: bool) -> str:
             f"The argument {name!r} is a {type(value).__name__}, which has no text that stays the "
             f"same, so it makes no idempotency key; make one of it by a callable."
         )
-    text = str(value)
-    if alone:
-        return text
-    return "".join(
-        chr(byte) if chr(byte).isascii() and chr(byte).isalnum() else f"%{byte:02X}"
-        for byte in text.encode(errors="surrogatepass")
-    )
+    return str(value)

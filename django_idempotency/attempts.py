@@ -13,6 +13,7 @@ from typing import Any, Protocol
 from uuid import UUID
 
 from django_idempotency import codecs, keys
+from django_idempotency.callables import finished
 from django_idempotency.exceptions import ResultTooLarge, TransactionOpen
 from django_idempotency.policy import Policy
 from django_idempotency.records import ClaimRequest, Lease, Outcome, Record
@@ -203,8 +204,8 @@ class Attempt:
             raise RuntimeError("This attempt is a replay: it has its result already.")
         if self.phase in (Phase.COMPLETING, Phase.UNKEPT):
             raise RuntimeError("The block of this attempt has ended: complete() comes too late.")
+        self.given = finished("The work", result)
         self.done = True
-        self.given = result
 
     @property
     def concluded(self) -> bool:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-import inspect
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -12,6 +11,7 @@ from datetime import timedelta
 from typing import Any, TypeVar
 
 from django_idempotency import keys
+from django_idempotency.callables import coroutine_problem
 
 __all__ = [
     "TRANSACTIONS",
@@ -20,7 +20,6 @@ __all__ = [
     "HTTPPolicy",
     "Policy",
     "UnknownField",
-    "coroutine_problem",
     "merge",
 ]
 
@@ -77,7 +76,7 @@ class Policy:
     wait: timedelta = _NO_WAIT
     #: Whether the lease of long work is renewed.
     renew: bool = True
-    #: How long a lease is renewed at most.
+    #: How long a lease is renewed at most; `Lease.check` hears of no take-over after that.
     max_duration: timedelta = timedelta(hours=1)
     #: "single", "joined", "separate", or None: joined where the store can, separate elsewhere.
     transaction: str | None = None
@@ -104,13 +103,19 @@ class Policy:
         Return how long the lease of an attempt that starts now is.
 
         AWS Lambda's own ``get_remaining_time_in_millis`` is a deadline as it is: its name says
-        that it counts milliseconds.
+        that it counts milliseconds. Raises TypeError, ValueError for a deadline that gives no
+        number of seconds that a lease may have.
         """
         if self.deadline is None:
             return self.lease
         in_millis = getattr(self.deadline, "__name__", "").endswith("_in_millis")
-        left = self.deadline() / (1000 if in_millis else 1)
-        return timedelta(seconds=max(left, _SHORTEST))
+        given = self.deadline()
+        if isinstance(given, bool) or not isinstance(given, (int, float)):
+            raise TypeError(f"deadline must return the seconds left, not {given!r}.")
+        unit = 1000 if in_millis else 1
+        if not given <= _LONGEST.total_seconds() * unit:  # as is nan
+            raise ValueError(f"deadline must return the seconds left, 100 years at most: {given}.")
+        return timedelta(seconds=max(max(given, 0) / unit, _SHORTEST))
 
     def problems(self) -> list[str]:
         """Return what is wrong with these values, one sentence each; empty if nothing is."""
@@ -237,37 +242,28 @@ class HTTPPolicy:
 _CALLABLES = ("scope", "fingerprint", "key_validator", "keep", "error_renderer", "replay_check")
 
 
-def coroutine_problem(name: str, value: Any) -> str | None:
-    """Return what is wrong with a coroutine function, whose yes or no nobody awaits; else None."""
-    if not callable(value):
-        return None
-    forms = (value, type(value).__call__)
-    if not any(inspect.iscoroutinefunction(form) for form in forms):
-        return None
-    return (
-        f"{name} must not be a coroutine function, for nobody awaits it. Write it with 'def', or "
-        f"give async_to_sync({getattr(value, '__name__', name)})."
-    )
-
-
 AnyPolicy = TypeVar("AnyPolicy", Policy, HTTPPolicy)
 
 
-def merge(policy: AnyPolicy, changes: Mapping[str, Any]) -> AnyPolicy:
+def merge(
+    policy: AnyPolicy, changes: Mapping[str, Any], *, beside: Iterable[str] = ()
+) -> AnyPolicy:
     """
     Return `policy` with `changes`, in which UNSET means "as it is".
 
     Raises UnknownField for a name that is no field, with the nearest one, and ValueError for
-    values that cannot be.
+    values that cannot be. `beside` are names that the caller takes beside the policy's fields: one
+    of them may have been meant.
     """
     given = {name: value for name, value in changes.items() if value is not UNSET}
     if not given:
         return policy
-    known = [item.name for item in dataclasses.fields(policy)]
+    known: list[str] = [item.name for item in dataclasses.fields(policy)]
     for name in given:
         if name not in known:
             raise UnknownField(
-                f"{name!r} is not a field of {type(policy).__name__}.{suggestion(name, known)}"
+                f"{name!r} is not a field of {type(policy).__name__}."
+                f"{suggestion(name, (*known, *beside))}"
             )
     merged = dataclasses.replace(policy, **given)
     if problems := merged.problems():

@@ -1,1 +1,13 @@
 """Adapters for packages that a project may or may not use: one module each."""
+
+from __future__ import annotations
+
+__all__ = ["missing"]
+
+
+def missing(package: str, extra: str) -> ImportError:
+    """Return the error of an adapter whose package is not installed: it names the extra."""
+    return ImportError(
+        f"This adapter needs {package}: python -m pip install 'django-idempotency[{extra}]'",
+        name=package,
+    )

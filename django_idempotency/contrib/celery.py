@@ -5,13 +5,20 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Mapping
+from inspect import BoundArguments
 from typing import Any, ParamSpec, TypeVar, overload
 
-from celery import Task, current_app, current_task
-from celery.local import Proxy
+from django_idempotency.contrib import missing
+
+try:
+    from celery import Task, current_app, current_task
+    from celery.local import Proxy
+except ModuleNotFoundError as error:
+    raise missing("celery", "celery") from error
 
 from django_idempotency import keys
-from django_idempotency.arguments import key_maker
+from django_idempotency.arguments import key_maker, payload_maker, without_first
+from django_idempotency.callables import is_coroutine_function
 from django_idempotency.codecs import Codec
 from django_idempotency.conf import DEFAULT_ALIAS
 from django_idempotency.contrib.celery_codec import serializer_problem
@@ -26,6 +33,11 @@ R = TypeVar("R")
 
 Key = str | Callable[..., str] | FromParent | None
 
+#: What the decorator takes beside the fields of the policy.
+_OWN = (
+    *("key", "scope", "payload", "store", "codec"),
+    *("on_duplicate", "on_in_progress", "on_failed"),
+)
 _CHOICES = {
     "on_duplicate": ("result", "ignore", "raise"),
     "on_in_progress": ("retry", "ignore", "raise", "wait"),
@@ -72,9 +84,10 @@ def idempotent_task(
     Make a Celery task run once per key: the decorator below ``@shared_task`` or ``@app.task``.
 
     `key` is an argument's name, a template over the arguments (``"{tenant}#{order_id}"``, values
-    escaped), a callable over them, `from_parent`, or absent: the id of the task. The scope is the
-    task's name. The arguments are compared, unless `payload` (a callable over them, or None for no
-    comparison) says otherwise. `codec` is a codec, or the name of a serializer of kombu's.
+    escaped), a callable over them (by name, or in their order), `from_parent`, or absent: the id of
+    the task. The scope is the task's name. The arguments are compared, unless `payload` (a callable
+    over them, or None for no comparison) says otherwise. `codec` is a codec, or the name of a
+    serializer of kombu's.
 
     A duplicate returns the stored result (`on_duplicate`: or "ignore", "raise"). While the first is
     at work, it is sent again for when the lease is over (`on_in_progress`: or "ignore", "raise",
@@ -96,15 +109,17 @@ def idempotent_task(
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
         _check_function(function)
         signature = inspect.signature(function)
-        # What the keys of `contrib.events` know of their messages: nothing else is to be compared.
-        own = getattr(key, "payload", UNSET)
+        # A message has its id once, so that there is nothing to compare by default.
+        by_id = key is None and payload is UNSET
         guard = TaskGuard(
             function=function,
             signature=signature,
             key=key,
             key_of=_key_of(key, signature),
             scope=scope,
-            payload=own if payload is UNSET else payload,
+            payload_of=payload_maker(
+                key, None if by_id else payload, signature, without_first(signature)
+            ),
             store=store,
             codec=codec,
             overrides=policy,
@@ -129,14 +144,12 @@ def guard_of(task: Any) -> TaskGuard | None:
     return guard
 
 
-def _key_of(
-    key: Key, signature: inspect.Signature
-) -> Callable[[Mapping[str, Any], Any], str] | None:
+def _key_of(key: Key, signature: inspect.Signature) -> Callable[[BoundArguments, Any], str] | None:
     if key is None:
         return None
     if isinstance(key, FromParent):
         return key.maker(signature)
-    make = key_maker(key, signature)
+    make = key_maker(key, signature, without_first(signature))
     return lambda arguments, request: make(arguments)
 
 
@@ -175,7 +188,7 @@ def _check_options(
         raise TypeError("payload must be a callable over the arguments, or None.")
     if isinstance(codec, str) and (problem := serializer_problem(codec)):
         raise ValueError(problem)
-    merge(Policy(), policy)
+    merge(Policy(), policy, beside=_OWN)
 
 
 def _check_function(function: Any) -> None:
@@ -184,7 +197,8 @@ def _check_function(function: Any) -> None:
         raise TypeError("@idempotent_task belongs below @shared_task and @app.task, not above.")
     if inspect.isclass(function):
         raise TypeError(f"Decorate the method run of {function.__qualname__}, not the class.")
-    if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
-        raise TypeError(f"{function.__qualname__} is async def, which Celery does not run.")
+    if is_coroutine_function(function) or inspect.isasyncgenfunction(function):
+        name = getattr(function, "__qualname__", type(function).__qualname__)
+        raise TypeError(f"{name} is async def, which Celery does not run.")
     if not callable(function) or isinstance(function, (staticmethod, classmethod)):
         raise TypeError(f"@idempotent_task decorates functions, not {type(function).__name__}.")

@@ -8,7 +8,7 @@ from typing import Any
 from celery import Celery, Task, _state
 from celery.utils.functional import maybe_list
 from django.apps import AppConfig
-from django.core.checks import CheckMessage, Error, Warning, register
+from django.core.checks import CheckMessage, Error, Warning
 from django.core.exceptions import ImproperlyConfigured
 from django.utils.module_loading import autodiscover_modules
 
@@ -29,7 +29,6 @@ LONG = 600
 VISIBILITY = {"redis": 3600, "rediss": 3600, "sentinel": 3600, "sqs": 1800}
 
 
-@register("idempotency")
 def check_tasks(
     *, app_configs: Sequence[AppConfig] | None = None, **kwargs: Any
 ) -> list[CheckMessage]:
@@ -67,7 +66,6 @@ def check_tasks(
     return found
 
 
-@register("idempotency")
 def check_sweep(
     *, app_configs: Sequence[AppConfig] | None = None, **kwargs: Any
 ) -> list[CheckMessage]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import json
 import logging
 import time
 from collections.abc import Callable, Mapping
@@ -10,6 +11,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
+from inspect import BoundArguments
 from typing import Any, NoReturn
 
 from celery import Task
@@ -18,7 +20,9 @@ from django.core.exceptions import ImproperlyConfigured
 from kombu.exceptions import OperationalError
 
 from django_idempotency import fingerprint, keys, transactions
+from django_idempotency.arguments import bind
 from django_idempotency.attempts import Attempt, Operation, Unkept, entered
+from django_idempotency.callables import finished
 from django_idempotency.codecs import Codec
 from django_idempotency.conf import engine_for, policy_for
 from django_idempotency.contrib.celery_codec import (
@@ -35,7 +39,7 @@ from django_idempotency.exceptions import (
     LeaseLost,
     ResultUnavailable,
 )
-from django_idempotency.policy import UNSET, Policy, merge
+from django_idempotency.policy import Policy, merge
 from django_idempotency.stores.base import BaseStore
 
 __all__ = ["Delivery", "DuplicateTask", "KeepMessage", "TaskGuard"]
@@ -61,9 +65,10 @@ class TaskGuard:
     signature: inspect.Signature
     key: str | Callable[..., str] | FromParent | None
     #: Makes the key of the bound arguments and the request; None for the id of the task.
-    key_of: Callable[[Mapping[str, Any], Any], str] | None
+    key_of: Callable[[BoundArguments, Any], str] | None
     scope: str | None
-    payload: Callable[..., Any] | None
+    #: Gives what is compared, of the bound arguments.
+    payload_of: Callable[[BoundArguments], Any]
     store: str
     on_duplicate: str
     on_in_progress: str
@@ -90,33 +95,14 @@ class TaskGuard:
             raise ImproperlyConfigured(f"Results of {task.name} cannot be kept: {problem}")
         return TaskCodec(KombuCodec(serializer))
 
-    def arguments(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the arguments of a call by name, without the task itself; raise TypeError."""
-        signature = self.signature
-        if args and isinstance(args[0], Task):
-            first, *rest = signature.parameters.values()
-            if first.kind is not first.VAR_POSITIONAL:
-                signature = signature.replace(parameters=rest)
-            args = args[1:]
-        bound = signature.bind(*args, **kwargs)
-        bound.apply_defaults()
-        return dict(bound.arguments)
+    def arguments(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> BoundArguments:
+        """Return the arguments of a call, without the task itself; raise TypeError."""
+        itself = bool(args) and isinstance(args[0], Task)
+        return bind(self.signature, args, kwargs, own_first=itself)
 
-    def asked(self, arguments: Mapping[str, Any]) -> bytes:
+    def asked(self, arguments: BoundArguments) -> bytes:
         """Return the canonical bytes of what is asked for (C3); raise TypeError."""
-        if self.payload is None or (self.payload is UNSET and self.key_of is None):
-            return b""
-        if self.payload is not UNSET:
-            return fingerprint.canonical_payload(self.payload(**arguments))
-        # A message may be older than an argument that the code has gained since, with a default.
-        parameters = self.signature.parameters
-        return fingerprint.canonical_payload(
-            {
-                name: value
-                for name, value in arguments.items()
-                if not _is_default(value, parameters[name])
-            }
-        )
+        return fingerprint.canonical_payload(_as_sent(self.payload_of(arguments)))
 
 
 class Delivery:
@@ -165,8 +151,8 @@ class Delivery:
                     if self.guard.on_duplicate == "ignore":
                         raise Ignore(str(unavailable)) from unavailable
                     if self.guard.on_duplicate == "raise":
-                        raise DuplicateTask from unavailable
-                    raise
+                        raise self._final(DuplicateTask()) from unavailable
+                    raise self._final(unavailable)  # noqa: B904  # the same one
                 if not attempt.replayed:
                     ending = self._ending()
                     if self._retried:
@@ -221,7 +207,7 @@ class Delivery:
     def _ending(self) -> Any:
         with noting_retries() as retries:
             try:
-                ending = self._work()
+                ending = finished(f"The task {self.task.name}", self._work())
             except Ignore as ignored:  # it has done what it wanted, and says nothing about it
                 self._raised = ignored
                 ending = Ignored()
@@ -254,12 +240,9 @@ class Delivery:
             return False
         if self._retried:
             return False
+        if self.request.called_directly or not self._is_autoretried(error):
+            return True
         task = self.task
-        retried = getattr(task, "autoretry_for", ())
-        if self.request.called_directly or not isinstance(error, tuple(retried)):
-            return True
-        if isinstance(error, tuple(getattr(task, "dont_autoretry_for", ()))):
-            return True
         # As `Task.retry`, which autoretry calls outside of us.
         most = getattr(task, "override_max_retries", None)
         if most is None:
@@ -267,6 +250,11 @@ class Delivery:
         if most is None:
             most = task.max_retries
         return most is not None and self.request.retries >= most
+
+    def _is_autoretried(self, error: Exception) -> bool:
+        retried = tuple(getattr(self.task, "autoretry_for", ()))
+        excepted = tuple(getattr(self.task, "dont_autoretry_for", ()))
+        return isinstance(error, retried) and not isinstance(error, excepted)
 
     # What comes instead of it.
 
@@ -319,12 +307,20 @@ class Delivery:
                 raise self._raised
             return ending
         if self.guard.on_duplicate == "raise":
-            raise DuplicateTask
+            raise self._final(DuplicateTask())
         if self.guard.on_duplicate == "ignore" or isinstance(ending, Ignored):
             raise Ignore("This task was carried out before.")
         if isinstance(ending, Failed):
-            raise ending.exception()
+            raise self._final(ending.exception())
         return ending
+
+    def _final(self, error: Exception) -> Exception:
+        """Return what the record has said, for no retry to follow: it would hear it again."""
+        if self._is_autoretried(error):
+            # autoretry calls `Task.retry` outside of us, which raises the error itself for a task
+            # that is called as a function.
+            self.request.called_directly = True
+        return error
 
 
 def _key_of_id(task_id: str, nesting: int) -> str:
@@ -348,7 +344,20 @@ def _copy(value: Any) -> Any:
     return set(value) if type(value) is set else value
 
 
-def _is_default(value: Any, parameter: inspect.Parameter) -> bool:
-    if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
-        return len(value) == 0
-    return type(value) is type(parameter.default) and bool(value == parameter.default)
+def _as_sent(value: Any) -> Any:
+    """
+    Return `value` with the names of members that JSON gives them: ``{1: …}`` becomes ``{"1": …}``.
+
+    A direct call, and a message that comes from the broker, then ask for the same.
+    """
+    if isinstance(value, Mapping):
+        return {_name_as_sent(name): _as_sent(item) for name, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_as_sent(item) for item in value]
+    return value
+
+
+def _name_as_sent(name: Any) -> Any:
+    if isinstance(name, (bool, int, float)) or name is None:
+        [name] = json.loads(json.dumps({name: None}))
+    return name

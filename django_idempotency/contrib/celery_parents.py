@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
+from inspect import BoundArguments
 from typing import Any
 from uuid import UUID
 
@@ -44,11 +45,11 @@ class FromParent:
 
     name: str
 
-    def maker(self, signature: inspect.Signature) -> Callable[[Mapping[str, Any], Context], str]:
+    def maker(self, signature: inspect.Signature) -> Callable[[BoundArguments, Context], str]:
         """Return what makes the key of a call; TypeError for a name that cannot be made."""
         templated = key_maker(self.name, signature) if "{" in self.name else None
 
-        def make_key(arguments: Mapping[str, Any], request: Context) -> str:
+        def make_key(arguments: BoundArguments, request: Context) -> str:
             parent = parent_of(request)
             if parent is None:
                 raise InvalidKey(
@@ -66,7 +67,10 @@ def from_parent(name: str) -> FromParent:
 
     A parent that is replayed, or run again, then starts no second child. `name` tells the children
     of one parent apart; it may be a template over the arguments, ``"receipt-{order_id}"``.
+    Raises TypeError for anything but text.
     """
+    if not isinstance(name, str) or not name:
+        raise TypeError(f"from_parent() takes the name of a child, not {name!r}.")
     return FromParent(name)
 
 

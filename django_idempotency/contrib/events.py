@@ -7,10 +7,11 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any
-from urllib.parse import quote
 
 from django_idempotency import fingerprint, transactions
 from django_idempotency.api import run
+from django_idempotency.arguments import escaped
+from django_idempotency.callables import coroutine_problem, finished
 from django_idempotency.conf import DEFAULT_ALIAS, engine_for, policy_for
 from django_idempotency.exceptions import InvalidKey
 from django_idempotency.policy import merge
@@ -32,6 +33,8 @@ __all__ = [
 logger = logging.getLogger("django_idempotency")
 
 _MISSING = object()
+#: What `process_batch` takes beside the fields of the policy.
+_OWN = ("key", "scope", "payload", "in_order", "store")
 
 
 class EventKey:
@@ -44,12 +47,13 @@ class EventKey:
 
     def __init__(self, name: str, find: Callable[[Any], Any]) -> None:
         self.name = name
-        self._find = find
+        #: Returns what stands where the key is to be.
+        self.find = find
 
     def __call__(self, *args: Any, **arguments: Any) -> str:
         """Return the key of the message, as a string."""
         message = args[0] if args else next(iter(arguments.values()))
-        return self._text(self._find(message))
+        return self._text(self.find(message))
 
     def payload(self, **arguments: Any) -> None:
         """Return what is compared between deliveries of one key: nothing."""
@@ -82,7 +86,7 @@ def composite(*expressions: str) -> EventKey:
         raise ValueError("composite() needs at least one expression.")
     parts = [jmespath(expression) for expression in expressions]
     name = f"composite({', '.join(map(repr, expressions))})"
-    return EventKey(name, lambda message: "#".join(quote(part(message), "") for part in parts))
+    return EventKey(name, lambda message: "#".join(escaped(part(message), "#") for part in parts))
 
 
 def payload_hash(*expressions: str) -> EventKey:
@@ -180,20 +184,23 @@ def process_batch(
     That is Lambda's ``{"batchItemFailures": [{"itemIdentifier": …}]}``: the records whose handler
     raised, or that are in progress elsewhere. Those are logged, the others completed; what
     `handler` returns is not kept. `scope` is the records' own source by default
-    (``eventSourceARN``). `in_order` (default: of FIFO queues and streams) ends the batch at the
-    first failure, and hands back all that come after it.
-    ``deadline=context.get_remaining_time_in_millis`` makes the leases end with the function's time.
-    Raises TypeError, ValueError, InvalidStore, TransactionOpen for what no record could run with.
+    (``eventSourceARN``), and for one that names none the module and name of `handler`. `in_order`
+    (default: of FIFO queues and streams) ends the batch at the first failure, and hands back all
+    that come after it. ``deadline=context.get_remaining_time_in_millis`` makes the leases end with
+    the function's time. Before the first record runs, raises TypeError, ValueError, InvalidStore,
+    TransactionOpen for what no record could run with, and for one that could not be handed back.
     """
     _check_arguments(handler, key, scope, payload, store, policy)
     batch = list(records)
-    failed: list[Mapping[str, Any]] = []
+    identifiers = [_identifier(number, record) for number, record in enumerate(batch, 1)]
+    scopes = [scope or _source(record) or _name_of(handler) for record in batch]
+    failed: list[str] = []
     for index, record in enumerate(batch):
         try:
             run(
                 partial(_call, handler, record),
                 key=key(record),
-                scope=scope or _source(record),
+                scope=scopes[index],
                 payload=None if payload is None else payload(record),
                 store=store,
                 **policy,
@@ -201,10 +208,10 @@ def process_batch(
         except Exception as error:  # whatever it is, the rest of the batch is to be heard
             logger.error("A record of a batch failed: %s.", type(error).__name__, exc_info=error)
             if in_order or (in_order is None and _is_ordered(record)):
-                failed.extend(batch[index:])
+                failed.extend(identifiers[index:])
                 break
-            failed.append(record)
-    return {"batchItemFailures": [{"itemIdentifier": _identifier(record)} for record in failed]}
+            failed.append(identifiers[index])
+    return {"batchItemFailures": [{"itemIdentifier": identifier} for identifier in failed]}
 
 
 def _check_arguments(
@@ -214,20 +221,33 @@ def _check_arguments(
     for name, value in (("handler", handler), ("key", key), ("payload", payload)):
         if not callable(value) and not (name == "payload" and value is None):
             raise TypeError(f"{name} must be a callable over a record.")
+        if problem := coroutine_problem(name, value):
+            raise TypeError(problem)
     if not isinstance(scope, str):
         raise TypeError("scope must be a string that says whose key it is.")
-    transactions.mode_for(merge(policy_for(store), policy), engine_for(store).store)
+    merged = merge(policy_for(store), policy, beside=_OWN)
+    transactions.mode_for(merged, engine_for(store).store)
+    merged.attempt_lease()
 
 
 def _call(handler: Callable[[Any], Any], record: Mapping[str, Any], lease: Lease) -> None:
-    handler(record)
+    finished("The handler", handler(record))
 
 
-def _source(record: Mapping[str, Any]) -> str:
+def _source(record: Mapping[str, Any]) -> str | None:
     source = record.get("eventSourceARN")
-    if not isinstance(source, str) or not source:
-        raise InvalidKey("This record names no eventSourceARN: say scope= for its key.")
-    return source
+    return source if isinstance(source, str) else None
+
+
+def _name_of(handler: Callable[[Any], Any]) -> str:
+    """Return the scope of records without a source; TypeError for a handler that has no name."""
+    module, name = (getattr(handler, part, None) for part in ("__module__", "__qualname__"))
+    if module is None or name is None:
+        raise TypeError(
+            "These records name no eventSourceARN, and their handler has no name that could be "
+            "the scope of their keys: say scope=."
+        )
+    return f"{module}.{name}"
 
 
 def _is_ordered(record: Mapping[str, Any]) -> bool:
@@ -235,9 +255,15 @@ def _is_ordered(record: Mapping[str, Any]) -> bool:
     return source.endswith(".fifo") or "kinesis" in record or "dynamodb" in record
 
 
-def _identifier(record: Mapping[str, Any]) -> str:
-    """Return what Lambda calls this record in a partial response."""
-    for stream, number in (("kinesis", "sequenceNumber"), ("dynamodb", "SequenceNumber")):
+def _identifier(number: int, record: Mapping[str, Any]) -> str:
+    """Return what Lambda calls this record in a partial response; ValueError if it has no name."""
+    found = sqs_message_id.find(record)
+    for stream, name in (("kinesis", "sequenceNumber"), ("dynamodb", "SequenceNumber")):
         if stream in record:
-            return str(record[stream][number])
-    return str(record["messageId"])
+            found = _member(record[stream], name)
+    if found is _MISSING or found is None or found == "":
+        raise ValueError(
+            f"Record {number} of this batch has no messageId (MessageId, or sequence number), so "
+            f"it could not be handed back."
+        )
+    return str(found)

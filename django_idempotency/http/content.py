@@ -9,17 +9,17 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 from urllib.parse import parse_qsl
 
-from django.conf import settings
 from django.core.files.uploadedfile import UploadedFile
-from django.core.files.uploadhandler import load_handler
+from django.core.files.uploadhandler import FileUploadHandler
 from django.http import HttpRequest
 from django.http.multipartparser import MultiPartParser
 from django.utils.datastructures import MultiValueDict
 from django.utils.module_loading import import_string
 
 from django_idempotency import fingerprint
+from django_idempotency.callables import coroutine_problem
 from django_idempotency.http.spool import is_large, spool
-from django_idempotency.policy import HTTPPolicy, Policy, coroutine_problem
+from django_idempotency.policy import HTTPPolicy, Policy
 
 __all__ = [
     "MULTIPART",
@@ -37,6 +37,8 @@ FORM = "application/x-www-form-urlencoded"
 MULTIPART = "multipart/form-data"
 #: Changes with every page that a browser shows, and asks for nothing (R89).
 _CSRF_FIELD = "csrfmiddlewaretoken"
+#: What a form's request keeps of being parsed apart.
+_PARSED = "_idempotency_form"
 
 
 def ask(name: str, field: Callable[..., Any] | str, *arguments: Any) -> Any:
@@ -106,7 +108,7 @@ def body_of(request: HttpRequest, http: HTTPPolicy) -> bytes:
 
     JSON in its canonical form, forms by name, uploads by hash; anything else byte by byte. A body
     that is too large for memory is hashed on its way into a temporary file, from which the view
-    then reads it (R43).
+    then reads it (R43); so is a multipart form, unless somebody has had Django parse it before.
     """
     if http.fingerprint not in ("json", "raw"):
         return b""
@@ -115,9 +117,7 @@ def body_of(request: HttpRequest, http: HTTPPolicy) -> bytes:
     if kind == MULTIPART and not sized and request.META.get("HTTP_TRANSFER_ENCODING"):
         return b"raw:multipart:" + spool(request)  # Django parses none that comes in chunks
     if kind == MULTIPART:
-        if request.method == "POST":
-            return parsed_body(request.POST, request.FILES)
-        return parsed_body(*_parsed_apart(request))
+        return parsed_body(*_form(request))
     if is_large(request):
         return b"raw:" + kind.encode(errors="replace") + b":" + spool(request)
     body = request.body
@@ -138,18 +138,61 @@ def form_key(request: HttpRequest, http: HTTPPolicy) -> str | None:
     """Return the key that a form carries in its hidden field, or None (R89)."""
     if request.method != "POST" or (request.content_type or "").lower() not in (FORM, MULTIPART):
         return None
-    return request.POST.get(http.form_field)
+    fields, _ = _form(request)
+    key: str | None = fields.get(http.form_field)
+    return key
+
+
+def _form(request: HttpRequest) -> tuple[Any, MultiValueDict[str, Any]]:
+    """
+    Return the fields of a form and its uploads, or their hashes.
+
+    A multipart form that nobody has read yet is parsed apart, once, and left as it came: the view
+    may read its bytes, or choose other upload handlers.
+    """
+    read = getattr(request, "_read_started", False) and not hasattr(request, "_body")
+    is_multipart = (request.content_type or "").lower() == MULTIPART
+    if request.method == "POST" and (read or not is_multipart or hasattr(request, "_post")):
+        return request.POST, request.FILES
+    if not hasattr(request, _PARSED):
+        setattr(request, _PARSED, _parsed_apart(request))
+    fields: tuple[Any, MultiValueDict[str, Any]] = getattr(request, _PARSED)
+    return fields
 
 
 def _parsed_apart(request: HttpRequest) -> tuple[Any, MultiValueDict[str, Any]]:
-    """Parse a form that Django does not parse, and leave it to be parsed again."""
+    """Parse a form whose uploads are only hashed, and leave it to be parsed again."""
     spool(request)
     stream: Any = request._stream
-    handlers = [load_handler(path, request) for path in settings.FILE_UPLOAD_HANDLERS]
     try:
-        return MultiPartParser(request.META, stream, handlers, request.encoding).parse()
+        return MultiPartParser(request.META, stream, [_Hashing(request)], request.encoding).parse()
     finally:
         stream.seek(0)
+
+
+class _Hashed(UploadedFile):  # type: ignore[type-arg]
+    """What is left of an upload that was hashed on its way."""
+
+    def __init__(self, digest: str, name: str, content_type: str | None) -> None:
+        super().__init__(None, name, content_type)
+        self.digest = digest
+
+
+class _Hashing(FileUploadHandler):
+    """Hashes uploads, and keeps nothing of them."""
+
+    def new_file(self, *args: Any, **kwargs: Any) -> None:
+        """Begin the next upload."""
+        super().new_file(*args, **kwargs)
+        self._digest = hashlib.sha256()
+
+    def receive_data_chunk(self, raw_data: bytes, start: int) -> None:
+        """Take a piece of the upload."""
+        self._digest.update(raw_data)
+
+    def file_complete(self, file_size: int) -> Any:
+        """Return the upload."""
+        return _Hashed(self._digest.hexdigest(), str(self.file_name), self.content_type)
 
 
 def parsed_body(data: Any, files: Mapping[str, Any]) -> bytes:
@@ -200,6 +243,8 @@ def _described(value: Any) -> Any:
 
 
 def _digest(upload: Any) -> str:
+    if isinstance(upload, _Hashed):
+        return upload.digest
     digest = hashlib.sha256()
     for chunk in upload.chunks():
         digest.update(chunk)

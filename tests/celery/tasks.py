@@ -90,6 +90,19 @@ def autoretries(self: Task, name: str, failures: int) -> int:
     return int(self.request.retries)
 
 
+@shared_task(
+    name="tests.refused",
+    bind=True,
+    autoretry_for=(ConnectionError,),
+    default_retry_delay=0.1,
+    max_retries=2,
+)
+@idempotent_task(key="name", on_failed="replay")
+def refused(self: Task, name: str) -> None:
+    tell(self, "begun", name=name)
+    raise ConnectionError
+
+
 @shared_task(name="tests.add")
 @idempotent_task
 def add(*numbers: Any) -> int:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,6 @@ from celery.beat import ScheduleEntry
 from django.core import checks
 from django.test import override_settings
 
-from django_idempotency.contrib import celery_checks  # noqa: F401  # registers them
 from django_idempotency.contrib.celery import idempotent_task
 from tests.celery.local import Local
 
@@ -202,3 +203,28 @@ class TestSweep:
 
         with override_settings(IDEMPOTENCY={"default": redis}):
             assert ids() == []
+
+
+@pytest.mark.parametrize("imports", ["", "import celery"], ids=["never", "after the set-up"])
+def test_it_does_not_matter_when_celery_was_imported(imports: str) -> None:
+    """A script, or pytest-django, sets Django up before it imports the project's app."""
+    script = f"""
+import sys, django
+from django.conf import settings
+settings.configure(INSTALLED_APPS=["django_idempotency"])
+django.setup()
+assert "celery" not in sys.modules
+{imports}
+if "celery" in sys.modules:
+    from celery import Celery
+    from django_idempotency.contrib.celery import idempotent_task
+    app = Celery("shop", task_serializer="pickle", set_as_current=True)
+    @app.task
+    @idempotent_task
+    def work(): ...
+from django.core.checks import run_checks
+print([message.id for message in run_checks(tags=["idempotency"])])
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    told = "django_idempotency.E030" in done.stdout
+    assert (done.returncode, done.stderr, told) == (0, "", bool(imports))

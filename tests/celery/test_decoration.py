@@ -39,7 +39,11 @@ class TestPlace:
         async def charges() -> Any:
             yield 1
 
-        for function in (charge, charges):
+        class Charge:
+            async def __call__(self, order_id: int) -> None: ...
+
+        Charge.__qualname__ = "Charge"
+        for function in (charge, charges, Charge()):
             with pytest.raises(TypeError, match="async def"):
                 idempotent_task(key="order_id")(function)
 
@@ -64,6 +68,11 @@ class TestOptions:
             ({"codec": "jsn"}, ValueError, "jsn"),
             ({"codec": "pickle"}, ValueError, "pickle"),
             ({"key": "nonesuch"}, TypeError, "nonesuch"),
+            ({"on_duplicat": "raise"}, UnknownField, "Did you mean 'on_duplicate'"),
+            ({"scpe": "x"}, UnknownField, "Did you mean 'scope'"),
+            ({"key": 5}, TypeError, "key must be an argument's name"),
+            ({"key": lambda one, two, three: "x"}, TypeError, "key must be a callable over"),
+            ({"payload": lambda: 1}, TypeError, "payload must be a callable over"),
             ({"key": "{order_id}{amount}"}, TypeError, "needs a sign"),
             ({"key": from_parent("{nonesuch}")}, TypeError, "nonesuch"),
         ],
@@ -74,6 +83,11 @@ class TestOptions:
     ) -> None:
         with pytest.raises(error, match=text):
             idempotent_task(**options)(charge)
+
+    @pytest.mark.parametrize("name", [None, "", 5], ids=repr)
+    def test_C15_from_parent_takes_the_name_of_a_child(self, name: Any) -> None:
+        with pytest.raises(TypeError, match="takes the name of a child"):
+            from_parent(name)
 
     def test_one_key_is_enough(self) -> None:
         with pytest.raises(TypeError, match="one key"):

@@ -11,7 +11,7 @@ from celery import Task
 from celery.exceptions import Ignore, MaxRetriesExceededError, Reject, SoftTimeLimitExceeded
 
 from django_idempotency import InProgress, TaskFailed
-from django_idempotency.contrib.celery import idempotent_task
+from django_idempotency.contrib.celery import DuplicateTask, idempotent_task
 from django_idempotency.contrib.celery_codec import Failed
 from django_idempotency.models import IdempotencyRecord
 from tests.app.models import Effect
@@ -301,6 +301,33 @@ class TestFailure:
         assert type(local.deliver(last).value) is ConnectionError
         assert flaky.runs == 3
 
+    @pytest.mark.parametrize("on_duplicate", ["result", "raise"])
+    @pytest.mark.parametrize("how", ["worker", "C12 apply"])
+    def test_C7_a_duplicate_of_a_final_failure_is_not_retried(
+        self, local: Local, on_duplicate: str, how: str
+    ) -> None:
+        flaky = Flaky(
+            local,
+            failures=9,
+            on_failed="replay",
+            on_duplicate=on_duplicate,
+            key="order_id",
+            autoretry_for=(ConnectionError, DuplicateTask),
+            max_retries=2,
+        )
+        local.deliver(flaky.message)
+        local.deliver_all()
+
+        if how == "worker":
+            again = local.deliver(local.send(flaky.task))
+        else:
+            result = flaky.task.apply()
+            again = Done(result.state, result.result)
+
+        expected = {"result": ConnectionError, "raise": DuplicateTask}[on_duplicate]
+        assert (again.state, type(again.value)) == ("FAILURE", expected)
+        assert (local.sent(), flaky.runs) == ([], 3)
+
     def test_C7_the_limit_may_be_none_at_all(self, local: Local) -> None:
         flaky = Flaky(
             local,
@@ -356,6 +383,27 @@ class TestFailure:
 
     class Local(Exception):
         """Importable, though not at the top of its module."""
+
+    @pytest.mark.parametrize("how", ["worker", "call"])
+    def test_I1_a_task_that_returns_an_awaitable_fails(
+        self, local: Local, mode: str, how: str
+    ) -> None:
+        async def later() -> None:
+            pytest.fail("ran")
+
+        @local.app.task
+        @idempotent_task(key=lambda: "one")
+        def work() -> Any:
+            return later()
+
+        if how == "worker":
+            done = local.deliver(local.send(work))
+            assert (done.state, type(done.value)) == ("FAILURE", TypeError)
+        else:
+            with pytest.raises(TypeError, match="nobody awaits"):
+                work()
+
+        assert state() == "FAILED"
 
     def test_C7_a_nested_type_comes_back(self, local: Local) -> None:
         flaky = Flaky(local, on_failed="replay")

@@ -70,6 +70,26 @@ class TestKey:
 
         assert [charge({"id": "x", "at": "1"}), charge({"id": "x", "at": "2"})] == [1, 1]
 
+    @pytest.mark.parametrize("bind", [False, True], ids=["function", "bind"])
+    @pytest.mark.parametrize(
+        "key",
+        [str, lambda x: str(x), lambda *args: str(args[0]), lambda order_id: str(order_id)],
+        ids=["str", "another name", "*args", "its name"],
+    )
+    def test_C1_a_callable_may_have_names_of_its_own(
+        self, local: Local, runs: Runs, key: Any, bind: bool
+    ) -> None:
+        def bound(self: Task, order_id: int) -> int:
+            return runs(order_id)
+
+        def function(order_id: int) -> int:
+            return runs(order_id)
+
+        charge = local.app.task(idempotent_task(key=key)(bound if bind else function), bind=bind)
+        messages = [local.send(charge, 1), local.send(charge, order_id=1)]
+
+        assert [local.deliver(message).value for message in messages] == [1, 1]
+
     @pytest.mark.parametrize(
         ("args", "kwargs"),
         [
@@ -306,6 +326,42 @@ class TestFingerprint:
             return runs(amount)
 
         assert [charge(1, 100), charge(1, 101)] == [1, 1]
+
+    @pytest.mark.parametrize(
+        "lines",
+        [
+            {2: 2, None: 3, True: 4, 1.5: [{0: {False: 5}}]},
+            [{1e22: 1, float("inf"): 2}],
+            {"1": {"a": ({7: 8},)}},
+        ],
+        ids=["names", "floats", "nested"],
+    )
+    def test_C3_a_direct_call_and_a_message_ask_for_the_same(
+        self, local: Local, runs: Runs, lines: Any
+    ) -> None:
+        """JSON makes a text of each member's name."""
+
+        @local.app.task
+        @idempotent_task(key="order_id")
+        def charge(order_id: int, lines: Any, **more: Any) -> int:
+            return runs(order_id)
+
+        charge(1, lines, more=lines)
+
+        done = local.deliver(local.send(charge, 1, lines, more=lines))
+
+        assert (done.value, runs) == (1, [(1,)])
+
+    def test_C3_other_names_of_members_are_a_mismatch(self, app: Any, runs: Runs) -> None:
+        @app.task
+        @idempotent_task(key="order_id")
+        def charge(order_id: int, lines: Any) -> int:
+            return runs(order_id)
+
+        charge(1, {1: 2})
+
+        with pytest.raises(FingerprintMismatch):
+            charge(1, {2: 2})
 
     @pytest.mark.parametrize(
         "payload", [{}, {"payload": lambda message: message["body"]}], ids=["", "payload"]

@@ -77,6 +77,17 @@ class TestRetries:
         assert len(stage.events("begun", id=first)) == 3
         assert effects() == {task: 1}
 
+    def test_C7_a_duplicate_of_a_final_failure_fails_at_once(self, stage: Test) -> None:
+        first = stage.send("refused", "order-1")
+        stage.wait_for("failed", id=first)
+
+        again = stage.send("refused", "order-1")
+
+        stage.wait_for("failed", id=again, error="ConnectionError")
+        assert len(stage.events("begun", id=first)) == len(stage.events("retried", id=first)) + 1
+        assert len(stage.events("retried", id=first)) == 2
+        assert stage.events("begun", id=again) == stage.events("retried", id=again) == []
+
 
 class TestLimits:
     def test_C9_a_soft_time_limit(self, stage: Test) -> None:

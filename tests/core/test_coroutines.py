@@ -375,7 +375,7 @@ class TestSharedThread:
             async def second():
                 await working.wait()
                 try:
-                    await sync_to_async(idempotency.run)(never, key="second", scope="s")
+                    await sync_to_async(idempotency.run)(pytest.fail, key="second", scope="s")
                 finally:
                     refused.set()
 

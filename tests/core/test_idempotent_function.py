@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
+import operator
+import sys
 from datetime import date, timedelta
 from decimal import Decimal
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from uuid import UUID
@@ -12,19 +16,30 @@ from uuid import UUID
 import pytest
 from asgiref.sync import async_to_sync
 from django.utils.translation import gettext_lazy
+from hypothesis import given
+from hypothesis import strategies as st
 
 from django_idempotency import (
     FingerprintMismatch,
     InvalidKey,
+    attempt,
     current,
     derive_key,
     idempotent_function,
+    run,
 )
+from django_idempotency.arguments import key_maker
 from django_idempotency.conf import store_for
+from django_idempotency.keys import record_id
+from django_idempotency.models import IdempotencyRecord
+from django_idempotency.policy import UNSET
 from django_idempotency.records import State
 from tests.app.models import Effect
 
 pytestmark = pytest.mark.usefixtures("memory")
+
+#: Texts of signs that templates and escapes are made of.
+texts = st.text(st.sampled_from("ab#-%25 {é日\x00\ud800\udcff"), max_size=5)
 
 
 def guarded(key, **arguments):
@@ -62,6 +77,137 @@ class TestKey:
         function = guarded(lambda tenant, order: f"{order}!{tenant}")
         function("a")
         assert function.keys == ["1!a"]
+
+    @pytest.mark.parametrize(
+        "key",
+        [
+            lambda first, second: f"{second}!{first}",
+            lambda *values: f"{values[1]}!{values[0]}",
+            lambda *values, **more: f"{values[1]}!{values[0]}",
+            "{1}!{0}".format,
+            lambda order, tenant: f"{order}!{tenant}",
+            lambda *, order, tenant: f"{order}!{tenant}",
+            lambda **names: f"{names['order']}!{names['tenant']}",
+        ],
+        ids=["other names", "*", "* and **", "of C", "another order", "keywords only", "**"],
+    )
+    def test_C1_callable_over_the_arguments_by_name_or_in_their_order(self, key):
+        function = guarded(key)
+        function("a", order=5)
+        function(order=6, tenant="a")
+        assert function.keys == ["5!a", "6!a"]
+
+    @pytest.mark.parametrize(
+        "key", [str, lambda x: x, operator.itemgetter(slice(None))], ids=["str", "x", "itemgetter"]
+    )
+    def test_C1_callable_over_one_argument_whatever_its_name(self, key):
+        keys = []
+
+        @idempotent_function(key=key, scope="s")
+        def function(order_id):
+            keys.append(current().request.key)
+
+        function("5")
+        function(order_id="6")
+        assert keys == ["5", "6"]
+
+    @pytest.mark.parametrize(
+        "key",
+        [
+            lambda order_id, **more: f"{order_id} {more['x']}",
+            lambda order_id, x: f"{order_id} {x}",
+            lambda number, **more: f"{number} {more['x']}",
+        ],
+        ids=["**", "its name", "in order"],
+    )
+    def test_C1_what_kwargs_has_gathered_has_its_own_names(self, key):
+        keys = []
+
+        @idempotent_function(key=key, scope="s")
+        def function(order_id, **kwargs):
+            keys.append(current().request.key)
+
+        function(1, x=2)
+        assert keys == ["1 2"]
+
+    def test_C1_what_kwargs_has_gathered_may_have_the_name_of_an_argument(self):
+        keys = []
+
+        @idempotent_function(key=lambda first, **more: f"{first} {more['order']}", scope="s")
+        def function(order, /, **more):
+            keys.append(current().request.key)
+
+        function(1, order=2)
+        assert keys == ["1 2"]
+
+    def test_C1_of_two_arguments_of_one_name_none_is_lost(self):
+        @idempotent_function(key=lambda **names: str(names["order"]), scope="s")
+        def function(order, /, **more):
+            pytest.fail("ran")
+
+        with pytest.raises(TypeError):
+            function(1, order=2)
+
+    @pytest.mark.parametrize(
+        "key", [lambda *numbers: str(sum(numbers)), lambda numbers: str(sum(numbers))]
+    )
+    def test_C1_what_args_has_gathered(self, key):
+        keys = []
+
+        @idempotent_function(key=key, scope="s")
+        def function(*numbers):
+            keys.append(current().request.key)
+
+        function(1, 2)
+        assert keys == ["3"]
+
+    @pytest.mark.parametrize("what", ["key", "payload"])
+    @pytest.mark.parametrize(
+        "function",
+        [
+            lambda: "k",
+            lambda one, two, three: "k",
+            lambda *, amount: "k",
+            lambda order, tennant: "k",
+        ],
+        ids=["none", "too many", "unknown", "misspelt, in another order"],
+    )
+    def test_C1_callable_that_fits_no_call_is_a_TypeError_where_it_is_written(self, what, function):
+        with pytest.raises(TypeError, match=f"{what} must be a callable over .* tenant, order"):
+            guarded(**{"key": "order", what: function})
+
+    @pytest.mark.parametrize("what", ["key", "payload"])
+    def test_C1_callable_is_no_coroutine_function(self, what):
+        async def function(tenant, order):
+            pytest.fail("ran")
+
+        with pytest.raises(TypeError, match=f"{what} must not be a coroutine function"):
+            guarded(**{"key": "order", what: function})
+
+    @pytest.mark.parametrize("key", [5, None, "", b"order"], ids=repr)
+    def test_C1_key_of_another_kind_is_a_TypeError_where_it_is_written(self, key):
+        with pytest.raises(TypeError, match="key must be an argument's name, a template or a"):
+            guarded(key)
+
+    def test_C1_template_escapes_its_own_signs_and_no_letters(self):
+        function = guarded("of {tenant}#{order}")
+        function("日本 f%#", "a-b\n")
+        assert function.keys == ["of 日本%20f%25%23#a-b%0A"]
+
+    def test_C1_template_over_much_text_beyond_ASCII_is_a_key(self):
+        function = guarded("{tenant}#{order}")
+        function("日" * 120, "本" * 120)
+        assert function.keys == ["日" * 120 + "#" + "本" * 120]
+
+    @given(
+        st.sampled_from(["{tenant}#{order}", "é{tenant}a-b{order}-", "%{tenant} % {order}{{"]),
+        st.tuples(texts, texts),
+        st.tuples(texts, texts),
+    )
+    def test_C1_any_two_values_of_a_template_differ(self, template, one, other):
+        make_key = key_maker(template, signature := inspect.signature(lambda tenant, order: None))
+        keys = [make_key(signature.bind(*values)) for values in (one, other)]
+        assert (keys[0] == keys[1]) == (one == other)
 
     def test_an_argument_alone_is_taken_as_it_stands(self):
         function = guarded("tenant")
@@ -181,18 +327,43 @@ class TestCall:
         assert function.keys == ["5"]
 
     def test_the_arguments_are_the_payload(self):
-        function = guarded("order", payload=None)
+        function = guarded("order", payload=UNSET)
         function("a", 5)
         assert function("a", order=5) == ["a", 5]
         with pytest.raises(FingerprintMismatch):
             function("b", 5)
 
     def test_defaults_are_part_of_the_payload(self):
-        function = guarded("tenant", payload=None)
+        function = guarded("tenant", payload=UNSET)
         function("a")
         assert function("a", 1) == ["a", 1]
         with pytest.raises(FingerprintMismatch):
             function("a", 2)
+
+    def test_C3_argument_that_has_its_default_does_not_count(self):
+        """A message may be older than an argument that the code has gained since."""
+
+        @idempotent_function(key="order", scope="s")
+        def old(order):
+            return order
+
+        @idempotent_function(key="order", scope="s")
+        def new(order, currency="EUR", *tags, **more):
+            pytest.fail("ran")
+
+        old(5)
+        assert new(5) == 5
+        with pytest.raises(FingerprintMismatch):
+            new(5, "USD")
+
+    def test_C3_payload_None_compares_nothing(self):
+        function = guarded("order", payload=None)
+        function("a", 5)
+        assert function("b", 5) == ["a", 5]
+
+    def test_C3_payload_of_another_kind_is_a_TypeError_where_it_is_written(self):
+        with pytest.raises(TypeError, match="payload must be a callable over the arguments"):
+            guarded("order", payload="tenant")
 
     def test_a_payload_of_ones_own(self):
         function = guarded("order", payload=lambda tenant, order: {"order": order})
@@ -207,6 +378,25 @@ class TestCall:
         function = guarded("order")
         assert function.__name__ == "function"
         assert list(inspect.signature(function).parameters) == ["tenant", "order"]
+
+    @pytest.mark.parametrize("key", ["order", lambda order: str(order)], ids=["name", "callable"])
+    @pytest.mark.parametrize("package", ["django.tasks", "django_tasks"])
+    def test_C3_context_that_a_task_of_Django_takes_is_no_argument(self, monkeypatch, package, key):
+        class TaskContext:
+            pass
+
+        base = SimpleNamespace(TaskContext=TaskContext)
+        monkeypatch.setitem(sys.modules, f"{package}.base", base)
+        contexts = []
+
+        @idempotent_function(key=key, scope="s")
+        def function(context, order):
+            contexts.append(context)
+            return order
+
+        first = TaskContext()
+        assert function(first, 5) == function(TaskContext(), order=5) == 5
+        assert contexts == [first]
 
     def test_its_name_is_no_part_of_the_operation(self):
         @idempotent_function(key="order", scope="s", payload=lambda **_: None)
@@ -288,6 +478,73 @@ class TestCoroutines:
 
         assert len(in_loop(main)) == 1
         assert Effect.objects.count() == 1
+
+
+class AsyncCall:
+    async def __call__(self, order):
+        return order
+
+
+async def acall(order):
+    return order
+
+
+class TestAwaitables:
+    """Work that nobody awaits is not done, so it must not be recorded as done (I1)."""
+
+    @pytest.mark.parametrize(
+        "function", [partial(acall), AsyncCall()], ids=["partial", "async __call__"]
+    )
+    def test_I1_what_is_async_within_stays_a_coroutine_function(self, function):
+        function = idempotent_function(key="order", scope="s")(function)
+
+        async def main():
+            return [await function(5), await function(order=5)]
+
+        assert inspect.iscoroutinefunction(function)
+        assert async_to_sync(main)() == [5, 5]
+
+    @pytest.mark.parametrize("transaction", ["joined", "separate"])
+    @pytest.mark.django_db(transaction=True)
+    def test_I1_function_that_returns_an_awaitable_fails(self, settings, transaction):
+        settings.IDEMPOTENCY = {}
+        function = idempotent_function(key="order", scope="s", transaction=transaction)(
+            lambda order: acall(order)
+        )
+
+        with pytest.raises(TypeError, match="nobody awaits"):
+            function(5)
+
+        assert IdempotencyRecord.objects.get().state == "FAILED"
+
+    @pytest.mark.django_db(transaction=True)
+    @pytest.mark.parametrize(
+        "lazy", [acall, lambda order: (n for n in [order])], ids=["coroutine", "generator"]
+    )
+    def test_I1_so_does_an_attempt_that_is_given_one(self, settings, lazy):
+        settings.IDEMPOTENCY = {}
+
+        with (
+            pytest.raises(TypeError, match="nobody awaits"),
+            attempt(key="k", scope="s", transaction="separate") as tried,
+        ):
+            tried.complete(lazy(5))
+
+        assert IdempotencyRecord.objects.get().state == "FAILED"
+
+    def test_I1_future_is_an_awaitable(self):
+        loop = asyncio.new_event_loop()
+        future = loop.create_future()
+        with pytest.raises(TypeError, match="nobody awaits"):
+            run(lambda lease: future, key="k", scope="s")
+        loop.close()
+
+    @pytest.mark.parametrize("function", [acall, AsyncCall()], ids=["def", "async __call__"])
+    def test_I1_run_refuses_a_coroutine_function(self, function, memory):
+        with pytest.raises(TypeError, match=r"await arun\(\)"):
+            run(function, key="k", scope="s")
+
+        assert memory.get(record_id("call", "s", "k")) is None
 
 
 class TestCurrent:

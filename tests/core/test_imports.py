@@ -20,7 +20,7 @@ PACKAGE = ROOT / NAME
 
 # A module imports its own floor and lower ones.
 FLOORS = [
-    ["arguments", "exceptions", "keys", "records", "fingerprint", "policy", "codecs"],
+    ["arguments", "callables", "exceptions", "keys", "records", "fingerprint", "policy", "codecs"],
     [
         "attempts",
         "cancellation",

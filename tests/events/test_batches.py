@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from datetime import timedelta
+from functools import partial
 
 import pytest
 
@@ -13,7 +14,7 @@ from django_idempotency.conf import InvalidStore, store_for
 from django_idempotency.contrib.events import jmespath, kinesis_sequence, process_batch
 from django_idempotency.keys import record_id
 from django_idempotency.models import IdempotencyRecord
-from django_idempotency.policy import UnknownField
+from django_idempotency.policy import Policy, UnknownField
 from tests.app.models import Effect
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -131,6 +132,7 @@ def test_what_the_handler_returns_is_not_kept(handler):
         ({"payload": "body"}, TypeError, "payload must be a callable"),
         ({"scope": None}, TypeError, "scope"),
         ({"handler": "book"}, TypeError, "handler must be a callable"),
+        ({"in_ordr": True}, UnknownField, "Did you mean 'in_order'"),
     ],
     ids=str,
 )
@@ -187,14 +189,84 @@ def test_C1_record_without_a_key_is_handed_back_and_the_rest_is_heard():
     assert booked() == []
 
 
-def test_record_without_a_source_needs_a_scope():
+@pytest.mark.parametrize(
+    ("given", "scope"),
+    [({"scope": "orders"}, "orders"), ({}, f"{__name__}.book")],
+    ids=["given", "the handler's name"],
+)
+def test_R19_record_without_a_source_has_a_scope(given, scope):
+    answer = process_batch([{"messageId": "m-1", "body": "order 1"}], book, **given)
+
+    assert failures(answer) == []
+    assert IdempotencyRecord.objects.get().pk == record_id("call", scope, "m-1")
+
+
+@pytest.mark.parametrize(
+    "nameless",
+    [partial(book), [].append],
+    ids=["partial", "of no module"],
+)
+def test_R19_nameless_handler_of_records_without_a_source_needs_a_scope(nameless):
     anonymous = {"messageId": "m-1", "body": "order 1"}
 
-    without = process_batch([anonymous], book)
-    given = process_batch([anonymous], book, scope="orders")
+    with pytest.raises(TypeError, match="say scope="):
+        process_batch([record(0), anonymous], nameless)
 
-    assert (failures(without), failures(given)) == (["m-1"], [])
-    assert IdempotencyRecord.objects.get().pk == record_id("call", "orders", "m-1")
+    assert not IdempotencyRecord.objects.exists()
+    assert failures(process_batch([anonymous], nameless, scope="orders")) == []
+    assert failures(process_batch([record(0)], nameless)) == []
+
+
+def test_C7_record_as_boto3_receives_it_is_handed_back_by_its_id():
+    batch = [{"MessageId": f"m-{n}", "Body": f"order {n}"} for n in range(1, 4)]
+
+    def work(message):
+        book_or_fail({"messageId": message["MessageId"], "body": message["Body"]})
+
+    answer = process_batch(batch, work)
+
+    assert failures(answer) == ["m-2"]
+    assert booked() == ["order 1", "order 3"]
+
+
+@pytest.mark.parametrize(
+    "nameless",
+    [{}, {"messageId": None}, {"messageId": ""}, {"kinesis": {}}, {"dynamodb": {"Keys": {}}}],
+    ids=str,
+)
+def test_C7_record_that_could_not_be_handed_back_is_an_error_before_the_first_one_runs(nameless):
+    with pytest.raises(ValueError, match="Record 2 of this batch has no messageId"):
+        process_batch([record(1), {"body": "order 2", **nameless}], book, scope="orders")
+
+    assert booked() == []
+
+
+async def coroutine(message):
+    pytest.fail("ran")
+
+
+class Coroutine:
+    async def __call__(self, message):
+        pytest.fail("ran")
+
+
+@pytest.mark.parametrize(
+    "function", [coroutine, partial(coroutine), Coroutine()], ids=["def", "partial", "object"]
+)
+@pytest.mark.parametrize("name", ["handler", "key", "payload"])
+def test_I1_coroutine_function_is_refused_before_the_first_record(name, function):
+    with pytest.raises(TypeError, match=f"{name} must not be a coroutine function"):
+        process_batch([record(1)], **{"handler": book, name: function})
+
+    assert not IdempotencyRecord.objects.exists()
+
+
+def test_I1_record_whose_handler_returns_an_awaitable_is_handed_back(caplog):
+    answer = process_batch([record(1)], lambda message: coroutine(message))
+
+    assert failures(answer) == ["m-1"]
+    assert IdempotencyRecord.objects.get().state == "FAILED"
+    assert "nobody awaits" in caplog.text
 
 
 class LambdaContext:
@@ -251,6 +323,34 @@ def test_deadline_that_is_over_leaves_the_shortest_of_leases():
     )
 
     assert outcome.result == 0.001
+
+
+@pytest.mark.parametrize(
+    ("left", "error"),
+    [
+        (float("nan"), ValueError),
+        (float("inf"), ValueError),
+        (1e12, ValueError),
+        (10**400, ValueError),
+        (None, TypeError),
+        ("5", TypeError),
+        (True, TypeError),
+    ],
+    ids=lambda value: str(value)[:8],
+)
+def test_deadline_that_gives_no_seconds_of_a_lease_is_told(left, error):
+    with pytest.raises(error, match="deadline must return the seconds left"):
+        idempotency.run(lambda lease: 1, key="k", scope="tests", deadline=lambda: left)
+
+
+def test_deadline_of_no_use_is_no_failure_of_records():
+    with pytest.raises(ValueError, match="seconds left"):
+        process_batch([record(1)], book, deadline=lambda: float("nan"))
+
+
+@pytest.mark.parametrize("left", [float("-inf"), -(10**400)], ids=["-inf", "huge"])
+def test_deadline_that_was_over_long_ago_leaves_the_shortest_of_leases(left):
+    assert Policy(deadline=lambda: left).attempt_lease() == timedelta(milliseconds=1)
 
 
 def test_deadline_must_be_callable():

@@ -7,6 +7,8 @@ from types import SimpleNamespace
 from uuid import UUID
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import django_idempotency as idempotency
 from django_idempotency.contrib import events
@@ -107,6 +109,23 @@ def test_C1_parts_of_a_composite_never_run_together():
     key = events.composite("a", "b")
 
     assert key({"a": "x#y", "b": "z"}) != key({"a": "x", "b": "y#z"})
+
+
+def test_C1_composite_escapes_its_own_sign_and_no_letters():
+    key = events.composite("a", "b")
+
+    assert key({"a": "x#y%", "b": "日本 é\n"}) == "x%23y%25#日本 é%0A"
+
+
+parts = st.text(st.sampled_from("ab#%2350日é\x00\ud800\udcff"), min_size=1, max_size=5)
+
+
+@given(st.tuples(parts, parts), st.tuples(parts, parts))
+def test_C1_any_two_composites_differ(one, other):
+    key = events.composite("a", "b")
+    keys = [key(dict(zip("ab", values, strict=True))) for values in (one, other)]
+
+    assert (keys[0] == keys[1]) == (one == other)
 
 
 def test_C1_hash_of_a_payload_does_not_depend_on_the_order_of_its_members():

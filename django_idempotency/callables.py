@@ -1,0 +1,37 @@
+"""Callables of which nobody awaits what they return: told before, or right after, the call."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+__all__ = ["coroutine_problem", "finished", "is_coroutine_function"]
+
+
+def coroutine_problem(name: str, value: Any) -> str | None:
+    """Return what is wrong with a coroutine function, whose yes or no nobody awaits; else None."""
+    if not is_coroutine_function(value):
+        return None
+    return (
+        f"{name} must not be a coroutine function, for nobody awaits it. Write it with 'def', or "
+        f"give async_to_sync({getattr(value, '__name__', name)})."
+    )
+
+
+def is_coroutine_function(value: Any) -> bool:
+    """Return whether `value`, or its method ``__call__``, is written with ``async def``."""
+    forms = (value, type(value).__call__) if callable(value) else ()
+    return any(inspect.iscoroutinefunction(form) for form in forms)
+
+
+def finished(name: str, result: Any) -> Any:
+    """Return `result`; raise TypeError for a coroutine or a generator: nobody would run it."""
+    lazy = inspect.isawaitable(result) or inspect.isgenerator(result) or inspect.isasyncgen(result)
+    if not lazy:
+        return result
+    if inspect.iscoroutine(result):
+        result.close()  # nobody is warned of what this error tells
+    raise TypeError(
+        f"{name} has returned a {type(result).__name__}, which nobody awaits or iterates over: its "
+        f"work has not been done."
+    )
