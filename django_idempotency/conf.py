@@ -154,11 +154,20 @@ def _configure(alias: str) -> _Alias:
 def _policy(default: Any, given: Mapping[str, Any], known: list[str], where: str) -> Any:
     for name in given:
         if name not in known:
-            raise InvalidStore(f"{where} has no {name!r}.{suggestion(str(name), known)}")
+            raise InvalidStore(f"{where} has no {name!r}.{_meant(name, known)}")
     try:
         return merge(default, {name.lower(): value for name, value in given.items()})
     except (TypeError, ValueError, UnknownField) as error:
         raise InvalidStore(f"{where}: {error}") from error
+
+
+def _meant(name: Any, known: list[str]) -> str:
+    """Return where a known name belongs that stands elsewhere, or else the nearest of `known`."""
+    if name in _HTTP_NAMES:
+        return " It belongs into 'HTTP'."
+    if name in ("BACKEND", "OPTIONS", *_POLICY_NAMES):
+        return " It belongs beside 'HTTP'."
+    return suggestion(str(name), known)
 
 
 def _build(backend: str, options: Mapping[str, Any], where: str) -> BaseStore:

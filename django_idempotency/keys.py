@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import re
+import secrets
+import time
 from typing import Any
 from urllib.parse import unquote_to_bytes
 from uuid import UUID, uuid4
@@ -16,6 +18,7 @@ __all__ = [
     "check",
     "derive",
     "is_scope",
+    "new_key",
     "new_token",
     "parse",
     "record_id",
@@ -90,6 +93,22 @@ def check(key: Any, *, min_length: int = 1, max_length: int = MAX_LENGTH) -> str
     return key
 
 
+def new_key(
+    *, time_ordered: bool = False, min_length: int = 1, max_length: int = MAX_LENGTH
+) -> str:
+    """
+    Return a key that nobody has had yet, and that nobody can guess.
+
+    A UUIDv4 or, `time_ordered`, a UUIDv7 (RFC 9562, section 5.7); random text of 6 bits per
+    character where the bounds leave no room for a UUID.
+    """
+    key = str(_uuid7() if time_ordered else uuid4())
+    if min_length <= len(key) <= max_length:
+        return key
+    length = max_length if max_length < len(key) else min_length
+    return secrets.token_urlsafe(length)[:length]
+
+
 def _is_utf8(parameters: str) -> bool:
     """Whether the Display Strings among the parameters decode (RFC 9651, section 4.2.10)."""
     try:
@@ -149,7 +168,16 @@ def _uuid8(*parts: bytes) -> UUID:
     for part in parts:
         digest.update(len(part).to_bytes(8, "big"))
         digest.update(part)
-    number = int.from_bytes(digest.digest()[:16], "big")
-    number = number & ~(0xF << 76) | 0x8 << 76  # version 8
+    return _versioned(int.from_bytes(digest.digest()[:16], "big"), 8)
+
+
+def _uuid7() -> UUID:
+    """Return a UUIDv7: 48 bits of milliseconds since 1970, then random ones."""
+    milliseconds = time.time_ns() // 1_000_000
+    return _versioned(milliseconds << 80 | secrets.randbits(80), 7)
+
+
+def _versioned(number: int, version: int) -> UUID:
+    number = number & ~(0xF << 76) | version << 76
     number = number & ~(0x3 << 62) | 0x2 << 62  # variant of RFC 9562
     return UUID(int=number)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import fields
 from functools import partial
 from types import FunctionType
@@ -11,20 +11,32 @@ from typing import TYPE_CHECKING, Any, cast
 from django.http import HttpRequest
 from django.http.response import HttpResponseBase
 from django.utils.datastructures import MultiValueDict
-from rest_framework.parsers import FileUploadParser
-from rest_framework.request import Request
-from rest_framework.response import Response
-from rest_framework.views import APIView
+
+from django_idempotency.contrib import missing
+
+try:
+    from rest_framework.parsers import FileUploadParser
+    from rest_framework.request import Request
+    from rest_framework.response import Response
+    from rest_framework.views import APIView
+except ModuleNotFoundError as error:
+    raise missing("djangorestframework", "drf") from error
 
 from django_idempotency.conf import DEFAULT_ALIAS, http_policy_for, policy_for
 from django_idempotency.http.atomic_requests import answering, atomic_requests, exempt, mark
 from django_idempotency.http.content import MULTIPART, body_of, parsed_body, uploads_of
 from django_idempotency.http.guard import GuardedCall, guard
 from django_idempotency.http.spool import is_declared_large
-from django_idempotency.http.views import Declared, concerns, outside_answer
+from django_idempotency.http.views import (
+    Declared,
+    concerns,
+    is_guarded_already,
+    outside_answer,
+)
 from django_idempotency.policy import (
     UNSAFE_METHODS,
     UNSET,
+    AnyPolicy,
     HTTPPolicy,
     Policy,
     merge,
@@ -96,6 +108,7 @@ class IdempotencyMixin(_Base):
 
     # Of the one request that this instance of the view serves.
     _guarded: bool = False
+    _given: dict[str, Any]
     _http_policy: HTTPPolicy
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -128,10 +141,17 @@ class IdempotencyMixin(_Base):
         return mark(super().as_view(*args, **initkwargs))
 
     def dispatch(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
-        """Dispatch as ever; a request that is not guarded gets its ATOMIC_REQUESTS around all."""
-        request.idempotency = None  # type: ignore[attr-defined]
-        self._http_policy = merge(http_policy_for(self.idempotency_store), self._given(_HTTP_NAMES))
-        self._guarded = self._is_guarded(request)
+        """
+        Dispatch as ever; a request that is not guarded gets its ATOMIC_REQUESTS around all.
+
+        One that a guard around this view has is not guarded by it a second time (R17).
+        """
+        if not is_guarded_already(request):
+            request.idempotency = None  # type: ignore[attr-defined]
+            handler = self._action(request) or str(request.method).lower()
+            self._given = given_policy(self, vars(self), handler)
+            self._http_policy = _merged(http_policy_for(self._given["store"]), self._given)
+            self._guarded = self._is_guarded(request)
         if self._guarded:
             return super().dispatch(request, *args, **kwargs)
         with atomic_requests(without=self._exempt):
@@ -176,8 +196,8 @@ class IdempotencyMixin(_Base):
             partial(method, request, *args, **kwargs),
             partial(_answer, self, request, self._http_policy),
             (args, kwargs),
-            store=self.idempotency_store,
-            policy=merge(policy_for(self.idempotency_store), self._given(_POLICY_NAMES)),
+            store=self._given["store"],
+            policy=_merged(policy_for(self._given["store"]), self._given),
             http=self._http_policy,
             body=lambda: body,
             exempt=self._exempt,
@@ -200,9 +220,32 @@ class IdempotencyMixin(_Base):
         match = self.request.resolver_match
         return exempt(type(self).dispatch) | exempt(match.func if match else None)
 
-    def _given(self, names: Collection[str]) -> dict[str, Any]:
-        """Return the policy's fields that this view gives, UNSET where it gives none."""
-        return {name: getattr(self, _PREFIX + name) for name in names}
+
+def given_policy(view: Any, keywords: Mapping[str, Any], handler: str | None) -> dict[str, Any]:
+    """
+    Return the store that a view with the mixin gives, and the fields of its policy, or UNSET.
+
+    What stands nearest to the work counts: ``@idempotent`` on the method `handler`, the `keywords`
+    of ``as_view()`` and ``@action``, ``@idempotent`` on ``dispatch``, and then the class.
+    """
+    view_class = view if isinstance(view, type) else type(view)
+    given = {name: getattr(view, _PREFIX + name) for name in (*_POLICY_NAMES, *_HTTP_NAMES)}
+    given["store"] = view.idempotency_store
+    for base in reversed(view_class.__mro__):
+        given |= _declared(vars(base).get("dispatch"))
+    given |= {name: keywords[_PREFIX + name] for name in given if _PREFIX + name in keywords}
+    return given | _declared(getattr(view_class, handler or "", None))
+
+
+def _declared(method: Any) -> dict[str, Any]:
+    """Return what ``@idempotent`` on a method gives, and nothing where it does not stand."""
+    declared = getattr(method, "idempotency", None)
+    return declared.given() if isinstance(declared, Declared) else {}
+
+
+def _merged(policy: AnyPolicy, given: Mapping[str, Any]) -> AnyPolicy:
+    """Return the policy of an alias with what a view gives of its fields."""
+    return merge(policy, {field.name: given[field.name] for field in fields(policy)})
 
 
 def is_drf_view(view: Any) -> bool:
@@ -215,24 +258,27 @@ def guarded_view(view: Any, declared: Declared) -> Callable[..., HttpResponseBas
     """
     Return a view of the same class with the mixin: what ``@idempotent`` above ``@api_view`` makes.
 
-    Raises TypeError where that would lose something: a guard of its own, or other decorators.
+    Of a class that has the mixin it changes the policy. Raises TypeError where that would lose
+    other decorators.
     """
-    if issubclass(view.cls, IdempotencyMixin):
-        raise TypeError(f"{view.cls.__name__} has the IdempotencyMixin: it guards itself.")
     actions = (view.actions,) if hasattr(view, "actions") else ()
+    has_mixin = issubclass(view.cls, IdempotencyMixin)
+    made = "as_view()" if has_mixin else "@api_view"
     if _depth(view) > _depth(view.cls.as_view(*actions, **view.initkwargs)):
         raise TypeError(
-            f"Put @idempotent directly above @api_view of {view.cls.__name__}, and other "
-            f"decorators above it."
+            f"Put @idempotent directly above {made} of {view.cls.__name__}, and other decorators "
+            f"above it."
         )
     members: dict[str, Any] = {
         _PREFIX + name: staticmethod(value) if callable(value) else value
-        for name, value in {**declared.overrides, "store": declared.store}.items()
+        for name, value in declared.given().items()
     }
+    keywords = {name: value for name, value in view.initkwargs.items() if name not in members}
     members |= {"__module__": view.cls.__module__, "__doc__": view.cls.__doc__}
-    view_class: Any = type(view.cls.__name__, (IdempotencyMixin, view.cls), members)
-    made: Callable[..., HttpResponseBase] = view_class.as_view(*actions, **view.initkwargs)
-    return made
+    bases = (view.cls,) if has_mixin else (IdempotencyMixin, view.cls)
+    view_class: Any = type(view.cls.__name__, bases, members)
+    view_function: Callable[..., HttpResponseBase] = view_class.as_view(*actions, **keywords)
+    return view_function
 
 
 def guarded_function(
@@ -244,6 +290,7 @@ def guarded_function(
     With ATOMIC_REQUESTS Django's own transaction is open around it: claim, work and completion are
     part of it then, and an answer that was raised is not kept.
     """
+    request._request.idempotency = None  # type: ignore[attr-defined]
     view: Any = (request.parser_context or {})["view"]
     http = declared.http_policy()
     method = partial(function, request, *args, **kwargs)

@@ -12,12 +12,14 @@ from django.core.checks import CheckMessage, Error, Tags, register
 from django.core.exceptions import ImproperlyConfigured
 
 from django_idempotency.conf import http_policy_for, policy_for
-from django_idempotency.contrib.rest_framework import IdempotencyMixin, is_drf_view
-from django_idempotency.http.checks import policy_problems, url_callbacks
+from django_idempotency.contrib.rest_framework import IdempotencyMixin, given_policy, is_drf_view
+from django_idempotency.http.checks import declarations, policy_problems, url_callbacks
 from django_idempotency.http.views import Declared
-from django_idempotency.policy import UNSET, HTTPPolicy, Policy, merge
+from django_idempotency.policy import UNSAFE_METHODS, UNSET, HTTPPolicy, Policy, merge, suggestion
 
-__all__ = ["check_dispatch", "check_policies", "check_scopes"]
+__all__ = ["check_actions", "check_dispatch", "check_policies", "check_scopes"]
+
+_USUAL_ACTIONS = ("list", "create", "retrieve", "update", "partial_update", "destroy")
 
 
 @register(Tags.urls)
@@ -27,13 +29,14 @@ def check_scopes(
     """A guarded view that authenticates nobody needs a scope of its own (R21)."""
     return [
         Error(
-            f"{view.__module__}.{view.__qualname__} is guarded and has no authentication "
-            f"classes, so it cannot be told whose idempotency key a request carries.",
-            hint="Set authentication_classes, or define idempotency_scope(self, request).",
+            f"{_name(view)} is guarded and has no authentication classes, so it cannot be told "
+            f"whose idempotency key a request carries.",
+            hint="Set authentication_classes, or a scope: idempotency_scope(self, request) with "
+            "the mixin, idempotent(scope=...) without.",
             obj=view,
             id="django_idempotency.E006",
         )
-        for view in sorted(_without_scope(), key=lambda view: view.__qualname__)
+        for view in sorted(_without_scope(), key=_name)
     ]
 
 
@@ -44,18 +47,18 @@ def check_dispatch(
     """The claim comes after permissions and throttles, so never around ``dispatch`` (R14)."""
     decorated = {
         callback.cls
-        for callback in url_callbacks()
-        if is_drf_view(callback) and _has_decorated_dispatch(callback.cls)
+        for callback in _callbacks()
+        if not issubclass(callback.cls, IdempotencyMixin) and _has_decorated_dispatch(callback.cls)
     }
     return [
         Error(
-            f"@idempotent stands on dispatch of {view.__module__}.{view.__qualname__}: a replay "
-            f"would pass by permissions and throttles, so each request is refused.",
+            f"@idempotent stands on dispatch of {_name(view)}: a replay would pass by permissions "
+            f"and throttles, so each request is refused.",
             hint=f"Write class {view.__name__}(IdempotencyMixin, ...) instead.",
             obj=view,
             id="django_idempotency.E012",
         )
-        for view in sorted(decorated, key=lambda view: view.__qualname__)
+        for view in sorted(decorated, key=_name)
     ]
 
 
@@ -63,39 +66,107 @@ def check_dispatch(
 def check_policies(
     *, app_configs: Sequence[AppConfig] | None = None, **kwargs: Any
 ) -> list[CheckMessage]:
-    """What a view with the mixin, or an ``@action``, gives of its policy makes sense."""
+    """What a view with the mixin, an ``@action`` or a decorator gives of its policy makes sense."""
     found: list[CheckMessage] = []
-    for view, given in _guarded_views():
-        name = f"{view.__module__}.{view.__qualname__}"
-        alias = given.get("idempotency_store", view.idempotency_store)
-        problems = policy_problems(name, alias, partial(_policies, view, given, alias), view)
-        found.extend(problem for problem in problems if problem not in found)
+    for callback in _callbacks():
+        for _, given in _guarded_methods(callback):
+            problems = policy_problems(
+                _name(callback.cls), given["store"], partial(_policies, given), callback.cls
+            )
+            found.extend(problem for problem in problems if problem not in found)
     return found
 
 
-def _guarded_views() -> Iterator[tuple[type[IdempotencyMixin], dict[str, Any]]]:
-    """Yield each view with the mixin of the URLconf, and what as_view() was given."""
-    for callback in url_callbacks():
-        view = getattr(callback, "cls", None)
-        if isinstance(view, type) and issubclass(view, IdempotencyMixin):
-            yield view, getattr(callback, "initkwargs", {})
-
-
-def _policies(
-    view: type[IdempotencyMixin], given: dict[str, Any], alias: str
-) -> tuple[Policy, HTTPPolicy]:
-    http = merge(http_policy_for(alias), _given(view, given, HTTPPolicy))
-    return merge(policy_for(alias), _given(view, given, Policy)), http
-
-
-def _given(view: Any, given: dict[str, Any], of: type[Policy | HTTPPolicy]) -> dict[str, Any]:
-    found = {}
-    for field in fields(of):
-        name = f"idempotency_{field.name}"
-        value = given.get(name, getattr(view, name, UNSET))
-        computed = hasattr(value, "__get__") and not callable(value)  # a property, per request
-        found[field.name] = UNSET if computed else value
+@register(Tags.urls)
+def check_actions(
+    *, app_configs: Sequence[AppConfig] | None = None, **kwargs: Any
+) -> list[CheckMessage]:
+    """What ``idempotency_actions`` names are actions: a typo would leave one unguarded."""
+    found: list[CheckMessage] = []
+    views: dict[type[IdempotencyMixin], list[Any]] = {}
+    for callback in _callbacks():
+        if not _said(getattr(callback.cls, "idempotency_actions", None)):
+            continue
+        if hasattr(callback, "actions"):
+            views.setdefault(_giver(callback.cls), []).append(callback)
+        else:
+            found.append(
+                _wrong_actions(
+                    callback.cls,
+                    "has idempotency_actions and is no ViewSet: nothing of it is guarded.",
+                    "Only a ViewSet has actions; use idempotency_methods.",
+                )
+            )
+    for giver, callbacks in views.items():
+        found.extend(_unknown_actions(giver, callbacks))
     return found
+
+
+def _giver(view: type[IdempotencyMixin]) -> type[IdempotencyMixin]:
+    """Return the class, a view or a base of several, that says which actions are guarded."""
+    return next(base for base in view.__mro__ if "idempotency_actions" in vars(base))
+
+
+def _unknown_actions(giver: type[IdempotencyMixin], callbacks: list[Any]) -> Iterator[Error]:
+    actions = giver.idempotency_actions or ()
+    if isinstance(actions, str):
+        yield _wrong_actions(
+            giver,
+            f"has {actions!r}, one string, for idempotency_actions.",
+            f"Write a set of names: {{{actions!r}}}.",
+        )
+        return
+    known = {action for callback in callbacks for action in _actions(callback)}
+    for name in sorted(set(actions) - known):
+        yield _wrong_actions(
+            giver,
+            f"has no action {name!r}, which idempotency_actions names.{suggestion(name, known)}",
+            "Name the methods that are actions, such as 'create': any other is not guarded.",
+        )
+
+
+def _wrong_actions(view: type[IdempotencyMixin], problem: str, hint: str) -> Error:
+    return Error(f"{_name(view)} {problem}", hint=hint, obj=view, id="django_idempotency.E014")
+
+
+def _actions(callback: Any) -> set[str]:
+    """Return the actions that a ViewSet has, whether the URLconf leads there or not."""
+    extra = {
+        name for action in callback.cls.get_extra_actions() for name in action.mapping.values()
+    }
+    usual = {name for name in _USUAL_ACTIONS if hasattr(callback.cls, name)}
+    return extra | usual | set(callback.actions.values())
+
+
+def _callbacks() -> Iterator[Any]:
+    """Yield each view function of the URLconf that was made of an APIView."""
+    return (callback for callback in url_callbacks() if is_drf_view(callback))
+
+
+def _guarded_methods(callback: Any) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield each method that a view with the mixin answers, and what it gives of its policy."""
+    if not issubclass(callback.cls, IdempotencyMixin):
+        return
+    handlers: dict[str, str] = getattr(callback, "actions", None) or {
+        name: name for name in callback.cls.http_method_names if hasattr(callback.cls, name)
+    }
+    for method, handler in handlers.items():
+        given = given_policy(callback.cls, getattr(callback, "initkwargs", {}), handler)
+        if _said(given["store"]) is not UNSET:
+            yield method.upper(), {name: _said(value) for name, value in given.items()}
+
+
+def _said(value: Any) -> Any:
+    """Return a value of a class, or UNSET for a property, which is computed per request."""
+    return UNSET if hasattr(value, "__get__") and not callable(value) else value
+
+
+def _policies(given: dict[str, Any]) -> tuple[Policy, HTTPPolicy]:
+    policy, http = policy_for(given["store"]), http_policy_for(given["store"])
+    return (
+        merge(policy, {field.name: given[field.name] for field in fields(policy)}),
+        merge(http, {field.name: given[field.name] for field in fields(http)}),
+    )
 
 
 def _has_decorated_dispatch(view: Any) -> bool:
@@ -103,17 +174,30 @@ def _has_decorated_dispatch(view: Any) -> bool:
     return any(isinstance(getattr(method, "idempotency", None), Declared) for method in own)
 
 
-def _without_scope() -> set[type[IdempotencyMixin]]:
+def _without_scope() -> set[Any]:
     found = set()
-    for view, given in _guarded_views():
-        if given.get("authentication_classes", view.authentication_classes):
+    for callback in _callbacks():
+        given = getattr(callback, "initkwargs", {})
+        if given.get("authentication_classes", callback.cls.authentication_classes):
             continue
         try:
-            alias = given.get("idempotency_store", view.idempotency_store)
-            scope = given.get("idempotency_scope", view.idempotency_scope)
-            scope = scope or http_policy_for(alias).scope
-        except ImproperlyConfigured:
-            continue  # the check of the aliases tells
-        if not scope:
-            found.add(view)
+            if not all(_scopes(callback)):
+                found.add(callback.cls)
+        except (ImproperlyConfigured, TypeError, ValueError):
+            continue  # the checks of the aliases and of the policies tell
     return found
+
+
+def _scopes(callback: Any) -> Iterator[Any]:
+    """Yield the scope of each guard of a view, or None."""
+    for declared in declarations(callback):
+        yield declared.http_policy().scope
+    if issubclass(callback.cls, IdempotencyMixin):
+        every = dict(_guarded_methods(callback))
+        unsafe = [given for method, given in every.items() if method in UNSAFE_METHODS]
+        for given in unsafe or every.values():
+            yield given["scope"] or http_policy_for(given["store"]).scope
+
+
+def _name(view: Any) -> str:
+    return f"{view.__module__}.{view.__qualname__}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from django.apps import AppConfig, apps
@@ -12,7 +12,7 @@ from django.core.exceptions import ImproperlyConfigured
 from django.urls import URLPattern, URLResolver, get_resolver
 from django.utils.module_loading import import_string
 
-from django_idempotency.conf import http_policy_for, store_for, stores
+from django_idempotency.conf import http_policy_for, policy_for, store_for, stores
 from django_idempotency.http.atomic_requests import is_marked
 from django_idempotency.http.middleware import IdempotencyMiddleware
 from django_idempotency.http.views import Declared
@@ -24,6 +24,7 @@ __all__ = [
     "check_fail_open",
     "check_middleware",
     "check_views",
+    "declarations",
     "policy_problems",
     "url_callbacks",
 ]
@@ -40,26 +41,38 @@ def check_views(
     found: list[CheckMessage] = []
     seen: list[Declared] = []
     for view in url_callbacks():
-        for declared in _declarations(view):
+        for declared in declarations(view):
             if any(declared is other for other in seen):
                 continue
             seen.append(declared)
             problems = policy_problems(_name(view), declared.store, _policies(declared), view)
             found.extend(problems)
-            if not problems and not _is_of_drf(view) and not _has_scope(declared):
+            if any(problem.is_serious() for problem in problems) or _is_of_drf(view):
+                continue
+            if not _has_scope(declared):
                 found.append(_no_scope(view))
-        if _any_atomic_requests() and any(map(is_marked, _below_api_view(view))):
-            found.append(
-                Warning(
-                    f"@idempotent stands below @api_view on {_name(view)}: with ATOMIC_REQUESTS "
-                    f"its claim is not visible to others, and answers that are raised are not "
-                    f"kept.",
-                    hint="Put @idempotent directly above @api_view.",
-                    obj=view,
-                    id="django_idempotency.W004",
-                )
-            )
+        if _any_atomic_requests() and not is_marked(view):
+            found.extend(_within_atomic_requests(view))
     return found
+
+
+def _within_atomic_requests(view: Any) -> Iterator[CheckMessage]:
+    """Tell of marks that Django does not see: it opens its transaction around the guard."""
+    if any(map(is_marked, _below_api_view(view))):
+        place, hint = "below @api_view on", "Put @idempotent directly above @api_view."
+    elif any(map(is_marked, _methods(view))):
+        place, hint = "on a method of", "Put it on dispatch, by method_decorator(name='dispatch')."
+        if _is_of_drf(view):
+            hint = "Put IdempotencyMixin before the view's other bases instead."
+    else:
+        return
+    yield Warning(
+        f"@idempotent stands {place} {_name(view)}: with ATOMIC_REQUESTS its claim is not visible "
+        f"to others, and answers that are raised are not kept.",
+        hint=hint,
+        obj=view,
+        id="django_idempotency.W004",
+    )
 
 
 @register("idempotency")
@@ -108,11 +121,7 @@ def check_fail_open(
 ) -> list[CheckMessage]:
     """``FAIL_OPEN`` trades the guarantee for availability (R61)."""
     return [
-        Warning(
-            f"IDEMPOTENCY[{alias!r}] has FAIL_OPEN: while its store is down, retries run again.",
-            hint="Leave it out where a second run costs money.",
-            id="django_idempotency.W005",
-        )
+        _fails_open(f"IDEMPOTENCY[{alias!r}] has FAIL_OPEN")
         for alias, http in _http_policies()
         if http.fail_open
     ]
@@ -167,17 +176,20 @@ def policy_problems(
     name: str, store: str, policies: Callable[[], tuple[Policy, HTTPPolicy]], view: Any = None
 ) -> list[CheckMessage]:
     """
-    Return what is wrong with the alias and the policy that a view gives itself.
+    Return what is wrong, or doubtful, with the alias and the policy that a view gives itself.
 
     Without it each guarded request would be a 500. What is wrong with an alias of the setting is
     the business of the check of the aliases.
     """
+    doubts: list[CheckMessage] = []
     try:
         aliases = list(stores)
         if store not in aliases:
             problems = [f"IDEMPOTENCY has no alias {store!r}.{suggestion(str(store), aliases)}"]
         else:
-            problems = _policy_problems(store, *policies())
+            given = policies()
+            problems = _policy_problems(store, *given)
+            doubts.extend(_doubts(name, store, *given, view))
     except ImproperlyConfigured:
         return []
     except (TypeError, ValueError) as error:
@@ -190,7 +202,32 @@ def policy_problems(
             id="django_idempotency.E013",
         )
         for problem in problems
-    ]
+    ] or doubts
+
+
+def _doubts(
+    name: str, store: str, policy: Policy, http: HTTPPolicy, view: Any
+) -> Iterator[CheckMessage]:
+    """Tell of what can be, and was perhaps not meant; not of what the alias says already."""
+    alias = policy_for(store)
+    if policy.lease > policy.retention and not alias.lease > alias.retention:
+        yield Warning(
+            f"{name} has a lease that is longer than its retention.",
+            hint="A record should answer for longer than one attempt may take.",
+            obj=view,
+            id="django_idempotency.W012",
+        )
+    if http.fail_open and not http_policy_for(store).fail_open:
+        yield _fails_open(f"{name} has fail_open", view)
+
+
+def _fails_open(who: str, view: Any = None) -> CheckMessage:
+    return Warning(
+        f"{who}: while its store is down, retries run again.",
+        hint="Leave it out where a second run costs money.",
+        obj=view,
+        id="django_idempotency.W005",
+    )
 
 
 def _policy_problems(store: str, policy: Policy, http: HTTPPolicy) -> list[str]:
@@ -216,17 +253,29 @@ def _policies(declared: Declared) -> Callable[[], tuple[Policy, HTTPPolicy]]:
     return lambda: (declared.policy(), declared.http_policy())
 
 
-def _declarations(view: Any) -> Iterator[Declared]:
-    """Yield what ``@idempotent`` left on a view, its class's methods, and below ``@api_view``."""
+def declarations(view: Any) -> Iterator[Declared]:
+    """
+    Yield what ``@idempotent`` left on a view, its class's methods, and below ``@api_view``.
+
+    Nothing for a view with the mixin, which makes one policy of all that stands on it.
+    """
     view_class = getattr(view, "view_class", getattr(view, "cls", None))
-    names = ["dispatch", *getattr(view_class, "http_method_names", ())]
-    if _is_of_drf(view):
-        names.extend((getattr(view, "actions", None) or {}).values())
-    methods = [getattr(view_class, name, None) for name in dict.fromkeys(names)]
-    for place in (view, *methods, *_below_api_view(view)):
+    if hasattr(view_class, "idempotency_store"):
+        return
+    dispatch = getattr(view_class, "dispatch", None)
+    for place in (view, dispatch, *_methods(view), *_below_api_view(view)):
         declared = getattr(place, "idempotency", None)
         if isinstance(declared, Declared):
             yield declared
+
+
+def _methods(view: Any) -> Iterable[Any]:
+    """Return what a class view has for each method, and for each action."""
+    view_class = getattr(view, "view_class", getattr(view, "cls", None))
+    names = [*getattr(view_class, "http_method_names", ())]
+    if _is_of_drf(view):
+        names.extend((getattr(view, "actions", None) or {}).values())
+    return [getattr(view_class, name, None) for name in dict.fromkeys(names)]
 
 
 def _no_scope(view: Any) -> CheckMessage:

@@ -14,7 +14,7 @@ from django.http import HttpRequest
 
 from django_idempotency.conf import DEFAULT_ALIAS
 from django_idempotency.http.atomic_requests import mark
-from django_idempotency.http.views import Declared, aguarded, guarded
+from django_idempotency.http.views import Declared, aguarded, guarded, is_guarded_already
 
 __all__ = ["idempotent"]
 
@@ -33,8 +33,9 @@ def idempotent(
 
     The keywords are fields of the policy and of the HTTP policy. Above ``@api_view``; for a class
     view ``@method_decorator(idempotent(required=True), name="dispatch")``, for one of Django REST
-    framework the mixin. Raises TypeError for a class or a method, and on a request for ``dispatch``
-    of a view of Django REST framework, UnknownField (a TypeError) for an unknown field.
+    framework the mixin, whose policy it then changes. Raises TypeError for a class or a method, and
+    on a request for ``dispatch`` of a view of Django REST framework without the mixin,
+    UnknownField (a TypeError) for an unknown field.
     """
     declared = Declared(store, policy)
     if view is None:
@@ -44,6 +45,8 @@ def idempotent(
 
 def _decorate(declared: Declared, view: Callable[..., Any]) -> Callable[..., Any]:
     _refuse_what_is_no_view(view)
+    if _is_dispatch_of_drf(view):
+        return _of_mixin(view)
     if hasattr(view, "cls"):
         from django_idempotency.contrib import rest_framework
 
@@ -64,7 +67,7 @@ def _decorate(declared: Declared, view: Callable[..., Any]) -> Callable[..., Any
         @wraps(view)
         def guarded_view(request: Any, *args: Any, **kwargs: Any) -> Any:
             if hasattr(request, "_request"):  # below @api_view, or on a method of an APIView
-                if getattr(request, "idempotency", None) is not None:  # the mixin guards it (R17)
+                if is_guarded_already(request):  # the mixin, say (R17)
                     return view(request, *args, **kwargs)
                 from django_idempotency.contrib import rest_framework
 
@@ -89,25 +92,35 @@ def _refuse_what_is_no_view(view: Callable[..., Any]) -> None:
                 f"@idempotent cannot stand on the method {view.__qualname__}. Write "
                 f'@method_decorator(idempotent(...), name="{view.__name__}") on the class.'
             )
-    instance = _instance(view)
-    if _is_of_drf(instance) and getattr(view, "__name__", "") == "dispatch":
-        name = type(instance).__name__
-        # Around dispatch a replay would pass by DRF's permissions and throttles (R14).
-        raise TypeError(
-            f"@idempotent cannot stand on dispatch of {name}, a view of Django REST framework. "
-            f"Write class {name}(IdempotencyMixin, ...), with IdempotencyMixin of "
-            f"django_idempotency.contrib.rest_framework."
-        )
+
+
+def _is_dispatch_of_drf(view: Callable[..., Any]) -> bool:
+    drf = sys.modules.get("rest_framework.views")
+    is_of_drf = drf is not None and isinstance(_instance(view), drf.APIView)
+    return is_of_drf and getattr(view, "__name__", "") == "dispatch"
+
+
+def _of_mixin(dispatch: Callable[..., Any]) -> Callable[..., Any]:
+    """
+    Return ``dispatch`` as it is: the mixin reads what stands on it, and guards.
+
+    Raises TypeError without the mixin: a replay would pass by permissions and throttles (R14).
+    """
+    from django_idempotency.contrib.rest_framework import IdempotencyMixin
+
+    if isinstance(_instance(dispatch), IdempotencyMixin):
+        return dispatch
+    name = type(_instance(dispatch)).__name__
+    raise TypeError(
+        f"@idempotent cannot stand on dispatch of {name}, a view of Django REST framework. "
+        f"Write class {name}(IdempotencyMixin, ...), with IdempotencyMixin of "
+        f"django_idempotency.contrib.rest_framework."
+    )
 
 
 def _is_of_async_class(view: Callable[..., Any]) -> bool:
     """Whether this is a method that method_decorator has bound to a class view of coroutines."""
     return bool(getattr(_instance(view), "view_is_async", False))
-
-
-def _is_of_drf(instance: object) -> bool:
-    drf = sys.modules.get("rest_framework.views")
-    return drf is not None and isinstance(instance, drf.APIView)
 
 
 def _instance(view: Any) -> object:

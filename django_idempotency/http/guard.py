@@ -35,7 +35,7 @@ from django_idempotency.http.content import (
     form_key,
     operation_of,
 )
-from django_idempotency.http.problems import problem_response, replay_refused
+from django_idempotency.http.problems import problem_of, problem_response, replay_refused
 from django_idempotency.http.snapshot import Snapshot, SnapshotCodec
 from django_idempotency.policy import HTTPPolicy, Policy
 from django_idempotency.stores.database import DatabaseStore
@@ -169,8 +169,8 @@ class _Guard:
 
     def _scope(self, *, from_form: bool) -> str:
         scope = self.call.http.scope or (scopes.user_or_session if from_form else scopes.user)
-        found: str = ask("scope", scope, self.call.subject)
-        if not isinstance(found, str):
+        found: str | None = ask("scope", scope, self.call.subject)
+        if found is not None and not isinstance(found, str):
             raise TypeError(f"scope must return a str, not {type(found).__name__}.")
         if not found:  # one bucket for all who name nobody would show them each other's answers
             raise ScopeMissing("The scope of this request is empty.")
@@ -252,8 +252,16 @@ class _Guard:
             raise
 
     def _judged(self, response: HttpResponseBase, error: Exception | None) -> HttpResponseBase:
-        """Return the response if it is to be kept; raise Unkept if not."""
-        verdict = verdict_for(self.call.http, response, error)
+        """
+        Return the response if it is to be kept; raise Unkept if not.
+
+        What a guard within the work, of another key or request, says of its key is no answer of
+        the work's: what may be sent again may be claimed again, with the same fingerprint.
+        """
+        if (problem := problem_of(response)) is not None:
+            verdict = "fail" if problem.retryable else "release"
+        else:
+            verdict = verdict_for(self.call.http, response, error)
         if verdict != "keep":
             raise Unkept(verdict, response)
         self.kept = True

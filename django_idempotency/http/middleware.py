@@ -27,8 +27,8 @@ class IdempotencyMiddleware:
     Guards POST and PATCH of each plain view, by the policy of one alias.
 
     It works in ``process_view`` and stands last in MIDDLEWARE: what stands after it is not asked
-    about the views that it guards. A view with our mark, and each view of Django REST framework,
-    guards itself or is left alone.
+    about the views that it guards. A view with our mark, be it on the method that is asked for, and
+    each view of Django REST framework, guards itself or is left alone.
     """
 
     sync_capable: ClassVar[bool] = True
@@ -67,7 +67,7 @@ class IdempotencyMiddleware:
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
     ) -> HttpResponseBase | None:
-        if _guards_itself(view) or not self._concerns(request, view):
+        if _guards_itself(view, request) or not self._concerns(request, view):
             return None
         if iscoroutinefunction(view):
             run = async_to_sync(aguarded)
@@ -82,7 +82,7 @@ class IdempotencyMiddleware:
         kwargs: dict[str, Any],
     ) -> HttpResponseBase | None:
         concerns = sync_to_async(self._concerns, thread_sensitive=True)
-        if _guards_itself(view) or not await concerns(request, view):
+        if _guards_itself(view, request) or not await concerns(request, view):
             return None
         if iscoroutinefunction(view):
             return await aguarded(self._declared, request, lambda: view(request, *args, **kwargs))
@@ -90,8 +90,9 @@ class IdempotencyMiddleware:
         return await in_thread(self._declared, request, lambda: view(request, *args, **kwargs))
 
 
-def _guards_itself(view: Callable[..., Any]) -> bool:
-    if is_marked(view):
+def _guards_itself(view: Callable[..., Any], request: HttpRequest) -> bool:
+    method = getattr(getattr(view, "view_class", None), str(request.method).lower(), None)
+    if is_marked(view) or is_marked(method):
         return True
     drf = sys.modules.get("rest_framework.views")
     view_class = getattr(view, "cls", None)

@@ -9,6 +9,7 @@ from typing import Any
 
 from django.conf import settings
 from django.http import HttpRequest, HttpResponse
+from django.http.response import HttpResponseBase
 from django.template import TemplateDoesNotExist
 from django.template.loader import get_template
 from django.utils.functional import Promise
@@ -29,7 +30,9 @@ from django_idempotency.exceptions import (
 from django_idempotency.http.content import ask
 from django_idempotency.policy import HTTPPolicy
 
-__all__ = ["PROBLEMS", "Problem", "problem_response", "replay_refused"]
+__all__ = ["PROBLEMS", "Problem", "problem_of", "problem_response", "replay_refused"]
+
+_TOLD = "_idempotency_problem"
 
 
 @dataclass(frozen=True)
@@ -186,6 +189,11 @@ def problem_response(
     return _render(problem, status, detail, headers, request, policy, subject)
 
 
+def problem_of(response: HttpResponseBase) -> Problem | None:
+    """Return the problem that a response tells of, None if it is no answer of a guard's."""
+    return getattr(response, _TOLD, None)
+
+
 def replay_refused(request: HttpRequest, policy: HTTPPolicy, subject: Any) -> HttpResponse:
     """Return the answer where ``replay_check`` says no (R34)."""
     return _render(_REFUSED, _REFUSED.status, _REFUSED.detail, {}, request, policy, subject)
@@ -232,7 +240,10 @@ def _render(
     policy: HTTPPolicy,
     subject: Any,
 ) -> HttpResponse:
-    page = f"{policy.documentation_url}{problem.code}.html"
+    pages = policy.documentation_url
+    if not pages.endswith(("/", "#", "=")):  # a folder, a page's anchors or a query
+        pages += "/"
+    page = f"{pages}{problem.code}.html"
     members: dict[str, Any] = {
         "type": page,
         "title": str(problem.title),
@@ -260,4 +271,5 @@ def _render(
     for name, value in headers.items():
         response.headers.setdefault(name, value)
     response["Cache-Control"] = "no-store"
+    setattr(response, _TOLD, problem)
     return response

@@ -14,7 +14,7 @@ from django.http import Http404, HttpRequest
 from django.http.multipartparser import MultiPartParserError
 from django.http.response import HttpResponseBase
 
-from django_idempotency.attempts import Unkept
+from django_idempotency.attempts import Unkept, entered
 from django_idempotency.conf import DEFAULT_ALIAS, http_policy_for, policy_for
 from django_idempotency.http.atomic_requests import atomic_requests, exempt
 from django_idempotency.http.content import body_of, form_key
@@ -28,7 +28,14 @@ from django_idempotency.policy import (
     suggestion,
 )
 
-__all__ = ["Declared", "aguarded", "concerns", "guarded", "outside_answer"]
+__all__ = [
+    "Declared",
+    "aguarded",
+    "concerns",
+    "guarded",
+    "is_guarded_already",
+    "outside_answer",
+]
 
 _POLICY_NAMES = frozenset(item.name for item in fields(Policy))
 _HTTP_NAMES = frozenset(item.name for item in fields(HTTPPolicy))
@@ -65,6 +72,11 @@ class Declared:
         """Return the HTTP policy of the alias with what this view gives."""
         return merge(http_policy_for(self.store), self._given(_HTTP_NAMES))
 
+    def given(self) -> dict[str, Any]:
+        """Return the fields that this view gives, and its store if that is not the default."""
+        store = {} if self.store == DEFAULT_ALIAS else {"store": self.store}
+        return {**self.overrides, **store}
+
     def _given(self, names: Collection[str]) -> dict[str, Any]:
         return {name: value for name, value in self.overrides.items() if name in names}
 
@@ -73,7 +85,7 @@ def guarded(
     declared: Declared, request: HttpRequest, handle: Callable[[], HttpResponseBase]
 ) -> HttpResponseBase:
     """Return the response to a request to a view; what it raises passes on unchanged."""
-    if _is_guarded_already(request):
+    if is_guarded_already(request):
         return handle()
     request.idempotency = None  # type: ignore[attr-defined]
     http = declared.http_policy()
@@ -87,7 +99,7 @@ async def aguarded(
     declared: Declared, request: HttpRequest, handle: Callable[[], Any]
 ) -> HttpResponseBase:
     """See `guarded`: for a view that is a coroutine."""
-    if _is_guarded_already(request):
+    if is_guarded_already(request):
         within: HttpResponseBase = await handle()
         return within
     request.idempotency = None  # type: ignore[attr-defined]
@@ -151,9 +163,15 @@ def concerns(
     return form and form_key(request, http) is not None
 
 
-def _is_guarded_already(request: HttpRequest) -> bool:
-    """Whether a guard around this one has the request's key: it guards alone (R17)."""
-    return getattr(request, "idempotency", None) is not None
+def is_guarded_already(request: Any) -> bool:
+    """
+    Return whether a guard around this one has the request's key: it guards alone (R17).
+
+    A request that is served a second time, by a test say, has the lease of the first.
+    """
+    lease = getattr(request, "idempotency", None)
+    around = (attempt for attempt in entered() if not attempt.replayed)
+    return lease is not None and any(attempt.lease is lease for attempt in around)
 
 
 def _exempt(request: HttpRequest) -> set[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import uuid
 
 import pytest
@@ -15,6 +16,7 @@ from django_idempotency.keys import (
     check,
     derive,
     is_scope,
+    new_key,
     new_token,
     parse,
     record_id,
@@ -210,6 +212,32 @@ def test_R68_tokens_are_122_random_bits():
     varies = [0 < sum(token.int >> bit & 1 for token in tokens) < 1000 for bit in range(128)]
     assert sum(varies) == 122
     assert {token.version for token in tokens} == {4}
+
+
+class TestNewKey:
+    def test_is_a_UUIDv4_that_nobody_has_had(self):
+        made = {new_key() for _ in range(100)}
+        assert len(made) == 100
+        assert {uuid.UUID(key).version for key in made} == {4}
+
+    def test_time_ordered_is_a_UUIDv7_of_RFC_9562(self):
+        before = time.time_ns() // 1_000_000
+        key = uuid.UUID(new_key(time_ordered=True))
+        after = time.time_ns() // 1_000_000
+        assert (key.version, key.variant) == (7, uuid.RFC_4122)
+        assert before <= key.int >> 80 <= after
+
+    def test_two_of_one_millisecond_differ(self):
+        assert len({new_key(time_ordered=True) for _ in range(1000)}) == 1000
+
+    @pytest.mark.parametrize(
+        ("bounds", "length"),
+        [((1, 255), 36), ((36, 36), 36), ((40, 255), 40), ((200, 255), 200), ((1, 20), 20)],
+    )
+    def test_R9_keeps_to_the_bounds(self, bounds, length):
+        key = new_key(min_length=bounds[0], max_length=bounds[1])
+        assert len(key) == length
+        assert parse(key, min_length=bounds[0], max_length=bounds[1]) == key
 
 
 def test_R79_logs_name_the_first_12_characters():

@@ -12,6 +12,7 @@ from django.contrib.sessions.backends.db import SessionStore
 from django.template import Context, Template
 from django.test import Client, RequestFactory
 
+from tests.forms.conftest import Visitor
 from tests.http.conftest import SetPolicy
 
 FIELD = re.compile(r'<input type="hidden" name="([^"]*)" value="([^"]*)">')
@@ -46,6 +47,25 @@ def test_R89_name_of_another_alias(settings: Any) -> None:
     settings.IDEMPOTENCY = {"default": {}, "other": {"HTTP": {"FORM_FIELD": "once"}}}
 
     assert 'name="once"' in rendered("{% idempotency_key 'other' %}")
+
+
+@pytest.mark.django_db
+@pytest.mark.urls("tests.forms.urls")
+@pytest.mark.parametrize(
+    "http",
+    [
+        {"KEY_VALIDATOR": "uuid"},
+        {"KEY_VALIDATOR": "uuid7"},
+        {"KEY_MIN_LENGTH": 40},
+        {"KEY_MAX_LENGTH": 20},
+    ],
+)
+def test_R89_R10_key_passes_the_policy_that_made_it(
+    visitor: Visitor, policy: SetPolicy, http: dict[str, Any]
+) -> None:
+    policy(HTTP=http)
+
+    assert visitor.submit({**visitor.page(), "item": "tea"}).status_code == 200
 
 
 def test_R89_name_is_escaped(policy: SetPolicy) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from django.core.files.uploadedfile import TemporaryUploadedFile, UploadedFile
 
+from django_idempotency.http import content
 from tests.app.models import Effect
 from tests.forms.conftest import Part, Send, multipart
 from tests.http.api import problem, replayed
@@ -123,13 +124,22 @@ def test_R43_files_are_hashed_in_pieces(
             read.append((type(self), len(chunk)))
             yield chunk
 
+    hashed: list[int] = []
+    receive = content._Hashing.receive_data_chunk
+
+    def noted_piece(self: Any, raw_data: bytes, start: int) -> None:
+        hashed.append(len(raw_data))
+        receive(self, raw_data, start)
+
     monkeypatch.setattr(UploadedFile, "chunks", noted)
+    monkeypatch.setattr(content._Hashing, "receive_data_chunk", noted_piece)
 
     send(**form(("file", "a", "text/plain", LARGE), method=method))
 
-    assert sum(size for _, size in read) == 2 * len(LARGE)  # by the guard, and by the view
+    assert sum(hashed) == len(LARGE)  # by the guard
+    assert sum(size for _, size in read) == len(LARGE)  # by the view
     assert {kind for kind, _ in read} == {TemporaryUploadedFile}
-    assert max(size for _, size in read) <= UploadedFile.DEFAULT_CHUNK_SIZE
+    assert max(hashed + [size for _, size in read]) <= UploadedFile.DEFAULT_CHUNK_SIZE
 
 
 def test_R43_a_form_that_cannot_be_parsed_leaves_the_key_free(send: Send) -> None:

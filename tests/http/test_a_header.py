@@ -37,12 +37,18 @@ def test_R1_problem_points_to_the_documentation(api: Api) -> None:
     assert response.headers["Link"] == f'<{page}>; rel="describedby"'
 
 
-def test_R1_documentation_url_is_a_choice(api: Api, policy: SetPolicy) -> None:
-    policy(HTTP={"DOCUMENTATION_URL": "https://shop.example/problems#"})
+@pytest.mark.parametrize(
+    ("given", "pages"),
+    [("problems#", "problems#"), ("problems/", "problems/"), ("problems", "problems/")],
+)
+def test_R1_documentation_url_is_a_choice(
+    api: Api, policy: SetPolicy, given: str, pages: str
+) -> None:
+    policy(HTTP={"DOCUMENTATION_URL": f"https://shop.example/{given}"})
 
     response = api(key=None)
 
-    page = "https://shop.example/problems#idempotency_key_missing"
+    page = f"https://shop.example/{pages}idempotency_key_missing"
     assert response.json()["type"].startswith(page)
     assert response.headers["Link"].startswith(f"<{page}")
 

@@ -218,6 +218,16 @@ def test_R21_anonymous_with_a_key_is_a_problem(api: Api, runs: list[str]) -> Non
     assert not IdempotencyRecord.objects.exists()
 
 
+@pytest.mark.parametrize("nobody", [None, ""])
+def test_R21_scope_that_names_nobody_is_a_problem(
+    api: Api, policy: SetPolicy, runs: list[str], nobody: str | None
+) -> None:
+    policy(HTTP={"SCOPE": lambda request: nobody})
+
+    assert problem(api(path="/optional/")) == (400, "scope_missing")
+    assert runs == []
+
+
 def test_R21_the_address_of_the_client_is_no_scope(api: Api) -> None:
     for address in ("192.0.2.1", "192.0.2.2"):
         api.client.defaults["REMOTE_ADDR"] = address

@@ -16,7 +16,7 @@ from django.urls import path
 from django.utils.decorators import method_decorator
 from django.views import View
 from rest_framework import permissions
-from rest_framework.decorators import action, api_view
+from rest_framework.decorators import action, api_view, authentication_classes
 from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.routers import SimpleRouter
@@ -117,7 +117,7 @@ class OnPostOfMixin(IdempotencyMixin, Plain):
     pass
 
 
-ON_DISPATCH = [OnDispatch, Inherits, OnDispatchOfMixin]
+ON_DISPATCH = [OnDispatch, Inherits]
 
 
 @pytest.mark.django_db
@@ -144,7 +144,7 @@ def test_R14_check_finds_dispatch_of_a_drf_view(view: Any) -> None:
     assert f"class {view.__name__}(IdempotencyMixin, ...)" in str(found[0].hint)
 
 
-@pytest.mark.parametrize("view", [Plain, OnPost, OnPostOfMixin])
+@pytest.mark.parametrize("view", [Plain, OnPost, OnPostOfMixin, OnDispatchOfMixin])
 def test_R14_check_finds_no_other_methods(view: Any) -> None:
     assert ids(view.as_view()) == []
 
@@ -401,3 +401,145 @@ def test_R21_W010_where_nobody_sets_the_user(api: Api, mount: Mount, settings: A
     settings.MIDDLEWARE = [f"{__name__}.factory"]
 
     assert problem(api(path=mount(decorated()))) == (400, "scope_missing")
+
+
+# What can be, and was perhaps not meant.
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    ("given", "number"),
+    [({"fail_open": True}, "W005"), ({"lease": 100, "retention": 10}, "W012")],
+)
+def test_R61_policy_of_a_view_that_is_doubtful(
+    kind: str, given: dict[str, Any], number: str
+) -> None:
+    [message] = messages(KINDS[kind](**given))
+
+    assert message.id == f"django_idempotency.{number}"
+    assert message.level == checks.WARNING
+    assert message.obj is not None
+
+
+@pytest.mark.parametrize(
+    ("setting", "number"),
+    [({"HTTP": {"FAIL_OPEN": True}}, "W005"), ({"LEASE": 100, "RETENTION": 10}, "W001")],
+)
+@pytest.mark.parametrize("kind", KINDS)
+def test_R61_doubts_about_the_setting_are_told_once(
+    kind: str, setting: dict[str, Any], number: str
+) -> None:
+    assert ids(KINDS[kind](), IDEMPOTENCY={"default": setting}) == [number]
+
+
+@pytest.mark.parametrize(
+    ("setting", "where"),
+    [
+        ({"REQUIRED": True}, "It belongs into 'HTTP'."),
+        ({"HTTP": {"LEASE": 5}}, "It belongs beside 'HTTP'."),
+        ({"HTTP": {"OPTIONS": {}}}, "It belongs beside 'HTTP'."),
+    ],
+)
+def test_E002_known_name_at_the_wrong_level(setting: dict[str, Any], where: str) -> None:
+    [message] = messages(IDEMPOTENCY={"default": setting})
+
+    assert message.id == "django_idempotency.E002"
+    assert message.msg.endswith(where)
+
+
+# Views of Django REST framework that authenticate nobody.
+
+
+def nobody(kind: str, **given: Any) -> Any:
+    """Return a guarded view of this kind without authentication classes."""
+    if "api_view" in kind:
+        below = authentication_classes([])(function)
+        if kind == "above api_view":
+            return idempotent(**given)(api_view(["POST"])(below))
+        return api_view(["POST"])(authentication_classes([])(idempotent(**given)(function)))
+    mixed = kind.endswith("of a mixin")
+    bases = (IdempotencyMixin, Plain) if mixed else (Plain,)
+    members = {"authentication_classes": [], "post": lambda self, request: Response()}
+    view: Any = type("Nobody", bases, members)
+    name = "dispatch" if kind.startswith("dispatch") else "post"
+    return method_decorator(idempotent(**given), name=name)(view).as_view()
+
+
+UNKNOWN = ["above api_view", "below api_view", "post", "post of a mixin", "dispatch of a mixin"]
+
+
+@pytest.mark.parametrize("kind", UNKNOWN)
+def test_R21_E006_decorated_view_that_authenticates_nobody(kind: str) -> None:
+    assert ids(nobody(kind)) == ["E006"]
+    assert ids(nobody(kind, scope=ANYONE)) == []
+
+
+def test_R21_E006_not_for_a_view_that_is_not_guarded() -> None:
+    free: Any = type("Free", (Plain,), {"authentication_classes": []})
+
+    assert ids(free.as_view()) == []
+
+
+# The actions that are guarded.
+
+
+class Actions(IdempotencyMixin, ViewSet):
+    def create(self, request: Request) -> Response:
+        return Response()
+
+    @action(detail=False, methods=["post"])
+    def capture(self, request: Request) -> Response:
+        return Response()
+
+    @capture.mapping.delete
+    def release(self, request: Request) -> Response:
+        return Response()
+
+
+def guarding(actions: Any) -> type[Actions]:
+    return type("Guarding", (Actions,), {"idempotency_actions": actions})
+
+
+@pytest.mark.parametrize(
+    ("actions", "text"),
+    [
+        ({"creat"}, "no action 'creat', which idempotency_actions names. Did you mean 'create'?"),
+        ({"create", "captur"}, "Did you mean 'capture'?"),
+        ({"dispatch"}, "no action 'dispatch'"),
+        ("create", "'create', one string"),
+    ],
+)
+def test_R13_E014_action_that_there_is_not(actions: Any, text: str) -> None:
+    view = guarding(actions)
+
+    [message] = messages(view.as_view({"post": "create"}), view.as_view({"post": "capture"}))
+
+    assert (message.id, message.obj) == ("django_idempotency.E014", view)
+    assert message.level == checks.ERROR
+    assert text in message.msg
+
+
+@pytest.mark.parametrize("actions", [None, set(), {"create"}, ["create", "capture", "release"]])
+def test_R13_E014_actions_that_there_are(actions: Any) -> None:
+    assert ids(guarding(actions).as_view({"post": "create"})) == []
+
+
+def test_R13_E014_view_that_is_no_viewset() -> None:
+    view: Any = type("OnlyPost", (IdempotencyMixin, Plain), {"idempotency_actions": {"post"}})
+
+    [message] = messages(view.as_view())
+
+    assert (message.id, message.obj) == ("django_idempotency.E014", view)
+    assert "idempotency_methods" in str(message.hint)
+
+
+def test_R13_E014_base_of_several_names_what_one_of_them_has() -> None:
+    base: Any = type("Base", (IdempotencyMixin, ViewSet), {"idempotency_actions": {"create", "x"}})
+    one = type("One", (base,), {"create": Actions.create})
+    other = type("Other", (base,), {"x": Actions.create})
+
+    views = [one.as_view({"post": "create"}), other.as_view({"post": "x"})]
+
+    assert ids(*views) == []
+    [message] = messages(views[0])
+    assert message.obj is base

@@ -9,8 +9,12 @@ from django.core import checks
 from django.http import HttpRequest, HttpResponse
 from django.test import override_settings
 from django.urls import path
+from django.utils.decorators import method_decorator
+from django.views import View
 from rest_framework.decorators import api_view
+from rest_framework.views import APIView
 
+from django_idempotency.contrib.rest_framework import IdempotencyMixin
 from django_idempotency.http import idempotent
 
 ANYONE = "django_idempotency.http.scopes.anyone"
@@ -74,6 +78,27 @@ def test_R21_decorated_view_without_authentication_needs_a_scope() -> None:
     assert found(plain, MIDDLEWARE=[SESSIONS]) == ["E007"]
     assert found(plain, MIDDLEWARE=[SESSIONS, AUTHENTICATION]) == []
     assert found(scoped, MIDDLEWARE=[]) == []
+
+
+def on(name: str, *bases: type) -> Any:
+    """Return a class view with the decorator on this method."""
+    members = {"post": lambda self, request: HttpResponse()}
+    decorate = method_decorator(idempotent(scope=ANYONE), name=name)
+    view: Any = decorate(type("Decorated", bases, members))
+    return view.as_view()
+
+
+@pytest.mark.filterwarnings("ignore:Overriding setting DATABASES")
+def test_R83_W004_method_with_atomic_requests(atomic_requests_setting: None) -> None:
+    """Django does not see the mark there."""
+    assert found(on("post", View)) == ["W004"]
+    assert found(on("post", APIView)) == ["W004"]
+    assert found(on("dispatch", View)) == []
+    assert found(on("post", IdempotencyMixin, APIView)) == []
+
+
+def test_R83_W004_method_without_atomic_requests() -> None:
+    assert found(on("post", View), on("post", APIView)) == []
 
 
 @pytest.mark.filterwarnings("ignore:Overriding setting DATABASES")

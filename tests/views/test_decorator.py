@@ -255,12 +255,12 @@ def test_R18_decorators_between_it_and_api_view_are_refused() -> None:
         idempotent(never_cache(endpoint))
 
 
-def test_R18_view_with_the_mixin_is_refused() -> None:
+def test_R18_decorators_between_it_and_a_view_with_the_mixin_are_refused() -> None:
     class Mixed(IdempotencyMixin, APIView):
         pass
 
-    with pytest.raises(TypeError, match="Mixed has the IdempotencyMixin"):
-        idempotent(Mixed.as_view())
+    with pytest.raises(TypeError, match=r"directly above .* of Mixed"):
+        idempotent(never_cache(Mixed.as_view()))
 
 
 # Above and below @api_view.
@@ -294,6 +294,26 @@ def test_R18_without_atomic_requests_both_orders_are_alike(
     assert len(runs) == (1 if state == "COMPLETED" else 2)
     if mode != "separate":
         assert Effect.objects.count() == effects
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("order", ORDERS)
+def test_R18_lease_is_on_the_request_in_both_orders(order: str) -> None:
+    seen: list[Any] = []
+
+    def looking(request: Any) -> Response:
+        seen.append(request.idempotency)
+        return Response()
+
+    own, drf = idempotent(scope=ANYONE), api_view(["GET", "POST"])
+    looked: Any = own(drf(looking)) if order == "above-api-view" else drf(own(looking))
+    factory = RequestFactory()
+    looked(factory.get("/", headers={"Idempotency-Key": "k"}))
+    looked(factory.post("/"))
+    looked(factory.post("/", headers={"Idempotency-Key": "k"}))
+
+    assert seen[:2] == [None, None]
+    assert seen[2].record_id == IdempotencyRecord.objects.get().pk
 
 
 @pytest.fixture

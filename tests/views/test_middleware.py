@@ -9,8 +9,10 @@ from django.core.files.uploadhandler import TemporaryFileUploadHandler
 from django.db import connections
 from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.urls import path
+from django.utils.decorators import method_decorator
 from django.views.decorators.csrf import csrf_exempt
 
+from django_idempotency.http import idempotent
 from django_idempotency.http.middleware import IdempotencyMiddleware
 from django_idempotency.models import IdempotencyRecord
 from tests.app.models import Effect
@@ -18,9 +20,11 @@ from tests.forms.conftest import multipart
 from tests.http.api import Api, problem, replayed
 from tests.http.conftest import SetPolicy
 from tests.views.conftest import GUARD, USERS, api_for
-from tests.views.urls import FREE, GUARDED
+from tests.views.urls import FREE, GUARDED, FreeAsyncClass, FreeClass
 
 pytestmark = pytest.mark.django_db(transaction=True)
+
+ANYONE = "django_idempotency.http.scopes.anyone"
 
 
 @pytest.fixture(params=["wsgi", "asgi"])
@@ -82,7 +86,19 @@ def with_form(request: HttpRequest) -> HttpResponse:
     return JsonResponse({"effect": Effect.objects.create(name=request.POST["title"]).pk})
 
 
+@method_decorator(idempotent(key_validator="uuid", scope=ANYONE), name="post")
+class OwnPolicy(FreeClass):
+    pass
+
+
+@method_decorator(idempotent(key_validator="uuid", scope=ANYONE), name="post")
+class AsyncOwnPolicy(FreeAsyncClass):
+    pass
+
+
 urlpatterns = [
+    path("own-policy/", OwnPolicy.as_view()),
+    path("async-own-policy/", AsyncOwnPolicy.as_view()),
     path("signed/", signed),
     path("handled/", handled),
     path("async-signed/", async_signed),
@@ -144,6 +160,24 @@ def test_R17_decorator_of_one_method_and_middleware(stack: str, kind: str, runs:
 
     assert (first.status_code, replayed(first), replayed(again)) == (201, False, True)
     assert len(runs) == Effect.objects.count() == IdempotencyRecord.objects.count() == 1
+
+
+@pytest.mark.parametrize("path", ["/own-policy/", "/async-own-policy/"])
+def test_R17_decorator_of_one_method_keeps_its_policy(body_views: str, path: str) -> None:
+    api = api_for(body_views, path)
+
+    refused, first = api(key="no uuid"), api(key="8e03978e-40d5-43e8-bc93-6894a57f9324")
+
+    assert problem(refused) == (400, "idempotency_key_invalid")
+    assert first.status_code == 201
+    assert IdempotencyRecord.objects.get().scope == "anyone"
+
+
+def test_R17_other_methods_of_the_class_are_the_middlewares(body_views: str) -> None:
+    api = api_for(body_views, "/own-policy/")
+
+    assert [replayed(api(method="PATCH", key="no uuid")) for _ in range(2)] == [False, True]
+    assert IdempotencyRecord.objects.get().scope != "anyone"
 
 
 def test_R17_middleware_twice_does_the_work_once(
