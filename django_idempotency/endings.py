@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from datetime import datetime
 from typing import Any, TypeGuard
 
 from django_idempotency import keys
@@ -64,7 +65,7 @@ class Endings:
         except ResultTooLarge as error:
             attempt.go_without_result(error)
             expires_at = self.store.complete(lease, attempt.payload, retention=retention)
-        attempt.kept_until(expires_at)
+        _completed(attempt, expires_at)
 
     async def _akeep(self, attempt: Attempt) -> None:
         lease, retention = attempt.lease, attempt.operation.policy.retention
@@ -73,7 +74,7 @@ class Endings:
         except ResultTooLarge as error:
             attempt.go_without_result(error)
             expires_at = await self.store.acomplete(lease, attempt.payload, retention=retention)
-        attempt.kept_until(expires_at)
+        _completed(attempt, expires_at)
 
     def _incomplete(self, attempt: Attempt, error: StoreError) -> None:
         """Separate: the work is done and stands, so its caller gets the result (R60)."""
@@ -256,6 +257,19 @@ class Endings:
             failure.__cause__ = unknown
             return failure
         return None if isinstance(raised, Exception) else raised
+
+
+def _completed(attempt: Attempt, expires_at: datetime) -> None:
+    """Note that the record is completed; the answer is what it was completed with (I4)."""
+    attempt.kept_until(expires_at)
+    committed = attempt.lease.completed_before
+    if committed is not None:
+        logger.warning(
+            "The work of record %s returned another result than it gave to transact_item(): the "
+            "answer is the one that was committed.",
+            keys.short(committed.record_id),
+        )
+        attempt.replay(committed)
 
 
 def _is_of_work(raised: BaseException, attempt: Attempt) -> TypeGuard[Exception]:

@@ -20,6 +20,7 @@ __all__ = [
     "HTTPPolicy",
     "Policy",
     "UnknownField",
+    "duration_of",
     "merge",
 ]
 
@@ -27,6 +28,7 @@ TRANSACTIONS = ("single", "joined", "separate")
 UNSAFE_METHODS = frozenset({"POST", "PUT", "PATCH", "DELETE"})
 KEEP_PRESETS = ("default", "success", "stripe")
 KEY_FORMATS = ("uuid", "uuid7")
+_UUID_LENGTH = 36
 
 
 _NO_TIME = timedelta(0)
@@ -91,7 +93,7 @@ class Policy:
 
     def __post_init__(self) -> None:
         for name in ("lease", "retention", "max_duration", "wait"):
-            object.__setattr__(self, name, _duration(getattr(self, name)))
+            object.__setattr__(self, name, duration_of(getattr(self, name)))
         object.__setattr__(self, "fingerprint_secrets", _several(self.fingerprint_secrets))
 
     def wait_or(self, default: timedelta) -> timedelta:
@@ -225,6 +227,13 @@ class HTTPPolicy:
                 f"key_min_length and key_max_length must lie between 1 and {keys.MAX_LENGTH}, the "
                 f"first not above the second."
             )
+        elif self.key_validator in KEY_FORMATS and not (
+            self.key_min_length <= _UUID_LENGTH <= self.key_max_length
+        ):
+            found.append(
+                f"key_validator {self.key_validator!r} wants keys of {_UUID_LENGTH} characters, "
+                f"which key_min_length and key_max_length do not allow."
+            )
         for name in ("in_progress_status", "mismatch_status"):
             if not _whole(getattr(self, name)) or not 400 <= getattr(self, name) <= 499:
                 found.append(f"{name} must be a status between 400 and 499.")
@@ -278,7 +287,8 @@ def suggestion(name: str, known: Iterable[str]) -> str:
     return f" Did you mean {by_folded[nearest[0]]!r}?" if nearest else ""
 
 
-def _duration(value: Any) -> Any:
+def duration_of(value: Any) -> Any:
+    """Return a number of seconds as a timedelta, and anything else as it is."""
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         with suppress(OverflowError, ValueError):  # what is no duration is told by problems()
             return timedelta(seconds=value)

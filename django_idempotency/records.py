@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
 from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
 from django_idempotency import keys
 from django_idempotency.exceptions import LeaseLost
+from django_idempotency.policy import duration_of, suggestion
 
 __all__ = [
     "RESOLUTIONS",
@@ -22,10 +23,19 @@ __all__ = [
     "Proof",
     "Record",
     "State",
+    "as_duration",
 ]
 
 #: What an operator may do to a record; see `BaseStore.resolve`.
 RESOLUTIONS = ("release", "expire", "complete")
+
+
+def as_duration(value: timedelta | float) -> timedelta:
+    """Return a timedelta, or a number of seconds, as a timedelta; raise TypeError for others."""
+    duration = duration_of(value)
+    if not isinstance(duration, timedelta):
+        raise TypeError(f"A duration is a timedelta or a number of seconds, not {value!r}.")
+    return duration
 
 
 class State(str, enum.Enum):
@@ -107,6 +117,26 @@ class Filters:
     created_before: datetime | None = None
     created_after: datetime | None = None
 
+    def __post_init__(self) -> None:
+        """Take the name of a state for the state; raise ValueError for one that there is not."""
+        if self.state is not None:
+            object.__setattr__(self, "state", State(self.state))
+
+    @classmethod
+    def of(cls, given: Filters | Mapping[str, Any] | None) -> Filters:
+        """Return what `browse` was given, which may be a mapping; raise TypeError, ValueError."""
+        if isinstance(given, Filters):
+            return given
+        if given is None:
+            return cls()
+        if not isinstance(given, Mapping):
+            raise TypeError(f"filters must be Filters or a mapping, not a {type(given).__name__}.")
+        known = [item.name for item in fields(cls)]
+        for name in given:
+            if name not in known:
+                raise TypeError(f"Filters has no {name!r}.{suggestion(str(name), known)}")
+        return cls(**given)
+
     def match(self, record: Record) -> bool:
         """Return whether `record` is one of them."""
         return (
@@ -130,7 +160,11 @@ class Page:
 
 @dataclass(frozen=True)
 class ClaimRequest:
-    """What a store needs to decide, in one atomic step, whether an attempt may run."""
+    """
+    What a store needs to decide, in one atomic step, whether an attempt may run.
+
+    Durations are timedelta or seconds, and are kept as timedelta.
+    """
 
     record_id: UUID
     scope: str = field(repr=False)
@@ -146,6 +180,11 @@ class ClaimRequest:
     retention: timedelta = timedelta(hours=24)
     max_duration: timedelta = timedelta(hours=1)
     on_stale: str = "take_over"
+
+    def __post_init__(self) -> None:
+        """Raise TypeError for a duration that is none."""
+        for name in ("lease", "retention", "max_duration"):
+            object.__setattr__(self, name, as_duration(getattr(self, name)))
 
     @property
     def fingerprint(self) -> bytes | None:
@@ -171,7 +210,7 @@ class Lease:
     """
     The right to run, limited in time: a handle over a frozen proof of ownership.
 
-    Thread-safe: everything is fixed once it is won but one flag, which only ever becomes true.
+    Thread-safe: everything is fixed once it is won, but for what its end tells.
     """
 
     def __init__(
@@ -200,6 +239,8 @@ class Lease:
         self.written = written
         #: Makes a result the completion that `transact_item` gives; set by the attempt.
         self.completion: Callable[[Any], Any] | None = None
+        #: The record, where `transact_item` had completed it with another result than the work's.
+        self.completed_before: Record | None = None
         self._lost = False
 
     @property
@@ -241,8 +282,9 @@ class Lease:
         Return the completion with `result`, as an item for the caller's own TransactWriteItems.
 
         On a DynamoDB store: the caller's items and the record then commit together, or not at all
-        where the lease was lost. The work still returns the same result. RuntimeError for a lease
-        that no attempt holds, and on a store that has no such items.
+        where the lease was lost. The work still returns the same result: if it returns another,
+        the committed one is the answer, and a warning is logged. RuntimeError for a lease that no
+        attempt holds, and on a store that has no such items.
         """
         if self.completion is None:
             raise RuntimeError("This lease belongs to no attempt whose result it could complete.")
@@ -262,7 +304,7 @@ class Outcome:
 
     #: The work's result, or the stored one.
     result: Any
-    #: True if the result came from the record and nothing ran.
+    #: True if the result came from the record, not from what this call ran.
     replayed: bool
     record_id: UUID
     #: The epoch under which the result was produced.

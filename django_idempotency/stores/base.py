@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import (
     AbstractContextManager,
     asynccontextmanager,
@@ -27,7 +27,7 @@ from django_idempotency.records import (
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-__all__ = ["BaseStore", "ClaimAgain", "check_resolution"]
+__all__ = ["BaseStore", "ClaimAgain", "check_resolution", "in_flight"]
 
 T = TypeVar("T")
 
@@ -40,6 +40,28 @@ def check_resolution(action: str, result: bytes | None) -> None:
         raise ValueError('A result goes with the action "complete", and with no other.')
 
 
+def in_flight(request: ClaimRequest, now: datetime) -> Record:
+    """Return what is known of an attempt that is at it, and of which nothing can be read."""
+    return Record(
+        record_id=request.record_id,
+        scope=request.scope,
+        key=request.key,
+        operation="",
+        fingerprint=None,
+        state=State.IN_PROGRESS,
+        epoch=0,
+        token=UUID(int=0),
+        lease_until=None,
+        created_at=now,
+        updated_at=now,
+        expires_at=None,
+        attempts=1,
+        result=None,
+        error="",
+        now=now,
+    )
+
+
 class ClaimAgain(Exception):
     """The transaction's snapshot is older than the record: start it again, before any work."""
 
@@ -49,7 +71,8 @@ class BaseStore:
     A store of records: thread-safe, one object per process and alias.
 
     Every state change repeats its whole predicate in the write itself; see each method for what
-    it is conditional on. All methods raise StoreError if the store cannot be reached.
+    it is conditional on. All methods raise StoreError if the store cannot be reached. Durations are
+    timedelta or seconds, and TypeError says what is neither.
     """
 
     # Can the work's transaction and the record's be one and the same?
@@ -74,7 +97,9 @@ class BaseStore:
         One atomic step. The claim is won when the record is absent, expired, released, failed with
         the same fingerprint, or in progress under a lapsed lease with the same fingerprint
         (``on_stale="take_over"``); otherwise nothing has changed. A claim repeated under its own
-        token gives the same lease again.
+        token gives the same lease again; once that has ended, the record or a new lease. A claim
+        that lost a race is no error. Raises ClaimAgain only inside a database transaction of the
+        caller's whose snapshot is too old to tell.
         """
         raise NotImplementedError
 
@@ -100,7 +125,7 @@ class BaseStore:
         """End the lease and forget the fingerprint; no-op if the proof is lost."""
         raise NotImplementedError
 
-    def renew(self, leases: Collection[Lease], duration: timedelta) -> set[Lease]:
+    def renew(self, leases: Iterable[Lease], duration: timedelta) -> set[Lease]:
         """Extend the leases to `duration` from now in one round trip; return those still held."""
         raise NotImplementedError
 
@@ -109,13 +134,18 @@ class BaseStore:
         raise NotImplementedError
 
     def browse(
-        self, *, filters: Filters | None = None, cursor: str | None = None, limit: int = 100
+        self,
+        *,
+        filters: Filters | Mapping[str, Any] | None = None,
+        cursor: str | None = None,
+        limit: int = 100,
     ) -> Page:
         """
         Return a page of at most `limit` records, expired or not, and the cursor of the next one.
 
         Newest first where the store can order; a page may be shorter, even empty, before the last.
-        Raises ValueError for a cursor that is none of this store's.
+        `filters` may be a mapping of the names of `Filters`. Raises ValueError for a cursor that is
+        none of this store's, and for an unknown state, TypeError for another name.
         """
         raise NotImplementedError
 
@@ -146,6 +176,10 @@ class BaseStore:
     def sweep(self, *, limit: int = 5000) -> int:
         """Delete one batch of at most `limit` expired records; return how many they were."""
         raise NotImplementedError
+
+    def count_expired(self) -> int | None:
+        """Return how many records a sweep would delete now; None for a store that cannot count."""
+        return None
 
     def atomic(self, *, committed: Callable[[], None] | None = None) -> AbstractContextManager[Any]:
         """
@@ -194,7 +228,7 @@ class BaseStore:
         """See `release`."""
         await self._twin(self.release, lease)
 
-    async def arenew(self, leases: Collection[Lease], duration: timedelta) -> set[Lease]:
+    async def arenew(self, leases: Iterable[Lease], duration: timedelta) -> set[Lease]:
         """See `renew`."""
         return await self._twin(self.renew, leases, duration)
 
@@ -203,7 +237,11 @@ class BaseStore:
         return await self._twin(self.get, record_id)
 
     async def abrowse(
-        self, *, filters: Filters | None = None, cursor: str | None = None, limit: int = 100
+        self,
+        *,
+        filters: Filters | Mapping[str, Any] | None = None,
+        cursor: str | None = None,
+        limit: int = 100,
     ) -> Page:
         """See `browse`."""
         return await self._twin(self.browse, filters=filters, cursor=cursor, limit=limit)

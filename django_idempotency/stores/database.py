@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from datetime import datetime, timedelta, timezone
 from typing import Any, ClassVar
@@ -16,18 +16,27 @@ from django.db import connections
 from django_idempotency import keys
 from django_idempotency.engine import Decision, decide
 from django_idempotency.exceptions import LeaseLost, StoreError, TransactionOpen
-from django_idempotency.records import ClaimRequest, Filters, Lease, Page, Proof, Record, State
-from django_idempotency.stores.base import ClaimAgain, check_resolution
+from django_idempotency.records import (
+    ClaimRequest,
+    Filters,
+    Lease,
+    Page,
+    Proof,
+    Record,
+    State,
+    as_duration,
+)
+from django_idempotency.stores.base import ClaimAgain, check_resolution, in_flight
 from django_idempotency.stores.blocks import (
     Block,
     is_doomed,
     is_duplicate,
     is_held,
+    is_lost,
     is_serialization_failure,
 )
 from django_idempotency.stores.rows import (
     claim_parameters,
-    in_flight,
     is_takeover,
     lease_of_resent,
     page_of,
@@ -215,6 +224,7 @@ class DatabaseStore(Statements):
 
     def complete(self, lease: Lease, result: bytes, *, retention: timedelta) -> datetime:
         """See `BaseStore.complete`."""
+        retention = as_duration(retention)
         if not lease.written:
             return self._write_single(lease, State.COMPLETED, retention, result=result)
         parameters = {**proof_parameters(lease), "result": result, "retention": retention}
@@ -236,11 +246,11 @@ class DatabaseStore(Statements):
         elif self.connection.in_atomic_block:  # outside it a late insert left nothing to end
             self._write_ending(lease, State.RELEASED)
 
-    def renew(self, leases: Collection[Lease], duration: timedelta) -> set[Lease]:
+    def renew(self, leases: Iterable[Lease], duration: timedelta) -> set[Lease]:
         """See `BaseStore.renew`; a lock that is met counts as held."""
+        leases, duration = list(leases), as_duration(duration)
         if self.connection.vendor == "mysql":
             return self._renew_or_count(leases, duration)
-        by_token = {lease.token: lease for lease in leases}
         parameters: dict[str, Any]
         if self.connection.vendor == "sqlite":
             proofs = [[x.record_id.hex, x.fencing_token, x.token.hex] for x in leases]
@@ -258,9 +268,9 @@ class DatabaseStore(Statements):
             if self.connection.vendor == "sqlite" and "locked" in str(error.__cause__):
                 return set(leases)
             raise
-        return {by_token[uuid_of(row[0])] for row in rows}
+        return _held(leases, rows)
 
-    def _renew_or_count(self, leases: Collection[Lease], duration: timedelta) -> set[Lease]:
+    def _renew_or_count(self, leases: list[Lease], duration: timedelta) -> set[Lease]:
         """Renew on MariaDB: an UPDATE says nothing of its rows, so a second statement does."""
         if not leases:
             return set()
@@ -276,8 +286,7 @@ class DatabaseStore(Statements):
             if len(leases) == 1:
                 return set(leases)
             return {held for lease in leases for held in self.renew([lease], duration)}
-        still_held = {uuid_of(row[0]) for row in self._execute("HELD", proofs)}
-        return {lease for lease in leases if lease.token in still_held}
+        return _held(leases, self._execute("HELD", proofs))
 
     def _write_ending(self, lease: Lease, state: State, error: str = "") -> None:
         with suppress(LeaseLost):  # like any owner's ending, without effect once the proof is lost
@@ -332,10 +341,14 @@ class DatabaseStore(Statements):
         return self._look(record_id)[0]
 
     def browse(
-        self, *, filters: Filters | None = None, cursor: str | None = None, limit: int = 100
+        self,
+        *,
+        filters: Filters | Mapping[str, Any] | None = None,
+        cursor: str | None = None,
+        limit: int = 100,
     ) -> Page:
         """See `BaseStore.browse`; in the order of the one index, nearly that of creation."""
-        parameters = page_parameters(filters or Filters(), cursor)
+        parameters = page_parameters(Filters.of(filters), cursor)
         return page_of(self._execute("BROWSE", {**parameters, "limit": limit + 1}), limit)
 
     def resolve(
@@ -351,6 +364,7 @@ class DatabaseStore(Statements):
     ) -> bool:
         """See `BaseStore.resolve`."""
         check_resolution(action, result)
+        retention = as_duration(retention)
         parameters = {
             "id": record_id,
             "action": action,
@@ -402,8 +416,8 @@ class DatabaseStore(Statements):
         return Block(self.using, committed)
 
     def rolled_back(self) -> bool:
-        """See `BaseStore.rolled_back`."""
-        return is_doomed(self.connection)
+        """See `BaseStore.rolled_back`; where the session is lost, the completion will tell."""
+        return is_doomed(self.connection) and not is_lost(self.connection)
 
     def fence(self, lease: Lease) -> None:
         """See `BaseStore.fence`: on SQLite the write that opens the work's transaction."""
@@ -450,3 +464,9 @@ class DatabaseStore(Statements):
             "retention": lease.request.retention,
             "alone": alone,
         }
+
+
+def _held(leases: list[Lease], rows: list[Row]) -> set[Lease]:
+    """Return the leases whose tokens the rows give; a claim that was sent again has several."""
+    tokens = {uuid_of(row[0]) for row in rows}
+    return {lease for lease in leases if lease.token in tokens}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from typing import Any, ClassVar
@@ -12,8 +12,17 @@ from uuid import UUID
 from django_idempotency import keys
 from django_idempotency.engine import Decision, decide
 from django_idempotency.exceptions import LeaseLost, ResultTooLarge, StoreError
-from django_idempotency.records import ClaimRequest, Filters, Lease, Page, Proof, Record, State
-from django_idempotency.stores.base import BaseStore, ClaimAgain, check_resolution
+from django_idempotency.records import (
+    ClaimRequest,
+    Filters,
+    Lease,
+    Page,
+    Proof,
+    Record,
+    State,
+    as_duration,
+)
+from django_idempotency.stores.base import BaseStore, check_resolution, in_flight
 from django_idempotency.stores.dynamodb_client import Client, ConditionFailed
 from django_idempotency.stores.dynamodb_items import (
     Item,
@@ -34,7 +43,7 @@ __all__ = ["DynamoDBStore"]
 
 logger = logging.getLogger("django_idempotency")
 
-#: How often a claim looks again after it met a change, before the engine starts it again.
+#: How often a claim looks again after it met a change, before it answers "in progress".
 TRIES = 4
 #: Items that a page with filters, or a sweep, reads at a time.
 READ_AT_ONCE = 1000
@@ -90,6 +99,11 @@ class DynamoDBStore(BaseStore):
         """Whether TTL deletes expired items."""
         return self.ttl
 
+    def _now(self) -> datetime:
+        """Return this host's time; building the client takes a moment, which is over by then."""
+        self.table.client.ready()
+        return self._clock()
+
     # The claim.
 
     def claim(self, request: ClaimRequest) -> Lease | Record:
@@ -101,7 +115,7 @@ class DynamoDBStore(BaseStore):
         """
         seen: Record | None = None
         for _ in range(TRIES):
-            now = self._clock()
+            now = self._now()
             try:
                 if seen is not None and seen.expired:
                     return self._claim_expired(request, seen, now)
@@ -117,9 +131,11 @@ class DynamoDBStore(BaseStore):
             decision = decide(seen, request)
             if decision is Decision.REPLAY:
                 return self._with_result(seen, item)
-            if decision is not Decision.CLAIM_AGAIN:
+            # Ended by this very attempt: its claim has come late, and must not win once more.
+            ended = seen.token == request.token and not seen.expired
+            if decision is not Decision.CLAIM_AGAIN or ended:
                 return seen
-        raise ClaimAgain
+        return in_flight(request, self._now())
 
     def _claim(self, request: ClaimRequest, fingerprint: bytes | None, now: datetime) -> Lease:
         """Claim a new record, or one that `fingerprint`, the request's own if None, may claim."""
@@ -164,7 +180,7 @@ class DynamoDBStore(BaseStore):
         try:
             self.table.update(statement, lease.record_id, values)
         except ConditionFailed as failed:
-            return self._completed_before(lease, failed)
+            return self._completed_before(lease, result, failed)
         return expires_at
 
     def transact_item(self, lease: Lease, result: bytes, *, retention: timedelta) -> dict[str, Any]:
@@ -180,13 +196,13 @@ class DynamoDBStore(BaseStore):
         """See `BaseStore.release`."""
         self._end("RELEASE", lease, {})
 
-    def renew(self, leases: Collection[Lease], duration: timedelta) -> set[Lease]:
+    def renew(self, leases: Iterable[Lease], duration: timedelta) -> set[Lease]:
         """
         See `BaseStore.renew`: one write for each, side by side.
 
         Where some of them could not be sent, those count as held; where none could, StoreError.
         """
-        until = seconds(self._clock() + duration)
+        until = seconds(self._now() + as_duration(duration))
 
         def renew(lease: Lease) -> bool | StoreError:
             try:
@@ -199,6 +215,7 @@ class DynamoDBStore(BaseStore):
                 return error
             return True
 
+        leases = list(leases)
         answers = dict(zip(leases, side_by_side(renew, leases), strict=True))
         errors = [answer for answer in answers.values() if isinstance(answer, StoreError)]
         if errors and len(errors) == len(answers):
@@ -208,8 +225,8 @@ class DynamoDBStore(BaseStore):
     def _completion(
         self, lease: Lease, result: bytes, retention: timedelta
     ) -> tuple[str, dict[str, Any], datetime]:
-        now = self._clock()
-        expires_at = whole_seconds(now + retention)
+        now = self._now()
+        expires_at = whole_seconds(now + as_duration(retention))
         overflow, kept = self._kept(lease.record_id, lease.token, result)
         values = {
             **proof_values(lease),
@@ -231,19 +248,26 @@ class DynamoDBStore(BaseStore):
         name, digest = self.overflow.write(record_id, token, result)
         return "_OVERFLOW", {":overflowName": string(name), ":overflowHash": binary(digest)}
 
-    def _completed_before(self, lease: Lease, failed: ConditionFailed) -> datetime:
-        """Return when the record expires that this very attempt has completed; else LeaseLost."""
+    def _completed_before(self, lease: Lease, result: bytes, failed: ConditionFailed) -> datetime:
+        """
+        Return when the record expires that this very attempt has completed; else LeaseLost.
+
+        By a resend, or by `transact_item`: what that has committed may be another result.
+        """
         item = failed.item or self.table.item(lease.record_id)
         if item is None:
             raise LeaseLost
-        record = self.names.record(item, self._clock(), self._skew)
+        record = self.names.record(item, self._now(), self._skew)
         mine = (record.epoch, record.token) == (lease.fencing_token, lease.token)
         if not mine or record.state is not State.COMPLETED or record.expires_at is None:
             raise LeaseLost
+        stored = self._with_result(record, item)
+        if stored.result != result:
+            lease.completed_before = stored
         return record.expires_at
 
     def _end(self, statement: str, lease: Lease, values: dict[str, Any]) -> None:
-        now = self._clock()
+        now = self._now()
         expiry = seconds(whole_seconds(now + lease.request.retention))
         values = {**proof_values(lease), **values, ":expiry": expiry, ":now": seconds(now)}
         try:
@@ -258,17 +282,21 @@ class DynamoDBStore(BaseStore):
         item = self.table.item(record_id)
         if item is None:
             return None
-        return self._with_result(self.names.record(item, self._clock(), self._skew), item)
+        return self._with_result(self.names.record(item, self._now(), self._skew), item)
 
     def browse(
-        self, *, filters: Filters | None = None, cursor: str | None = None, limit: int = 100
+        self,
+        *,
+        filters: Filters | Mapping[str, Any] | None = None,
+        cursor: str | None = None,
+        limit: int = 100,
     ) -> Page:
         """
         See `BaseStore.browse`: in no order, one read per page, overflowing results left out.
 
         With filters a page is what they find among the next 1 000 items, so it may be empty.
         """
-        wanted = filters or Filters()
+        wanted = Filters.of(filters)
         at_once = limit if wanted == Filters() else max(limit, READ_AT_ONCE)
         items, last = self.table.read(self._after(cursor), at_once)
         found = [record for record in self._records(items) if wanted.match(record)]
@@ -279,7 +307,7 @@ class DynamoDBStore(BaseStore):
 
     def _records(self, items: list[Item]) -> Iterator[Record]:
         """Return items as records; a damaged one is logged and does not hide the others."""
-        now = self._clock()
+        now = self._now()
         for item in items:
             try:
                 yield self.names.record(item, now, self._skew)
@@ -305,9 +333,10 @@ class DynamoDBStore(BaseStore):
     ) -> bool:
         """See `BaseStore.resolve`."""
         check_resolution(action, result)
+        retention = as_duration(retention)
         if action != "expire" and state not in (State.IN_PROGRESS, State.FAILED):
             return False
-        now, token = self._clock(), keys.new_token()
+        now, token = self._now(), keys.new_token()
         lapsed = seconds(now - self._skew)
         # An expiry is a whole second, and this one must be over now.
         expires_at = now.replace(microsecond=0) if action == "expire" else now + retention
@@ -354,8 +383,17 @@ class DynamoDBStore(BaseStore):
                 break
         return deleted
 
+    def count_expired(self) -> int:
+        """See `BaseStore.count_expired`; reads the whole table."""
+        items, start = self.table.read(None, READ_AT_ONCE)
+        count = sum(record.expired for record in self._records(items))
+        while start is not None:
+            items, start = self.table.read(start, READ_AT_ONCE)
+            count += sum(record.expired for record in self._records(items))
+        return count
+
     def _delete_expired(self, record_id: UUID) -> bool:
-        now = self._clock()
+        now = self._now()
         values = {":now": seconds(now), ":lapsed": seconds(now - self._skew)}
         try:
             self.table.delete("SWEEP", record_id, values)

@@ -117,7 +117,7 @@ class Client:
         Raises ConditionFailed, and CallFailed for all else that went wrong. What may have been
         done already is sent again: each call must succeed again, or be recognised.
         """
-        call = getattr(self._ready(), operation)
+        call = getattr(self.ready(), operation)
         started = time.monotonic()
         pause = FIRST_PAUSE
         while True:
@@ -136,7 +136,7 @@ class Client:
             else:
                 return answer
 
-    def _ready(self) -> Any:
+    def ready(self) -> Any:
         """Return the client; building it takes a moment that is not the first call's."""
         try:
             return self.native

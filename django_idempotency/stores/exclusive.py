@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -20,7 +20,16 @@ from uuid import UUID
 from django_idempotency import keys
 from django_idempotency.engine import Decision, decide
 from django_idempotency.exceptions import LeaseLost
-from django_idempotency.records import ClaimRequest, Filters, Lease, Page, Proof, Record, State
+from django_idempotency.records import (
+    ClaimRequest,
+    Filters,
+    Lease,
+    Page,
+    Proof,
+    Record,
+    State,
+    as_duration,
+)
 from django_idempotency.stores.base import BaseStore, check_resolution
 
 __all__ = ["ExclusiveStore", "Records", "place"]
@@ -97,6 +106,7 @@ class ExclusiveStore(BaseStore):
 
     def complete(self, lease: Lease, result: bytes, *, retention: timedelta) -> datetime:
         """See `BaseStore.complete`."""
+        retention = as_duration(retention)
         with self.exclusively() as records:
             if record := self.owned(records, lease):
                 expires_at = records.now + retention
@@ -124,8 +134,9 @@ class ExclusiveStore(BaseStore):
                 expires_at = record.expires_at or records.now + lease.request.retention
                 _end(records, record, State.RELEASED, fingerprint=None, expires_at=expires_at)
 
-    def renew(self, leases: Collection[Lease], duration: timedelta) -> set[Lease]:
+    def renew(self, leases: Iterable[Lease], duration: timedelta) -> set[Lease]:
         """See `BaseStore.renew`."""
+        duration = as_duration(duration)
         with self.exclusively() as records:
             held = {lease: self.owned(records, lease) for lease in leases}
             for record in filter(None, held.values()):
@@ -138,12 +149,16 @@ class ExclusiveStore(BaseStore):
             return records.get(record_id)
 
     def browse(
-        self, *, filters: Filters | None = None, cursor: str | None = None, limit: int = 100
+        self,
+        *,
+        filters: Filters | Mapping[str, Any] | None = None,
+        cursor: str | None = None,
+        limit: int = 100,
     ) -> Page:
         """See `BaseStore.browse`; in the order of creation."""
         if cursor is not None and not _PLACE.fullmatch(cursor):
             raise ValueError("This cursor is none of this store's.")
-        wanted = filters or Filters()
+        wanted = Filters.of(filters)
         with self.exclusively() as records:
             newest_first = filter(wanted.match, records.newest_first(cursor))
             found = tuple(islice(newest_first, limit + 1))
@@ -163,6 +178,7 @@ class ExclusiveStore(BaseStore):
     ) -> bool:
         """See `BaseStore.resolve`."""
         check_resolution(action, result)
+        retention = as_duration(retention)
         with self.exclusively() as records:
             now, seen = records.now, records.get(record_id)
             if seen is None or (seen.epoch, seen.state) != (epoch, state) or seen.expired:
@@ -186,6 +202,11 @@ class ExclusiveStore(BaseStore):
         """See `BaseStore.sweep`."""
         with self.exclusively() as records:
             return records.delete_expired(limit)
+
+    def count_expired(self) -> int:
+        """See `BaseStore.count_expired`; looks at each record."""
+        with self.exclusively() as records:
+            return sum(record.expired for record in records.newest_first(None))
 
     def owned(self, records: Records, lease: Lease) -> Record | None:
         """Return the record that this lease is the right to end, None once it is not."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
 from typing import Any, ClassVar
@@ -191,7 +191,7 @@ class RedisStore(BaseStore):
         """See `BaseStore.release`."""
         await self._clients.arun(RELEASE, self._key(lease.record_id), ending_arguments(lease))
 
-    def renew(self, leases: Collection[Lease], duration: timedelta) -> set[Lease]:
+    def renew(self, leases: Iterable[Lease], duration: timedelta) -> set[Lease]:
         """
         See `BaseStore.renew`; in a cluster it takes a round trip for each node.
 
@@ -200,7 +200,7 @@ class RedisStore(BaseStore):
         ordered = list(leases)
         return _held(ordered, self._clients.run_many(RENEW, self._renewals(ordered, duration)))
 
-    async def arenew(self, leases: Collection[Lease], duration: timedelta) -> set[Lease]:
+    async def arenew(self, leases: Iterable[Lease], duration: timedelta) -> set[Lease]:
         """See `BaseStore.renew`."""
         ordered = list(leases)
         renewals = self._renewals(ordered, duration)
@@ -222,10 +222,14 @@ class RedisStore(BaseStore):
         return record_of(record_id, await self._clients.arun(LOOK, self._key(record_id), ()))
 
     def browse(
-        self, *, filters: Filters | None = None, cursor: str | None = None, limit: int = 100
+        self,
+        *,
+        filters: Filters | Mapping[str, Any] | None = None,
+        cursor: str | None = None,
+        limit: int = 100,
     ) -> Page:
         """See `BaseStore.browse`: in no order, and a record that moves may come twice."""
-        wanted = filters or Filters()
+        wanted = Filters.of(filters)
         place = Place() if cursor is None else Place.parse(cursor)
         match = _GLOB.sub(r"\\\1", self.prefix) + "*"
         found: dict[UUID, Record] = {}

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, TypeVar
 from uuid import UUID
 
 from django_idempotency.exceptions import LeaseLost, StoreError
-from django_idempotency.records import ClaimRequest, Lease, Proof, Record, State
+from django_idempotency.records import ClaimRequest, Lease, Proof, Record, State, as_duration
 from django_idempotency.stores.redis_scripts import FIELDS
 
 __all__ = [
@@ -63,7 +63,7 @@ def seconds(duration: float | timedelta) -> float:
 
 
 def micros(duration: timedelta) -> int:
-    return duration // _MICROSECOND
+    return as_duration(duration) // _MICROSECOND
 
 
 def time_of(micros: bytes) -> datetime:

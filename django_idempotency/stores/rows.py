@@ -17,7 +17,6 @@ __all__ = [
     "claim_parameters",
     "for_mariadb",
     "for_sqlite",
-    "in_flight",
     "is_takeover",
     "lease_of_resent",
     "page_of",
@@ -65,28 +64,6 @@ def record_of(columns: Collection[Any]) -> tuple[Record | None, datetime]:
     except (TypeError, ValueError) as error:
         raise StoreError("The stored record is damaged: a column holds what it cannot.") from error
     return record, now
-
-
-def in_flight(request: ClaimRequest, now: datetime) -> Record:
-    """Return what is known of an attempt that holds the lock and has written nothing yet."""
-    return Record(
-        record_id=request.record_id,
-        scope=request.scope,
-        key=request.key,
-        operation="",
-        fingerprint=None,
-        state=State.IN_PROGRESS,
-        epoch=0,
-        token=UUID(int=0),
-        lease_until=None,
-        created_at=now,
-        updated_at=now,
-        expires_at=None,
-        attempts=1,
-        result=None,
-        error="",
-        now=now,
-    )
 
 
 def lease_of_resent(request: ClaimRequest, record: Record) -> Lease:

@@ -266,6 +266,17 @@ class ClaimRules(ContractBase):
         assert (record.state, record.token) == (State.COMPLETED, lease.token)
         assert unchanged(before, self.record(store, lease))
 
+    @pytest.mark.parametrize("ending", ["failed", "released"])
+    def test_R68_claim_that_arrives_once_more_after_its_end_is_answered(
+        self, store: BaseStore, ending: str
+    ) -> None:
+        lease = self.ended(store, ending)
+        before = self.record(store, lease)
+
+        told = store.claim(lease.request)
+
+        assert isinstance(told, Lease) or unchanged(before, told)
+
     # Hostile text.
 
     @hostile

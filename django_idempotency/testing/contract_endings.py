@@ -45,6 +45,7 @@ LOSSES = (
     "resolved: expire",
 )
 losses = pytest.mark.parametrize("loss", LOSSES)
+durations = pytest.mark.parametrize("write", ["complete", "renew", "resolve"])
 halves = pytest.mark.parametrize("half", ["epoch", "token"])
 
 
@@ -220,6 +221,43 @@ class EndingRules(ContractBase):
 
         assert unchanged(before, self.record(store, lease))
 
+    # Durations: timedelta or seconds.
+
+    def write(self, store: BaseStore, lease: Lease, write: str, duration: Any) -> None:
+        """Call an operation that takes a duration."""
+        if write == "renew":
+            store.renew([lease], duration)
+        elif write == "complete":
+            store.complete(lease, b"", retention=duration)
+        else:
+            epoch, state = lease.fencing_token, State.IN_PROGRESS
+            given: dict[str, Any] = {"force": True, "result": b"", "retention": duration}
+            store.resolve(lease.record_id, "complete", epoch=epoch, state=state, **given)
+
+    @durations
+    def test_duration_may_be_seconds(self, store: BaseStore, write: str) -> None:
+        lease = self.live(store)
+
+        self.write(store, lease, write, 5400)
+
+        record = self.record(store, lease)
+        until = record.lease_until if write == "renew" else record.expires_at
+        assert until is not None
+        assert abs(until - record.now - 1.5 * HOUR) < timedelta(minutes=1)
+
+    @durations
+    @pytest.mark.parametrize("given", ["5400", None])
+    def test_what_is_no_duration_is_told_and_changes_nothing(
+        self, store: BaseStore, write: str, given: Any
+    ) -> None:
+        lease = self.live(store)
+        before = self.record(store, lease)
+
+        with pytest.raises(TypeError, match="duration"):
+            self.write(store, lease, write, given)
+
+        assert unchanged(before, self.record(store, lease))
+
     # Renewal.
 
     def test_R69_renewal_extends_the_lease_from_now_on(self, store: BaseStore) -> None:
@@ -271,6 +309,17 @@ class EndingRules(ContractBase):
             record = self.record(store, lease)
             assert record.lease_until is not None
             assert record.lease_until - record.now > HOUR / 2
+
+    def test_R68_every_lease_under_one_proof_is_renewed(self, store: BaseStore) -> None:
+        first = self.live(store)
+        again = Lease(first.proof, first.request)
+
+        assert store.renew([first, again], HOUR) == {first, again}
+
+    def test_R69_leases_that_can_be_read_once_are_renewed(self, store: BaseStore) -> None:
+        leases = [self.live(store) for _ in range(3)]
+
+        assert store.renew(iter(leases), HOUR) == set(leases)
 
     def test_renewal_of_nothing_is_nothing(self, store: BaseStore) -> None:
         assert store.renew([], HOUR) == set()

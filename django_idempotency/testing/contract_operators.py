@@ -191,6 +191,22 @@ class OperatorRules(ContractBase):
         assert [record.record_id for record in before] == [leases[0].record_id]
         assert [record.record_id for record in after] == [leases[2].record_id]
 
+    def test_browse_by_a_mapping(self, store: BaseStore) -> None:
+        scope, leases = self.some(store, 2)
+        self.end(store, leases[0], "completed")
+
+        page = store.browse(filters={"scope": scope, "state": "COMPLETED"}, limit=100)
+        found = [*page.records]
+        while page.cursor is not None:
+            page = store.browse(filters={"scope": scope, "state": "COMPLETED"}, cursor=page.cursor)
+            found += page.records
+
+        assert [record.record_id for record in found] == [leases[0].record_id]
+
+    def test_browse_says_what_may_have_been_meant(self, store: BaseStore) -> None:
+        with pytest.raises(TypeError, match=r"'stat'.* 'state'"):
+            store.browse(filters={"stat": "COMPLETED"})
+
     def test_browse_refuses_the_cursor_of_another(self, store: BaseStore) -> None:
         with pytest.raises(ValueError, match="cursor"):
             store.browse(cursor="'; DROP TABLE x; --")

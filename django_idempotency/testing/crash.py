@@ -8,8 +8,14 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from types import TracebackType
 from typing import Any, NoReturn
+from unittest import mock
 
+from django.http.response import HttpResponseBase
+
+from django_idempotency.attempts import Attempt, entered
 from django_idempotency.conf import DEFAULT_ALIAS, store_for
+from django_idempotency.exceptions import StoreError
+from django_idempotency.http.guard import _Guard
 from django_idempotency.records import Lease
 from django_idempotency.stores.base import BaseStore
 
@@ -26,6 +32,9 @@ POINTS = (
     "before_commit",
     "after_commit",
     "after_rollback",
+    "before_keep",
+    "before_send",
+    "in_renewal",
     "in_sweep",
 )
 
@@ -45,6 +54,7 @@ _BEFORE = {
     "complete": ("after_work", "before_complete"),
     "fail": ("after_work",),
     "release": ("after_work",),
+    "renew": ("in_renewal",),
     "sweep": ("in_sweep",),
 }
 
@@ -60,8 +70,9 @@ class crash_at(AbstractContextManager["crash_at"]):
     There a `Crash` is raised, transactions roll back as the database does it for a dead process,
     and from there on every call of the store raises, too: nothing is completed, failed or released.
     The block ends there, and afterwards the store is as before. For ``"in_work"`` the work has to
-    call what the block gives. With `exit_code` the process really ends, by ``os._exit``. Raises
-    AssertionError if the point was not passed, and ValueError for one that is none.
+    call what the block gives; ``"in_renewal"`` is on the keeper's thread, so the attempt ends at
+    its own next call of the store. With `exit_code` the process really ends, by ``os._exit``.
+    Raises AssertionError if the point was not passed, and ValueError for one that is none.
     """
 
     def __init__(
@@ -93,6 +104,15 @@ class crash_at(AbstractContextManager["crash_at"]):
                     twin, functools.partial(self._acall, name, getattr(self._store, twin))
                 )
         self._replace("atomic", functools.partial(self._atomic, self._store.atomic))
+        respond = _Guard.response
+
+        def response(guarded: _Guard, attempt: Attempt) -> HttpResponseBase:
+            if guarded.call.store == self._alias:
+                self._pass("before_send")
+            return respond(guarded, attempt)
+
+        self._sending = mock.patch.object(_Guard, "response", response)
+        self._sending.start()
         return self
 
     def __exit__(
@@ -101,6 +121,7 @@ class crash_at(AbstractContextManager["crash_at"]):
         exc_value: BaseException | None,
         traceback: TracebackType | None,
     ) -> bool:
+        self._sending.stop()
         for name in self._replaced:
             delattr(self._store, name)
         if exc_type is None and not self.happened:
@@ -116,8 +137,22 @@ class crash_at(AbstractContextManager["crash_at"]):
         if self.happened or self.point in points:
             self()
 
+    def _begin(self, name: str) -> None:
+        """Pass the points before an operation of the store."""
+        points = _BEFORE.get(name, ())
+        attempts = entered()
+        if name == "complete" and attempts and attempts[-1].kept_error:
+            points = (*points, "before_keep")
+        try:
+            self._pass(*points)
+        except Crash:
+            if name != "renew":
+                raise
+            # A Crash would end the keeper, which is to renew the leases of others afterwards.
+            raise StoreError("The process was made to crash.") from None
+
     def _call(self, name: str, operation: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        self._pass(*_BEFORE.get(name, ()))
+        self._begin(name)
         done = operation(*args, **kwargs)
         self._passed(name, done)
         return done
@@ -125,7 +160,7 @@ class crash_at(AbstractContextManager["crash_at"]):
     async def _acall(
         self, name: str, operation: Callable[..., Awaitable[Any]], *args: Any, **kwargs: Any
     ) -> Any:
-        self._pass(*_BEFORE.get(name, ()))
+        self._begin(name)
         done = await operation(*args, **kwargs)
         self._passed(name, done)
         return done

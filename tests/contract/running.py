@@ -25,7 +25,8 @@ def failures(
             try:
                 getattr(contract, name)(store, **parameters)
             except (Exception, pytest.fail.Exception) as error:
-                failed.setdefault(name, error)
+                # Its frames would keep event loops, and their threads, until the next collection.
+                failed.setdefault(name, error.with_traceback(None))
             finally:
                 contract.close_store(store)
     return failed

@@ -8,17 +8,22 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
+from django.http import Http404, HttpRequest, HttpResponse
+from django.http.response import HttpResponseBase
+from django.test import RequestFactory
 
 import django_idempotency as idempotency
 from django_idempotency import keys
 from django_idempotency.conf import store_for
+from django_idempotency.http import idempotent
 from django_idempotency.records import ClaimRequest, Lease, Record
+from django_idempotency.stores.base import BaseStore
 from django_idempotency.stores.memory import MemoryStore
 from django_idempotency.sweep import sweep
 from django_idempotency.testing import FakeClock, crash_at, override_store
 from django_idempotency.testing.crash import POINTS
 from tests.app.models import Effect
-from tests.services.processes import spawn
+from tests.services.processes import spawn, wait_until
 
 MEMORY = "django_idempotency.stores.memory.MemoryStore"
 MODES = ["joined", "single", "separate"]
@@ -80,6 +85,10 @@ def state() -> str | None:
     return None if record is None else str(record.state)
 
 
+def states() -> list[str]:
+    return [str(record.state) for record in store_for().browse().records]
+
+
 @pytest.mark.parametrize(("point", "mode", "effects", "left"), CRASHES)
 def test_R59_R65_attempt_dies_at_the_point(
     point: str, mode: str, effects: int, left: str | None
@@ -121,11 +130,122 @@ def test_R66_retry_takes_over_when_the_lease_has_lapsed() -> None:
     assert Effect.objects.count() == 2
 
 
+def send(mode: str, error: Exception | None = None) -> HttpResponseBase:
+    """Send a request to a view that keeps whatever it answers."""
+
+    def view(request: HttpRequest) -> HttpResponse:
+        Effect.objects.create(name="view")
+        if error is not None:
+            raise error
+        return HttpResponse("done")
+
+    keep: dict[str, Any] = {"keep": "stripe", "transaction": mode}
+    guarded = idempotent(scope="django_idempotency.http.scopes.anyone", **keep)(view)
+    request = RequestFactory().post("/", headers={"Idempotency-Key": "k"})
+    response: HttpResponseBase = guarded(request)
+    return response
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_R57_R65_answer_made_of_an_exception_dies_before_it_is_kept(mode: str) -> None:
+    with crash_at("before_keep") as crash:
+        send(mode, error=Http404())
+
+    assert crash.happened
+    [state] = states() or [None]
+    assert (Effect.objects.count(), state) == (
+        1 if mode == "separate" else 0,
+        None if mode == "single" else "IN_PROGRESS",
+    )
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_before_keep_is_not_passed_by_an_answer_of_the_works_own(mode: str) -> None:
+    with pytest.raises(AssertionError, match="did not pass"), crash_at("before_keep"):
+        send(mode)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_R25_answer_that_was_never_sent_is_replayed(mode: str) -> None:
+    with crash_at("before_send") as crash:
+        send(mode)
+
+    assert crash.happened
+    assert (Effect.objects.count(), states()) == (1, ["COMPLETED"])
+    again = send(mode, error=RuntimeError())
+    assert (again.status_code, again.headers["Idempotency-Replayed"]) == (200, "true")
+
+
+def test_answer_of_another_alias_is_sent(settings: Any) -> None:
+    settings.IDEMPOTENCY = {"default": {}, "memory": {"BACKEND": MEMORY}}
+
+    with (
+        pytest.raises(AssertionError, match="did not pass"),
+        crash_at("before_send", store="memory"),
+    ):
+        send("joined")
+
+
+@pytest.mark.parametrize(
+    "mode", [pytest.param("joined", marks=pytest.mark.leg("postgres18", "mariadb")), "separate"]
+)
+def test_R69_attempt_whose_renewal_dies_is_not_completed(mode: str) -> None:
+    def work(lease: Lease) -> str:
+        Effect.objects.create(name="work")
+        wait_until(lambda: crash.happened, seconds=20, what="a renewal")
+        return "done"
+
+    with crash_at("in_renewal") as crash:
+        idempotency.run(work, key="k", scope="s", transaction=mode, lease=0.3)
+
+    assert (Effect.objects.count(), state()) == (int(mode == "separate"), "IN_PROGRESS")
+
+
+def test_R69_leases_are_renewed_again_when_the_block_has_ended() -> None:
+    def dies(lease: Lease) -> None:
+        wait_until(lambda: crash.happened, seconds=20, what="a renewal")
+
+    def is_renewed(lease: Lease) -> None:
+        assert lease.lease_until is not None
+        until = lease.lease_until
+        wait_until(lambda: until < renewed_until(store, lease), seconds=20, what="a renewal")
+
+    with override_store("memory") as store:
+        with crash_at("in_renewal") as crash:
+            idempotency.run(dies, key="k", scope="s", lease=0.3)
+
+        idempotency.run(is_renewed, key="another", scope="s", lease=0.3)
+
+
+def renewed_until(store: BaseStore, lease: Lease) -> datetime:
+    record = store.get(lease.record_id)
+    assert record is not None
+    assert record.lease_until is not None
+    return record.lease_until
+
+
 def test_sweep_dies() -> None:
     with crash_at("in_sweep") as crash:
         sweep()
 
     assert crash.happened
+
+
+@pytest.mark.parametrize("point", ["before_keep", "before_send"])
+def test_coroutine_of_a_view_dies(point: str) -> None:
+    @idempotent(scope="django_idempotency.http.scopes.anyone", keep="stripe")
+    async def view(request: HttpRequest) -> HttpResponse:
+        if point == "before_keep":
+            raise Http404
+        return HttpResponse("done")
+
+    request = RequestFactory().post("/", headers={"Idempotency-Key": "k"})
+    with override_store("memory") as store:
+        with crash_at(point):
+            asyncio.run(view(request))
+
+        [record] = store.browse().records
+    assert record.state == ("COMPLETED" if point == "before_send" else "IN_PROGRESS")
 
 
 @pytest.mark.parametrize("point", ["after_claim", "in_work", "before_complete", "after_complete"])
@@ -203,7 +323,8 @@ def test_unknown_point_is_told_with_those_that_there_are() -> None:
 
 
 def test_every_point_is_tested() -> None:
-    assert {*LEFT, "after_rollback", "in_sweep"} == set(POINTS)
+    elsewhere = {"after_rollback", "before_keep", "before_send", "in_renewal", "in_sweep"}
+    assert {*LEFT, *elsewhere} == set(POINTS)
 
 
 @pytest.mark.processes
@@ -223,3 +344,46 @@ with override_store("memory"), crash_at({point!r}, exit_code={code}):
     process = spawn([sys.executable, "-c", program], env=process_environment)
 
     assert process.wait(30) == code
+
+
+VIEW = """
+from django.http import Http404, HttpResponse
+from django.test import RequestFactory
+from django_idempotency.http import idempotent
+
+@idempotent(scope="django_idempotency.http.scopes.anyone", keep="stripe")
+def view(request):
+    if point == "before_keep":
+        raise Http404
+    return HttpResponse("done")
+
+view(RequestFactory().post("/", headers={"Idempotency-Key": "k"}))
+"""
+RENEWED = """
+import threading
+idempotency.run(lambda lease: threading.Event().wait(30), key="k", scope="s", lease=0.1)
+"""
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize(
+    ("point", "program"),
+    [("before_keep", VIEW), ("before_send", VIEW), ("in_renewal", RENEWED)],
+    ids=["before_keep", "before_send", "in_renewal"],
+)
+def test_process_ends_in_a_view_or_in_a_renewal(
+    process_environment: dict[str, str], point: str, program: str
+) -> None:
+    begin = f"""
+import django
+django.setup()
+import django_idempotency as idempotency
+from django_idempotency.testing import crash_at, override_store
+
+point = {point!r}
+override_store("memory").enable()
+crash_at(point, exit_code=42).__enter__()
+"""
+    process = spawn([sys.executable, "-c", begin + program], env=process_environment)
+
+    assert process.wait(30) == 42

@@ -97,13 +97,60 @@ def test_store_may_be_an_object() -> None:
         assert checks.run_checks(tags=["idempotency"])[0].id == "django_idempotency.W002"
 
 
+@pytest.mark.parametrize("alias", ["default", "other"])
+def test_store_of_an_outer_block_keeps_its_records_when_another_is_replaced(alias: str) -> None:
+    with override_store("memory") as outer:
+        first = idempotency.run(lambda lease: 5, key="k", scope="s")
+        with override_store("memory", alias) as inner:
+            assert not idempotency.run(lambda lease: 5, key="k", scope="s", store=alias).replayed
+
+        assert store_for() is outer is not inner
+        again = idempotency.run(lambda lease: pytest.fail("ran"), key="k", scope="s")
+        assert again.record_id == first.record_id
+
+
+def test_store_of_the_fixture_keeps_its_records_when_another_is_replaced(
+    idempotency_store: Any,
+) -> None:
+    idempotency.run(lambda lease: 5, key="k", scope="s")
+
+    with override_store("memory", "other"):
+        assert store_for() is idempotency_store
+
+    assert idempotency.run(lambda lease: pytest.fail("ran"), key="k", scope="s").replayed
+
+
+def test_store_may_be_a_class_with_options() -> None:
+    clock = FakeClock()
+
+    class Mine(MemoryStore):
+        """Of no path that could be imported."""
+
+    with override_store(Mine, clock=clock) as store:
+        lease = idempotency.run(lambda lease: lease.claimed_at, key="k", scope="s").result
+
+    assert isinstance(store, Mine)
+    assert lease == clock()
+
+
+@pytest.mark.parametrize("given", [{"BACKEND": "memory"}, None, dict])
+def test_what_is_no_store_is_told_with_what_there_is(given: Any) -> None:
+    with pytest.raises(TypeError, match=r"takes 'database', .* a class of stores or a store"):
+        override_store(given)
+
+
 def test_object_takes_no_options() -> None:
     with pytest.raises(TypeError, match="no options"):
         override_store(MemoryStore(), clock=FakeClock())
 
 
 @pytest.mark.parametrize(
-    "replaced", [override_store("nowhere.Store"), override_store("memory", clok=FakeClock())]
+    "replaced",
+    [
+        override_store("nowhere.Store"),
+        override_store("memory", clok=FakeClock()),
+        override_store(MemoryStore, clok=FakeClock()),
+    ],
 )
 def test_store_that_cannot_be_built_is_told_and_replaces_nothing(replaced: Any) -> None:
     with pytest.raises(InvalidStore), replaced:

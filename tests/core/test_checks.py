@@ -38,7 +38,7 @@ IN_OTHER_MODULES = {
     *("E010", "W008", "W009"),  # Redis
     "E011",  # MySQL
     "W011",  # below
-    *("E012", "E013", "W010"),  # tests/http/test_checks.py
+    *("E012", "E013", "E014", "W010", "W012"),  # tests/http/test_checks.py
     *("E020", "E021", "E022", "E023", "W020", "W021"),  # DynamoDB
     *("E030", "E031", "W030", "W031", "W032", "W033", "W034", "W035"),  # Celery
 }

@@ -182,6 +182,8 @@ HTTP_PROBLEMS = {
     "key_max_length": {"key_max_length": 256},
     "key_max_length of a float": {"key_max_length": 10.0},
     "lengths crossed": {"key_min_length": 20, "key_max_length": 10},
+    "no room for a UUID": {"key_validator": "uuid", "key_max_length": 35},
+    "nothing as short as a UUID": {"key_validator": "uuid7", "key_min_length": 37},
     "in_progress_status": {"in_progress_status": 200},
     "mismatch_status": {"mismatch_status": 500},
     "status of a str": {"mismatch_status": "422"},

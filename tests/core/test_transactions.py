@@ -221,7 +221,6 @@ class DjangoTestCase(TestCase):
             run(lambda lease: transaction.on_commit(lambda: calls.append(1)))
         assert calls == [1]
 
-
     @override_store("memory")
     def test_R84_a_completion_that_waits_for_a_commit_can_be_captured(self):
         with self.captureOnCommitCallbacks(execute=True), transaction.atomic():

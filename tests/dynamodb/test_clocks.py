@@ -96,6 +96,23 @@ class TestWithinTheMargin:
         assert store.sweep() == 1
 
 
+def test_R66_time_that_the_client_takes_to_be_built_is_not_taken_from_the_lease(
+    options: Options, here: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = DynamoDBStore(**options(), clock=here)
+    config = store.table.client.config
+
+    def slow() -> Any:
+        here.advance(MINUTE)
+        return config()
+
+    monkeypatch.setattr(store.table.client, "config", slow)
+
+    lease = won(store.claim(asked(lease=MINUTE)))
+
+    assert lease.lease_until == here() + MINUTE
+
+
 class TestTenMinutesAhead:
     """I1 does not cover it: a lease that still lives by its owner's clock is taken over."""
 

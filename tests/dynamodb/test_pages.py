@@ -93,6 +93,16 @@ def test_sweep_goes_over_all_pages(store: DynamoDBStore, monkeypatch: pytest.Mon
     assert store.sweep() == 7
 
 
+def test_count_of_expired_records_goes_over_all_pages(
+    store: DynamoDBStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("django_idempotency.stores.dynamodb.READ_AT_ONCE", 2)
+
+    assert store.count_expired() == 7
+
+    assert store.sweep() == 7
+
+
 def test_sweep_is_left_to_TTL_where_it_is_on(make_store: MakeStore) -> None:
     clock = FakeClock()
     store = make_store(clock=clock)

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from django_idempotency.records import Lease, State
-from django_idempotency.stores.base import ClaimAgain
 from django_idempotency.stores.dynamodb import TRIES, DynamoDBStore
 from django_idempotency.testing import FakeClock
 from tests.dynamodb.claims import (
@@ -24,6 +23,7 @@ from tests.dynamodb.claims import (
     won,
 )
 from tests.dynamodb.conftest import MakeStore
+from tests.dynamodb.wire import Wire
 
 OTHERS = asked(fingerprints=(OTHER_FINGERPRINT,))
 
@@ -169,28 +169,32 @@ class TestVanished:
 
         assert won(store.claim(OTHERS)).record_id == record_id()
 
-    def test_it_is_not_looked_for_for_ever(
+    def test_R54_it_is_not_looked_for_for_ever_and_counts_as_in_progress(
         self, store: DynamoDBStore, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         won(store.claim(asked()))
         looks: list[object] = []
         monkeypatch.setattr(store.table, "item", looks.append)
 
-        with pytest.raises(ClaimAgain):
-            store.claim(OTHERS)
+        record = lost(store.claim(OTHERS))
+
+        assert (record.live, record.lease_left) == (True, None)
         assert len(looks) == TRIES
 
 
-def test_late_resend_of_a_claim_does_not_take_again_what_its_owner_has_ended(
-    store: DynamoDBStore,
+@pytest.mark.parametrize("ending", [State.FAILED, State.RELEASED])
+def test_R68_late_resend_of_a_claim_does_not_take_again_what_its_owner_has_ended(
+    store: DynamoDBStore, ending: State
 ) -> None:
-    request = asked()
-    store.fail(won(store.claim(request)), "boom")
+    lease = won(store.claim(asked()))
+    store.fail(lease, "boom") if ending is State.FAILED else store.release(lease)
+    wire = Wire(store)
 
-    with pytest.raises(ClaimAgain):
-        store.claim(request)
+    record = lost(store.claim(lease.request))
 
-    assert found(store).state is State.FAILED
+    assert (record.state, record.token) == (ending, lease.token)
+    assert found(store).state is ending
+    assert wire.taken().count("UpdateItem") == 1
 
 
 def test_I9_R75_sweep_leaves_what_was_claimed_after_it_was_read(

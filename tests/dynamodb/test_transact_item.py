@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 from dataclasses import replace
 from datetime import timedelta
@@ -16,7 +17,7 @@ import django_idempotency as idempotency
 from django_idempotency.conf import store_for
 from django_idempotency.exceptions import TransactionOpen
 from django_idempotency.keys import new_token, record_id
-from django_idempotency.records import Lease, Record, State
+from django_idempotency.records import ClaimRequest, Lease, Record, State
 from django_idempotency.stores.dynamodb import DynamoDBStore
 from tests.dynamodb.claims import won
 from tests.dynamodb.conftest import Options
@@ -124,6 +125,40 @@ def test_completion_at_the_end_is_one_call_that_changes_nothing(
     idempotency.run(payments.pay, **CALL)
 
     assert wire.taken() == ["UpdateItem", "TransactWriteItems", "UpdateItem"]
+
+
+@pytest.mark.parametrize("committed", [{"id": 1}, "x" * 2**20], ids=["in the item", "overflow"])
+@pytest.mark.parametrize("caller", ["run", "arun"])
+def test_I4_work_that_returns_another_result_answers_with_what_it_committed(
+    store: DynamoDBStore, payments: Payments, caller: str, committed: Any, caplog: Any
+) -> None:
+    def work(lease: Lease) -> str:
+        payments.pay(lease, result=committed)
+        return "other"
+
+    async def awork(lease: Lease) -> str:
+        return work(lease)
+
+    if caller == "run":
+        first = idempotency.run(work, **CALL)
+    else:
+        first = asyncio.run(idempotency.arun(awork, **CALL))
+
+    again = idempotency.run(lambda lease: pytest.fail("ran"), **CALL)
+    assert first.result == again.result == committed
+    assert first.expires_at == again.expires_at
+    assert [entry.levelname for entry in caplog.records] == ["WARNING"]
+
+
+def test_I4_completion_that_is_sent_again_is_no_other_result(
+    store: DynamoDBStore,
+) -> None:
+    lease = won(store.claim(ClaimRequest(ID, "s", "k")))
+    expires_at = store.complete(lease, b"done", retention=timedelta(hours=1))
+
+    assert store.complete(lease, b"done", retention=timedelta(hours=1)) == expires_at
+
+    assert lease.completed_before is None
 
 
 @pytest.mark.parametrize("successor", ["in progress", "completed"])

@@ -9,7 +9,6 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django_idempotency.conf import InvalidStore, store_for, stores
 from django_idempotency.exceptions import StoreError
 from django_idempotency.stores.base import BaseStore
-from django_idempotency.stores.database import DatabaseStore
 from django_idempotency.sweep import sweep
 
 
@@ -69,10 +68,11 @@ class Command(BaseCommand):
         failures: list[str] = []
         for alias, store in found.items():
             try:
-                if isinstance(store, DatabaseStore):
-                    self.stdout.write(f"{alias}: {store.count_expired()} expired records")
-                elif not store.native_expiry:
-                    self.stdout.write(f"{alias}: this store cannot count its expired records")
+                if store.native_expiry:
+                    continue
+                count = store.count_expired()
+                said = "this store cannot count its" if count is None else count
+                self.stdout.write(f"{alias}: {said} expired records")
             except StoreError as error:
                 failures.append(f"{alias}: {error}")
         if failures:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import threading
 from dataclasses import replace
-from datetime import datetime
 from typing import Any, ClassVar
 from uuid import UUID
 
 from django_idempotency.engine import Decision, decide
 from django_idempotency.exceptions import StoreError
 from django_idempotency.records import ClaimRequest, Lease, Proof, Record, State
+from django_idempotency.stores.base import in_flight
 from django_idempotency.stores.memory import MemoryRecords, MemoryStore
 
 __all__ = ["GAP", "AbsentRecords", "Mutant", "SoundRecords", "SoundStore", "in_flight"]
@@ -76,25 +76,3 @@ class Mutant(SoundStore):
         if record is None:
             return lease
         return Lease(Proof(record.record_id, record.epoch, record.token), lease.request)
-
-
-def in_flight(request: ClaimRequest, now: datetime) -> Record:
-    """Return the record of an attempt of which nothing is known."""
-    return Record(
-        record_id=request.record_id,
-        scope=request.scope,
-        key=request.key,
-        operation="",
-        fingerprint=None,
-        state=State.IN_PROGRESS,
-        epoch=0,
-        token=UUID(int=0),
-        lease_until=None,
-        created_at=now,
-        updated_at=now,
-        expires_at=None,
-        attempts=1,
-        result=None,
-        error="",
-        now=now,
-    )

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from django_idempotency.keys import new_token
 from django_idempotency.records import ClaimRequest, Lease, Record, State
+from django_idempotency.stores.base import ClaimAgain
 from tests.contract.mutants.base import Mutant
 
 __all__: list[str] = []
@@ -202,6 +203,19 @@ class ResentClaimIsAnother(Mutant):
         seen = self.get(request.record_id)
         if seen is not None and seen.live and seen.token == request.token:
             self.change(request.record_id, state=State.RELEASED)
+        return super().claim(request)
+
+
+class EndedClaimIsAnError(Mutant):
+    """A claim that arrives once more after its end is answered by an exception."""
+
+    rule = "test_R68_claim_that_arrives_once_more_after_its_end_is_answered"
+
+    def claim(self, request: ClaimRequest) -> Lease | Record:
+        seen = self.get(request.record_id)
+        is_late = seen is not None and seen.token == request.token
+        if seen is not None and is_late and seen.state in (State.FAILED, State.RELEASED):
+            raise ClaimAgain
         return super().claim(request)
 
 

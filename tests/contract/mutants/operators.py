@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
@@ -12,6 +13,8 @@ from django_idempotency.records import ClaimRequest, Filters, Page, Record, Stat
 from tests.contract.mutants.base import GAP, Mutant, in_flight
 
 __all__: list[str] = []
+
+Given = Filters | Mapping[str, Any] | None
 
 
 class GetInvents(Mutant):
@@ -205,9 +208,7 @@ class BrowseRepeatsRecords(Mutant):
         "test_browse_gives_the_newest_first",
     )
 
-    def browse(
-        self, *, filters: Filters | None = None, cursor: str | None = None, limit: int = 100
-    ) -> Page:
+    def browse(self, *, filters: Given = None, cursor: str | None = None, limit: int = 100) -> Page:
         page = super().browse(filters=filters, cursor=cursor, limit=limit)
         if cursor is None or not page.records:
             return page
@@ -229,9 +230,7 @@ class BrowseForgetsTheFilters(Mutant):
         "test_browse_gives_the_newest_first",
     )
 
-    def browse(
-        self, *, filters: Filters | None = None, cursor: str | None = None, limit: int = 100
-    ) -> Page:
+    def browse(self, *, filters: Given = None, cursor: str | None = None, limit: int = 100) -> Page:
         if cursor is not None:
             filters = None
         return super().browse(filters=filters, cursor=cursor, limit=limit)
@@ -242,13 +241,12 @@ class BrowseShowsTheLive(Mutant):
 
     rule = "test_browse_by_state"
     also = (
+        "test_browse_by_a_mapping",
         "test_browse_by_staleness",
         "test_browse_gives_whole_records",
     )
 
-    def browse(
-        self, *, filters: Filters | None = None, cursor: str | None = None, limit: int = 100
-    ) -> Page:
+    def browse(self, *, filters: Given = None, cursor: str | None = None, limit: int = 100) -> Page:
         page = super().browse(filters=filters, cursor=cursor, limit=limit)
         live = tuple(record for record in page.records if record.state is State.IN_PROGRESS)
         return Page(live, page.cursor)
@@ -260,10 +258,9 @@ class BrowseFindsTooMuch(Mutant):
     rule = "test_browse_by_operation"
     also = ("test_browse_by_age",)
 
-    def browse(
-        self, *, filters: Filters | None = None, cursor: str | None = None, limit: int = 100
-    ) -> Page:
+    def browse(self, *, filters: Given = None, cursor: str | None = None, limit: int = 100) -> Page:
         if filters is not None:
+            filters = Filters.of(filters)
             filters = Filters(scope=filters.scope, state=filters.state, stale=filters.stale)
         return super().browse(filters=filters, cursor=cursor, limit=limit)
 
@@ -273,10 +270,9 @@ class BrowseHasOldAndNewMixedUp(Mutant):
 
     rule = "test_browse_by_age"
 
-    def browse(
-        self, *, filters: Filters | None = None, cursor: str | None = None, limit: int = 100
-    ) -> Page:
+    def browse(self, *, filters: Given = None, cursor: str | None = None, limit: int = 100) -> Page:
         if filters is not None:
+            filters = Filters.of(filters)
             filters = replace(
                 filters,
                 created_before=filters.created_after,
@@ -285,14 +281,23 @@ class BrowseHasOldAndNewMixedUp(Mutant):
         return super().browse(filters=filters, cursor=cursor, limit=limit)
 
 
+class BrowseWantsFilters(Mutant):
+    """A page of records knows no filters but objects."""
+
+    rule = "test_browse_by_a_mapping"
+    also = ("test_browse_says_what_may_have_been_meant",)
+
+    def browse(self, *, filters: Given = None, cursor: str | None = None, limit: int = 100) -> Page:
+        wanted = filters if isinstance(filters, Filters) else None
+        return super().browse(filters=wanted, cursor=cursor, limit=limit)
+
+
 class BrowseTakesAnyCursor(Mutant):
     """A cursor of another store begins again."""
 
     rule = "test_browse_refuses_the_cursor_of_another"
 
-    def browse(
-        self, *, filters: Filters | None = None, cursor: str | None = None, limit: int = 100
-    ) -> Page:
+    def browse(self, *, filters: Given = None, cursor: str | None = None, limit: int = 100) -> Page:
         try:
             return super().browse(filters=filters, cursor=cursor, limit=limit)
         except ValueError:
@@ -304,9 +309,7 @@ class BrowseBeginsSomewhere(Mutant):
 
     rule = "test_browse_ends_where_nothing_is_found"
 
-    def browse(
-        self, *, filters: Filters | None = None, cursor: str | None = None, limit: int = 100
-    ) -> Page:
+    def browse(self, *, filters: Given = None, cursor: str | None = None, limit: int = 100) -> Page:
         page = super().browse(filters=filters, cursor=cursor, limit=limit)
         if not page.records and cursor is None:
             return super().browse(limit=limit)
@@ -319,6 +322,6 @@ class TwinOfBrowseForgetsTheFilters(Mutant):
     rule = "test_twin_of_browse"
 
     async def abrowse(
-        self, *, filters: Filters | None = None, cursor: str | None = None, limit: int = 100
+        self, *, filters: Given = None, cursor: str | None = None, limit: int = 100
     ) -> Page:
         return await super().abrowse(cursor=cursor, limit=limit)

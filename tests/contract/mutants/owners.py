@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 
 from django_idempotency.exceptions import LeaseLost, StoreError
-from django_idempotency.records import Lease, Record, State
+from django_idempotency.records import Lease, Record, State, as_duration
 from django_idempotency.stores.exclusive import Records
 from tests.contract.mutants.base import Mutant
 
@@ -170,7 +170,11 @@ class CompletionKeepsTheClaimsExpiry(Mutant):
     """A completed record expires when the claim said."""
 
     rule = "test_completed_record_lasts_for_the_retention"
-    also = ("test_I9_R75_owner_beyond_the_expiry_still_completes",)
+    also = (
+        "test_I9_R75_owner_beyond_the_expiry_still_completes",
+        "test_I9_count_of_expired_records_leaves_out_the_live",
+        "test_duration_may_be_seconds",
+    )
 
     def complete(self, lease: Lease, result: bytes, *, retention: timedelta) -> datetime:
         before = self.get(lease.record_id)
@@ -188,10 +192,33 @@ class CompletionLastsForHalf(Mutant):
     also = (
         "test_I9_R75_owner_beyond_the_expiry_still_completes",
         "test_completed_record_lasts_for_the_retention",
+        "test_duration_may_be_seconds",
     )
 
     def complete(self, lease: Lease, result: bytes, *, retention: timedelta) -> datetime:
-        return super().complete(lease, result, retention=retention / 2)
+        return super().complete(lease, result, retention=as_duration(retention) / 2)
+
+
+class SecondsAreMilliseconds(Mutant):
+    """A number is no number of seconds."""
+
+    rule = "test_duration_may_be_seconds"
+
+    def complete(self, lease: Lease, result: bytes, *, retention: timedelta) -> datetime:
+        if isinstance(retention, int):
+            retention = timedelta(milliseconds=retention)
+        return super().complete(lease, result, retention=retention)
+
+
+class AnythingIsADuration(Mutant):
+    """What is no duration is none at all."""
+
+    rule = "test_what_is_no_duration_is_told_and_changes_nothing"
+
+    def complete(self, lease: Lease, result: bytes, *, retention: timedelta) -> datetime:
+        if not isinstance(retention, (int, timedelta)):
+            retention = timedelta(0)
+        return super().complete(lease, result, retention=retention)
 
 
 # The other endings.
@@ -251,6 +278,7 @@ class ReleaseDeletes(Mutant):
         "test_I7_lease_that_was_given_up_completes_nothing",
         "test_I9_sweep_deletes_what_has_expired",
         "test_I9_sweep_leaves_what_has_not_expired",
+        "test_R68_claim_that_arrives_once_more_after_its_end_is_answered",
         "test_R68_ended_lease_is_not_renewed",
         "test_R68_owner_whose_lease_has_lapsed_still_ends_it",
         "test_R71_ended_record_lasts_no_longer_for_ever",

@@ -121,6 +121,17 @@ class ClaimIgnoresALiveLeaseBeyondTheExpiry(Mutant):
         return super().claim(request)
 
 
+class CountIgnoresALiveLeaseBeyondTheExpiry(Mutant):
+    """The count of expired records has those, too, whose owners are still at them."""
+
+    rule = "test_I9_count_of_expired_records_leaves_out_the_live"
+
+    def count_expired(self) -> int:
+        with self.exclusively() as records:
+            found = list(records.newest_first(None))
+            return sum(x.expires_at is not None and x.expires_at <= records.now for x in found)
+
+
 class SweepIgnoresALiveLeaseBeyondTheExpiry(Mutant):
     """The sweep deletes a record whose owner is still at it."""
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection
+from collections.abc import Iterable
 from datetime import timedelta
 
-from django_idempotency.records import Lease
+from django_idempotency.records import Lease, as_duration
 from tests.contract.mutants.base import GAP, Mutant
 
 __all__: list[str] = []
@@ -21,7 +21,7 @@ class RenewalIsNotFenced(Mutant):
         "test_R68_proof_is_the_epoch_and_the_token",
     )
 
-    def renew(self, leases: Collection[Lease], duration: timedelta) -> set[Lease]:
+    def renew(self, leases: Iterable[Lease], duration: timedelta) -> set[Lease]:
         owners = {self.owners(lease): lease for lease in leases}
         return {owners[lease] for lease in super().renew(list(owners), duration)}
 
@@ -32,13 +32,14 @@ class RenewalMovesTheExpiry(Mutant):
     rule = "test_R69_renewal_does_not_prolong_the_record"
     also = (
         "test_I9_R75_sweep_leaves_a_live_lease_beyond_the_expiry",
+        "test_I9_count_of_expired_records_leaves_out_the_live",
         "test_I9_live_lease_is_not_expired",
     )
 
-    def renew(self, leases: Collection[Lease], duration: timedelta) -> set[Lease]:
+    def renew(self, leases: Iterable[Lease], duration: timedelta) -> set[Lease]:
         held = super().renew(leases, duration)
         for lease in held:
-            self.change(lease.record_id, expires_at=self._clock() + duration)
+            self.change(lease.record_id, expires_at=self._clock() + as_duration(duration))
         return held
 
 
@@ -47,8 +48,9 @@ class RenewalOfTheFirst(Mutant):
 
     rule = "test_R68_many_leases_are_renewed_and_those_still_held_are_told"
 
-    def renew(self, leases: Collection[Lease], duration: timedelta) -> set[Lease]:
-        super().renew(list(leases)[:1], duration)
+    def renew(self, leases: Iterable[Lease], duration: timedelta) -> set[Lease]:
+        leases = list(leases)
+        super().renew(leases[:1], duration)
         with self.exclusively() as records:
             return {lease for lease in leases if self.owned(records, lease)}
 
@@ -58,9 +60,28 @@ class RenewalOfNothingFails(Mutant):
 
     rule = "test_renewal_of_nothing_is_nothing"
 
-    def renew(self, leases: Collection[Lease], duration: timedelta) -> set[Lease]:
-        [_, *_] = leases
-        return super().renew(leases, duration)
+    def renew(self, leases: Iterable[Lease], duration: timedelta) -> set[Lease]:
+        first, *others = leases
+        return super().renew([first, *others], duration)
+
+
+class RenewalOfEachToken(Mutant):
+    """A renewal takes the leases of one claim, which was sent again, for one."""
+
+    rule = "test_R68_every_lease_under_one_proof_is_renewed"
+
+    def renew(self, leases: Iterable[Lease], duration: timedelta) -> set[Lease]:
+        return super().renew({lease.token: lease for lease in leases}.values(), duration)
+
+
+class RenewalReadsTwice(Mutant):
+    """A renewal reads its leases twice, and the second time there are none."""
+
+    rule = "test_R69_leases_that_can_be_read_once_are_renewed"
+
+    def renew(self, leases: Iterable[Lease], duration: timedelta) -> set[Lease]:
+        held = super().renew(leases, duration)
+        return {lease for lease in leases if lease in held}
 
 
 class RenewalsQueue(Mutant):
@@ -68,7 +89,7 @@ class RenewalsQueue(Mutant):
 
     rule = "test_R69_renewals_that_meet_all_succeed"
 
-    def renew(self, leases: Collection[Lease], duration: timedelta) -> set[Lease]:
+    def renew(self, leases: Iterable[Lease], duration: timedelta) -> set[Lease]:
         if not self.busy.acquire(blocking=False):
             return set()
         try:
@@ -89,7 +110,8 @@ class RenewalTellsThatAllAreHeld(Mutant):
         "test_twin_of_renew",
     )
 
-    def renew(self, leases: Collection[Lease], duration: timedelta) -> set[Lease]:
+    def renew(self, leases: Iterable[Lease], duration: timedelta) -> set[Lease]:
+        leases = list(leases)
         super().renew(leases, duration)
         return set(leases)
 
@@ -98,10 +120,11 @@ class RenewalAddsToTheLease(Mutant):
     """A renewal begins where the lease would have ended, not now."""
 
     rule = "test_R69_renewal_extends_the_lease_from_now_on"
+    also = ("test_duration_may_be_seconds",)
 
-    def renew(self, leases: Collection[Lease], duration: timedelta) -> set[Lease]:
+    def renew(self, leases: Iterable[Lease], duration: timedelta) -> set[Lease]:
         before = {lease: self.get(lease.record_id) for lease in leases}
-        held = super().renew(leases, duration)
+        held = super().renew(before, duration)
         for lease in held:
             record = before[lease]
             if record is not None and record.lease_until is not None:
