@@ -273,8 +273,11 @@ def test_R21_the_check_is_content_with_a_scope_of_its_own(mount: Mount) -> None:
 
 
 def told(response: Any) -> tuple[int, bytes, dict[str, str]]:
-    """Return all that a response tells."""
-    return response.status_code, response.content, dict(response.headers)
+    """Return all that a response tells, but for the second in which it was made."""
+    headers = dict(response.headers)
+    if "Idempotency-Expires" in headers:
+        headers["Idempotency-Expires"] = "some time"
+    return response.status_code, response.content, headers
 
 
 @pytest.mark.parametrize("status", [200, 409, 422, 400, 500])
