@@ -22,7 +22,6 @@ from kombu.exceptions import OperationalError
 from django_idempotency import fingerprint, keys, transactions
 from django_idempotency.arguments import bind
 from django_idempotency.attempts import Attempt, Operation, Unkept, entered
-from django_idempotency.callables import finished
 from django_idempotency.codecs import Codec
 from django_idempotency.conf import engine_for, policy_for
 from django_idempotency.contrib.celery_codec import (
@@ -207,7 +206,7 @@ class Delivery:
     def _ending(self) -> Any:
         with noting_retries() as retries:
             try:
-                ending = finished(f"The task {self.task.name}", self._work())
+                ending = self._work()
             except Ignore as ignored:  # it has done what it wanted, and says nothing about it
                 self._raised = ignored
                 ending = Ignored()
