@@ -17,7 +17,7 @@ from django.utils.module_loading import import_string
 
 from django_idempotency.engine import Engine
 from django_idempotency.policy import HTTPPolicy, Policy, UnknownField, merge, suggestion
-from django_idempotency.stores.base import BaseStore
+from django_idempotency.stores.base import BaseStore, must_join
 
 __all__ = [
     "DEFAULT_ALIAS",
@@ -143,11 +143,10 @@ def _configure(alias: str) -> _Alias:
     policy = _policy(Policy(), given, ["BACKEND", "OPTIONS", "HTTP", *_POLICY_NAMES], where)
     http_policy = _policy(HTTPPolicy(), http, _HTTP_NAMES, f"{where}['HTTP']")
     store = _build(backend, options, where)
-    if policy.transaction in ("single", "joined") and not store.supports_join:
-        raise InvalidStore(
-            f"{where}['TRANSACTION'] is {policy.transaction!r}, and {type(store).__name__} can "
-            f"only do 'separate': it cannot take part in a database transaction."
-        )
+    try:
+        must_join(policy, store)
+    except ValueError as error:
+        raise InvalidStore(f"{where}['TRANSACTION']: {error}") from error
     return _Alias(store, Engine(store), policy, http_policy)
 
 

@@ -13,7 +13,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from django_idempotency.attempts import Attempt
 from django_idempotency.exceptions import TransactionOpen
 from django_idempotency.policy import Policy
-from django_idempotency.stores.base import BaseStore
+from django_idempotency.stores.base import BaseStore, must_join
 from django_idempotency.stores.database import DatabaseStore
 
 __all__ = [
@@ -22,7 +22,6 @@ __all__ = [
     "hooks_of_caller",
     "may_wait",
     "mode_for",
-    "must_join",
     "of_caller",
     "rest",
 ]
@@ -53,15 +52,6 @@ def mode_for(policy: Policy, store: BaseStore, *, coroutine: bool = False) -> st
     if chosen is not None:
         return chosen
     return "joined" if store.supports_join and not coroutine else "separate"
-
-
-def must_join(policy: Policy, store: BaseStore) -> None:
-    """Raise ValueError where the policy asks for "joined" or "single" and the store cannot join."""
-    if policy.transaction in ("single", "joined") and not store.supports_join:
-        raise ValueError(
-            f"transaction={policy.transaction!r} needs a database store; {type(store).__name__} "
-            f"can only do 'separate'."
-        )
 
 
 def of_caller(store: BaseStore) -> CallersTransactions | None:

@@ -17,8 +17,8 @@ from django_idempotency.contrib.celery import guard_of
 from django_idempotency.contrib.celery_codec import serializer_problem
 from django_idempotency.contrib.celery_deliveries import TaskGuard
 from django_idempotency.policy import Policy
+from django_idempotency.stores.base import must_join
 from django_idempotency.stores.database import DatabaseStore
-from django_idempotency.transactions import must_join
 
 __all__ = ["check_sweep", "check_tasks"]
 

@@ -17,7 +17,7 @@ from django_idempotency.http.atomic_requests import is_marked
 from django_idempotency.http.middleware import IdempotencyMiddleware
 from django_idempotency.http.views import Declared
 from django_idempotency.policy import HTTPPolicy, Policy, suggestion
-from django_idempotency.transactions import must_join
+from django_idempotency.stores.base import must_join
 
 __all__ = [
     "check_cors",

@@ -14,6 +14,7 @@ from uuid import UUID
 
 from asgiref.sync import sync_to_async
 
+from django_idempotency.policy import Policy
 from django_idempotency.records import (
     RESOLUTIONS,
     ClaimRequest,
@@ -27,7 +28,7 @@ from django_idempotency.records import (
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-__all__ = ["BaseStore", "ClaimAgain", "check_resolution", "in_flight"]
+__all__ = ["BaseStore", "ClaimAgain", "check_resolution", "in_flight", "must_join"]
 
 T = TypeVar("T")
 
@@ -293,3 +294,12 @@ class BaseStore:
     async def _twin(self, function: Callable[..., T], /, *args: Any, **kwargs: Any) -> T:
         call = sync_to_async(function, thread_sensitive=self.thread_sensitive)
         return await call(*args, **kwargs)
+
+
+def must_join(policy: Policy, store: BaseStore) -> None:
+    """Raise ValueError where the policy asks for "joined" or "single" and the store cannot join."""
+    if policy.transaction in ("single", "joined") and not store.supports_join:
+        raise ValueError(
+            f"transaction={policy.transaction!r} needs a database store; {type(store).__name__} "
+            f"can only do 'separate'."
+        )
