@@ -21,10 +21,13 @@ from tests.services.gunicorn import Gunicorn
 from tests.services.postgres import PostgresServer
 from tests.services.processes import RUN_VARIABLE, descendants, describe, marked, wait_until
 from tests.services.proxy import Proxy
+from tests.services.rows import install as delete_rows_in_place_of_a_flush
 from tests.services.threads import run_in_threads as run_in_threads_together
 
 DATABASE_FIXTURES = {"db", "transactional_db", "django_db_reset_sequences", "live_server"}
 GUNICORNS = pytest.StashKey[list[Gunicorn]]()
+
+delete_rows_in_place_of_a_flush()
 
 
 class PostgresFactory(Protocol):
