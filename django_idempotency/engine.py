@@ -366,6 +366,12 @@ def _replayable(record: Record, request: ClaimRequest) -> Record:
         raise FingerprintMismatch
     if decision is Decision.CLAIM_AGAIN:
         raise ClaimAgain
-    left = record.lease_left
-    retry_after = 1 if left is None else min(max(math.ceil(left), 1), 30)
-    raise InProgress(record=record, retry_after=retry_after, stale=decision is Decision.STALE)
+    stale = decision is Decision.STALE
+    raise InProgress(record=record, retry_after=_retry_after(record), stale=stale)
+
+
+def _retry_after(record: Record) -> int:
+    """Return seconds: as long as the attempt has been running, within its lease, 1 to 30 (R49)."""
+    if record.running_for is None or record.lease_left is None:
+        return 1
+    return min(max(math.ceil(min(record.running_for, record.lease_left)), 1), 30)

@@ -100,6 +100,17 @@ class Record:
         return (self.lease_until - self.now).total_seconds()
 
     @property
+    def running_for(self) -> float | None:
+        """
+        Seconds since the attempt that holds the record began; None where `lease_left` is None.
+
+        By the store's clock. A claim and a take-over write ``updated_at``, a renewal does not.
+        """
+        if self.lease_left is None:
+            return None
+        return max((self.now - self.updated_at).total_seconds(), 0)
+
+    @property
     def stale(self) -> bool:
         """Whether an attempt left the record in progress and its lease has lapsed."""
         return self.state is State.IN_PROGRESS and not self.live

@@ -90,7 +90,7 @@ def idempotent_task(
     serializer of kombu's.
 
     A duplicate returns the stored result (`on_duplicate`: or "ignore", "raise"). While the first is
-    at work, it is sent again for when the lease is over (`on_in_progress`: or "ignore", "raise",
+    at work, it is sent again after as long as that has been running (`on_in_progress`: or "ignore", "raise",
     "wait"). A failure is run again (`on_failed`: or "replay", once no retry follows). Raises
     TypeError, ValueError for what it cannot decorate.
     """

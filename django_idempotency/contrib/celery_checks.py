@@ -163,7 +163,7 @@ def _visibility(task: Task, policy: Policy, timeout: float | None) -> Iterator[C
         )
     if policy.lease.total_seconds() >= timeout and policy.transaction != "single":
         yield Warning(
-            f"A duplicate of {task.name} waits in a worker for the rest of a lease of "
+            f"A duplicate of {task.name} may wait in a worker for the rest of a lease of "
             f"{policy.lease.total_seconds():g} s, and the broker delivers it again after "
             f"{timeout:g} s.",
             hint="Make the lease shorter than visibility_timeout; it is renewed while work lasts.",

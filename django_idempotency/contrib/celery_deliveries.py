@@ -267,7 +267,7 @@ class Delivery:
         in_place = in_place or self._record_id in [a.operation.record_id for a in entered()]
         undecided = isinstance(error, InProgress) and error.stale
         if wish == "retry" and not in_place and not undecided:
-            self._send_again(_rest(error))
+            self._send_again(_countdown(error))
         raise error
 
     def _send_again(self, countdown: float) -> NoReturn:
@@ -326,12 +326,12 @@ def _key_of_id(task_id: str, nesting: int) -> str:
     return f"{task_id}#{nesting}" if nesting else task_id
 
 
-def _rest(error: InProgress | LeaseLost) -> float:
-    """Return after how many seconds another try makes sense: the rest of the other's lease."""
-    if not isinstance(error, InProgress):
+def _countdown(error: InProgress | LeaseLost) -> float:
+    """Return seconds: as long as the other has been running, within its lease, 1 at least (C6)."""
+    record = error.record if isinstance(error, InProgress) else None
+    if record is None or record.running_for is None or record.lease_left is None:
         return 1
-    left = None if error.record is None else error.record.lease_left
-    return error.retry_after if left is None else left
+    return max(min(record.running_for, record.lease_left), 1)
 
 
 def _copy(value: Any) -> Any:

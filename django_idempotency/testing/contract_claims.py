@@ -113,6 +113,11 @@ class ClaimRules(ContractBase):
         assert record.live
         assert record.token == lease.token != first.token
         assert (record.attempts, lease.takeover) == (2, True)
+        # It has been running since it took over (R49).
+        assert first.lease_until is not None
+        assert record.running_for is not None
+        since = (record.now - first.lease_until + self.precision).total_seconds()
+        assert record.running_for <= since
 
     # Refused, and nothing has changed.
 

@@ -271,6 +271,17 @@ class EndingRules(ContractBase):
         assert before.now + HOUR - self.precision <= record.lease_until
         assert record.lease_until <= record.now + HOUR + self.precision
 
+    def test_R49_renewed_attempt_has_been_running_since_its_claim(self, store: BaseStore) -> None:
+        lease = self.live(store)
+        began = self.record(store, lease).now
+        self.pass_time(store, lease.record_id, began + self.moment)
+
+        assert store.renew([lease], HOUR) == {lease}
+
+        running_for = self.record(store, lease).running_for
+        assert running_for is not None
+        assert running_for >= (self.moment - self.precision).total_seconds()
+
     def test_R69_renewed_lease_is_not_taken_over(self, store: BaseStore) -> None:
         lease = self.live(store, lease=self.moment)
         assert store.renew([lease], HOUR) == {lease}

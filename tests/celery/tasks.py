@@ -64,6 +64,16 @@ for _mode in MODES:
     _quick(_mode)
 
 
+@shared_task(name="tests.keyed", bind=True)
+@idempotent_task(key="name")
+def keyed(self: Task, name: str) -> str:
+    """Wait for the test's word, under a lease of the default length."""
+    with stage_of_process() as stage:
+        stage.tell("begun", id=self.request.id, name=name)
+        stage.wait_for_word(name)
+    return str(uuid.uuid4())
+
+
 @shared_task(name="tests.retries", bind=True, max_retries=5)
 @idempotent_task
 def retries(self: Task, name: str, failures: int) -> int:

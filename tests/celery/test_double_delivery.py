@@ -51,6 +51,21 @@ def test_C6_C8_one_effect_and_one_result(stage: Test) -> None:
     assert set(effects(names.values()).values()) == {1}
 
 
+def test_C6_a_duplicate_of_a_short_task_has_its_result_in_a_moment(stage: Test) -> None:
+    first = stage.send("keyed", "short")
+    stage.wait_for("begun", name="short")
+    second = stage.send("keyed", "short")
+    [retried, *_] = stage.wait_for("retried", id=second)
+
+    stage.go("short")
+    assert stage.end(first) == stage.end(second)
+
+    [succeeded, *_] = stage.wait_for("succeeded", id=second)
+    # 1 s, and what a busy machine adds; a lease has 60.
+    assert succeeded["at"] - retried["at"] < 5
+    assert len(stage.events("begun", name="short")) == 1
+
+
 def test_C14_a_chord_whose_header_comes_twice_runs_its_body_once(stage: Test) -> None:
     held = stage.sig("held-joined", "header")
     result = chord([held, stage.sig("add", 1)], app=stage.app)(stage.sig("count"))

@@ -60,24 +60,39 @@ class Meeting:
         self.task = work
         self.message = local.send(work, 1)
 
-    def duplicate(self, message: Message | None = None) -> Done:
+    def duplicate(
+        self, message: Message | None = None, *, after: Callable[[], None] = lambda: None
+    ) -> Done:
         """Deliver the message, and in the middle of it a duplicate; how the latter ended."""
         duplicate = message or self.message
-        self.meanwhile = lambda: self.local.deliver(duplicate)
+
+        def meanwhile() -> Done:
+            after()
+            return self.local.deliver(duplicate)
+
+        self.meanwhile = meanwhile
         self.local.deliver(self.message)
         assert isinstance(self.met, Done)
         return self.met
 
 
 class TestRetry:
-    def test_C6_it_is_sent_again_for_when_the_lease_is_over(
-        self, local: Local, clock: Clock
+    @pytest.mark.parametrize(
+        ("ran", "countdown"),
+        [
+            pytest.param(0.03, 1, id="1 s at least"),
+            pytest.param(40, 40, id="as long as the first has been running"),
+            pytest.param(70, 20, id="the rest of its lease at most"),
+        ],
+    )
+    def test_C6_it_is_sent_again_after_as_long_as_the_first_has_been_running(
+        self, local: Local, clock: Clock, ran: float, countdown: float
     ) -> None:
         meeting = Meeting(local)
 
-        assert meeting.duplicate().state == "RETRY"
+        assert meeting.duplicate(after=lambda: clock.tick(ran)).state == "RETRY"
         [again] = local.sent()
-        assert again.countdown == pytest.approx(90, abs=3)
+        assert again.countdown == pytest.approx(countdown, abs=0.8)
         assert (again.id, again.args) == (meeting.message.id, [1])
         assert local.deliver(again) == Done("SUCCESS", "run 1")
         assert meeting.runs == 1

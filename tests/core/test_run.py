@@ -399,7 +399,7 @@ class TestConcurrency:
             return caught.value.retry_after
 
         retry_after = run(work(nested)).result
-        assert retry_after == (1 if mode == "single" else 30)
+        assert retry_after == 1
 
     def test_R50_equal_calls_in_threads_run_once(self, mode, run_in_threads):
         def call(index):

@@ -78,7 +78,7 @@ class TestViews:
         Api()()
 
         assert problem(told[0]) == (409, "in_progress")
-        assert told[0].headers["Retry-After"] == "30"
+        assert told[0].headers["Retry-After"] == "1"
 
     def test_R57_kept_error_is_kept_without_its_work(self, atomic_requests: bool) -> None:
         api = Api()

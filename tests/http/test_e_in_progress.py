@@ -40,19 +40,21 @@ def test_R49_outstanding_is_409(
 
 
 @pytest.mark.parametrize(
-    ("lease", "least", "most"),
+    ("ran", "left", "least", "most"),
     [
-        pytest.param(3600, 30, 30, id="30 at most"),
-        pytest.param(30, 29, 30, id="30"),
-        pytest.param(10, 9, 10, id="what is left"),
-        pytest.param(1, 1, 1, id="1 at least"),
+        pytest.param(0, 3600, 1, 1, id="1 at least"),
+        pytest.param(9, 3600, 10, 12, id="as long as it has been running"),
+        pytest.param(3600, 10, 9, 10, id="what is left"),
+        pytest.param(3600, 3600, 30, 30, id="30 at most"),
     ],
 )
-def test_R49_retry_after_is_what_is_left_of_the_lease(
-    api: Api, in_progress: InProgress, lease: float, least: int, most: int
+def test_R49_retry_after_is_how_long_the_attempt_has_been_running(
+    api: Api, in_progress: InProgress, ran: float, left: float, least: int, most: int
 ) -> None:
     api()
-    in_progress(lease=timedelta(seconds=lease))
+    in_progress(lease=timedelta(seconds=left))
+    began = IdempotencyRecord.objects.get().updated_at - timedelta(seconds=ran)
+    IdempotencyRecord.objects.update(updated_at=began)
 
     response = api()
 

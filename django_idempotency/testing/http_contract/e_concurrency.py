@@ -36,7 +36,7 @@ class ConcurrencyRules(Asking):
         self.expect_once(tag)
 
     @needs("held", "lease")
-    def test_R49_Retry_After_is_what_is_left_of_the_lease(self) -> None:
+    def test_R49_Retry_After_is_at_most_what_is_left_of_the_lease(self) -> None:
         tag, key = self.new(), self.new()
         with self.in_flight(tag, self.held(tag), key) as flight:
             assert 1 <= flight.refused.retry_after <= math.ceil(self.lease or 1), flight

@@ -43,6 +43,18 @@ class RenewalMovesTheExpiry(Mutant):
         return held
 
 
+class RenewalCountsAsAClaim(Mutant):
+    """A renewal says that the attempt has just begun."""
+
+    rule = "test_R49_renewed_attempt_has_been_running_since_its_claim"
+
+    def renew(self, leases: Iterable[Lease], duration: timedelta) -> set[Lease]:
+        held = super().renew(leases, duration)
+        for lease in held:
+            self.change(lease.record_id, updated_at=self._clock())
+        return held
+
+
 class RenewalOfTheFirst(Mutant):
     """A renewal of many renews the first."""
 
