@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import functools
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -169,10 +170,15 @@ class Attempt:
         if self.operation.hooks is not None and not self.replayed:
             self.operation.hooks.belong_to(self)
 
-    def run_hook(self, hook: Callable[[], None]) -> None:
-        """Run an on_commit hook that the work has left in a transaction of the caller's."""
-        with self._innermost():
-            hook()
+    def hook(self, function: Callable[[], None]) -> Callable[[], None]:
+        """Return an on_commit hook of the work's as one that runs as part of this attempt."""
+
+        @functools.wraps(function)  # Django names a robust hook that raises by its __qualname__
+        def run() -> None:
+            with self._innermost():
+                function()
+
+        return run
 
     @contextmanager
     def _innermost(self) -> Iterator[None]:

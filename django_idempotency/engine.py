@@ -134,6 +134,7 @@ class Engine:
                                 self.endings.complete(attempt)
                         except BaseException as raised:
                             error = self.endings.end(attempt, raised, on_error)
+                            self._ended(attempt)
                 except BaseException as raised:  # out of the COMMIT of `single`
                     if error is None:
                         error = self.endings.settle_single(attempt, raised)
@@ -168,6 +169,7 @@ class Engine:
                                 try:
                                     ending = self.endings.aend(attempt, raised, on_error)
                                     error = await finish(ending)
+                                    self._ended(attempt)
                                 except asyncio.CancelledError as again:
                                     error = again  # the ending is written, and is to commit
                     except BaseException as raised:  # out of the COMMIT of `single`
@@ -301,20 +303,26 @@ class Engine:
         A completion that waits for the caller's commit is still to come, so the lease is kept for
         as long as that transaction is open.
         """
-        lease, operation = attempt.lease, attempt.operation
-        caller = operation.caller
-        policy = operation.policy
-        if policy.renew and policy.deadline is None and lease.renewable:
-            wanted = None if caller is None else caller.is_open
-            self.keeper.add(self.store, lease, wanted=wanted)
+        self._renew(attempt)
         attempt.phase = Phase.WORKING
         try:
             yield
         except BaseException:
-            self.keeper.remove(lease)
+            self.keeper.remove(attempt.lease)
             raise
-        if caller is None:
-            self.keeper.remove(lease)
+        if attempt.operation.caller is None:
+            self.keeper.remove(attempt.lease)
+
+    def _renew(self, attempt: Attempt) -> None:
+        lease, policy, caller = attempt.lease, attempt.operation.policy, attempt.operation.caller
+        if policy.renew and policy.deadline is None and lease.renewable:
+            wanted = None if caller is None else caller.is_open
+            self.keeper.add(self.store, lease, wanted=wanted)
+
+    def _ended(self, attempt: Attempt) -> None:
+        """Go on renewing where the answer of an error, too, waits for the caller's commit (R94)."""
+        if attempt.kept_error and attempt.operation.caller is not None:
+            self._renew(attempt)
 
     def _result_given(self, attempt: Attempt) -> None:
         """Take the work's result; from here on the work is over."""

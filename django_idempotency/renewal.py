@@ -166,8 +166,10 @@ class Keeper:
                     self.remove(lease)
 
     def _is_kept(self, lease: Lease) -> bool:
+        """Whether the lease is still to be renewed; its completion may have begun meanwhile."""
         with self._changed:
-            return lease in self._kept
+            kept = self._kept.get(lease)
+            return kept is not None and (kept.wanted is None or kept.wanted())
 
 
 #: The keeper of this process.

@@ -7,13 +7,14 @@ from functools import partial
 from typing import Any
 from weakref import ref
 
-from django.db import connections, transaction
+from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from django_idempotency.attempts import Attempt
 from django_idempotency.exceptions import TransactionOpen
 from django_idempotency.policy import Policy
 from django_idempotency.stores.base import BaseStore, must_join
+from django_idempotency.stores.blocks import Block
 from django_idempotency.stores.database import DatabaseStore
 
 __all__ = [
@@ -63,9 +64,12 @@ def of_caller(store: BaseStore) -> CallersTransactions | None:
     """
     if _is_within(store) or not (open_ones := _open_by_caller()):
         return None
-    if not all(connection.in_atomic_block for connection in open_ones):
+    if not all(
+        connection.in_atomic_block and connection.commit_on_exit for connection in open_ones
+    ):
         raise TransactionOpen(
-            "Autocommit is off here, so the commit of the work cannot be waited for. Use atomic()."
+            "Autocommit is off here, so the commit of the work cannot be waited for. Use atomic() "
+            "with autocommit on."
         )
     return CallersTransactions(open_ones)
 
@@ -92,32 +96,52 @@ class CallersTransactions:
     """The caller's open transactions on one or more aliases."""
 
     def __init__(self, connections: list[BaseDatabaseWrapper]) -> None:
-        self._blocks = {
-            connection.alias: (connection, connection.atomic_blocks[0])
-            for connection in connections
-        }
+        self._connections = connections
+        self._uncommitted = {connection.alias for connection in connections}
         # Django alone holds the hooks, and drops them when their savepoint is rolled back.
-        self._hooks: list[ref[partial[None]]] = []
+        self._hooks: list[tuple[str, ref[_CommitHook]]] = []
 
     def is_open(self) -> bool:
-        """Return whether they may still commit, and the completion with them."""
-        return all(hook() is not None for hook in self._hooks) and all(
-            block in connection.atomic_blocks for connection, block in self._blocks.values()
+        """Return whether the completion may still come: every hook has run, or waits to."""
+        # In this order: a hook that has run leaves `_uncommitted` before it is dropped.
+        return bool(self._uncommitted) and all(
+            hook() is not None or alias not in self._uncommitted for alias, hook in self._hooks
         )
 
     def after_commit(self, complete: Callable[[], None]) -> None:
-        """Call `complete` once all of them have committed; never, if one rolls back."""
-        waiting = set(self._blocks)
+        """Call `complete` once all of them have committed; never, if one rolls back (R94)."""
 
         def committed(alias: str) -> None:
-            waiting.discard(alias)
-            if not waiting:
+            self._uncommitted.discard(alias)
+            if not self._uncommitted:
                 complete()
 
-        for alias in self._blocks:
-            hook = partial(committed, alias)
-            self._hooks.append(ref(hook))
-            transaction.on_commit(hook, using=alias)
+        for connection in self._connections:
+            hook = _CommitHook(partial(committed, connection.alias))
+            self._hooks.append((connection.alias, ref(hook)))
+            hook.register(connection)
+
+
+class _CommitHook:
+    """A hook that runs when the caller's transaction commits, before the caller's own hooks."""
+
+    def __init__(self, committed: Callable[[], None]) -> None:
+        self._committed = committed
+
+    def register(self, connection: Any) -> None:
+        """
+        Put the hook before the first one of the caller's outermost block.
+
+        `transaction.on_commit` would put it last, where a hook that raises makes Django drop it.
+        """
+        if not _is_open_by_caller(connection):
+            self.run()
+        elif not connection.closed_in_transaction:  # what is closed can only roll back
+            entry = (set(connection.savepoint_ids), self.run, True)
+            connection.run_on_commit.insert(_first_place(connection), entry)
+
+    def run(self) -> None:
+        self._committed()
 
 
 class CallersHooks:
@@ -126,16 +150,42 @@ class CallersHooks:
     def __init__(self, connections: list[BaseDatabaseWrapper]) -> None:
         # Of Any: the stubs of Django do not know of hooks that are robust.
         self._before: list[tuple[Any, int]] = [
-            (connection, len(connection.run_on_commit)) for connection in connections
+            (connection, sum(not _is_ours(entry) for entry in connection.run_on_commit))
+            for connection in connections
         ]
 
     def belong_to(self, attempt: Attempt) -> None:
         """See `attempts.CallersHooks`."""
         for connection, before in self._before:
-            connection.run_on_commit[before:] = [
-                (savepoints, partial(attempt.run_hook, hook), robust)
-                for savepoints, hook, robust in connection.run_on_commit[before:]
-            ]
+            hooks = connection.run_on_commit
+            callers = [place for place, entry in enumerate(hooks) if not _is_ours(entry)]
+            for place in callers[before:]:
+                savepoints, hook, robust = hooks[place]
+                hooks[place] = (savepoints, attempt.hook(hook), robust)
+
+
+def _first_place(connection: Any) -> int:
+    """
+    Return where in `run_on_commit` the hooks of the caller's outermost block begin.
+
+    After those of ours that are there, so that inner attempts complete before outer ones. Within
+    a TestCase only the block's savepoint tells its hooks from earlier ones; without a savepoint
+    the place is the end.
+    """
+    hooks = connection.run_on_commit
+    of_testcase = sum(_is_of_testcase(block) for block in connection.atomic_blocks)
+    # The block that began the transaction has no savepoint, and every hook is within it.
+    savepoint = connection.savepoint_ids[of_testcase - 1] if of_testcase else None
+    for place, entry in enumerate(hooks):
+        is_within = not of_testcase or (savepoint is not None and savepoint in entry[0])
+        if is_within and not _is_ours(entry):
+            return place
+    return len(hooks)
+
+
+def _is_ours(entry: tuple[Any, ...]) -> bool:
+    """Whether an entry of `run_on_commit` is the hook of a completion or of a store's block."""
+    return isinstance(getattr(entry[1], "__self__", None), (Block, _CommitHook))
 
 
 def _is_within(store: BaseStore) -> bool:
@@ -157,4 +207,8 @@ def _is_open_by_caller(connection: BaseDatabaseWrapper) -> bool:
         if connection.connection is None:
             return not connection.settings_dict["AUTOCOMMIT"]
         return not connection.autocommit
-    return any(not getattr(block, "_from_testcase", False) for block in connection.atomic_blocks)
+    return not all(_is_of_testcase(block) for block in connection.atomic_blocks)
+
+
+def _is_of_testcase(block: Any) -> bool:
+    return bool(getattr(block, "_from_testcase", False))

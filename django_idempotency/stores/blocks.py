@@ -92,7 +92,8 @@ class Block:
         self.outer = self._open.get(connection)
         self._open[connection] = self
         self.owner = next(reversed(entered()), None)
-        if len(connection.atomic_blocks) == 1:  # it is this block that commits, or does not
+        if len(connection.atomic_blocks) == 1 and connection.commit_on_exit:
+            # It is this block that commits, or does not. With autocommit off its end does neither.
             transaction.on_commit(self._note_commit, using=self.using)
 
     def __exit__(

@@ -233,17 +233,22 @@ class TestKeeper:
         held.check()
         assert all(lost not in call.leases for call in store.calls[3:])
 
-    def test_a_lease_that_ended_while_its_renewal_was_under_way_is_not_lost(self, keeper, store):
+    @pytest.mark.parametrize("end", ["removed", "completion begun"])
+    def test_a_lease_that_ended_while_its_renewal_was_under_way_is_not_lost(
+        self, keeper, store, end
+    ):
         lease = make_lease()
 
         def renew(leases, duration):
-            keeper.remove(lease)
+            ended.set()
+            if end == "removed":
+                keeper.remove(lease)
             renewed.set()
             return set()
 
-        renewed = threading.Event()
+        ended, renewed = threading.Event(), threading.Event()
         store.renew = renew
-        keeper.add(store, lease)
+        keeper.add(store, lease, wanted=lambda: not ended.is_set())
         assert renewed.wait(SECONDS)
         for thread in list(keeper._threads.values()):
             thread.join(SECONDS)

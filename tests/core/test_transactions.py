@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import threading
+from contextlib import suppress
+from dataclasses import replace
+from weakref import ref
 
 import pytest
 from asgiref.sync import async_to_sync
@@ -11,11 +15,15 @@ from django.test import TestCase
 
 import django_idempotency as idempotency
 from django_idempotency import InProgress, TransactionOpen
+from django_idempotency.attempts import entered
 from django_idempotency.conf import store_for
+from django_idempotency.engine import Engine
 from django_idempotency.records import State
+from django_idempotency.renewal import Keeper
 from django_idempotency.testing import override_store
 from django_idempotency.transactions import of_caller
 from tests.app.models import Child, Effect
+from tests.core.test_renewal import operation
 
 
 def run(func=None, key="k", **arguments):
@@ -210,6 +218,8 @@ class TestInsideATestCase:
 
 
 class DjangoTestCase(TestCase):
+    databases = ("default", "other")
+
     def test_R84_in_djangos_own_class(self):
         first = run()
         assert run(never).result == first.result
@@ -226,6 +236,36 @@ class DjangoTestCase(TestCase):
         with self.captureOnCommitCallbacks(execute=True), transaction.atomic():
             first = run()
         assert run(never).result == first.result
+
+    @override_store("memory")
+    def test_R94_the_captured_completion_comes_before_the_hooks_of_the_block_alone(self):
+        told = []
+        transaction.on_commit(lambda: told.append("of the test"))
+        with self.captureOnCommitCallbacks(execute=True) as captured, transaction.atomic():
+            transaction.on_commit(lambda: told.append(run(never).replayed))
+            with transaction.atomic():
+                run()
+        assert told == [True]
+        assert len(captured) == 2
+
+    @override_store("memory")
+    def test_R94_a_block_without_a_savepoint_can_be_captured(self):
+        with transaction.atomic(savepoint=False):
+            transaction.on_commit(never)
+        with self.captureOnCommitCallbacks(execute=True), transaction.atomic(savepoint=False):
+            run()
+        assert run(never).replayed
+
+    @override_store("memory")
+    def test_R94_on_two_aliases_both_are_captured(self):
+        with (
+            self.captureOnCommitCallbacks(using="default", execute=True),
+            self.captureOnCommitCallbacks(using="other", execute=True),
+            transaction.atomic(),
+            transaction.atomic(using="other"),
+        ):
+            run()
+        assert run(never).replayed
 
 
 @pytest.mark.django_db(transaction=True, databases=["default", "other"])
@@ -356,6 +396,157 @@ class TestAStoreThatCannotJoin:
                 transaction.set_rollback(True, using=outer)
         assert store.get(outcome.record_id).state is State.IN_PROGRESS
 
+    def test_R94_the_completion_comes_before_the_callers_hooks_whatever_they_raise(self):
+        def fail():
+            raise ValueError("of the caller")
+
+        def call():
+            with transaction.atomic():
+                transaction.on_commit(fail)
+                with transaction.atomic():
+                    run()
+
+        with pytest.raises(ValueError, match="of the caller"):
+            call()
+        assert run(never).replayed
+
+    @pytest.mark.parametrize(
+        ("outer", "inner"), [("default", "other"), ("other", "default")], ids=["default", "other"]
+    )
+    def test_R94_with_two_aliases_before_the_hooks_of_the_last(self, outer, inner):
+        told = []
+
+        def tell():
+            told.append(run(never).replayed)
+
+        with transaction.atomic(using=outer):
+            transaction.on_commit(tell, using=outer)
+            with transaction.atomic(using=inner):
+                run()
+        assert told == [True]
+
+    def test_R94_completions_of_inner_attempts_come_first(self, store, monkeypatch):
+        completed = []
+        complete = store.complete
+
+        def note(lease, *args, **options):
+            completed.append(lease.request.key)
+            return complete(lease, *args, **options)
+
+        monkeypatch.setattr(store, "complete", note)
+        with transaction.atomic():
+            run(lambda lease: run(key="inner").result, key="outer")
+            run(key="next")
+        assert completed == ["inner", "outer", "next"]
+
+    def test_R94_a_savepoint_that_is_rolled_back_takes_its_completion_alone(self, store):
+        with transaction.atomic():
+            kept = run(key="kept")
+            with transaction.atomic():
+                gone = run(key="gone")
+                transaction.set_rollback(True)
+        assert store.get(kept.record_id).state is State.COMPLETED
+        assert store.get(gone.record_id).state is State.IN_PROGRESS
+
+    def test_R94_an_error_of_the_completion_is_told_and_the_callers_hooks_run(
+        self, store, monkeypatch, caplog
+    ):
+        def complete(*args, **options):
+            raise RuntimeError("broken")
+
+        told = []
+        monkeypatch.setattr(store, "complete", complete)
+        with transaction.atomic():
+            run()
+            transaction.on_commit(lambda: told.append("hook"))
+        assert told == ["hook"]
+        assert [entry.levelname for entry in caplog.records] == ["ERROR"]
+
+    @pytest.mark.parametrize("end", ["commit", "rollback", "savepoint", "lost"])
+    def test_R94_lease_is_kept_while_the_commit_runs_and_until_the_hook_is_gone(
+        self, monkeypatch, end
+    ):
+        caller = None
+        seen = []
+        commit = connections["default"].commit
+        rollback = connections["default"]._rollback
+
+        def while_it_runs(finish):
+            def call():
+                seen.append(caller.is_open())
+                finish()
+
+            return call
+
+        monkeypatch.setattr(connections["default"], "commit", while_it_runs(commit))
+        monkeypatch.setattr(connections["default"], "_rollback", while_it_runs(rollback))
+        with transaction.atomic(), suppress(ValueError):
+            with transaction.atomic():
+                caller = of_caller(store_for())
+                caller.after_commit(lambda: seen.append("completed"))
+                if end == "savepoint":
+                    raise ValueError
+            if end == "rollback":
+                transaction.set_rollback(True)
+            if end == "lost":
+                connections["default"].close()
+        assert not caller.is_open()
+        expected = {"commit": [True, "completed"], "rollback": [True], "savepoint": [False]}
+        assert seen == expected.get(end, [])
+
+    def test_R94_lease_of_a_kept_error_is_kept_too(self, store):
+        keeper = Noting()
+
+        def fail(lease):
+            raise ValueError
+
+        with transaction.atomic():
+            guarded = replace(operation(), caller=of_caller(store))
+            Engine(store, keeper=keeper).run(guarded, fail, lambda error: "kept")
+            assert [wanted() for wanted in keeper.kept.values()] == [True]
+        assert [wanted() for wanted in keeper.kept.values()] == [False]
+        assert store.get(guarded.record_id).state is State.COMPLETED
+
+
+class Noting(Keeper):
+    """Notes which leases it is to renew, and for how long they are wanted."""
+
+    def __init__(self):
+        self.kept = {}
+        super().__init__()
+
+    def add(self, store, lease, *, wanted=None):
+        self.kept[lease] = wanted
+
+    def remove(self, lease):
+        del self.kept[lease]
+
+
+@pytest.mark.django_db(transaction=True, databases=["default", "other"])
+class TestWithoutAutocommit:
+    """Django runs no hooks then until autocommit is on, and that may be never."""
+
+    @pytest.fixture(autouse=True)
+    def manual(self):
+        connections["default"].ensure_connection()
+        transaction.set_autocommit(False)
+        yield
+        transaction.rollback()
+        transaction.set_autocommit(True)
+
+    def test_R94_no_hook_and_no_attempt_is_left_behind(self):
+        attempts = []
+        for number in range(3):
+            run(lambda lease: attempts.append(ref(entered()[-1])), key=str(number))
+        transaction.commit()
+        gc.collect()
+        assert [attempt() for attempt in attempts] == [None] * 3
+        assert connections["default"].run_on_commit == []
+
+    def test_R94_nor_can_a_completion_wait_for_the_commit_of_a_block(self):
+        with transaction.atomic(), pytest.raises(TransactionOpen, match="Autocommit is off"):
+            run(never, store="other")
+
 
 @pytest.mark.django_db(transaction=True, databases=["default", "other"])
 class TestADatabaseStoreOnAnotherAlias:
@@ -439,6 +630,22 @@ class TestHooks:
             run(outer)
 
         assert seen == [True, True, True]
+
+    def test_C15_robust_hook_that_raises_stops_no_other(self, store, caplog):
+        def fail():
+            raise RuntimeError
+
+        seen = []
+
+        def work(lease):
+            transaction.on_commit(fail, robust=True)
+            transaction.on_commit(lambda: seen.append(1))
+
+        with transaction.atomic():
+            run(work, store=store)
+
+        assert seen == [1]
+        assert [entry.levelname for entry in caplog.records] == ["ERROR"]
 
     def test_C15_hook_that_raises_leaves_nothing_entered(self, store):
         def fail():
