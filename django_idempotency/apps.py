@@ -20,13 +20,15 @@ class IdempotencyConfig(AppConfig):
     default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:
-        """Register the system checks, of DRF and Celery where they are used."""
+        """Register the system checks, and what describes guarded views to drf-spectacular."""
         register(check_celery, "idempotency")
         from django_idempotency import checks  # noqa: F401
         from django_idempotency.http import checks as http_checks  # noqa: F401
 
         if apps.is_installed("rest_framework"):
             from django_idempotency.contrib import rest_framework_checks  # noqa: F401
+        if apps.is_installed("drf_spectacular"):
+            from django_idempotency.contrib import spectacular  # noqa: F401
 
 
 def check_celery(**kwargs: Any) -> list[CheckMessage]:

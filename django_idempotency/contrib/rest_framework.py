@@ -1,4 +1,12 @@
-"""Idempotent views of Django REST framework."""
+"""
+Idempotent views of Django REST framework.
+
+`IdempotencyMixin` guards the unsafe methods of an APIView, generic view or ViewSet: each key runs
+once. It stands before the view's other bases. Every field of the policy is a class attribute
+``idempotency_<field>``, and a keyword of ``@action``; callables are methods. The claim comes after
+authentication, permissions and throttles (R14), and the response is finalised and rendered inside
+the transaction that does the work.
+"""
 
 from __future__ import annotations
 
@@ -56,16 +64,9 @@ else:
     _Base = object
 
 
+# Has no docstring: tools that describe a view take that of its nearest base that has one, and would
+# print ours into the project's own documents.
 class IdempotencyMixin(_Base):
-    """
-    Guards the unsafe methods of an APIView, generic view or ViewSet: each key runs once.
-
-    Stands before the view's other bases. Every field of the policy is a class attribute
-    ``idempotency_<field>``, and a keyword of ``@action``; callables are methods. The claim comes
-    after authentication, permissions and throttles (R14), and the response is finalised and
-    rendered inside the transaction that does the work.
-    """
-
     #: The alias of IDEMPOTENCY whose store and policy count.
     idempotency_store: str = DEFAULT_ALIAS
     #: The actions of a ViewSet that are guarded; None for each with an unsafe method.
@@ -235,6 +236,19 @@ def given_policy(view: Any, keywords: Mapping[str, Any], handler: str | None) ->
         given |= _declared(vars(base).get("dispatch"))
     given |= {name: keywords[_PREFIX + name] for name in given if _PREFIX + name in keywords}
     return given | _declared(getattr(view_class, handler or "", None))
+
+
+def guarding_policy(view: APIView, method: str) -> HTTPPolicy | None:
+    """Return the policy under which a view with the mixin guards `method`; None if it does not."""
+    if not isinstance(view, IdempotencyMixin):
+        return None
+    handler = (getattr(view, "action_map", None) or {}).get(method.lower())
+    actions = view.idempotency_actions
+    if actions is not None and handler not in actions:
+        return None
+    given = given_policy(view, vars(view), handler or method.lower())
+    http = _merged(http_policy_for(given["store"]), given)
+    return http if method in (http.methods or UNSAFE_METHODS) else None
 
 
 def _declared(method: Any) -> dict[str, Any]:

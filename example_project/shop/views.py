@@ -13,7 +13,7 @@ from rest_framework.serializers import BaseSerializer
 from django_idempotency.contrib.rest_framework import IdempotencyMixin
 from example_project.shop import ledger
 from example_project.shop.models import Account, Order, Payment, Transfer
-from example_project.shop.openapi import IDEMPOTENCY_KEY, REFUSALS
+from example_project.shop.openapi import REFUSALS
 from example_project.shop.serializers import (
     AccountSerializer,
     OrderSerializer,
@@ -36,11 +36,7 @@ class AccountViewSet(viewsets.ReadOnlyModelViewSet[Account]):
         return accounts.filter(owner=self.request.user.pk)
 
 
-@extend_schema_view(
-    create=extend_schema(
-        parameters=[IDEMPOTENCY_KEY], responses={201: TransferSerializer, **REFUSALS}
-    )
-)
+@extend_schema_view(create=extend_schema(responses={201: TransferSerializer, **REFUSALS}))
 class TransferViewSet(
     IdempotencyMixin,  # first, so that it stands around everything that the others do
     mixins.CreateModelMixin,
@@ -61,11 +57,7 @@ class TransferViewSet(
         serializer.instance = ledger.transfer(**serializer.validated_data)
 
 
-@extend_schema_view(
-    create=extend_schema(
-        parameters=[IDEMPOTENCY_KEY], responses={201: PaymentSerializer, **REFUSALS}
-    )
-)
+@extend_schema_view(create=extend_schema(responses={201: PaymentSerializer, **REFUSALS}))
 class PaymentViewSet(
     IdempotencyMixin,
     mixins.CreateModelMixin,
@@ -87,11 +79,7 @@ class PaymentViewSet(
     def perform_create(self, serializer: BaseSerializer[Payment]) -> None:
         serializer.instance = ledger.pay(**serializer.validated_data)
 
-    @extend_schema(
-        parameters=[IDEMPOTENCY_KEY],
-        request=RefundSerializer,
-        responses={201: RefundSerializer, **REFUSALS},
-    )
+    @extend_schema(request=RefundSerializer, responses={201: RefundSerializer, **REFUSALS})
     # A refund may take its time; a key of one endpoint does not fit the other.
     @action(detail=True, methods=["post"], idempotency_lease=300)
     def refund(self, request: Request, pk: str | None = None) -> Response:

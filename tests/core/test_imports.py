@@ -73,6 +73,7 @@ CLIENTS = {
     "contrib.celery*": {"celery", "kombu"},
     "contrib.events*": {"jmespath"},
     "contrib.rest_framework*": {"rest_framework"},
+    "contrib.spectacular": {"drf_spectacular"},
     "stores.dynamodb*": {"boto3", "botocore", "django"},
     "stores.redis*": {"django", "redis"},
     "tasks": {"celery"},
