@@ -11,6 +11,8 @@ from django_idempotency.exceptions import StoreError
 from django_idempotency.stores.base import BaseStore
 from django_idempotency.sweep import sweep
 
+_BY_ITSELF = "nothing to sweep, this store deletes its expired records by itself"
+
 
 class Command(BaseCommand):
     """Delete expired records, in batches, beside running traffic."""
@@ -35,14 +37,18 @@ class Command(BaseCommand):
             found = {alias: store_for(alias) for alias in (stores if only is None else [only])}
         except InvalidStore as error:
             raise CommandError(str(error), returncode=2) from error
-        if only is not None and found[only].native_expiry:
-            self.stdout.write(f"{only}: this store deletes its expired records by itself")
-        elif options["dry_run"]:
+        if options["dry_run"]:
             self._count(found)
         else:
-            self._sweep(only, options["limit"], options["max_seconds"])
+            self._sweep(found, only, options["limit"], options["max_seconds"])
 
-    def _sweep(self, only: str | None, limit: int, max_seconds: float | None) -> None:
+    def _sweep(
+        self,
+        found: dict[str, BaseStore],
+        only: str | None,
+        limit: int,
+        max_seconds: float | None,
+    ) -> None:
         swept: dict[str, int] = {}
         terminal = self.stdout.isatty()
 
@@ -61,6 +67,9 @@ class Command(BaseCommand):
             self.stdout.write()
         for alias, count in swept.items():
             self.stdout.write(f"{alias}: {count} expired records deleted")
+        for alias in found:
+            if failure is None and alias not in swept:
+                self.stdout.write(f"{alias}: {_BY_ITSELF}")
         if failure is not None:
             raise CommandError(str(failure)) from failure
 
@@ -69,6 +78,7 @@ class Command(BaseCommand):
         for alias, store in found.items():
             try:
                 if store.native_expiry:
+                    self.stdout.write(f"{alias}: {_BY_ITSELF}")
                     continue
                 count = store.count_expired()
                 said = "this store cannot count its" if count is None else count
