@@ -44,7 +44,7 @@ class Endings:
             return
         try:
             self._keep(attempt)
-        except StoreError as error:
+        except (LeaseLost, StoreError) as error:
             self._incomplete(attempt, error)
 
     async def acomplete(self, attempt: Attempt) -> None:
@@ -54,7 +54,7 @@ class Endings:
             return
         try:
             await self._akeep(attempt)
-        except StoreError as error:
+        except (LeaseLost, StoreError) as error:
             self._incomplete(attempt, error)
 
     def _keep(self, attempt: Attempt) -> None:
@@ -76,15 +76,24 @@ class Endings:
             expires_at = await self.store.acomplete(lease, attempt.payload, retention=retention)
         _completed(attempt, expires_at)
 
-    def _incomplete(self, attempt: Attempt, error: StoreError) -> None:
+    def _incomplete(self, attempt: Attempt, error: LeaseLost | StoreError) -> None:
         """Separate: the work is done and stands, so its caller gets the result (R60)."""
-        if attempt.request.transaction != "separate":
+        superseded = isinstance(error, LeaseLost) and not error.gone
+        if superseded or attempt.request.transaction != "separate":
             raise error
-        logger.error(
-            "Record %s could not be completed; its lease will lapse, and a retry will run again.",
-            keys.short(attempt.lease.record_id),
-            exc_info=error,
-        )
+        record = keys.short(attempt.lease.record_id)
+        if isinstance(error, LeaseLost):
+            logger.error(
+                "Record %s is gone from the store; its work stands, and a retry will run again.",
+                record,
+            )
+        else:
+            logger.error(
+                "Record %s could not be completed; its lease will lapse, and a retry will run "
+                "again.",
+                record,
+                exc_info=error,
+            )
         attempt.conclude(attempt.outcome.result, stored=False)
 
     def _complete_late(self, attempt: Attempt) -> None:
@@ -225,7 +234,8 @@ class Endings:
             failure.__cause__ = unknown
             return failure
         if record is None or (record.epoch, record.token) != (lease.fencing_token, lease.token):
-            return LeaseLost() if isinstance(raised, StoreError) else raised
+            lost = LeaseLost(gone=record is None)
+            return lost if isinstance(raised, StoreError) else raised
         if record.state is State.IN_PROGRESS:
             return StoreError("Whether the work was committed is not known; its lease will lapse.")
         return None if record.state is State.COMPLETED and isinstance(raised, Exception) else raised

@@ -68,6 +68,13 @@ class FingerprintMismatch(IdempotencyError):
 class LeaseLost(IdempotencyError):
     """The lease was lost: another attempt has taken over, or the record is gone."""
 
+    def __init__(self, message: str | None = None, *, gone: bool = False) -> None:
+        if gone and message is None:
+            message = "The record is gone from the store: it was deleted, or evicted."
+        super().__init__(message)
+        #: The record is gone: no other attempt is known to have taken over.
+        self.gone = gone
+
 
 class ResultTooLarge(IdempotencyError):
     """The result is larger than max_result_bytes, so it cannot be kept."""

@@ -253,6 +253,7 @@ class Lease:
         #: The record, where `transact_item` had completed it with another result than the work's.
         self.completed_before: Record | None = None
         self._lost = False
+        self._gone = False
 
     @property
     def record_id(self) -> UUID:
@@ -271,13 +272,13 @@ class Lease:
 
     @property
     def lost(self) -> bool:
-        """Whether a renewal was refused: somebody else owns the record by now."""
+        """Whether a renewal was refused: nothing keeps another attempt from running by now."""
         return self._lost
 
     def check(self) -> None:
-        """Raise LeaseLost once the lease is `lost`."""
+        """Raise LeaseLost once the lease is `lost`; its ``gone`` says how."""
         if self._lost:
-            raise LeaseLost
+            raise LeaseLost(gone=self._gone)
 
     def derive_key(self, name: str) -> str:
         """
@@ -301,8 +302,9 @@ class Lease:
             raise RuntimeError("This lease belongs to no attempt whose result it could complete.")
         return self.completion(result)
 
-    def mark_lost(self) -> None:
-        """Note that a renewal was refused; `check` raises from now on."""
+    def mark_lost(self, *, gone: bool = False) -> None:
+        """Note that a renewal was refused, because the record is `gone`; `check` raises now."""
+        self._gone = gone
         self._lost = True
 
     def __repr__(self) -> str:

@@ -162,8 +162,16 @@ class Keeper:
                 continue
             for lease in group:
                 if lease not in held and self._is_kept(lease):
-                    lease.mark_lost()
+                    lease.mark_lost(gone=self._is_gone(store, lease))
                     self.remove(lease)
+
+    def _is_gone(self, store: BaseStore, lease: Lease) -> bool:
+        """Whether there is no record any more; False where the store cannot tell."""
+        try:
+            return store.get(lease.record_id) is None
+        except Exception:  # whatever it is, the leases of others must go on being renewed
+            logger.exception("A record whose lease was lost could not be read.")
+            return False
 
     def _is_kept(self, lease: Lease) -> bool:
         """Whether the lease is still to be renewed; its completion may have begun meanwhile."""

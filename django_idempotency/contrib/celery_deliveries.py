@@ -288,9 +288,13 @@ class Delivery:
         """
         Whether this attempt stalled and another is at work, whose result is the task's.
 
+        Where the record is gone there is no other: to make way would lose the task.
+
         Without renewal, or when that has come to its end, it is slow, not stalled: sent again it
         would take over in its turn.
         """
+        if lost.gone:
+            return False
         if attempt is None:  # nothing has run
             return True
         lease, policy = attempt.lease, attempt.operation.policy

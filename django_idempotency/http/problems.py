@@ -176,6 +176,8 @@ def problem_response(
     problem = next((p for kind, p in PROBLEMS.items() if isinstance(error, kind)), None)
     if problem is None:
         raise error
+    if isinstance(error, LeaseLost) and error.gone:
+        problem = _STORE  # nobody took over: the completion could not be written (R60)
     status, headers = problem.status, {}
     if isinstance(error, InProgress):
         status = policy.in_progress_status

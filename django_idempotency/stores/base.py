@@ -108,8 +108,9 @@ class BaseStore:
         """
         Keep the result and return when it expires.
 
-        Raises LeaseLost unless epoch and token still stand and the record is in progress;
-        repeated under its own token it succeeds again. Raises ResultTooLarge, and changes nothing,
+        Raises LeaseLost unless epoch and token still stand and the record is in progress, with
+        ``gone=True`` where there is no record: that is not written anew. Repeated under its own
+        token it succeeds again. Raises ResultTooLarge, and changes nothing,
         for a result that the store itself cannot hold.
         """
         raise NotImplementedError

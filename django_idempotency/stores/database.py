@@ -328,7 +328,9 @@ class DatabaseStore(Statements):
     def _written_before(self, lease: Lease, state: State) -> datetime:
         """Return when the record expires that this very attempt has ended; raise LeaseLost."""
         record, _ = self._look(lease.record_id)
-        if record is None or record.expires_at is None or record.state is not state:
+        if record is None:
+            raise LeaseLost(gone=True)
+        if record.expires_at is None or record.state is not state:
             raise LeaseLost
         if (record.epoch, record.token) != (lease.fencing_token, lease.token):
             raise LeaseLost
@@ -425,7 +427,7 @@ class DatabaseStore(Statements):
             return
         with self._cursor("FENCE", proof_parameters(lease)) as cursor:
             if cursor.rowcount != 1:
-                raise LeaseLost
+                raise LeaseLost(gone=self.get(lease.record_id) is None)
 
     def in_transaction(self) -> bool:
         """See `BaseStore.in_transaction`."""

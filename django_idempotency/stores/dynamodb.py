@@ -256,7 +256,7 @@ class DynamoDBStore(BaseStore):
         """
         item = failed.item or self.table.item(lease.record_id)
         if item is None:
-            raise LeaseLost
+            raise LeaseLost(gone=True)
         record = self.names.record(item, self._now(), self._skew)
         mine = (record.epoch, record.token) == (lease.fencing_token, lease.token)
         if not mine or record.state is not State.COMPLETED or record.expires_at is None:

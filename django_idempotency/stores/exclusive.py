@@ -113,9 +113,11 @@ class ExclusiveStore(BaseStore):
                 _end(records, record, State.COMPLETED, result=result, expires_at=expires_at)
                 return expires_at
             ended = records.get(lease.record_id)
-            if ended is None or ended.expires_at is None:
-                raise LeaseLost
+            if ended is None:
+                raise LeaseLost(gone=True)
             if ended.state is not State.COMPLETED or not _is_mine(ended, lease):
+                raise LeaseLost
+            if ended.expires_at is None:
                 raise LeaseLost
             return ended.expires_at
 

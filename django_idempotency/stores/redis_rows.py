@@ -66,7 +66,7 @@ def micros(duration: timedelta) -> int:
     return as_duration(duration) // _MICROSECOND
 
 
-def time_of(micros: bytes) -> datetime:
+def time_of(micros: bytes | int) -> datetime:
     return _EPOCH + int(micros) * _MICROSECOND
 
 
@@ -111,9 +111,11 @@ def claimed_of(request: ClaimRequest, answer: list[Any]) -> tuple[Lease | Record
     return lease, attempts
 
 
-def kept_until(answer: bytes | None) -> datetime:
+def kept_until(answer: bytes | int | None) -> datetime:
     if answer is None:
         raise LeaseLost
+    if answer == 0:
+        raise LeaseLost(gone=True)
     return time_of(answer)
 
 

@@ -150,7 +150,7 @@ return {1, whole(epoch), whole(lease_until), whole(now), taken_over and 1 or 0, 
 COMPLETE = _script(
     "COMPLETE",
     """
--- Keep the result; return when it expires, or nil if the proof does not stand.
+-- Keep the result; return when it expires, nil if the proof does not stand, 0 without a record.
 local epoch, token, retention, result = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4]
 
 local time = redis.call('TIME')
@@ -158,8 +158,11 @@ local now = tonumber(time[1]) * 1000000 + tonumber(time[2])
 local function whole(number) return string.format('%.0f', number) end
 
 local seen = redis.call('HMGET', KEYS[1], 'state', 'epoch', 'token', 'expires_at')
+if redis.call('EXISTS', KEYS[1]) == 0 then
+  return 0                                      -- deleted, evicted or lost: nobody's
+end
 if seen[2] ~= epoch or seen[3] ~= token then
-  return false                                  -- somebody else's by now, or gone
+  return false                                  -- somebody else's by now
 end
 if seen[1] == 'COMPLETED' then
   return seen[4]                                -- by this very attempt, whose answer was lost

@@ -114,6 +114,10 @@ class ContractBase:
         """Damage the stored record; without this hook the rules about damage are left out."""
         raise NotImplementedError
 
+    def forget(self, store: BaseStore, record_id: UUID) -> None:
+        """Delete the stored record; without this hook the rules about that are left out."""
+        raise NotImplementedError
+
     def child_environment(self) -> dict[str, str]:
         """Return the environment variables by which a child process finds the records."""
         from django.conf import settings
@@ -142,6 +146,8 @@ class ContractBase:
         lacking = {}
         if cls.corrupt is ContractBase.corrupt:
             lacking["damage"] = "there is no hook corrupt()"
+        if cls.forget is ContractBase.forget:
+            lacking["deletion"] = "there is no hook forget()"
         if not cls.shared:
             lacking["processes"] = "its records belong to one process"
         if not cls.own_clock or not cls.shared:

@@ -17,6 +17,7 @@ from django_idempotency.testing.contract_base import (
     FINGERPRINT,
     HOUR,
     ContractBase,
+    needs,
     unchanged,
 )
 
@@ -166,9 +167,11 @@ class EndingRules(ContractBase):
     def test_R66_I7_late_completion_is_refused(self, store: BaseStore, loss: str) -> None:
         lease, before = self.lost(store, loss)
 
-        with pytest.raises(LeaseLost):
+        with pytest.raises(LeaseLost) as raised:
             store.complete(lease, b"late", retention=HOUR)
 
+        # An expired record may be deleted at any time, and then it is gone.
+        assert not raised.value.gone or before is None or before.expired
         assert unchanged(before, store.get(lease.record_id))
 
     @losses
@@ -220,6 +223,50 @@ class EndingRules(ContractBase):
             assert not writes[write]()
 
         assert unchanged(before, self.record(store, lease))
+
+    # Gone: deleted by somebody, or evicted, while its owner is at work.
+
+    def gone(self, store: BaseStore) -> Lease:
+        """Return a lease whose record is gone."""
+        lease = self.live(store)
+        self.forget(store, lease.record_id)
+        assert store.get(lease.record_id) is None
+        return lease
+
+    @needs("deletion")
+    def test_R60_completion_of_a_record_that_is_gone_says_so(self, store: BaseStore) -> None:
+        lease = self.gone(store)
+
+        with pytest.raises(LeaseLost) as raised:
+            store.complete(lease, b"result", retention=HOUR)
+
+        assert raised.value.gone
+        assert store.get(lease.record_id) is None
+        self.won(store.claim(self.again(lease.request)))
+
+    @needs("deletion")
+    def test_R66_record_that_was_gone_and_claimed_is_anothers(self, store: BaseStore) -> None:
+        lease = self.gone(store)
+        successor = self.won(store.claim(self.again(lease.request)))
+        before = self.record(store, successor)
+
+        with pytest.raises(LeaseLost) as raised:
+            store.complete(lease, b"late", retention=HOUR)
+
+        assert not raised.value.gone
+        assert unchanged(before, self.record(store, successor))
+
+    @needs("deletion")
+    @pytest.mark.parametrize("write", ["fail", "release", "renew"])
+    def test_R67_other_writes_leave_a_record_gone(self, store: BaseStore, write: str) -> None:
+        lease = self.gone(store)
+
+        if write == "renew":
+            assert store.renew([lease], HOUR) == set()
+        else:
+            self.end(store, lease, "failed" if write == "fail" else "released")
+
+        assert store.get(lease.record_id) is None
 
     # Durations: timedelta or seconds.
 

@@ -13,7 +13,7 @@ from asgiref.sync import async_to_sync
 from django_idempotency.exceptions import LeaseLost
 from django_idempotency.records import Filters, Lease, State
 from django_idempotency.stores.base import BaseStore
-from django_idempotency.testing.contract_base import HOUR, ContractBase, unchanged
+from django_idempotency.testing.contract_base import HOUR, ContractBase, needs, unchanged
 
 __all__ = ["TwinRules"]
 
@@ -62,6 +62,18 @@ class TwinRules(ContractBase):
                 await store.acomplete(late, b"late", retention=HOUR)
 
         self.awaited(main)
+
+    @needs("deletion")
+    def test_twin_of_complete_says_that_a_record_is_gone(self, store: BaseStore) -> None:
+        lease = self.live(store)
+        self.forget(store, lease.record_id)
+
+        async def main() -> bool:
+            with pytest.raises(LeaseLost) as raised:
+                await store.acomplete(lease, b"result", retention=HOUR)
+            return raised.value.gone
+
+        assert self.awaited(main)
 
     def test_twin_of_fail(self, store: BaseStore) -> None:
         lease = self.live(store)

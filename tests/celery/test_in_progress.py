@@ -361,3 +361,29 @@ class TestSuperseded:
 
         assert (done.state, str(done.value)) == ("FAILURE", "another operation")
         assert local.sent() == []
+
+
+@pytest.mark.parametrize("wish", ["retry", "ignore"])
+def test_C6_task_whose_record_is_gone_makes_way_for_nobody(
+    local: Local, store: MemoryStore, wish: str
+) -> None:
+    """Neither sent again, and run twice, nor ignored."""
+    meeting = Meeting(local, on_in_progress=wish)
+    meeting.meanwhile = store._records.clear
+
+    assert local.deliver(meeting.message) == Done("SUCCESS", "run 1")
+    assert local.sent() == []
+
+
+def test_C6_task_that_hears_that_its_record_is_gone_fails(local: Local) -> None:
+    def check() -> None:
+        lease = current()
+        assert lease is not None
+        lease.mark_lost(gone=True)  # as a refused renewal does
+        lease.check()
+
+    meeting = Meeting(local, on_in_progress="ignore")
+    meeting.meanwhile = check
+    done = local.deliver(meeting.message)
+
+    assert (done.state, type(done.value)) == ("FAILURE", LeaseLost)

@@ -26,6 +26,9 @@ class TestDatabaseStore(StoreContract):
     def corrupt(self, store: BaseStore, record_id: UUID) -> None:
         assert IdempotencyRecord.objects.filter(pk=record_id).update(state="NO STATE") == 1
 
+    def forget(self, store: BaseStore, record_id: UUID) -> None:
+        assert IdempotencyRecord.objects.filter(pk=record_id).delete()[0] == 1
+
 
 class TestDatabaseStoreJoined(ClaimRules, RaceRules):
     """Claims of the mode that commits them alone and completes them with the work."""

@@ -91,6 +91,11 @@ class DynamoDBContract(StoreContract):
             },
         )
 
+    def forget(self, store: BaseStore, record_id: UUID) -> None:
+        assert isinstance(store, DynamoDBStore)
+        parameters = {"TableName": self.table, "Key": store.names.key(record_id)}
+        store.table.client.send("delete_item", parameters)
+
 
 class TestDynalite(DynamoDBContract):
     """With a GetItem where a condition failed, and swept; or the server that a variable names."""

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from uuid import UUID
 
+from django_idempotency.stores.base import BaseStore
+from django_idempotency.stores.memory import MemoryStore
 from django_idempotency.testing import FakeClock, StoreContract
 
 MEMORY = "django_idempotency.stores.memory.MemoryStore"
@@ -13,6 +16,10 @@ class TestMemoryStore(StoreContract):
     backend = MEMORY
     options = {"clock": FakeClock()}
     shared = False
+
+    def forget(self, store: BaseStore, record_id: UUID) -> None:
+        assert isinstance(store, MemoryStore)
+        del store._records[record_id]
 
 
 class TestMemoryStoreWithTheHostsClock(StoreContract):

@@ -27,6 +27,10 @@ def contract_on(store_class: type[SoundStore]) -> type[StoreContract]:
             assert isinstance(store, SoundStore)
             store.damage(record_id)
 
+        def forget(self, store: BaseStore, record_id: UUID) -> None:
+            assert isinstance(store, SoundStore)
+            store.forget(record_id)
+
     Contract.options = {"clock": FakeClock()}
     for name, value in getattr(store_class, "contract", {}).items():
         setattr(Contract, name, value)

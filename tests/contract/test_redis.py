@@ -51,6 +51,10 @@ class RedisContract(StoreContract):
         with redis.Redis.from_url(self.url) as client:
             assert client.hdel(f"idempotency:{record_id}", "state") == 1
 
+    def forget(self, store: BaseStore, record_id: UUID) -> None:
+        with redis.Redis.from_url(self.url) as client:
+            assert client.delete(f"idempotency:{record_id}") == 1
+
 
 @pytest.mark.xdist_group("redis6")
 class TestRedis62(RedisContract):

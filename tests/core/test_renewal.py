@@ -13,7 +13,7 @@ import pytest
 from django.db import connection, connections
 
 import django_idempotency as idempotency
-from django_idempotency import InProgress, LeaseLost, renewal
+from django_idempotency import InProgress, LeaseLost, StoreError, renewal
 from django_idempotency.codecs import JSONCodec
 from django_idempotency.conf import store_for
 from django_idempotency.engine import Engine, Operation
@@ -43,6 +43,7 @@ class Renewals(BaseStore):
     def __init__(self):
         self.calls = []
         self.lost = set()
+        self.get = lambda record_id: object()
         self.error = None
         self.called = threading.Condition()
         self.idled = threading.Event()
@@ -232,6 +233,26 @@ class TestKeeper:
             lost.check()
         held.check()
         assert all(lost not in call.leases for call in store.calls[3:])
+
+    @pytest.mark.parametrize("found", ["another's", "nothing", "no answer"])
+    def test_R60_a_lost_lease_says_whether_its_record_is_gone(self, keeper, store, found):
+        asked = threading.Event()
+
+        def get(record_id):
+            asked.set()
+            if found == "no answer":
+                raise StoreError
+            return object() if found == "another's" else None
+
+        store.get = get
+        lease = make_lease()
+        store.lost.add(lease)
+        keeper.add(store, lease)
+        assert asked.wait(SECONDS)
+        wait_until(lambda: lease.lost, seconds=SECONDS, what="the lease to be lost")
+        with pytest.raises(LeaseLost) as raised:
+            lease.check()
+        assert raised.value.gone is (found == "nothing")
 
     @pytest.mark.parametrize("end", ["removed", "completion begun"])
     def test_a_lease_that_ended_while_its_renewal_was_under_way_is_not_lost(

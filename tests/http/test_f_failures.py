@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from django.db import connection, connections
+from django.db.models.signals import post_save
 from django.http import HttpRequest
 from django.http.response import HttpResponseBase
 
@@ -233,6 +234,30 @@ def test_R60_work_that_cannot_be_completed_is_rolled_back(
     assert replayed(again)
     assert Effect.objects.count() == 1
     assert len(runs) == 2
+
+
+@pytest.mark.parametrize("mode", ["joined", "separate"], indirect=True)
+def test_R60_record_that_is_gone_was_not_taken_over(api: Api, policy: SetPolicy, mode: str) -> None:
+    def delete(sender: Any, **kwargs: Any) -> None:
+        IdempotencyRecord.objects.all().delete()
+
+    policy(BACKEND="tests.http.stores.Vanishing")
+    if mode == "separate":
+        post_save.connect(delete, sender=Effect)
+    try:
+        first = api()
+    finally:
+        post_save.disconnect(delete, sender=Effect)
+    effects = Effect.objects.count()
+
+    policy(BACKEND="django_idempotency.stores.database.DatabaseStore")
+    retried, again = api(), api()
+
+    if mode == "joined":
+        assert (problem(first), effects) == ((503, "store_unavailable"), 0)
+    else:
+        assert (first.status_code, first.headers["Idempotency-Stored"]) == (201, "false")
+    assert (retried.status_code, replayed(retried), replayed(again)) == (201, False, True)
 
 
 @pytest.mark.parametrize("mode", ["joined"], indirect=True)

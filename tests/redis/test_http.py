@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+import redis
 from django.db import connection
 from django.db.models.signals import post_save
 
@@ -102,6 +103,24 @@ def test_R49_duplicate_of_a_live_attempt_is_409(api: Api, path: str) -> None:
 @pytest.mark.parametrize("path", VIEWS)
 def test_R1_missing_key_is_400(api: Api, path: str) -> None:
     assert problem(api(path=path, key=None)) == (400, "idempotency_key_missing")
+
+
+@pytest.mark.parametrize("path", VIEWS)
+def test_R60_record_that_is_gone_in_mid_work_is_answered_and_not_stored(
+    api: Api, client: redis.Redis, prefix: str, path: str
+) -> None:
+    def flush(sender: Any, **kwargs: Any) -> None:
+        client.delete(*client.scan_iter(match=f"{prefix}*"))
+
+    post_save.connect(flush, sender=Effect)
+    try:
+        first = api(path=path)
+    finally:
+        post_save.disconnect(flush, sender=Effect)
+    retried, again = api(path=path), api(path=path)
+
+    assert (first.status_code, first.headers["Idempotency-Stored"]) == (201, "false")
+    assert (retried.status_code, replayed(retried), replayed(again)) == (201, False, True)
 
 
 # The work and the record.

@@ -46,6 +46,11 @@ class SoundStore(MemoryStore):
         """Leave a record whose state is none."""
         self.change(record_id, state="NO STATE")
 
+    def forget(self, record_id: UUID) -> None:
+        """Delete a record behind everybody's back."""
+        with self._mutex:
+            del self._records[record_id]
+
     def change(self, record_id: UUID, **changes: Any) -> None:
         """Change a record behind everybody's back."""
         with self._mutex:

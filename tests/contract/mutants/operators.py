@@ -24,6 +24,9 @@ class GetInvents(Mutant):
     also = (
         "test_I2_epoch_grows_over_a_sweep",
         "test_I9_sweep_deletes_what_has_expired",
+        "test_R60_completion_of_a_record_that_is_gone_says_so",
+        "test_R66_record_that_was_gone_and_claimed_is_anothers",
+        "test_R67_other_writes_leave_a_record_gone",
         "test_operator_cannot_resolve_what_is_not_there",
     )
 

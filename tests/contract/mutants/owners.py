@@ -17,6 +17,7 @@ class CompletionIsNotFenced(Mutant):
 
     rule = "test_R66_I7_late_completion_is_refused"
     also = (
+        "test_R66_record_that_was_gone_and_claimed_is_anothers",
         "test_R67_I7_no_late_write_undoes_a_take_over",
         "test_R68_proof_is_the_epoch_and_the_token",
     )
@@ -55,6 +56,7 @@ class ProofIsTheEpoch(Mutant):
     """The epoch alone is proof of ownership."""
 
     rule = "test_R68_proof_is_the_epoch_and_the_token"
+    also = ("test_R66_record_that_was_gone_and_claimed_is_anothers",)
 
     def owned(self, records: Records, lease: Lease) -> Record | None:
         record = records.get(lease.record_id)
@@ -219,6 +221,74 @@ class AnythingIsADuration(Mutant):
         if not isinstance(retention, (int, timedelta)):
             retention = timedelta(0)
         return super().complete(lease, result, retention=retention)
+
+
+# Completion of a record that is gone.
+
+
+class GoneRecordIsAnothers(Mutant):
+    """A completion that finds no record says that another attempt took over."""
+
+    rule = "test_R60_completion_of_a_record_that_is_gone_says_so"
+    also = ("test_twin_of_complete_says_that_a_record_is_gone",)
+
+    def complete(self, lease: Lease, result: bytes, *, retention: timedelta) -> datetime:
+        try:
+            return super().complete(lease, result, retention=retention)
+        except LeaseLost as lost:
+            raise LeaseLost from lost
+
+
+class AnothersRecordIsGone(Mutant):
+    """A completion that was superseded says that the record is gone."""
+
+    rule = "test_R66_I7_late_completion_is_refused"
+    also = ("test_R66_record_that_was_gone_and_claimed_is_anothers",)
+
+    def complete(self, lease: Lease, result: bytes, *, retention: timedelta) -> datetime:
+        try:
+            return super().complete(lease, result, retention=retention)
+        except LeaseLost as lost:
+            raise LeaseLost(gone=True) from lost
+
+
+class CompletionClaimsAGoneRecord(Mutant):
+    """A completion that finds no record claims it anew."""
+
+    rule = "test_R60_completion_of_a_record_that_is_gone_says_so"
+    also = ("test_twin_of_complete_says_that_a_record_is_gone",)
+
+    def complete(self, lease: Lease, result: bytes, *, retention: timedelta) -> datetime:
+        if self.get(lease.record_id) is None:
+            again = self.claim(lease.request)
+            assert isinstance(again, Lease)
+            return super().complete(again, result, retention=retention)
+        return super().complete(lease, result, retention=retention)
+
+
+class FailureClaimsAGoneRecord(Mutant):
+    """A failure that finds no record writes it anew."""
+
+    rule = "test_R67_other_writes_leave_a_record_gone"
+
+    def fail(self, lease: Lease, error: str) -> None:
+        if self.get(lease.record_id) is None:
+            again = self.claim(lease.request)
+            assert isinstance(again, Lease)
+            super().fail(again, error)
+        super().fail(lease, error)
+
+
+class TwinOfCompleteForgetsWhatIsGone(Mutant):
+    """The coroutine twin of a completion says that another took over a record that is gone."""
+
+    rule = "test_twin_of_complete_says_that_a_record_is_gone"
+
+    async def acomplete(self, lease: Lease, result: bytes, *, retention: timedelta) -> datetime:
+        try:
+            return await super().acomplete(lease, result, retention=retention)
+        except LeaseLost as lost:
+            raise LeaseLost from lost
 
 
 # The other endings.

@@ -116,6 +116,7 @@ class RenewalTellsThatAllAreHeld(Mutant):
 
     rule = "test_R68_I7_late_renewal_is_refused"
     also = (
+        "test_R67_other_writes_leave_a_record_gone",
         "test_R68_ended_lease_is_not_renewed",
         "test_R68_many_leases_are_renewed_and_those_still_held_are_told",
         "test_R68_proof_is_the_epoch_and_the_token",
