@@ -31,6 +31,7 @@ except ModuleNotFoundError as error:
     raise missing("djangorestframework", "drf") from error
 
 from django_idempotency.conf import DEFAULT_ALIAS, http_policy_for, policy_for
+from django_idempotency.contrib.rest_framework_objects import object_permissions
 from django_idempotency.http.atomic_requests import answering, atomic_requests, exempt, mark
 from django_idempotency.http.content import MULTIPART, body_of, parsed_body, uploads_of
 from django_idempotency.http.guard import GuardedCall, guard
@@ -52,7 +53,7 @@ from django_idempotency.policy import (
 )
 from django_idempotency.transactions import may_wait
 
-__all__ = ["IdempotencyMixin"]
+__all__ = ["IdempotencyMixin", "object_permissions"]
 
 _PREFIX = "idempotency_"
 _POLICY_NAMES = tuple(field.name for field in fields(Policy))

@@ -11,20 +11,26 @@ from typing import Any, TypeVar, overload
 
 from asgiref.sync import iscoroutinefunction, markcoroutinefunction
 from django.http import HttpRequest
+from django.views import View
 
 from django_idempotency.conf import DEFAULT_ALIAS
 from django_idempotency.http.atomic_requests import mark
+from django_idempotency.http.class_views import (
+    calls_handler,
+    guarded_as_view,
+    guarded_dispatch,
+)
 from django_idempotency.http.views import Declared, aguarded, guarded, is_guarded_already
 
-__all__ = ["idempotent"]
+__all__ = ["guarding", "idempotent"]
 
-View = TypeVar("View", bound=Callable[..., Any])
+V = TypeVar("V", bound=Callable[..., Any])
 
 
 @overload
-def idempotent(view: View, /) -> View: ...
+def idempotent(view: V, /) -> V: ...
 @overload
-def idempotent(*, store: str = DEFAULT_ALIAS, **policy: Any) -> Callable[[View], View]: ...
+def idempotent(*, store: str = DEFAULT_ALIAS, **policy: Any) -> Callable[[V], V]: ...
 def idempotent(
     view: Callable[..., Any] | None = None, /, *, store: str = DEFAULT_ALIAS, **policy: Any
 ) -> Any:
@@ -53,30 +59,37 @@ def _decorate(declared: Declared, view: Callable[..., Any]) -> Callable[..., Any
         if rest_framework.is_drf_view(view):
             guarded_class: Callable[..., Any] = rest_framework.guarded_view(view, declared)
             return guarded_class
-    if iscoroutinefunction(view) or _is_of_async_class(view):
+    wrapper = guarding(declared, view)
+    wrapper.idempotency = declared  # type: ignore[attr-defined]
+    return mark(wrapper)
+
+
+def guarding(declared: Declared, view: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a plain view with the guard before it; before its handler, if it is of a class."""
+    bound = _instance(view)
+    if isinstance(bound, View) and _is_dispatch(view) and calls_handler(type(bound)):
+        return guarded_dispatch(declared, bound, view)
+    if (of_class := guarded_as_view(declared, view)) is not None:
+        return of_class
+    if iscoroutinefunction(view) or getattr(bound, "view_is_async", False):
 
         @wraps(view)
         async def aguarded_view(request: HttpRequest, *args: Any, **kwargs: Any) -> Any:
             return await aguarded(declared, request, lambda: view(request, *args, **kwargs))
 
-        wrapper: Callable[..., Any] = aguarded_view
-        if iscoroutinefunction(view):
-            wrapper = markcoroutinefunction(wrapper)
-    else:
+        return markcoroutinefunction(aguarded_view) if iscoroutinefunction(view) else aguarded_view
 
-        @wraps(view)
-        def guarded_view(request: Any, *args: Any, **kwargs: Any) -> Any:
-            if hasattr(request, "_request"):  # below @api_view, or on a method of an APIView
-                if is_guarded_already(request):  # the mixin, say (R17)
-                    return view(request, *args, **kwargs)
-                from django_idempotency.contrib import rest_framework
+    @wraps(view)
+    def guarded_view(request: Any, *args: Any, **kwargs: Any) -> Any:
+        if hasattr(request, "_request"):  # below @api_view, or on a method of an APIView
+            if is_guarded_already(request):  # the mixin, say (R17)
+                return view(request, *args, **kwargs)
+            from django_idempotency.contrib import rest_framework
 
-                return rest_framework.guarded_function(declared, view, request, *args, **kwargs)
-            return guarded(declared, request, lambda: view(request, *args, **kwargs))
+            return rest_framework.guarded_function(declared, view, request, *args, **kwargs)
+        return guarded(declared, request, lambda: view(request, *args, **kwargs))
 
-        wrapper = guarded_view
-    wrapper.idempotency = declared  # type: ignore[attr-defined]
-    return mark(wrapper)
+    return guarded_view
 
 
 def _refuse_what_is_no_view(view: Callable[..., Any]) -> None:
@@ -96,8 +109,11 @@ def _refuse_what_is_no_view(view: Callable[..., Any]) -> None:
 
 def _is_dispatch_of_drf(view: Callable[..., Any]) -> bool:
     drf = sys.modules.get("rest_framework.views")
-    is_of_drf = drf is not None and isinstance(_instance(view), drf.APIView)
-    return is_of_drf and getattr(view, "__name__", "") == "dispatch"
+    return drf is not None and isinstance(_instance(view), drf.APIView) and _is_dispatch(view)
+
+
+def _is_dispatch(view: Callable[..., Any]) -> bool:
+    return getattr(view, "__name__", "") == "dispatch"
 
 
 def _of_mixin(dispatch: Callable[..., Any]) -> Callable[..., Any]:
@@ -116,11 +132,6 @@ def _of_mixin(dispatch: Callable[..., Any]) -> Callable[..., Any]:
         f"Write class {name}(IdempotencyMixin, ...), with IdempotencyMixin of "
         f"django_idempotency.contrib.rest_framework."
     )
-
-
-def _is_of_async_class(view: Callable[..., Any]) -> bool:
-    """Whether this is a method that method_decorator has bound to a class view of coroutines."""
-    return bool(getattr(_instance(view), "view_is_async", False))
 
 
 def _instance(view: Any) -> object:

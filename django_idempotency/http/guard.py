@@ -5,13 +5,19 @@ from __future__ import annotations
 import re
 import uuid
 from collections.abc import Awaitable, Callable, Collection
+from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
+from urllib.parse import urlsplit
 
 from asgiref.sync import sync_to_async
+from django.conf import settings
+from django.db import transaction
 from django.http import HttpRequest
 from django.http.response import HttpResponseBase
+from django.shortcuts import resolve_url
+from django.urls import NoReverseMatch
 from django.utils.http import http_date
 
 from django_idempotency import keys, transactions
@@ -310,14 +316,26 @@ class _Guard:
     def _replay(self, attempt: Attempt) -> HttpResponseBase:
         call, snapshot = self.call, attempt.result
         assert isinstance(snapshot, Snapshot)  # noqa: S101
-        check = call.http.replay_check
-        if check is not None and not ask("replay_check", check, call.subject, attempt.record):
+        if not self._may_see(attempt):
             return replay_refused(call.request, call.http, call.subject)
         response = snapshot.response()
         if call.http.replay_header:
             response[call.http.replay_header] = "true"
         response["Cache-Control"] = "no-store"
         return response
+
+    def _may_see(self, attempt: Attempt) -> bool:
+        """Ask the policy's ``replay_check``, in transactions such as the handler had (R34)."""
+        check, store = self.call.http.replay_check, engine_for(self.call.store).store
+        if check is None:
+            return True
+        with ExitStack() as blocks:
+            ours = set(self.call.exempt)
+            if attempt.request.transaction != "separate" and isinstance(store, DatabaseStore):
+                blocks.enter_context(transaction.atomic(using=store.using))
+                ours.add(store.using)
+            blocks.enter_context(atomic_requests(without=ours))
+            return bool(ask("replay_check", check, self.call.subject, attempt.record))
 
 
 def answered_outside(response: HttpResponseBase) -> HttpResponseBase:
@@ -334,6 +352,8 @@ def verdict_for(policy: HTTPPolicy, response: HttpResponseBase, error: BaseExcep
         if verdict not in ("keep", "release", "fail"):
             raise ValueError(f"keep must return 'keep', 'release' or 'fail', not {verdict!r}.")
         return verdict
+    if _leads_to_login(response):
+        return "release"
     if keep == "stripe":
         return "keep"
     if keep == "success":
@@ -341,6 +361,18 @@ def verdict_for(policy: HTTPPolicy, response: HttpResponseBase, error: BaseExcep
     if status >= 500:
         return "fail"
     return "release" if status in _RELEASED else "keep"
+
+
+def _leads_to_login(response: HttpResponseBase) -> bool:
+    """Whether a response sends its caller to LOGIN_URL, to come back with other rights (R34)."""
+    if response.status_code != 302 or not settings.LOGIN_URL:
+        return False
+    try:
+        login = urlsplit(resolve_url(settings.LOGIN_URL))
+        target = urlsplit(response.headers.get("Location", ""))
+    except (NoReverseMatch, ValueError):
+        return False
+    return target.path == login.path and login.netloc in ("", target.netloc)
 
 
 def _has_committed(attempt: Attempt) -> bool:

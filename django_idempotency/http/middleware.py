@@ -17,7 +17,8 @@ from django.http.response import HttpResponseBase
 
 from django_idempotency.conf import DEFAULT_ALIAS
 from django_idempotency.http.atomic_requests import is_marked
-from django_idempotency.http.views import Declared, aguarded, concerns, guarded
+from django_idempotency.http.decorators import guarding
+from django_idempotency.http.views import Declared, concerns
 
 __all__ = ["IdempotencyMiddleware"]
 
@@ -69,10 +70,11 @@ class IdempotencyMiddleware:
     ) -> HttpResponseBase | None:
         if _guards_itself(view, request) or not self._concerns(request, view):
             return None
+        run: Any = guarding(self._declared, view)
         if iscoroutinefunction(view):
-            run = async_to_sync(aguarded)
-            return run(self._declared, request, lambda: view(request, *args, **kwargs))
-        return guarded(self._declared, request, lambda: view(request, *args, **kwargs))
+            run = async_to_sync(run)
+        response: HttpResponseBase = run(request, *args, **kwargs)
+        return response
 
     async def _aprocess_view(
         self,
@@ -84,10 +86,11 @@ class IdempotencyMiddleware:
         concerns = sync_to_async(self._concerns, thread_sensitive=True)
         if _guards_itself(view, request) or not await concerns(request, view):
             return None
-        if iscoroutinefunction(view):
-            return await aguarded(self._declared, request, lambda: view(request, *args, **kwargs))
-        in_thread = sync_to_async(guarded, thread_sensitive=True)
-        return await in_thread(self._declared, request, lambda: view(request, *args, **kwargs))
+        run: Any = guarding(self._declared, view)
+        if not iscoroutinefunction(view):
+            run = sync_to_async(run, thread_sensitive=True)
+        response: HttpResponseBase = await run(request, *args, **kwargs)
+        return response
 
 
 def _guards_itself(view: Callable[..., Any], request: HttpRequest) -> bool:

@@ -32,6 +32,7 @@ __all__ = [
     "Declared",
     "aguarded",
     "concerns",
+    "exempt_of",
     "guarded",
     "is_guarded_already",
     "outside_answer",
@@ -90,7 +91,7 @@ def guarded(
     request.idempotency = None  # type: ignore[attr-defined]
     http = declared.http_policy()
     if not concerns(http, declared.methods, request):
-        with atomic_requests(without=_exempt(request)):
+        with atomic_requests(without=exempt_of(request)):
             return handle()
     return guard(_call(declared, http, request, lambda: _rendered(_given(request, handle()))))
 
@@ -131,7 +132,7 @@ def _call(
         body=lambda: body_of(request, http),
         handle=handle,
         on_exception=lambda error: outside_answer(request, http, error),
-        exempt=_exempt(request),
+        exempt=exempt_of(request),
     )
 
 
@@ -174,7 +175,8 @@ def is_guarded_already(request: Any) -> bool:
     return lease is not None and any(attempt.lease is lease for attempt in around)
 
 
-def _exempt(request: HttpRequest) -> set[str]:
+def exempt_of(request: HttpRequest) -> set[str]:
+    """Return the aliases that the project itself exempts, on the view that the URLconf names."""
     match = request.resolver_match
     return exempt(match.func if match else None)
 

@@ -1,0 +1,48 @@
+"""A `replay_check` that asks the object permissions of a view of Django REST framework (R34)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.core.exceptions import ImproperlyConfigured, PermissionDenied
+from django.http import Http404
+from rest_framework import exceptions
+from rest_framework.generics import GenericAPIView
+
+from django_idempotency.codecs import unpack
+from django_idempotency.http.snapshot import Snapshot, SnapshotCodec
+from django_idempotency.records import Record
+
+__all__ = ["object_permissions"]
+
+
+def object_permissions(request: Any, record: Record) -> bool:
+    """
+    Return whether ``get_object()`` of the view still gives its caller the object of the URL.
+
+    True where the URL names none. An object that is gone is refused, unless the replay is that of
+    the DELETE which was to remove it. Raises ImproperlyConfigured for a view that is not generic
+    and has arguments in its URL.
+    """
+    view = (getattr(request, "parser_context", None) or {}).get("view")
+    if not isinstance(view, GenericAPIView):
+        if view.kwargs if view is not None else request.resolver_match.kwargs:
+            raise ImproperlyConfigured(
+                "object_permissions asks get_object() of a GenericAPIView, and this view is none. "
+                "Give it a replay_check of its own."
+            )
+        return True
+    if (view.lookup_url_kwarg or view.lookup_field) not in view.kwargs:
+        return True
+    try:
+        view.get_object()
+    except (Http404, exceptions.NotFound):
+        return request.method == "DELETE" and _has_succeeded(record)
+    except (PermissionDenied, exceptions.PermissionDenied, exceptions.NotAuthenticated):
+        return False
+    return True
+
+
+def _has_succeeded(record: Record) -> bool:
+    snapshot = unpack(SnapshotCodec(), record.result)
+    return isinstance(snapshot, Snapshot) and 200 <= snapshot.status < 300

@@ -1,0 +1,171 @@
+"""The guard of a class view: around the method's handler, within what ``dispatch`` asks (R34)."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from collections.abc import Callable
+from functools import update_wrapper, wraps
+from types import CodeType
+from typing import Any
+
+from asgiref.sync import iscoroutinefunction, markcoroutinefunction, sync_to_async
+from django.http import HttpRequest
+from django.http.response import HttpResponseBase
+from django.views import View
+
+from django_idempotency.http.atomic_requests import atomic_requests
+from django_idempotency.http.views import (
+    Declared,
+    aguarded,
+    concerns,
+    exempt_of,
+    guarded,
+    is_guarded_already,
+)
+
+__all__ = ["calls_handler", "guarded_as_view", "guarded_dispatch"]
+
+logger = logging.getLogger("django_idempotency")
+
+#: The attribute of a request in which a guard waits for `dispatch` of a class.
+_WAITING = "_idempotency_waiting"
+
+
+def guarded_dispatch(
+    declared: Declared, view: View, dispatch: Callable[..., Any]
+) -> Callable[..., Any]:
+    """
+    Return the bound `dispatch` of a class view with the guard around the handler that it calls.
+
+    So the checks of LoginRequiredMixin and its like are asked on each request, replays included. A
+    method that the view lacks, or that is not guarded, has no claim.
+    """
+    if view.view_is_async:
+
+        @wraps(dispatch)
+        async def adispatch(request: HttpRequest, *args: Any, **kwargs: Any) -> Any:
+            called = _guard_handler(declared, view, request)
+            response = await dispatch(request, *args, **kwargs)
+            if called is None or called:
+                return response
+            told = sync_to_async(_unguarded, thread_sensitive=True)
+            return await told(declared, view, request, response)
+
+        return adispatch
+
+    @wraps(dispatch)
+    def sync_dispatch(request: HttpRequest, *args: Any, **kwargs: Any) -> Any:
+        if is_guarded_already(request):
+            return dispatch(request, *args, **kwargs)
+        called = _guard_handler(declared, view, request)
+        if called is None:
+            with atomic_requests(without=exempt_of(request)):
+                return dispatch(request, *args, **kwargs)
+        response = dispatch(request, *args, **kwargs)
+        return response if called else _unguarded(declared, view, request, response)
+
+    return sync_dispatch
+
+
+def guarded_as_view(declared: Declared, view: Callable[..., Any]) -> Callable[..., Any] | None:
+    """
+    Return what ``as_view()`` made, with or without decorators, with the guard in its `dispatch`.
+
+    None for a view that is of no class, or of one whose `dispatch` calls no handler.
+    """
+    view_class = getattr(view, "view_class", None)
+    if not (isinstance(view_class, type) and issubclass(view_class, View)):
+        return None
+    if not calls_handler(view_class):
+        return None
+    _look_for_guards(view_class)
+
+    @wraps(view)
+    def waiting(request: HttpRequest, *args: Any, **kwargs: Any) -> Any:
+        if not is_guarded_already(request):
+            request.idempotency = None  # type: ignore[attr-defined]
+            setattr(request, _WAITING, (view_class, declared))
+        return view(request, *args, **kwargs)
+
+    return markcoroutinefunction(waiting) if iscoroutinefunction(view) else waiting
+
+
+def _guard_handler(declared: Declared, view: View, request: HttpRequest) -> list[bool] | None:
+    """
+    Put the guard around the handler that `View.dispatch` is to look up.
+
+    Returns a list that is empty until the handler is called, and None where nothing is guarded.
+    """
+    if is_guarded_already(request):
+        return None
+    request.idempotency = None  # type: ignore[attr-defined]
+    name = str(request.method).lower()
+    methods = declared.http_policy().methods or declared.methods
+    if request.method not in methods or name not in view.http_method_names:
+        return None
+    handler = getattr(view, name, None)
+    if handler is None:
+        return None
+    called: list[bool] = []
+
+    def guarded_handler(request: HttpRequest, *args: Any, **kwargs: Any) -> Any:
+        called.append(True)
+        run: Callable[..., Any] = aguarded if view.view_is_async else guarded
+        return run(declared, request, lambda: handler(request, *args, **kwargs))
+
+    setattr(view, name, guarded_handler)
+    return called
+
+
+def _look_for_guards(view_class: type[View]) -> None:
+    """Let `dispatch` of a class take the guard that waits in its request; without one, nothing."""
+    own: Any = vars(view_class).get("dispatch")
+    if hasattr(own, _WAITING):
+        return
+
+    def dispatch(self: View, request: HttpRequest, *args: Any, **kwargs: Any) -> Any:
+        bound = own.__get__(self) if own else super(view_class, self).dispatch  # type: ignore[misc]
+        awaited, declared = getattr(request, _WAITING, (None, None))
+        if awaited is type(self) and declared is not None:
+            delattr(request, _WAITING)
+            bound = guarded_dispatch(declared, self, bound)
+        return bound(request, *args, **kwargs)
+
+    update_wrapper(dispatch, view_class.dispatch)
+    setattr(dispatch, _WAITING, True)
+    if iscoroutinefunction(own):
+        markcoroutinefunction(dispatch)
+    view_class.dispatch = dispatch  # type: ignore[method-assign]
+
+
+def calls_handler(view_class: type[View]) -> bool:
+    """Return False for a class whose own `dispatch` is the work: it never says ``dispatch``."""
+    for base in view_class.__mro__:
+        dispatch = inspect.unwrap(vars(base).get("dispatch", View.dispatch))
+        if dispatch is not View.dispatch and not _says(dispatch.__code__, "dispatch"):
+            return False
+    return True
+
+
+def _says(code: CodeType, name: str) -> bool:
+    """Whether a function, or one within it, has `name` as an attribute or as text."""
+    inner = [constant for constant in code.co_consts if isinstance(constant, CodeType)]
+    said = name in code.co_names or name in code.co_consts
+    return said or any(_says(function, name) for function in inner)
+
+
+def _unguarded(
+    declared: Declared, view: View, request: HttpRequest, response: HttpResponseBase
+) -> HttpResponseBase:
+    """Return what `dispatch` answered without the handler; say so if that may have been work."""
+    done = 200 <= response.status_code < 300
+    if done and concerns(declared.http_policy(), declared.methods, request):
+        logger.error(
+            "%s.dispatch answered a request with an idempotency key and did not call %s(): nothing "
+            "was guarded.",
+            type(view).__name__,
+            str(request.method).lower(),
+        )
+        response["Idempotency-Stored"] = "false"
+    return response
