@@ -24,6 +24,7 @@ from django_idempotency.contrib import missing
 
 try:
     from rest_framework.parsers import FileUploadParser
+    from rest_framework.renderers import BaseRenderer, BrowsableAPIRenderer
     from rest_framework.request import Request
     from rest_framework.response import Response
     from rest_framework.views import APIView
@@ -31,6 +32,7 @@ except ModuleNotFoundError as error:
     raise missing("djangorestframework", "drf") from error
 
 from django_idempotency.conf import DEFAULT_ALIAS, http_policy_for, policy_for
+from django_idempotency.contrib.rest_framework_browsable import give_keys
 from django_idempotency.contrib.rest_framework_objects import object_permissions
 from django_idempotency.http.atomic_requests import answering, atomic_requests, exempt, mark
 from django_idempotency.http.content import MULTIPART, body_of, parsed_body, uploads_of
@@ -141,6 +143,14 @@ class IdempotencyMixin(_Base):
     def as_view(cls, *args: Any, **initkwargs: Any) -> Any:
         """Return the view function, with the transactions of ATOMIC_REQUESTS left to the guard."""
         return mark(super().as_view(*args, **initkwargs))
+
+    def get_renderers(self) -> list[BaseRenderer]:
+        """Return the view's renderers, of which the browsable API gives its forms keys (R35)."""
+        renderers = super().get_renderers()
+        for renderer in renderers:
+            if isinstance(renderer, BrowsableAPIRenderer):
+                give_keys(renderer, partial(guarding_policy, self))
+        return renderers
 
     def dispatch(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
         """

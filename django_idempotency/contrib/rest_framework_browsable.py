@@ -1,0 +1,65 @@
+"""Keys for the forms of Django REST framework's browsable API."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from django.apps import apps
+from django.utils.translation import gettext as _
+from rest_framework.renderers import BrowsableAPIRenderer
+from rest_framework.request import Request
+
+from django_idempotency import keys
+from django_idempotency.policy import HTTPPolicy
+
+__all__ = ["give_keys"]
+
+_TEMPLATE = "django_idempotency/browsable_api.html"
+
+
+def give_keys(
+    renderer: BrowsableAPIRenderer, policy_of: Callable[[str], HTTPPolicy | None]
+) -> None:
+    """
+    Have the forms of one page send a key each, in the header field (R35).
+
+    The page extends the renderer's own template and has a script send the key: the forms need
+    scripts anyway, and a header field leaves bodies, fingerprints and serializers as they are.
+    `policy_of` gives the policy of a guarded method, None for any other.
+    """
+    if not apps.is_installed("django_idempotency"):  # template and script are the app's
+        return
+    template, get_context = renderer.template, renderer.get_context
+
+    def with_keys(data: Any, accepted_media_type: Any, renderer_context: Any) -> dict[str, Any]:
+        context: dict[str, Any] = get_context(data, accepted_media_type, renderer_context)
+        policies = {method: policy_of(method) for method in context["allowed_methods"]}
+        found = {
+            method: {"header": http.header, "key": _key(http)}
+            for method, http in policies.items()
+            if http is not None and _takes_a_key(http, renderer_context["request"])
+        }
+        again = _("No answer came. Send the form again: nothing will be done twice.")
+        forms = {"keys": found, "unanswered": again} if found else None
+        return {**context, "idempotency_template": template, "idempotency_forms": forms}
+
+    renderer.template = _TEMPLATE
+    renderer.get_context = with_keys  # type: ignore[method-assign]
+
+
+def _takes_a_key(http: HTTPPolicy, request: Request) -> bool:
+    """Return whether to send a key: always where it is required, else where none can refuse it."""
+    if http.required:
+        return True
+    known = getattr(request.user, "pk", None) is not None
+    return known and http.scope is None and not callable(http.key_validator)
+
+
+def _key(http: HTTPPolicy) -> str:
+    key = keys.new_key(
+        time_ordered=http.key_validator == "uuid7",
+        min_length=http.key_min_length,
+        max_length=http.key_max_length,
+    )
+    return f'"{key}"'
