@@ -12,12 +12,13 @@ from contextlib import (
 from datetime import timedelta
 from typing import Any, ParamSpec, TypeVar
 
-from django_idempotency import fingerprint, keys, transactions
+from django_idempotency import keys, transactions
 from django_idempotency.arguments import bind, is_context, key_maker, payload_maker, without_first
 from django_idempotency.attempts import Attempt, Operation, current
-from django_idempotency.callables import is_coroutine_function
+from django_idempotency.callables import is_coroutine_function, name_of
 from django_idempotency.codecs import Codec, JSONCodec
-from django_idempotency.conf import DEFAULT_ALIAS, engine_for, policy_for
+from django_idempotency.conf import DEFAULT_ALIAS, engine_for, fingerprint_secrets, policy_for
+from django_idempotency.fingerprint import Fingerprint, canonical_payload, version_1
 from django_idempotency.policy import UNSET, merge
 from django_idempotency.records import Lease, Outcome
 from django_idempotency.stores.base import BaseStore
@@ -48,14 +49,14 @@ def run(
     """
     Call ``func(lease)`` once per key and scope, and return its outcome or the stored one.
 
-    `payload` is what the call asks for (JSON values): the same key with another payload raises
-    FingerprintMismatch. Raises InvalidKey, InProgress, LeaseLost, ResultTooLarge,
-    ResultUnavailable, StoreError, TransactionOpen, and what `func` raises, after which the key may
-    be used again for the same payload.
+    `payload` is what the call asks for (JSON values), `operation` what is done: the same key with
+    another payload or operation raises FingerprintMismatch. Raises InvalidKey, InProgress,
+    LeaseLost, ResultTooLarge, ResultUnavailable, StoreError, TransactionOpen, and what `func`
+    raises, after which the key may be used again for the same payload.
     """
     if is_coroutine_function(func):
         raise TypeError("run() awaits nothing: await arun() for a coroutine function.")
-    guarded = _operation(key, scope, payload, operation, store, codec, policy, coroutine=False)
+    guarded = call_operation(key, scope, payload, operation, store, codec, policy, coroutine=False)
     return engine_for(store).run(guarded, func)
 
 
@@ -74,7 +75,7 @@ async def arun(
     """Await ``func(lease)`` once per key and scope; see `run`. The default is ``separate``."""
     engine = engine_for(store)
     guarded = await engine.store.in_thread(
-        functools.partial(_operation, coroutine=True),
+        functools.partial(call_operation, coroutine=True),
         key,
         scope,
         payload,
@@ -119,7 +120,7 @@ class attempt(AbstractContextManager["Attempt"], AbstractAsyncContextManager["At
 
     def __enter__(self) -> Attempt:
         engine = engine_for(self._store)
-        self._block = engine.attempt(_operation(*self._taken(), coroutine=False))
+        self._block = engine.attempt(call_operation(*self._taken(), coroutine=False))
         return self._block.__enter__()
 
     def __exit__(self, *exc_info: Any) -> bool | None:
@@ -128,7 +129,7 @@ class attempt(AbstractContextManager["Attempt"], AbstractAsyncContextManager["At
     async def __aenter__(self) -> Attempt:
         engine = engine_for(self._store)
         guarded = await engine.store.in_thread(
-            functools.partial(_operation, coroutine=True), *self._taken()
+            functools.partial(call_operation, coroutine=True), *self._taken()
         )
         self._ablock = engine.aattempt(guarded)
         return await self._ablock.__aenter__()
@@ -153,9 +154,10 @@ def idempotent_function(
     `key` is an argument's name, a template over the arguments (``"{tenant}#{order_id}"``, values
     escaped), or a callable over them, by name or in their order. The arguments are compared,
     unless `payload` (a callable over them, too, or None for no comparison) says otherwise; with a
-    key of `contrib.events` nothing is, since receipts and delivery counts differ each time. The
-    decorated function returns its result, the stored one for a duplicate; see `run` for what it
-    raises.
+    key of `contrib.events` nothing is, since receipts and delivery counts differ each time.
+    `operation` is what is done, the function's qualified name by default: another one never gets
+    its result, and given, it survives a rename. The decorated function returns its result, the
+    stored one for a duplicate; see `run` for what it raises.
     """
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
@@ -165,18 +167,21 @@ def idempotent_function(
             signatures.append(without_first(signature))
         key_of = key_maker(key, *signatures)
         payload_of = payload_maker(key, payload, *signatures)
+        name = operation or name_of(function)
 
-        def call_of(args: Any, kwargs: Any) -> dict[str, Any]:
+        def operation_of(args: Any, kwargs: Any, *, coroutine: bool) -> Operation:
             bound = bind(signature, args, kwargs, own_first=bool(args) and is_context(args[0]))
-            return {
-                "key": key_of(bound),
-                "scope": scope,
-                "payload": payload_of(bound),
-                "operation": operation,
-                "store": store,
-                "codec": codec,
-                **policy,
-            }
+            return call_operation(
+                key_of(bound),
+                scope,
+                payload_of(bound),
+                name,
+                store,
+                codec,
+                policy,
+                coroutine=coroutine,
+                named_before=operation,
+            )
 
         if is_coroutine_function(function):
 
@@ -185,13 +190,17 @@ def idempotent_function(
                 def work(lease: Lease) -> Any:
                     return function(*args, **kwargs)
 
-                return (await arun(work, **call_of(args, kwargs))).result
+                engine = engine_for(store)
+                declared = functools.partial(operation_of, coroutine=True)
+                guarded = await engine.store.in_thread(declared, args, kwargs)
+                return (await engine.arun(guarded, work)).result
 
             return aguarded  # type: ignore[return-value]
 
         @functools.wraps(function)
         def guarded(*args: P.args, **kwargs: P.kwargs) -> Any:
-            return run(lambda _: function(*args, **kwargs), **call_of(args, kwargs)).result
+            guarded = operation_of(args, kwargs, coroutine=False)
+            return engine_for(store).run(guarded, lambda _: function(*args, **kwargs)).result
 
         return guarded
 
@@ -210,7 +219,7 @@ def derive_key(name: str) -> str:
     return lease.derive_key(name)
 
 
-def _operation(
+def call_operation(
     key: str,
     scope: str,
     payload: Any,
@@ -220,19 +229,30 @@ def _operation(
     overrides: Mapping[str, Any],
     *,
     coroutine: bool,
+    named_before: str | None = None,
 ) -> Operation:
+    """
+    Return the operation of a call, guarded by the alias's policy with `overrides`.
+
+    `named_before` is the operation that version 1 fingerprinted, where it is another one.
+    """
     policy = merge(policy_for(store), overrides, beside=_OWN)
     engine_store: BaseStore = engine_for(store).store
     if not keys.is_scope(scope):
         raise TypeError("scope must be a string that says whose key it is, not empty.")
     mode = transactions.mode_for(policy, engine_store, coroutine=coroutine)
-    asked = (operation.encode(), fingerprint.canonical_payload(payload))
+    asked = canonical_payload(payload)
+    before = (operation if named_before is None else named_before).encode()
     return Operation(
         record_id=keys.record_id(_KIND, scope, keys.check(key)),
         scope=scope,
         key=key,
         name=operation,
-        fingerprints=fingerprint.fingerprints(asked, policy.fingerprint_secrets),
+        fingerprint=Fingerprint.of(
+            (operation.encode(), asked),
+            fingerprint_secrets(policy),
+            version_1=version_1((before, asked), policy.fingerprint_secrets),
+        ),
         policy=policy,
         codec=codec or _JSON,
         transaction=mode,

@@ -16,6 +16,7 @@ from uuid import UUID
 from django_idempotency import codecs, keys
 from django_idempotency.callables import finished
 from django_idempotency.exceptions import ResultTooLarge, TransactionOpen
+from django_idempotency.fingerprint import Fingerprint
 from django_idempotency.policy import Policy
 from django_idempotency.records import ClaimRequest, Lease, Outcome, Record
 
@@ -67,7 +68,7 @@ class Operation:
     scope: str = field(repr=False)
     key: str = field(repr=False)
     name: str
-    fingerprints: tuple[bytes, ...] = field(repr=False)
+    fingerprint: Fingerprint
     policy: Policy
     codec: codecs.Codec
     #: "single", "joined" or "separate": the policy's choice, or what its absence means here.
@@ -91,7 +92,8 @@ class Operation:
             key=keys.bounded(self.key),
             operation=keys.bounded(self.name),
             transaction=self.transaction,
-            fingerprints=self.fingerprints,
+            fingerprints=self.fingerprint.forms,
+            seed=keys.seed(self.record_id, self.fingerprint.digest),
             lease=self.policy.attempt_lease(),
             retention=self.policy.retention,
             max_duration=self.policy.max_duration,
@@ -144,6 +146,32 @@ class Attempt:
         self.kept_error = False
         #: The transaction of work and completion is known to have committed.
         self.committed = False
+
+    def compare(self, record: Record) -> bool:
+        """
+        Return whether the claim is to be sent again, with the record's fingerprint as its own.
+
+        That is so where version 1 of the algorithm made it of the same request, and where the
+        secret that made it is gone (R47): a mismatch would invite a second charge.
+        """
+        request, stored = self.request, record.fingerprint
+        if record.expired or stored is None or stored in request.fingerprints:
+            return False
+        if record.operation not in ("", request.operation):
+            return False
+        seed = request.seed
+        if stored in self.operation.fingerprint.version_1:
+            seed = self.operation.record_id  # as the attempt derived that took it for its own
+        elif self.operation.fingerprint.lacks_key_of(stored):
+            logger.warning(
+                "Record %s was written under a secret that is gone, so that this request cannot be "
+                "compared with it: they count as equal.",
+                keys.short(request.record_id),
+            )
+        else:
+            return False
+        self.request = replace(request, fingerprints=(*request.fingerprints, stored), seed=seed)
+        return True
 
     @property
     def lease(self) -> Lease:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 from typing import Any
 
-__all__ = ["coroutine_problem", "finished", "is_coroutine_function"]
+__all__ = ["coroutine_problem", "finished", "is_coroutine_function", "name_of"]
 
 
 def coroutine_problem(name: str, value: Any) -> str | None:
@@ -22,6 +23,14 @@ def is_coroutine_function(value: Any) -> bool:
     """Return whether `value`, or its method ``__call__``, is written with ``async def``."""
     forms = (value, type(value).__call__) if callable(value) else ()
     return any(inspect.iscoroutinefunction(form) for form in forms)
+
+
+def name_of(function: Any) -> str:
+    """Return module and qualified name of a function, or of a callable's class."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    named = function if hasattr(function, "__qualname__") else type(function)
+    return f"{named.__module__}.{named.__qualname__}"
 
 
 def finished(name: str, result: Any) -> Any:

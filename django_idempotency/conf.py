@@ -114,6 +114,11 @@ def http_policy_for(alias: str = DEFAULT_ALIAS) -> HTTPPolicy:
     return stores.configured(alias).http_policy
 
 
+def fingerprint_secrets(policy: Policy) -> tuple[str | bytes, ...]:
+    """Return the secrets of fingerprints, newest first: the policy's, or else the project's."""
+    return policy.fingerprint_secrets or (settings.SECRET_KEY, *settings.SECRET_KEY_FALLBACKS)
+
+
 def _setting() -> Mapping[str, Mapping[str, Any]]:
     configured = getattr(settings, "IDEMPOTENCY", None) or {DEFAULT_ALIAS: {}}
     if not isinstance(configured, Mapping):

@@ -20,7 +20,7 @@ from django_idempotency.exceptions import (
     ResultTooLarge,
     StoreError,
 )
-from django_idempotency.records import ClaimRequest, Lease, Record, State
+from django_idempotency.records import Lease, Record, State
 from django_idempotency.stores.base import BaseStore, ClaimAgain
 
 __all__ = ["Endings"]
@@ -31,9 +31,7 @@ logger = logging.getLogger("django_idempotency")
 class Endings:
     """The endings of attempts on one store."""
 
-    def __init__(
-        self, store: BaseStore, replayable: Callable[[Record, ClaimRequest], Record]
-    ) -> None:
+    def __init__(self, store: BaseStore, replayable: Callable[[Attempt, Record], Record]) -> None:
         self.store = store
         self._replayable = replayable
 
@@ -209,7 +207,7 @@ class Endings:
             record = self.store.get(attempt.lease.record_id)
             if record is not None and record.state is State.COMPLETED:
                 try:
-                    attempt.replay(self._replayable(record, attempt.request))
+                    attempt.replay(self._replayable(attempt, record))
                 except (ClaimAgain, FingerprintMismatch):
                     return lost
                 return None
@@ -261,7 +259,7 @@ class Endings:
                         return raised
                     self.store.complete(claimed, attempt.payload, retention=retention)
                 elif claimed.token != attempt.request.token or claimed.state is not State.COMPLETED:
-                    attempt.replay(self._replayable(claimed, attempt.request))
+                    attempt.replay(self._replayable(attempt, claimed))
         except (ClaimAgain, FingerprintMismatch, InProgress, LeaseLost, StoreError) as unknown:
             failure = StoreError("Whether the work was committed is not known; try again.")
             failure.__cause__ = unknown

@@ -220,15 +220,15 @@ class Engine:
         single = request.transaction == "single"
         if single and self.store.writers_queue:
             seen = self.store.get(request.record_id)
-            if seen is not None and decide(seen, request) is not Decision.CLAIM_AGAIN:
-                return ExitStack(), _replayable(seen, request)
+            if seen is not None and _answers(attempt, seen):
+                return ExitStack(), _replayable(attempt, seen)
         for _ in range(CLAIM_TRIES):
             with suppress(ClaimAgain), ExitStack() as transaction:
                 if single:
                     transaction.enter_context(self.store.atomic(committed=attempt.note_commit))
-                claimed = self.store.claim(request)
+                claimed = self.store.claim(attempt.request)
                 if isinstance(claimed, Record):
-                    claimed = _replayable(claimed, request)
+                    claimed = _replayable(attempt, claimed)
                 return transaction.pop_all(), claimed
         raise InProgress
 
@@ -237,17 +237,17 @@ class Engine:
         single = request.transaction == "single"
         if single and self.store.writers_queue:
             seen = await self.store.aget(request.record_id)
-            if seen is not None and decide(seen, request) is not Decision.CLAIM_AGAIN:
-                return AsyncExitStack(), _replayable(seen, request)
+            if seen is not None and _answers(attempt, seen):
+                return AsyncExitStack(), _replayable(attempt, seen)
         for _ in range(CLAIM_TRIES):
             with suppress(ClaimAgain):
                 async with AsyncExitStack() as transaction:
                     if single:
                         block = to_the_end(self.store.aatomic(committed=attempt.note_commit))
                         await transaction.enter_async_context(block)
-                    claimed = await self._aclaim_or_give_back(request)
+                    claimed = await self._aclaim_or_give_back(attempt.request)
                     if isinstance(claimed, Record):
-                        claimed = _replayable(claimed, request)
+                        claimed = _replayable(attempt, claimed)
                     return transaction.pop_all(), claimed
         raise InProgress
 
@@ -365,9 +365,17 @@ class Engine:
         return await self.store.in_thread(function, *arguments)
 
 
-def _replayable(record: Record, request: ClaimRequest) -> Record:
+def _answers(attempt: Attempt, record: Record) -> bool:
+    """Whether a record that was only read leaves this attempt nothing to claim."""
+    attempt.compare(record)
+    return decide(record, attempt.request) is not Decision.CLAIM_AGAIN
+
+
+def _replayable(attempt: Attempt, record: Record) -> Record:
     """Return the record if it is to be replayed; raise what it means otherwise."""
-    decision = decide(record, request)
+    if attempt.compare(record):
+        raise ClaimAgain
+    decision = decide(record, attempt.request)
     if decision is Decision.REPLAY:
         return record
     if decision is Decision.MISMATCH:

@@ -1,4 +1,4 @@
-"""Fingerprints: the SHA-256 that says whether two requests with one key ask for the same thing."""
+"""Fingerprints: keyed hashes that say whether two requests with one key ask for the same thing."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import dataclasses
 import datetime
 import decimal
 import enum
+import functools
 import hashlib
 import hmac
 import json
@@ -13,24 +14,65 @@ import uuid
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-__all__ = ["VERSION", "canonical_json", "canonical_payload", "fingerprints"]
+__all__ = ["VERSION", "Fingerprint", "canonical_json", "canonical_payload", "version_1"]
 
-#: The version of the algorithm. It is the first byte of each fingerprint, so the record keeps it.
-VERSION = 1
+#: The version of the algorithm: the first byte of each fingerprint.
+VERSION = 2
+
+_ID = slice(1, 4)
+_SALT = b"django_idempotency.fingerprint"
 
 
-def fingerprints(parts: Sequence[bytes], secrets: Sequence[str | bytes] = ()) -> tuple[bytes, ...]:
+@dataclasses.dataclass(frozen=True)
+class Fingerprint:
+    """What a request asks for, in each form in which a record may hold it (R47)."""
+
+    #: The SHA-256 of all parts, without a secret: derived keys are made of it. Never stored.
+    digest: bytes = dataclasses.field(repr=False)
+    #: One for each secret, newest first; the first one is stored.
+    forms: tuple[bytes, ...] = dataclasses.field(repr=False)
+    #: What version 1 of the algorithm made of the same request.
+    version_1: tuple[bytes, ...] = dataclasses.field(default=(), repr=False)
+
+    @classmethod
+    def of(
+        cls,
+        parts: Sequence[bytes],
+        secrets: Sequence[str | bytes],
+        *,
+        version_1: tuple[bytes, ...] = (),
+    ) -> Fingerprint:
+        """
+        Return the fingerprint of `parts`, which are hashed with their lengths.
+
+        Each of `secrets`, newest first, gives a form of 32 bytes: the version, the id of the key
+        that is derived from the secret, and the first 28 bytes of the digest's HMAC.
+        """
+        digest = hashlib.sha256()
+        for part in parts:
+            digest.update(len(part).to_bytes(8, "big"))
+            digest.update(part)
+        value = digest.digest()
+        forms = []
+        for secret in secrets:
+            key_id, key = _key(secret)
+            forms.append(bytes((VERSION,)) + key_id + hmac.digest(key, value, "sha256")[:28])
+        return cls(value, tuple(forms), version_1)
+
+    def lacks_key_of(self, stored: bytes) -> bool:
+        """Return whether `stored` was made with a secret that is gone: no one can compare it."""
+        return stored[0] == VERSION and stored[_ID] not in [form[_ID] for form in self.forms]
+
+
+def version_1(parts: Sequence[bytes], secrets: Sequence[str | bytes] = ()) -> tuple[bytes, ...]:
     """
-    Return the fingerprints of what is asked for, 32 bytes each, the one to store first.
+    Return what version 1 of the algorithm made of `parts`: to be compared, never stored.
 
-    The parts are hashed with their lengths. With `secrets` (newest first) each one gives an HMAC,
-    so that a stored fingerprint cannot be guessed from likely requests (R47). The plain hash comes
-    last, to be compared and never stored: neither a rotation nor the first secret turns a retry
-    into a mismatch.
+    An HMAC for each secret, and the plain hash, the first byte of each replaced by the version.
     """
     message = b"".join(len(part).to_bytes(8, "big") + part for part in parts)
     digests = [hmac.digest(_to_bytes(secret), message, "sha256") for secret in secrets]
-    return tuple(_versioned(digest) for digest in (*digests, hashlib.sha256(message).digest()))
+    return tuple(b"\1" + digest[1:] for digest in (*digests, hashlib.sha256(message).digest()))
 
 
 def canonical_json(text: bytes, exclude: Sequence[str] = ()) -> bytes | None:
@@ -83,8 +125,13 @@ def _dump(value: Any) -> bytes:
     return json.dumps(value, sort_keys=True, separators=(",", ":")).encode("ascii")
 
 
-def _versioned(digest: bytes) -> bytes:
-    return bytes((VERSION,)) + digest[1:]
+@functools.lru_cache(maxsize=32)
+def _key(secret: str | bytes) -> tuple[bytes, bytes]:
+    """Return the id of the key that is derived from `secret`, 3 bytes, and the key itself."""
+    # As salted_hmac() of Django derives it, with this salt, the value "key" and SHA-256.
+    salted = hashlib.sha256(_SALT + _to_bytes(secret)).digest()
+    key = hmac.digest(salted, b"key", "sha256")
+    return hmac.digest(key, b"id", "sha256")[:3], key
 
 
 def _to_bytes(secret: str | bytes) -> bytes:

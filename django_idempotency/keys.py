@@ -22,6 +22,7 @@ __all__ = [
     "new_token",
     "parse",
     "record_id",
+    "seed",
     "short",
 ]
 
@@ -134,9 +135,18 @@ def record_id(kind: str, scope: str, key: str) -> UUID:
     return _uuid8(kind.encode(), scope.encode(errors="surrogatepass"), key.encode())
 
 
-def derive(parent: UUID, name: str) -> UUID:
-    """Return the key of a downstream call called `name`: a UUIDv8 made of the record id."""
-    return _uuid8(b"derived", parent.bytes, name.encode())
+def seed(record_id: UUID, digest: bytes) -> UUID:
+    """
+    Return what the derived keys of a request are made of: a UUIDv8 of its record and its digest.
+
+    No secret is part of it, so that a rotation changes no derived key.
+    """
+    return _uuid8(b"seed", record_id.bytes, digest)
+
+
+def derive(seed: UUID, name: str) -> UUID:
+    """Return the key of a downstream call called `name`: a UUIDv8 made of the request's seed."""
+    return _uuid8(b"derived", seed.bytes, name.encode())
 
 
 def new_token() -> UUID:

@@ -183,8 +183,10 @@ class ClaimRequest:
     operation: str = ""
     #: ``"single"``, ``"joined"`` or ``"separate"``: how this attempt commits.
     transaction: str = "separate"
-    #: 32 bytes each, newest algorithm and secret first; the first one is stored.
+    #: 32 bytes each, newest secret first; the first one is stored, any of them may match.
     fingerprints: tuple[bytes, ...] = field(default=(), repr=False)
+    #: What derived keys are made of; never stored. None: the record id.
+    seed: UUID | None = field(default=None, repr=False)
     #: Drawn once per attempt and sent with each resend of it.
     token: UUID = field(default_factory=keys.new_token, repr=False)
     lease: timedelta = timedelta(seconds=60)
@@ -271,6 +273,11 @@ class Lease:
         return self.proof.token
 
     @property
+    def seed(self) -> UUID:
+        """What derived keys are made of: the record id and what is asked for."""
+        return self.request.seed or self.record_id
+
+    @property
     def lost(self) -> bool:
         """Whether a renewal was refused: nothing keeps another attempt from running by now."""
         return self._lost
@@ -284,10 +291,10 @@ class Lease:
         """
         Return a stable key for a downstream call.
 
-        It is equal over retries and take-overs of this record, different per ``name``, and never
-        the caller's own key.
+        It is equal over retries, take-overs and rotations of secrets, different per ``name`` and
+        for each thing that is asked for under the caller's key, and never that key.
         """
-        return str(keys.derive(self.record_id, name))
+        return str(keys.derive(self.seed, name))
 
     def transact_item(self, result: Any = None) -> Any:
         """

@@ -8,6 +8,7 @@ from uuid import UUID
 from django_idempotency import keys
 from django_idempotency.codecs import JSONCodec
 from django_idempotency.engine import Operation
+from django_idempotency.fingerprint import Fingerprint
 from django_idempotency.policy import Policy
 from django_idempotency.records import ClaimRequest, Lease, Record
 from django_idempotency.stores.base import BaseStore
@@ -39,7 +40,7 @@ def operation(
         scope="scope",
         key=key,
         name="",
-        fingerprints=(fingerprint,),
+        fingerprint=Fingerprint(b"", (fingerprint,)),
         policy=Policy(**{"renew": False, **policy}),
         codec=JSONCodec(),
         transaction=transaction,

@@ -35,7 +35,7 @@ Key = str | Callable[..., str] | FromParent | None
 
 #: What the decorator takes beside the fields of the policy.
 _OWN = (
-    *("key", "scope", "payload", "store", "codec"),
+    *("key", "scope", "payload", "operation", "store", "codec"),
     *("on_duplicate", "on_in_progress", "on_failed"),
 )
 _CHOICES = {
@@ -57,6 +57,7 @@ def idempotent_task(
     key: Key = None,
     scope: str | None = None,
     payload: Callable[..., Any] | None = UNSET,
+    operation: str = "",
     store: str = DEFAULT_ALIAS,
     on_duplicate: str = "result",
     on_in_progress: str = "retry",
@@ -73,6 +74,7 @@ def idempotent_task(
     key: Key = None,
     scope: str | None = None,
     payload: Callable[..., Any] | None = UNSET,
+    operation: str = "",
     store: str = DEFAULT_ALIAS,
     on_duplicate: str = "result",
     on_in_progress: str = "retry",
@@ -85,9 +87,10 @@ def idempotent_task(
 
     `key` is an argument's name, a template over the arguments (``"{tenant}#{order_id}"``, values
     escaped), a callable over them (by name, or in their order), `from_parent`, or absent: the id of
-    the task. The scope is the task's name. The arguments are compared, unless `payload` (a callable
-    over them, or None for no comparison) says otherwise. `codec` is a codec, or the name of a
-    serializer of kombu's.
+    the task. The scope is the task's name, and so is the `operation`, which is compared: a task
+    that is renamed keeps both where they are given. The arguments are compared, unless `payload` (a
+    callable over them, or None for no comparison) says otherwise. `codec` is a codec, or the name
+    of a serializer of kombu's.
 
     A duplicate returns the stored result (`on_duplicate`: or "ignore", "raise"). While the first is
     at work, it is sent again after as long as that has been running (`on_in_progress`: or "ignore", "raise",
@@ -104,7 +107,7 @@ def idempotent_task(
         "on_in_progress": on_in_progress,
         "on_failed": on_failed,
     }
-    _check_options(choices, scope, payload, codec, policy)
+    _check_options(choices, scope, payload, operation, codec, policy)
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
         _check_function(function)
@@ -120,6 +123,7 @@ def idempotent_task(
             payload_of=payload_maker(
                 key, None if by_id else payload, signature, without_first(signature)
             ),
+            operation=operation,
             store=store,
             codec=codec,
             overrides=policy,
@@ -171,6 +175,7 @@ def _check_options(
     choices: Mapping[str, str],
     scope: Any,
     payload: Any,
+    operation: Any,
     codec: Codec | str | None,
     policy: Mapping[str, Any],
 ) -> None:
@@ -186,6 +191,8 @@ def _check_options(
         raise TypeError("scope must be a string that says whose key it is, not empty.")
     if payload is not UNSET and payload is not None and not callable(payload):
         raise TypeError("payload must be a callable over the arguments, or None.")
+    if not isinstance(operation, str):
+        raise TypeError("operation must be a string that says what the task does.")
     if isinstance(codec, str) and (problem := serializer_problem(codec)):
         raise ValueError(problem)
     merge(Policy(), policy, beside=_OWN)

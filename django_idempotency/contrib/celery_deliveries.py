@@ -19,11 +19,11 @@ from celery.exceptions import Ignore, Reject, Retry, SoftTimeLimitExceeded, Task
 from django.core.exceptions import ImproperlyConfigured
 from kombu.exceptions import OperationalError
 
-from django_idempotency import fingerprint, keys, transactions
+from django_idempotency import keys, transactions
 from django_idempotency.arguments import bind
 from django_idempotency.attempts import Attempt, Operation, Unkept, entered
 from django_idempotency.codecs import Codec
-from django_idempotency.conf import engine_for, policy_for
+from django_idempotency.conf import engine_for, fingerprint_secrets, policy_for
 from django_idempotency.contrib.celery_codec import (
     Failed,
     Ignored,
@@ -38,6 +38,7 @@ from django_idempotency.exceptions import (
     LeaseLost,
     ResultUnavailable,
 )
+from django_idempotency.fingerprint import Fingerprint, canonical_payload, version_1
 from django_idempotency.policy import Policy, merge
 from django_idempotency.stores.base import BaseStore
 
@@ -68,6 +69,8 @@ class TaskGuard:
     scope: str | None
     #: Gives what is compared, of the bound arguments.
     payload_of: Callable[[BoundArguments], Any]
+    #: What the task does; empty for its name.
+    operation: str
     store: str
     on_duplicate: str
     on_in_progress: str
@@ -101,7 +104,7 @@ class TaskGuard:
 
     def asked(self, arguments: BoundArguments) -> bytes:
         """Return the canonical bytes of what is asked for (C3); raise TypeError."""
-        return fingerprint.canonical_payload(_as_sent(self.payload_of(arguments)))
+        return canonical_payload(_as_sent(self.payload_of(arguments)))
 
 
 class Delivery:
@@ -169,13 +172,18 @@ class Delivery:
         policy = self.guard.policy()
         mode = transactions.mode_for(policy, store)
         waits = self.guard.on_in_progress == "wait" and transactions.may_wait()
-        asked = (_KIND.encode(), self.guard.asked(self._arguments))
+        name = self.guard.operation or self.task.name
+        asked = self.guard.asked(self._arguments)
         return Operation(
             record_id=keys.record_id(_KIND, self._scope, key),
             scope=self._scope,
             key=key,
-            name=self.task.name,
-            fingerprints=fingerprint.fingerprints(asked, policy.fingerprint_secrets),
+            name=name,
+            fingerprint=Fingerprint.of(
+                (name.encode(), asked),
+                fingerprint_secrets(policy),
+                version_1=version_1((_KIND.encode(), asked), policy.fingerprint_secrets),
+            ),
             policy=policy,
             codec=self.guard.codec_for(self.task),
             transaction=mode,

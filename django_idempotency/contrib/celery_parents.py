@@ -11,7 +11,7 @@ from inspect import BoundArguments
 from typing import Any
 from uuid import UUID
 
-from celery import Task, current_task
+from celery import current_task
 from celery.app.task import Context
 from celery.signals import before_task_publish
 
@@ -20,10 +20,13 @@ from django_idempotency.arguments import key_maker
 from django_idempotency.attempts import current
 from django_idempotency.exceptions import InvalidKey
 
-__all__ = ["HEADER", "FromParent", "from_parent", "noting_retries", "parent_of"]
+__all__ = ["HEADER", "RECORD_HEADER", "FromParent", "from_parent", "noting_retries", "parent_of"]
 
-#: The header of a message with the record id of the work that sent it.
+#: The header of a message with what its children's keys are made of: the seed of the work that sent
+#: it. Version 1 sent the record id; its workers make the same keys of either.
 HEADER = "idempotency_parent"
+#: The header with the record id of that work, for people who look for it.
+RECORD_HEADER = "idempotency_parent_record"
 
 _retries: ContextVar[list[str] | None] = ContextVar("idempotency_retries", default=None)
 
@@ -75,15 +78,15 @@ def from_parent(name: str) -> FromParent:
 
 
 def parent_of(request: Context) -> UUID | None:
-    """Return the record id of the work that started the task; None if it was no guarded work."""
+    """Return the seed of the work that started the task; None if it was no guarded work."""
     given = (request.headers or {}).get(HEADER)
     if given is None:  # eager, or called as a function: then its parent is around it
         lease = current()
-        return None if lease is None else lease.record_id
+        return None if lease is None else lease.seed
     try:
         return UUID(given)
     except (AttributeError, TypeError, ValueError):
-        raise InvalidKey(f"The header {HEADER} of this message is no record id.") from None
+        raise InvalidKey(f"The header {HEADER} of this message is no UUID.") from None
 
 
 def _name_parent(
@@ -93,7 +96,7 @@ def _name_parent(
     **kwargs: Any,
 ) -> None:
     """
-    Write the record id of the guarded work that a message comes from into its headers.
+    Write the seed and the record id of the guarded work that a message comes from into its headers.
 
     What a task sends outside of guarded work (the next step of its chain, its links, the body of
     its chord) comes from the work that the task itself comes from.
@@ -110,13 +113,11 @@ def _name_parent(
         return
     lease = current()
     if lease is not None and not itself:  # a task's own retry is not its child
-        headers[HEADER] = str(lease.record_id)
-    elif lease is None and task is not None and (given := _given(task)) is not None:
-        headers[HEADER] = given
-
-
-def _given(task: Task) -> Any:
-    return (task.request.headers or {}).get(HEADER)
+        headers[HEADER] = str(lease.seed)
+        headers[RECORD_HEADER] = str(lease.record_id)
+    elif lease is None and task is not None:
+        given = task.request.headers or {}
+        headers.update({name: given[name] for name in (HEADER, RECORD_HEADER) if name in given})
 
 
 before_task_publish.connect(_name_parent, dispatch_uid="django_idempotency.parent", weak=False)

@@ -9,9 +9,9 @@ from functools import partial
 from typing import Any
 
 from django_idempotency import fingerprint, transactions
-from django_idempotency.api import run
+from django_idempotency.api import call_operation
 from django_idempotency.arguments import escaped
-from django_idempotency.callables import coroutine_problem, finished
+from django_idempotency.callables import coroutine_problem, finished, name_of
 from django_idempotency.conf import DEFAULT_ALIAS, engine_for, policy_for
 from django_idempotency.exceptions import InvalidKey
 from django_idempotency.policy import merge
@@ -34,7 +34,7 @@ logger = logging.getLogger("django_idempotency")
 
 _MISSING = object()
 #: What `process_batch` takes beside the fields of the policy.
-_OWN = ("key", "scope", "payload", "in_order", "store")
+_OWN = ("key", "scope", "payload", "operation", "in_order", "store")
 
 
 class EventKey:
@@ -174,6 +174,7 @@ def process_batch(
     key: Callable[..., str] = sqs_message_id,
     scope: str = "",
     payload: Callable[[Any], Any] | None = None,
+    operation: str = "",
     in_order: bool | None = None,
     store: str = DEFAULT_ALIAS,
     **policy: Any,
@@ -184,7 +185,8 @@ def process_batch(
     That is Lambda's ``{"batchItemFailures": [{"itemIdentifier": …}]}``: the records whose handler
     raised, or that are in progress elsewhere. Those are logged, the others completed; what
     `handler` returns is not kept. `scope` is the records' own source by default
-    (``eventSourceARN``), and for one that names none the module and name of `handler`. `in_order`
+    (``eventSourceARN``), and for one that names none the module and name of `handler`. They are the
+    `operation` as well, unless it is given: what another handler did is not this one's. `in_order`
     (default: of FIFO queues and streams) ends the batch at the first failure, and hands back all
     that come after it. ``deadline=context.get_remaining_time_in_millis`` makes the leases end with
     the function's time. Before the first record runs, raises TypeError, ValueError, InvalidStore,
@@ -194,17 +196,21 @@ def process_batch(
     batch = list(records)
     identifiers = [_identifier(number, record) for number, record in enumerate(batch, 1)]
     scopes = [scope or _source(record) or _name_of(handler) for record in batch]
-    failed: list[str] = []
+    engine, failed = engine_for(store), list[str]()
     for index, record in enumerate(batch):
         try:
-            run(
-                partial(_call, handler, record),
-                key=key(record),
-                scope=scopes[index],
-                payload=None if payload is None else payload(record),
-                store=store,
-                **policy,
+            asked = call_operation(
+                key(record),
+                scopes[index],
+                None if payload is None else payload(record),
+                operation or name_of(handler),
+                store,
+                None,
+                policy,
+                coroutine=False,
+                named_before="",
             )
+            engine.run(asked, partial(_call, handler, record))
         except Exception as error:  # whatever it is, the rest of the batch is to be heard
             logger.error("A record of a batch failed: %s.", type(error).__name__, exc_info=error)
             if in_order or (in_order is None and _is_ordered(record)):

@@ -14,10 +14,13 @@ from django.core.files.uploadhandler import FileUploadHandler
 from django.http import HttpRequest
 from django.http.multipartparser import MultiPartParser
 from django.utils.datastructures import MultiValueDict
+from django.utils.encoding import escape_uri_path
 from django.utils.module_loading import import_string
 
 from django_idempotency import fingerprint
 from django_idempotency.callables import coroutine_problem
+from django_idempotency.conf import fingerprint_secrets
+from django_idempotency.fingerprint import Fingerprint, version_1
 from django_idempotency.http.spool import is_large, spool
 from django_idempotency.policy import HTTPPolicy, Policy
 
@@ -26,7 +29,7 @@ __all__ = [
     "ask",
     "body_of",
     "endpoint_of",
-    "fingerprints_of",
+    "fingerprint_of",
     "form_key",
     "operation_of",
     "parsed_body",
@@ -72,20 +75,33 @@ def endpoint_of(request: HttpRequest) -> str:
     return f"{operation_of(request)} {route}"
 
 
-def fingerprints_of(
+def path_of(request: HttpRequest) -> bytes:
+    """
+    Return the path as the client sent it, percent-encoded, where the server says so (R40).
+
+    Elsewhere it is Django's path, encoded as clients do: the same for what needs no escape.
+    """
+    scope = getattr(request, "scope", None)
+    raw = scope.get("raw_path") if isinstance(scope, Mapping) else None
+    if raw is None:  # of gunicorn; of uWSGI, mod_wsgi and others
+        raw = request.META.get("RAW_URI") or request.META.get("REQUEST_URI")
+    if raw is None:
+        return escape_uri_path(request.path).encode(errors="surrogatepass")
+    sent: bytes = raw if isinstance(raw, bytes) else raw.encode(errors="surrogateescape")
+    if not sent.startswith(b"/"):  # a proxy's request line names the host, too, which is no part
+        sent = b"/" + sent.partition(b"://")[2].partition(b"/")[2]
+    return sent.partition(b"?")[0]
+
+
+def fingerprint_of(
     request: HttpRequest,
     subject: Any,
     policy: Policy,
     http: HTTPPolicy,
     body: Callable[[], bytes],
-) -> tuple[bytes, ...]:
-    """Return the fingerprints of method, route, path arguments, query, fields and `body`."""
-    match = request.resolver_match
-    arguments = {"args": match.args, "kwargs": match.kwargs} if match else {"path": request.path}
+) -> Fingerprint:
+    """Return the fingerprint of method, operation, path, query, header fields and `body` (R40)."""
     parts = [
-        operation_of(request).encode(),
-        ((match.route if match else "") or "").encode(),
-        fingerprint.canonical_payload({k: _plain(v) for k, v in arguments.items()}),
         request.META.get("QUERY_STRING", "").encode(errors="surrogateescape"),
         *(
             f"{name.lower()}: {request.headers.get(name, '')}".encode(errors="surrogateescape")
@@ -99,7 +115,27 @@ def fingerprints_of(
             parts.append(body())
         case make:
             parts.append(ask("fingerprint", make, subject))
-    return fingerprint.fingerprints(parts, policy.fingerprint_secrets)
+    operation = operation_of(request).encode(errors="surrogatepass")
+    line = [(request.method or "").encode(), operation, path_of(request)]
+    before = _line_of_version_1(request, operation)
+    return Fingerprint.of(
+        [*line, *parts],
+        fingerprint_secrets(policy),
+        version_1=()
+        if before is None
+        else version_1([*before, *parts], policy.fingerprint_secrets),
+    )
+
+
+def _line_of_version_1(request: HttpRequest, operation: bytes) -> list[bytes] | None:
+    """Return what version 1 compared in place of the path; None for what it cannot have stored."""
+    match = request.resolver_match
+    arguments = {"args": match.args, "kwargs": match.kwargs} if match else {"path": request.path}
+    try:
+        plain = fingerprint.canonical_payload({k: _plain(v) for k, v in arguments.items()})
+    except Exception:  # whatever `__str__` raises: version 1 has raised it, too
+        return None
+    return [operation, ((match.route if match else "") or "").encode(), plain]
 
 
 def body_of(request: HttpRequest, http: HTTPPolicy) -> bytes:

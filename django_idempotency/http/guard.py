@@ -37,7 +37,7 @@ from django_idempotency.http.atomic_requests import answering, atomic_requests
 from django_idempotency.http.content import (
     ask,
     endpoint_of,
-    fingerprints_of,
+    fingerprint_of,
     form_key,
     operation_of,
 )
@@ -143,7 +143,7 @@ class _Guard:
             scope=scope,
             key=self.key,
             name=name,
-            fingerprints=fingerprints_of(
+            fingerprint=fingerprint_of(
                 call.request, call.subject, call.policy, call.http, call.body
             ),
             policy=call.policy,

@@ -137,7 +137,7 @@ class TestFidelity:
         assert self.ends(app, "a\nb", codec=Text()) == ["a\nb", "a\nb"]
 
     def test_C5_a_task_may_change_its_serializer(self, app: Any) -> None:
-        @idempotent_task(key=lambda: "one", scope="one")
+        @idempotent_task(key=lambda: "one", scope="one", operation="one")
         def work() -> Any:
             return {"at": date(2026, 7, 1)}
 
@@ -150,10 +150,10 @@ class TestFidelity:
         class Text(KombuCodec):
             id: ClassVar[str] = "text"
 
-        self.ends(app, "done", scope="one")
+        self.ends(app, "done", scope="one", operation="one")
 
         with pytest.raises(StoreError, match=r"the codec 'kombu', not by 'text'"):
-            self.ends(app, "done", scope="one", codec=Text("json"))
+            self.ends(app, "done", scope="one", operation="one", codec=Text("json"))
 
     def test_C5_a_serializer_of_the_projects_own(
         self, app: Any, request: pytest.FixtureRequest

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 import pytest
 from celery import Task
 
 from django_idempotency import FingerprintMismatch, InvalidKey
+from django_idempotency.codecs import pack
+from django_idempotency.conf import store_for
 from django_idempotency.contrib.celery import idempotent_task
 from django_idempotency.contrib.events import sqs_message_id
 from django_idempotency.models import IdempotencyRecord
+from django_idempotency.policy import UNSET
+from tests import version_1
 from tests.celery.local import Local
 
 pytestmark = pytest.mark.usefixtures("memory")
@@ -268,13 +273,41 @@ class TestScope:
 
         assert [charge(1), refund(1)] == [1, 2]
 
-    def test_C2_a_scope_that_is_given_is_shared(self, two: Any) -> None:
-        charge, refund = two(scope="money")
+    @pytest.mark.parametrize("payload", [UNSET, None], ids=["arguments", "None"])
+    def test_C3_I11_two_tasks_of_one_scope_never_get_each_others_result(
+        self, two: Any, runs: Runs, payload: Any
+    ) -> None:
+        charge, refund = two(scope="money", payload=payload)
+
+        assert charge(1) == 1
+        with pytest.raises(FingerprintMismatch):
+            refund(1)
+        assert runs == [("charge", 1)]
+
+    def test_C3_two_tasks_of_one_operation_are_one(self, two: Any) -> None:
+        charge, refund = two(scope="money", operation="move")
 
         assert [charge(1), refund(1)] == [1, 1]
 
+    @pytest.mark.parametrize("task", ["charge", "refund"])
+    def test_R47_a_record_of_version_1_is_replayed_by_its_own_task(
+        self, two: Any, runs: Runs, task: str
+    ) -> None:
+        charge, _ = two(scope="money")
+        [old] = version_1.of_task({"order_id": 1})
+        held = version_1.claimed("task", "money", "1", old, task)
+        stored = pack(charge.run.idempotency.codec_for(charge), "stored", max_bytes=1000)
+        store_for().complete(held, stored, retention=timedelta(days=1))
+
+        if task == "charge":
+            assert charge(1) == "stored"
+        else:
+            with pytest.raises(FingerprintMismatch):
+                charge(1)
+        assert runs == []
+
     def test_C2_it_survives_a_new_name(self, app: Any, runs: Runs) -> None:
-        @idempotent_task(key="order_id", scope="charges")
+        @idempotent_task(key="order_id", scope="charges", operation="charge")
         def charge(order_id: int) -> int:
             return runs(order_id)
 
@@ -397,11 +430,11 @@ class TestFingerprint:
     def test_C3_a_retry_may_meet_code_that_has_gained_an_argument(
         self, app: Any, runs: Runs
     ) -> None:
-        @idempotent_task(key="order_id", scope="charges")
+        @idempotent_task(key="order_id", scope="charges", operation="charge")
         def old(order_id: int) -> None:
             raise ConnectionError
 
-        @idempotent_task(key="order_id", scope="charges")
+        @idempotent_task(key="order_id", scope="charges", operation="charge")
         def new(order_id: int, currency: str = "EUR", *tags: str, **more: str) -> int:
             return runs(order_id, currency)
 

@@ -13,13 +13,16 @@ from django.http import HttpResponse
 from django.test import RequestFactory
 
 import django_idempotency as idempotency
-from django_idempotency import InvalidKey
+from django_idempotency import InvalidKey, keys
+from django_idempotency.conf import store_for
 from django_idempotency.contrib.celery import from_parent, idempotent_task
 from django_idempotency.http import idempotent
 from django_idempotency.http.scopes import anyone
+from tests import version_1
 from tests.celery.local import Local
 
 HEADER = "idempotency_parent"
+RECORD_HEADER = "idempotency_parent_record"
 
 
 @pytest.fixture
@@ -92,18 +95,19 @@ class TestHeader:
         def parent() -> None:
             lease = idempotency.current()
             assert lease is not None
-            ids.append(str(lease.record_id))
+            ids.append((str(lease.seed), str(lease.record_id)))
             receipt.delay("a")
 
         local.deliver(local.send(parent))
 
-        assert [message.headers[HEADER] for message in local.sent()] == ids
+        [message] = local.sent()
+        assert [(message.headers[HEADER], message.headers[RECORD_HEADER])] == ids
 
     def test_C15_a_view_names_itself_to_its_children(self, local: Local, receipt: Any) -> None:
         @idempotent(required=True, scope=anyone)
         def view(request: Any) -> HttpResponse:
             receipt.delay("a")
-            return HttpResponse(str(request.idempotency.record_id))
+            return HttpResponse(str(request.idempotency.seed))
 
         request = RequestFactory().post("/", headers={"Idempotency-Key": "k"})
         response = view(request)
@@ -115,7 +119,7 @@ class TestHeader:
     def test_C15_a_function_names_itself_to_its_children(self, local: Local, receipt: Any) -> None:
         outcome = idempotency.run(lambda lease: receipt.delay("a").id, key="k", scope="s")
 
-        assert [m.headers[HEADER] for m in local.sent()] == [str(outcome.record_id)]
+        assert [m.headers[RECORD_HEADER] for m in local.sent()] == [str(outcome.record_id)]
 
     def test_C15_the_old_protocol_has_its_header_elsewhere(
         self, local: Local, receipt: Any
@@ -128,13 +132,13 @@ class TestHeader:
             receipt.delay("a")
             lease = idempotency.current()
             assert lease is not None
-            return str(lease.record_id)
+            return str(lease.seed)
 
-        record_id = parent()
+        seed = parent()
 
         with local.app.connection_for_read() as connection:
             queue = connection.SimpleQueue("celery", no_ack=True)
-            assert queue.get_nowait().headers[HEADER] == record_id
+            assert queue.get_nowait().headers[HEADER] == seed
             queue.close()
 
     def test_C15_a_parent_that_is_given_stays(self, local: Local, receipt: Any) -> None:
@@ -239,7 +243,7 @@ class TestFromParent:
         assert "from_parent('receipt')" in str(done.value)
 
     @pytest.mark.parametrize("header", ["nonsense", 5], ids=str)
-    def test_C15_a_header_that_is_no_record_id_is_no_key(
+    def test_C15_a_header_that_is_no_UUID_is_no_key(
         self, local: Local, receipt: Any, header: Any
     ) -> None:
         receipt.apply_async(["a"], headers={HEADER: header})
@@ -247,7 +251,7 @@ class TestFromParent:
         [done] = local.deliver_all()
 
         assert type(done.value) is InvalidKey
-        assert "no record id" in str(done.value)
+        assert "no UUID" in str(done.value)
 
     def test_C15_a_name_may_tell_children_apart_by_their_arguments(
         self, local: Local, sent: list[str]
@@ -270,6 +274,40 @@ class TestFromParent:
 
         assert len(done) == 6
         assert sent == ["line 0", "line 1", "line 2"]
+
+    def test_C15_a_parent_of_another_request_has_another_child(
+        self, local: Local, sent: list[str], receipt: Any
+    ) -> None:
+        """A corrected request under a released key sends a receipt of its own."""
+
+        def parent(amount: int) -> None:
+            with idempotency.attempt(key="k", scope="s", payload=amount):
+                receipt.delay(f"{amount}")  # left without complete(): released
+
+        for amount in (1, 1, 2):
+            parent(amount)
+        local.deliver_all()
+
+        assert sent == ["1", "2"]
+
+    def test_C15_a_message_of_version_1_and_of_its_worker_make_one_key(
+        self, local: Local, sent: list[str], receipt: Any
+    ) -> None:
+        """Version 1 derives the child's key of the header as it is, whatever was written there."""
+        idempotency.run(lambda lease: receipt.delay("new").id, key="k", scope="s")
+        [message] = local.sent()
+        header = uuid.UUID(message.headers[HEADER])
+
+        assert local.deliver(message).value == 1
+
+        key = version_1.derived(header, "receipt")
+        record = store_for().get(keys.record_id("task", "receipt", key))
+        assert record is not None
+        old = str(uuid.uuid4())
+        receipt.apply_async(["old"], headers={HEADER: old})
+        local.deliver_all()
+        key = version_1.derived(uuid.UUID(old), "receipt")
+        assert store_for().get(keys.record_id("task", "receipt", key)) is not None
 
     @pytest.mark.parametrize("how", ["chain", "link", "chord", "inside", "guarded chain"])
     @pytest.mark.parametrize("where", ["worker", "C12 eager"])
@@ -343,7 +381,7 @@ class TestFromParent:
             later.delay_on_commit(2)
 
         before, message, after = local.sent()
-        assert message.headers[HEADER] == str(outcome.record_id)
+        assert message.headers[RECORD_HEADER] == str(outcome.record_id)
         assert HEADER not in before.headers
         assert HEADER not in after.headers
         assert local.deliver(message).value == 1

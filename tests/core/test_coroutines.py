@@ -17,6 +17,7 @@ from django_idempotency.codecs import JSONCodec
 from django_idempotency.conf import engine_for, store_for
 from django_idempotency.engine import Operation
 from django_idempotency.exceptions import StoreError
+from django_idempotency.fingerprint import Fingerprint
 from django_idempotency.keys import record_id
 from django_idempotency.policy import Policy
 from django_idempotency.records import State
@@ -765,7 +766,7 @@ class TestStoreThatDoesNotAnswer:
             scope="s",
             key="k",
             name="",
-            fingerprints=(b"f" * 32,),
+            fingerprint=Fingerprint(b"", (b"f" * 32,)),
             policy=Policy(),
             codec=JSONCodec(),
             **options,

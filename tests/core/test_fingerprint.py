@@ -12,15 +12,19 @@ import json
 import uuid
 
 import pytest
+from django.utils.crypto import salted_hmac
 from hypothesis import given
 from hypothesis import strategies as st
 
+from django_idempotency.conf import fingerprint_secrets
 from django_idempotency.fingerprint import (
     VERSION,
+    Fingerprint,
     canonical_json,
     canonical_payload,
-    fingerprints,
+    version_1,
 )
+from django_idempotency.policy import Policy
 
 EQUAL = {
     "member order": (b'{"a": 1, "b": 2}', b'{"b": 2, "a": 1}'),
@@ -198,16 +202,19 @@ def test_any_two_payloads(one, other):
     )
 
 
-class TestFingerprints:
-    def test_is_32_bytes_with_the_version_first(self):
-        [fingerprint] = fingerprints([b"POST", b"{}"])
-        assert len(fingerprint) == 32
-        assert fingerprint[0] == VERSION == 1
+class TestFingerprint:
+    def test_R47_a_form_has_version_key_id_and_28_bytes(self):
+        digest = hashlib.sha256(b"\0" * 7 + b"\4POST" + b"\0" * 7 + b"\2{}").digest()
+        key = salted_hmac("django_idempotency.fingerprint", "key", "one", algorithm="sha256")
+        key_id = hmac.digest(key.digest(), b"id", "sha256")[:3]
+        keyed = hmac.digest(key.digest(), digest, "sha256")[:28]
 
-    def test_is_the_sha256_of_the_parts_with_their_lengths(self):
-        message = b"\0" * 7 + b"\4POST" + b"\0" * 7 + b"\2{}"
-        [fingerprint] = fingerprints([b"POST", b"{}"])
-        assert fingerprint[1:] == hashlib.sha256(message).digest()[1:]
+        fingerprint = Fingerprint.of([b"POST", b"{}"], ["one"])
+
+        assert VERSION == 2
+        assert fingerprint.digest == digest
+        assert fingerprint.forms == (b"\2" + key_id + keyed,)
+        assert len(fingerprint.forms[0]) == 32
 
     @pytest.mark.parametrize(
         ("one", "other"),
@@ -220,24 +227,45 @@ class TestFingerprints:
         ],
     )
     def test_parts_do_not_run_together(self, one, other):
-        assert fingerprints(one) != fingerprints(other)
+        assert Fingerprint.of(one, ["s"]).forms != Fingerprint.of(other, ["s"]).forms
 
-    def test_R47_a_secret_makes_it_an_hmac(self):
-        [plain] = fingerprints([b"x"])
-        [secret, last] = fingerprints([b"x"], ["one"])
-        message = b"\0" * 7 + b"\1x"
-        assert secret != plain
-        assert last == plain  # compared, and never stored: the first secret is no mismatch
-        assert secret[0] == VERSION
-        assert secret[1:] == hmac.digest(b"one", message, "sha256")[1:]
+    def test_R47_the_secret_key_and_its_fallbacks_are_the_default(self, settings):
+        settings.SECRET_KEY, settings.SECRET_KEY_FALLBACKS = "new", ["old", "older"]
+
+        assert fingerprint_secrets(Policy()) == ("new", "old", "older")
+        assert fingerprint_secrets(Policy(fingerprint_secrets=["own"])) == ("own",)
 
     def test_R47_secret_as_text_or_bytes(self):
-        assert fingerprints([b"x"], ["größe"]) == fingerprints([b"x"], ["größe".encode()])
+        assert Fingerprint.of([b"x"], ["größe"]) == Fingerprint.of([b"x"], ["größe".encode()])
 
     def test_R47_rotation_gives_one_per_secret_newest_first(self):
-        [old, plain] = fingerprints([b"x"], ["old"])
-        [new, _] = fingerprints([b"x"], ["new"])
-        assert fingerprints([b"x"], ["new", "old"]) == (new, old, plain)
+        [old] = Fingerprint.of([b"x"], ["old"]).forms
+        [new] = Fingerprint.of([b"x"], ["new"]).forms
+        assert Fingerprint.of([b"x"], ["new", "old"]).forms == (new, old)
+
+    def test_R47_a_key_that_is_gone_is_known_by_its_id(self):
+        [old] = Fingerprint.of([b"x"], ["old"]).forms
+        asked = Fingerprint.of([b"x"], ["new"], version_1=version_1([b"x"]))
+
+        assert asked.lacks_key_of(old)
+        assert not asked.lacks_key_of(asked.forms[0])
+        assert not Fingerprint.of([b"y"], ["old", "new"]).lacks_key_of(old)
+        for other_version in (b"\1", b"\3"):
+            assert not asked.lacks_key_of(other_version + old[1:])
+
+    def test_R47_no_pin_comes_out_of_a_stored_fingerprint(self):
+        """All 10 000 bodies are tried, with every algorithm there is, but without the secret."""
+        parts = [b"POST", b"POST pins", b"/pins/", b""]
+        stored = Fingerprint.of([*parts, b'json:{"pin":"1234"}'], ["ours"]).forms[0]
+
+        def guesses(pin):
+            asked = [*parts, b'json:{"pin":"%04d"}' % pin]
+            guessed = Fingerprint.of(asked, ["", "a guess"])
+            yield from (*guessed.forms, *version_1(asked), guessed.digest)
+
+        tails = {guess[-28:] for pin in range(10_000) for guess in guesses(pin)}
+        assert len(tails) >= 30_000
+        assert stored[-28:] not in tails
 
 
 class Currency(enum.Enum):

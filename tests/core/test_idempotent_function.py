@@ -29,11 +29,13 @@ from django_idempotency import (
     run,
 )
 from django_idempotency.arguments import key_maker
+from django_idempotency.codecs import JSONCodec, pack
 from django_idempotency.conf import store_for
 from django_idempotency.keys import record_id
 from django_idempotency.models import IdempotencyRecord
 from django_idempotency.policy import UNSET
 from django_idempotency.records import State
+from tests import version_1
 from tests.app.models import Effect
 
 pytestmark = pytest.mark.usefixtures("memory")
@@ -343,11 +345,11 @@ class TestCall:
     def test_C3_argument_that_has_its_default_does_not_count(self):
         """A message may be older than an argument that the code has gained since."""
 
-        @idempotent_function(key="order", scope="s")
+        @idempotent_function(key="order", scope="s", operation="o")
         def old(order):
             return order
 
-        @idempotent_function(key="order", scope="s")
+        @idempotent_function(key="order", scope="s", operation="o")
         def new(order, currency="EUR", *tags, **more):
             pytest.fail("ran")
 
@@ -398,13 +400,69 @@ class TestCall:
         assert function(first, 5) == function(TaskContext(), order=5) == 5
         assert contexts == [first]
 
-    def test_its_name_is_no_part_of_the_operation(self):
-        @idempotent_function(key="order", scope="s", payload=lambda **_: None)
+    @pytest.mark.parametrize("payload", [UNSET, None, lambda order: order])
+    def test_C3_I11_another_function_never_gets_its_result(self, payload):
+        @idempotent_function(key="order", scope="orders", payload=payload)
+        def charge(order):
+            return "charged"
+
+        @idempotent_function(key="order", scope="orders", payload=payload)
+        def refund(order):
+            pytest.fail("ran")
+
+        assert charge("1") == "charged"
+        with pytest.raises(FingerprintMismatch):
+            refund("1")
+
+    def test_C3_a_coroutine_function_never_gets_anothers_result(self, in_loop):
+        @idempotent_function(key="order", scope="orders")
+        async def charge(order):
+            return "charged"
+
+        @idempotent_function(key="order", scope="orders")
+        async def refund(order):
+            pytest.fail("ran")
+
+        async def both():
+            assert await charge("1") == "charged"
+            with pytest.raises(FingerprintMismatch):
+                await refund("1")
+
+        in_loop(both)
+
+    def test_C3_its_operation_survives_a_new_name(self):
+        @idempotent_function(key="order", scope="s", operation="shop.charge")
+        def charge(order):
+            return "charged"
+
+        @idempotent_function(key="order", scope="s", operation="shop.charge")
         def renamed(order):
             pytest.fail("ran")
 
-        guarded("order")("a", 5)
-        assert renamed(5) == ["a", 5]
+        assert [charge("1"), renamed("1")] == ["charged"] * 2
+
+    def test_C3_its_qualified_name_is_the_operation(self):
+        def charge(order, lease=None):
+            return current().request.operation
+
+        name = f"{__name__}.{charge.__qualname__}"
+        decorate = idempotent_function(key="order", scope="s")
+
+        assert decorate(charge)("1") == name
+        assert decorate(partial(charge, lease=1))("2") == name
+
+    def test_R47_a_result_of_version_1_is_replayed(self):
+        """Its fingerprint was that of an empty operation, and so was its record's."""
+        [old] = version_1.of_call({"order": 1})
+        held = version_1.claimed("call", "s", "1", old)
+        stored = pack(JSONCodec(), "stored", max_bytes=1000)
+        store_for().complete(held, stored, retention=timedelta(days=1))
+
+        @idempotent_function(key="order", scope="s")
+        def function(order):
+            pytest.fail("ran")
+
+        assert function(1) == "stored"
 
     def test_an_error_passes_on_and_the_next_call_runs(self):
         results = [ValueError("boom"), "done"]

@@ -241,6 +241,7 @@ ZERO = """
 import django
 from django.conf import settings
 settings.configure(
+    SECRET_KEY="secret",
     INSTALLED_APPS=["django_idempotency"],
     DATABASES={"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:"}},
 )

@@ -17,6 +17,7 @@ from django_idempotency import InProgress, LeaseLost, StoreError, renewal
 from django_idempotency.codecs import JSONCodec
 from django_idempotency.conf import store_for
 from django_idempotency.engine import Engine, Operation
+from django_idempotency.fingerprint import Fingerprint
 from django_idempotency.keys import record_id, short
 from django_idempotency.policy import Policy
 from django_idempotency.records import ClaimRequest, Lease, Proof
@@ -474,7 +475,7 @@ def operation(**policy):
         scope="s",
         key="k",
         name="",
-        fingerprints=(b"f" * 32,),
+        fingerprint=Fingerprint(b"", (b"f" * 32,)),
         policy=Policy(**policy),
         codec=JSONCodec(),
     )

@@ -10,11 +10,13 @@ import pytest
 
 import django_idempotency as idempotency
 from django_idempotency.attempts import current
+from django_idempotency.codecs import JSONCodec, pack
 from django_idempotency.conf import InvalidStore, store_for
 from django_idempotency.contrib.events import jmespath, kinesis_sequence, process_batch
 from django_idempotency.keys import record_id
 from django_idempotency.models import IdempotencyRecord
 from django_idempotency.policy import Policy, UnknownField
+from tests import version_1
 from tests.app.models import Effect
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -72,12 +74,30 @@ def test_C7_record_that_failed_is_handed_back_without_its_work(caplog):
 
 def test_C7_only_what_failed_runs_again():
     batch = [record(n) for n in range(1, 6)]
-    process_batch(batch, book_or_fail)
+    process_batch(batch, book_or_fail, operation="book")
 
-    answer = process_batch([batch[1], batch[3]], book)
+    answer = process_batch([batch[1], batch[3]], book, operation="book")
 
     assert failures(answer) == []
     assert booked() == [f"order {n}" for n in range(1, 6)]
+
+
+def test_C3_I11_what_another_handler_did_is_not_done():
+    """Two consumers of one stream share its name, and so the scope of their keys."""
+    process_batch([record(1)], book)
+
+    answer = process_batch([record(1)], book_or_fail)
+
+    assert failures(answer) == ["m-1"]
+    assert booked() == ["order 1"]
+
+
+def test_R47_record_of_version_1_is_not_run_again():
+    held = version_1.claimed("call", QUEUE, "m-1", version_1.of_call(None)[0])
+    store_for().complete(held, pack(JSONCodec(), None, max_bytes=100), retention=timedelta(days=1))
+
+    assert failures(process_batch([record(1)], book)) == []
+    assert booked() == []
 
 
 def test_C6_record_in_progress_elsewhere_is_handed_back():

@@ -82,10 +82,10 @@ def mount(settings: Any) -> Iterator[Mount]:
     module.urlpatterns = [*app_urls.urlpatterns]  # type: ignore[attr-defined]
     sys.modules[module.__name__] = module
 
-    def add(view: Any, pattern: str = "", name: str | None = None) -> str:
+    def add(view: Any, pattern: str = "", name: str | None = None, **extra: Any) -> str:
         prefix = f"mounted-{len(module.urlpatterns)}/"
         view = view.as_view() if hasattr(view, "as_view") else view
-        module.urlpatterns.append(path(prefix + pattern, view, name=name))
+        module.urlpatterns.append(path(prefix + pattern, view, extra, name=name))
         settings.ROOT_URLCONF = module.__name__
         return f"/{prefix}"
 
