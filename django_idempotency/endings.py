@@ -222,11 +222,12 @@ class Endings:
         """
         lease = attempt.lease
         try:
-            if isinstance(raised, StoreError):
-                self.store.release(lease)
-            else:
-                self.store.fail(lease, _error_text(raised))
-            record = self.store.get(lease.record_id)
+            with self.store.fresh_connection():
+                if isinstance(raised, StoreError):
+                    self.store.release(lease)
+                else:
+                    self.store.fail(lease, _error_text(raised))
+                record = self.store.get(lease.record_id)
         except StoreError as unknown:
             failure = StoreError("Whether the work was committed is not known; try again.")
             failure.__cause__ = unknown
@@ -251,7 +252,7 @@ class Endings:
             return None
         retention = attempt.operation.policy.retention
         try:
-            with self.store.atomic():
+            with self.store.fresh_connection(), self.store.atomic():
                 claimed = self.store.claim(attempt.request)
                 if isinstance(claimed, Lease):  # nothing was committed
                     if not attempt.kept_error:
@@ -307,10 +308,14 @@ def _verdict(attempt: Attempt, raised: BaseException) -> tuple[str | None, BaseE
 
 def _leave_to_lapse(lease: Lease, error: StoreError) -> None:
     """Tell that the end of a lease cannot be written; that masks nothing (R58)."""
+    follows = "it will lapse."
+    if lease.request.transaction == "single":
+        follows = "it ends with its transaction."
     # Without a traceback: it would go on to quote the work's own exception (R79).
     logger.error(
-        "The end of the lease on record %s could not be written; it will lapse. %s",
+        "The end of the lease on record %s could not be written; %s %s",
         keys.short(lease.record_id),
+        follows,
         error,
     )
 

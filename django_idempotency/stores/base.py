@@ -210,6 +210,10 @@ class BaseStore:
     def idle(self) -> None:
         """Give up what this thread holds open; the keeper calls it when it has nothing to do."""
 
+    def fresh_connection(self) -> AbstractContextManager[None]:
+        """Let what this thread asks the store meanwhile go on a connection that none has used."""
+        return nullcontext()
+
     def check(self) -> list[Any]:
         """Return Django check messages about this store's options and surroundings."""
         return []

@@ -247,10 +247,19 @@ class DatabaseStore(Statements):
             self._write_ending(lease, State.RELEASED)
 
     def renew(self, leases: Iterable[Lease], duration: timedelta) -> set[Lease]:
-        """See `BaseStore.renew`; a lock that is met counts as held."""
+        """
+        See `BaseStore.renew`; a lock that is met counts as held.
+
+        On a connection of its own: the work may have used the pool up, and a server that does not
+        answer may not keep the next renewal waiting.
+        """
         leases, duration = list(leases), as_duration(duration)
-        if self.connection.vendor == "mysql":
-            return self._renew_or_count(leases, duration)
+        with self.fresh_connection():
+            if self.connection.vendor == "mysql":
+                return self._renew_or_count(leases, duration)
+            return self._renew(leases, duration)
+
+    def _renew(self, leases: list[Lease], duration: timedelta) -> set[Lease]:
         parameters: dict[str, Any]
         if self.connection.vendor == "sqlite":
             proofs = [[x.record_id.hex, x.fencing_token, x.token.hex] for x in leases]
@@ -285,7 +294,7 @@ class DatabaseStore(Statements):
                 raise
             if len(leases) == 1:
                 return set(leases)
-            return {held for lease in leases for held in self.renew([lease], duration)}
+            return {held for lease in leases for held in self._renew_or_count([lease], duration)}
         return _held(leases, self._execute("HELD", proofs))
 
     def _write_ending(self, lease: Lease, state: State, error: str = "") -> None:

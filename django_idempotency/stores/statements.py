@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from datetime import datetime
 from sqlite3 import sqlite_version, sqlite_version_info
 from types import ModuleType
@@ -23,6 +23,7 @@ from django_idempotency.stores.blocks import (
     is_no_table,
     is_serialization_failure,
 )
+from django_idempotency.stores.fresh import fresh_connection
 from django_idempotency.stores.rows import for_mariadb, for_sqlite, record_of, row_of_update
 
 __all__ = ["VENDORS", "Row", "Statements"]
@@ -43,7 +44,7 @@ _TRIES = 3
 #: What opens an attempt; it is refused where another's transaction is open on the connection.
 _CLAIMS = ("CLAIM", "RECLAIM", "SINGLE_LOCK")
 #: What is conditional on the proof of ownership, so that it may be sent twice.
-_OWNERS_WRITES = ("COMPLETE", "FAIL", "RELEASE", "RENEW")
+_OWNERS_WRITES = ("COMPLETE", "FAIL", "RELEASE")
 
 
 class Statements(BaseStore):
@@ -100,42 +101,35 @@ class Statements(BaseStore):
         foreign = Block.is_foreign(connection)
         if foreign and name in _CLAIMS:
             raise Block.open_error()
-        # An owner's write must neither wait for another's transaction nor be part of it, and a
-        # renewal not for a connection of the pool, which the work that it is for may have used up.
-        beside = foreign or (name == "RENEW" and self._is_pooled)
-        if beside:
-            connection = connection.copy()
-            connection.settings_dict["OPTIONS"].pop("pool", None)
         if translate := _TRANSLATIONS.get(connection.vendor):
             parameters = {key: translate(value) for key, value in parameters.items()}
         try:
-            if connection.errors_occurred and not connection.in_atomic_block:
-                connection.close_if_unusable_or_obsolete()
-            with self._sent(connection, name, parameters) as cursor:
-                yield cursor
+            with ExitStack() as fresh:
+                if foreign:  # an owner's write must not be part of another's transaction
+                    fresh.enter_context(fresh_connection(self.using))
+                elif connection.errors_occurred and not connection.in_atomic_block:
+                    connection.close_if_unusable_or_obsolete()
+                with self._sent(name, parameters, fresh) as cursor:
+                    yield cursor
         except Error as error:
             hint = " Its table is not there: run manage.py migrate." if is_no_table(error) else ""
             raise StoreError(
                 f"The store could not run its {name} statement on the database "
                 f"{self.using!r}: {type(error).__name__}.{hint}"
             ) from error
-        finally:
-            if beside:
-                connection.close()
 
-    def _sent(
-        self, connection: BaseDatabaseWrapper, name: str, parameters: Mapping[str, Any]
-    ) -> Any:
+    def _sent(self, name: str, parameters: Mapping[str, Any], fresh: ExitStack) -> Any:
         """
         Run a statement and return its cursor; where it is its own transaction, perhaps again.
 
         If it met a concurrent change under a strict isolation level: then it has done nothing. And
         an owner's write on a connection that was lost, while the work ran say: it succeeds again
-        under its own token.
+        under its own token. It goes on a fresh connection, since a pool may have more dead ones.
         """
-        tries = 1 if connection.in_atomic_block else _TRIES
+        tries = 1 if self.connection.in_atomic_block else _TRIES
         while True:
             tries -= 1
+            connection = self.connection
             cursor = connection.cursor()
             try:
                 cursor.execute(getattr(self._sql, name), parameters)
@@ -144,11 +138,16 @@ class Statements(BaseStore):
                 lost = connection.vendor != "sqlite" and is_connection_failure(error)
                 if lost and tries and name in _OWNERS_WRITES:
                     connection.close()
+                    fresh.enter_context(fresh_connection(self.using))
                 elif not tries or not is_serialization_failure(error):
                     raise
             else:
                 return cursor
 
-    @property
-    def _is_pooled(self) -> bool:
-        return bool(self.connection.settings_dict["OPTIONS"].get("pool"))
+    def fresh_connection(self) -> AbstractContextManager[None]:
+        """See `BaseStore.fresh_connection`; a transaction that is open keeps its connection."""
+        connection = self.connection
+        alone = not connection.in_atomic_block or Block.is_foreign(connection)
+        if connection.vendor == "sqlite" or not alone:
+            return nullcontext()
+        return fresh_connection(self.using)

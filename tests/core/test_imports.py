@@ -44,6 +44,7 @@ FLOORS = [
         "migrations.*",
         "stores.database",
         "stores.blocks",
+        "stores.fresh",
         "stores.rows",
         "stores.statements",
         "stores.sql_*",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import queue
 import subprocess
 import sys
 import threading
@@ -10,12 +9,11 @@ import time
 from datetime import timedelta
 
 import pytest
-from django.db import connection, connections
+from django.db import connections
 
 import django_idempotency as idempotency
 from django_idempotency import InProgress, LeaseLost, StoreError, renewal
 from django_idempotency.codecs import JSONCodec
-from django_idempotency.conf import store_for
 from django_idempotency.engine import Engine, Operation
 from django_idempotency.fingerprint import Fingerprint
 from django_idempotency.keys import record_id, short
@@ -563,25 +561,3 @@ def test_R69_work_of_three_leases_beside_a_claimant(mode):
     assert outcomes[0].replayed is False
     assert refused > 10
     assert idempotency.run(lambda lease: pytest.fail("ran"), **arguments).result == "A"
-
-
-@pytest.mark.django_db(transaction=True)
-@pytest.mark.leg("postgres18", "postgres16")
-def test_R69_renewal_goes_on_after_its_connection_was_lost(keeper):
-    store = store_for()
-    lease = store.claim(make_lease(0.3).request)
-    renew, sessions = store.renew, queue.Queue()
-
-    def told(leases, duration):
-        held = renew(leases, duration)
-        sessions.put(store.connection.connection.info.backend_pid)
-        return held
-
-    store.renew = told
-    keeper.add(store, lease)
-    lost = sessions.get(timeout=SECONDS)
-    with connection.cursor() as cursor:
-        cursor.execute("SELECT pg_terminate_backend(%s)", [lost])
-    wait_until(lambda: sessions.get(timeout=SECONDS) != lost, seconds=SECONDS, what="another")
-    assert store.renew([lease], lease.request.lease) == {lease}
-    lease.check()

@@ -63,7 +63,8 @@ class TestStatements:
 
     def test_renewal(self, store):
         leases = [claims.live(store, claim_request(f"key {n}")) for n in range(20)]
-        assert statements(store.renew, leases, HOUR) == 2
+        with transaction.atomic():  # outside of one it is sent on another connection
+            assert statements(store.renew, leases, HOUR) == 2
 
 
 class TestHeldRow:
@@ -105,7 +106,8 @@ class TestHeldRow:
         if name == "RECLAIM":
             two.mine.claim(claim_request())
         elif name == "RENEW":
-            two.mine.renew([held], HOUR)
+            with transaction.atomic():  # on this connection
+                two.mine.renew([held], HOUR)
         else:
             two.mine.resolve(seen.record_id, "release", epoch=seen.epoch, state=seen.state)
         with connection.cursor() as cursor:
