@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import re
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -178,7 +179,7 @@ class HTTPPolicy:
     keep: Callable[[Any, BaseException | None], str] | str = "default"
     #: The header field that marks a replay; None for no mark.
     replay_header: str | None = "Idempotency-Replayed"
-    #: Names of further header fields to keep.
+    #: Names of header fields that are kept if named only, or, with a minus, that are dropped.
     replay_headers: tuple[str, ...] = ()
     #: Whether the answer names the key.
     echo_key: bool = False
@@ -218,6 +219,12 @@ class HTTPPolicy:
             found.append(_choice("key_validator", self.key_validator, KEY_FORMATS))
         if self.replay_header is not None and not _is_text(self.replay_header):
             found.append("replay_header must be the name of a header field, or None.")
+        for name in self.replay_headers:
+            if not isinstance(name, str) or not _HEADER_NAME.fullmatch(name.removeprefix("-")):
+                found.append(
+                    f"replay_headers must be names of header fields, with a minus before those to "
+                    f"drop, not {name!r}."
+                )
         if not _is_text(self.documentation_url):
             found.append("documentation_url must be an URL.")
         if not _whole(self.key_min_length) or not _whole(self.key_max_length):
@@ -249,6 +256,9 @@ class HTTPPolicy:
 
 #: The fields of the HTTP policy that may hold a callable.
 _CALLABLES = ("scope", "fingerprint", "key_validator", "keep", "error_renderer", "replay_check")
+
+#: The name of a header field: a token (RFC 9110, section 5.6.2).
+_HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 
 
 AnyPolicy = TypeVar("AnyPolicy", Policy, HTTPPolicy)

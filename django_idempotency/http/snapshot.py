@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -10,34 +11,23 @@ from typing import Any, ClassVar
 from django.http import HttpResponse
 from django.http.response import HttpResponseBase
 
+from django_idempotency.exceptions import ResultTooLarge
+
 __all__ = ["Snapshot", "SnapshotCodec"]
 
-#: Header fields that belong to the answer, and not to the connection or the one request (R30).
-KEPT_HEADERS = frozenset(
-    {
-        "content-type",
-        "content-language",
-        "content-disposition",
-        "content-encoding",
-        "location",
-        "content-location",
-        "etag",
-        "last-modified",
-        "link",
-        "vary",
-    }
-)
-#: Never kept, whatever the policy's ``replay_headers`` name.
-NEVER_KEPT = frozenset(
+#: The connection's, the server's or one caller's: never kept, though named (R30).
+_NEVER = frozenset(
     {
         "connection",
         "content-length",
         "date",
         "keep-alive",
         "proxy-authenticate",
+        "proxy-authorization",
         "proxy-connection",
         "server",
         "set-cookie",
+        "set-cookie2",
         "te",
         "trailer",
         "transfer-encoding",
@@ -45,6 +35,37 @@ NEVER_KEPT = frozenset(
         "www-authenticate",
     }
 )
+_NEVER_PREFIXES = ("access-control-", "idempotency-")
+#: Of one request: kept where ``replay_headers`` names them.
+_OF_ONE_REQUEST = frozenset(
+    {
+        "correlation-id",
+        "request-id",
+        "traceparent",
+        "traceresponse",
+        "tracestate",
+        "x-amzn-requestid",
+        "x-amzn-trace-id",
+        "x-cloud-trace-context",
+        "x-correlation-id",
+        "x-request-id",
+        "x-trace-id",
+    }
+)
+_OF_ONE_REQUEST_PREFIXES = ("ratelimit", "x-rate-limit", "x-ratelimit")
+#: The body is a file that the server in front of Django sends: here there is none to keep (R62).
+_ELSEWHERE = frozenset(
+    {
+        "x-accel-redirect",
+        "x-lighttpd-send-file",
+        "x-reproxy-file",
+        "x-reproxy-url",
+        "x-sendfile",
+        "x-sendfile2",
+    }
+)
+_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_VALUE = re.compile(r"[\t\x20-\x7e\x80-\xff]*")
 
 
 class _Redirect(HttpResponse):
@@ -87,32 +108,68 @@ class SnapshotCodec:
     def __init__(self, replay_headers: Collection[str] = (), max_bytes: int = 1024 * 1024) -> None:
         self._max_bytes = max_bytes
         named = {name.lower() for name in replay_headers}
-        cors = {name for name in named if name.startswith("access-control-")}
-        self._kept = (KEPT_HEADERS | named) - NEVER_KEPT - cors
+        self._dropped = {name[1:] for name in named if name.startswith("-")}
+        self._named = named - self._dropped
 
     def encode(self, result: HttpResponseBase) -> bytes:
-        """Return the kept part of a response; TypeError for a stream, which has no bytes yet."""
-        body = self._body(result)
-        kept = self._kept | {"retry-after"} if result.status_code == 202 else self._kept
-        headers = [(name, value) for name, value in result.items() if name.lower() in kept]
-        head = json.dumps({"status": result.status_code, "headers": headers}).encode()
-        return len(head).to_bytes(4, "big") + head + body
+        """
+        Return the kept part of a response.
 
-    def _body(self, response: HttpResponseBase) -> bytes:
-        """Return the body; of a file no more than what is too much already (R62)."""
+        Raises TypeError for a stream and for a body that is elsewhere, neither of which has bytes
+        yet, and ResultTooLarge before anything of a large body is copied.
+        """
+        if elsewhere := [name for name, _ in result.items() if self._is_elsewhere(name)]:
+            raise TypeError(f"A response whose body is where {elsewhere[0]} says cannot be kept.")
+        fields = [field for field in result.items() if self._keeps(field[0]) and _is_field(field)]
+        head = json.dumps({"status": result.status_code, "headers": fields}).encode()
+        body = self._body(result)
+        size = 4 + len(head) + sum(map(len, body))
+        if size > self._max_bytes:
+            raise ResultTooLarge(
+                f"The response has {size} bytes, and max_result_bytes allows {self._max_bytes}."
+            )
+        return b"".join((len(head).to_bytes(4, "big"), head, *body))
+
+    def _body(self, response: HttpResponseBase) -> list[bytes]:
+        """Return the body in parts; of a file no more than what is too much already (R62)."""
         if isinstance(response, HttpResponse):
-            return response.content
+            return list(response)
         file = getattr(response, "file_to_stream", None)
         if file is None or not hasattr(file, "seekable") or not file.seekable():
             raise TypeError("A streaming response cannot be kept.")
         start = file.tell()
         body: bytes = file.read(self._max_bytes + 1)
         file.seek(start)
-        return body
+        return [body]
 
-    def decode(self, payload: bytes) -> Any:
-        """Return the Snapshot that `encode` wrote."""
+    def decode(self, payload: bytes) -> Snapshot:
+        """Return the Snapshot that `encode` wrote; raise ValueError and the like for any other."""
         end = 4 + int.from_bytes(payload[:4], "big")
-        head = json.loads(payload[4:end])
-        headers = tuple((str(name), str(value)) for name, value in head["headers"])
-        return Snapshot(int(head["status"]), headers, payload[end:])
+        head = json.loads(payload[4:end].decode())
+        status, fields = head["status"], [(name, value) for name, value in head["headers"]]
+        if len(payload) < end or type(status) is not int or not 100 <= status <= 599:
+            raise ValueError("The stored response has no status.")
+        for field in fields:
+            if not _is_field(field) or self._is_elsewhere(field[0]):
+                raise ValueError("The stored response has a header field that was never kept.")
+        kept = tuple(field for field in fields if self._keeps(field[0]))
+        return Snapshot(status, kept, payload[end:])
+
+    def _keeps(self, name: str) -> bool:
+        """Whether a header field belongs to the answer, or is said to."""
+        name = name.lower()
+        if name in _NEVER or name.startswith(_NEVER_PREFIXES) or name in self._dropped:
+            return False
+        of_one_request = name in _OF_ONE_REQUEST or name.startswith(_OF_ONE_REQUEST_PREFIXES)
+        return name in self._named or not of_one_request
+
+    def _is_elsewhere(self, name: str) -> bool:
+        return name.lower() in _ELSEWHERE and name.lower() not in self._named
+
+
+def _is_field(field: tuple[Any, Any]) -> bool:
+    """Whether a name and a value can be sent: none of them ends a line, say (RFC 9110, 5.5)."""
+    name, value = field
+    if not isinstance(name, str) or not isinstance(value, str):
+        return False
+    return _NAME.fullmatch(name) is not None and _VALUE.fullmatch(value) is not None
