@@ -11,7 +11,6 @@ from copy import deepcopy
 from typing import TYPE_CHECKING, Any
 
 from django.http import HttpResponse
-from django.utils.translation import gettext as _
 
 from django_idempotency.contrib import missing
 
@@ -138,7 +137,7 @@ def _parameter(http: HTTPPolicy) -> dict[str, Any]:
         "in": "header",
         "name": http.header,
         "schema": schema,
-        "description": _(
+        "description": (
             "Your name for this request, such as a new UUID. Send the same request with the same "
             "key again, and you get the first answer again: nothing is done twice."
         ),
@@ -151,18 +150,18 @@ def _headers(http: HTTPPolicy) -> dict[str, Any]:
     headers: dict[str, Any] = {
         "Idempotency-Expires": {
             "schema": {"type": "string"},
-            "description": _("Until when the same key gets this answer again, as an HTTP date."),
+            "description": "Until when the same key gets this answer again, as an HTTP date.",
         }
     }
     if http.replay_header:
         headers[http.replay_header] = {
             "schema": {"type": "string", "enum": ["true"]},
-            "description": _("Present if this is the answer to an earlier request."),
+            "description": "Present if this is the answer to an earlier request.",
         }
     if http.echo_key:
         headers[http.header] = {
             "schema": {"type": "string"},
-            "description": _("The key of the request."),
+            "description": "The key of the request.",
         }
     return headers
 
@@ -181,25 +180,25 @@ def _problems(http: HTTPPolicy) -> Iterator[tuple[int, str, dict[str, Any]]]:
     again = {
         "Retry-After": {
             "schema": {"type": "integer"},
-            "description": _("After so many seconds, send the same request again."),
+            "description": "After so many seconds, send the same request again.",
         }
     }
-    missing_key = _("The key is missing or invalid, or nobody is logged in whose key it could be.")
-    invalid_key = _("The key is invalid, or nobody is logged in whose key it could be.")
+    missing_key = "The key is missing or invalid, or nobody is logged in whose key it could be."
+    invalid_key = "The key is invalid, or nobody is logged in whose key it could be."
     yield 400, missing_key if http.required else invalid_key, {}
     if http.replay_check is not None:
-        yield 403, _("The answer to the first request may no longer be shown."), {}
+        yield 403, "The answer to the first request may no longer be shown.", {}
     if http.in_progress_status == 409:
         yield (
             409,
-            _("A request with this key is still running, or its answer was not kept."),
+            ("A request with this key is still running, or its answer was not kept."),
             again,
         )
     else:
-        yield http.in_progress_status, _("A request with this key is still running."), again
-        yield 409, _("The answer to the first request with this key was not kept."), {}
-    yield http.mismatch_status, _("The key was used for another request."), {}
-    yield 503, _("Keys cannot be kept at the moment: send the same request again later."), again
+        yield http.in_progress_status, "A request with this key is still running.", again
+        yield 409, "The answer to the first request with this key was not kept.", {}
+    yield http.mismatch_status, "The key was used for another request.", {}
+    yield 503, "Keys cannot be kept at the moment: send the same request again later.", again
 
 
 def _problem(registry: ComponentRegistry) -> dict[str, Any]:

@@ -229,7 +229,7 @@ def _page(
         template = get_template("django_idempotency/problem.html")
     except TemplateDoesNotExist:  # no engine of the project's looks into apps
         return None
-    context = {"problem": members, "language": language or "en"}
+    context = {"problem": members, "language": language or "en", "debug": settings.DEBUG}
     return HttpResponse(template.render(context, request), status=status)
 
 

@@ -17,7 +17,7 @@ pytestmark = [
 ]
 
 ORDER = re.compile(r"/orders/[0-9a-f-]{36}/$")
-USED = "Idempotency-Key is already used"
+USED = "This form was already sent"
 
 
 def order(page: Page) -> None:

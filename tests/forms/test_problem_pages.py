@@ -3,18 +3,27 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import pytest
 from django.contrib.auth.models import User
 from django.template import TemplateDoesNotExist
+from django.template.loader import render_to_string
+from django.utils import translation
 
 from django_idempotency import InvalidKey
+from django_idempotency.http import problems
 from tests.forms.conftest import Visitor
 from tests.http.conftest import InProgress, SetPolicy
 
 pytestmark = [pytest.mark.django_db, pytest.mark.urls("tests.forms.urls")]
 
+PROBLEMS = {
+    problem.code: problem
+    for problem in vars(problems).values()
+    if isinstance(problem, problems.Problem)
+}
 BROWSER = "text/html,application/xhtml+xml,application/xml;q=0.9,image/webp,*/*;q=0.8"
 
 
@@ -51,13 +60,28 @@ def test_R89_a_browser_gets_a_page(refused: Any, accept: str) -> None:
     assert response.headers["Content-Type"] == "text/html; charset=utf-8"
     assert "django_idempotency/problem.html" in [template.name for template in response.templates]
     titles = {
-        409: "A request is outstanding for this Idempotency-Key",
-        422: "Idempotency-Key is already used",
+        409: "Your first click is still being processed",
+        422: "This form was already sent",
     }
     page = response.content.decode()
     assert f"<h1>{titles[response.status_code]}</h1>" in page
     assert f"<title>{titles[response.status_code]}</title>" in page
     assert '<html lang="en-us">' in page
+
+
+@pytest.mark.parametrize("language", ["en", "de"])
+@pytest.mark.parametrize("code", sorted(PROBLEMS))
+def test_R89_a_page_has_no_jargon(settings: Any, code: str, language: str) -> None:
+    settings.LANGUAGE_CODE = language
+
+    with translation.override(language):
+        members = {**vars(PROBLEMS[code]), "title": PROBLEMS[code].title}
+        page = render_to_string("django_idempotency/problem.html", {"problem": members})
+
+    text = re.sub(r"<style>.*?</style>|<[^>]+>", " ", page).lower()
+    assert not re.search(r"idempoten|key|schlüssel|request|anfrage|\blease|caller|store", text)
+    advice = re.search(r"<h1>(.+)</h1>\s*<p>(.+)</p>", page)
+    assert advice is not None
 
 
 @pytest.mark.parametrize(
@@ -98,7 +122,9 @@ def test_R89_R39_the_page_tells_nothing_of_the_requests(refused: Any) -> None:
     assert "coffee" not in page
 
 
-def test_R89_R80_the_page_escapes(alice: Visitor, policy: SetPolicy) -> None:
+def test_R89_R80_the_page_escapes(alice: Visitor, policy: SetPolicy, settings: Any) -> None:
+    settings.DEBUG = True  # in which the page has the reason, too
+
     def refuse(key: str) -> None:
         raise InvalidKey(f"Not a key of ours: {key}")
 
@@ -129,7 +155,7 @@ def test_R89_R78_the_page_says_which_language_it_is_in(
     assert response.headers.get("Content-Language") == said
     page = response.content.decode()
     assert f'<html lang="{said or "en"}">' in page
-    german = "Idempotency-Key ist schon benutzt" in page or "ist noch in Arbeit" in page
+    german = "Dieses Formular wurde schon gesendet" in page or "wird noch bearbeitet" in page
     assert german == language.startswith("de")
 
 

@@ -137,7 +137,9 @@ def marked() -> set[str]:
     """Each text that clients can be told."""
     texts = {str(text) for problem in PROBLEMS.values() for text in (problem.title, problem.detail)}
     page = (PACKAGE / "templates/django_idempotency/problem.html").read_text()
-    texts |= set(re.findall(r'{% translate "([^"]+)" %}', page))
+    texts |= set(re.findall(r'{% translate "([^"]+)"', page))
+    browsable = (PACKAGE / "contrib/rest_framework_browsable.py").read_text()
+    texts |= set(re.findall(r'_\("([^"]+)"\)', browsable))
     return texts | set(problems._REASONS) | {str(problems._LENGTH)}
 
 
@@ -151,7 +153,7 @@ def test_R78_german_has_every_text(german: gettext.GNUTranslations) -> None:
     with translation.override(None):
         texts = marked()
 
-    assert len(texts) == 30
+    assert len(texts) == 46
     assert {text for text in texts if german.gettext(text) == text} == set()
 
 
