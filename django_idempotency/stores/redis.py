@@ -23,6 +23,7 @@ from django_idempotency.stores.redis_rows import (
     ending_arguments,
     kept_until,
     micros,
+    owner_arguments,
     proof_arguments,
     record_of,
     seconds,
@@ -32,6 +33,7 @@ from django_idempotency.stores.redis_scripts import (
     COMPLETE,
     FAIL,
     LOOK,
+    OWNER,
     RELEASE,
     RENEW,
     RESOLVE,
@@ -105,11 +107,16 @@ class RedisStore(BaseStore):
             timeout=self.timeout,
             options=client_options,
         )
+        #: The marker of the prefix was looked at, and is this project's.
+        self._is_ours = False
 
     # The claim.
 
     def claim(self, request: ClaimRequest) -> Lease | Record:
         """See `BaseStore.claim`."""
+        if not self._is_ours:
+            marker, note = self._marker, owner_arguments(self.prefix, note=True)
+            self._take_prefix(self._clients.run(OWNER, marker, note))
         key, arguments = self._key(request.record_id), claim_arguments(request)
         claimed, attempts = claimed_of(request, self._clients.run(CLAIM, key, arguments))
         if self.wait_replicas and isinstance(claimed, Lease):
@@ -118,11 +125,22 @@ class RedisStore(BaseStore):
 
     async def aclaim(self, request: ClaimRequest) -> Lease | Record:
         """See `BaseStore.claim`."""
+        if not self._is_ours:
+            marker, note = self._marker, owner_arguments(self.prefix, note=True)
+            self._take_prefix(await self._clients.arun(OWNER, marker, note))
         key, arguments = self._key(request.record_id), claim_arguments(request)
         claimed, attempts = claimed_of(request, await self._clients.arun(CLAIM, key, arguments))
         if self.wait_replicas and isinstance(claimed, Lease):
             return await sync_to_async(self._replicated, thread_sensitive=False)(claimed, attempts)
         return claimed
+
+    def _take_prefix(self, ours: int) -> None:
+        """Note that the prefix is this project's; raise StoreError for another's, and say so."""
+        if not ours:
+            error = StoreError(self._anothers())
+            logger.error("No key can be claimed in Redis. %s", error)
+            raise error
+        self._is_ours = True
 
     def _replicated(self, lease: Lease, attempts: int) -> Lease | Record:
         """
@@ -277,8 +295,10 @@ class RedisStore(BaseStore):
         """Return messages about the server: too old, of a kind that evicts, or not there."""
         from django.core import checks
 
+        asked = owner_arguments(self.prefix, note=False)
         try:
             servers = self._clients.info()
+            ours = self._clients.run(OWNER, self._marker, asked)
         except StoreError as error:
             return [
                 checks.Warning(
@@ -305,9 +325,30 @@ class RedisStore(BaseStore):
                     id="django_idempotency.W008",
                 )
             )
+        if not ours:
+            found.append(
+                checks.Error(
+                    self._anothers(),
+                    hint="If it is this project's, and SECRET_KEY was changed without "
+                    f"SECRET_KEY_FALLBACKS, delete the key {self._marker} on the server.",
+                    id="django_idempotency.E016",
+                )
+            )
         return found
 
     # Names and records.
+
+    def _anothers(self) -> str:
+        return (
+            f"The prefix {self.prefix!r} on this Redis server is another project's, or another "
+            f"stage's: its marker {self._marker!r} was made under another SECRET_KEY. Give this "
+            f"one a prefix of its own in OPTIONS['prefix']."
+        )
+
+    @property
+    def _marker(self) -> str:
+        """The key that says whose the prefix is."""
+        return f"{self.prefix}owner"
 
     def _key(self, record_id: UUID) -> str:
         return f"{self.prefix}{record_id}"

@@ -8,6 +8,9 @@ from datetime import datetime, timedelta, timezone
 from typing import Any, NamedTuple, TypeVar
 from uuid import UUID
 
+from django.conf import settings
+from django.utils.crypto import salted_hmac
+
 from django_idempotency.exceptions import LeaseLost, StoreError
 from django_idempotency.records import ClaimRequest, Lease, Proof, Record, State, as_duration
 from django_idempotency.stores.redis_scripts import FIELDS
@@ -19,6 +22,7 @@ __all__ = [
     "ending_arguments",
     "kept_until",
     "micros",
+    "owner_arguments",
     "proof_arguments",
     "record_of",
     "seconds",
@@ -68,6 +72,14 @@ def micros(duration: timedelta) -> int:
 
 def time_of(micros: bytes | int) -> datetime:
     return _EPOCH + int(micros) * _MICROSECOND
+
+
+def owner_arguments(prefix: str, *, note: bool) -> list[Any]:
+    """Return what says whose the prefix is, by SECRET_KEY and by each of its fallbacks."""
+    secrets = (settings.SECRET_KEY, *settings.SECRET_KEY_FALLBACKS)
+    salt = "django_idempotency.stores.redis.owner"
+    digests = [salted_hmac(salt, prefix, secret=x, algorithm="sha256") for x in secrets]
+    return [int(note), *(digest.hexdigest() for digest in digests)]
 
 
 def claim_arguments(request: ClaimRequest) -> list[Any]:

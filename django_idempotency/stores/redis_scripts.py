@@ -15,7 +15,18 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass
 
-__all__ = ["CLAIM", "COMPLETE", "FAIL", "FIELDS", "LOOK", "RELEASE", "RENEW", "RESOLVE", "Script"]
+__all__ = [
+    "CLAIM",
+    "COMPLETE",
+    "FAIL",
+    "FIELDS",
+    "LOOK",
+    "OWNER",
+    "RELEASE",
+    "RENEW",
+    "RESOLVE",
+    "Script",
+]
 
 #: What LOOK, and a claim that was not won, return of a record, in this order, before the clock.
 FIELDS = (
@@ -49,6 +60,27 @@ def _script(name: str, text: str) -> Script:
     # The digest that Redis itself names scripts by, and no more than a name.
     return Script(name, text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest())
 
+
+# The marker has a field for each secret that it was met with. So a process that still has the old
+# secret finds its own after a new process has noted the new one, while a deploy goes on.
+OWNER = _script(
+    "OWNER",
+    """
+-- Return 1 if the marker at KEYS[1] is this project's, or is not there; 0 if it is another's.
+local note = ARGV[1] == '1'          -- write the digest under SECRET_KEY, if it is not there
+local newest = ARGV[2]               -- that one; what follows is under SECRET_KEY_FALLBACKS
+
+local known = redis.call('HMGET', KEYS[1], unpack(ARGV, 2))
+local ours = redis.call('EXISTS', KEYS[1]) == 0
+for i = 1, #known do
+  ours = ours or known[i]
+end
+if ours and note and not known[1] then
+  redis.call('HSET', KEYS[1], newest, redis.call('TIME')[1])
+end
+return ours and 1 or 0
+""",
+)
 
 CLAIM = _script(
     "CLAIM",
