@@ -18,7 +18,9 @@ from django_idempotency.attempts import Attempt, Operation, current
 from django_idempotency.callables import is_coroutine_function, name_of
 from django_idempotency.codecs import Codec, JSONCodec
 from django_idempotency.conf import DEFAULT_ALIAS, engine_for, fingerprint_secrets, policy_for
+from django_idempotency.exceptions import InvalidKey
 from django_idempotency.fingerprint import Fingerprint, canonical_payload, version_1
+from django_idempotency.logs import log_refusal
 from django_idempotency.policy import UNSET, merge
 from django_idempotency.records import Lease, Outcome
 from django_idempotency.stores.base import BaseStore
@@ -243,8 +245,13 @@ def call_operation(
     mode = transactions.mode_for(policy, engine_store, coroutine=coroutine)
     asked = canonical_payload(payload)
     before = (operation if named_before is None else named_before).encode()
+    try:
+        keys.check(key)
+    except InvalidKey as error:
+        log_refusal(store, operation, error)
+        raise
     return Operation(
-        record_id=keys.record_id(_KIND, scope, keys.check(key)),
+        record_id=keys.record_id(_KIND, scope, key),
         scope=scope,
         key=key,
         name=operation,

@@ -15,8 +15,15 @@ from uuid import UUID
 
 from django_idempotency import codecs, keys
 from django_idempotency.callables import finished
-from django_idempotency.exceptions import ResultTooLarge, TransactionOpen
+from django_idempotency.exceptions import (
+    IdempotencyError,
+    LeaseLost,
+    ResultTooLarge,
+    StoreError,
+    TransactionOpen,
+)
 from django_idempotency.fingerprint import Fingerprint
+from django_idempotency.logs import log_outcome, log_refusal, log_store_error
 from django_idempotency.policy import Policy
 from django_idempotency.records import ClaimRequest, Lease, Outcome, Record
 
@@ -130,8 +137,10 @@ class Phase(enum.Enum):
 class Attempt:
     """One attempt, from its claim to its outcome: what the block of `Engine.attempt` works with."""
 
-    def __init__(self, operation: Operation) -> None:
+    def __init__(self, operation: Operation, alias: str = "") -> None:
         self.operation = operation
+        #: What IDEMPOTENCY calls the store.
+        self.alias = alias
         self.request = operation.request()
         self._lease: Lease | None = None
         self._outcome: Outcome | None = None
@@ -144,6 +153,8 @@ class Attempt:
         #: The envelope to keep; for an answer made of an exception it is kept without the work.
         self.payload = b""
         self.kept_error = False
+        #: "failed" or "released", where the lease was ended without an answer to keep.
+        self.verdict = ""
         #: The transaction of work and completion is known to have committed.
         self.committed = False
 
@@ -193,10 +204,15 @@ class Attempt:
         Until the on_commit hooks of its transaction have run, be it the caller's. Whatever it opens
         on a connection is known by it: see `stores.database`.
         """
-        with self._innermost():
-            yield
+        try:
+            with self._innermost():
+                yield
+        except BaseException as error:
+            self._log_error(error)
+            raise
         if self.operation.hooks is not None and not self.replayed:
             self.operation.hooks.belong_to(self)
+        self.log_end()
 
     def hook(self, function: Callable[[], None]) -> Callable[[], None]:
         """Return an on_commit hook of the work's as one that runs as part of this attempt."""
@@ -231,6 +247,8 @@ class Attempt:
 
         lease.completion = completion
         self._lease = lease
+        if lease.takeover:
+            self._log("taken over")
 
     def complete(self, result: Any = None) -> None:
         """Give the result of the work; it is kept when the block ends."""
@@ -320,3 +338,34 @@ class Attempt:
     def note_commit(self) -> None:
         """Note that the transaction of the work has committed."""
         self.committed = True
+
+    # What the log says.
+
+    def log_end(self) -> None:
+        """Log what became of this attempt, unless a commit of the caller's is still to decide."""
+        if not logger.isEnabledFor(logging.INFO):
+            return
+        kept = self.outcome.expires_at is not None
+        if self.replayed or self.verdict:
+            self._log("replayed" if self.replayed else self.verdict)
+        elif kept or (self.outcome.stored and self.operation.caller is None):
+            self._log("completed")
+
+    def _log_error(self, error: BaseException) -> None:
+        """Log why there is no answer: an error of the store with its cause, others by one word."""
+        working = self.phase is Phase.WORKING
+        if isinstance(error, StoreError) and not working:
+            request = self.request
+            log_store_error(self.alias, request.operation, error, request.record_id, request.key)
+        elif self.replayed:
+            if isinstance(error, IdempotencyError):
+                log_refusal(self.alias, self.request.operation, error, self.request.record_id)
+        elif isinstance(error, LeaseLost) and (self.lease.lost or not working):
+            self._log("lease lost")
+        elif self.committed:  # an on_commit hook raised
+            self._log("completed")
+        else:
+            self._log(self.verdict or "failed")
+
+    def _log(self, outcome: str) -> None:
+        log_outcome(self.alias, self.request.operation, outcome, self.request.record_id)

@@ -152,7 +152,7 @@ def _configure(alias: str) -> _Alias:
         must_join(policy, store)
     except ValueError as error:
         raise InvalidStore(f"{where}['TRANSACTION']: {error}") from error
-    return _Alias(store, Engine(store), policy, http_policy)
+    return _Alias(store, Engine(store, alias=alias), policy, http_policy)
 
 
 def _policy(default: Any, given: Mapping[str, Any], known: list[str], where: str) -> Any:

@@ -103,6 +103,8 @@ class Endings:
                 "Record %s could not be completed after the commit.",
                 keys.short(attempt.lease.record_id),
             )
+        else:
+            attempt.log_end()
 
     # The other endings. Each returns the exception to raise, or None if the outcome stands.
 
@@ -180,26 +182,28 @@ class Endings:
             else:
                 self.store.fail(attempt.lease, text)
         except StoreError as unwritten:
-            _leave_to_lapse(attempt.lease, unwritten)
+            _leave_to_lapse(attempt.lease, unwritten, raised)
         return error
 
     async def _agive_up(self, attempt: Attempt, raised: BaseException) -> BaseException | None:
         text, error = _verdict(attempt, raised)
-        await self._aend_lease(attempt.lease, text)
+        await self._aend_lease(attempt.lease, text, raised)
         return error
 
     async def agive_back(self, lease: Lease) -> None:
         """End a lease under which nothing ran; an earlier attempt's fingerprint stays."""
         await self._aend_lease(lease, "cancelled")
 
-    async def _aend_lease(self, lease: Lease, text: str | None) -> None:
+    async def _aend_lease(
+        self, lease: Lease, text: str | None, raised: BaseException | None = None
+    ) -> None:
         try:
             if text is None:
                 await self.store.arelease(lease)
             else:
                 await self.store.afail(lease, text)
         except StoreError as unwritten:
-            _leave_to_lapse(lease, unwritten)
+            _leave_to_lapse(lease, unwritten, raised)
 
     def _lease_lost(self, attempt: Attempt, lost: LeaseLost) -> BaseException | None:
         """The completion was refused. In `single` the record may have an answer meanwhile."""
@@ -236,7 +240,11 @@ class Endings:
             lost = LeaseLost(gone=record is None)
             return lost if isinstance(raised, StoreError) else raised
         if record.state is State.IN_PROGRESS:
-            return StoreError("Whether the work was committed is not known; its lease will lapse.")
+            unclear = StoreError(
+                "Whether the work was committed is not known; its lease will lapse."
+            )
+            unclear.__cause__ = raised
+            return unclear
         return None if record.state is State.COMPLETED and isinstance(raised, Exception) else raised
 
     def settle_single(self, attempt: Attempt, raised: BaseException) -> BaseException | None:
@@ -298,7 +306,9 @@ def _is_of_completion(raised: BaseException, attempt: Attempt) -> bool:
 def _verdict(attempt: Attempt, raised: BaseException) -> tuple[str | None, BaseException | None]:
     """Return what the record is to say, None to release it, and the exception to raise."""
     if not isinstance(raised, Unkept):
+        attempt.verdict = "failed"
         return _error_text(raised), raised
+    attempt.verdict = "released" if raised.verdict == "release" else "failed"
     attempt.phase = Phase.UNKEPT
     attempt.conclude(raised.result, stored=False)
     if raised.verdict == "release":
@@ -306,8 +316,10 @@ def _verdict(attempt: Attempt, raised: BaseException) -> tuple[str | None, BaseE
     return ("not kept" if raised.error is None else _error_text(raised.error)), raised.error
 
 
-def _leave_to_lapse(lease: Lease, error: StoreError) -> None:
+def _leave_to_lapse(lease: Lease, error: StoreError, raised: BaseException | None) -> None:
     """Tell that the end of a lease cannot be written; that masks nothing (R58)."""
+    if isinstance(raised, StoreError) and not raised.told:
+        return  # the line about that error tells of this store
     follows = "it will lapse."
     if lease.request.transaction == "single":
         follows = "it ends with its transaction."

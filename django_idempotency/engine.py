@@ -79,8 +79,10 @@ def decide(record: Record, request: ClaimRequest) -> Decision:
 class Engine:
     """Runs operations once, on one store."""
 
-    def __init__(self, store: BaseStore, *, keeper: Keeper = keeper) -> None:
+    def __init__(self, store: BaseStore, *, alias: str = "", keeper: Keeper = keeper) -> None:
         self.store = store
+        #: What IDEMPOTENCY calls the store.
+        self.alias = alias
         self.keeper = keeper
         self.endings = Endings(store, _replayable)
 
@@ -118,7 +120,7 @@ class Engine:
 
         With ``attempt.replayed`` there is nothing to do but to read ``attempt.result``.
         """
-        attempt = Attempt(operation)
+        attempt = Attempt(operation, self.alias)
         with attempt.entered():
             transaction, claimed = self._claim_or_wait(attempt)
             if isinstance(claimed, Lease):
@@ -142,7 +144,7 @@ class Engine:
                     raise error
                 return
             transaction.close()
-        attempt.replay(claimed)
+            attempt.replay(claimed)
         yield attempt
 
     @asynccontextmanager
@@ -150,7 +152,7 @@ class Engine:
         self, operation: Operation, on_error: Callable[[Exception], Any] | None = None
     ) -> AsyncIterator[Attempt]:
         """See `attempt`. Database work of the block goes through ``sync_to_async``."""
-        attempt = Attempt(operation)
+        attempt = Attempt(operation, self.alias)
         async with self._own_thread(attempt.request):
             with attempt.entered():
                 transaction, claimed = await self._aclaim_or_wait(attempt)
@@ -180,7 +182,7 @@ class Engine:
                         raise error
                     return
                 await transaction.aclose()
-            attempt.replay(claimed)
+                attempt.replay(claimed)
             yield attempt
 
     # The claim.

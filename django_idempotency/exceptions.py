@@ -93,6 +93,8 @@ class StoreError(IdempotencyError):
 
     #: It failed at an attempt's first look: nothing was claimed, and nobody is known to be at work.
     at_claim = False
+    #: What the log says of it, once that is written; with DEBUG the problem says it, too.
+    told = ""
 
 
 class TransactionOpen(IdempotencyError, RuntimeError):

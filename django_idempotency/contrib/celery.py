@@ -93,9 +93,9 @@ def idempotent_task(
     of a serializer of kombu's.
 
     A duplicate returns the stored result (`on_duplicate`: or "ignore", "raise"). While the first is
-    at work, it is sent again after as long as that has been running (`on_in_progress`: or "ignore", "raise",
-    "wait"). A failure is run again (`on_failed`: or "replay", once no retry follows). Raises
-    TypeError, ValueError for what it cannot decorate.
+    at work, it is sent again after as long as that has been running (`on_in_progress`: or "ignore",
+    "raise", "wait"). A failure is run again (`on_failed`: or "replay", once no retry follows).
+    Raises TypeError, ValueError for what it cannot decorate.
     """
     if given is not None and not isinstance(given, (str, FromParent)):
         return idempotent_task()(given)

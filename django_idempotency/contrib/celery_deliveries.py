@@ -35,10 +35,12 @@ from django_idempotency.contrib.celery_parents import FromParent, noting_retries
 from django_idempotency.exceptions import (
     IdempotencyError,
     InProgress,
+    InvalidKey,
     LeaseLost,
     ResultUnavailable,
 )
 from django_idempotency.fingerprint import Fingerprint, canonical_payload, version_1
+from django_idempotency.logs import log_refusal
 from django_idempotency.policy import Policy, merge
 from django_idempotency.stores.base import BaseStore
 
@@ -133,14 +135,15 @@ class Delivery:
 
     def carry_out(self) -> Any:
         """Return the task's result, its own or the stored one; raise what ends it otherwise."""
-        if self.guard.key_of is not None:
-            key = self.guard.key_of(self._arguments, self.request)
-        elif (own := self._key_of_its_id()) is not None:
-            key = own
-        else:
+        try:
+            key = self._key()
+        except InvalidKey as error:
+            log_refusal(self.guard.store, self.task.name, error)
+            raise
+        if key is None:
             return self._work()
         engine = engine_for(self.guard.store)
-        operation = self._operation(engine.store, keys.check(key))
+        operation = self._operation(engine.store, key)
         self._record_id = operation.record_id
         attempt: Attempt | None = None
         try:
@@ -194,6 +197,12 @@ class Delivery:
             hooks=transactions.hooks_of_caller(),
         )
 
+    def _key(self) -> str | None:
+        """Return the key; None for a call that has neither a key nor an id; raise InvalidKey."""
+        if self.guard.key_of is None:
+            return self._key_of_its_id()
+        return keys.check(self.guard.key_of(self._arguments, self.request))
+
     def _key_of_its_id(self) -> str | None:
         """Return the task's id as its key; None for a call that has no id of its own."""
         request = self.request
@@ -207,7 +216,7 @@ class Delivery:
             if request.parent_id != request.id:
                 return None
             nesting += 1
-        return key
+        return keys.check(key)
 
     # The work.
 

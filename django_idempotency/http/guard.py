@@ -43,6 +43,7 @@ from django_idempotency.http.content import (
 )
 from django_idempotency.http.problems import problem_of, problem_response, replay_refused
 from django_idempotency.http.snapshot import Snapshot, SnapshotCodec
+from django_idempotency.logs import log_outcome, log_refusal, log_store_error
 from django_idempotency.policy import HTTPPolicy, Policy
 from django_idempotency.stores.database import DatabaseStore
 
@@ -289,6 +290,11 @@ class _Guard:
         """Return what tells the client of an error of its key; raise the handler's own."""
         if not self._is_own(error):
             raise error
+        operation = operation_of(self.call.request)
+        if isinstance(error, StoreError):
+            log_store_error(self.call.store, operation, error)
+        elif self.begun is None and isinstance(error, (InvalidKey, KeyRequired, ScopeMissing)):
+            log_refusal(self.call.store, operation, error)
         return problem_response(error, self.call.request, self.call.http, self.call.subject)
 
     def _is_own(self, error: Exception) -> bool:
@@ -317,6 +323,8 @@ class _Guard:
         call, snapshot = self.call, attempt.result
         assert isinstance(snapshot, Snapshot)  # noqa: S101
         if not self._may_see(attempt):
+            name, record_id = attempt.operation.name, attempt.operation.record_id
+            log_outcome(call.store, name, "replay refused", record_id)
             return replay_refused(call.request, call.http, call.subject)
         response = snapshot.response()
         if call.http.replay_header:

@@ -188,6 +188,8 @@ def problem_response(
     elif problem.retryable:
         headers = {"Retry-After": "1"}
     detail = _reason(str(error)) if isinstance(error, InvalidKey) else problem.detail
+    if settings.DEBUG and isinstance(error, StoreError):
+        detail = f"{detail} {error.told}"
     return _render(problem, status, detail, headers, request, policy, subject)
 
 

@@ -28,6 +28,7 @@ __all__ = [
     "is_duplicate",
     "is_held",
     "is_lost",
+    "is_no_column",
     "is_no_table",
     "is_serialization_failure",
 ]
@@ -184,6 +185,16 @@ def is_no_table(error: BaseException) -> bool:
     if sqlstate(error) == "42P01" or error_number(error) == 1146:
         return True
     return isinstance(error, OperationalError) and "no such table" in str(error)
+
+
+def is_no_column(error: BaseException) -> bool:
+    """Whether the statement's table lacks a column: a migration is pending."""
+    if sqlstate(error) == "42703" or error_number(error) == 1054:
+        return True
+    said = str(error)
+    return isinstance(error, OperationalError) and (
+        "no such column" in said or "has no column named" in said
+    )
 
 
 def is_connection_failure(error: DatabaseError | InterfaceError) -> bool:

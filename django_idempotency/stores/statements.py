@@ -10,7 +10,14 @@ from types import ModuleType
 from typing import Any
 from uuid import UUID
 
-from django.db import Error, InterfaceError, OperationalError, connections
+from django.apps import apps
+from django.db import (
+    DEFAULT_DB_ALIAS,
+    Error,
+    InterfaceError,
+    OperationalError,
+    connections,
+)
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from django_idempotency.exceptions import StoreError
@@ -20,6 +27,7 @@ from django_idempotency.stores.base import BaseStore
 from django_idempotency.stores.blocks import (
     Block,
     is_connection_failure,
+    is_no_column,
     is_no_table,
     is_serialization_failure,
 )
@@ -112,10 +120,9 @@ class Statements(BaseStore):
                 with self._sent(name, parameters, fresh) as cursor:
                     yield cursor
         except Error as error:
-            hint = " Its table is not there: run manage.py migrate." if is_no_table(error) else ""
             raise StoreError(
                 f"The store could not run its {name} statement on the database "
-                f"{self.using!r}: {type(error).__name__}.{hint}"
+                f"{self.using!r}: {type(error).__name__}.{self._remedy(error)}"
             ) from error
 
     def _sent(self, name: str, parameters: Mapping[str, Any], fresh: ExitStack) -> Any:
@@ -151,3 +158,15 @@ class Statements(BaseStore):
         if connection.vendor == "sqlite" or not alone:
             return nullcontext()
         return fresh_connection(self.using)
+
+    def _remedy(self, error: Error) -> str:
+        """Return what to do about a table that is not there, or an old one; "" for other errors."""
+        if not is_no_table(error) and not is_no_column(error):
+            return ""
+        migrate = "manage.py migrate"
+        if self.using != DEFAULT_DB_ALIAS:
+            migrate += f" --database {self.using}"
+        if not apps.is_installed("django_idempotency"):
+            return f' Add "django_idempotency" to INSTALLED_APPS, and run {migrate}.'
+        which = "is not there" if is_no_table(error) else "is an old one"
+        return f" Its table {which}: run {migrate}."

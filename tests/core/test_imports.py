@@ -20,7 +20,17 @@ PACKAGE = ROOT / NAME
 
 # A module imports its own floor and lower ones.
 FLOORS = [
-    ["arguments", "callables", "exceptions", "keys", "records", "fingerprint", "policy", "codecs"],
+    [
+        "arguments",
+        "callables",
+        "codecs",
+        "exceptions",
+        "fingerprint",
+        "keys",
+        "logs",
+        "policy",
+        "records",
+    ],
     [
         "attempts",
         "cancellation",

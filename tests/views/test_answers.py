@@ -8,7 +8,7 @@ from email.utils import parsedate_to_datetime
 from typing import Any
 
 import pytest
-from django.db import connection, connections, transaction
+from django.db import OperationalError, connection, connections, transaction
 
 from django_idempotency.exceptions import StoreError
 from django_idempotency.models import IdempotencyRecord
@@ -109,12 +109,19 @@ def test_R61_fail_open_runs_the_view_once_and_says_so(
 
 
 @both
-def test_R61_without_fail_open_it_is_503(
-    api: Api, policy: SetPolicy, store_is_down: None, runs: list[str]
+def test_R61_without_fail_open_it_is_503_with_its_cause_in_the_log(
+    api: Api,
+    policy: SetPolicy,
+    store_is_down: None,
+    runs: list[str],
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     policy(HTTP={"FAIL_OPEN": False})
 
     answer = api()
+    [line] = [line for line in caplog.records if line.name == "django_idempotency"]
+    assert (line.levelname, line.alias) == ("ERROR", "default")  # type: ignore[attr-defined]
+    assert isinstance(line.exc_info[1].__cause__, OperationalError)  # type: ignore[index,union-attr]
 
     assert problem(answer) == (503, "store_unavailable")
     assert int(answer.headers["Retry-After"]) >= 1
