@@ -362,10 +362,8 @@ class Attempt:
                 log_refusal(self.alias, self.request.operation, error, self.request.record_id)
         elif isinstance(error, LeaseLost) and (self.lease.lost or not working):
             self._log("lease lost")
-        elif self.committed:  # an on_commit hook raised
-            self._log("completed")
-        else:
-            self._log(self.verdict or "failed")
+        else:  # without a verdict a commit stands: it is an on_commit hook that raised
+            self._log(self.verdict or ("completed" if self.committed else "failed"))
 
     def _log(self, outcome: str) -> None:
         log_outcome(self.alias, self.request.operation, outcome, self.request.record_id)

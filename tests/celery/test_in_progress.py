@@ -76,6 +76,23 @@ class Meeting:
         return self.met
 
 
+def test_C6_R79_each_delivery_is_one_line_of_the_log(
+    local: Local, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", logger="django_idempotency")
+    meeting = Meeting(local)
+    meeting.duplicate()
+    local.deliver(meeting.message)
+
+    lines = [line for line in caplog.records if line.name == "django_idempotency"]
+    found = [(line.operation, line.outcome) for line in lines]  # type: ignore[attr-defined]
+    assert found == [
+        ("meeting", "in progress"),
+        ("meeting", "completed"),
+        ("meeting", "replayed"),
+    ]
+
+
 class TestRetry:
     @pytest.mark.parametrize(
         ("ran", "countdown"),
