@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -20,7 +21,7 @@ from django_idempotency.testing.contract_base import (
 
 __all__ = ["ClaimRules"]
 
-#: Eight fingerprints, newest first: one for each algorithm and secret that is still supported.
+#: Eight fingerprints, newest first: one for each secret that is still supported.
 EIGHT = tuple(bytes([number]) * 32 for number in range(11, 19))
 SECOND = 1_000_000
 
@@ -183,7 +184,7 @@ class ClaimRules(ContractBase):
         assert lease.record_id != first.record_id
         assert self.record(store, first).scope == "one"
 
-    # Several fingerprints: one for each algorithm version and secret.
+    # Several fingerprints: one for each secret.
 
     def test_newest_fingerprint_is_kept(self, store: BaseStore) -> None:
         lease = self.live(store, fingerprints=EIGHT)
@@ -206,6 +207,19 @@ class ClaimRules(ContractBase):
         first = self.ended(store, ending)
 
         self.is_refused(store, first, fingerprints=EIGHT)
+
+    @pytest.mark.parametrize("ending", ["failed", "lapsed"])
+    def test_R47_I6_refused_claim_is_sent_once_more_with_the_stored_fingerprint(
+        self, store: BaseStore, ending: str
+    ) -> None:
+        first = self.ended(store, ending)
+        request = self.again(first.request, fingerprints=EIGHT)
+        assert self.refused(store.claim(request)).fingerprint == FINGERPRINT
+
+        lease = self.won(store.claim(replace(request, fingerprints=(*EIGHT, FINGERPRINT))))
+
+        assert lease.token == request.token
+        assert self.record(store, lease).fingerprint == FINGERPRINT
 
     # The epoch.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from django.core.files.base import ContentFile
 
 import django_idempotency as idempotency
 from django_idempotency.conf import store_for
+from django_idempotency.engine import Engine
 from django_idempotency.exceptions import LeaseLost, ResultTooLarge, ResultUnavailable, StoreError
 from django_idempotency.keys import record_id as id_of
 from django_idempotency.records import State
@@ -17,6 +19,7 @@ from django_idempotency.stores.dynamodb import DynamoDBStore
 from django_idempotency.stores.dynamodb_overflow import INLINE_BYTES
 from django_idempotency.testing import FakeClock
 from tests.app.models import Effect
+from tests.claims import operation
 from tests.dynamodb.claims import DAY, HOUR, asked, found, lost, record_id, won
 from tests.dynamodb.conftest import MakeStore, Options
 from tests.http.api import Api, bare_body, problem, replayed
@@ -130,6 +133,20 @@ class TestStorage:
         record = lost(store.claim(asked(fingerprints=(b"3" * 32,))))
 
         assert record.state is State.COMPLETED
+
+    def test_R47_object_is_read_where_the_secret_of_the_record_is_gone(
+        self, store: DynamoDBStore
+    ) -> None:
+        """The mismatch that the store sees has no result: the claim is sent once more."""
+        result = os.urandom(TWO_MIB // 2).hex()
+        for secret in (b"old", b"new"):
+            asked_for = operation(fingerprint=b"\2" + secret + b"f" * 28)
+            outcome = Engine(store).run(
+                replace(asked_for, policy=replace(asked_for.policy, max_result_bytes=2 * TWO_MIB)),
+                lambda lease: result,
+            )
+
+        assert (outcome.replayed, outcome.result) == (True, result)
 
     def test_R74_expired_object_may_be_gone(self, options: Options, storage: Any) -> None:
         clock = FakeClock()

@@ -18,7 +18,10 @@ class TakeOverComparesNoFingerprint(Mutant):
     """A lapsed lease is taken over by another request."""
 
     rule = "test_R70_I11_lapsed_lease_is_not_taken_over_by_another_fingerprint"
-    also = ("test_I11_none_of_the_fingerprints_matches",)
+    also = (
+        "test_I11_none_of_the_fingerprints_matches",
+        "test_R47_I6_refused_claim_is_sent_once_more_with_the_stored_fingerprint",
+    )
 
     def claim(self, request: ClaimRequest) -> Lease | Record:
         seen = self.get(request.record_id)
@@ -31,7 +34,10 @@ class FailedIsClaimedByAnything(Mutant):
     """A failed record is claimed by another request."""
 
     rule = "test_I11_I12_claim_of_a_failed_record_is_refused_to_another_fingerprint"
-    also = ("test_I11_none_of_the_fingerprints_matches",)
+    also = (
+        "test_I11_none_of_the_fingerprints_matches",
+        "test_R47_I6_refused_claim_is_sent_once_more_with_the_stored_fingerprint",
+    )
 
     def claim(self, request: ClaimRequest) -> Lease | Record:
         seen = self.get(request.record_id)
@@ -44,6 +50,7 @@ class TakeOverReplacesTheFingerprint(Mutant):
     """A claim of a record that has a fingerprint stores the claimant's newest one."""
 
     rule = "test_I6_any_of_the_fingerprints_may_match_and_the_kept_one_stays"
+    also = ("test_R47_I6_refused_claim_is_sent_once_more_with_the_stored_fingerprint",)
 
     def claim(self, request: ClaimRequest) -> Lease | Record:
         claimed = super().claim(request)
@@ -56,9 +63,25 @@ class OnlyTheNewestFingerprintIsCompared(Mutant):
     """A claim compares one fingerprint, so an upgrade turns retries into mismatches."""
 
     rule = "test_I6_any_of_the_fingerprints_may_match_and_the_kept_one_stays"
+    also = ("test_R47_I6_refused_claim_is_sent_once_more_with_the_stored_fingerprint",)
 
     def claim(self, request: ClaimRequest) -> Lease | Record:
         return super().claim(replace(request, fingerprints=request.fingerprints[:1]))
+
+
+class RefusedTokenStaysRefused(Mutant):
+    """A claim that was refused is refused again, whatever fingerprints it has by then."""
+
+    rule = "test_R47_I6_refused_claim_is_sent_once_more_with_the_stored_fingerprint"
+
+    def claim(self, request: ClaimRequest) -> Lease | Record:
+        seen = self.get(request.record_id)
+        if seen is not None and request.token in vars(self).setdefault("refused", set()):
+            return seen
+        claimed = super().claim(request)
+        if isinstance(claimed, Record):
+            vars(self).setdefault("refused", set()).add(request.token)
+        return claimed
 
 
 class OldestFingerprintIsKept(Mutant):
@@ -144,6 +167,7 @@ class TokenIsTheStores(Mutant):
 
     rule = "test_I1_claim_of_a_new_key_is_won"
     also = (
+        "test_R47_I6_refused_claim_is_sent_once_more_with_the_stored_fingerprint",
         "test_R68_claim_whose_answer_was_lost_is_won_when_it_is_sent_again",
         "test_twin_of_claim",
         "test_won_claim_is_recorded",
@@ -160,6 +184,7 @@ class TokenIsReused(Mutant):
     also = (
         "test_I2_epoch_grows_with_each_claim",
         "test_R26_I1_one_of_many_threads_wins_each_key",
+        "test_R47_I6_refused_claim_is_sent_once_more_with_the_stored_fingerprint",
         "test_R66_I7_late_completion_is_refused",
         "test_R66_lapsed_lease_is_taken_over_by_the_same_fingerprint",
         "test_R67_I7_late_failure_changes_nothing",

@@ -313,6 +313,7 @@ class FailureForgetsTheFingerprint(Mutant):
         "test_I11_I12_claim_of_a_failed_record_is_refused_to_another_fingerprint",
         "test_I11_none_of_the_fingerprints_matches",
         "test_I6_any_of_the_fingerprints_may_match_and_the_kept_one_stays",
+        "test_R47_I6_refused_claim_is_sent_once_more_with_the_stored_fingerprint",
         "test_operator_resolves_what_nobody_is_at",
     )
 

@@ -21,6 +21,7 @@ class LeaseExpiresTheRecord(Mutant):
         "test_I11_none_of_the_fingerprints_matches",
         "test_I6_any_of_the_fingerprints_may_match_and_the_kept_one_stays",
         "test_I9_sweep_leaves_what_has_not_expired",
+        "test_R47_I6_refused_claim_is_sent_once_more_with_the_stored_fingerprint",
         "test_R66_I7_late_completion_is_refused",
         "test_R66_lapsed_lease_is_taken_over_by_the_same_fingerprint",
         "test_R67_I7_late_failure_changes_nothing",
