@@ -103,7 +103,7 @@ def _database(alias: str, store: DatabaseStore, policy: Policy) -> Iterator[Chec
             id="django_idempotency.W011",
         )
     # A lease is not renewed during joined work above READ COMMITTED, so it must cover it.
-    if policy.transaction not in ("single", "separate") and not store.is_read_committed():
+    if policy.transaction not in ("single", "separate") and not store.may_renew_joined():
         yield Warning(
             f"IDEMPOTENCY[{alias!r}] commits jointly on a database whose isolation level is "
             f"above READ COMMITTED, where leases cannot be renewed.",

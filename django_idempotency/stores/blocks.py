@@ -28,6 +28,7 @@ __all__ = [
     "is_duplicate",
     "is_held",
     "is_lost",
+    "is_newer",
     "is_no_column",
     "is_no_table",
     "is_serialization_failure",
@@ -166,8 +167,13 @@ def error_number(error: BaseException | None) -> int | None:
 
 
 def is_serialization_failure(error: BaseException) -> bool:
-    # MariaDB: a deadlock; a snapshot that is too old (from 11.6 on).
-    return sqlstate(error) in ("40001", "40P01") or error_number(error) in (1213, 1020)
+    # A deadlock is one, too.
+    return is_newer(error) or sqlstate(error) == "40P01" or error_number(error) == 1213
+
+
+def is_newer(error: BaseException) -> bool:
+    """Whether a row is newer than the transaction's snapshot (`innodb_snapshot_isolation`)."""
+    return sqlstate(error) == "40001" or error_number(error) == 1020
 
 
 def is_duplicate(error: BaseException) -> bool:

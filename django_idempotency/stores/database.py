@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
@@ -33,6 +34,7 @@ from django_idempotency.stores.blocks import (
     is_duplicate,
     is_held,
     is_lost,
+    is_newer,
     is_serialization_failure,
 )
 from django_idempotency.stores.rows import (
@@ -47,9 +49,11 @@ from django_idempotency.stores.rows import (
     utc,
     uuid_of,
 )
-from django_idempotency.stores.statements import VENDORS, Row, Statements
+from django_idempotency.stores.statements import READ_COMMITTED, VENDORS, Row, Statements
 
 __all__ = ["DatabaseStore"]
+
+logger = logging.getLogger("django_idempotency")
 
 #: How often a claim looks again after it lost a race, before it answers "in progress".
 TRIES = 3
@@ -58,9 +62,6 @@ TRIES = 3
 _SWEPT_WITHIN = 0.01
 #: Rows that a sweep holds at a time (MariaDB).
 _HELD_TOGETHER = 200
-
-_READ_COMMITTED = "read committed"
-_PSYCOPG_READ_COMMITTED = 2
 
 
 class DatabaseStore(Statements):
@@ -71,6 +72,8 @@ class DatabaseStore(Statements):
     """
 
     supports_join: ClassVar[bool] = True
+
+    _told_of_isolation = False
 
     @property
     def writers_queue(self) -> bool:  # type: ignore[override]
@@ -166,7 +169,7 @@ class DatabaseStore(Statements):
             if record is not None and decide(record, request) is not Decision.CLAIM_AGAIN:
                 return record
             return in_flight(request, now)
-        if isolation != _READ_COMMITTED:
+        if isolation != READ_COMMITTED:
             # The snapshot is older than the lock and stays so: only a write can tell.
             return self._claim_row(request)
         record, now = self._look(request.record_id)
@@ -200,25 +203,8 @@ class DatabaseStore(Statements):
             return False
         if request.transaction == "separate":
             return True
-        # Joined: on SQLite the work itself keeps every writer out. Under REPEATABLE READ and above
-        # a renewal would make the completion fail.
-        return self.connection.vendor != "sqlite" and self._is_read_committed(isolation)
-
-    def is_read_committed(self) -> bool:
-        """Whether transactions on this database run at READ COMMITTED; asks the server."""
-        if self.connection.vendor != "postgresql":
-            return True
-        [(isolation,)] = self._execute("ISOLATION", {})
-        return self._is_read_committed(isolation)
-
-    def _is_read_committed(self, default: str) -> bool:
-        """Django's own option applies to transactions; without it the server's default does."""
-        if self.connection.vendor != "postgresql":
-            return True
-        option = self.connection.settings_dict["OPTIONS"].get("isolation_level")
-        if option is None:
-            return default == _READ_COMMITTED
-        return bool(getattr(option, "value", option) == _PSYCOPG_READ_COMMITTED)
+        # Joined: on SQLite the work itself keeps every writer out.
+        return self.connection.vendor != "sqlite" and self.may_renew_joined(isolation)
 
     # The owner's writes.
 
@@ -228,9 +214,24 @@ class DatabaseStore(Statements):
         if not lease.written:
             return self._write_single(lease, State.COMPLETED, retention, result=result)
         parameters = {**proof_parameters(lease), "result": result, "retention": retention}
-        if row := self._one("COMPLETE", parameters):
-            return utc(row[0])
-        return self._written_before(lease, State.COMPLETED)
+        try:
+            row = self._one("COMPLETE", parameters)
+        except StoreError as error:
+            if self.connection.in_atomic_block and lease.renewable and is_newer(error):
+                self._tell_of_isolation(lease)
+            raise
+        return utc(row[0]) if row else self._written_before(lease, State.COMPLETED)
+
+    def _tell_of_isolation(self, lease: Lease) -> None:
+        """Tell, once in a process, that the work has raised the level of its own transaction."""
+        if not self._told_of_isolation:
+            self._told_of_isolation = True
+            logger.warning(
+                "Record %s could not be completed: its work runs above READ COMMITTED, where a "
+                'renewal makes the completion fail. Give it transaction="single", a lease that '
+                "covers it, or renew=False.",
+                keys.short(lease.record_id),
+            )
 
     def fail(self, lease: Lease, error: str) -> None:
         """See `BaseStore.fail`."""

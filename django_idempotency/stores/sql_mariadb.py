@@ -197,6 +197,12 @@ DELETE record FROM idempotency_record AS record FORCE INDEX (PRIMARY)
    AND NOT (state = 'IN_PROGRESS' AND lease_until > UTC_TIMESTAMP(6))
 """
 
+# What an older server lacks is left out: the first one before 11.1, the third before 10.6.18.
+ISOLATION = """
+SHOW SESSION VARIABLES
+ WHERE Variable_name IN ('transaction_isolation', 'tx_isolation', 'innodb_snapshot_isolation')
+"""
+
 COUNT_EXPIRED = """
 SELECT COUNT(*) FROM idempotency_record
  WHERE expires_at <= UTC_TIMESTAMP(6)

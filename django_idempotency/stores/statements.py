@@ -34,7 +34,7 @@ from django_idempotency.stores.blocks import (
 from django_idempotency.stores.fresh import fresh_connection
 from django_idempotency.stores.rows import for_mariadb, for_sqlite, record_of, row_of_update
 
-__all__ = ["VENDORS", "Row", "Statements"]
+__all__ = ["READ_COMMITTED", "VENDORS", "Row", "Statements"]
 
 Row = tuple[Any, ...]
 
@@ -46,6 +46,11 @@ VENDORS: dict[str, ModuleType] = {
 _TRANSLATIONS: dict[str, Callable[[Any], Any]] = {"mysql": for_mariadb, "sqlite": for_sqlite}
 _OLDEST_SQLITE = (3, 35)
 _OLDEST_MARIADB = (10, 6)
+
+READ_COMMITTED = "read committed"
+_PSYCOPG_READ_COMMITTED = 2
+#: MariaDB's levels at which each statement sees what is committed.
+_LOW_LEVELS = (READ_COMMITTED, "read uncommitted")
 
 #: How often a statement that is its own transaction is sent.
 _TRIES = 3
@@ -85,6 +90,32 @@ class Statements(BaseStore):
             return "MySQL"
         version: tuple[int, ...] = connection.mysql_version
         return None if version >= _OLDEST_MARIADB else "MariaDB " + ".".join(map(str, version))
+
+    def may_renew_joined(self, default: str | None = None) -> bool:
+        """
+        Whether the completion of joined work can write a row that was renewed meanwhile.
+
+        At READ COMMITTED, and on MariaDB wherever snapshots do not count for writes. Asks the
+        server; PostgreSQL not if its `default` is known. Django's option goes before it.
+        """
+        options = self.connection.settings_dict["OPTIONS"]
+        if self.connection.vendor == "mysql":
+            level = options.get("isolation_level", READ_COMMITTED) or "of the server"
+            return level.lower() in _LOW_LEVELS or self._writes_newest()
+        if self.connection.vendor != "postgresql":
+            return True
+        if (option := options.get("isolation_level")) is not None:
+            return bool(getattr(option, "value", option) == _PSYCOPG_READ_COMMITTED)
+        if default is None:
+            [(default,)] = self._execute("ISOLATION", {})
+        return default == READ_COMMITTED
+
+    def _writes_newest(self) -> bool:
+        """Whether a write on MariaDB takes the newest version of a row, older snapshot or not."""
+        found: dict[str, str] = dict(self._execute("ISOLATION", {}))
+        level = found.get("transaction_isolation") or found["tx_isolation"]
+        level = level.replace("-", " ").lower()
+        return level in _LOW_LEVELS or found.get("innodb_snapshot_isolation", "OFF") == "OFF"
 
     def _look(self, record_id: UUID, name: str = "LOOK") -> tuple[Record | None, datetime]:
         [row] = self._execute(name, {"id": record_id})

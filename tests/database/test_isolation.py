@@ -9,7 +9,7 @@ import pytest
 from django.db import connection, transaction
 
 from django_idempotency.engine import Engine
-from django_idempotency.exceptions import FingerprintMismatch, InProgress
+from django_idempotency.exceptions import FingerprintMismatch, InProgress, StoreError
 from django_idempotency.records import State
 from django_idempotency.renewal import Keeper
 from django_idempotency.stores import sql_postgresql
@@ -279,6 +279,24 @@ def test_R69_joined_is_renewed_at_read_committed(store, mode, kept):
     keeper = Counting()
     Engine(store, keeper=keeper).run(operation(transaction=mode, renew=True), work("mine"))
     assert len(keeper.given) == kept
+
+
+@pytest.mark.parametrize("level", ["REPEATABLE READ", "SERIALIZABLE"])
+def test_R69_work_that_raises_its_own_level_and_is_renewed_is_told_once(two, caplog, level):
+    def raise_level(lease):
+        with connection.cursor() as cursor:
+            cursor.execute(f"SET TRANSACTION ISOLATION LEVEL {level}")
+        work("mine")(lease)
+        assert two.other(two.theirs.renew, [lease], timedelta(hours=1)) == {lease}
+
+    for _ in range(2):
+        with pytest.raises(StoreError):
+            Engine(two.mine).run(operation(transaction="joined"), raise_level)
+    assert state_of(two.mine) is State.RELEASED
+    assert [entry.levelname for entry in caplog.records] == ["WARNING"]
+    assert 'transaction="single"' in caplog.text
+    Engine(two.mine).run(operation(transaction="single"), work("mine"))
+    assert effects() == ["mine"]
 
 
 @pytest.mark.parametrize("end", ["complete", "fail", "release"])

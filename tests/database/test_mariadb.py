@@ -18,6 +18,7 @@ from django_idempotency.stores import sql_mariadb
 from django_idempotency.stores.base import ClaimAgain
 from tests.database import claims
 from tests.database.claims import Boom, claim_request, effects, operation, state_of, won, work
+from tests.database.test_isolation import Counting
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.leg("mariadb")]
 
@@ -189,6 +190,35 @@ class TestIsolation:
 
         outcome = Engine(two.mine).run(operation(transaction="joined"), renewed)
         assert (outcome.result, outcome.stored) == ("mine", True)
+
+    @pytest.mark.parametrize(("snapshots", "kept"), [("ON", 0), ("OFF", 1)])
+    def test_R69_where_snapshots_count_for_writes_joined_is_not_renewed(
+        self, two, monkeypatch, snapshots, kept
+    ):
+        options = connection.settings_dict["OPTIONS"]
+        monkeypatch.setitem(options, "isolation_level", None)
+        with connection.cursor() as cursor:
+            cursor.execute(f"SET SESSION innodb_snapshot_isolation = {snapshots}")
+        keeper = Counting()
+        joined = operation(transaction="joined", renew=True)
+        Engine(two.mine, keeper=keeper).run(joined, work("mine"))
+        assert len(keeper.given) == kept
+        found = checks.run_checks(tags=["database"], databases=["default"])
+        assert ("django_idempotency.W003" in [message.id for message in found]) == (not kept)
+
+    def test_R69_work_that_has_raised_its_level_behind_the_option_is_told(self, two, caplog):
+        with connection.cursor() as cursor:
+            cursor.execute("SET SESSION innodb_snapshot_isolation = ON")
+
+        def renewed(lease):
+            assert effects() == []
+            assert two.other(two.theirs.renew, [lease], HOUR) == {lease}
+            return work("mine")(lease)
+
+        with pytest.raises(StoreError):
+            Engine(two.mine).run(operation(transaction="joined"), renewed)
+        assert [entry.levelname for entry in caplog.records] == ["WARNING"]
+        assert 'transaction="single"' in caplog.text
 
 
 class TestIds:
