@@ -242,8 +242,12 @@ class Attempt:
                     "transact_item() would complete before the transaction that is open here "
                     "commits. Call it outside atomic()."
                 )
-            payload = codecs.pack(codec, result, max_bytes=policy.max_result_bytes)
-            return transact_item(lease, payload, retention=policy.retention)
+            try:
+                payload = codecs.pack(codec, result, max_bytes=policy.max_result_bytes)
+                return transact_item(lease, payload, retention=policy.retention)
+            except (ResultTooLarge, TypeError, ValueError) as error:
+                payload = self._without_result(error)
+                return transact_item(lease, payload, retention=policy.retention)
 
         lease.completion = completion
         self._lease = lease
@@ -320,6 +324,11 @@ class Attempt:
 
     def go_without_result(self, error: Exception) -> None:
         """Be completed without the result; raise `error` where that is not allowed (R62)."""
+        self.payload = self._without_result(error)
+        self.conclude(self.outcome.result, stored=False)
+
+    def _without_result(self, error: Exception) -> bytes:
+        """Return what is kept in the place of a result; raise `error` where it must be kept."""
         operation = self.operation
         if not operation.unstorable_ok:
             raise error
@@ -328,8 +337,7 @@ class Attempt:
             keys.short(operation.record_id),
             type(error).__name__,
         )
-        self.payload = codecs.unavailable(operation.codec)
-        self.conclude(self.outcome.result, stored=False)
+        return codecs.unavailable(operation.codec)
 
     def kept_until(self, expires_at: datetime) -> None:
         """Note when the record expires that holds the outcome."""

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import Any, TypeGuard
 
-from django_idempotency import keys
+from django_idempotency import codecs, keys
 from django_idempotency.attempts import Attempt, Phase, Unkept
 from django_idempotency.exceptions import (
     FingerprintMismatch,
@@ -280,7 +280,12 @@ def _completed(attempt: Attempt, expires_at: datetime) -> None:
     """Note that the record is completed; the answer is what it was completed with (I4)."""
     attempt.kept_until(expires_at)
     committed = attempt.lease.completed_before
-    if committed is not None:
+    if committed is None:
+        return
+    if committed.result == codecs.unavailable(attempt.operation.codec):
+        attempt.conclude(attempt.outcome.result, stored=False)
+        attempt.kept_until(expires_at)
+    else:
         logger.warning(
             "The work of record %s returned another result than it gave to transact_item(): the "
             "answer is the one that was committed.",

@@ -99,7 +99,8 @@ class BaseStore:
         the same fingerprint, or in progress under a lapsed lease with the same fingerprint
         (``on_stale="take_over"``); otherwise nothing has changed. A claim repeated under its own
         token gives the same lease again; once that has ended, the record or a new lease. A claim
-        that lost a race is no error. Raises ClaimAgain only inside a database transaction of the
+        that lost a race is no error. Raises ResultUnavailable for a completed record whose result
+        the store has lost, and ClaimAgain only inside a database transaction of the
         caller's whose snapshot is too old to tell.
         """
         raise NotImplementedError

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from typing import Any, ClassVar
@@ -11,7 +13,12 @@ from uuid import UUID
 
 from django_idempotency import keys
 from django_idempotency.engine import Decision, decide
-from django_idempotency.exceptions import LeaseLost, ResultTooLarge, StoreError
+from django_idempotency.exceptions import (
+    LeaseLost,
+    ResultTooLarge,
+    ResultUnavailable,
+    StoreError,
+)
 from django_idempotency.records import (
     ClaimRequest,
     Filters,
@@ -130,7 +137,10 @@ class DynamoDBStore(BaseStore):
                 return _lease(request, seen.epoch, now, seen.lease_until)
             decision = decide(seen, request)
             if decision is Decision.REPLAY:
-                return self._with_result(seen, item)
+                seen = self._with_result(seen, item)
+                if seen.result is None:
+                    raise ResultUnavailable
+                return seen
             # Ended by this very attempt: its claim has come late, and must not win once more.
             ended = seen.token == request.token and not seen.expired
             if decision is not Decision.CLAIM_AGAIN or ended:
@@ -261,9 +271,13 @@ class DynamoDBStore(BaseStore):
         mine = (record.epoch, record.token) == (lease.fencing_token, lease.token)
         if not mine or record.state is not State.COMPLETED or record.expires_at is None:
             raise LeaseLost
-        stored = self._with_result(record, item)
-        if stored.result != result:
-            lease.completed_before = stored
+        overflow = self.names.overflow(item)
+        if overflow is not None and overflow[1] == hashlib.sha256(result).digest():
+            return record.expires_at
+        with suppress(StoreError):  # it is completed, whether its storage answers or not
+            record = self._with_result(record, item)
+            if record.result not in (None, result):
+                lease.completed_before = record
         return record.expires_at
 
     def _end(self, statement: str, lease: Lease, values: dict[str, Any]) -> None:
@@ -278,7 +292,7 @@ class DynamoDBStore(BaseStore):
     # Reading, resolving and sweeping.
 
     def get(self, record_id: UUID) -> Record | None:
-        """See `BaseStore.get`; raises StoreError if an overflowing result is not what it was."""
+        """See `BaseStore.get`; without a result that is gone from its storage, or was altered."""
         item = self.table.item(record_id)
         if item is None:
             return None
@@ -408,7 +422,11 @@ class DynamoDBStore(BaseStore):
         return dynamodb_schema.problems(self)
 
     def _with_result(self, record: Record, item: Item) -> Record:
-        """Return the record with its result, wherever that is; raise StoreError if it is lost."""
+        """
+        Return the record with its result; with None if that is gone from its storage, or altered.
+
+        Raises StoreError where there is no storage, or none that answers.
+        """
         overflow = self.names.overflow(item)
         if record.state is not State.COMPLETED or record.expired or overflow is None:
             return record

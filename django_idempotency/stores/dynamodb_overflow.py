@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 from typing import Any
-from uuid import UUID
+from uuid import UUID, uuid4
 
 from django_idempotency import keys
-from django_idempotency.exceptions import StoreError
+from django_idempotency.exceptions import ResultTooLarge, StoreError
 
 __all__ = ["INLINE_BYTES", "Overflow"]
+
+logger = logging.getLogger("django_idempotency")
 
 #: The most that a result may have to be kept in its item. DynamoDB's limit for an item is
 #: 400 KiB, names included; what is left is for the other attributes.
@@ -17,45 +20,91 @@ INLINE_BYTES = 390 * 1024
 
 
 class Overflow:
-    """Objects in the storage of an alias of STORAGES: written once, named by record and attempt."""
+    """
+    Objects in the storage of an alias of STORAGES.
+
+    An object is named by record, attempt and content. So a storage that overwrites puts the same
+    bytes in the place of the same bytes, and never one result in the place of another.
+    """
 
     def __init__(self, alias: str) -> None:
         self.alias = alias
 
     def write(self, record_id: UUID, token: UUID, result: bytes) -> tuple[str, bytes]:
         """
-        Keep `result` and return the object's name and its SHA-256; raise StoreError.
+        Keep `result` and return the object's name and its SHA-256.
 
         Nothing refers to it before the completion does, which is fenced: what an owner that lost
-        its lease has written is never read.
+        its lease has written is never read. Raises ResultTooLarge where the storage fails: the work
+        is done, so the record is to be completed without its result.
         """
-        from django.core.files.base import ContentFile
-
+        digest = hashlib.sha256(result).digest()
         try:
-            name = self._storage().save(f"idempotency/{record_id}/{token}", ContentFile(result))
-        except Exception as error:  # whatever a storage raises, the store could not keep it
-            raise StoreError(
-                f"The result of record {keys.short(record_id)} could not be written to the "
-                f"storage {self.alias!r}: {type(error).__name__}."
-            ) from error
-        return name, hashlib.sha256(result).digest()
+            name = self._save(f"idempotency/{record_id}/{token}-{digest.hex()}", result)
+        except Exception as error:  # whatever a storage raises, it could not keep the result
+            failure = ResultTooLarge(
+                f"The result of record {keys.short(record_id)} is too large for an item of "
+                f"DynamoDB and could not be written to the storage {self.alias!r}: "
+                f"{type(error).__name__}."
+            )
+            logger.error("A large result is not kept. %s", failure)
+            raise failure from error
+        return name, digest
 
-    def read(self, record_id: UUID, name: str, digest: bytes) -> bytes:
-        """Return what `write` kept; raise StoreError if it is gone or is not what was written."""
+    def read(self, record_id: UUID, name: str, digest: bytes) -> bytes | None:
+        """
+        Return what `write` kept; None, and an error in the log, if it is gone or was altered.
+
+        Raises StoreError for a storage that does not answer.
+        """
         try:
-            with self._storage().open(name, "rb") as file:
-                result = bytes(file.read())
-        except Exception as error:  # whatever a storage raises, the result is not to be had
+            result = self._load(name)
+        except FileNotFoundError:
+            result = None
+        except Exception as error:  # whatever a storage raises, it may answer later
             raise StoreError(
                 f"The result of record {keys.short(record_id)} could not be read from the "
                 f"storage {self.alias!r}: {type(error).__name__}."
             ) from error
-        if hashlib.sha256(result).digest() != digest:
-            raise StoreError(
-                f"The result of record {keys.short(record_id)} in the storage {self.alias!r} is "
-                f"not what was written."
-            )
-        return result
+        if result is not None and hashlib.sha256(result).digest() == digest:
+            return result
+        logger.error(
+            "The result of record %s in the storage %r is %s.",
+            keys.short(record_id),
+            self.alias,
+            "gone" if result is None else "not what was written",
+        )
+        return None
+
+    def probe(self) -> str | None:
+        """
+        Write, read and delete an object; return what went wrong with its deletion, if anything did.
+
+        Raises StoreError, which says what could not be done, for a storage that cannot be used.
+        """
+        content, step = uuid4().bytes, "written"
+        try:
+            name = self._save(f"idempotency/check/{uuid4()}", content)
+            step = "read"
+            is_whole = self._load(name) == content
+        except Exception as error:  # whatever a storage raises
+            raise StoreError(f"an object could not be {step}: {type(error).__name__}.") from error
+        try:
+            self._storage().delete(name)
+        except Exception as error:
+            return f"{name} could not be deleted: {type(error).__name__}."
+        if not is_whole:
+            raise StoreError("an object was not read as it was written.")
+        return None
+
+    def _save(self, name: str, content: bytes) -> str:
+        from django.core.files.base import ContentFile
+
+        return str(self._storage().save(name, ContentFile(content)))
+
+    def _load(self, name: str) -> bytes:
+        with self._storage().open(name, "rb") as file:
+            return bytes(file.read())
 
     def _storage(self) -> Any:
         from django.core.files.storage import storages

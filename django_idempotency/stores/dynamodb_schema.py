@@ -206,7 +206,7 @@ def _problems(store: DynamoDBStore) -> Iterator[Any]:
 
 
 def _overflow_problems(store: DynamoDBStore) -> Iterator[Any]:
-    from django.core.checks import Error
+    from django.core.checks import Error, Warning
     from django.core.files.storage import InvalidStorageError, storages
 
     if store.overflow is None:
@@ -219,6 +219,25 @@ def _overflow_problems(store: DynamoDBStore) -> Iterator[Any]:
             f"which cannot be used: {error}",
             hint="Set OPTIONS['overflow_storage'] to an alias of STORAGES.",
             id="django_idempotency.E023",
+        )
+        return
+    try:
+        left = store.overflow.probe()
+    except StoreError as failure:
+        yield Error(
+            f"The DynamoDB store cannot keep large results in the storage "
+            f"{store.overflow.alias!r}: {failure}",
+            hint="Correct the storage's OPTIONS, or the rights of this process. Until then large "
+            "results are not kept, and retries get result_unavailable.",
+            id="django_idempotency.E024",
+        )
+        return
+    if left is not None:
+        yield Warning(
+            f"The check of the storage {store.overflow.alias!r} has left an object there: {left}",
+            hint="Allow this process to delete objects under idempotency/check/, or leave them to "
+            "the bucket's life cycle.",
+            id="django_idempotency.W022",
         )
 
 

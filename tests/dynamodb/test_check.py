@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
+from unittest import mock
 
 import pytest
 from django.core import checks
+from django.core.files.base import ContentFile
 
 from django_idempotency.stores import dynamodb_schema
 from django_idempotency.stores.dynamodb import DynamoDBStore
@@ -140,6 +142,27 @@ def test_E023_storage_is_not_defined(make_store: MakeStore) -> None:
 
 def test_storage_that_is_defined(make_store: MakeStore, storage: Any) -> None:
     assert found(make_store(ttl=False, overflow_storage="overflow")) == []
+
+
+@pytest.mark.parametrize("method", ["_save", "_open"])
+def test_E024_storage_that_an_object_does_not_come_back_from(
+    make_store: MakeStore, storage: Any, method: str
+) -> None:
+    store = make_store(ttl=False, overflow_storage="overflow")
+    with mock.patch.object(type(storage), method, side_effect=OSError):
+        assert found(store) == ["E024"]
+    with mock.patch.object(type(storage), "_open", return_value=ContentFile(b"another")):
+        assert found(store) == ["E024"]
+
+
+def test_W022_storage_that_deletes_nothing(make_store: MakeStore, storage: Any) -> None:
+    with mock.patch.object(type(storage), "delete", side_effect=PermissionError):
+        assert found(make_store(ttl=False, overflow_storage="overflow")) == ["W022"]
+
+
+def test_probe_leaves_nothing_behind(make_store: MakeStore, storage: Any) -> None:
+    make_store(ttl=False, overflow_storage="overflow").check()
+    assert storage.listdir("idempotency/check")[1] == []
 
 
 def test_they_are_asked_for_at_deployment_only(settings: Any, options: Options) -> None:

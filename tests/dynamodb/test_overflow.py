@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
+import hashlib
 import os
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any
+from unittest import mock
 
 import pytest
 from django.core.files.base import ContentFile
+from django.core.files.storage import InMemoryStorage
 
 import django_idempotency as idempotency
 from django_idempotency.conf import store_for
@@ -27,6 +33,21 @@ from tests.http.api import Api, bare_body, problem, replayed
 BACKEND = "django_idempotency.stores.dynamodb.DynamoDBStore"
 TWO_MIB = 2 * 1024 * 1024
 
+#: ``with down("_save"):`` the storage fails there.
+Down = Callable[[str], AbstractContextManager[object]]
+
+
+class Overwriting(InMemoryStorage):
+    """Puts an object in the place of the one with its name, as S3 does."""
+
+    def get_available_name(self, name: str, max_length: int | None = None) -> str:
+        return name
+
+    def _save(self, name: str, content: Any) -> str:
+        if self.exists(name):
+            self.delete(name)
+        return str(super()._save(name, content))
+
 
 @pytest.fixture(params=["moto", "dynalite"])
 def kind(request: pytest.FixtureRequest) -> str:
@@ -36,6 +57,12 @@ def kind(request: pytest.FixtureRequest) -> str:
 @pytest.fixture
 def store(make_store: MakeStore, storage: Any) -> DynamoDBStore:
     return make_store(overflow_storage="overflow")
+
+
+@pytest.fixture
+def down(storage: Any) -> Down:
+    error = OSError("the storage does not answer")
+    return lambda method: mock.patch.object(type(storage), method, side_effect=error)
 
 
 def objects(storage: Any) -> list[str]:
@@ -59,7 +86,8 @@ class TestStorage:
 
         assert lost(store.claim(asked())).result == result
         assert found(store).result == result
-        assert objects(storage) == [f"idempotency/{record_id()}/{lease.token}"]
+        digest = hashlib.sha256(result).hexdigest()
+        assert objects(storage) == [f"idempotency/{record_id()}/{lease.token}-{digest}"]
 
     def test_result_that_fits_is_in_the_item(self, store: DynamoDBStore, storage: Any) -> None:
         result = os.urandom(INLINE_BYTES)
@@ -111,9 +139,8 @@ class TestStorage:
         assert found(store).result == result
 
     @pytest.mark.parametrize("damage", ["changed", "cut short", "gone"])
-    @pytest.mark.parametrize("look", ["get", "claim"])
-    def test_damaged_object_is_an_error_and_never_a_run(
-        self, store: DynamoDBStore, storage: Any, damage: str, look: str
+    def test_R62_result_whose_object_is_damaged_is_unavailable_and_never_a_run(
+        self, store: DynamoDBStore, storage: Any, damage: str, caplog: pytest.LogCaptureFixture
     ) -> None:
         result = os.urandom(TWO_MIB)
         store.complete(won(store.claim(asked())), result, retention=HOUR)
@@ -123,8 +150,37 @@ class TestStorage:
             content = result[:-1] if damage == "cut short" else result[:-1] + b"!"
             assert storage.save(name, ContentFile(content)) == name
 
-        with pytest.raises(StoreError, match="storage 'overflow'"):
+        with pytest.raises(ResultUnavailable):
+            store.claim(asked())
+
+        assert (found(store).state, found(store).result) == (State.COMPLETED, None)
+        assert {entry.levelname for entry in caplog.records} == {"ERROR"}
+        assert "in the storage 'overflow' is" in caplog.text
+
+    @pytest.mark.parametrize("look", ["get", "claim"])
+    def test_R60_storage_that_does_not_answer_may_answer_later(
+        self, store: DynamoDBStore, storage: Any, down: Down, look: str
+    ) -> None:
+        result = os.urandom(TWO_MIB)
+        store.complete(won(store.claim(asked())), result, retention=HOUR)
+
+        with down("_open"), pytest.raises(StoreError, match="storage 'overflow'"):
             store.get(record_id()) if look == "get" else store.claim(asked())
+
+        assert lost(store.claim(asked())).result == result
+
+    def test_I3_storage_that_overwrites_keeps_each_result(
+        self, store: DynamoDBStore, settings: Any
+    ) -> None:
+        backend = {"BACKEND": "tests.dynamodb.test_overflow.Overwriting"}
+        settings.STORAGES = {**settings.STORAGES, "overflow": backend}
+        lease = won(store.claim(asked()))
+        result = os.urandom(TWO_MIB)
+        store.complete(lease, result, retention=HOUR)
+
+        store.complete(lease, os.urandom(TWO_MIB), retention=HOUR)
+
+        assert lost(store.claim(asked())).result == result
 
     def test_object_is_not_read_for_a_mismatch(self, store: DynamoDBStore, storage: Any) -> None:
         store.complete(won(store.claim(asked())), os.urandom(TWO_MIB), retention=HOUR)
@@ -158,20 +214,17 @@ class TestStorage:
         assert found(store).expired
         won(store.claim(asked()))
 
-    def test_R60_storage_that_fails_is_a_store_error_and_leaves_the_lease(
-        self, store: DynamoDBStore, storage: Any, monkeypatch: pytest.MonkeyPatch
+    def test_R62_storage_that_fails_is_told_as_a_result_that_is_too_large(
+        self, store: DynamoDBStore, down: Down, caplog: pytest.LogCaptureFixture
     ) -> None:
-        def full(name: str, content: Any) -> str:
-            raise OSError("the disk is full")
-
-        monkeypatch.setattr(type(storage), "_save", lambda self, *args: full(*args))
         lease = won(store.claim(asked()))
 
-        with pytest.raises(StoreError) as raised:
+        with down("_save"), pytest.raises(ResultTooLarge) as raised:
             store.complete(lease, os.urandom(TWO_MIB), retention=HOUR)
 
         assert isinstance(raised.value.__cause__, OSError)
         assert found(store).live
+        assert "A large result is not kept" in caplog.text
 
     def test_store_without_the_option_says_what_it_lacks(
         self, options: Options, storage: Any
@@ -230,6 +283,40 @@ class TestViews:
         api = self.configure(settings, options)
 
         first, again = api.then("large"), api.then("large")
+
+        assert (first.status_code, len(bare_body(first))) == (200, TWO_MIB)
+        assert first.headers["Idempotency-Stored"] == "false"
+        assert problem(again) == (409, "result_unavailable")
+        assert Effect.objects.count() == 1
+
+    @pytest.mark.parametrize("caller", ["run", "arun"])
+    def test_R62_storage_that_is_down_at_the_completion_never_means_a_second_run(
+        self, settings: Any, options: Options, down: Down, caller: str
+    ) -> None:
+        self.configure(settings, options, overflow_storage="overflow")
+        result = os.urandom(TWO_MIB).hex()
+
+        async def awork(lease: Any) -> str:
+            return result
+
+        with down("_save"):
+            if caller == "run":
+                outcome = idempotency.run(lambda lease: result, key="k", scope="s")
+            else:
+                outcome = asyncio.run(idempotency.arun(awork, key="k", scope="s"))
+
+        assert (outcome.result, outcome.stored) == (result, False)
+        with pytest.raises(ResultUnavailable):
+            idempotency.run(lambda lease: pytest.fail("ran"), key="k", scope="s")
+
+    def test_R62_view_whose_storage_is_down_is_answered_and_never_run_again(
+        self, settings: Any, options: Options, down: Down
+    ) -> None:
+        api = self.configure(settings, options, overflow_storage="overflow")
+
+        with down("_save"):
+            first = api.then("large")
+        again = api.then("large")
 
         assert (first.status_code, len(bare_body(first))) == (200, TWO_MIB)
         assert first.headers["Idempotency-Stored"] == "false"

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+from contextlib import ExitStack
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
+from unittest import mock
 from uuid import uuid4
 
 import pytest
@@ -15,7 +17,7 @@ from django.db import transaction
 
 import django_idempotency as idempotency
 from django_idempotency.conf import store_for
-from django_idempotency.exceptions import TransactionOpen
+from django_idempotency.exceptions import ResultUnavailable, TransactionOpen
 from django_idempotency.keys import new_token, record_id
 from django_idempotency.records import ClaimRequest, Lease, Record, State
 from django_idempotency.stores.dynamodb import DynamoDBStore
@@ -202,6 +204,59 @@ def test_R62_large_result_goes_through_the_storage(
     idempotency.run(lambda lease: payments.pay(lease, result=result), **CALL)
 
     assert idempotency.run(lambda lease: pytest.fail("ran"), **CALL).result == result
+
+
+@pytest.mark.parametrize("down", ["throughout", "at the item", "at the end"])
+@pytest.mark.parametrize("caller", ["run", "arun"])
+def test_R62_storage_that_is_down_never_means_a_second_payment(
+    store: DynamoDBStore, payments: Payments, storage: Any, caller: str, down: str
+) -> None:
+    result = secrets.token_hex(2**20)
+    error = OSError("the storage does not answer")
+    broken = mock.patch.multiple(
+        type(storage), _save=mock.Mock(side_effect=error), _open=mock.Mock(side_effect=error)
+    )
+
+    def work(lease: Lease) -> Any:
+        if down == "at the item":
+            with broken:
+                return payments.pay(lease, result=result)
+        payments.pay(lease, result=result)
+        if down == "at the end":
+            stack.enter_context(broken)
+        return result
+
+    async def awork(lease: Lease) -> Any:
+        return work(lease)
+
+    with ExitStack() as stack:
+        if down == "throughout":
+            stack.enter_context(broken)
+        if caller == "run":
+            first = idempotency.run(work, **CALL)
+        else:
+            first = asyncio.run(idempotency.arun(awork, **CALL))
+
+    assert (first.result, first.replayed, first.stored) == (result, False, False)
+    assert first.expires_at is not None
+    if down == "at the end":
+        assert idempotency.run(lambda lease: pytest.fail("ran"), **CALL).result == result
+    else:
+        with pytest.raises(ResultUnavailable):
+            idempotency.run(lambda lease: pytest.fail("ran"), **CALL)
+    assert payments.names == ["payment"]
+
+
+def test_R62_result_that_is_too_large_for_the_policy_is_left_out_of_the_item(
+    store: DynamoDBStore, payments: Payments
+) -> None:
+    result = "x" * 2**22
+
+    first = idempotency.run(lambda lease: payments.pay(lease, result=result), **CALL)
+
+    assert (first.result, first.stored) == (result, False)
+    with pytest.raises(ResultUnavailable):
+        idempotency.run(lambda lease: pytest.fail("ran"), **CALL)
 
 
 @pytest.mark.django_db(transaction=True)
