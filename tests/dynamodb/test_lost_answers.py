@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -180,6 +181,18 @@ class TestUnreachable:
 
         assert time.monotonic() - begun < 0.6 + 0.4
         assert raised.value.__cause__ is not None
+
+    def test_R69_a_server_that_does_not_answer_costs_one_renewal(
+        self, store: DynamoDBStore, wire: Proxy
+    ) -> None:
+        leases = {won(store.claim(asked(key))) for key in ("one", "two")}
+        wire.swallow()
+        begun = time.monotonic()
+        with pytest.raises(StoreError):
+            store.renew(leases, timedelta(hours=1))
+        assert time.monotonic() - begun < 0.6 + 0.4
+        wire.heal()
+        assert store.renew(leases, timedelta(hours=1)) == leases
 
     def test_R60_separate_work_whose_completion_is_lost_is_answered_and_its_lease_lapses(
         self, store: DynamoDBStore, wire: Proxy

@@ -178,6 +178,19 @@ def test_server_that_does_not_answer_is_an_error_within_the_timeout(
     assert isinstance(raised.value.__cause__, redis.TimeoutError)
 
 
+def test_R69_server_that_does_not_answer_costs_one_renewal(
+    store: RedisStore, proxied: tuple[Proxy, str]
+) -> None:
+    leases = {won(store.claim(asked(key))) for key in ("one", "two")}
+    proxied[0].swallow()
+    started = time.monotonic()
+    with pytest.raises(StoreError):
+        store.renew(leases, HOUR)
+    assert time.monotonic() - started < 1.5
+    proxied[0].heal()
+    assert store.renew(leases, HOUR) == leases
+
+
 def test_server_that_does_not_answer_a_coroutine_is_an_error_within_the_timeout(
     store: RedisStore, proxied: tuple[Proxy, str]
 ) -> None:
