@@ -818,6 +818,7 @@ def test_callback_of_AMQP_books_each_message_once_and_hands_back_what_is_under_w
         key="a-2",
         scope="orders-exchange",
         payload={"message_id": "a-2", "body": b"amqp-2"},
+        operation=f"{page.__name__}.on_delivery",
         transaction="separate",
     )
 
