@@ -85,11 +85,12 @@ def canonical_json(text: bytes, exclude: Sequence[str] = ()) -> bytes | None:
     Member order, white space and escapes do not matter; numbers are kept as written. None stands
     for text that is not JSON, repeats a member's name, or nests too deeply.
     """
+    number = _Numbers().__getitem__
     try:
         value = json.loads(
             text.decode("utf-8"),
-            parse_int=_number,
-            parse_float=_number,
+            parse_int=number,
+            parse_float=number,
             parse_constant=_refuse_constant,
             object_pairs_hook=_members,
         )
@@ -142,8 +143,12 @@ def _to_bytes(secret: str | bytes) -> bytes:
 # so nothing that a client sends can look like a number that it is not.
 
 
-def _number(text: str) -> dict[str, str]:
-    return {"#": text}
+class _Numbers(dict[str, dict[str, str]]):
+    """The numbers of one text as written, each once: a body may repeat one a million times."""
+
+    def __missing__(self, text: str) -> dict[str, str]:
+        number = self[text] = {"#": text}
+        return number
 
 
 def _members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

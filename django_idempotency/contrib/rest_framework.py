@@ -37,7 +37,7 @@ from django_idempotency.contrib.rest_framework_objects import object_permissions
 from django_idempotency.http.atomic_requests import answering, atomic_requests, exempt, mark
 from django_idempotency.http.content import MULTIPART, body_of, parsed_body, uploads_of
 from django_idempotency.http.guard import GuardedCall, guard
-from django_idempotency.http.spool import is_declared_large
+from django_idempotency.http.spool import read_back, tee
 from django_idempotency.http.views import (
     Declared,
     concerns,
@@ -174,16 +174,12 @@ class IdempotencyMixin(_Base):
         if not self._guarded:
             super().initial(request, *args, **kwargs)
             return
-        http = self._http_policy
-        at_once = not _is_parsed(request) and not is_declared_large(request._request)
-        body = body_of(request._request, http) if at_once else b""
+        tee(request._request)  # who authenticates may read the body, too
         with atomic_requests(without=self._exempt):
             super().initial(request, *args, **kwargs)
-        if not at_once:  # what a large body costs is for those who may come in
-            body = _body(request, http)
         method = str(request.method).lower()
         if method in self.http_method_names and hasattr(self, method):
-            setattr(self, method, partial(self._idempotent, getattr(self, method), body))
+            setattr(self, method, partial(self._idempotent, getattr(self, method)))
 
     def handle_exception(self, exc: Exception) -> Response:
         """Answer an exception; what that marks for rollback is a block of ours (R84)."""
@@ -195,13 +191,11 @@ class IdempotencyMixin(_Base):
     def _idempotent(
         self,
         method: Callable[..., HttpResponseBase],
-        body: bytes,
         request: Request,
         *args: Any,
         **kwargs: Any,
     ) -> HttpResponseBase:
         """Stand in for the method's handler."""
-
         return _guarded_call(
             self,
             request,
@@ -211,7 +205,7 @@ class IdempotencyMixin(_Base):
             store=self._given["store"],
             policy=_merged(policy_for(self._given["store"]), self._given),
             http=self._http_policy,
-            body=lambda: body,
+            body=partial(_body, request, self._http_policy),
             exempt=self._exempt,
         )
 
@@ -339,7 +333,7 @@ def guarded_function(
         store=declared.store,
         policy=declared.policy(),
         http=http,
-        body=lambda: _body(request, http),
+        body=partial(_body, request, http),
         exempt=exempt(match.func if match else None),
     )
 
@@ -403,6 +397,7 @@ def _body(request: Request, http: HTTPPolicy) -> bytes:
 
     What they refuse is answered before any claim.
     """
+    read_back(request._request)
     compared = http.fingerprint in ("json", "raw")
     if not compared or not (_is_parsed(request) or _is_consumed(request._request)):
         return body_of(request._request, http)

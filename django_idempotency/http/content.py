@@ -6,13 +6,16 @@ import hashlib
 import inspect
 import json
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from typing import Any
 from urllib.parse import parse_qsl
 
+from django.conf import settings
+from django.core.exceptions import SuspiciousOperation
 from django.core.files.uploadedfile import UploadedFile
 from django.core.files.uploadhandler import FileUploadHandler
 from django.http import HttpRequest
-from django.http.multipartparser import MultiPartParser
+from django.http.multipartparser import MultiPartParser, MultiPartParserError
 from django.utils.datastructures import MultiValueDict
 from django.utils.encoding import escape_uri_path
 from django.utils.module_loading import import_string
@@ -21,6 +24,7 @@ from django_idempotency import fingerprint
 from django_idempotency.callables import coroutine_problem
 from django_idempotency.conf import fingerprint_secrets
 from django_idempotency.fingerprint import Fingerprint, version_1
+from django_idempotency.http.scopes import has_owner
 from django_idempotency.http.spool import is_large, spool
 from django_idempotency.policy import HTTPPolicy, Policy
 
@@ -42,6 +46,8 @@ MULTIPART = "multipart/form-data"
 _CSRF_FIELD = "csrfmiddlewaretoken"
 #: What a form's request keeps of being parsed apart.
 _PARSED = "_idempotency_form"
+#: Forms that Django refuses to parse. A view that asks for its fields tells the client.
+_REFUSED = (MultiPartParserError, SuspiciousOperation)
 
 
 def ask(name: str, field: Callable[..., Any] | str, *arguments: Any) -> Any:
@@ -142,9 +148,10 @@ def body_of(request: HttpRequest, http: HTTPPolicy) -> bytes:
     """
     Return what of the body counts, read before any parser of the view has changed it (R48).
 
-    JSON in its canonical form, forms by name, uploads by hash; anything else byte by byte. A body
-    that is too large for memory is hashed on its way into a temporary file, from which the view
-    then reads it (R43); so is a multipart form, unless somebody has had Django parse it before.
+    JSON in its canonical form, forms by name, uploads by hash; anything else byte by byte, and so
+    what exceeds Django's own limits for forms. A body that is too large for memory is hashed on
+    its way into a temporary file, from which the view then reads it (R43); so is a multipart form,
+    unless somebody has had Django parse it before.
     """
     if http.fingerprint not in ("json", "raw"):
         return b""
@@ -153,7 +160,8 @@ def body_of(request: HttpRequest, http: HTTPPolicy) -> bytes:
     if kind == MULTIPART and not sized and request.META.get("HTTP_TRANSFER_ENCODING"):
         return b"raw:multipart:" + spool(request)  # Django parses none that comes in chunks
     if kind == MULTIPART:
-        return parsed_body(*_form(request))
+        with suppress(*_REFUSED):
+            return parsed_body(*_form(request))
     if is_large(request):
         return b"raw:" + kind.encode(errors="replace") + b":" + spool(request)
     body = request.body
@@ -164,19 +172,28 @@ def body_of(request: HttpRequest, http: HTTPPolicy) -> bytes:
             canonical = fingerprint.canonical_json(body, http.fingerprint_exclude)
             if canonical is not None:
                 return b"json:" + canonical
-        if kind == FORM:
-            pairs = parse_qsl(body.decode("latin-1"), keep_blank_values=True, encoding="latin-1")
+        if kind == FORM and (pairs := _pairs(body)) is not None:
             return b"form:" + json.dumps(_by_name(pairs)).encode()
     return b"raw:" + kind.encode(errors="replace") + b":" + hashlib.sha256(body).digest()
 
 
 def form_key(request: HttpRequest, http: HTTPPolicy) -> str | None:
-    """Return the key that a form carries in its hidden field, or None (R89)."""
+    """
+    Return the key that a form carries in its hidden field, or None (R89).
+
+    The field counts where somebody owns its key: a user, a live session, or whom the policy's
+    scope names (R97). A form that Django has not parsed yet is parsed for its owner only.
+    """
     if request.method != "POST" or (request.content_type or "").lower() not in (FORM, MULTIPART):
         return None
-    fields, _ = _form(request)
+    if not (http.scope or hasattr(request, "_post") or has_owner(request)):
+        return None
+    try:
+        fields, _ = _form(request)
+    except _REFUSED:
+        return None
     key: str | None = fields.get(http.form_field)
-    return key
+    return key if key is None or http.scope or has_owner(request) else None
 
 
 def _form(request: HttpRequest) -> tuple[Any, MultiValueDict[str, Any]]:
@@ -204,6 +221,19 @@ def _parsed_apart(request: HttpRequest) -> tuple[Any, MultiValueDict[str, Any]]:
         return MultiPartParser(request.META, stream, [_Hashing(request)], request.encoding).parse()
     finally:
         stream.seek(0)
+
+
+def _pairs(body: bytes) -> list[tuple[str, str]] | None:
+    """Return names and values of a URL-encoded form, None for more fields than Django takes."""
+    try:
+        return parse_qsl(
+            body.decode("latin-1"),
+            keep_blank_values=True,
+            encoding="latin-1",
+            max_num_fields=settings.DATA_UPLOAD_MAX_NUMBER_FIELDS,
+        )
+    except ValueError:
+        return None
 
 
 class _Hashed(UploadedFile):  # type: ignore[type-arg]

@@ -9,7 +9,7 @@ from typing import Any
 
 from django_idempotency.exceptions import ScopeMissing
 
-__all__ = ["anyone", "session", "tenant_and_user", "user", "user_or_session"]
+__all__ = ["anyone", "has_owner", "session", "tenant_and_user", "user", "user_or_session"]
 
 #: The session's data under this name tell whose keys a visitor's are.
 _NAME = "_idempotency_scope"
@@ -28,13 +28,13 @@ def user(request: Any) -> str:
 
 def session(request: Any) -> str:
     """
-    Return the visitor's session, which is begun if there is none yet; raise ScopeMissing.
+    Return the visitor's session, if the server knows it; raise ScopeMissing (R97).
 
     As a hash: a scope is stored and shown, and must not lead into a session.
     """
     visitor = getattr(request, "session", None)
-    if visitor is None:
-        raise ScopeMissing("There is no session: add SessionMiddleware, or choose another scope.")
+    if not _is_live(visitor):
+        raise ScopeMissing("The request has no session, or one that is gone.")
     return f"session:{hashlib.sha256(session_token(visitor).encode()).hexdigest()}"
 
 
@@ -47,13 +47,24 @@ def session_token(visitor: Any) -> str:
     """
     token: str | None = visitor.get(_NAME)  # loads it: one that is gone has no key then
     if token is None:
-        key = visitor.session_key
         # Two requests at once on a session that exists agree on its name. A key that is only what
         # a cookie says must never name one: strangers may send the same.
+        key = visitor.session_key
         known = key is not None and visitor.exists(key)
         token = hashlib.sha256(key.encode()).hexdigest() if known else secrets.token_hex(32)
         visitor[_NAME] = token
     return token
+
+
+def _is_live(visitor: Any) -> bool:
+    """Whether a session came with the request that the server knows; it is left as it is."""
+    if visitor is None or visitor.session_key is None:
+        return False
+    named = _NAME in visitor  # loads it: one that is gone has no key then
+    key = visitor.session_key
+    if named or key is None:
+        return key is not None
+    return bool(visitor.exists(key) or type(visitor)(key).load())  # or a cookie that is signed
 
 
 def user_or_session(request: Any) -> str:
@@ -62,6 +73,15 @@ def user_or_session(request: Any) -> str:
         return user(request)
     except ScopeMissing:
         return session(request)
+
+
+def has_owner(request: Any) -> bool:
+    """Whether a form's key would belong to somebody: a user, or a session that is live (R97)."""
+    try:
+        user(request)
+    except ScopeMissing:
+        return _is_live(getattr(request, "session", None))
+    return True
 
 
 def anyone(request: Any) -> str:

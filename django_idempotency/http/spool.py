@@ -1,4 +1,4 @@
-"""Bodies that are too large for memory, hashed on their way into a temporary file (R43)."""
+"""Bodies as streams: those too large for memory (R43), and those that others read first (R93)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from django.conf import settings
 from django.http import HttpRequest
 from django.http.request import RawPostDataException
 
-__all__ = ["is_declared_large", "is_large", "spool"]
+__all__ = ["is_declared_large", "is_large", "read_back", "spool", "tee"]
 
 _CHUNK = 64 * 1024
 
@@ -67,3 +67,54 @@ def spool(request: HttpRequest) -> bytes:
     weakref.finalize(request, file.close)
     unread._stream, unread._read_started = file, False
     return digest.digest()
+
+
+class _Tee:
+    """A stream that keeps what is read of it."""
+
+    def __init__(self, stream: Any) -> None:
+        self.stream = stream
+        self.kept = io.BytesIO()
+
+    def read(self, *size: int) -> bytes:
+        """Read from the stream."""
+        return self._keep(self.stream.read(*size))
+
+    def readline(self, *size: int) -> bytes:
+        """Read a line from the stream."""
+        return self._keep(self.stream.readline(*size))
+
+    def close(self) -> None:
+        """Close the stream: ``request.body`` does."""
+        self.stream.close()
+
+    def _keep(self, read: bytes) -> bytes:
+        self.kept.write(read)
+        return read
+
+
+def tee(request: HttpRequest) -> None:
+    """
+    Keep what others read of the body from here on, for `read_back`; read nothing (R93).
+
+    A body that is too large for ``request.body``, or was read before, is left alone.
+    """
+    unread: Any = request
+    if not unread._read_started and not is_declared_large(request):
+        unread._stream = _Tee(unread._stream)
+
+
+def read_back(request: HttpRequest) -> None:
+    """Give a request the whole of the body that others have read since `tee`."""
+    unread: Any = request
+    stream = unread._stream
+    if not isinstance(stream, _Tee):  # ``request.body`` has put its own in the place of it
+        return
+    if not unread._read_started:
+        unread._stream = stream.stream
+    else:
+        position = stream.kept.tell()
+        request.read()  # the rest
+        unread._body = stream.kept.getvalue()
+        unread._stream = io.BytesIO(unread._body)
+        unread._stream.seek(position)

@@ -9,6 +9,7 @@ import enum
 import hashlib
 import hmac
 import json
+import tracemalloc
 import uuid
 
 import pytest
@@ -388,3 +389,18 @@ class TestPayload:
         with pytest.raises(TypeError) as caught:
             canonical_payload([Secret()])
         assert "4111" not in str(caught.value)
+
+
+@pytest.mark.parametrize("number", [b"0,", b"1.5,"])
+def test_R93_a_body_full_of_numbers_is_no_bomb(number: bytes) -> None:
+    """They are the shortest values that a body can repeat."""
+    text = b"[" + number * 50_000 + b"0]"
+    canonical_json(text)
+    tracemalloc.start()
+    try:
+        canonical_json(text)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+
+    assert peak < 50 * len(text)

@@ -7,7 +7,6 @@ from types import SimpleNamespace
 
 import pytest
 from django.contrib.auth.models import User
-from django.contrib.sessions.models import Session
 
 from django_idempotency import engine, waiting
 from django_idempotency.models import IdempotencyRecord
@@ -135,23 +134,6 @@ def test_R89_the_scope_of_a_user_outlives_his_session(visitor: Visitor) -> None:
 
     assert replayed(again)
     assert IdempotencyRecord.objects.get().scope == f"user:auth.user:{alice.pk}"
-
-
-def test_R89_the_session_of_a_visitor_is_begun_at_the_latest_by_the_form(
-    visitor: Visitor,
-) -> None:
-    fields = {**visitor.page(), "item": "tea"}
-    visitor.client.cookies.pop("sessionid", None)
-    Session.objects.all().delete()
-
-    response = visitor.submit(fields)
-
-    assert response.status_code == 200
-    session = response.cookies["sessionid"].value
-    assert Session.objects.get().pk == session
-    scope = IdempotencyRecord.objects.get().scope
-    assert scope.startswith("session:")
-    assert session not in scope  # whoever reads records must not get into sessions
 
 
 def test_R89_the_scope_of_the_policy_replaces_both(someone: Visitor, policy: SetPolicy) -> None:

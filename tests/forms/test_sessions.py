@@ -11,6 +11,7 @@ from django.middleware.csrf import CsrfViewMiddleware
 from django.test import RequestFactory
 from django.utils.module_loading import import_string
 
+from django_idempotency.exceptions import ScopeMissing
 from django_idempotency.http import scopes
 from django_idempotency.models import IdempotencyRecord
 from tests.forms.conftest import Visitor, orders, taken
@@ -42,6 +43,14 @@ every_engine = pytest.mark.parametrize("engine", ENGINES, indirect=True)
 
 def store_of(engine: str, key: str | None = None) -> Any:
     return import_string(f"django.contrib.sessions.backends.{engine}.SessionStore")(key)
+
+
+def begun(engine: str) -> Any:
+    """Return a session that a page has begun."""
+    session = store_of(engine)
+    session["basket"] = []
+    session.save()
+    return store_of(engine, session.session_key)
 
 
 def scope_of(session: Any) -> str:
@@ -111,7 +120,7 @@ def test_R89_a_page_without_the_tag_needs_a_session_that_exists(visitor: Visitor
 
 @every_engine
 def test_R89_the_scope_outlives_writes_and_a_new_key(engine: str) -> None:
-    session = store_of(engine)
+    session = begun(engine)
     scope = scope_of(session)
 
     session["basket"] = ["tea"]
@@ -127,31 +136,71 @@ def test_R89_the_scope_outlives_writes_and_a_new_key(engine: str) -> None:
 
 @every_engine
 def test_R21_the_scope_ends_with_the_session(engine: str) -> None:
-    session = store_of(engine)
+    session = begun(engine)
     scope = scope_of(session)
     session.save()
 
     session.flush()
+    with pytest.raises(ScopeMissing):
+        scope_of(session)
+    session["basket"] = []
+    session.save()
 
-    assert scope_of(session) != scope
+    assert scope_of(store_of(engine, session.session_key)) != scope
 
 
 @every_engine
 @pytest.mark.parametrize("cookie", ["deleted", "null", "x" * 32, "a:b:c"])
-def test_R21_a_cookie_alone_is_no_session(engine: str, cookie: str) -> None:
+def test_R21_R97_a_cookie_alone_is_no_session(engine: str, cookie: str) -> None:
     """Strangers may send the same one."""
-    strangers = [store_of(engine, cookie) for _ in range(2)]
+    session = store_of(engine, cookie)
 
-    assert len({scope_of(stranger) for stranger in strangers}) == 2
+    with pytest.raises(ScopeMissing):
+        scope_of(session)
+
+    assert "_idempotency_scope" not in session
 
 
-def test_R21_visitors_whose_sessions_have_no_key_yet_are_strangers() -> None:
-    assert len({scope_of(store_of("db")) for _ in range(3)}) == 3
+@every_engine
+@pytest.mark.parametrize("data", [{}, {"basket": ["tea"]}])
+def test_R97_a_session_that_is_not_saved_yet_is_nobodys(engine: str, data: Any) -> None:
+    session = store_of(engine)
+    session.update(data)
+
+    with pytest.raises(ScopeMissing):
+        scope_of(session)
+
+    assert session.session_key is None
+
+
+@pytest.mark.parametrize("engine", ["signed_cookies"], indirect=True)
+def test_R21_two_signed_cookies_that_are_alike_are_two_visitors(engine: str) -> None:
+    """Nothing in them tells whose they are: they were signed in the same second."""
+    key = begun(engine).session_key
+
+    assert len({scope_of(store_of(engine, key)) for _ in range(2)}) == 2
+
+
+@pytest.mark.parametrize("engine", KEPT, indirect=True)
+def test_R97_a_session_that_the_server_has_forgotten_is_nobodys(engine: str) -> None:
+    session = begun(engine)
+    scope_of(session)
+    session.save()
+    store_of(engine, session.session_key).delete()
+
+    with pytest.raises(ScopeMissing):
+        scope_of(store_of(engine, session.session_key))
+
+
+@pytest.mark.parametrize("engine", KEPT, indirect=True)
+def test_R89_two_clicks_at_once_name_a_session_alike(engine: str) -> None:
+    key = begun(engine).session_key
+
+    assert len({scope_of(store_of(engine, key)) for _ in range(2)}) == 1
 
 
 def test_R79_the_scope_does_not_lead_into_the_session() -> None:
-    session = store_of("db")
-    session.create()
+    session = begun("db")
 
     scope = scope_of(session)
 

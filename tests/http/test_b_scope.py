@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from django.contrib.auth.models import User
+from django.contrib.sessions.models import Session
 from django.core.checks import run_checks
 from rest_framework.authentication import BaseAuthentication
 from rest_framework.permissions import AllowAny
@@ -167,13 +168,19 @@ def test_R21_scope_that_names_nobody_never_runs(
     assert not IdempotencyRecord.objects.exists()
 
 
-def test_R19_session_scope_for_visitors(api: Api, mount: Mount, runs: list[str]) -> None:
-    class Visitors(BareView):
-        authentication_classes = []
-        permission_classes = [AllowAny]
-        idempotency_scope = "django_idempotency.http.scopes.session"
+class Visitors(BareView):
+    authentication_classes = []
+    permission_classes = [AllowAny]
+    idempotency_scope = "django_idempotency.http.scopes.session"
 
+
+def test_R19_session_scope_for_visitors(api: Api, mount: Mount, runs: list[str]) -> None:
     url, stranger = mount(Visitors), Api()
+    for visitor in (api, stranger):
+        session = visitor.client.session
+        session["basket"] = []
+        session.save()
+
     first, again = api(path=url, user=None), api(path=url, user=None)
     other = stranger(path=url, user=None)
 
@@ -181,6 +188,16 @@ def test_R19_session_scope_for_visitors(api: Api, mount: Mount, runs: list[str])
     assert replayed(again)
     assert not replayed(other)
     assert len(runs) == 2
+
+
+def test_R97_session_scope_begins_no_session(api: Api, mount: Mount, runs: list[str]) -> None:
+    """A retry whose first answer was lost would come without its cookie, and run again."""
+    response = api(path=mount(Visitors), user=None)
+
+    assert problem(response) == (400, "scope_missing")
+    assert not response.cookies
+    assert not Session.objects.exists()
+    assert runs == []
 
 
 # Tokens.
