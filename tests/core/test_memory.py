@@ -14,11 +14,12 @@ import pytest
 
 import django_idempotency as idempotency
 from django_idempotency import InProgress, LeaseLost
-from django_idempotency.engine import CLAIM_TRIES
+from django_idempotency.engine import CLAIM_TRIES, Engine
 from django_idempotency.keys import record_id
 from django_idempotency.records import ClaimRequest, Lease, Record, State
 from django_idempotency.stores.base import ClaimAgain
 from django_idempotency.stores.memory import MemoryStore
+from tests.meetings import MEANS, READERS, what_it_means
 
 HOUR = timedelta(hours=1)
 
@@ -205,3 +206,8 @@ def test_a_store_that_nobody_uses_is_not_kept():
     store = weakref.ref(MemoryStore())
     gc.collect()
     assert store() is None
+
+
+@pytest.mark.parametrize("reader", READERS)
+def test_I4_record_of_a_call_means_the_same_to_a_block_and_to_coroutines(reader):
+    assert what_it_means(Engine(MemoryStore()), reader) == MEANS

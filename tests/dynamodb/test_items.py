@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from django_idempotency.conf import InvalidStore, store_for
+from django_idempotency.engine import Engine
 from django_idempotency.exceptions import StoreError
 from django_idempotency.records import State
 from django_idempotency.stores import dynamodb_expressions
@@ -17,6 +18,7 @@ from django_idempotency.stores.dynamodb import DynamoDBStore
 from django_idempotency.stores.dynamodb_items import ATTRIBUTES, Names, seconds, whole_seconds
 from tests.dynamodb.claims import FINGERPRINT, HOUR, asked, found, lost, record_id, won
 from tests.dynamodb.conftest import MakeStore
+from tests.meetings import MEANS, READERS, what_it_means
 
 moments = st.datetimes(
     min_value=datetime(2000, 1, 1),
@@ -183,3 +185,10 @@ class TestNoFingerprint:
         store.fail(won(store.claim(asked(fingerprints=()))), "boom")
 
         won(store.claim(asked(fingerprints=())))
+
+
+@pytest.mark.parametrize("reader", READERS)
+def test_I4_record_of_a_call_means_the_same_to_a_block_and_to_coroutines(
+    make_store: MakeStore, reader: str
+) -> None:
+    assert what_it_means(Engine(make_store(clock_skew=0)), reader) == MEANS

@@ -46,7 +46,7 @@ class Overwriting(InMemoryStorage):
     def _save(self, name: str, content: Any) -> str:
         if self.exists(name):
             self.delete(name)
-        return str(super()._save(name, content))
+        return str(super()._save(name, content))  # type: ignore[misc]
 
 
 @pytest.fixture(params=["moto", "dynalite"])

@@ -75,7 +75,8 @@ def test_marker_is_asked_for_once(
     url: str, make_store: MakeStore, client: redis.Redis, claim: Callable[..., Any]
 ) -> None:
     parts = url.removeprefix("redis://").partition("/")[0].rpartition(":")
-    with Wiretap(parts[0], int(parts[2])) as wire:
+    wire = Wiretap(parts[0], int(parts[2]))
+    with wire:
         won(claim(make_store(url), "first"))
         store = make_store(through(url, wire))
 

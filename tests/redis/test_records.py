@@ -9,9 +9,11 @@ from typing import Any
 import pytest
 import redis
 
+from django_idempotency.engine import Engine
 from django_idempotency.exceptions import LeaseLost, StoreError
 from django_idempotency.records import State
 from django_idempotency.stores.redis import RedisStore
+from tests.meetings import MEANS, READERS, what_it_means
 from tests.redis.claims import DAY, HOUR, MOMENT, asked, found, lapse, record_id, won
 
 pytestmark = pytest.mark.usefixtures("version")
@@ -281,3 +283,10 @@ def test_R69_damage_to_one_record_keeps_no_renewal_from_the_others(
     renewed = found(store, "another")
     assert renewed.lease_until is not None
     assert renewed.lease_until - renewed.now > HOUR
+
+
+@pytest.mark.parametrize("reader", READERS)
+def test_I4_record_of_a_call_means_the_same_to_a_block_and_to_coroutines(
+    store: RedisStore, reader: str
+) -> None:
+    assert what_it_means(Engine(store), reader) == MEANS
