@@ -28,6 +28,7 @@ if TYPE_CHECKING:
         StoreError,
         TaskFailed,
         TransactionOpen,
+        WorkRolledBack,
     )
     from django_idempotency.records import Outcome
 
@@ -48,6 +49,7 @@ __all__ = [
     "StoreError",
     "TaskFailed",
     "TransactionOpen",
+    "WorkRolledBack",
     "arun",
     "attempt",
     "current",

@@ -242,7 +242,7 @@ def call_operation(
     engine_store: BaseStore = engine_for(store).store
     if not keys.is_scope(scope):
         raise TypeError("scope must be a string that says whose key it is, not empty.")
-    mode = transactions.mode_for(policy, engine_store, coroutine=coroutine)
+    mode = transactions.mode_for(policy, engine_store, joins=not coroutine)
     asked = canonical_payload(payload)
     before = (operation if named_before is None else named_before).encode()
     try:

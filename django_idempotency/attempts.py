@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
-from typing import Any, Protocol
+from typing import Any, NoReturn, Protocol
 from uuid import UUID
 
 from django_idempotency import codecs, keys
@@ -21,13 +21,22 @@ from django_idempotency.exceptions import (
     ResultTooLarge,
     StoreError,
     TransactionOpen,
+    WorkRolledBack,
 )
 from django_idempotency.fingerprint import Fingerprint
 from django_idempotency.logs import log_outcome, log_refusal, log_store_error
 from django_idempotency.policy import Policy
 from django_idempotency.records import ClaimRequest, Lease, Outcome, Record
 
-__all__ = ["Attempt", "Operation", "Phase", "Unkept", "current", "entered"]
+__all__ = [
+    "Attempt",
+    "Operation",
+    "Phase",
+    "Unkept",
+    "check_rolled_back",
+    "current",
+    "entered",
+]
 
 logger = logging.getLogger("django_idempotency")
 
@@ -112,7 +121,7 @@ class Unkept(Exception):
     """
     Raised by an adapter: roll the work back, end the lease, and answer with `result`.
 
-    Or pass `error` on, unchanged.
+    Or pass `error` on, unchanged. The verdict "keep" keeps the result without the work.
     """
 
     def __init__(
@@ -120,9 +129,23 @@ class Unkept(Exception):
     ) -> None:
         super().__init__(verdict)
         self.error = error
-        #: "release" or "fail".
+        #: "release", "fail" or "keep".
         self.verdict = verdict
         self.result = result
+
+
+def check_rolled_back(of: str, *, wished: bool, succeeded: bool = True) -> None:
+    """
+    Tell of work whose transaction can only be rolled back, though it returned (R91).
+
+    Raises WorkRolledBack for a success, unless the work has wished for the rollback.
+    """
+    cause = "a database error was swallowed outside of an inner atomic()"
+    if succeeded and not wished:
+        logger.error("The work of %s succeeded, and can only be rolled back: %s.", of, cause)
+        raise WorkRolledBack
+    if not wished:
+        logger.warning("The work of %s is refused, and is rolled back: %s.", of, cause)
 
 
 class Phase(enum.Enum):
@@ -150,11 +173,18 @@ class Attempt:
         #: `complete` was called, with this result.
         self.done = False
         self.given: Any = None
+        #: What becomes of the record where the work commits: "keep", "release" or "fail" (R57).
+        self.verdict = "keep"
+        #: The work ended as a success; False for a refusal that it returned.
+        self.succeeded = True
+        #: The work was rolled back, and whether it had called set_rollback(True) for that (R91).
+        self.rolled_back = False
+        self.wished = False
         #: The envelope to keep; for an answer made of an exception it is kept without the work.
         self.payload = b""
         self.kept_error = False
         #: "failed" or "released", where the lease was ended without an answer to keep.
-        self.verdict = ""
+        self.ending = ""
         #: The transaction of work and completion is known to have committed.
         self.committed = False
 
@@ -263,6 +293,13 @@ class Attempt:
         self.given = finished("The work", result)
         self.done = True
 
+    def refuse_rollback(self, result: Any, *, wished: bool) -> NoReturn:
+        """End work that returned, and whose transaction can only be rolled back (R91)."""
+        self.wished = wished
+        name = f"record {keys.short(self.lease.record_id)}"
+        check_rolled_back(name, wished=wished, succeeded=self.succeeded)
+        raise Unkept("fail", result)
+
     @property
     def concluded(self) -> bool:
         """Whether there is an outcome."""
@@ -354,8 +391,8 @@ class Attempt:
         if not logger.isEnabledFor(logging.INFO):
             return
         kept = self.outcome.expires_at is not None
-        if self.replayed or self.verdict:
-            self._log("replayed" if self.replayed else self.verdict)
+        if self.replayed or self.ending:
+            self._log("replayed" if self.replayed else self.ending)
         elif kept or (self.outcome.stored and self.operation.caller is None):
             self._log("completed")
 
@@ -370,8 +407,8 @@ class Attempt:
                 log_refusal(self.alias, self.request.operation, error, self.request.record_id)
         elif isinstance(error, LeaseLost) and (self.lease.lost or not working):
             self._log("lease lost")
-        else:  # without a verdict a commit stands: it is an on_commit hook that raised
-            self._log(self.verdict or ("completed" if self.committed else "failed"))
+        else:  # without such an ending a commit stands: it is an on_commit hook that raised
+            self._log(self.ending or ("completed" if self.committed else "failed"))
 
     def _log(self, outcome: str) -> None:
         log_outcome(self.alias, self.request.operation, outcome, self.request.record_id)

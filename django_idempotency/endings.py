@@ -27,6 +27,9 @@ __all__ = ["Endings"]
 
 logger = logging.getLogger("django_idempotency")
 
+#: The state of a record whose work has committed under a verdict.
+_STATES = {"keep": State.COMPLETED, "release": State.RELEASED, "fail": State.FAILED}
+
 
 class Endings:
     """The endings of attempts on one store."""
@@ -36,7 +39,14 @@ class Endings:
         self._replayable = replayable
 
     def complete(self, attempt: Attempt) -> None:
-        """Keep the payload: the owner's last write, conditional on its proof; raise LeaseLost."""
+        """
+        Write what the verdict says, conditional on the proof: the owner's last write.
+
+        Raises LeaseLost, so that the work rolls back, unless the work does not commit with it.
+        """
+        if attempt.verdict != "keep":
+            self._commit_unkept(attempt)
+            return
         if attempt.operation.caller is not None:
             attempt.operation.caller.after_commit(lambda: self._complete_late(attempt))
             return
@@ -47,13 +57,37 @@ class Endings:
 
     async def acomplete(self, attempt: Attempt) -> None:
         """See `complete`."""
-        if attempt.operation.caller is not None:
+        if attempt.verdict != "keep" and attempt.request.transaction == "separate":
+            await self._aend_lease(attempt.lease, _text_of(attempt.verdict))
+            return
+        if attempt.verdict != "keep" or attempt.operation.caller is not None:
             await self.store.in_thread(self.complete, attempt)
             return
         try:
             await self._akeep(attempt)
         except (LeaseLost, StoreError) as error:
             self._incomplete(attempt, error)
+
+    def _commit_unkept(self, attempt: Attempt) -> None:
+        """Release or fail the record in the transaction of the work, or after it (R57)."""
+        lease, text = attempt.lease, _text_of(attempt.verdict)
+        if attempt.request.transaction == "separate":
+            self._end_lease(lease, text)
+        elif self._write_end(lease, text) is False:
+            raise LeaseLost
+
+    def _write_end(self, lease: Lease, text: str | None) -> bool | None:
+        """Fail the record with `text`, or release it; return what the store tells of the proof."""
+        return self.store.release(lease) if text is None else self.store.fail(lease, text)
+
+    def _end_lease(
+        self, lease: Lease, text: str | None, raised: BaseException | None = None
+    ) -> None:
+        """See `_write_end`; a store that cannot be reached masks nothing (R58)."""
+        try:
+            self._write_end(lease, text)
+        except StoreError as unwritten:
+            _leave_to_lapse(lease, unwritten, raised)
 
     def _keep(self, attempt: Attempt) -> None:
         """Complete with the payload, or without it if it is too large for the store itself."""
@@ -117,7 +151,8 @@ class Endings:
         """The block was left with an exception, so what it did is rolled back (R57, R58, R60)."""
         if attempt.committed:  # an on_commit hook raised: the record is completed
             return raised
-        if on_error is not None and _is_of_work(raised, attempt):
+        attempt.rolled_back = attempt.rolled_back or attempt.request.transaction != "separate"
+        if _may_be_answered(raised, attempt, on_error):
             refused = self._ask(attempt, raised, on_error)
             return self._answer(attempt) if refused is None else self._give_up(attempt, refused)
         if _is_of_completion(raised, attempt):
@@ -136,7 +171,7 @@ class Endings:
         """See `end`: a store that does not answer keeps no other coroutine's work waiting."""
         if attempt.request.transaction != "separate":
             return await self.store.in_thread(self.end, attempt, raised, on_error)
-        if on_error is not None and _is_of_work(raised, attempt):
+        if _may_be_answered(raised, attempt, on_error):
             refused = await self.store.in_thread(self._ask, attempt, raised, on_error)
             if refused is not None:
                 return await self._agive_up(attempt, refused)
@@ -150,14 +185,17 @@ class Endings:
         return await self._agive_up(attempt, raised)
 
     def _ask(
-        self, attempt: Attempt, raised: Exception, on_error: Callable[[Exception], Any]
+        self, attempt: Attempt, raised: Exception, on_error: Callable[[Exception], Any] | None
     ) -> Exception | None:
-        """The work raised: take the answer that the adapter makes of it, or return its refusal."""
+        """Take the answer to keep without the work, or return why there is none."""
         try:
-            attempt.pack(on_error(raised))
+            if isinstance(raised, Unkept):
+                attempt.pack(raised.result)
+            elif on_error is not None:
+                attempt.pack(on_error(raised))
         except Exception as refused:
             return refused
-        attempt.phase = Phase.COMPLETING
+        attempt.phase, attempt.verdict = Phase.COMPLETING, "keep"
         attempt.kept_error = True
         return None
 
@@ -176,13 +214,7 @@ class Endings:
     def _give_up(self, attempt: Attempt, raised: BaseException) -> BaseException | None:
         """Free the key: nothing is kept, and what there is to answer goes to this caller alone."""
         text, error = _verdict(attempt, raised)
-        try:
-            if text is None:
-                self.store.release(attempt.lease)
-            else:
-                self.store.fail(attempt.lease, text)
-        except StoreError as unwritten:
-            _leave_to_lapse(attempt.lease, unwritten, raised)
+        self._end_lease(attempt.lease, text, raised)
         return error
 
     async def _agive_up(self, attempt: Attempt, raised: BaseException) -> BaseException | None:
@@ -222,20 +254,18 @@ class Endings:
         The completion or its COMMIT failed, or its answer was lost.
 
         The truth comes from a conditional write under this attempt's token: a plain read could be
-        ahead of a COMMIT that is still on its way.
+        ahead of a COMMIT that is still on its way. It writes what that COMMIT would not.
         """
         lease = attempt.lease
         try:
+            ending = "fail"
+            if isinstance(raised, StoreError) and attempt.verdict != "release":
+                ending = "release"
             with self.store.fresh_connection():
-                if isinstance(raised, StoreError):
-                    self.store.release(lease)
-                else:
-                    self.store.fail(lease, _error_text(raised))
+                self._write_end(lease, _error_text(raised) if ending == "fail" else None)
                 record = self.store.get(lease.record_id)
         except StoreError as unknown:
-            failure = StoreError("Whether the work was committed is not known; try again.")
-            failure.__cause__ = unknown
-            return failure
+            return _unknown(unknown)
         if record is None or (record.epoch, record.token) != (lease.fencing_token, lease.token):
             lost = LeaseLost(gone=record is None)
             return lost if isinstance(raised, StoreError) else raised
@@ -245,7 +275,9 @@ class Endings:
             )
             unclear.__cause__ = raised
             return unclear
-        return None if record.state is State.COMPLETED and isinstance(raised, Exception) else raised
+        committed = record.state is _STATES[attempt.verdict] and attempt.verdict != ending
+        attempt.rolled_back = not committed
+        return None if committed and isinstance(raised, Exception) else raised
 
     def settle_single(self, attempt: Attempt, raised: BaseException) -> BaseException | None:
         """
@@ -256,8 +288,11 @@ class Endings:
         """
         if attempt.committed or attempt.request.transaction != "single" or not attempt.concluded:
             return raised
+        attempt.rolled_back = True
         if attempt.phase is Phase.UNKEPT:
             return None
+        if attempt.verdict != "keep" and isinstance(raised, StoreError):
+            return _unknown(raised)  # no record would tell
         retention = attempt.operation.policy.retention
         try:
             with self.store.fresh_connection(), self.store.atomic():
@@ -269,11 +304,17 @@ class Endings:
                     self.store.complete(claimed, attempt.payload, retention=retention)
                 elif claimed.token != attempt.request.token or claimed.state is not State.COMPLETED:
                     attempt.replay(self._replayable(attempt, claimed))
+                else:
+                    attempt.rolled_back = attempt.kept_error
         except (ClaimAgain, FingerprintMismatch, InProgress, LeaseLost, StoreError) as unknown:
-            failure = StoreError("Whether the work was committed is not known; try again.")
-            failure.__cause__ = unknown
-            return failure
+            return _unknown(unknown)
         return None if isinstance(raised, Exception) else raised
+
+
+def _unknown(cause: Exception) -> StoreError:
+    failure = StoreError("Whether the work was committed is not known; try again.")
+    failure.__cause__ = cause
+    return failure
 
 
 def _completed(attempt: Attempt, expires_at: datetime) -> None:
@@ -294,11 +335,14 @@ def _completed(attempt: Attempt, expires_at: datetime) -> None:
         attempt.replay(committed)
 
 
-def _is_of_work(raised: BaseException, attempt: Attempt) -> TypeGuard[Exception]:
-    """Whether the work raised this error, and no verdict of the adapter's."""
+def _may_be_answered(
+    raised: BaseException, attempt: Attempt, on_error: Callable[[Exception], Any] | None
+) -> TypeGuard[Exception]:
+    """Whether an answer to this may be kept without the work: the adapter's, or its verdict's."""
     if isinstance(raised, Unkept):
-        return False
-    return attempt.phase is Phase.WORKING and isinstance(raised, Exception)
+        return raised.verdict == "keep"
+    is_of_work = attempt.phase is Phase.WORKING and isinstance(raised, Exception)
+    return on_error is not None and is_of_work
 
 
 def _is_of_completion(raised: BaseException, attempt: Attempt) -> bool:
@@ -311,14 +355,19 @@ def _is_of_completion(raised: BaseException, attempt: Attempt) -> bool:
 def _verdict(attempt: Attempt, raised: BaseException) -> tuple[str | None, BaseException | None]:
     """Return what the record is to say, None to release it, and the exception to raise."""
     if not isinstance(raised, Unkept):
-        attempt.verdict = "failed"
+        attempt.ending = "failed"
         return _error_text(raised), raised
-    attempt.verdict = "released" if raised.verdict == "release" else "failed"
+    attempt.ending = "released" if raised.verdict == "release" else "failed"
     attempt.phase = Phase.UNKEPT
     attempt.conclude(raised.result, stored=False)
-    if raised.verdict == "release":
-        return None, raised.error
-    return ("not kept" if raised.error is None else _error_text(raised.error)), raised.error
+    if raised.error is not None and raised.verdict == "fail":
+        return _error_text(raised.error), raised.error
+    return _text_of(raised.verdict), raised.error
+
+
+def _text_of(verdict: str) -> str | None:
+    """Return what the record is to say of an answer that is not kept, None to release it."""
+    return None if verdict == "release" else "not kept"
 
 
 def _leave_to_lapse(lease: Lease, error: StoreError, raised: BaseException | None) -> None:

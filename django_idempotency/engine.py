@@ -97,7 +97,8 @@ class Engine:
 
         `on_error` may turn an exception of the work into an answer to keep: it returns the answer,
         raises Unkept, or raises what is to be passed on. Raises InProgress, FingerprintMismatch,
-        LeaseLost, ResultTooLarge, ResultUnavailable, StoreError, and what the work raised.
+        LeaseLost, ResultTooLarge, ResultUnavailable, StoreError, WorkRolledBack, and what the work
+        raised.
         """
         with self.attempt(operation, on_error) as attempt:
             if not attempt.replayed:
@@ -153,7 +154,7 @@ class Engine:
     ) -> AsyncIterator[Attempt]:
         """See `attempt`. Database work of the block goes through ``sync_to_async``."""
         attempt = Attempt(operation, self.alias)
-        async with self._own_thread(attempt.request):
+        async with self._own_thread(attempt.request.transaction):
             with attempt.entered():
                 transaction, claimed = await self._aclaim_or_wait(attempt)
                 if isinstance(claimed, Lease):
@@ -312,7 +313,7 @@ class Engine:
         except BaseException:
             self.keeper.remove(attempt.lease)
             raise
-        if attempt.operation.caller is None:
+        if attempt.operation.caller is None or attempt.verdict != "keep":
             self.keeper.remove(attempt.lease)
 
     def _renew(self, attempt: Attempt) -> None:
@@ -336,13 +337,27 @@ class Engine:
             )
             raise Unkept("release")
         if attempt.request.transaction != "separate" and self.store.rolled_back():
-            raise Unkept("fail", attempt.given)
-        attempt.pack(attempt.given)
+            attempt.refuse_rollback(attempt.given, wished=self.store.rollback_wished())
+        if attempt.verdict == "keep":
+            attempt.pack(attempt.given)
+        else:
+            attempt.ending = "released" if attempt.verdict == "release" else "failed"
+            attempt.conclude(attempt.given, stored=False)
 
     # Coroutines.
 
     @asynccontextmanager
-    async def _own_thread(self, request: ClaimRequest) -> AsyncIterator[None]:
+    async def alone(self, transaction: str) -> AsyncIterator[None]:
+        """Open the block of work without a key: the transaction of `aattempt` alone."""
+        async with self._own_thread(transaction):
+            if transaction == "separate":
+                yield
+                return
+            async with to_the_end(self.store.aatomic()):
+                yield
+
+    @asynccontextmanager
+    async def _own_thread(self, transaction: str) -> AsyncIterator[None]:
         """
         Give a coroutine that holds a transaction a thread, and so a connection, of its own.
 
@@ -350,7 +365,7 @@ class Engine:
         another's rows. Inside a transaction that is already open its thread is the right one.
         """
         own = (
-            request.transaction != "separate"
+            transaction != "separate"
             and SyncToAsync.thread_sensitive_context.get(None) is None
             and not await self._in_thread(self.store.in_transaction)
         )

@@ -20,6 +20,7 @@ __all__ = [
     "StoreError",
     "TaskFailed",
     "TransactionOpen",
+    "WorkRolledBack",
 ]
 
 
@@ -88,6 +89,10 @@ class TaskFailed(IdempotencyError):
     """The task failed for good, and its own exception cannot be raised here."""
 
 
+class WorkRolledBack(IdempotencyError):
+    """The work ended as a success, but its transaction can only be rolled back."""
+
+
 class StoreError(IdempotencyError):
     """The store of idempotency records could not be reached, or did not answer as expected."""
 
@@ -95,6 +100,10 @@ class StoreError(IdempotencyError):
     at_claim = False
     #: What the log says of it, once that is written; with DEBUG the problem says it, too.
     told = ""
+
+
+class SessionLost(StoreError):
+    """The database session of the work was lost, and its work with it."""
 
 
 class TransactionOpen(IdempotencyError, RuntimeError):

@@ -28,9 +28,11 @@ __all__ = [
 ]
 
 
-def mode_for(policy: Policy, store: BaseStore, *, coroutine: bool = False) -> str:
+def mode_for(policy: Policy, store: BaseStore, *, joins: bool = True) -> str:
     """
     Return "single", "joined" or "separate": the policy's choice, or the default at this place.
+
+    That is "joined" where the store can, and "separate" without `joins`: for coroutines, say.
 
     Inside a transaction that the caller opened the default is "single" within it on a database
     store of that alias, and "separate" on any other store, whose completion then waits for the
@@ -52,7 +54,7 @@ def mode_for(policy: Policy, store: BaseStore, *, coroutine: bool = False) -> st
         return "separate"
     if chosen is not None:
         return chosen
-    return "joined" if store.supports_join and not coroutine else "separate"
+    return "joined" if store.supports_join and joins else "separate"
 
 
 def of_caller(store: BaseStore) -> CallersTransactions | None:

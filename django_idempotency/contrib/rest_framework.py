@@ -34,16 +34,12 @@ except ModuleNotFoundError as error:
 from django_idempotency.conf import DEFAULT_ALIAS, http_policy_for, policy_for
 from django_idempotency.contrib.rest_framework_browsable import give_keys
 from django_idempotency.contrib.rest_framework_objects import object_permissions
-from django_idempotency.http.atomic_requests import answering, atomic_requests, exempt, mark
+from django_idempotency.http.atomic_requests import AtomicRequests, answering, exempt, mark
+from django_idempotency.http.calls import GuardedCall, is_guarded_already
 from django_idempotency.http.content import MULTIPART, body_of, parsed_body, uploads_of
-from django_idempotency.http.guard import GuardedCall, guard
+from django_idempotency.http.guard import guard
 from django_idempotency.http.spool import read_back, tee
-from django_idempotency.http.views import (
-    Declared,
-    concerns,
-    is_guarded_already,
-    outside_answer,
-)
+from django_idempotency.http.views import Declared, carries_key, guards, outside_answer
 from django_idempotency.policy import (
     UNSAFE_METHODS,
     UNSET,
@@ -166,7 +162,7 @@ class IdempotencyMixin(_Base):
             self._guarded = self._is_guarded(request)
         if self._guarded:
             return super().dispatch(request, *args, **kwargs)
-        with atomic_requests(without=self._exempt):
+        with AtomicRequests(without=self._exempt):
             return super().dispatch(request, *args, **kwargs)
 
     def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
@@ -174,8 +170,9 @@ class IdempotencyMixin(_Base):
         if not self._guarded:
             super().initial(request, *args, **kwargs)
             return
-        tee(request._request)  # who authenticates may read the body, too
-        with atomic_requests(without=self._exempt):
+        if self._is_keyed(request):
+            tee(request._request)  # who authenticates may read the body, too
+        with AtomicRequests(without=self._exempt):
             super().initial(request, *args, **kwargs)
         method = str(request.method).lower()
         if method in self.http_method_names and hasattr(self, method):
@@ -207,14 +204,18 @@ class IdempotencyMixin(_Base):
             http=self._http_policy,
             body=partial(_body, request, self._http_policy),
             exempt=self._exempt,
+            keyed=self._is_keyed(request),
         )
 
+    def _is_keyed(self, request: Request) -> bool:
+        return carries_key(self._http_policy, request._request, form=False)
+
     def _is_guarded(self, request: HttpRequest) -> bool:
-        """Whether the guard concerns itself with this request at all."""
+        """Whether the action and the method are guarded."""
         actions = self.idempotency_actions
         if actions is not None and self._action(request) not in actions:
             return False
-        return concerns(self._http_policy, UNSAFE_METHODS, request, form=False)
+        return guards(self._http_policy, UNSAFE_METHODS, request)
 
     def _action(self, request: HttpRequest) -> str | None:
         names: dict[str, str] = getattr(self, "action_map", None) or {}
@@ -314,7 +315,7 @@ def guarded_function(
     http = declared.http_policy()
     method = partial(function, request, *args, **kwargs)
     match = request._request.resolver_match
-    if not concerns(http, declared.methods, request._request, form=False):
+    if not guards(http, declared.methods, request._request):
         return cast("HttpResponseBase", method())
 
     outside = may_wait()
@@ -335,6 +336,7 @@ def guarded_function(
         http=http,
         body=partial(_body, request, http),
         exempt=exempt(match.func if match else None),
+        keyed=carries_key(http, request._request, form=False),
     )
 
 

@@ -8,10 +8,17 @@ from typing import Any, TypeVar
 
 from django.db import connections, transaction
 
-from django_idempotency.exceptions import StoreError
-from django_idempotency.stores.blocks import is_doomed, is_lost
+from django_idempotency.stores.blocks import RollbackWatch, is_rolled_back
 
-__all__ = ["OpenRequests", "answering", "atomic_requests", "exempt", "is_marked", "mark"]
+__all__ = [
+    "AtomicRequests",
+    "answering",
+    "atomic_aliases",
+    "exempt",
+    "is_marked",
+    "mark",
+    "refuse_coroutine",
+]
 
 View = TypeVar("View", bound=Callable[..., Any])
 
@@ -27,39 +34,59 @@ class _EveryAlias(set[str]):
         return True
 
 
-class OpenRequests:
-    """The transactions that stand for ATOMIC_REQUESTS, and what has become of them."""
+class AtomicRequests:
+    """
+    The transactions of ATOMIC_REQUESTS, as a block, and what has become of them.
 
-    def __init__(self) -> None:
-        self._aliases: list[str] = []
+    One for each ATOMIC_REQUESTS alias but those `without`; around them one for each alias `beside`.
+    """
+
+    def __init__(self, *, without: Collection[str] = (), beside: Collection[str] = ()) -> None:
+        self._aliases = list(dict.fromkeys((*beside, *atomic_aliases(without))))
+        self._watches: dict[str, RollbackWatch] = {}
+        self._blocks = ExitStack()
         self._committed = 0
 
-    def opened(self, alias: str) -> None:
-        """Note a transaction that has just been opened."""
-        self._aliases.append(alias)
-        if len(connections[alias].atomic_blocks) == 1:  # it is this block that commits, or not
-            transaction.on_commit(self._note_commit, using=alias)
+    def __len__(self) -> int:
+        return len(self._aliases)
+
+    def __enter__(self) -> AtomicRequests:
+        with ExitStack() as blocks:
+            for alias in self._aliases:
+                blocks.enter_context(transaction.atomic(using=alias))
+                self._watches[alias] = watch = RollbackWatch(connections[alias])
+                blocks.callback(watch.end)
+                if len(connections[alias].atomic_blocks) == 1:  # it is this block that commits
+                    transaction.on_commit(self._note_commit, using=alias)
+            self._blocks = blocks.pop_all()
+        return self
+
+    def __exit__(self, *exc_info: Any) -> bool | None:
+        return self._blocks.__exit__(*exc_info)
 
     def _note_commit(self) -> None:
         self._committed += 1
 
-    @property
-    def doomed(self) -> bool:
+    def rolled_back(self) -> bool:
         """
-        Whether one of them can only be rolled back, though no exception leaves it.
+        Return whether one of them can only be rolled back, though it is still open.
 
-        Raises StoreError where its session is gone: an answer would tell of work that is lost.
+        Raises SessionLost where its session is lost.
         """
-        doomed = [alias for alias in self._aliases if is_doomed(connections[alias])]
-        for alias in doomed:
-            if is_lost(connections[alias]):
-                raise StoreError(f"The connection to the database {alias!r} was lost in the work.")
-        return bool(doomed)
+        return bool([alias for alias in self._aliases if is_rolled_back(connections[alias])])
+
+    def rollback_wished(self) -> bool:
+        """Return whether the work called ``set_rollback(True)`` for each of those (R91)."""
+        return all(
+            watch.wished
+            for alias, watch in self._watches.items()
+            if is_rolled_back(connections[alias])
+        )
 
     @property
     def committed(self) -> bool:
         """Whether there are some, and all have committed."""
-        return 0 < len(self._aliases) == self._committed
+        return 0 < len(self) == self._committed
 
 
 def mark(view: View) -> View:
@@ -87,17 +114,19 @@ def answering(*, without: Collection[str] = ()) -> Iterator[None]:
     open is a block of ours, never the caller's or a TestCase's, on exempt aliases too.
     """
     closed = {alias for alias in without if not connections[alias].in_atomic_block}
-    with atomic_requests(without=closed):
+    with AtomicRequests(without=closed):
         yield
 
 
-@contextmanager
-def atomic_requests(*, without: Collection[str] = ()) -> Iterator[OpenRequests]:
-    """Open a transaction on each ATOMIC_REQUESTS alias but those that a view is exempt from."""
-    requests = OpenRequests()
-    with ExitStack() as blocks:
-        for alias, settings in connections.settings.items():
-            if settings["ATOMIC_REQUESTS"] and alias not in without:
-                blocks.enter_context(transaction.atomic(using=alias))
-                requests.opened(alias)
-        yield requests
+def atomic_aliases(without: Collection[str] = ()) -> list[str]:
+    """Return the ATOMIC_REQUESTS aliases but those that a view is exempt from."""
+    databases = connections.settings.items()
+    return [
+        alias for alias, given in databases if given["ATOMIC_REQUESTS"] and alias not in without
+    ]
+
+
+def refuse_coroutine(without: Collection[str]) -> None:
+    """Raise what Django raises for a coroutine view that would lose its ATOMIC_REQUESTS (R96)."""
+    if atomic_aliases(without):
+        raise RuntimeError("You cannot use ATOMIC_REQUESTS with async views.")

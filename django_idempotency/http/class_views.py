@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import logging
 from collections.abc import Callable
-from functools import update_wrapper, wraps
+from functools import partial, update_wrapper, wraps
 from types import CodeType
 from typing import Any
 
@@ -14,14 +14,15 @@ from django.http import HttpRequest
 from django.http.response import HttpResponseBase
 from django.views import View
 
-from django_idempotency.http.atomic_requests import atomic_requests
+from django_idempotency.http.atomic_requests import AtomicRequests
+from django_idempotency.http.calls import is_guarded_already
 from django_idempotency.http.views import (
     Declared,
     aguarded,
-    concerns,
+    aunguarded,
+    carries_key,
     exempt_of,
     guarded,
-    is_guarded_already,
 )
 
 __all__ = ["calls_handler", "guarded_as_view", "guarded_dispatch"]
@@ -45,9 +46,14 @@ def guarded_dispatch(
 
         @wraps(dispatch)
         async def adispatch(request: HttpRequest, *args: Any, **kwargs: Any) -> Any:
+            if is_guarded_already(request):
+                return await dispatch(request, *args, **kwargs)
             called = _guard_handler(declared, view, request)
+            if called is None:
+                handle = partial(dispatch, request, *args, **kwargs)
+                return await aunguarded(declared, request, handle)
             response = await dispatch(request, *args, **kwargs)
-            if called is None or called:
+            if called:
                 return response
             told = sync_to_async(_unguarded, thread_sensitive=True)
             return await told(declared, view, request, response)
@@ -60,7 +66,7 @@ def guarded_dispatch(
             return dispatch(request, *args, **kwargs)
         called = _guard_handler(declared, view, request)
         if called is None:
-            with atomic_requests(without=exempt_of(request)):
+            with AtomicRequests(without=exempt_of(request)):
                 return dispatch(request, *args, **kwargs)
         response = dispatch(request, *args, **kwargs)
         return response if called else _unguarded(declared, view, request, response)
@@ -160,7 +166,7 @@ def _unguarded(
 ) -> HttpResponseBase:
     """Return what `dispatch` answered without the handler; say so if that may have been work."""
     done = 200 <= response.status_code < 300
-    if done and concerns(declared.http_policy(), declared.methods, request):
+    if done and carries_key(declared.http_policy(), request):
         logger.error(
             "%s.dispatch answered a request with an idempotency key and did not call %s(): nothing "
             "was guarded.",

@@ -15,12 +15,13 @@ from django.views import View
 
 from django_idempotency.conf import DEFAULT_ALIAS
 from django_idempotency.http.atomic_requests import mark
+from django_idempotency.http.calls import is_guarded_already
 from django_idempotency.http.class_views import (
     calls_handler,
     guarded_as_view,
     guarded_dispatch,
 )
-from django_idempotency.http.views import Declared, aguarded, guarded, is_guarded_already
+from django_idempotency.http.views import Declared, aguarded, guarded
 
 __all__ = ["guarding", "idempotent"]
 

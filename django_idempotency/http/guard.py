@@ -4,20 +4,11 @@ from __future__ import annotations
 
 import re
 import uuid
-from collections.abc import Awaitable, Callable, Collection
-from contextlib import ExitStack
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable
 from datetime import timedelta
-from typing import Any
-from urllib.parse import urlsplit
 
 from asgiref.sync import sync_to_async
-from django.conf import settings
-from django.db import transaction
-from django.http import HttpRequest
 from django.http.response import HttpResponseBase
-from django.shortcuts import resolve_url
-from django.urls import NoReverseMatch
 from django.utils.http import http_date
 
 from django_idempotency import keys, transactions
@@ -32,8 +23,9 @@ from django_idempotency.exceptions import (
     ScopeMissing,
     StoreError,
 )
-from django_idempotency.http import scopes
-from django_idempotency.http.atomic_requests import answering, atomic_requests
+from django_idempotency.http import keyless, scopes
+from django_idempotency.http.atomic_requests import AtomicRequests, answering
+from django_idempotency.http.calls import GuardedCall, using
 from django_idempotency.http.content import (
     ask,
     endpoint_of,
@@ -41,74 +33,60 @@ from django_idempotency.http.content import (
     form_key,
     operation_of,
 )
-from django_idempotency.http.problems import problem_of, problem_response, replay_refused
+from django_idempotency.http.problems import problem_response, replay_refused
+from django_idempotency.http.sessions import RequestState
 from django_idempotency.http.snapshot import Snapshot, SnapshotCodec
 from django_idempotency.logs import log_outcome, log_refusal, log_store_error
-from django_idempotency.policy import HTTPPolicy, Policy
-from django_idempotency.stores.database import DatabaseStore
 
-__all__ = ["GuardedCall", "aguard", "answered_outside", "guard", "verdict_for"]
+__all__ = ["aguard", "answered_outside", "guard"]
 
 _KIND = "http"
 _OUTSIDE = "_idempotency_outside"
-#: Nothing was executed: the corrected request may use the key (R55).
-_RELEASED = frozenset({400, 401, 403, 404, 405, 406, 407, 408, 411, 413, 415, 425, 429})
 #: How long the second click on a form's button waits for the page of the first (R89).
 _FORM_WAIT = timedelta(seconds=10)
 _PREFER_WAIT = re.compile(r'(?:^|[,;\s])wait\s*=\s*"?(\d{1,6})', re.IGNORECASE)
 
 
-@dataclass(frozen=True)
-class GuardedCall:
-    """One request on its way to a handler, as its adapter describes it."""
-
-    request: HttpRequest
-    #: What the policy's callables get: the request as the view knows it.
-    subject: Any
-    store: str
-    policy: Policy
-    http: HTTPPolicy
-    #: What of the body the fingerprint covers; see `content.body_of`.
-    body: Callable[[], bytes]
-    #: Call the handler; return its response, finalised and rendered. A coroutine for `aguard`.
-    handle: Callable[[], Any]
-    #: Turn an exception of the handler into a response, finalised and rendered, or raise it.
-    on_exception: Callable[[Exception], HttpResponseBase]
-    #: Whether the key may come in a form's hidden field.
-    form: bool = True
-    #: Aliases that the view exempts from ATOMIC_REQUESTS.
-    exempt: Collection[str] = ()
-
-
 def guard(call: GuardedCall) -> HttpResponseBase:
     """
-    Return the response to a request that carries a key, or should.
+    Return the response to a request to a guarded method.
 
     The handler's own the first time, its snapshot afterwards, and a problem where neither can be
-    had. An exception that the adapter does not answer passes on unchanged (R58).
+    had. Without a key it is always the handler's own. An exception that the adapter does not answer
+    passes on unchanged (R58).
     """
+    if not call.keyed:
+        return keyless.handle(call)
     guarded = _Guard(call)
     try:
         engine, operation = guarded.prepare(coroutine=False)
-        with engine.attempt(operation, guarded.on_error) as attempt:
-            if not attempt.replayed:
-                attempt.complete(guarded.work(attempt, engine))
+        try:
+            with engine.attempt(operation, guarded.on_error) as attempt:
+                if not attempt.replayed:
+                    attempt.complete(guarded.work(attempt, engine))
+        finally:
+            guarded.forget()
     except IdempotencyError as error:
         if guarded.opens_for(error):
-            return guarded.unguarded(guarded.work_alone())
+            return guarded.unguarded(keyless.handle(call, joins=False))
         return guarded.problem(error)
     return guarded.response(attempt)
 
 
 async def aguard(call: GuardedCall) -> HttpResponseBase:
     """See `guard`: for a handler that is a coroutine."""
+    if not call.keyed:
+        return await keyless.ahandle(call)
     guarded = _Guard(call)
     in_thread = sync_to_async(guarded.prepare, thread_sensitive=True)
     try:
         engine, operation = await in_thread(coroutine=True)
-        async with engine.aattempt(operation, guarded.on_error) as attempt:
-            if not attempt.replayed:
-                attempt.complete(await guarded.awork(attempt))
+        try:
+            async with engine.aattempt(operation, guarded.on_error) as attempt:
+                if not attempt.replayed:
+                    attempt.complete(await guarded.awork(attempt))
+        finally:
+            guarded.forget()
     except IdempotencyError as error:
         if guarded.opens_for(error):
             return guarded.unguarded(await call.handle())
@@ -129,6 +107,8 @@ class _Guard:
         self.raised_by_handler: Exception | None = None
         #: What an on_commit hook raised after the work had committed.
         self.raised_by_hook: Exception | None = None
+        #: The session and messages from before the work, until they are restored.
+        self.before: RequestState | None = None
 
     # What the request says.
 
@@ -149,7 +129,7 @@ class _Guard:
             ),
             policy=call.policy,
             codec=SnapshotCodec(call.http.replay_headers, call.policy.max_result_bytes),
-            transaction=transactions.mode_for(call.policy, engine.store, coroutine=coroutine),
+            transaction=call.mode(engine.store, coroutine=coroutine),
             unstorable_ok=True,
             wait=self._wait(from_form=from_form),
             rest=transactions.rest,
@@ -199,16 +179,19 @@ class _Guard:
     def work(self, attempt: Attempt, engine: Engine) -> HttpResponseBase:
         """Run the handler in the transactions that Django would have given it."""
         self._begin(attempt)
-        store, ours = engine.store, set(self.call.exempt)
-        if attempt.request.transaction != "separate" and isinstance(store, DatabaseStore):
-            ours.add(store.using)  # open already: the store's own, around this
+        ours = set(self.call.exempt)
+        if attempt.request.transaction != "separate":
+            ours |= using(engine.store)  # open already: the store's own, around this
+        requests = AtomicRequests(without=ours)
         try:
-            with atomic_requests(without=ours) as requests:
-                response = self._judged(self._handled(), None)
-                if requests.doomed:
-                    raise Unkept("fail", response)  # the answer to work that is rolled back
+            with requests:
+                response = self._handled()
+                self._judge(attempt, response)
+                if requests.rolled_back():
+                    attempt.refuse_rollback(response, wished=requests.rollback_wished())
         except Exception as error:
             if not requests.committed:
+                attempt.rolled_back = bool(requests)
                 raise
             self.raised_by_hook = error  # the work stands, so its answer is kept
         return response
@@ -222,16 +205,13 @@ class _Guard:
         except Exception as error:
             self.raised_by_handler = error
             raise
-        return self._judged(response, None)
+        self._judge(attempt, response)
+        return response
 
     def _begin(self, attempt: Attempt) -> None:
         self.begun = attempt
+        self.before = RequestState(self.call.request)
         self.call.request.idempotency = attempt.lease  # type: ignore[attr-defined]
-
-    def work_alone(self) -> HttpResponseBase:
-        """Run the handler without a lease: the policy says to, rather than to refuse."""
-        with atomic_requests(without=self.call.exempt):
-            return self._handled()
 
     def _handled(self) -> HttpResponseBase:
         try:
@@ -241,6 +221,14 @@ class _Guard:
             raise
         return response
 
+    def _judge(self, attempt: Attempt, response: HttpResponseBase) -> None:
+        """Take the verdict on a response that the handler returned; raise Unkept to roll back."""
+        attempt.verdict = verdict = self.call.verdict(response)
+        attempt.succeeded = response.status_code < 400
+        self.kept = verdict == "keep"
+        if not self.call.commits(response, verdict):
+            raise Unkept(verdict, response)
+
     def on_error(self, error: Exception) -> HttpResponseBase:
         """
         Let the adapter answer an exception, after the work was rolled back.
@@ -249,30 +237,24 @@ class _Guard:
         """
         if error is not self.raised_by_handler or self._is_own(error):
             raise error
+        self.forget()
         with answering(without=self.call.exempt):
             response = self.call.on_exception(error)
-        try:
-            return self._judged(response, error)
-        except Unkept as unkept:
-            if getattr(response, _OUTSIDE, False):
-                raise Unkept(unkept.verdict, error=error) from None
-            raise
-
-    def _judged(self, response: HttpResponseBase, error: Exception | None) -> HttpResponseBase:
-        """
-        Return the response if it is to be kept; raise Unkept if not.
-
-        What a guard within the work, of another key or request, says of its key is no answer of
-        the work's: what may be sent again may be claimed again, with the same fingerprint.
-        """
-        if (problem := problem_of(response)) is not None:
-            verdict = "fail" if problem.retryable else "release"
-        else:
-            verdict = verdict_for(self.call.http, response, error)
+        verdict = self.call.verdict(response, error)
+        if verdict != "keep" and getattr(response, _OUTSIDE, False):
+            raise Unkept(verdict, error=error)
         if verdict != "keep":
             raise Unkept(verdict, response)
         self.kept = True
         return response
+
+    def forget(self) -> None:
+        """Take back what work that was rolled back has left in the request (R92)."""
+        attempt = self.begun
+        if attempt is None or not attempt.rolled_back or attempt.wished or self.before is None:
+            return
+        self.before.restore()
+        self.before = None
 
     # The answer.
 
@@ -337,12 +319,8 @@ class _Guard:
         check, store = self.call.http.replay_check, engine_for(self.call.store).store
         if check is None:
             return True
-        with ExitStack() as blocks:
-            ours = set(self.call.exempt)
-            if attempt.request.transaction != "separate" and isinstance(store, DatabaseStore):
-                blocks.enter_context(transaction.atomic(using=store.using))
-                ours.add(store.using)
-            blocks.enter_context(atomic_requests(without=ours))
+        beside = using(store) if attempt.request.transaction != "separate" else ()
+        with AtomicRequests(without=self.call.exempt, beside=beside):
             return bool(ask("replay_check", check, self.call.subject, attempt.record))
 
 
@@ -352,41 +330,10 @@ def answered_outside(response: HttpResponseBase) -> HttpResponseBase:
     return response
 
 
-def verdict_for(policy: HTTPPolicy, response: HttpResponseBase, error: BaseException | None) -> str:
-    """Return "keep", "release" or "fail" for a response by the policy's ``keep`` (R55, R56)."""
-    keep, status = policy.keep, response.status_code
-    if callable(keep):
-        verdict: str = ask("keep", keep, response, error)
-        if verdict not in ("keep", "release", "fail"):
-            raise ValueError(f"keep must return 'keep', 'release' or 'fail', not {verdict!r}.")
-        return verdict
-    if _leads_to_login(response):
-        return "release"
-    if keep == "stripe":
-        return "keep"
-    if keep == "success":
-        return "keep" if status < 400 else "fail"
-    if status >= 500:
-        return "fail"
-    return "release" if status in _RELEASED else "keep"
-
-
-def _leads_to_login(response: HttpResponseBase) -> bool:
-    """Whether a response sends its caller to LOGIN_URL, to come back with other rights (R34)."""
-    if response.status_code != 302 or not settings.LOGIN_URL:
-        return False
-    try:
-        login = urlsplit(resolve_url(settings.LOGIN_URL))
-        target = urlsplit(response.headers.get("Location", ""))
-    except (NoReverseMatch, ValueError):
-        return False
-    return target.path == login.path and login.netloc in ("", target.netloc)
-
-
 def _has_committed(attempt: Attempt) -> bool:
-    """Whether the work stands, and its answer is kept; `single` commits without them, too."""
+    """Whether the work stands, or its error is kept; `single` commits without them, too."""
     kept = attempt.concluded and attempt.outcome.expires_at is not None
-    return attempt.committed and kept
+    return attempt.committed and (kept or not attempt.rolled_back)
 
 
 def _validate(key: str, validator: Callable[[str], None] | str | None) -> None:

@@ -18,7 +18,7 @@ from django.http.response import HttpResponseBase
 from django_idempotency.conf import DEFAULT_ALIAS
 from django_idempotency.http.atomic_requests import is_marked
 from django_idempotency.http.decorators import guarding
-from django_idempotency.http.views import Declared, concerns
+from django_idempotency.http.views import Declared, carries_key, guards
 
 __all__ = ["IdempotencyMiddleware"]
 
@@ -41,7 +41,8 @@ class IdempotencyMiddleware:
     def __init__(self, get_response: Callable[[HttpRequest], Any]) -> None:
         self.get_response = get_response
         self.process_view: Callable[..., Any] = self._process_view
-        self._declared = Declared(self.store, methods=frozenset({"POST", "PATCH"}))
+        methods = frozenset({"POST", "PATCH"})
+        self._declared = Declared(self.store, methods=methods, joins=False)
         if iscoroutinefunction(get_response):
             markcoroutinefunction(self)
             self.process_view = self._aprocess_view
@@ -58,8 +59,13 @@ class IdempotencyMiddleware:
         they may read the body themselves, to verify a signature say.
         """
         request.idempotency = None  # type: ignore[attr-defined]
-        form = not getattr(view, "csrf_exempt", False)
-        return concerns(self._declared.http_policy(), self._declared.methods, request, form=form)
+        http = self._declared.http_policy()
+        if not guards(http, self._declared.methods, request):
+            return False
+        # A transaction that the project has asked for is not for requests with a key alone (R90).
+        if self._declared.policy().transaction in ("joined", "single"):
+            return True
+        return carries_key(http, request, form=not getattr(view, "csrf_exempt", False))
 
     def _process_view(
         self,

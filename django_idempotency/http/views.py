@@ -14,11 +14,17 @@ from django.http import Http404, HttpRequest
 from django.http.multipartparser import MultiPartParserError
 from django.http.response import HttpResponseBase
 
-from django_idempotency.attempts import Unkept, entered
-from django_idempotency.conf import DEFAULT_ALIAS, http_policy_for, policy_for
-from django_idempotency.http.atomic_requests import atomic_requests, exempt
+from django_idempotency.attempts import Unkept
+from django_idempotency.conf import DEFAULT_ALIAS, engine_for, http_policy_for, policy_for
+from django_idempotency.http.atomic_requests import (
+    AtomicRequests,
+    atomic_aliases,
+    exempt,
+    refuse_coroutine,
+)
+from django_idempotency.http.calls import GuardedCall, is_guarded_already, using
 from django_idempotency.http.content import body_of, form_key
-from django_idempotency.http.guard import GuardedCall, aguard, answered_outside, guard
+from django_idempotency.http.guard import aguard, answered_outside, guard
 from django_idempotency.policy import (
     UNSAFE_METHODS,
     HTTPPolicy,
@@ -31,10 +37,11 @@ from django_idempotency.policy import (
 __all__ = [
     "Declared",
     "aguarded",
-    "concerns",
+    "aunguarded",
+    "carries_key",
     "exempt_of",
     "guarded",
-    "is_guarded_already",
+    "guards",
     "outside_answer",
 ]
 
@@ -58,6 +65,8 @@ class Declared:
     overrides: Mapping[str, Any] = field(default_factory=dict)
     #: The methods that are guarded if the policy names none.
     methods: Collection[str] = UNSAFE_METHODS
+    #: Whether the work commits in the store's transaction unless the policy says otherwise.
+    joins: bool = True
 
     def __post_init__(self) -> None:
         known = _POLICY_NAMES | _HTTP_NAMES
@@ -90,10 +99,12 @@ def guarded(
         return handle()
     request.idempotency = None  # type: ignore[attr-defined]
     http = declared.http_policy()
-    if not concerns(http, declared.methods, request):
-        with atomic_requests(without=exempt_of(request)):
+    if not guards(http, declared.methods, request):
+        with AtomicRequests(without=exempt_of(request)):
             return handle()
-    return guard(_call(declared, http, request, lambda: _rendered(_given(request, handle()))))
+    keyed = carries_key(http, request)
+    call = _call(declared, http, request, lambda: _rendered(_given(request, handle())), keyed=keyed)
+    return guard(call)
 
 
 async def aguarded(
@@ -105,10 +116,8 @@ async def aguarded(
         return within
     request.idempotency = None  # type: ignore[attr-defined]
     http = declared.http_policy()
-    asked = sync_to_async(concerns, thread_sensitive=True)
-    if not await asked(http, declared.methods, request):
-        response: HttpResponseBase = await handle()
-        return response
+    if not guards(http, declared.methods, request):
+        return await aunguarded(declared, request, handle)
 
     async def rendered() -> HttpResponseBase:
         response = _given(request, await handle())
@@ -117,11 +126,30 @@ async def aguarded(
         final: HttpResponseBase = response
         return final
 
-    return await aguard(_call(declared, http, request, rendered))
+    keyed = await sync_to_async(carries_key, thread_sensitive=True)(http, request)
+    return await aguard(_call(declared, http, request, rendered, keyed=keyed))
+
+
+async def aunguarded(
+    declared: Declared, request: HttpRequest, handle: Callable[[], Any]
+) -> HttpResponseBase:
+    """Await the view in the transaction that the policy gives it for ATOMIC_REQUESTS (R96)."""
+    engine, aliases = engine_for(declared.store), atomic_aliases(exempt_of(request))
+    joined = declared.policy().transaction in ("joined", "single")
+    own = using(engine.store) if joined else set()
+    refuse_coroutine({*exempt_of(request), *own})
+    async with engine.alone("joined" if own & {*aliases} else "separate"):
+        response: HttpResponseBase = await handle()
+    return response
 
 
 def _call(
-    declared: Declared, http: HTTPPolicy, request: HttpRequest, handle: Callable[[], Any]
+    declared: Declared,
+    http: HTTPPolicy,
+    request: HttpRequest,
+    handle: Callable[[], Any],
+    *,
+    keyed: bool,
 ) -> GuardedCall:
     return GuardedCall(
         request=request,
@@ -133,6 +161,8 @@ def _call(
         handle=handle,
         on_exception=lambda error: outside_answer(request, http, error),
         exempt=exempt_of(request),
+        keyed=keyed,
+        joins=declared.joins,
     )
 
 
@@ -148,31 +178,21 @@ def outside_answer(request: HttpRequest, http: HTTPPolicy, error: Exception) -> 
     return answered_outside(_rendered(response_for_exception(request, error)))
 
 
-def concerns(
-    http: HTTPPolicy, methods: Collection[str], request: HttpRequest, *, form: bool = True
-) -> bool:
-    """
-    Whether a request is guarded: it is made to be, or carries a key.
+def guards(http: HTTPPolicy, methods: Collection[str], request: HttpRequest) -> bool:
+    """Whether the request's method is guarded; `methods` count if the policy names none."""
+    return request.method in (http.methods or methods)
 
-    `methods` count if the policy names none. With `form` a form's hidden field is looked at, for
-    which Django has to parse the body of each form without a header field.
+
+def carries_key(http: HTTPPolicy, request: HttpRequest, *, form: bool = True) -> bool:
     """
-    if request.method not in (http.methods or methods):
-        return False
+    Whether a request carries a key, or has to.
+
+    With `form` a form's hidden field is looked at, for which Django has to parse the body of each
+    form without a header field.
+    """
     if http.required or http.header in request.headers:
         return True
     return form and form_key(request, http) is not None
-
-
-def is_guarded_already(request: Any) -> bool:
-    """
-    Return whether a guard around this one has the request's key: it guards alone (R17).
-
-    A request that is served a second time, by a test say, has the lease of the first.
-    """
-    lease = getattr(request, "idempotency", None)
-    around = (attempt for attempt in entered() if not attempt.replayed)
-    return lease is not None and any(attempt.lease is lease for attempt in around)
 
 
 def exempt_of(request: HttpRequest) -> set[str]:

@@ -120,12 +120,16 @@ class BaseStore:
         """Return `complete` as an item of a transaction; RuntimeError where there are none."""
         raise RuntimeError(f"{type(self).__name__} has no items for TransactWriteItems.")
 
-    def fail(self, lease: Lease, error: str) -> None:
-        """End the lease; the same fingerprint may claim again. No-op if the proof is lost."""
+    def fail(self, lease: Lease, error: str) -> bool | None:
+        """
+        End the lease; the same fingerprint may claim again. No-op if the proof is lost.
+
+        A store that joins returns whether it stood; others may return None.
+        """
         raise NotImplementedError
 
-    def release(self, lease: Lease) -> None:
-        """End the lease and forget the fingerprint; no-op if the proof is lost."""
+    def release(self, lease: Lease) -> bool | None:
+        """End the lease and forget the fingerprint; otherwise as `fail`."""
         raise NotImplementedError
 
     def renew(self, leases: Iterable[Lease], duration: timedelta) -> set[Lease]:
@@ -194,7 +198,11 @@ class BaseStore:
         return nullcontext()
 
     def rolled_back(self) -> bool:
-        """Whether the work marked the transaction of `atomic` to be rolled back."""
+        """Whether the transaction of `atomic` can only be rolled back, though it is still open."""
+        return False
+
+    def rollback_wished(self) -> bool:
+        """Whether the work called ``set_rollback(True)`` for the transaction of `atomic` (R91)."""
         return False
 
     def fence(self, lease: Lease) -> None:
@@ -227,13 +235,13 @@ class BaseStore:
         """See `complete`."""
         return await self._twin(self.complete, lease, result, retention=retention)
 
-    async def afail(self, lease: Lease, error: str) -> None:
+    async def afail(self, lease: Lease, error: str) -> bool | None:
         """See `fail`."""
-        await self._twin(self.fail, lease, error)
+        return await self._twin(self.fail, lease, error)
 
-    async def arelease(self, lease: Lease) -> None:
+    async def arelease(self, lease: Lease) -> bool | None:
         """See `release`."""
-        await self._twin(self.release, lease)
+        return await self._twin(self.release, lease)
 
     async def arenew(self, leases: Iterable[Lease], duration: timedelta) -> set[Lease]:
         """See `renew`."""

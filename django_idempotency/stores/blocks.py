@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from types import TracebackType
-from typing import ClassVar
+from typing import Any, ClassVar
 from uuid import UUID
 from weakref import WeakKeyDictionary
 
@@ -19,10 +19,11 @@ from django.db import (
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from django_idempotency.attempts import Attempt, entered
-from django_idempotency.exceptions import StoreError, TransactionOpen
+from django_idempotency.exceptions import SessionLost, StoreError, TransactionOpen
 
 __all__ = [
     "Block",
+    "RollbackWatch",
     "is_connection_failure",
     "is_doomed",
     "is_duplicate",
@@ -31,11 +32,41 @@ __all__ = [
     "is_newer",
     "is_no_column",
     "is_no_table",
+    "is_rolled_back",
     "is_serialization_failure",
 ]
 
 #: libpq's transaction status of a transaction that met an error.
 _IN_ERROR = 3
+
+
+class RollbackWatch:
+    """
+    Whether the work calls ``set_rollback(True)`` for the innermost open block (R91).
+
+    The last call decides. One for a savepoint of the work's own is about that savepoint alone.
+    """
+
+    def __init__(self, connection: Any) -> None:
+        self.wished = False
+        self._connection = connection
+        self._before = vars(connection).get("set_rollback")
+        depth, set_rollback = len(connection.atomic_blocks), connection.set_rollback
+
+        def note(rollback: bool) -> None:
+            set_rollback(rollback)
+            within = len(connection.atomic_blocks) - depth
+            if within == 0 or not any(connection.savepoint_ids[-within:]):
+                self.wished = rollback
+
+        connection.set_rollback = note
+
+    def end(self) -> None:
+        """Leave the connection as it was."""
+        if self._before is None:
+            del self._connection.set_rollback
+        else:
+            self._connection.set_rollback = self._before
 
 
 class Block:
@@ -58,6 +89,8 @@ class Block:
         self.outer: Block | None = None
         #: The attempt that this block is part of.
         self.owner: Attempt | None = None
+        #: Open from the first statement of the block to its last.
+        self.watch: RollbackWatch
 
     @classmethod
     def on(cls, connection: BaseDatabaseWrapper) -> Block | None:
@@ -91,6 +124,7 @@ class Block:
             self._atomic.__enter__()
         except Error as error:
             raise StoreError("A transaction could not be begun.") from error
+        self.watch = RollbackWatch(connection)
         self.outer = self._open.get(connection)
         self._open[connection] = self
         self.owner = next(reversed(entered()), None)
@@ -105,6 +139,7 @@ class Block:
         traceback: TracebackType | None,
     ) -> None:
         connection = connections[self.using]
+        self.watch.end()
         if self.outer is None:
             self._open.pop(connection, None)
         else:
@@ -135,11 +170,24 @@ def is_doomed(connection: BaseDatabaseWrapper) -> bool:
     return connection.needs_rollback or getattr(info, "transaction_status", 0) == _IN_ERROR
 
 
+def is_rolled_back(connection: BaseDatabaseWrapper) -> bool:
+    """
+    Return whether the transaction `is_doomed`.
+
+    Raises SessionLost where its session `is_lost`: an answer would tell of work that is gone.
+    """
+    if not is_doomed(connection):
+        return False
+    if is_lost(connection):
+        raise SessionLost
+    return True
+
+
 def is_lost(connection: BaseDatabaseWrapper) -> bool:
     """
     Return whether the session of the open transaction is gone, and what was done in it.
 
-    To be asked of a transaction that `is_doomed`: nobody has wished for this rollback.
+    To be asked of a transaction that `is_doomed`.
     """
     if connection.connection is None or connection.closed_in_transaction:
         return True

@@ -6,7 +6,6 @@ import json
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
 from datetime import datetime, timedelta, timezone
 from typing import Any, ClassVar
 from uuid import UUID
@@ -233,19 +232,29 @@ class DatabaseStore(Statements):
                 keys.short(lease.record_id),
             )
 
-    def fail(self, lease: Lease, error: str) -> None:
+    def fail(self, lease: Lease, error: str) -> bool:
         """See `BaseStore.fail`."""
-        if lease.written:
-            self._execute("FAIL", {**self._ending(lease), "error": keys.bounded(error)})
-        elif self.connection.in_atomic_block:  # outside it a late insert left nothing to end
-            self._write_ending(lease, State.FAILED, error=keys.bounded(error))
+        return self._end(lease, State.FAILED, "FAIL", error=keys.bounded(error))
 
-    def release(self, lease: Lease) -> None:
+    def release(self, lease: Lease) -> bool:
         """See `BaseStore.release`."""
+        return self._end(lease, State.RELEASED, "RELEASE", error="")
+
+    def _end(self, lease: Lease, state: State, name: str, *, error: str) -> bool:
+        """End the lease, and return whether its proof stood."""
         if lease.written:
-            self._execute("RELEASE", self._ending(lease))
-        elif self.connection.in_atomic_block:  # outside it a late insert left nothing to end
-            self._write_ending(lease, State.RELEASED)
+            alone = not self.connection.in_atomic_block or Block.is_foreign(self.connection)
+            retention = lease.request.retention
+            parameters = {"retention": retention, "alone": alone, "error": error}
+            with self._cursor(name, {**proof_parameters(lease), **parameters}) as cursor:
+                return bool(cursor.rowcount == 1)
+        if not self.connection.in_atomic_block:  # a late insert left nothing to end
+            return False
+        try:
+            self._write_single(lease, state, lease.request.retention, error=error)
+        except LeaseLost:
+            return False
+        return True
 
     def renew(self, leases: Iterable[Lease], duration: timedelta) -> set[Lease]:
         """
@@ -297,10 +306,6 @@ class DatabaseStore(Statements):
                 return set(leases)
             return {held for lease in leases for held in self._renew_or_count([lease], duration)}
         return _held(leases, self._execute("HELD", proofs))
-
-    def _write_ending(self, lease: Lease, state: State, error: str = "") -> None:
-        with suppress(LeaseLost):  # like any owner's ending, without effect once the proof is lost
-            self._write_single(lease, state, lease.request.retention, error=error)
 
     def _write_single(
         self,
@@ -431,6 +436,11 @@ class DatabaseStore(Statements):
         """See `BaseStore.rolled_back`; where the session is lost, the completion will tell."""
         return is_doomed(self.connection) and not is_lost(self.connection)
 
+    def rollback_wished(self) -> bool:
+        """See `BaseStore.rollback_wished`."""
+        block = Block.on(self.connection)
+        return block is not None and block.watch.wished
+
     def fence(self, lease: Lease) -> None:
         """See `BaseStore.fence`: on SQLite the write that opens the work's transaction."""
         if self._sql.FENCE is None:
@@ -468,14 +478,6 @@ class DatabaseStore(Statements):
                 )
             ]
         return []
-
-    def _ending(self, lease: Lease) -> dict[str, Any]:
-        alone = not self.connection.in_atomic_block or Block.is_foreign(self.connection)
-        return {
-            **proof_parameters(lease),
-            "retention": lease.request.retention,
-            "alone": alone,
-        }
 
 
 def _held(leases: list[Lease], rows: list[Row]) -> set[Lease]:

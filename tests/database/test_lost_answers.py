@@ -106,6 +106,47 @@ def test_R60_commit_does_not_reach_the_server(wire, engine, direct, rolled_back,
     assert direct(effects) == ["again"]
 
 
+def refuse(engine, mode, verdict):
+    """Work that commits with its record released or failed."""
+    with engine.attempt(operation(transaction=mode)) as attempt:
+        Effect.objects.create(name="refused")
+        attempt.verdict = verdict
+        attempt.complete("refused")
+    return attempt.result
+
+
+@pytest.mark.parametrize(("verdict", "state"), [("release", "RELEASED"), ("fail", "FAILED")])
+def test_R57_answer_to_the_commit_of_a_refusal_is_lost(wire, engine, direct, verdict, state):
+    connection.ensure_connection()
+    wire.cut_after(b"COMMIT")
+    assert refuse(engine, "joined", verdict) == "refused"
+    assert direct(effects) == ["refused"]
+    assert direct(state_of, engine.store).value == state
+
+
+@JOINS
+@pytest.mark.parametrize("verdict", ["release", "fail"])
+def test_R57_R60_commit_of_a_refusal_does_not_reach_the_server(
+    wire, engine, direct, rolled_back, mode, verdict
+):
+    connection.ensure_connection()
+    wire.cut_before(b"COMMIT")
+    with pytest.raises(StoreError):
+        refuse(engine, mode, verdict)
+    rolled_back()
+    assert direct(effects) == []
+    assert run(engine, mode, "again").result == "again"
+
+
+def test_R57_answer_to_the_commit_of_a_refusal_in_single_is_not_known(wire, engine, direct):
+    connection.ensure_connection()
+    wire.cut_after(b"COMMIT")
+    with pytest.raises(StoreError):
+        refuse(engine, "single", "release")
+    assert direct(effects) == ["refused"]
+    assert direct(state_of, engine.store) is State.RELEASED
+
+
 @JOINS
 def test_answer_to_the_commit_is_lost_and_the_server_out_of_reach(wire, engine, direct, mode):
     connection.ensure_connection()

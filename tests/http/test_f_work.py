@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
 import pytest
-from django.db import DatabaseError, connection, connections, transaction
+from django.db import connection, connections, transaction
 from django.utils.decorators import method_decorator
 from rest_framework.renderers import JSONRenderer
 from rest_framework.request import Request
@@ -46,7 +45,7 @@ ROWS = {
     "returned 409": Row("returned", 409, work_stands=True, state="COMPLETED"),
     "raised 409": Row("raised", 409, work_stands=False, state="COMPLETED"),
     "raised 422": Row("raised", 422, work_stands=False, state="COMPLETED"),
-    "returned 400": Row("returned", 400, work_stands=False, state="RELEASED"),
+    "returned 400": Row("returned", 400, work_stands=True, state="RELEASED"),
     "raised 403": Row("raised", 403, work_stands=False, state="RELEASED"),
     "ValidationError": Row("invalid", 400, work_stands=False, state="RELEASED"),
     "returned 500": Row("returned", 500, work_stands=False, state="FAILED"),
@@ -117,20 +116,7 @@ def test_R57_store_that_cannot_join(
     assert not Child.objects.exists()
 
 
-def mark(using: str) -> None:
-    """Mark the transaction, in so many words."""
-    transaction.set_rollback(True, using=using)
-
-
-def swallow(using: str) -> None:
-    """Swallow a database error, which marks the transaction."""
-    Unique.objects.using(using).create(name="taken")
-    with suppress(DatabaseError):
-        Unique.objects.using(using).create(name="taken")
-
-
 @pytest.mark.django_db(transaction=True)
-@pytest.mark.parametrize("how", [mark, swallow])
 @pytest.mark.parametrize(
     ("store", "mode", "atomic_requests"),
     [
@@ -143,38 +129,20 @@ def swallow(using: str) -> None:
     ],
     indirect=["mode", "atomic_requests"],
 )
-def test_R57_success_marked_for_rollback_is_no_success(
-    api: Api, mount: Mount, store: str, mode: str, atomic_requests: bool, how: Any
+def test_R91_success_that_wished_to_be_rolled_back_is_answered_and_not_kept(
+    api: Api, mount: Mount, store: str, mode: str, atomic_requests: bool
 ) -> None:
     def answer(request: Request) -> Response:
-        how("default")
+        transaction.set_rollback(True)
         return Response({"done": True}, status=201)
 
     url = mount(answering(answer, idempotency_store=store))
 
-    api(path=url)
-    again = api(path=url)
+    first, again = api(path=url), api(path=url)
 
     assert Effect.objects.count() == 0
+    assert (first.status_code, first["Idempotency-Stored"]) == (201, "false")
     assert not replayed(again)
-
-
-@pytest.mark.django_db(transaction=True, databases=["default", "other"])
-@pytest.mark.parametrize("how", [mark, swallow])
-def test_R57_other_database_marked_for_rollback(
-    api: Api, mount: Mount, mode: str, monkeypatch: pytest.MonkeyPatch, how: Any
-) -> None:
-    monkeypatch.setitem(connections.settings["other"], "ATOMIC_REQUESTS", True)
-
-    def answer(request: Request) -> Response:
-        how("other")
-        return Response({"done": True}, status=201)
-
-    url = mount(answering(answer))
-
-    api(path=url)
-
-    assert not replayed(api(path=url))
 
 
 class TakenOver(EffectView):
@@ -206,6 +174,7 @@ NO_SQLITE = pytest.mark.leg("postgres18", "postgres16")  # joined: its writers w
     [
         ("created", 201, 409),
         ("returned", 409, 409),
+        ("returned", 400, 409),
         ("raised", 422, 409),
         ("raised", 400, 400),
         ("raised", 500, 500),
@@ -220,6 +189,9 @@ def test_R57_nothing_is_kept_without_the_lease(
     status: int,
     answer: int,
 ) -> None:
+    if (then, status, mode) == ("returned", 400, "separate"):
+        answer = 400  # the work has committed, and its answer is not kept in any case
+
     response = api.then(then, status=status, path=mount(TakenOver))
 
     record = IdempotencyRecord.objects.get()
@@ -229,6 +201,63 @@ def test_R57_nothing_is_kept_without_the_lease(
     assert (str(record.token), record.state) == (TOKEN, "IN_PROGRESS")
     if mode == "joined":
         assert not Effect.objects.exists()
+
+
+@pytest.mark.django_db(transaction=True)
+@NO_SQLITE
+def test_R57_single_releases_nothing_without_the_proof(
+    api: Api, mount: Mount, policy: SetPolicy
+) -> None:
+    policy(TRANSACTION="single")
+    api.then("returned", status=400)  # leaves a record for another to take
+    Effect.objects.all().delete()
+
+    response = api.then("returned", status=400, path=mount(TakenOver))
+
+    assert problem(response) == (409, "lease_lost")
+    assert not Effect.objects.exists()
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("then", ["returned", "raised"])
+def test_R57_kept_5xx_is_kept_without_its_work(
+    api: Api, policy: SetPolicy, mode: str, runs: list[str], then: str
+) -> None:
+    policy(HTTP={"KEEP": "stripe"})
+
+    first, again = (api.then(then, status=503) for _ in range(2))
+
+    assert [first.status_code, again.status_code] == [503, 503]
+    assert replayed(again)
+    assert len(runs) == 1
+    assert Effect.objects.count() == (mode == "separate")
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("mode", ["joined", "single"], indirect=True)
+def test_R57_released_and_committed_at_the_same_moment(api: Api, mount: Mount, mode: str) -> None:
+    seen: list[Any] = []
+
+    def answer(request: Request) -> Response:
+        transaction.on_commit(lambda: seen.append((state_seen_by_others(), Effect.objects.count())))
+        seen.append(state_seen_by_others())
+        return Response({}, status=403)
+
+    assert api(path=mount(answering(answer))).status_code == 403
+    assert seen == ["IN_PROGRESS" if mode == "joined" else None, ("RELEASED", 1)]
+
+
+@pytest.mark.django_db(transaction=True)
+def test_R57_in_a_callers_transaction_a_returned_refusal_commits_with_it(
+    api: Api, policy: SetPolicy
+) -> None:
+    with transaction.atomic():
+        assert api.then("returned", status=400).status_code == 400
+        assert api.then("returned", status=500, key="key-2").status_code == 500
+
+    assert Effect.objects.count() == 1
+    states = IdempotencyRecord.objects.order_by("created_at").values_list("state", flat=True)
+    assert list(states) == ["RELEASED", "FAILED"]
 
 
 @pytest.mark.django_db(transaction=True)
@@ -349,7 +378,7 @@ def test_R57_exempt_views_have_no_transaction_of_djangos(
     url = mount(Exempt)
 
     api.then("raised", status=409, key=None, path=url)
-    assert Effect.objects.count() == 1
+    assert Effect.objects.count() == (mode == "separate")
 
     api.then("raised", status=409, path=url)
-    assert Effect.objects.count() == (2 if mode == "separate" else 1)
+    assert Effect.objects.count() == (2 if mode == "separate" else 0)

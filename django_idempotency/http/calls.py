@@ -1,0 +1,141 @@
+"""One request to a guarded method: how its work commits, and what becomes of its answer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlsplit
+
+from django.conf import settings
+from django.http import HttpRequest
+from django.http.response import HttpResponseBase
+from django.shortcuts import resolve_url
+from django.urls import NoReverseMatch
+
+from django_idempotency import transactions
+from django_idempotency.attempts import entered
+from django_idempotency.http.atomic_requests import atomic_aliases, refuse_coroutine
+from django_idempotency.http.content import ask
+from django_idempotency.http.problems import problem_of
+from django_idempotency.policy import HTTPPolicy, Policy
+from django_idempotency.stores.base import BaseStore
+from django_idempotency.stores.database import DatabaseStore
+
+__all__ = ["GuardedCall", "is_guarded_already", "served_alone", "using", "verdict_for"]
+
+#: The request is served without a key, by a guard around this code.
+_ALONE = "_idempotency_alone"
+#: Nothing was executed: the corrected request may use the key (R55).
+_RELEASED = frozenset({400, 401, 403, 404, 405, 406, 407, 408, 411, 413, 415, 425, 429})
+
+
+@dataclass(frozen=True)
+class GuardedCall:
+    """One request on its way to a handler, as its adapter describes it."""
+
+    request: HttpRequest
+    #: What the policy's callables get: the request as the view knows it.
+    subject: Any
+    store: str
+    policy: Policy
+    http: HTTPPolicy
+    #: What of the body the fingerprint covers; see `content.body_of`.
+    body: Callable[[], bytes]
+    #: Call the handler; return its response, finalised and rendered. A coroutine for `aguard`.
+    handle: Callable[[], Any]
+    #: Turn an exception of the handler into a response, finalised and rendered, or raise it.
+    on_exception: Callable[[Exception], HttpResponseBase]
+    #: Whether the key may come in a form's hidden field.
+    form: bool = True
+    #: Aliases that the view exempts from ATOMIC_REQUESTS.
+    exempt: Collection[str] = ()
+    #: Whether the request carries a key, or should.
+    keyed: bool = True
+    #: Whether the work commits in the store's transaction unless the policy says otherwise.
+    joins: bool = True
+
+    def mode(self, store: BaseStore, *, coroutine: bool) -> str:
+        """Return how the work commits; refuse a coroutine that would lose its ATOMIC_REQUESTS."""
+        own = using(store)
+        joins = self.joins or bool(own & {*atomic_aliases(self.exempt)})
+        mode = transactions.mode_for(self.policy, store, joins=joins and not coroutine)
+        if coroutine:
+            refuse_coroutine({*self.exempt, *(own if mode != "separate" else ())})
+        return mode
+
+    def verdict(self, response: HttpResponseBase, error: Exception | None = None) -> str:
+        """
+        Return "keep", "release" or "fail" for the handler's response, or what `error` became.
+
+        What a guard within the work, of another key or request, says of its key is no answer of
+        the work's: what may be sent again may be claimed again, with the same fingerprint.
+        """
+        if (problem := problem_of(response)) is not None:
+            return "fail" if problem.retryable else "release"
+        return verdict_for(self.http, response, error)
+
+    def commits(self, response: HttpResponseBase, verdict: str) -> bool:
+        """Whether the work of a response that was returned commits (R57)."""
+        failed = callable(self.http.keep) and verdict == "fail" and problem_of(response) is None
+        return response.status_code < 500 and not failed
+
+
+def using(store: BaseStore) -> set[str]:
+    """Return the database alias of the store, in a set; none for a store that is no database."""
+    return {store.using} if isinstance(store, DatabaseStore) else set()
+
+
+@contextmanager
+def served_alone(request: HttpRequest) -> Iterator[None]:
+    """Mark the request as served without a key: a guard within leaves the work to it (R17)."""
+    setattr(request, _ALONE, True)
+    try:
+        yield
+    finally:
+        delattr(request, _ALONE)
+
+
+def is_guarded_already(request: Any) -> bool:
+    """
+    Return whether a guard around this one serves the request: it guards alone (R17).
+
+    A request that is served a second time, by a test say, has the lease of the first.
+    """
+    if getattr(request, _ALONE, False):
+        return True
+    lease = getattr(request, "idempotency", None)
+    around = (attempt for attempt in entered() if not attempt.replayed)
+    return lease is not None and any(attempt.lease is lease for attempt in around)
+
+
+def verdict_for(policy: HTTPPolicy, response: HttpResponseBase, error: BaseException | None) -> str:
+    """Return "keep", "release" or "fail" for a response by the policy's ``keep`` (R55, R56)."""
+    keep, status = policy.keep, response.status_code
+    if callable(keep):
+        verdict: str = ask("keep", keep, response, error)
+        if verdict not in ("keep", "release", "fail"):
+            raise ValueError(f"keep must return 'keep', 'release' or 'fail', not {verdict!r}.")
+        return verdict
+    if _leads_to_login(response):
+        return "release"
+    if keep == "stripe":
+        return "keep"
+    if keep == "success":
+        return "keep" if status < 400 else "fail"
+    if status >= 500:
+        return "fail"
+    return "release" if status in _RELEASED else "keep"
+
+
+def _leads_to_login(response: HttpResponseBase) -> bool:
+    """Whether a response sends its caller to LOGIN_URL, to come back with other rights (R34)."""
+    if response.status_code != 302 or not settings.LOGIN_URL:
+        return False
+    try:
+        login = urlsplit(resolve_url(settings.LOGIN_URL))
+        target = urlsplit(response.headers.get("Location", ""))
+    except (NoReverseMatch, ValueError):
+        return False
+    return target.path == login.path and login.netloc in ("", target.netloc)
