@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
+from asgiref.sync import iscoroutinefunction
 from django.apps import AppConfig, apps
 from django.conf import settings
 from django.core.checks import CheckMessage, Error, Tags, Warning, register
@@ -13,7 +14,8 @@ from django.urls import URLPattern, URLResolver, get_resolver
 from django.utils.module_loading import import_string
 
 from django_idempotency.conf import http_policy_for, policy_for, store_for, stores
-from django_idempotency.http.atomic_requests import is_marked
+from django_idempotency.http.atomic_requests import atomic_aliases, exempt, is_marked
+from django_idempotency.http.calls import using
 from django_idempotency.http.middleware import IdempotencyMiddleware
 from django_idempotency.http.views import Declared
 from django_idempotency.policy import HTTPPolicy, Policy, suggestion
@@ -49,11 +51,29 @@ def check_views(
             found.extend(problems)
             if any(problem.is_serious() for problem in problems) or _is_of_drf(view):
                 continue
+            found.extend(_loses_atomic_requests(view, declared))
             if not _has_scope(declared):
                 found.append(_no_scope(view))
         if _any_atomic_requests() and not is_marked(view):
             found.extend(_within_atomic_requests(view))
     return found
+
+
+def _loses_atomic_requests(view: Any, declared: Declared) -> Iterator[CheckMessage]:
+    """Tell of a coroutine view that each request to is a RuntimeError (R96)."""
+    if not iscoroutinefunction(view):
+        return
+    store, joins = store_for(declared.store), declared.policy().transaction in ("joined", "single")
+    lost = atomic_aliases({*exempt(view), *(using(store) if joins else ())})
+    if lost:
+        yield Error(
+            f"{_name(view)} is a coroutine, and cannot have the ATOMIC_REQUESTS of "
+            f"{', '.join(map(repr, lost))}.",
+            hint='Give it idempotent(transaction="joined"), which opens the transaction on the '
+            "store's database, or put non_atomic_requests below @idempotent.",
+            obj=view,
+            id="django_idempotency.E015",
+        )
 
 
 def _within_atomic_requests(view: Any) -> Iterator[CheckMessage]:
