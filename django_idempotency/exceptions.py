@@ -103,7 +103,7 @@ class StoreError(IdempotencyError):
 
 
 class SessionLost(StoreError):
-    """The database session of the work was lost, and its work with it."""
+    """The database session of the work could not be had, or was lost with the work."""
 
 
 class TransactionOpen(IdempotencyError, RuntimeError):

@@ -6,8 +6,9 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any, TypeVar
 
-from django.db import connections, transaction
+from django.db import Error, connections, transaction
 
+from django_idempotency.exceptions import SessionLost
 from django_idempotency.stores.blocks import RollbackWatch, is_rolled_back
 
 __all__ = [
@@ -42,6 +43,7 @@ class AtomicRequests:
     """
 
     def __init__(self, *, without: Collection[str] = (), beside: Collection[str] = ()) -> None:
+        self._beside = beside
         self._aliases = list(dict.fromkeys((*beside, *atomic_aliases(without))))
         self._watches: dict[str, RollbackWatch] = {}
         self._blocks = ExitStack()
@@ -53,7 +55,12 @@ class AtomicRequests:
     def __enter__(self) -> AtomicRequests:
         with ExitStack() as blocks:
             for alias in self._aliases:
-                blocks.enter_context(transaction.atomic(using=alias))
+                try:
+                    blocks.enter_context(transaction.atomic(using=alias))
+                except Error as error:
+                    if alias not in self._beside:
+                        raise
+                    raise SessionLost("A transaction could not be begun.") from error
                 self._watches[alias] = watch = RollbackWatch(connections[alias])
                 blocks.callback(watch.end)
                 if len(connections[alias].atomic_blocks) == 1:  # it is this block that commits

@@ -123,7 +123,7 @@ class Block:
         try:
             self._atomic.__enter__()
         except Error as error:
-            raise StoreError("A transaction could not be begun.") from error
+            raise SessionLost("A transaction could not be begun.") from error
         self.watch = RollbackWatch(connection)
         self.outer = self._open.get(connection)
         self._open[connection] = self

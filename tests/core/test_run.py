@@ -220,19 +220,6 @@ class TestErrors:
         assert Effect.objects.count() == 0
         assert run(work(1)).result == 1
 
-    def test_work_that_swallowed_a_database_error_is_not_kept(self, joining_mode, work):
-        Unique.objects.create(name="taken")
-
-        def swallow():
-            with pytest.raises(IntegrityError):
-                Unique.objects.create(name="taken")
-            return "undone"
-
-        outcome = run(work(swallow))
-        assert (outcome.result, outcome.stored) == ("undone", False)
-        assert Effect.objects.count() == 0
-        assert run(work("second")).result == "second"
-
     def test_R58_deferred_constraint_that_fails_at_the_commit(self, joining_mode, work):
         def orphan():
             Child.objects.create(parent_id=10**9)

@@ -359,7 +359,15 @@ def test_R61_store_down_at_the_claim_is_503(
 
 @pytest.mark.django_db(transaction=True, databases=["default", "other"])
 @pytest.mark.usefixtures("store_is_down")
-def test_R61_unguarded_requests_do_not_need_the_store(api: Api, mode: str, runs: list[str]) -> None:
-    assert api(key=None, path="/optional/").status_code == 201
+def test_R61_R90_requests_without_a_key_do_not_need_the_store_unless_they_join_it(
+    api: Api, mode: str, runs: list[str]
+) -> None:
+    first = api(key=None, path="/optional/")
+
     assert api(method="GET", body="").status_code == 200
-    assert runs == ["first"]
+    if mode == "separate":
+        assert first.status_code == 201
+        assert runs == ["first"]
+    else:
+        assert problem(first) == (503, "store_unavailable")
+        assert runs == []

@@ -141,13 +141,16 @@ def test_R56_stripe_keeps_every_answer(
         assert not Effect.objects.exists()
 
 
-def test_R56_stripe_keeps_returned_errors_with_their_work(api: Api, policy: SetPolicy) -> None:
+@pytest.mark.parametrize("mode", ["joined"], indirect=True)
+def test_R56_R57_stripe_keeps_returned_errors_and_a_5xx_without_its_work(
+    api: Api, policy: SetPolicy, mode: str
+) -> None:
     policy(HTTP={"KEEP": "stripe"})
 
     for status in (400, 429, 500, 503):
         api.then("status", status=status, key=str(status))
         assert replayed(api.then("status", status=status, key=str(status)))
-    assert Effect.objects.count() == 4
+    assert Effect.objects.count() == 2
 
 
 @pytest.mark.parametrize(
@@ -172,7 +175,7 @@ def test_R56_callable_decides(
     assert [status for status, _ in asked] == [404, 500, 201]
     assert [type(error) for _, error in asked] == [Http404, RuntimeError, type(None)]
     assert set(IdempotencyRecord.objects.values_list("state", flat=True)) == {kept_state}
-    assert Effect.objects.count() == (1 if verdict == "keep" else 0)
+    assert Effect.objects.count() == (0 if verdict == "fail" else 1)
 
 
 def test_R56_callable_that_keeps_an_exception_replays_it(api: Api, policy: SetPolicy) -> None:
