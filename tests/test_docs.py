@@ -108,7 +108,13 @@ def test_setting_names_on_other_pages_exist() -> None:
     for page in PAGES:
         for name in re.findall(r"\bidempotency_([a-z_]+)\b(?= =|`|=|\(self)", page.read_text()):
             others = {"store", "actions", "function", "key", "record", "expires_at", "sweep"}
-            others |= {"clock", "parent", "parent_record", "table", "task"}  # a fixture, a header, a command, a name
+            others |= {
+                "clock",
+                "parent",
+                "parent_record",
+                "table",
+                "task",
+            }  # a fixture, a header, a command, a name
             problem = f"idempotency_{name}" in PROBLEMS
             assert problem or name in known | others, f"{name_of(page)}: idempotency_{name}"
 

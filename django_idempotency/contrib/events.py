@@ -192,7 +192,7 @@ def process_batch(
     the function's time. Before the first record runs, raises TypeError, ValueError, InvalidStore,
     TransactionOpen for what no record could run with, and for one that could not be handed back.
     """
-    _check_arguments(handler, key, scope, payload, store, policy)
+    _check_arguments(handler, key, scope, payload, operation, store, policy)
     batch = list(records)
     identifiers = [_identifier(number, record) for number, record in enumerate(batch, 1)]
     scopes = [scope or _source(record) or _name_of(handler) for record in batch]
@@ -221,7 +221,13 @@ def process_batch(
 
 
 def _check_arguments(
-    handler: Any, key: Any, scope: Any, payload: Any, store: str, policy: Mapping[str, Any]
+    handler: Any,
+    key: Any,
+    scope: Any,
+    payload: Any,
+    operation: Any,
+    store: str,
+    policy: Mapping[str, Any],
 ) -> None:
     """Raise what each record would fail with: handed back, it would look like bad luck."""
     for name, value in (("handler", handler), ("key", key), ("payload", payload)):
@@ -231,6 +237,8 @@ def _check_arguments(
             raise TypeError(problem)
     if not isinstance(scope, str):
         raise TypeError("scope must be a string that says whose key it is.")
+    if not isinstance(operation, str):
+        raise TypeError("operation must be a string that says what the handler does.")
     merged = merge(policy_for(store), policy, beside=_OWN)
     transactions.mode_for(merged, engine_for(store).store)
     merged.attempt_lease()

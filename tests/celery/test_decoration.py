@@ -64,6 +64,7 @@ class TestOptions:
             ({"lease": -5}, ValueError, "lease"),
             ({"scope": ""}, TypeError, "scope"),
             ({"scope": lambda: "x"}, TypeError, "scope"),
+            ({"operation": None}, TypeError, "operation"),
             ({"payload": "order_id"}, TypeError, "payload"),
             ({"codec": "jsn"}, ValueError, "jsn"),
             ({"codec": "pickle"}, ValueError, "pickle"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from contextlib import suppress
 from datetime import timedelta
 from decimal import Decimal
 from typing import Any
@@ -13,7 +14,8 @@ import django_idempotency as idempotency
 from django_idempotency import FingerprintMismatch, InProgress, codecs
 from django_idempotency.codecs import JSONCodec
 from django_idempotency.conf import store_for
-from django_idempotency.records import ClaimRequest, State
+from django_idempotency.keys import record_id
+from django_idempotency.records import ClaimRequest, Record, State
 from tests import version_1
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -50,8 +52,8 @@ def bring_to(state: str, fingerprint: bytes, operation: str = "") -> Any:
     return held.record_id
 
 
-def kept(record_id: Any) -> Any:
-    return store_for().get(record_id)
+def kept(identifier: Any) -> Any:
+    return store_for().get(identifier)
 
 
 def written_under(secret: str) -> bytes:
@@ -102,32 +104,38 @@ class TestVersion1:
         self, mode: str, work: Any, send: Any, state: str
     ) -> None:
         [old] = version_1.of_call(PAYLOAD)
-        record_id = bring_to(state, old)
+        identifier = bring_to(state, old)
         job = work("new")
         with pytest.raises(FingerprintMismatch):
             send(job, payload={"amount": 6})
 
         assert send(job).result == "new"
 
-        assert (kept(record_id).state, kept(record_id).fingerprint) == (State.COMPLETED, old)
+        assert (kept(identifier).state, kept(identifier).fingerprint) == (State.COMPLETED, old)
         assert job.runs == 1
 
     def test_C15_derived_keys_go_on_over_the_upgrade(self, mode: str, work: Any) -> None:
         """The old worker may have charged before it died: the gateway is to know the new one."""
-        record_id = bring_to("failed", version_1.of_call(PAYLOAD)[0])
+        identifier = bring_to("failed", version_1.of_call(PAYLOAD)[0])
 
         outcome = run(lambda lease: lease.derive_key("charge"))
 
-        assert outcome.result == version_1.derived(record_id, "charge")
+        assert outcome.result == version_1.derived(identifier, "charge")
 
+    @pytest.mark.parametrize("result", ["done", ConnectionError()], ids=["completed", "failed"])
     def test_R47_I11_a_record_of_version_2_is_a_mismatch_to_version_1(
-        self, mode: str, work: Any
+        self, mode: str, work: Any, result: Any
     ) -> None:
-        outcome = run(work(1))
+        with suppress(ConnectionError):
+            run(work(result))
+        old = version_1.of_call(PAYLOAD)
 
-        record = kept(outcome.record_id)
-        assert record.fingerprint[0] == 2
-        assert version_1.is_mismatch(record, version_1.of_call(PAYLOAD))
+        claimed = store_for().claim(
+            ClaimRequest(record_id("call", "s", "k"), "s", "k", fingerprints=tuple(old))
+        )
+
+        assert isinstance(claimed, Record)
+        assert version_1.is_mismatch(claimed, old)
 
     def test_R47_a_later_version_is_a_mismatch(self, mode: str, work: Any) -> None:
         bring_to("failed", b"\3" + b"x" * 31)
@@ -142,7 +150,7 @@ class TestSecretThatIsGone:
         self, mode: str, work: Any, send: Any, state: str, caplog: Any
     ) -> None:
         old = written_under("gone")
-        record_id = bring_to(state, old)
+        identifier = bring_to(state, old)
         job = work("new")
         caplog.set_level(logging.WARNING, "django_idempotency")
 
@@ -157,9 +165,9 @@ class TestSecretThatIsGone:
             )
             assert outcome.result == ("stored" if state == "completed" else "new")
 
-        assert kept(record_id).fingerprint == old
+        assert kept(identifier).fingerprint == old
         [warning] = [record for record in caplog.records if "secret that is gone" in record.msg]
-        assert str(record_id)[:12] in warning.getMessage()
+        assert str(identifier)[:12] in warning.getMessage()
 
     def test_R47_with_its_secret_among_the_fallbacks_it_is_compared(
         self, mode: str, work: Any, settings: Any, caplog: Any
@@ -223,7 +231,14 @@ class TestDerivedKeys:
 
         assert first == second == self.derived() == self.derived(fingerprint_secrets=["own"])
 
-    def test_it_differs_per_name_operation_and_key(self, mode: str) -> None:
+    def test_it_is_equal_over_a_take_over(self, mode: str) -> None:
+        first = self.derived()
+        fingerprint = kept(record_id("call", "s", "k")).fingerprint
+        version_1.claimed("call", "s", "k", fingerprint, lease=timedelta(seconds=-1))
+
+        assert self.derived() == first
+
+    def test_it_differs_per_operation_and_key(self, mode: str) -> None:
         derived = {self.derived(), self.derived(key="other"), self.derived(key="k2", operation="o")}
         assert len(derived) == 3
 

@@ -151,6 +151,7 @@ def test_what_the_handler_returns_is_not_kept(handler):
         ({"key": "messageId"}, TypeError, "key must be a callable"),
         ({"payload": "body"}, TypeError, "payload must be a callable"),
         ({"scope": None}, TypeError, "scope"),
+        ({"operation": None}, TypeError, "operation"),
         ({"handler": "book"}, TypeError, "handler must be a callable"),
         ({"in_ordr": True}, UnknownField, "Did you mean 'in_order'"),
     ],
