@@ -168,7 +168,10 @@ class Keeper:
     def _is_gone(self, store: BaseStore, lease: Lease) -> bool:
         """Whether there is no record any more; False where the store cannot tell."""
         try:
-            return store.get(lease.record_id) is None
+            with (
+                store.fresh_connection()
+            ):  # as each renewal: a silent server keeps no other waiting
+                return store.get(lease.record_id) is None
         except Exception:  # whatever it is, the leases of others must go on being renewed
             logger.exception("A record whose lease was lost could not be read.")
             return False

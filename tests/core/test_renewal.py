@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import contextmanager
 from datetime import timedelta
 
 import pytest
@@ -236,14 +237,22 @@ class TestKeeper:
     @pytest.mark.parametrize("found", ["another's", "nothing", "no answer"])
     def test_R60_a_lost_lease_says_whether_its_record_is_gone(self, keeper, store, found):
         asked = threading.Event()
+        fresh = []
+
+        @contextmanager
+        def fresh_connection():
+            fresh.append(True)
+            yield
+            fresh.clear()
 
         def get(record_id):
+            assert fresh
             asked.set()
             if found == "no answer":
                 raise StoreError
             return object() if found == "another's" else None
 
-        store.get = get
+        store.get, store.fresh_connection = get, fresh_connection
         lease = make_lease()
         store.lost.add(lease)
         keeper.add(store, lease)
