@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-import re
-from typing import TYPE_CHECKING
-from uuid import UUID
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
 
-from django.contrib import admin
-from django.db.models import QuerySet
+from django.contrib import admin, messages
+from django.db.models import Q, QuerySet
 from django.http import HttpRequest
 from django.utils import timezone
 from django.utils.text import Truncator
+from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
+from django_idempotency.admin_results import shown_result
+from django_idempotency.admin_search import NEWEST, id_range, ids_of_key, ids_of_scope_and_key
 from django_idempotency.keys import short
 from django_idempotency.models import IdempotencyRecord
 from django_idempotency.records import State
@@ -25,27 +27,53 @@ else:
     _ModelAdmin = admin.ModelAdmin
 
 
+class LeaseFilter(admin.SimpleListFilter):
+    """Records in progress, by whether their lease still stands."""
+
+    title = _("lease")
+    parameter_name = "lease"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:
+        """Return the choices."""
+        return [("held", _("held")), ("stale", _("stale"))]
+
+    def queryset(
+        self, request: HttpRequest, queryset: QuerySet[IdempotencyRecord]
+    ) -> QuerySet[IdempotencyRecord]:
+        """Return the records of the choice."""
+        in_progress, now = queryset.filter(state=State.IN_PROGRESS.value), timezone.now()
+        if self.value() == "stale":
+            return in_progress.filter(lease_until__lte=now)
+        return in_progress.filter(lease_until__gt=now) if self.value() == "held" else queryset
+
+
 @admin.register(IdempotencyRecord)
 class IdempotencyRecordAdmin(_ModelAdmin):
     """
     A list and a page per record; nothing can be added, changed or deleted.
 
-    Search takes the beginning of a record id: the primary key answers, whatever the table's size.
+    Search takes a record id, or its beginning, or a scope and a key: the primary key answers,
+    whatever the table's size. A key alone is looked for among the newest records.
     """
 
     list_display = (
         "short_id",
         "state",
         "lease",
+        "short_scope",
         "short_key",
         "operation",
         "attempts",
-        "expires_at",
-        "short_scope",
+        "created",
+        "expires",
     )
-    list_filter = ("state",)
+    list_filter = ("state", LeaseFilter)
     search_fields = ("id",)
-    search_help_text = _("A record id, or its first 8 characters or more, as log lines name it.")
+    search_help_text = _(
+        "A record id, or its first 8 characters or more. Whose key and the key: alice 8e03978e. "
+        "Whose may be a scope, a user, a tenant and a user, or a task. A key alone is looked for "
+        "among the 10,000 newest records."
+    )
     ordering = ("-expires_at",)  # indexed, and nearly the order of creation
     show_full_result_count = False
     fields = (
@@ -58,12 +86,13 @@ class IdempotencyRecordAdmin(_ModelAdmin):
         "attempts",
         "epoch",
         "fingerprint_hex",
-        "created_at",
-        "updated_at",
-        "lease_until",
-        "expires_at",
+        "created",
+        "updated",
+        "leased",
+        "expires",
         "error",
         "result_size",
+        "answer",
     )
     readonly_fields = fields
 
@@ -95,24 +124,82 @@ class IdempotencyRecordAdmin(_ModelAdmin):
         """Return the fingerprint as hexadecimal digits."""
         return bytes(record.fingerprint).hex() if record.fingerprint is not None else "-"
 
+    @admin.display(description=_("created at"), ordering=None)
+    def created(self, record: IdempotencyRecord) -> str:
+        """Return the time of the first claim."""
+        return _seconds(record.created_at)
+
+    @admin.display(description=_("updated at"))
+    def updated(self, record: IdempotencyRecord) -> str:
+        """Return the time of the last change of state."""
+        return _seconds(record.updated_at)
+
+    @admin.display(description=_("lease until"))
+    def leased(self, record: IdempotencyRecord) -> str:
+        """Return the end of the lease."""
+        return _seconds(record.lease_until)
+
+    @admin.display(description=_("expires at"), ordering="expires_at")
+    def expires(self, record: IdempotencyRecord) -> str:
+        """Return the end of the record's time."""
+        return _seconds(record.expires_at)
+
     @admin.display(description=_("result"))
     def result_size(self, record: IdempotencyRecord) -> str:
-        """Return how large the stored result is; never what it says."""
+        """Return how large the stored result is."""
         if record.result is None:
             return "-"
         return f"{len(bytes(record.result))} bytes"
 
+    @admin.display(description=_("stored answer"))
+    def answer(self, record: IdempotencyRecord) -> str:
+        """Return the stored result as text."""
+        return "-" if record.result is None else shown_result(bytes(record.result))
+
+    @admin.display(description=_("stored answer"))
+    def masked_answer(self, record: IdempotencyRecord) -> str:
+        """Return that there is a stored result, to somebody who may not see it."""
+        if record.result is None:
+            return "-"
+        return gettext("It takes the permission “Can view stored results”.")
+
+    def get_fields(
+        self, request: HttpRequest, obj: IdempotencyRecord | None = None
+    ) -> tuple[str, ...]:
+        """Return the fields, with the answer masked for those who may not see results."""
+        if request.user.has_perm("django_idempotency.view_result"):
+            return self.fields
+        return (*self.fields[:-1], "masked_answer")
+
+    def get_readonly_fields(
+        self, request: HttpRequest, obj: IdempotencyRecord | None = None
+    ) -> tuple[str, ...]:
+        """Return all fields."""
+        return self.get_fields(request, obj)
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[IdempotencyRecord]:
+        """Return the records; a list reads no results."""
+        return super().get_queryset(request).defer("result")
+
     def get_search_results(
         self, request: HttpRequest, queryset: QuerySet[IdempotencyRecord], search_term: str
     ) -> tuple[QuerySet[IdempotencyRecord], bool]:
-        """Return the records whose ids begin so: a range of the primary key, never a scan."""
-        if not search_term:
+        """Return the records of an id, of a scope and a key, or of a key among the newest."""
+        term = search_term.strip()
+        if not term:
             return queryset, False
-        digits = search_term.strip().replace("-", "").lower()
-        if not re.fullmatch(r"[0-9a-f]{8,32}", digits):
-            return queryset.none(), False
-        first, last = UUID(digits.ljust(32, "0")), UUID(digits.ljust(32, "f"))
-        return queryset.filter(pk__range=(first, last)), False
+        by_key, more = ids_of_key(term, queryset.db)
+        wanted = Q(pk__in=by_key | ids_of_scope_and_key(term))
+        if (of_id := id_range(term)) is not None:
+            wanted |= Q(pk__range=of_id)
+        found = queryset.filter(wanted)
+        if more and not found.exists():
+            message = gettext(
+                "A key alone is looked for among the {number} newest records. Put its scope, or "
+                "the user's name, before it to search them all."
+            )
+            self.message_user(request, message.format(number=NEWEST), messages.INFO)
+        return found, False
 
     def has_add_permission(self, request: HttpRequest) -> bool:
         """Records are made by claims."""
@@ -129,3 +216,11 @@ class IdempotencyRecordAdmin(_ModelAdmin):
     ) -> bool:
         """A deleted record would let its work run again."""
         return False
+
+
+def _seconds(moment: datetime | None) -> str:
+    """Return a time to the second, in the time zone of the project."""
+    if moment is None:
+        return "-"
+    local = timezone.localtime(moment) if timezone.is_aware(moment) else moment
+    return f"{local:%Y-%m-%d %H:%M:%S}"

@@ -13,6 +13,7 @@ from uuid import UUID, uuid4
 from django_idempotency.exceptions import InvalidKey
 
 __all__ = [
+    "KINDS",
     "MAX_LENGTH",
     "bounded",
     "check",
@@ -22,12 +23,15 @@ __all__ = [
     "new_token",
     "parse",
     "record_id",
+    "record_ids",
     "seed",
     "short",
 ]
 
 #: The most characters a key may have (R9), and the size of every text column of a record.
 MAX_LENGTH = 255
+#: The kinds of adapters: requests, tasks, and calls of `run` and its like.
+KINDS = ("http", "task", "call")
 
 # RFC 9651, section 4.2: an Item that is a String, with parameters, which are read and dropped.
 _STRING = r'"(?:[\x20\x21\x23-\x5B\x5D-\x7E]|\\["\\])*"'
@@ -142,6 +146,11 @@ def seed(record_id: UUID, digest: bytes) -> UUID:
     No secret is part of it, so that a rotation changes no derived key.
     """
     return _uuid8(b"seed", record_id.bytes, digest)
+
+
+def record_ids(scope: str, key: str) -> tuple[UUID, ...]:
+    """Return the record ids that a key of this scope may have: one for each kind of adapter."""
+    return tuple(record_id(kind, scope, key) for kind in KINDS)
 
 
 def derive(seed: UUID, name: str) -> UUID:

@@ -125,6 +125,8 @@ class Filters:
     stale: bool | None = None
     operation: str | None = None
     scope: str | None = None
+    #: With its scope it leads to its record; alone, the store reads until it has found it.
+    key: str | None = None
     created_before: datetime | None = None
     created_after: datetime | None = None
 
@@ -155,6 +157,7 @@ class Filters:
             and self.stale in (None, record.stale)
             and self.operation in (None, record.operation)
             and self.scope in (None, record.scope)
+            and self.key in (None, record.key)
             and (self.created_before is None or record.created_at < self.created_before)
             and (self.created_after is None or record.created_at > self.created_after)
         )

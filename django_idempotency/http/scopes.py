@@ -21,9 +21,19 @@ def user(request: Any) -> str:
     pk = getattr(principal, "pk", None)
     if principal is None or not principal.is_authenticated or pk is None:
         raise ScopeMissing
+    return of_user(principal)
+
+
+def of_user(principal: Any) -> str:
+    """Return the scope of a user: model and primary key."""
     meta = getattr(principal, "_meta", None)
     label = meta.concrete_model._meta.label_lower if meta else type(principal).__qualname__
-    return f"user:{label}:{pk}"
+    return f"user:{label}:{principal.pk}"
+
+
+def of_tenant(name: Any, principal: str) -> str:
+    """Return the scope of a tenant and of who is within it."""
+    return f"tenant:{len(str(name))}:{name}:{principal}"
 
 
 def session(request: Any) -> str:
@@ -96,6 +106,6 @@ def tenant_and_user(tenant: Callable[[Any], Any]) -> Callable[[Any], str]:
         name = tenant(request)
         if name is None:
             raise ScopeMissing("The request has no tenant.")
-        return f"tenant:{len(str(name))}:{name}:{user(request)}"
+        return of_tenant(name, user(request))
 
     return scope

@@ -8,12 +8,14 @@ from contextlib import (
     asynccontextmanager,
     nullcontext,
 )
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 from uuid import UUID
 
 from asgiref.sync import sync_to_async
 
+from django_idempotency import keys
 from django_idempotency.policy import Policy
 from django_idempotency.records import (
     RESOLUTIONS,
@@ -151,10 +153,20 @@ class BaseStore:
         Return a page of at most `limit` records, expired or not, and the cursor of the next one.
 
         Newest first where the store can order; a page may be shorter, even empty, before the last.
-        `filters` may be a mapping of the names of `Filters`. Raises ValueError for a cursor that is
+        `filters` may be a mapping of the names of `Filters`; of scope and key together the record
+        id is known, and nothing else is read. Raises ValueError for a cursor that is
         none of this store's, and for an unknown state, TypeError for another name.
         """
         raise NotImplementedError
+
+    def browse_key(self, filters: Filters, limit: int) -> Page | None:
+        """Return the page of one scope and key, by record id; None unless `filters` name both."""
+        if filters.scope is None or filters.key is None:
+            return None
+        others = replace(filters, scope=None, key=None)  # a long scope is stored cut short
+        found = map(self.get, keys.record_ids(filters.scope, filters.key))
+        records = [record for record in found if record is not None and others.match(record)]
+        return Page(tuple(records[:limit]))
 
     def resolve(
         self,

@@ -365,7 +365,10 @@ class DatabaseStore(Statements):
         limit: int = 100,
     ) -> Page:
         """See `BaseStore.browse`; in the order of the one index, nearly that of creation."""
-        parameters = page_parameters(Filters.of(filters), cursor)
+        wanted = Filters.of(filters)
+        if (page := self.browse_key(wanted, limit)) is not None:
+            return page
+        parameters = page_parameters(wanted, cursor)
         return page_of(self._execute("BROWSE", {**parameters, "limit": limit + 1}), limit)
 
     def resolve(

@@ -311,6 +311,8 @@ class DynamoDBStore(BaseStore):
         With filters a page is what they find among the next 1 000 items, so it may be empty.
         """
         wanted = Filters.of(filters)
+        if (page := self.browse_key(wanted, limit)) is not None:
+            return page
         at_once = limit if wanted == Filters() else max(limit, READ_AT_ONCE)
         items, last = self.table.read(self._after(cursor), at_once)
         found = [record for record in self._records(items) if wanted.match(record)]

@@ -161,6 +161,8 @@ class ExclusiveStore(BaseStore):
         if cursor is not None and not _PLACE.fullmatch(cursor):
             raise ValueError("This cursor is none of this store's.")
         wanted = Filters.of(filters)
+        if (page := self.browse_key(wanted, limit)) is not None:
+            return page
         with self.exclusively() as records:
             newest_first = filter(wanted.match, records.newest_first(cursor))
             found = tuple(islice(newest_first, limit + 1))

@@ -248,6 +248,8 @@ class RedisStore(BaseStore):
     ) -> Page:
         """See `BaseStore.browse`: in no order, and a record that moves may come twice."""
         wanted = Filters.of(filters)
+        if (page := self.browse_key(wanted, limit)) is not None:
+            return page
         place = Place() if cursor is None else Place.parse(cursor)
         match = _GLOB.sub(r"\\\1", self.prefix) + "*"
         found: dict[UUID, Record] = {}

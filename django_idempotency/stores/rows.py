@@ -119,6 +119,7 @@ def page_parameters(filters: Filters, cursor: str | None) -> dict[str, Any]:
         "stale": filters.stale,
         "operation": filters.operation,
         "scope": filters.scope,
+        "key": filters.key,
         "created_before": filters.created_before,
         "created_after": filters.created_after,
         "after": after,

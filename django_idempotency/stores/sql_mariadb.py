@@ -169,6 +169,7 @@ SELECT id, scope, `key`, operation, fingerprint, state, epoch, token, lease_unti
         OR %(stale)s = (state = 'IN_PROGRESS' AND COALESCE(lease_until <= UTC_TIMESTAMP(6), 0)))
    AND (%(operation)s IS NULL OR BINARY operation = BINARY %(operation)s)
    AND (%(scope)s IS NULL OR BINARY scope = BINARY %(scope)s)
+   AND (%(key)s IS NULL OR BINARY `key` = BINARY %(key)s)
    AND (%(created_before)s IS NULL OR created_at < %(created_before)s)
    AND (%(created_after)s IS NULL OR created_at > %(created_after)s)
    AND (%(after_id)s IS NULL

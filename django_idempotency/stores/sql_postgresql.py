@@ -279,6 +279,7 @@ SELECT record.id, record.scope, record.key, record.operation, record.fingerprint
                         AND coalesce(record.lease_until <= clock.now, false)))
    AND (%(operation)s::text IS NULL OR record.operation = %(operation)s)
    AND (%(scope)s::text IS NULL OR record.scope = %(scope)s)
+   AND (%(key)s::text IS NULL OR record.key = %(key)s)
    AND (%(created_before)s::timestamptz IS NULL OR record.created_at < %(created_before)s)
    AND (%(created_after)s::timestamptz IS NULL OR record.created_at > %(created_after)s)
    AND (%(after)s::timestamptz IS NULL OR record.expires_at <= %(after)s)

@@ -172,6 +172,7 @@ SELECT id, scope, key, operation, fingerprint, state, epoch, token, lease_until,
                                      <= strftime('%%Y-%%m-%%d %%H:%%M:%%f', 'now'), 0)))
    AND (%(operation)s IS NULL OR operation = %(operation)s)
    AND (%(scope)s IS NULL OR scope = %(scope)s)
+   AND (%(key)s IS NULL OR key = %(key)s)
    AND (%(created_before)s IS NULL OR created_at < %(created_before)s)
    AND (%(created_after)s IS NULL OR created_at > %(created_after)s)
    AND (%(after)s IS NULL OR expires_at <= %(after)s)

@@ -181,6 +181,35 @@ class OperatorRules(ContractBase):
 
         assert [record.record_id for record in found] == [lease.record_id]
 
+    @pytest.mark.parametrize("key", ["key-1", "'; DROP TABLE x; -- %s {}", "KEY-1"])
+    def test_browse_by_key(self, store: BaseStore, key: str) -> None:
+        scope = f"browse {uuid4()}"
+        lease = self.live(store, scope=scope, key=key)
+        others = [self.live(store, key=key.swapcase()), self.live(store, scope=scope)]
+
+        found = {record.record_id for record in self.browsed(store, key=key)}
+
+        assert lease.record_id in found
+        assert found.isdisjoint(other.record_id for other in others)
+
+    @pytest.mark.parametrize("kind", keys.KINDS)
+    def test_browse_by_scope_and_key_goes_by_the_record_id(
+        self, store: BaseStore, kind: str
+    ) -> None:
+        scope, key = f"browse {uuid4()} {'x' * 300}", "key-1"
+        lease = self.live(
+            store,
+            scope=keys.bounded(scope),  # what is kept of it; the record id is of the whole
+            key=key,
+            record_id=keys.record_id(kind, scope, key),
+        )
+
+        found = self.browsed(store, 1, scope=scope, key=key)
+        missed = self.browsed(store, scope=scope, key=key, state=State.COMPLETED)
+
+        assert [record.record_id for record in found] == [lease.record_id]
+        assert missed == []
+
     def test_browse_by_age(self, store: BaseStore) -> None:
         scope, leases = self.some(store, 3)
         created = self.record(store, leases[1]).created_at

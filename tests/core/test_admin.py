@@ -5,16 +5,22 @@ from __future__ import annotations
 import html
 import re
 import uuid
-from datetime import timedelta
+from datetime import datetime, timedelta
+from datetime import timezone as zones
 
 import pytest
 from django.contrib import admin
 from django.contrib.auth.models import Permission
 from django.db import connection
+from django.http import HttpResponse, JsonResponse
 from django.urls import reverse
 from django.utils import timezone
 
 import django_idempotency as idempotency
+from django_idempotency import admin_search, api, codecs, keys
+from django_idempotency.contrib import celery_deliveries
+from django_idempotency.http import guard, scopes
+from django_idempotency.http.snapshot import SnapshotCodec
 from django_idempotency.models import IdempotencyRecord
 
 pytestmark = pytest.mark.django_db
@@ -52,6 +58,11 @@ def add(number=1, *, state=State.COMPLETED, lease=None, **fields):
             **fields,
         }
     )
+
+
+def answered(response):
+    """What is kept of a view's answer."""
+    return codecs.pack(SnapshotCodec(), response, max_bytes=10_000)
 
 
 def page(record):
@@ -93,6 +104,27 @@ class TestList:
         add(1, state=state, lease=lease)
         [cell] = re.findall(r'field-lease">(.*?)<', text(admin_client.get(LIST)))
         assert re.fullmatch(said, cell)
+
+    @pytest.mark.parametrize(("choice", "found"), [("stale", {2}), ("held", {1}), ("x", {1, 2, 3})])
+    def test_R71_filter_by_lease(self, admin_client, choice, found):
+        add(1, state=State.IN_PROGRESS, lease=60)
+        add(2, state=State.IN_PROGRESS, lease=-60)
+        add(3, lease=-60)
+        assert shown(admin_client.get(LIST, {"lease": choice})) == found
+
+    def test_times_have_seconds_and_the_scope_is_beside_the_key(self, admin_client):
+        record = add(1, created_at=datetime(2026, 3, 4, 5, 6, 7, tzinfo=zones.utc))
+        content = text(admin_client.get(LIST))
+        assert "2026-03-04 05:06:07" in content
+        assert content.index("column-short_scope") < content.index("column-short_key")
+        assert "2026-03-04 05:06:07" in text(admin_client.get(page(record)))
+
+    def test_a_list_reads_no_results(self, admin_client, django_assert_max_num_queries):
+        add(1, result=b"x" * 1000)
+        with django_assert_max_num_queries(8) as captured:
+            admin_client.get(LIST)
+        column = connection.ops.quote_name("result")
+        assert not any(column in query["sql"] for query in captured)
 
     @pytest.mark.parametrize("state", list(State))
     def test_filter_by_state(self, admin_client, state):
@@ -141,7 +173,7 @@ class TestSearch:
         assert shown(admin_client.get(LIST, {"q": uuid.UUID(int=2)})) == set()
 
     @pytest.mark.parametrize(
-        "term", ["key-1", "1", "scope-of-it", "%", "_", "a b c", "1" * 5000, *HOSTILE]
+        "term", ["KEY-1", "1", "scope-of-it", "%", "_", "a b c", "1" * 5000, *HOSTILE]
     )
     def test_R80_any_other_term_finds_nothing_and_is_no_500(self, admin_client, term):
         add(1)
@@ -162,6 +194,55 @@ class TestSearch:
         for number in ids:
             add(number)
         assert shown(admin_client.get(LIST, {"q": "01234567-89a"})) == set(ids)
+
+    @pytest.mark.parametrize("key", ["key-7", "two words", "0123456789abcdef", *HOSTILE])
+    def test_R80_by_a_key_alone(self, admin_client, key):
+        add(1)
+        add(7, key=key)
+        assert shown(admin_client.get(LIST, {"q": f" {key} "})) == {7}
+
+    def test_a_key_alone_is_looked_for_among_the_newest_and_the_page_says_so(
+        self, admin_client, monkeypatch
+    ):
+        monkeypatch.setattr(admin_search, "NEWEST", 2)
+        for number in (1, 2, 3):
+            add(number, expires_at=timezone.now() + timedelta(hours=number))
+        said = "Put its scope, or the user's name, before it to search them all."
+
+        response = admin_client.get(LIST, {"q": "key-2"})
+        assert (shown(response), said in html.unescape(text(response))) == ({2}, False)
+        response = admin_client.get(LIST, {"q": "key-1"})
+        assert (shown(response), said in html.unescape(text(response))) == (set(), True)
+
+    @pytest.mark.parametrize("kind", keys.KINDS)
+    @pytest.mark.parametrize("key", ["key-7", "two words"])
+    def test_by_scope_and_key_among_all(self, admin_client, monkeypatch, kind, key):
+        monkeypatch.setattr(admin_search, "NEWEST", 0)
+        scope = "12:POST shop:pay:anyone"
+        add(keys.record_id(kind, scope, key).int, scope=scope, key=key)
+
+        assert len(shown(admin_client.get(LIST, {"q": f"{scope} {key}"}))) == 1
+        assert shown(admin_client.get(LIST, {"q": f"{scope} other"})) == set()
+
+    @pytest.mark.parametrize("whose", ["admin", "acme admin", "user:auth.user:{pk}"])
+    def test_by_user_and_key_or_with_their_tenant(
+        self, admin_client, admin_user, monkeypatch, rf, whose
+    ):
+        monkeypatch.setattr(admin_search, "NEWEST", 0)
+        request = rf.get("/")
+        request.user = admin_user
+        of_tenant = scopes.tenant_and_user(lambda request: "acme")
+        scope = of_tenant(request) if "acme" in whose else scopes.user(request)
+        wanted = keys.record_id("http", scope, "key-7")
+        add(wanted.int, scope=scope, key="key-7")
+
+        response = admin_client.get(LIST, {"q": f"{whose.format(pk=admin_user.pk)} key-7"})
+
+        assert shown(response) == {wanted.int}
+
+    def test_each_adapter_has_its_kind_searched(self):
+        kinds = (guard._KIND, celery_deliveries._KIND, api._KIND)
+        assert kinds == keys.KINDS
 
     def test_less_than_8_digits_find_nothing(self, admin_client):
         add(1)
@@ -190,12 +271,59 @@ class TestDetail:
         for part in ("key-1", "scope-of-it", "failed", "builtins.ValueError", "01" * 32):
             assert part in content
 
-    def test_never_the_result_or_the_token(self, admin_client):
-        record = add(1, result=b"the secret result")
-        content = text(admin_client.get(page(record)))
-        assert "secret" not in content
-        assert "17 bytes" in content
-        assert "beef" not in content
+    @pytest.mark.parametrize("permitted", [True, False])
+    def test_the_stored_answer_takes_a_permission_of_its_own(
+        self, client, django_user_model, permitted
+    ):
+        clerk = django_user_model.objects.create_user("clerk", is_staff=True)
+        names = ["view_idempotencyrecord", *(["view_result"] if permitted else [])]
+        clerk.user_permissions.set(Permission.objects.filter(codename__in=names))
+        client.force_login(clerk)
+        record = add(1, result=answered(HttpResponse("the secret result", status=202)))
+
+        content = text(client.get(page(record)))
+
+        assert ("the secret result" in content) == permitted
+        assert ("<strong>202</strong>" in content) == permitted
+        assert ("It takes the permission" in content) == (not permitted)
+        assert f"{len(record.result)} bytes" in content
+
+    def test_status_fields_and_body_of_an_answer_are_shown(self, admin_client):
+        response = JsonResponse({"paid": [1]}, status=201, headers={"Location": "/p/1/"})
+        content = html.unescape(text(admin_client.get(page(add(1, result=answered(response))))))
+        for part in ("201", "Location: /p/1/", "application/json", '{\n  "paid": [\n    1\n  ]\n}'):
+            assert part in content
+
+    @pytest.mark.parametrize("hostile", HOSTILE[:4])
+    @pytest.mark.parametrize("kind", ["text/html", "application/json", "image/svg+xml"])
+    def test_R80_hostile_answers_stay_text(self, admin_client, hostile, kind):
+        response = HttpResponse(hostile, content_type=kind, headers={"X-It": hostile})
+        content = text(admin_client.get(page(add(1, result=answered(response)))))
+        if hostile != html.escape(hostile):
+            assert hostile not in content
+        assert html.unescape(content).count(hostile) == 2
+
+    @pytest.mark.parametrize(
+        ("result", "said"),
+        [
+            (
+                answered(HttpResponse(b"\x89PNG\xff", content_type="image/png")),
+                "5 bytes, image/png",
+            ),
+            (codecs.pack(codecs.JSONCodec(), {"id": 7}, max_bytes=100), '"id": 7'),
+            (codecs.unavailable(SnapshotCodec()), "It was not kept."),
+            (b"\x01", "damaged"),
+            (b"", "damaged"),
+            (b"no envelope", "newer release"),
+        ],
+        ids=["binary", "call", "not kept", "short", "empty", "nonsense"],
+    )
+    def test_other_results_are_told(self, admin_client, result, said):
+        content = html.unescape(text(admin_client.get(page(add(1, result=result)))))
+        assert said in content
+
+    def test_never_the_token(self, admin_client):
+        assert "beef" not in text(admin_client.get(page(add(1))))
 
     def test_nothing_can_be_typed_in(self, admin_client):
         content = text(admin_client.get(page(add(1))))

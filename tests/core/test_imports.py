@@ -67,6 +67,8 @@ FLOORS = [
     ["contrib", "contrib.*"],
     [
         "admin",
+        "admin_results",
+        "admin_search",
         "apps",
         "management",
         "management.*",

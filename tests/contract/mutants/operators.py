@@ -9,6 +9,7 @@ from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
+from django_idempotency import keys
 from django_idempotency.records import ClaimRequest, Filters, Page, Record, State
 from tests.contract.mutants.base import GAP, Mutant, in_flight
 
@@ -27,6 +28,7 @@ class GetInvents(Mutant):
         "test_R60_completion_of_a_record_that_is_gone_says_so",
         "test_R66_record_that_was_gone_and_claimed_is_anothers",
         "test_R67_other_writes_leave_a_record_gone",
+        "test_browse_by_scope_and_key_goes_by_the_record_id",
         "test_operator_cannot_resolve_what_is_not_there",
     )
 
@@ -259,13 +261,30 @@ class BrowseFindsTooMuch(Mutant):
     """A page is chosen by scope and state alone."""
 
     rule = "test_browse_by_operation"
-    also = ("test_browse_by_age",)
+    also = (
+        "test_browse_by_age",
+        "test_browse_by_key",
+        "test_browse_by_scope_and_key_goes_by_the_record_id",
+    )
 
     def browse(self, *, filters: Given = None, cursor: str | None = None, limit: int = 100) -> Page:
         if filters is not None:
             filters = Filters.of(filters)
             filters = Filters(scope=filters.scope, state=filters.state, stale=filters.stale)
         return super().browse(filters=filters, cursor=cursor, limit=limit)
+
+
+class BrowseLooksForRequestsAlone(Mutant):
+    """A key with its scope is looked for among requests alone."""
+
+    rule = "test_browse_by_scope_and_key_goes_by_the_record_id"
+
+    def browse_key(self, filters: Filters, limit: int) -> Page | None:
+        if filters.scope is None or filters.key is None:
+            return None
+        record = self.get(keys.record_id("http", filters.scope, filters.key))
+        found = record is not None and filters.state in (None, record.state)
+        return Page((record,) if record is not None and found else ())
 
 
 class BrowseHasOldAndNewMixedUp(Mutant):
@@ -311,6 +330,7 @@ class BrowseBeginsSomewhere(Mutant):
     """A page without a filter that fits anything has everything."""
 
     rule = "test_browse_ends_where_nothing_is_found"
+    also = ("test_browse_by_scope_and_key_goes_by_the_record_id",)
 
     def browse(self, *, filters: Given = None, cursor: str | None = None, limit: int = 100) -> Page:
         page = super().browse(filters=filters, cursor=cursor, limit=limit)
