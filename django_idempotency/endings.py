@@ -261,7 +261,7 @@ class Endings:
             ending = "fail"
             if isinstance(raised, StoreError) and attempt.verdict != "release":
                 ending = "release"
-            with self.store.fresh_connection():
+            with self.store.working_connection():
                 self._write_end(lease, _error_text(raised) if ending == "fail" else None)
                 record = self.store.get(lease.record_id)
         except StoreError as unknown:
@@ -295,7 +295,7 @@ class Endings:
             return _unknown(raised)  # no record would tell
         retention = attempt.operation.policy.retention
         try:
-            with self.store.fresh_connection(), self.store.atomic():
+            with self.store.working_connection(), self.store.atomic():
                 claimed = self.store.claim(attempt.request)
                 if isinstance(claimed, Lease):  # nothing was committed
                     if not attempt.kept_error:

@@ -231,8 +231,8 @@ class BaseStore:
     def idle(self) -> None:
         """Give up what this thread holds open; the keeper calls it when it has nothing to do."""
 
-    def fresh_connection(self) -> AbstractContextManager[None]:
-        """Let what this thread asks the store meanwhile go on a connection that none has used."""
+    def working_connection(self) -> AbstractContextManager[None]:
+        """Let what follows on this thread go over its connection, or a new one if that is lost."""
         return nullcontext()
 
     def check(self) -> list[Any]:

@@ -21,29 +21,38 @@ ANSWER_SECONDS = 10
 @contextmanager
 def fresh_connection(using: str) -> Iterator[None]:
     """
-    Put a new connection in the place of this thread's, which may be dead or used up.
+    Connect this thread anew, past its pool, and let go of that connection at the end.
 
-    A server that accepts and then keeps silent breaks it, so no caller waits for ever.
+    In the transaction of another's attempt by a second wrapper, else by its own, which may know
+    more than its settings: a tenant's schema, say. A server that accepts and then keeps silent
+    breaks the connection, so no caller waits for ever.
     """
     own = connections[using]
-    connections[using] = fresh = _unpooled_copy(own)
+    wrapper = own.copy() if own.in_atomic_block else own
+    settings = wrapper.settings_dict
+    _close(wrapper)
+    wrapper.settings_dict = _bounded(settings, wrapper.vendor)
+    connections[using] = wrapper
     try:
-        with _broken_when_silent(fresh):
+        with _broken_when_silent(wrapper):
             yield
     finally:
+        _close(wrapper)
+        wrapper.settings_dict = settings
         connections[using] = own
-        fresh.close()
 
 
-def _unpooled_copy(connection: BaseDatabaseWrapper) -> BaseDatabaseWrapper:
-    copy = connection.copy()
-    options = copy.settings_dict["OPTIONS"]
+def _close(connection: BaseDatabaseWrapper) -> None:
+    with suppress(Error):  # one that is dead is let go of all the same
+        connection.close()
+
+
+def _bounded(settings: dict[str, Any], vendor: str) -> dict[str, Any]:
+    options = {"connect_timeout": CONNECT_SECONDS, **settings["OPTIONS"]}
     options.pop("pool", None)
-    options.setdefault("connect_timeout", CONNECT_SECONDS)
-    if copy.vendor == "mysql":
-        options.setdefault("read_timeout", ANSWER_SECONDS)
-        options.setdefault("write_timeout", ANSWER_SECONDS)
-    return copy
+    if vendor == "mysql":
+        options = {"read_timeout": ANSWER_SECONDS, "write_timeout": ANSWER_SECONDS, **options}
+    return {**settings, "OPTIONS": options}
 
 
 @contextmanager

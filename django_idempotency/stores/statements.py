@@ -183,12 +183,19 @@ class Statements(BaseStore):
                 return cursor
 
     def fresh_connection(self) -> AbstractContextManager[None]:
-        """See `BaseStore.fresh_connection`; a transaction that is open keeps its connection."""
+        """Connect anew for a few statements; inside a transaction they stay on its connection."""
         connection = self.connection
         alone = not connection.in_atomic_block or Block.is_foreign(connection)
         if connection.vendor == "sqlite" or not alone:
             return nullcontext()
         return fresh_connection(self.using)
+
+    def working_connection(self) -> AbstractContextManager[None]:
+        """See `BaseStore.working_connection`."""
+        connection = self.connection
+        if connection.connection is None or connection.in_atomic_block:
+            return self.fresh_connection()
+        return nullcontext() if connection.is_usable() else self.fresh_connection()
 
     def _remedy(self, error: Error) -> str:
         """Return what to do about a table that is not there, or an old one; "" for other errors."""

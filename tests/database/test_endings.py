@@ -150,7 +150,7 @@ def test_R79_a_long_error_is_cut(store):
 def test_renewal_of_many_leases_is_one_round_trip(store, django_assert_num_queries):
     leases = [claims.lapsed(store, claim_request(f"key {number}")) for number in range(20)]
     # An UPDATE says nothing of its rows on MariaDB: there a second statement does.
-    # Inside a transaction, since outside of one it is sent on another connection.
+    # Inside a transaction, since outside of one it connects anew.
     expected = 2 if connection.vendor == "mysql" else 1
     with transaction.atomic(), django_assert_num_queries(expected):
         held = store.renew(leases, HOUR)

@@ -64,7 +64,7 @@ class TestStatements:
 
     def test_renewal(self, store):
         leases = [claims.live(store, claim_request(f"key {n}")) for n in range(20)]
-        with transaction.atomic():  # outside of one it is sent on another connection
+        with transaction.atomic():  # outside of one it connects anew
             assert statements(store.renew, leases, HOUR) == 2
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -189,10 +188,10 @@ class TestUnreachable:
         wire.swallow()
         begun = time.monotonic()
         with pytest.raises(StoreError):
-            store.renew(leases, timedelta(hours=1))
+            store.renew(leases, HOUR)
         assert time.monotonic() - begun < 0.6 + 0.4
         wire.heal()
-        assert store.renew(leases, timedelta(hours=1)) == leases
+        assert store.renew(leases, HOUR) == leases
 
     def test_R60_separate_work_whose_completion_is_lost_is_answered_and_its_lease_lapses(
         self, store: DynamoDBStore, wire: Proxy
