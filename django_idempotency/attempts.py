@@ -322,7 +322,7 @@ class Attempt:
         self._lease = None
         self.record = record
         self._outcome = Outcome(
-            result=codecs.unpack(self.operation.codec, record.result),
+            result=self._unpacked(record.result),
             replayed=True,
             record_id=record.record_id,
             fencing_token=record.epoch,
@@ -356,8 +356,13 @@ class Attempt:
             self.go_without_result(error)
             return
         if not operation.codec.exact:
-            result = codecs.unpack(operation.codec, self.payload)
+            result = self._unpacked(self.payload)
         self.conclude(result, stored=True)
+
+    def _unpacked(self, envelope: bytes | None) -> Any:
+        operation = self.operation
+        most = operation.policy.max_result_bytes
+        return codecs.unpack(operation.codec, envelope, max_bytes=most)
 
     def go_without_result(self, error: Exception) -> None:
         """Be completed without the result; raise `error` where that is not allowed (R62)."""

@@ -11,7 +11,12 @@ import zlib
 from collections.abc import Callable
 from typing import Any, ClassVar, Protocol
 
-from django_idempotency.exceptions import ResultTooLarge, ResultUnavailable, StoreError
+from django_idempotency.exceptions import (
+    IdempotencyError,
+    ResultTooLarge,
+    ResultUnavailable,
+    StoreError,
+)
 
 __all__ = ["Codec", "JSONCodec", "pack", "unavailable", "unpack"]
 
@@ -20,17 +25,9 @@ _VERSION = 1
 _ZLIB = 0x01
 _UNAVAILABLE = 0x02
 _KNOWN_FLAGS = _ZLIB | _UNAVAILABLE
-# What a codec may raise for bytes that it did not write.
-_DAMAGE = (
-    ArithmeticError,
-    AttributeError,
-    LookupError,
-    RecursionError,
-    TypeError,
-    ValueError,
-    zlib.error,
-)
 _COMPRESS_FROM = 1024
+#: What a result may always inflate to, lest a lowered max_result_bytes makes records unreadable.
+_INFLATED_BYTES = 1024 * 1024
 
 
 class Codec(Protocol):
@@ -77,14 +74,15 @@ def unavailable(codec: Codec) -> bytes:
     return _envelope(codec, _UNAVAILABLE, b"")
 
 
-def unpack(codec: Codec, envelope: bytes | None) -> Any:
+def unpack(codec: Codec, envelope: bytes | None, *, max_bytes: int = 0) -> Any:
     """
     Return the result in an envelope.
 
-    Raises ResultUnavailable where the result was not kept, and StoreError for an envelope that is
-    damaged, or was written by a newer release or by another codec.
+    What a store gives back is input (R95): nothing inflates beyond `max_bytes`, or 1 MiB. Raises
+    ResultUnavailable where the result was not kept, and StoreError for an envelope that is damaged
+    or too large, or was written by a newer release or by another codec.
     """
-    if not envelope or len(envelope) < 3:
+    if not isinstance(envelope, bytes) or len(envelope) < 3:
         raise StoreError("The stored result is damaged: its envelope is cut short.")
     version, flags, length = envelope[:3]
     if version != _VERSION or flags & ~_KNOWN_FLAGS:
@@ -100,15 +98,36 @@ def unpack(codec: Codec, envelope: bytes | None) -> Any:
         )
     if flags & _UNAVAILABLE:
         raise ResultUnavailable
+    if flags & _ZLIB:
+        payload = _inflated(payload, max(max_bytes, _INFLATED_BYTES))
     try:
-        return codec.decode(zlib.decompress(payload) if flags & _ZLIB else payload)
-    except _DAMAGE as error:
-        raise StoreError("The stored result is damaged: it cannot be decoded.") from error
+        return codec.decode(payload)
+    except IdempotencyError:
+        raise
+    except Exception as error:  # whatever a codec raises for bytes that it did not write
+        # By a ValueError, since the text of any other may quote the result in the log (R79).
+        damage = ValueError(f"The codec {codec.id!r} cannot decode it.")
+        damage.__cause__ = error
+        raise StoreError("The stored result is damaged: it cannot be decoded.") from damage
+
+
+def _inflated(payload: bytes, max_bytes: int) -> bytes:
+    """Return what was compressed; raise StoreError for more than `max_bytes` of it."""
+    stream = zlib.decompressobj()
+    try:
+        inflated = stream.decompress(payload, max_bytes + 1)
+    except zlib.error as error:
+        raise StoreError("The stored result is damaged: it cannot be inflated.") from error
+    if len(inflated) > max_bytes:
+        raise StoreError(f"The stored result is damaged: it has more than {max_bytes} bytes.")
+    if not stream.eof or stream.unused_data:
+        raise StoreError("The stored result is damaged: it is cut short.")
+    return inflated
 
 
 def _envelope(codec: Codec, flags: int, payload: bytes) -> bytes:
     name = codec.id.encode()
-    return bytes((_VERSION, flags, len(name))) + name + payload
+    return b"".join((bytes((_VERSION, flags, len(name))), name, payload))
 
 
 class JSONCodec:

@@ -10,7 +10,7 @@ from typing import Any
 from uuid import UUID
 
 from django_idempotency import keys
-from django_idempotency.exceptions import LeaseLost
+from django_idempotency.exceptions import LeaseLost, StoreError
 from django_idempotency.policy import duration_of, suggestion
 
 __all__ = [
@@ -80,6 +80,17 @@ class Record:
     #: The store's clock when the record was read.
     now: datetime
 
+    def __post_init__(self) -> None:
+        """Raise StoreError for a value of another type: what a store gives back is input (R95)."""
+        for name, kinds in _KINDS.items():
+            value = getattr(self, name)
+            naive = isinstance(value, datetime) and value.tzinfo is None
+            if not isinstance(value, kinds) or naive:
+                raise StoreError(
+                    f"The stored record {keys.short(self.record_id)} is damaged: its {name} is "
+                    f"of another type."
+                )
+
     @property
     def live(self) -> bool:
         """Whether an attempt holds the record now."""
@@ -114,6 +125,26 @@ class Record:
     def stale(self) -> bool:
         """Whether an attempt left the record in progress and its lease has lapsed."""
         return self.state is State.IN_PROGRESS and not self.live
+
+
+#: What each field of a record may be.
+_KINDS: dict[str, tuple[type, ...]] = {
+    "scope": (str,),
+    "key": (str,),
+    "operation": (str,),
+    "fingerprint": (bytes, type(None)),
+    "state": (State,),
+    "epoch": (int,),
+    "token": (UUID,),
+    "lease_until": (datetime, type(None)),
+    "created_at": (datetime,),
+    "updated_at": (datetime,),
+    "expires_at": (datetime, type(None)),
+    "attempts": (int,),
+    "result": (bytes, type(None)),
+    "error": (str,),
+    "now": (datetime,),
+}
 
 
 @dataclass(frozen=True)

@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
-import importlib
+import sys
+from collections.abc import Collection
 from dataclasses import dataclass
+from types import BuiltinFunctionType, ModuleType, WrapperDescriptorType
 from typing import Any, ClassVar
 
+from celery.exceptions import SoftTimeLimitExceeded, TaskPredicate
 from kombu import serialization
 from kombu.exceptions import DecodeError, EncodeError
 
 from django_idempotency.codecs import Codec, JSONCodec
-from django_idempotency.exceptions import StoreError, TaskFailed
+from django_idempotency.exceptions import IdempotencyError, StoreError, TaskFailed
 
-__all__ = ["Failed", "Ignored", "KombuCodec", "TaskCodec", "serializer_problem"]
+__all__ = ["NEVER_KEPT", "Failed", "Ignored", "KombuCodec", "TaskCodec", "serializer_problem"]
 
 #: Whatever it is called: content of this type runs code when it is read.
 PICKLE = "application/x-python-serialize"
 #: What kombu's serializer "raw" leaves as it is; kombu has no entry for it.
 RAW = "application/data"
+
+#: Exceptions that say nothing for good about the work, so that none is replayed.
+NEVER_KEPT = (IdempotencyError, SoftTimeLimitExceeded, TaskPredicate)
 
 _JSON = JSONCodec()
 
@@ -43,37 +49,70 @@ class Failed:
 
     module: str
     name: str
-    #: What the exception was made of; None where that cannot be kept.
+    #: The ``args`` and the attributes of the exception; None where these cannot be kept.
     arguments: tuple[Any, ...] | None
+    attributes: dict[str, Any] | None
     text: str
 
     @classmethod
     def of(cls, error: Exception) -> Failed:
         """Return what can be kept of `error`."""
         arguments: tuple[Any, ...] | None = error.args
+        attributes: dict[str, Any] | None = dict(vars(error))
         try:
-            _JSON.encode(arguments)
+            _JSON.encode([arguments, attributes])
         except (TypeError, ValueError):
-            arguments = None
+            arguments = attributes = None
         kind = type(error)
-        return cls(kind.__module__, kind.__qualname__, arguments, str(error))
+        return cls(kind.__module__, kind.__qualname__, arguments, attributes, str(error))
+
+    @classmethod
+    def read(cls, members: Any) -> Failed:
+        """Return what a record says; raise ValueError for what `of` has not made."""
+        module, name, text = (members[field] for field in ("module", "name", "text"))
+        arguments, attributes = members["arguments"], members.get("attributes")
+        if not all(isinstance(value, str) for value in (module, name, text)):
+            raise ValueError("The stored exception has no name.")
+        if not isinstance(arguments, list | None) or not isinstance(attributes, dict | None):
+            raise ValueError("The stored exception has arguments that are none.")
+        return cls(module, name, None if arguments is None else tuple(arguments), attributes, text)
 
     def exception(self) -> Exception:
-        """Return the exception again, or TaskFailed where it cannot be made."""
-        found: Any
+        """
+        Return the exception again, or TaskFailed where it cannot be made of its data alone.
+
+        What the store says chooses neither a module to import nor Python code to run (R95): an
+        ``__init__`` of the class is not called.
+        """
+        failed = TaskFailed(f"{self.name}: {self.text}")
+        kind = _exception_class(self.module, self.name)
+        if kind is None or self.arguments is None or self.attributes is None:
+            return failed
         try:
-            found = importlib.import_module(self.module)
-            for name in self.name.split("."):
-                found = getattr(found, name)
-            # What the store says is not to be trusted further than an exception goes.
-            if self.arguments is not None and issubclass(found, Exception):
-                made: Exception = found(*self.arguments)
-                return made
-        except Exception as unmakeable:
-            failed = TaskFailed(f"{self.name}: {self.text}")
+            made: Exception = kind.__new__(kind, *self.arguments)
+            if type(kind.__init__) is WrapperDescriptorType:  # of an exception in C
+                kind.__init__(made, *self.arguments)
+            made.args = self.arguments
+            vars(made).update(self.attributes)
+        except (TypeError, ValueError) as unmakeable:
             failed.__cause__ = unmakeable
             return failed
-        return TaskFailed(f"{self.name}: {self.text}")
+        return made
+
+
+def _exception_class(module: str, name: str) -> type[Exception] | None:
+    """Return the class of this name if it is loaded, an error of work's, and made without code."""
+    found: Any = sys.modules.get(module)
+    if type(found) is not ModuleType:  # a lazy one would import when it is asked
+        return None
+    for part in name.split("."):
+        found = vars(found).get(part)
+        if not issubclass(type(found), type):
+            return None
+    if not issubclass(found, Exception) or issubclass(found, NEVER_KEPT):
+        return None
+    is_itself = (found.__module__, found.__qualname__) == (module, name)
+    return found if is_itself and type(found.__new__) is BuiltinFunctionType else None
 
 
 class KombuCodec:
@@ -86,8 +125,10 @@ class KombuCodec:
     id: ClassVar[str] = "kombu"
     exact: ClassVar[bool] = False
 
-    def __init__(self, serializer: str) -> None:
+    def __init__(self, serializer: str, accept: Collection[str] = ()) -> None:
         self.serializer = serializer
+        #: Other serializers whose results are read: Celery's ``accept_content``.
+        self.accept = accept
 
     def encode(self, result: Any) -> bytes:
         """Return the result and its format; raise TypeError if it has no such form."""
@@ -107,21 +148,28 @@ class KombuCodec:
 
     def decode(self, payload: bytes) -> Any:
         """Return the result that `encode` wrote; raise ValueError for anything else."""
-        content_type, encoding, form, data = payload.split(b"\n", 3)
-        if content_type.decode() == PICKLE:
-            raise ValueError("Pickle is not read.")
-        if content_type.decode() not in (RAW, *serialization.registry.type_to_name):
-            # kombu would hand it back as it lies there.
-            raise ValueError(f"kombu knows no serializer of {content_type.decode()!r}.")
+        *head, data = payload.split(b"\n", 3)
+        content_type, encoding, form = (part.decode() for part in head)
+        if content_type not in self._readable() or form not in ("text", "bytes"):
+            raise ValueError(f"Results of the type {content_type!r} are not accepted.")
+        if content_type == RAW and encoding not in ("binary", "utf-8"):
+            raise ValueError(f"{encoding!r} is no encoding of the serializer 'raw'.")
         try:
             return serialization.loads(
-                data.decode() if form == b"text" else data,
-                content_type.decode(),
-                encoding.decode(),
-                accept=[content_type.decode()],
+                data.decode() if form == "text" else data,
+                content_type,
+                encoding,
+                accept=[content_type],
             )
         except DecodeError as error:
             raise ValueError(str(error)) from error
+
+    def _readable(self) -> set[str]:
+        """Return the content types that are read: the serializer's own and accepted ones (R95)."""
+        known = serialization.registry.name_to_type
+        own = RAW if self.serializer == "raw" else known.get(self.serializer, "")
+        accepted = {known.get(name, name) for name in self.accept} & set(known.values())
+        return ({own} | accepted) - {PICKLE}
 
 
 class TaskCodec:
@@ -148,14 +196,9 @@ class TaskCodec:
         if kind == b"ignored":
             return Ignored()
         if kind == b"failed":
-            members = _JSON.decode(rest)
-            arguments = members["arguments"]
-            return Failed(
-                members["module"],
-                members["name"],
-                None if arguments is None else tuple(arguments),
-                members["text"],
-            )
+            return Failed.read(_JSON.decode(rest))
+        if kind != b"result":
+            raise ValueError("The stored ending of a task is of no kind that there is.")
         name, result = rest.split(b"\n", 1)
         if name != self.results.id.encode():
             raise StoreError(

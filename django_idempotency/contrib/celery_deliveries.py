@@ -15,7 +15,7 @@ from inspect import BoundArguments
 from typing import Any, NoReturn
 
 from celery import Task
-from celery.exceptions import Ignore, Reject, Retry, SoftTimeLimitExceeded, TaskPredicate
+from celery.exceptions import Ignore, Reject, Retry
 from django.core.exceptions import ImproperlyConfigured
 from kombu.exceptions import OperationalError
 
@@ -25,6 +25,7 @@ from django_idempotency.attempts import Attempt, Operation, Unkept, entered
 from django_idempotency.codecs import Codec
 from django_idempotency.conf import engine_for, fingerprint_secrets, policy_for
 from django_idempotency.contrib.celery_codec import (
+    NEVER_KEPT,
     Failed,
     Ignored,
     KombuCodec,
@@ -97,7 +98,7 @@ class TaskGuard:
         serializer = self.serializer(task) or ""
         if problem := serializer_problem(serializer):
             raise ImproperlyConfigured(f"Results of {task.name} cannot be kept: {problem}")
-        return TaskCodec(KombuCodec(serializer))
+        return TaskCodec(KombuCodec(serializer, task.app.conf.accept_content or ()))
 
     def arguments(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> BoundArguments:
         """Return the arguments of a call, without the task itself; raise TypeError."""
@@ -252,7 +253,7 @@ class Delivery:
 
     def _is_final(self, error: Exception) -> bool:
         """Whether nothing runs this task again: no retry, and no better luck either."""
-        if isinstance(error, (IdempotencyError, SoftTimeLimitExceeded, TaskPredicate)):
+        if isinstance(error, NEVER_KEPT):
             return False
         if self._retried:
             return False

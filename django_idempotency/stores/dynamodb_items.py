@@ -126,15 +126,22 @@ class Names:
                 error=self._maybe(item, "error", "S") or "",
                 now=now,
             )
-        except (KeyError, ValueError, OverflowError) as error:
+        except (KeyError, OSError, OverflowError, TypeError, ValueError) as error:
             raise StoreError(
                 f"The item of record {keys.short(record_id)} is damaged: {type(error).__name__}."
             ) from error
 
     def before(self, item: Item) -> tuple[int | None, str | None]:
-        """Return the epoch and the status of an item that a claim has changed; None without."""
+        """
+        Return the epoch and the status of an item that a claim has changed; None without.
+
+        Raises StoreError for an epoch that is no whole number.
+        """
         epoch = self._maybe(item, "epoch", "N")
-        return None if epoch is None else int(epoch), self._maybe(item, "status", "S")
+        try:
+            return None if epoch is None else int(epoch), self._maybe(item, "status", "S")
+        except ValueError as error:
+            raise StoreError("The epoch of an item is damaged.") from error
 
     def overflow(self, item: Item) -> tuple[str, bytes] | None:
         """Return the name and the hash of the object that holds an item's result, if one does."""

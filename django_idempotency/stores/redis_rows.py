@@ -112,14 +112,17 @@ def claimed_of(request: ClaimRequest, answer: list[Any]) -> tuple[Lease | Record
         if record is None:
             raise StoreError("Redis answered a claim with no record.")
         return record, record.attempts
-    epoch, lease_until, now, taken_over, attempts = values
-    lease = Lease(
-        Proof(request.record_id, int(epoch), request.token),
-        request,
-        lease_until=time_of(lease_until),
-        claimed_at=time_of(now),
-        takeover=bool(taken_over),
-    )
+    try:
+        epoch, lease_until, now, taken_over, attempts = values
+        lease = Lease(
+            Proof(request.record_id, int(epoch), request.token),
+            request,
+            lease_until=time_of(lease_until),
+            claimed_at=time_of(now),
+            takeover=bool(taken_over),
+        )
+    except (OverflowError, TypeError, ValueError) as error:
+        raise StoreError(_CORRUPT) from error
     return lease, attempts
 
 

@@ -48,7 +48,7 @@ def record_of(columns: Collection[Any]) -> tuple[Record | None, datetime]:
             scope=scope,
             key=key,
             operation=operation,
-            fingerprint=None if fingerprint is None else bytes(fingerprint),
+            fingerprint=_bytes(fingerprint),
             state=State(state),
             epoch=epoch,
             token=uuid_of(token),
@@ -57,13 +57,18 @@ def record_of(columns: Collection[Any]) -> tuple[Record | None, datetime]:
             updated_at=utc(updated),
             expires_at=None if expires is None else utc(expires),
             attempts=attempts,
-            result=None if result is None else bytes(result),
+            result=_bytes(result),
             error=error,
             now=now,
         )
     except (TypeError, ValueError) as error:
         raise StoreError("The stored record is damaged: a column holds what it cannot.") from error
     return record, now
+
+
+def _bytes(value: Any) -> bytes | None:
+    """Return what a driver gives for bytes; TypeError for a number: bytes() makes zeros of it."""
+    return None if value is None else bytes(memoryview(value))
 
 
 def lease_of_resent(request: ClaimRequest, record: Record) -> Lease:

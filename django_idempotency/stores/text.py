@@ -46,7 +46,14 @@ def load(text: str, *, now: datetime) -> Record:
             name: None if kept[name] is None and name in _OPTIONAL else reader(kept[name])
             for name, reader in _READERS.items()
         }
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
+    except (
+        AttributeError,
+        KeyError,
+        OverflowError,
+        RecursionError,
+        TypeError,
+        ValueError,
+    ) as error:
         raise StoreError("The record is damaged.") from error
     return Record(**values, now=now)
 

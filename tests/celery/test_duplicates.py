@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import uuid
+import zlib
 from datetime import date, datetime, timezone
 from decimal import Decimal
+from traceback import format_exception
 from typing import Any, ClassVar
 
 import pytest
@@ -13,6 +15,7 @@ from django.core.exceptions import ImproperlyConfigured
 from kombu import serialization
 
 from django_idempotency import ResultUnavailable, StoreError
+from django_idempotency.codecs import unpack
 from django_idempotency.contrib.celery import DuplicateTask, idempotent_task
 from django_idempotency.contrib.celery_codec import KombuCodec, TaskCodec
 from django_idempotency.models import IdempotencyRecord
@@ -146,6 +149,23 @@ class TestFidelity:
 
         assert first == again == {"at": date(2026, 7, 1)}
 
+    def test_R95_a_serializer_that_is_not_accepted_is_not_read(self, app: Any) -> None:
+        """JSON is, by Celery's default; YAML if ``accept_content`` names it, by either name."""
+
+        @idempotent_task(key=lambda: "one", scope="one", operation="one")
+        def work() -> Any:
+            return [1]
+
+        app.task(work, name="old", serializer="yaml")()
+        again = app.task(work, name="new", serializer="json")
+
+        with pytest.raises(StoreError) as raised:
+            again()
+        assert "'application/x-yaml' are not accepted" in "".join(format_exception(raised.value))
+        for name in ("yaml", "application/x-yaml"):
+            app.conf.accept_content = ["json", name]
+            assert again() == [1]
+
     def test_C5_a_result_of_another_codec_is_not_read(self, app: Any) -> None:
         class Text(KombuCodec):
             id: ClassVar[str] = "text"
@@ -260,15 +280,41 @@ class TestPickle:
     def test_C5_a_record_that_says_pickle_is_not_read(self) -> None:
         payload = b"result\nkombu\napplication/x-python-serialize\nbinary\nbytes\n\x80\x04N."
 
-        with pytest.raises(ValueError, match="not read"):
+        with pytest.raises(ValueError, match="not accepted"):
             TaskCodec(KombuCodec("json")).decode(payload)
+
+    @pytest.mark.parametrize(
+        "payload",
+        [
+            b"",
+            b"odd\nx",
+            b"result",
+            b"result\nkombu\napplication/json\nutf-8\nodd\n1",
+            b"result\nkombu\napplication/json\nutf-8\ntext\n\xff",
+            b"result\nkombu\napplication/text\nutf-8\ntext\nx",
+            b"failed\n[]",
+            b"failed\n{}",
+            b'failed\n{"module":"os","name":5,"arguments":[],"attributes":{},"text":""}',
+            b'failed\n{"module":"os","name":"","arguments":"x","attributes":{},"text":""}',
+            b'failed\n{"module":"os","name":"","arguments":[],"attributes":[],"text":""}',
+        ],
+    )
+    def test_R95_a_forged_ending_is_a_StoreError(self, payload: bytes) -> None:
+        with pytest.raises(StoreError):
+            unpack(TaskCodec(KombuCodec("json", ["json"])), b"\x01\x00\x04task" + payload)
+
+    def test_R95_a_raw_result_is_not_inflated(self) -> None:
+        payload = b"result\nkombu\napplication/data\nzlib\nbytes\n" + zlib.compress(b"x" * 99)
+
+        with pytest.raises(StoreError):
+            unpack(TaskCodec(KombuCodec("raw")), b"\x01\x00\x04task" + payload)
 
     def test_C5_a_record_of_a_serializer_that_is_gone_is_not_read(self, app: Any) -> None:
         serialization.register("words", " ".join, lambda text: str.split(text), "text/x-words")
         payload = KombuCodec("words").encode(["a", "b"])
         serialization.unregister("words")
 
-        with pytest.raises(ValueError, match="knows no serializer of 'text/x-words'"):
+        with pytest.raises(ValueError, match="'text/x-words' are not accepted"):
             KombuCodec("json").decode(payload)
 
     def test_C5_an_unknown_serializer_is_named(self, local: Local) -> None:

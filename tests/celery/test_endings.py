@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from copy import deepcopy
 from decimal import Decimal
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -254,8 +256,16 @@ class NotEnough(Exception):
 class Peculiar(Exception):
     """Cannot be made of its ``args``."""
 
-    def __init__(self, *, code: int) -> None:
+    def __init__(self, *, code: Any) -> None:
         super().__init__(f"code {code}")
+        self.code = code
+
+
+class Loud(Exception):
+    """Runs code when it is made, whatever of."""
+
+    def __new__(cls, *args: Any) -> Loud:
+        return super().__new__(cls, *args)
 
 
 class TestFailure:
@@ -419,8 +429,9 @@ class TestFailure:
 
         return [
             pytest.param(Unreachable("oh"), "Unreachable: oh", id="cannot be imported"),
-            pytest.param(Peculiar(code=7), "Peculiar: code 7", id="cannot be made"),
+            pytest.param(Loud("oh"), "Loud: oh", id="R95 runs code to be made"),
             pytest.param(NotEnough(object), "NotEnough: <class", id="cannot be serialised"),
+            pytest.param(Peculiar(code=object), "Peculiar: code", id="attribute of its own"),
         ]
 
     @pytest.mark.parametrize(("error", "text"), unmakeable())
@@ -437,10 +448,55 @@ class TestFailure:
         assert text in str(again.value)
         assert flaky.runs == 1
 
-    def test_C7_a_record_makes_nothing_but_exceptions(self) -> None:
-        made = Failed("pathlib", "Path", ("/",), "text").exception()
+    @pytest.mark.parametrize(
+        "error",
+        [Peculiar(code=7), OSError(2, "No such file"), KeyError("a"), ValueError()],
+        ids=["by keyword", "OSError", "KeyError", "nothing"],
+    )
+    def test_C7_an_exception_comes_back_with_its_attributes(
+        self, local: Local, error: Exception
+    ) -> None:
+        flaky = Flaky(local, on_failed="replay")
+        flaky.error = error
 
-        assert type(made) is TaskFailed
+        local.deliver(flaky.message)
+        again = local.deliver(flaky.message).value
+
+        assert type(again) is type(error)
+        assert (str(again), again.args, vars(again)) == (str(error), error.args, vars(error))
+        assert getattr(again, "errno", None) == getattr(error, "errno", None)
+
+    def test_R95_a_record_runs_no_code_of_a_class_and_imports_nothing(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Forged: the class of another module, its arguments and its attributes."""
+        ran: list[Any] = []
+        monkeypatch.setattr(Peculiar, "__init__", lambda *args, **named: ran.append(args))
+        lazy = ModuleType("tests_lazy")
+        monkeypatch.setattr(lazy, "__getattr__", ran.append, raising=False)
+        monkeypatch.setitem(sys.modules, "tests_lazy", lazy)
+        monkeypatch.delitem(sys.modules, "this", raising=False)
+
+        def made(module: str, name: str, *arguments: Any) -> Exception:
+            return Failed(module, name, arguments, {}, "text").exception()
+
+        assert type(made(__name__, "Peculiar", "rm -rf")) is Peculiar
+        for module, name in [
+            ("pathlib", "Path"),
+            ("this", "s"),
+            ("tests_lazy", "Anything"),
+            ("builtins", "SystemExit"),
+            ("builtins", "print"),
+            ("builtins", "Exception.with_traceback"),
+            ("celery.exceptions", "Reject"),
+            ("django_idempotency.exceptions", "InProgress"),
+            ("json", "JSONDecodeError"),
+            ("", ""),
+        ]:
+            assert type(made(module, name, "x")) is TaskFailed
+        assert type(made("builtins", "UnicodeDecodeError", "x")) is TaskFailed
+        assert ran == []
+        assert "this" not in sys.modules
 
     @pytest.mark.parametrize(
         "error",

@@ -6,11 +6,13 @@ import datetime
 import decimal
 import json
 import math
+import tracemalloc
 import uuid
 import zlib
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 
 import pytest
+from django.http import HttpResponse
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -61,9 +63,37 @@ DAMAGED = {
     "timedelta of many": b'\x01\x00\x04json{"#timedelta":"1 2 3 4 5 6 7 8 9"}',
     "null as timedelta": b'\x01\x00\x04json{"#timedelta":null}',
     "too deep": b"\x01\x00\x04json" + b"[" * 100_000,
+    "text": '\x01\x00\x04json{"a":1}',
+    "number": 10**12,
+    "compressed, and more": b"\x01\x01\x04json" + zlib.compress(b"[1,2]") + b"!",
+    "compressed too well": b"\x01\x01\x04json" + zlib.compress(b" " * (LIMIT + 1)),
 }
+
+
+def snapshot(status=200, headers=(), body=b"", **more):
+    """Return the payload of a response, forged or not."""
+    head = json.dumps({"status": status, "headers": headers, **more}).encode()
+    return len(head).to_bytes(4, "big") + head + body
+
+
 DAMAGED_SNAPSHOTS = {
     "nothing": b"",
+    **{f"status {status!r}": snapshot(status) for status in (0, 99, 600, 1000, "200", True, 200.0)},
+    "no status": snapshot(None),
+    "no headers": snapshot(headers=None),
+    "name alone": snapshot(headers=[["Location"]]),
+    "number as value": snapshot(headers=[["Location", 5]]),
+    "null as name": snapshot(headers=[[None, "x"]]),
+    "LF in a value": snapshot(headers=[["Location", "/\nSet-Cookie: a=b"]]),
+    "CR in a value": snapshot(headers=[["Location", "/\r"]]),
+    "NUL in a value": snapshot(headers=[["Location", "\0"]]),
+    "value beyond latin-1": snapshot(headers=[["Location", "\u20ac"]]),
+    "LF in a name": snapshot(headers=[["Location\nSet-Cookie", "a=b"]]),
+    "space in a name": snapshot(headers=[["Set Cookie", "a=b"]]),
+    "empty name": snapshot(headers=[["", "a=b"]]),
+    "file of the server": snapshot(headers=[["X-Accel-Redirect", "/private/key"]]),
+    "deep head": b"\x00\x01\x86\xa0" + b"[" * 100_000,
+    "UTF-16": b"\x00\x00\x00\x04" + "{}".encode("utf-16-le"),
     "no head": b"\x00",
     "list as head": b"\x00\x00\x00\x02[]body",
     "number as head": b"\x00\x00\x00\x041234body",
@@ -161,9 +191,66 @@ class TestEnvelope:
             unpack(JSON, b"\x01\x00\x04json" + json.dumps(value).encode())
 
     @pytest.mark.parametrize("payload", DAMAGED_SNAPSHOTS.values(), ids=DAMAGED_SNAPSHOTS.keys())
-    def test_a_damaged_snapshot_is_a_StoreError(self, payload):
+    def test_R95_a_damaged_snapshot_is_a_StoreError(self, payload):
         with pytest.raises(StoreError):
             unpack(SnapshotCodec(), b"\x01\x00\x04http" + payload)
+
+    def test_R95_header_fields_that_are_never_kept_are_not_replayed(self):
+        forged = [["Set-Cookie", "session=x"], ["Content-Length", "5"], ["ETag", '"1"']]
+        envelope = b"\x01\x00\x04http" + snapshot(201, forged, b"body")
+
+        response = unpack(SnapshotCodec(), envelope).response()
+
+        assert (response.status_code, response.content) == (201, b"body")
+        assert dict(response.items()) == {"ETag": '"1"'}
+
+    @pytest.mark.parametrize(("limit", "passes"), [(LIMIT, True), (LIMIT + 1, False)])
+    def test_R95_nothing_inflates_beyond_max_result_bytes(self, limit, passes):
+        """Nor beyond the default, so that records outlive a limit that was lowered."""
+        envelope = b"\x01\x01\x04json" + zlib.compress(b"0" + b" " * (limit - 1))
+        with nullcontext() if passes else pytest.raises(StoreError, match="more than"):
+            assert unpack(JSON, envelope, max_bytes=10) == 0
+        assert unpack(JSON, envelope, max_bytes=limit) == 0
+
+    def test_R95_a_bomb_is_not_inflated(self):
+        bomb = zlib.compress(b" " * (100 * LIMIT))
+        tracemalloc.start()
+        with pytest.raises(StoreError, match="more than 1048576 bytes"):
+            unpack(JSON, b"\x01\x01\x04json" + bomb)
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+
+        assert peak < 4 * LIMIT
+
+    def test_R95_whatever_a_codec_raises_is_a_StoreError(self):
+        class Odd(Upper):
+            def decode(self, payload):
+                raise EOFError(payload)
+
+        with pytest.raises(StoreError) as raised:
+            unpack(Odd(), pack(Upper(), "a", max_bytes=LIMIT))
+        assert isinstance(raised.value.__cause__.__cause__, EOFError)
+
+    @pytest.mark.parametrize("many", [True, False])
+    def test_R95_size_of_an_answer_is_known_before_it_is_copied(self, many):
+        response = HttpResponse()
+        for _ in range(8 if many else 1):
+            response.write(b"x" * LIMIT if many else b"x" * 8 * LIMIT)
+        tracemalloc.start()
+        with pytest.raises(ResultTooLarge, match="max_result_bytes allows 1048576"):
+            pack(SnapshotCodec(max_bytes=LIMIT), response, max_bytes=LIMIT)
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+
+        assert peak < LIMIT
+
+    def test_R95_header_field_that_could_not_be_sent_is_not_stored(self):
+        response = HttpResponse(headers={"X-Odd": "a\0b", "ETag": '"1"'})
+        envelope = pack(SnapshotCodec(), response, max_bytes=LIMIT)
+
+        headers = unpack(SnapshotCodec(), envelope).headers
+
+        assert dict(headers) == {"Content-Type": "text/html; charset=utf-8", "ETag": '"1"'}
 
 
 UTC = datetime.timezone.utc

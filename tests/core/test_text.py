@@ -82,6 +82,8 @@ def test_record_that_lacks_something_is_damaged(name):
         ("state", "NO STATE"),
         ("token", 5),
         ("epoch", "many"),
+        ("epoch", float("inf")),
+        ("created_at", "2026-01-01T00:00:00"),
         ("created_at", None),
         ("expires_at", "soon"),
         ("result", "xyz"),
@@ -92,7 +94,7 @@ def test_record_with_something_else_in_it_is_damaged(name, value):
         load(json.dumps({**kept(), name: value}), now=NOW)
 
 
-@pytest.mark.parametrize("text", ["", "[]", "5", "{}", '"state"'])
+@pytest.mark.parametrize("text", ["", "[]", "5", "{}", '"state"', "[" * 100_000])
 def test_text_that_holds_no_record_is_damaged(text):
     with pytest.raises(StoreError, match="damaged"):
         load(text, now=NOW)

@@ -20,6 +20,7 @@ from tests.app.views import THEN, created
 from tests.dynamodb.conftest import Options
 from tests.dynamodb.wire import Wire
 from tests.http.api import Api, problem, replayed
+from tests.http.forged import each_is_a_503
 
 BACKEND = "django_idempotency.stores.dynamodb.DynamoDBStore"
 
@@ -37,6 +38,18 @@ def default_store(settings: Any, options: Options) -> DynamoDBStore:
     store = store_for("default")
     assert isinstance(store, DynamoDBStore)
     return store
+
+
+def test_R95_forged_item(default_store: DynamoDBStore, caplog: pytest.LogCaptureFixture) -> None:
+    def write(result: bytes) -> None:
+        [record] = default_store.browse().records
+        item = default_store.table.item(record.record_id)
+        assert item is not None
+        item["responsePayload"] = {"B": result}
+        table = default_store.table
+        table.client.send("put_item", {"TableName": table.name, "Item": item})
+
+    each_is_a_503(Api(), write, caplog)
 
 
 class TestViews:

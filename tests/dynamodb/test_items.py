@@ -20,6 +20,8 @@ from tests.dynamodb.claims import FINGERPRINT, HOUR, asked, found, lost, record_
 from tests.dynamodb.conftest import MakeStore
 from tests.meetings import MEANS, READERS, what_it_means
 
+NOW = datetime(2026, 1, 1, tzinfo=timezone.utc)
+
 moments = st.datetimes(
     min_value=datetime(2000, 1, 1),
     max_value=datetime(2200, 1, 1),
@@ -144,6 +146,44 @@ def test_damaged_item_is_an_error(store: DynamoDBStore, damage: str) -> None:
 
     with pytest.raises(StoreError, match="damaged"):
         store.get(record_id())
+
+
+@pytest.mark.parametrize(
+    ("attribute", "value"),
+    [
+        ("epoch", {"N": "1.5"}),
+        ("createdAt", {"N": "1E+30"}),
+        ("expiry", {"N": "1E+18"}),
+        ("lockExpiry", {"N": "-1E+18"}),
+        ("scope", {"NULL": True}),
+        ("error", {"M": {}}),
+        ("fingerprint", {"BOOL": True}),
+        ("token", {"S": "\0"}),
+        ("attempts", {"L": []}),
+    ],
+    ids=str,
+)
+def test_R95_forged_attribute_is_an_error_or_is_not_there(
+    store: DynamoDBStore, attribute: str, value: dict[str, Any]
+) -> None:
+    won(store.claim(asked()))
+    item = {**raw(store), attribute: value}
+
+    if attribute == "error":
+        assert store.names.record(item, NOW, timedelta(0)).error == ""
+        return
+    with pytest.raises(StoreError, match="damaged"):
+        store.names.record(item, NOW, timedelta(0))
+
+
+def test_R95_claim_that_wins_by_a_forged_epoch_is_an_error(store: DynamoDBStore) -> None:
+    lease = won(store.claim(asked()))
+    store.release(lease)
+    item = {**raw(store), "epoch": {"N": "1.5"}}
+    store.table.client.send("put_item", {"TableName": store.table.name, "Item": item})
+
+    with pytest.raises(StoreError):
+        store.claim(asked())
 
 
 def test_every_statement_names_the_attributes_of_its_table() -> None:

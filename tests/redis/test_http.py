@@ -16,6 +16,7 @@ from django_idempotency.records import Record, State
 from tests.app.models import Child, Effect
 from tests.http.api import Api, problem, replayed
 from tests.http.conftest import atomic_requests, runs  # noqa: F401
+from tests.http.forged import each_is_a_503
 from tests.http.test_f_work import ROWS
 from tests.redis.claims import asked
 from tests.services.proxy import Proxy
@@ -55,6 +56,18 @@ def record() -> Record:
     """The one record that there is."""
     [found] = store_for("default").browse().records
     return found
+
+
+# What the server gives back is input.
+
+
+def test_R95_forged_record(
+    api: Api, client: redis.Redis, prefix: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    def write(result: bytes) -> None:
+        client.hset(f"{prefix}{record().record_id}", "result", result)
+
+    each_is_a_503(api, write, caplog)
 
 
 # First, replay, 409, 422, 400.

@@ -240,6 +240,40 @@ def test_damaged_record_is_an_error_and_never_runs_again(
         asyncio.run(store.aclaim(asked()))
 
 
+@pytest.mark.parametrize("epoch", ["inf", "1e400"])
+def test_R95_a_claim_that_wins_by_a_forged_epoch_is_an_error(
+    store: RedisStore, client: redis.Redis, name: str, epoch: str
+) -> None:
+    store.release(won(store.claim(asked())))
+    client.hset(name, "epoch", epoch)
+
+    with pytest.raises(StoreError):
+        store.claim(asked())
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("scope", b"\xff"),
+        ("key", b"\xff"),
+        ("operation", b"\xff"),
+        ("error", b"\xff"),
+        ("fingerprint", b"no hex"),
+        ("created_at", "9" * 30),
+        ("attempts", "1" * 5000),
+    ],
+    ids=["scope", "key", "operation", "error", "fingerprint", "created_at", "attempts"],
+)
+def test_R95_forged_field_of_a_record_is_an_error(
+    store: RedisStore, client: redis.Redis, name: str, field: str, value: Any
+) -> None:
+    store.complete(won(store.claim(asked())), b"result", retention=HOUR)
+    client.hset(name, field, value)
+
+    with pytest.raises(StoreError):
+        store.get(record_id())
+
+
 @pytest.mark.parametrize("field", ["result", "expires_at", "scope", "key", "updated_at", "error"])
 def test_completed_record_that_lacks_a_field_is_an_error(
     store: RedisStore, client: redis.Redis, name: str, field: str
