@@ -9,7 +9,7 @@ from typing import Any
 
 from django_idempotency.exceptions import ScopeMissing
 
-__all__ = ["anyone", "has_owner", "session", "tenant_and_user", "user", "user_or_session"]
+__all__ = ["anyone", "session", "tenant_and_user", "user", "user_or_session"]
 
 #: The session's data under this name tell whose keys a visitor's are.
 _NAME = "_idempotency_scope"
