@@ -405,15 +405,21 @@ class Attempt:
         """Log why there is no answer: an error of the store with its cause, others by one word."""
         working = self.phase is Phase.WORKING
         if isinstance(error, StoreError) and not working:
-            request = self.request
-            log_store_error(self.alias, request.operation, error, request.record_id, request.key)
+            self._log_store_error(error)
         elif self.replayed:
             if isinstance(error, IdempotencyError):
                 log_refusal(self.alias, self.request.operation, error, self.request.record_id)
         elif isinstance(error, LeaseLost) and (self.lease.lost or not working):
-            self._log("lease lost")
+            if error.gone:  # no other attempt took over: it is the store that lost the record
+                self._log_store_error(StoreError(str(error)))
+            else:
+                self._log("lease lost")
         else:  # without such an ending a commit stands: it is an on_commit hook that raised
             self._log(self.ending or ("completed" if self.committed else "failed"))
+
+    def _log_store_error(self, error: StoreError) -> None:
+        request = self.request
+        log_store_error(self.alias, request.operation, error, request.record_id, request.key)
 
     def _log(self, outcome: str) -> None:
         log_outcome(self.alias, self.request.operation, outcome, self.request.record_id)

@@ -135,11 +135,9 @@ class RedisStore(BaseStore):
         return claimed
 
     def _take_prefix(self, ours: int) -> None:
-        """Note that the prefix is this project's; raise StoreError for another's, and say so."""
+        """Note that the prefix is this project's; raise StoreError for another's."""
         if not ours:
-            error = StoreError(self._anothers())
-            logger.error("No key can be claimed in Redis. %s", error)
-            raise error
+            raise StoreError(self._anothers())
         self._is_ours = True
 
     def _replicated(self, lease: Lease, attempts: int) -> Lease | Record:

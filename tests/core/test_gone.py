@@ -55,7 +55,7 @@ def test_R60_separate_work_whose_record_is_gone_is_answered_and_says_so(
 
 
 def test_R60_joined_work_whose_record_is_gone_is_rolled_back(
-    settings: Any, transactional_db: None, work: type[Work]
+    settings: Any, transactional_db: None, work: type[Work], caplog: pytest.LogCaptureFixture
 ) -> None:
     settings.IDEMPOTENCY = {"default": {"BACKEND": "tests.http.stores.Vanishing"}}
     job = work("done")
@@ -65,6 +65,8 @@ def test_R60_joined_work_whose_record_is_gone_is_rolled_back(
 
     assert raised.value.gone
     assert job.effects == 0
+    assert [entry.levelno for entry in caplog.records] == [logging.ERROR]
+    assert "store unavailable" in caplog.text
     settings.IDEMPOTENCY = {}
     assert not run(job).replayed
     assert run(job).replayed
