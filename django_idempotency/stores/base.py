@@ -231,6 +231,10 @@ class BaseStore:
     def idle(self) -> None:
         """Give up what this thread holds open; the keeper calls it when it has nothing to do."""
 
+    def fresh_connection(self) -> AbstractContextManager[None]:
+        """Let what follows on this thread go over a new connection, with time-outs, if it can."""
+        return nullcontext()
+
     def working_connection(self) -> AbstractContextManager[None]:
         """Let what follows on this thread go over its connection, or a new one if that is lost."""
         return nullcontext()

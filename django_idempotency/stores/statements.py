@@ -183,7 +183,7 @@ class Statements(BaseStore):
                 return cursor
 
     def fresh_connection(self) -> AbstractContextManager[None]:
-        """Connect anew for a few statements; inside a transaction they stay on its connection."""
+        """See `BaseStore.fresh_connection`; in a transaction it stays on that one's connection."""
         connection = self.connection
         alone = not connection.in_atomic_block or Block.is_foreign(connection)
         if connection.vendor == "sqlite" or not alone:
