@@ -4,9 +4,16 @@ from __future__ import annotations
 
 import functools
 import inspect
+from inspect import Parameter, Signature
 from typing import Any
 
-__all__ = ["coroutine_problem", "finished", "is_coroutine_function", "name_of"]
+__all__ = [
+    "coroutine_problem",
+    "finished",
+    "is_coroutine_function",
+    "name_of",
+    "signature_problem",
+]
 
 
 def coroutine_problem(name: str, value: Any) -> str | None:
@@ -17,6 +24,21 @@ def coroutine_problem(name: str, value: Any) -> str | None:
         f"{name} must not be a coroutine function, for nobody awaits it. Write it with 'def', or "
         f"give async_to_sync({getattr(value, '__name__', name)})."
     )
+
+
+def signature_problem(name: str, value: Any, *takes: str) -> str | None:
+    """Return what is wrong with a callable that cannot be called with `takes`; else None."""
+    try:
+        signature = inspect.signature(value)
+    except (TypeError, ValueError):  # one that is written in C
+        return None
+    try:
+        signature.bind(*takes)
+    except TypeError:
+        given = getattr(value, "__name__", type(value).__name__)
+        own = [item.replace(annotation=Parameter.empty) for item in signature.parameters.values()]
+        return f"{name} must take ({', '.join(takes)}), and {given}{Signature(own)} does not."
+    return None
 
 
 def is_coroutine_function(value: Any) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from difflib import get_close_matches
 from typing import Any
 
 from django.apps import AppConfig
@@ -13,13 +14,14 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.migrations.recorder import MigrationRecorder
 from django.utils.module_loading import import_string
 
-from django_idempotency.conf import stores
+from django_idempotency.callables import signature_problem
+from django_idempotency.conf import stores, written_as
 from django_idempotency.models import IdempotencyRecord
-from django_idempotency.policy import HTTPPolicy, Policy
+from django_idempotency.policy import CALLED_WITH, HTTPPolicy, Policy
 from django_idempotency.stores.database import DatabaseStore
 from django_idempotency.stores.memory import MemoryStore
 
-__all__ = ["check_aliases", "check_databases", "check_servers"]
+__all__ = ["check_aliases", "check_databases", "check_names", "check_servers", "path_problem"]
 
 _DOTTED_PATHS = ("scope", "error_renderer", "replay_check", "fingerprint")
 
@@ -33,13 +35,15 @@ def check_aliases(
     try:
         aliases = list(stores)
     except ImproperlyConfigured as error:
-        hint = "Leave IDEMPOTENCY out to use the default database, or add the alias 'default'."
+        hint = 'Leave IDEMPOTENCY out to use the default database, or write {"default": {...}}.'
         return [Error(str(error), hint=hint, id="django_idempotency.E001")]
     for alias in aliases:
         try:
             configured = stores.configured(alias)
         except ImproperlyConfigured as error:
             hint = f"Correct IDEMPOTENCY[{alias!r}]; the settings page lists every name."
+            if written := written_as(alias):
+                hint = f"Write {written}."
             found.append(Error(str(error), hint=hint, id="django_idempotency.E002"))
             continue
         if not configured.store.checks_server:
@@ -55,6 +59,36 @@ def check_aliases(
                 )
             )
     return found
+
+
+@register("idempotency")
+def check_names(
+    *, app_configs: Sequence[AppConfig] | None = None, **kwargs: Any
+) -> list[CheckMessage]:
+    """A setting whose name is nearly IDEMPOTENCY is read by nobody."""
+    return [
+        Warning(
+            f"Nothing reads the setting {name}.",
+            hint=_meant_setting(name),
+            id="django_idempotency.W013",
+        )
+        for name in dir(settings)
+        if name.isupper() and name != "IDEMPOTENCY" and _looks_like_ours(name)
+    ]
+
+
+def _looks_like_ours(name: str) -> bool:
+    return name.startswith("IDEMPOTEN") or bool(get_close_matches(name, ["IDEMPOTENCY"], 1, 0.8))
+
+
+def _meant_setting(name: str) -> str:
+    written = written_as(name.removeprefix("IDEMPOTENCY_"))
+    if written is None:
+        return (
+            "The one setting is IDEMPOTENCY, a dict of aliases: "
+            'IDEMPOTENCY = {"default": {"LEASE": 60}}. Silence this if another package reads it.'
+        )
+    return f"Write {written}."
 
 
 @register("idempotency", deploy=True)
@@ -141,11 +175,21 @@ def _importable(alias: str, http: HTTPPolicy) -> Iterator[CheckMessage]:
         value = getattr(http, name)
         if not isinstance(value, str) or value in ("json", "raw"):
             continue
-        try:
-            import_string(value)
-        except ImportError as error:
+        if problem := path_problem(name, value):
             yield Error(
-                f"IDEMPOTENCY[{alias!r}]['HTTP'][{name.upper()!r}] cannot be imported: {error}",
+                f"IDEMPOTENCY[{alias!r}]['HTTP'][{name.upper()!r}] {problem}",
                 hint="Give a callable, or the dotted path of one.",
                 id="django_idempotency.E005",
             )
+
+
+def path_problem(name: str, path: str) -> str | None:
+    """Return what is wrong with the dotted path of a policy's callable; else None."""
+    try:
+        value = import_string(path)
+    except ImportError as error:
+        return f"cannot be imported: {error}"
+    if not callable(value):
+        return f"is no callable: {path}."
+    problem = signature_problem(name, value, *CALLED_WITH[name])
+    return None if problem is None else f"does not fit: {problem}"

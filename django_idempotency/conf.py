@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import os
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from inspect import Parameter
 from typing import Any
@@ -16,7 +16,14 @@ from django.core.signals import setting_changed
 from django.utils.module_loading import import_string
 
 from django_idempotency.engine import Engine
-from django_idempotency.policy import HTTPPolicy, Policy, UnknownField, merge, suggestion
+from django_idempotency.policy import (
+    HTTPPolicy,
+    Policy,
+    UnknownField,
+    merge,
+    signature_problems,
+    suggestion,
+)
 from django_idempotency.stores.base import BaseStore, must_join
 
 __all__ = [
@@ -27,6 +34,7 @@ __all__ = [
     "policy_for",
     "store_for",
     "stores",
+    "written_as",
 ]
 
 DEFAULT_ALIAS = "default"
@@ -34,6 +42,8 @@ DEFAULT_BACKEND = "django_idempotency.stores.database.DatabaseStore"
 
 _POLICY_NAMES = [field.name.upper() for field in fields(Policy)]
 _HTTP_NAMES = [field.name.upper() for field in fields(HTTPPolicy)]
+#: What others call the alias of a database, which Django calls ``using``.
+_DATABASE_NAMES = ("alias", "database", "db")
 
 
 class InvalidStore(ImproperlyConfigured):
@@ -124,8 +134,25 @@ def _setting() -> Mapping[str, Mapping[str, Any]]:
     if not isinstance(configured, Mapping):
         raise InvalidStore("IDEMPOTENCY must be a dict of aliases, as CACHES and STORAGES are.")
     if DEFAULT_ALIAS not in configured:
-        raise InvalidStore(f"IDEMPOTENCY must define the alias {DEFAULT_ALIAS!r}.")
+        raise InvalidStore(
+            f"IDEMPOTENCY must define the alias {DEFAULT_ALIAS!r}.{_belongs(configured)}"
+        )
     return configured
+
+
+def written_as(name: str) -> str | None:
+    """Return how a name of an alias, such as LEASE, is written; None for an unknown one."""
+    if name in _HTTP_NAMES:
+        return f'IDEMPOTENCY = {{"default": {{"HTTP": {{"{name}": ...}}}}}}'
+    if name in ("BACKEND", "HTTP", "OPTIONS", *_POLICY_NAMES):
+        return f'IDEMPOTENCY = {{"default": {{"{name}": ...}}}}'
+    return None
+
+
+def _belongs(names: Iterable[str]) -> str:
+    """Return how the first of `names` that belongs into an alias is written, as a sentence."""
+    known = [name for name in names if written_as(name)]
+    return f" {known[0]} belongs into an alias: {written_as(known[0])}." if known else ""
 
 
 def _configure(alias: str) -> _Alias:
@@ -134,7 +161,7 @@ def _configure(alias: str) -> _Alias:
         raise InvalidStore(f"IDEMPOTENCY has no alias {alias!r}.{suggestion(alias, configured)}")
     description = configured[alias]
     if not isinstance(description, Mapping):
-        raise InvalidStore(f"IDEMPOTENCY[{alias!r}] must be a dict.")
+        raise InvalidStore(f"IDEMPOTENCY[{alias!r}] must be a dict.{_belongs([alias])}")
     given = dict(description)
     backend = given.pop("BACKEND", DEFAULT_BACKEND)
     options = given.pop("OPTIONS", {})
@@ -159,10 +186,14 @@ def _policy(default: Any, given: Mapping[str, Any], known: list[str], where: str
     for name in given:
         if name not in known:
             raise InvalidStore(f"{where} has no {name!r}.{_meant(name, known)}")
+    fields_given = {name.lower(): value for name, value in given.items()}
     try:
-        return merge(default, {name.lower(): value for name, value in given.items()})
+        merged = merge(default, fields_given)
     except (TypeError, ValueError, UnknownField) as error:
         raise InvalidStore(f"{where}: {error}") from error
+    if problems := signature_problems(fields_given):
+        raise InvalidStore(f"{where}: {' '.join(problems)}")
+    return merged
 
 
 def _meant(name: Any, known: list[str]) -> str:
@@ -198,7 +229,8 @@ def _known_options(store_class: type[BaseStore], options: Mapping[str, Any], whe
         return
     for name in options:
         if name not in parameters:
-            hint = suggestion(str(name), parameters)
+            is_database = name in _DATABASE_NAMES and "using" in parameters
+            hint = " Did you mean 'using'?" if is_database else suggestion(str(name), parameters)
             raise InvalidStore(f"{where}['OPTIONS'] has no {name!r}.{hint}")
 
 

@@ -12,9 +12,10 @@ from datetime import timedelta
 from typing import Any, TypeVar
 
 from django_idempotency import keys
-from django_idempotency.callables import coroutine_problem
+from django_idempotency.callables import coroutine_problem, signature_problem
 
 __all__ = [
+    "CALLED_WITH",
     "TRANSACTIONS",
     "UNSAFE_METHODS",
     "UNSET",
@@ -23,6 +24,8 @@ __all__ = [
     "UnknownField",
     "duration_of",
     "merge",
+    "signature_problems",
+    "suggestion",
 ]
 
 TRANSACTIONS = ("single", "joined", "separate")
@@ -259,6 +262,32 @@ _CALLABLES = ("scope", "fingerprint", "key_validator", "keep", "error_renderer",
 
 #: The name of a header field: a token (RFC 9110, section 5.6.2).
 _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+
+
+#: What the callables of both policies are called with.
+CALLED_WITH = {
+    "deadline": (),
+    "scope": ("request",),
+    "fingerprint": ("request",),
+    "key_validator": ("key",),
+    "keep": ("response", "exception"),
+    "replay_check": ("request", "record"),
+    "error_renderer": ("request", "problem"),
+}
+
+
+def signature_problems(given: Mapping[str, Any]) -> list[str]:
+    """
+    Return what is wrong with the signatures of the callables among the fields `given`.
+
+    For where they are declared: `HTTPPolicy.problems` is asked for each request.
+    """
+    found = [
+        signature_problem(name, given[name], *takes)
+        for name, takes in CALLED_WITH.items()
+        if callable(given.get(name))
+    ]
+    return [problem for problem in found if problem is not None]
 
 
 AnyPolicy = TypeVar("AnyPolicy", Policy, HTTPPolicy)

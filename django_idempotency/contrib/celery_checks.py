@@ -59,6 +59,7 @@ def check_tasks(
             id_ = "django_idempotency.E031"
             found.append(Error(f"The task {name} cannot run: {error}", hint=hint, id=id_))
             continue
+        found.extend(_lost_with_worker(task))
         found.extend(_time_limit(task, policy, app))
         found.extend(_visibility(task, policy, _visibility_timeout(app)))
         if store.supports_join and policy.transaction != "separate":
@@ -127,6 +128,19 @@ def _serializer(task: Task, guard: TaskGuard) -> Iterator[CheckMessage]:
             f"Results of the task {task.name} cannot be kept. {problem}",
             hint='Set serializer="json" on the task, or codec="json" in @idempotent_task.',
             id="django_idempotency.E030",
+        )
+
+
+def _lost_with_worker(task: Task) -> Iterator[CheckMessage]:
+    missing = [name for name in ("acks_late", "reject_on_worker_lost") if not getattr(task, name)]
+    if missing:
+        yield Warning(
+            f"The message of the task {task.name} is lost with a worker that dies: it has no "
+            f"{' and no '.join(missing)}.",
+            hint=f"Write @shared_task({', '.join(f'{name}=True' for name in missing)}), or set "
+            f"{' and '.join(f'task_{name}' for name in missing)} for all tasks: the guard makes "
+            f"it safe that a message comes twice.",
+            id="django_idempotency.W036",
         )
 
 

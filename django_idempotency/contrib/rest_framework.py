@@ -31,6 +31,7 @@ try:
 except ModuleNotFoundError as error:
     raise missing("djangorestframework", "drf") from error
 
+from django_idempotency.callables import signature_problem
 from django_idempotency.conf import DEFAULT_ALIAS, http_policy_for, policy_for
 from django_idempotency.contrib.rest_framework_browsable import give_keys
 from django_idempotency.contrib.rest_framework_objects import object_permissions
@@ -41,6 +42,7 @@ from django_idempotency.http.guard import guard
 from django_idempotency.http.spool import read_back, tee
 from django_idempotency.http.views import Declared, carries_key, guards, outside_answer
 from django_idempotency.policy import (
+    CALLED_WITH,
     UNSAFE_METHODS,
     UNSET,
     AnyPolicy,
@@ -113,7 +115,7 @@ class IdempotencyMixin(_Base):
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         """
-        Refuse a base order in which the guard would not be reached, and unknown names.
+        Refuse a base order in which the guard would not be reached, unknown names and signatures.
 
         A function of a module, ``idempotency_scope = scopes.session``, is taken as it is; what is
         defined in a class is a method.
@@ -134,6 +136,17 @@ class IdempotencyMixin(_Base):
             owner = getattr(value, "__qualname__", "").rpartition(".")[0]
             if isinstance(value, FunctionType) and (not owner or owner.endswith("<locals>")):
                 setattr(cls, name, staticmethod(value))
+            cls._check_signature(name)
+
+    @classmethod
+    def _check_signature(cls, name: str) -> None:
+        """Raise TypeError for a callable of the policy that cannot be called as it will be."""
+        field, value = name.removeprefix(_PREFIX), getattr(cls, name)
+        if field not in CALLED_WITH or not callable(value):
+            return
+        itself = ("self",) if isinstance(vars(cls)[name], FunctionType) else ()
+        if problem := signature_problem(name, value, *itself, *CALLED_WITH[field]):
+            raise TypeError(f"{cls.__name__}.{problem}")
 
     @classmethod
     def as_view(cls, *args: Any, **initkwargs: Any) -> Any:

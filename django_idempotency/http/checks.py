@@ -13,6 +13,7 @@ from django.core.exceptions import ImproperlyConfigured
 from django.urls import URLPattern, URLResolver, get_resolver
 from django.utils.module_loading import import_string
 
+from django_idempotency.checks import path_problem
 from django_idempotency.conf import http_policy_for, policy_for, store_for, stores
 from django_idempotency.http.atomic_requests import atomic_aliases, exempt, is_marked
 from django_idempotency.http.calls import using
@@ -31,6 +32,7 @@ __all__ = [
     "url_callbacks",
 ]
 
+_DECORATORS = "django_idempotency.http.decorators"
 _AUTHENTICATION = "django.contrib.auth.middleware.AuthenticationMiddleware"
 _DOTTED_PATHS = ("scope", "error_renderer", "replay_check", "fingerprint")
 
@@ -43,6 +45,7 @@ def check_views(
     found: list[CheckMessage] = []
     seen: list[Declared] = []
     for view in url_callbacks():
+        found.extend(_login_below(view))
         for declared in declarations(view):
             if any(declared is other for other in seen):
                 continue
@@ -74,6 +77,25 @@ def _loses_atomic_requests(view: Any, declared: Declared) -> Iterator[CheckMessa
             obj=view,
             id="django_idempotency.E015",
         )
+
+
+def _login_below(view: Any) -> Iterator[CheckMessage]:
+    """Tell of decorators that the guard stands before: it refuses whom they would let log in."""
+    guarded = False
+    while view is not None:
+        module = getattr(view, "__globals__", {}).get("__name__")
+        if guarded and module == "django.contrib.auth.decorators":
+            yield Warning(
+                f"@login_required, or a decorator like it, stands below @idempotent on "
+                f"{_name(view)}: an anonymous caller with a key gets a 400 in place of the login "
+                f"page, and a replay does not ask it.",
+                hint="Put @idempotent directly above the function, and the others above it.",
+                obj=view,
+                id="django_idempotency.W014",
+            )
+            return
+        guarded = guarded or module == _DECORATORS
+        view = getattr(view, "__wrapped__", None)
 
 
 def _within_atomic_requests(view: Any) -> Iterator[CheckMessage]:
@@ -262,10 +284,8 @@ def _policy_problems(store: str, policy: Policy, http: HTTPPolicy) -> list[str]:
             continue
         if value == getattr(http_policy_for(store), name):
             continue  # the check of the aliases tells
-        try:
-            import_string(value)
-        except ImportError as error:
-            problems.append(f"{name} cannot be imported: {error}")
+        if problem := path_problem(name, value):
+            problems.append(f"{name} {problem}")
     return problems
 
 

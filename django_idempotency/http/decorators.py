@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Callable
+from dataclasses import fields
 from functools import partial, wraps
 from types import FunctionType
 from typing import Any, TypeVar, overload
@@ -22,6 +23,7 @@ from django_idempotency.http.class_views import (
     guarded_dispatch,
 )
 from django_idempotency.http.views import Declared, aguarded, guarded
+from django_idempotency.policy import HTTPPolicy, Policy
 
 __all__ = ["guarding", "idempotent"]
 
@@ -44,6 +46,8 @@ def idempotent(
     on a request for ``dispatch`` of a view of Django REST framework without the mixin,
     UnknownField (a TypeError) for an unknown field.
     """
+    if view is not None and not callable(view):
+        raise TypeError(_how_to_write(view))
     declared = Declared(store, policy)
     if view is None:
         return partial(_decorate, declared)
@@ -91,6 +95,17 @@ def guarding(declared: Declared, view: Callable[..., Any]) -> Callable[..., Any]
         return guarded(declared, request, lambda: view(request, *args, **kwargs))
 
     return guarded_view
+
+
+def _how_to_write(given: object) -> str:
+    """Return what is wrong with an argument that is no view, and what to write."""
+    known = {item.name: item.type for policy in (Policy, HTTPPolicy) for item in fields(policy)}
+    meant = given if isinstance(given, str) and given in known else "required"
+    value = "True" if known[meant] == "bool" else "..."
+    return (
+        f"idempotent({given!r}) has an argument without a name, which only a view is. "
+        f"Write @idempotent({meant}={value})."
+    )
 
 
 def _refuse_what_is_no_view(view: Callable[..., Any]) -> None:

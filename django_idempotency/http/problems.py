@@ -69,7 +69,10 @@ _SCOPE_MISSING = Problem(
     "scope_missing",
     400,
     _("Idempotency-Key has no scope"),
-    _("The caller is anonymous, so it cannot be told whose idempotency key this is."),
+    _(
+        "The caller is anonymous, so it cannot be told whose idempotency key this is. Log in, and "
+        "send the request again."
+    ),
     retryable=False,
     safe_new_key=True,
 )
@@ -188,8 +191,8 @@ def problem_response(
     elif problem.retryable:
         headers = {"Retry-After": "1"}
     detail = _reason(str(error)) if isinstance(error, InvalidKey) else problem.detail
-    if settings.DEBUG and isinstance(error, StoreError):
-        detail = f"{detail} {error.told}"
+    if settings.DEBUG:
+        detail = f"{detail}{_to_developers(error)}"
     return _render(problem, status, detail, headers, request, policy, subject)
 
 
@@ -208,6 +211,18 @@ def _reason(said: str) -> str:
     if length := _LENGTH_SAID.fullmatch(said):
         return str(_LENGTH) % length.groupdict()
     return gettext(said) if said in _REASONS else said
+
+
+def _to_developers(error: IdempotencyError) -> str:
+    """Return what a problem says more with DEBUG: its cause, and what to do in the code."""
+    if isinstance(error, StoreError):
+        return f" {error.told}"
+    if isinstance(error, ScopeMissing):
+        return (
+            f" {error} Put @login_required above @idempotent where a view needs a login, and give "
+            f"scope=django_idempotency.http.scopes.session where visitors may use it."
+        )
+    return ""
 
 
 def _language(problem: Problem) -> str | None:

@@ -31,6 +31,7 @@ from django_idempotency.policy import (
     Policy,
     UnknownField,
     merge,
+    signature_problems,
     suggestion,
 )
 
@@ -73,6 +74,8 @@ class Declared:
         for name in self.overrides:
             if name not in known:
                 raise UnknownField(f"idempotent() has no {name!r}.{suggestion(name, known)}")
+        if problems := signature_problems(self.overrides):
+            raise TypeError(" ".join(problems))
 
     def policy(self) -> Policy:
         """Return the policy of the alias with what this view gives."""

@@ -167,8 +167,7 @@ def _problems(store: DynamoDBStore) -> Iterator[Any]:
     except StoreError as error:
         yield Error(
             f"The DynamoDB store cannot look at its table {table.name!r}: {error}",
-            hint="Create it with manage.py idempotency_table --create, and allow "
-            "dynamodb:DescribeTable and dynamodb:DescribeTimeToLive.",
+            hint=_remedy(error),
             id="django_idempotency.E020",
         )
         return
@@ -203,6 +202,30 @@ def _problems(store: DynamoDBStore) -> Iterator[Any]:
             hint="Send each key to one Region only, or use multi-Region strong consistency.",
             id="django_idempotency.W021",
         )
+
+
+def _remedy(error: StoreError) -> str:
+    """Return what to do about a table that cannot be looked at."""
+    cause = error.code if isinstance(error, CallFailed) else type(error.__cause__).__name__
+    match cause:
+        case "ResourceNotFoundException":
+            return (
+                "Create it with manage.py idempotency_table --create, or correct "
+                "OPTIONS['table_name'] and ['region_name']."
+            )
+        case "AccessDeniedException":
+            return "Allow dynamodb:DescribeTable and dynamodb:DescribeTimeToLive."
+        case "NoRegionError":
+            return "Set OPTIONS['region_name'], or AWS_DEFAULT_REGION."
+        case (
+            "ExpiredTokenException"
+            | "InvalidSignatureException"
+            | "NoCredentialsError"
+            | "PartialCredentialsError"
+            | "UnrecognizedClientException"
+        ):
+            return "Give this process credentials of AWS: a role, a profile or the environment."
+    return "Look whether the endpoint can be reached: OPTIONS['endpoint_url'] and the network."
 
 
 def _overflow_problems(store: DynamoDBStore) -> Iterator[Any]:

@@ -302,8 +302,9 @@ class RedisStore(BaseStore):
         except StoreError as error:
             return [
                 checks.Warning(
-                    f"Redis does not answer: {type(error.__cause__).__name__}.",
-                    hint="Start the server, or correct the OPTIONS of the RedisStore.",
+                    f"Redis does not answer at {self._clients.where()}: "
+                    f"{type(error.__cause__).__name__}.",
+                    hint=_remedy(error.__cause__),
                     id="django_idempotency.W009",
                 )
             ]
@@ -376,6 +377,13 @@ class RedisStore(BaseStore):
             else:
                 found += [] if record is None else [record]
         return found
+
+
+def _remedy(error: BaseException | None) -> str:
+    """Return what to do about a server that does not answer."""
+    if type(error).__name__ in ("AuthenticationError", "NoPermissionError"):
+        return "Correct the user and the password in the OPTIONS of the RedisStore."
+    return "Start the server, or correct its address in the OPTIONS of the RedisStore."
 
 
 def _held(leases: list[Lease], answers: list[Any]) -> set[Lease]:

@@ -118,6 +118,16 @@ class Clients:
         self._of_parents.append(self._client)
         self._client = None
 
+    def where(self) -> str:
+        """Return the server's address, or those of its sentinels; without user and password."""
+        options = {**self._parsed, **self._options}
+        if self._sentinels:
+            addresses = ", ".join(f"{host}:{port}" for host, port in self._sentinels)
+            return f"the sentinels {addresses}"
+        if path := options.get("path"):
+            return str(path)
+        return f"{options.get('host', 'localhost')}:{options.get('port', 6379)}"
+
     # For threads.
 
     def run(self, script: Script, key: str, arguments: Iterable[Any]) -> Any:

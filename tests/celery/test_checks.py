@@ -40,7 +40,7 @@ def ids(local: Local, settings: Any) -> Any:
 
 
 def guard(app: Celery, *, guard: dict[str, Any] | None = None, **options: Any) -> Any:
-    @app.task(name="work", **options)
+    @app.task(name="work", **{"acks_late": True, "reject_on_worker_lost": True, **options})
     @idempotent_task(**(guard or {}))
     def work() -> None: ...
 
@@ -86,6 +86,8 @@ def test_without_an_app_there_is_nothing_to_check(
             {},
         ),
         ("W035", {}, {"soft_time_limit": 601}, {}),
+        ("W036", {}, {"acks_late": False}, {}),
+        ("W036", {}, {"reject_on_worker_lost": None}, {}),
     ],
     ids=lambda value: str(value) if value else "",
 )
@@ -117,6 +119,24 @@ def test_what_is_fine(app: Any, ids: Any, conf: Any, options: Any, policy: Any) 
     assert ids() == []
 
 
+def test_W036_says_what_is_missing_and_settings_count(app: Any, ids: Any) -> None:
+    guard(app, acks_late=False, reject_on_worker_lost=None)
+
+    [message] = checks.run_checks(tags=["idempotency"])
+    assert "acks_late=True, reject_on_worker_lost=True" in str(message.hint)
+    assert "task_acks_late and task_reject_on_worker_lost" in str(message.hint)
+
+
+def test_W036_is_content_with_the_settings(app: Any, ids: Any) -> None:
+    app.conf.update(task_acks_late=True, task_reject_on_worker_lost=True)
+
+    @app.task(name="work")
+    @idempotent_task
+    def work() -> None: ...
+
+    assert ids() == []
+
+
 @pytest.mark.parametrize("setting", ["include", "imports"])
 def test_tasks_of_modules_that_the_app_names_are_checked(
     app: Any, ids: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, setting: str
@@ -124,7 +144,7 @@ def test_tasks_of_modules_that_the_app_names_are_checked(
     (tmp_path / f"named_by_{setting}.py").write_text(
         "from celery import current_app\n"
         "from django_idempotency.contrib.celery import idempotent_task\n"
-        "@current_app.task(serializer='pickle')\n"
+        "@current_app.task(serializer='pickle', acks_late=True, reject_on_worker_lost=True)\n"
         "@idempotent_task\n"
         "def work(): ...\n"
     )

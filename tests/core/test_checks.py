@@ -39,8 +39,10 @@ IN_OTHER_MODULES = {
     "E011",  # MySQL
     "W011",  # below
     *("E012", "E013", "E014", "W010", "W012"),  # tests/http/test_checks.py
+    "W013",  # below
+    "W014",  # tests/views/test_checks.py
     *("E020", "E021", "E022", "E023", "W020", "W021"),  # DynamoDB
-    *("E030", "E031", "W030", "W031", "W032", "W033", "W034", "W035"),  # Celery
+    *("E030", "E031", "W030", "W031", "W032", "W033", "W034", "W035", "W036"),  # Celery
 }
 
 
@@ -52,6 +54,10 @@ def dummy(monkeypatch):
     yield
     if "dummy" in [connection.alias for connection in connections.all(initialized_only=True)]:
         del connections["dummy"]
+
+
+def takes_anything(*arguments):
+    return None
 
 
 def messages(**aliases):
@@ -73,7 +79,65 @@ def test_E005_each_dotted_path_must_import(name, path):
     [message] = messages(default={"HTTP": {name: path}})
     assert message.id == "django_idempotency.E005"
     assert f"IDEMPOTENCY['default']['HTTP']['{name}']" in message.msg
-    assert messages(default={"HTTP": {name: "django_idempotency.http.scopes.anyone"}}) == []
+    assert messages(default={"HTTP": {name: f"{__name__}.takes_anything"}}) == []
+
+
+@pytest.mark.parametrize(
+    ("path", "wrong"),
+    [
+        ("django_idempotency.http.scopes.__name__", "is no callable"),
+        ("django_idempotency.http.scopes.tenant_and_user", None),
+        ("django_idempotency.http.scopes.session_token", None),
+        ("os.urandom", None),
+        ("uuid.uuid4", r"must take \(request\), and uuid4\(\) does not"),
+    ],
+)
+def test_E005_what_a_path_names_must_be_called_with_a_request(path, wrong):
+    found = messages(default={"HTTP": {"SCOPE": path}})
+    if wrong is None:
+        assert found == []
+        return
+    [message] = found
+    assert message.id == "django_idempotency.E005"
+    assert re.search(wrong, message.msg)
+
+
+@pytest.mark.parametrize(
+    ("setting", "written"),
+    [
+        ({"LEASE": 30}, 'IDEMPOTENCY = {"default": {"LEASE": ...}}'),
+        ({"REQUIRED": True}, 'IDEMPOTENCY = {"default": {"HTTP": {"REQUIRED": ...}}}'),
+        ({"default": {}, "LEASE": 30}, 'IDEMPOTENCY = {"default": {"LEASE": ...}}'),
+        ({"default": {"OPTIONS": {"alias": "other"}}}, "Did you mean 'using'?"),
+        ({"default": {"OPTIONS": {"database": "other"}}}, "Did you mean 'using'?"),
+        ({"default": {"HTTP": {"KEEP": lambda response: "keep"}}}, "(response, exception)"),
+        ({"default": {"HTTP": {"SCOPE": lambda: "all"}}}, "scope must take (request)"),
+        ({"default": {"DEADLINE": lambda context: 1}}, "deadline must take ()"),
+    ],
+)
+def test_E001_E002_say_what_to_write(setting, written):
+    [message] = messages(**setting)
+    assert message.id in ("django_idempotency.E001", "django_idempotency.E002")
+    assert written in message.msg
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("IDEMPOTENT", 'IDEMPOTENCY = {"default": {"LEASE": 60}}'),
+        ("IDEMPOTENCE", "IDEMPOTENCY"),
+        ("IDEMPOTECY", "IDEMPOTENCY"),
+        ("IDEMPOTENCY_LEASE", 'Write IDEMPOTENCY = {"default": {"LEASE": ...}}.'),
+        ("IDEMPOTENCY_REQUIRED", 'Write IDEMPOTENCY = {"default": {"HTTP": {"REQUIRED": ...}}}.'),
+        ("IDEMPOTENCY_BACKEND", 'Write IDEMPOTENCY = {"default": {"BACKEND": ...}}.'),
+    ],
+)
+def test_W013_setting_that_nothing_reads(name, hint):
+    with override_settings(**{name: 30}):
+        [message] = messages(default={})
+    assert message.id == "django_idempotency.W013"
+    assert name in message.msg
+    assert hint in message.hint
 
 
 @pytest.mark.django_db

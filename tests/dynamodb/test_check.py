@@ -12,6 +12,7 @@ from django.core.files.base import ContentFile
 
 from django_idempotency.stores import dynamodb_schema
 from django_idempotency.stores.dynamodb import DynamoDBStore
+from django_idempotency.stores.dynamodb_client import CallFailed, Client
 from tests.dynamodb.conftest import MakeStore, Options
 
 BACKEND = "django_idempotency.stores.dynamodb.DynamoDBStore"
@@ -43,13 +44,37 @@ def test_E020_table_is_missing(url: str) -> None:
     store = DynamoDBStore(table_name="nonesuch", endpoint_url=url)
 
     assert found(store) == ["E020"]
-    assert "ResourceNotFoundException" in store.check()[0].msg
+    [message] = store.check()
+    assert "ResourceNotFoundException" in message.msg
+    assert "idempotency_table --create" in str(message.hint)
 
 
 def test_E020_server_does_not_answer() -> None:
     store = DynamoDBStore(table_name="t", endpoint_url="http://127.0.0.1:1", timeout=0.2)
 
     assert found(store) == ["E020"]
+    assert "OPTIONS['endpoint_url']" in str(store.check()[0].hint)
+
+
+@pytest.mark.parametrize(
+    ("code", "hint"),
+    [
+        ("AccessDeniedException", "dynamodb:DescribeTable"),
+        ("NoCredentialsError", "credentials"),
+        ("ExpiredTokenException", "credentials"),
+    ],
+)
+def test_E020_hint_fits_the_cause(
+    url: str, monkeypatch: pytest.MonkeyPatch, code: str, hint: str
+) -> None:
+    def refuse(client: Any, operation: str, parameters: Any) -> None:
+        raise CallFailed(operation, code)
+
+    monkeypatch.setattr(Client, "send", refuse)
+
+    [message] = DynamoDBStore(table_name="t", endpoint_url=url).check()
+
+    assert (message.id, hint in str(message.hint)) == ("django_idempotency.E020", True)
 
 
 def test_E020_no_region_is_configured(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -58,6 +83,7 @@ def test_E020_no_region_is_configured(monkeypatch: pytest.MonkeyPatch) -> None:
     [message] = DynamoDBStore(table_name="t").check()
 
     assert "NoRegionError" in message.msg
+    assert "region_name" in str(message.hint)
 
 
 @pytest.mark.parametrize(

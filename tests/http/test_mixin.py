@@ -290,3 +290,46 @@ def test_unknown_attribute_is_a_type_error_with_a_suggestion(name: str, meant: s
 def test_unknown_attribute_without_a_likeness() -> None:
     with pytest.raises(TypeError, match="idempotency_xyzzy"):
         type("Misspelt", (GuardedView,), {"idempotency_xyzzy": True})
+
+
+# Signatures.
+
+
+def test_R18_callable_without_self_is_refused_when_the_class_is_made() -> None:
+    write = r"Pay\.idempotency_scope must take \(self, request\), and idempotency_scope\(request\)"
+    with pytest.raises(TypeError, match=write):
+
+        class Pay(IdempotencyMixin, APIView):
+            def idempotency_scope(request: Any) -> str:
+                return "all"
+
+
+def test_R56_keep_of_the_wrong_arity_is_refused_when_the_class_is_made() -> None:
+    with pytest.raises(TypeError, match=r"must take \(self, response, exception\)"):
+
+        class Pay(IdempotencyMixin, APIView):
+            def idempotency_keep(self, response: Any) -> str:
+                return "keep"
+
+
+def test_R18_every_form_of_a_callable_is_a_form_of_its_own() -> None:
+    class Scope:
+        def __call__(self, request: Any) -> str:
+            return "all"
+
+    class Pay(IdempotencyMixin, APIView):
+        idempotency_scope = Scope()
+        idempotency_fingerprint = staticmethod(lambda request: b"")
+
+        @classmethod
+        def idempotency_keep(cls, response: Any, *rest: Any) -> str:
+            return "keep"
+
+        @property
+        def idempotency_replay_check(self) -> Any:
+            return lambda request, record: True
+
+    with pytest.raises(TypeError, match=r"must take \(request\)"):
+
+        class Wrong(Pay):
+            idempotency_scope = staticmethod(lambda: "all")

@@ -38,6 +38,7 @@ def test_W009_server_that_does_not_answer(make_store: MakeStore) -> None:
     store = make_store("redis://nobody:secret@127.0.0.1:1/0")
     assert ids(store) == ["W009"]
     assert "secret" not in str(store.check())
+    assert "at 127.0.0.1:1: ConnectionError" in store.check()[0].msg
 
 
 def test_E010_server_that_is_too_old(store: RedisStore, monkeypatch: pytest.MonkeyPatch) -> None:

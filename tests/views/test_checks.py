@@ -5,12 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from django.contrib.auth.decorators import login_required, permission_required
 from django.core import checks
 from django.http import HttpRequest, HttpResponse
 from django.test import override_settings
 from django.urls import path
 from django.utils.decorators import method_decorator
 from django.views import View
+from django.views.decorators.cache import never_cache
 from rest_framework.decorators import api_view
 from rest_framework.views import APIView
 
@@ -65,6 +67,41 @@ def found(*views: Any, **settings: Any) -> list[str]:
         for message in messages
         if str(message.id).startswith("django_idempotency")
     ]
+
+
+# W014: decorators that let people log in.
+
+
+def _view(*decorators: Any) -> Any:
+    def view(request: HttpRequest) -> HttpResponse:
+        return HttpResponse()
+
+    for decorator in reversed(decorators):
+        view = decorator(view)
+    return view
+
+
+@pytest.mark.parametrize(
+    "below",
+    [[login_required], [never_cache, permission_required("auth.add_user")]],
+    ids=["login_required", "permission_required"],
+)
+def test_W014_login_below_the_guard(below: list[Any]) -> None:
+    guarded = idempotent(scope=ANYONE)
+
+    assert found(_view(guarded, *below)) == ["W014"]
+    assert found(_view(never_cache, guarded, *below)) == ["W014"]
+    assert found(_view(*below, guarded)) == []
+    assert found(_view(*below)) == []
+
+
+def test_W014_is_not_for_class_views_which_let_their_decorators_go_first() -> None:
+    class Pay(View):
+        pass
+
+    both = [idempotent(scope=ANYONE), login_required]
+    assert found(method_decorator(both, name="dispatch")(Pay).as_view()) == []
+    assert found(both[0](login_required(View.as_view()))) == []
 
 
 @pytest.fixture

@@ -246,6 +246,32 @@ def test_R18_unknown_field_is_refused_with_the_nearest(name: str, nearest: str) 
     assert isinstance(raised.value, TypeError)
 
 
+@pytest.mark.parametrize(
+    ("given", "write"),
+    [("required", "required=True"), ("lease", r"lease=\.\.\."), (30, "required=True")],
+)
+def test_R18_argument_without_a_name_is_refused_with_what_to_write(given: Any, write: str) -> None:
+    with pytest.raises(TypeError, match=rf"Write @idempotent\({write}\)\."):
+        idempotent(given)
+
+
+@pytest.mark.parametrize(
+    ("field", "function"),
+    [
+        ("scope", lambda: "all"),
+        ("fingerprint", lambda request, body: b""),
+        ("key_validator", lambda: None),
+        ("keep", lambda response: "keep"),
+        ("replay_check", lambda request: True),
+        ("error_renderer", lambda request: None),
+        ("deadline", lambda context: 1),
+    ],
+)
+def test_R18_callable_of_the_wrong_arity_is_refused(field: str, function: Any) -> None:
+    with pytest.raises(TypeError, match=f"{field} must take .*<lambda>"):
+        idempotent(**{field: function})  # type: ignore[call-overload]
+
+
 def test_R18_decorators_between_it_and_api_view_are_refused() -> None:
     @api_view(["POST"])
     def endpoint(request: Any) -> Response:
