@@ -54,9 +54,9 @@ def test_R13_unguarded_action_passes_with_a_malformed_key(api: Api) -> None:
 
 
 def test_R18_keywords_of_action_are_policy(api: Api) -> None:
-    Effect.objects.create(pk=7, name="seven")
+    Effect.objects.create(pk=7_000_000, name="seven")
 
-    with_key, without = api(path="/set/7/rename/"), api(key=None, path="/set/7/rename/")
+    with_key, without = api(path="/set/7000000/rename/"), api(key=None, path="/set/7000000/rename/")
 
     assert with_key.status_code == 200
     assert problem(without) == (400, "idempotency_key_missing")
