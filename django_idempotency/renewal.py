@@ -168,9 +168,7 @@ class Keeper:
     def _is_gone(self, store: BaseStore, lease: Lease) -> bool:
         """Whether there is no record any more; False where the store cannot tell."""
         try:
-            with (
-                store.fresh_connection()
-            ):  # as each renewal: a silent server keeps no other waiting
+            with store.fresh_connection():  # as for a renewal: a silent server stops no others
                 return store.get(lease.record_id) is None
         except Exception:  # whatever it is, the leases of others must go on being renewed
             logger.exception("A record whose lease was lost could not be read.")

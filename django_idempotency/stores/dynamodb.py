@@ -275,9 +275,9 @@ class DynamoDBStore(BaseStore):
         if overflow is not None and overflow[1] == hashlib.sha256(result).digest():
             return record.expires_at
         with suppress(StoreError):  # it is completed, whether its storage answers or not
-            record = self._with_result(record, item)
-            if record.result not in (None, result):
-                lease.completed_before = record
+            stored = self._with_result(record, item)
+            if stored.result not in (None, result):
+                lease.completed_before = stored
         return record.expires_at
 
     def _end(self, statement: str, lease: Lease, values: dict[str, Any]) -> None:
@@ -311,8 +311,8 @@ class DynamoDBStore(BaseStore):
         With filters a page is what they find among the next 1 000 items, so it may be empty.
         """
         wanted = Filters.of(filters)
-        if (page := self.browse_key(wanted, limit)) is not None:
-            return page
+        if (of_key := self.browse_key(wanted, limit)) is not None:
+            return of_key
         at_once = limit if wanted == Filters() else max(limit, READ_AT_ONCE)
         items, last = self.table.read(self._after(cursor), at_once)
         found = [record for record in self._records(items) if wanted.match(record)]
