@@ -8,7 +8,7 @@ import pytest
 from django.contrib.sessions.models import Session
 from django.db import connection
 from django.http import HttpRequest, HttpResponse
-from django.test import Client
+from django.test import Client, RequestFactory
 from django.test.utils import CaptureQueriesContext
 from django.urls import path
 from django.views.decorators.csrf import csrf_exempt
@@ -145,6 +145,16 @@ def test_R97_a_strangers_form_is_not_parsed_for_a_key(monkeypatch: pytest.Monkey
         assert answer.content == str(len(sent)).encode()
 
     assert parsed == []
+
+
+@pytest.mark.parametrize("key", ["key-1", '"malformed'])
+def test_R93_a_body_is_not_read_for_a_key_that_is_nobodys(rf: RequestFactory, key: str) -> None:
+    """Key and scope are looked at first, and cost nothing."""
+    request = rf.post("/", b"{}", content_type="application/json", headers={"Idempotency-Key": key})
+
+    assert idempotent(idle)(request).status_code == 400
+
+    assert not request._read_started  # type: ignore[attr-defined]
 
 
 PARTS: Any = [(name, None, None, b"12") for name in "abc"]

@@ -200,6 +200,24 @@ def test_R97_session_scope_begins_no_session(api: Api, mount: Mount, runs: list[
     assert runs == []
 
 
+def by_host(request: Request) -> str:
+    return request.get_host()
+
+
+@pytest.mark.parametrize("tenant", [None, by_host])
+def test_R19_tenants_by_host_name_meet_unless_the_scope_names_them(
+    api: Api, policy: SetPolicy, settings: Any, runs: list[str], tenant: Any
+) -> None:
+    """As the threat model says: neither the scope nor the fingerprint holds the host."""
+    settings.ALLOWED_HOSTS = ["a.example.com", "b.example.com"]
+    policy(HTTP={"SCOPE": tenant and tenant_and_user(tenant)})
+
+    answers = [api(headers={"Host": host}) for host in settings.ALLOWED_HOSTS]
+
+    assert [replayed(answer) for answer in answers] == [False, tenant is None]
+    assert len(runs) == (1 if tenant is None else 2)
+
+
 # Tokens.
 
 
