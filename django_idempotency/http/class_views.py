@@ -56,7 +56,7 @@ def guarded_dispatch(
             if called:
                 return response
             told = sync_to_async(_unguarded, thread_sensitive=True)
-            return await told(declared, view, request, response)
+            return await told(declared, type(view), request, response)
 
         return adispatch
 
@@ -69,7 +69,7 @@ def guarded_dispatch(
             with AtomicRequests(without=exempt_of(request)):
                 return dispatch(request, *args, **kwargs)
         response = dispatch(request, *args, **kwargs)
-        return response if called else _unguarded(declared, view, request, response)
+        return response if called else _unguarded(declared, type(view), request, response)
 
     return sync_dispatch
 
@@ -87,14 +87,33 @@ def guarded_as_view(declared: Declared, view: Callable[..., Any]) -> Callable[..
         return None
     _look_for_guards(view_class)
 
-    @wraps(view)
-    def waiting(request: HttpRequest, *args: Any, **kwargs: Any) -> Any:
+    def wait(request: HttpRequest) -> None:
         if not is_guarded_already(request):
             request.idempotency = None  # type: ignore[attr-defined]
             setattr(request, _WAITING, (view_class, declared))
-        return view(request, *args, **kwargs)
 
-    return markcoroutinefunction(waiting) if iscoroutinefunction(view) else waiting
+    if iscoroutinefunction(view):
+
+        @wraps(view)
+        async def aview(request: HttpRequest, *args: Any, **kwargs: Any) -> Any:
+            wait(request)
+            response = await view(request, *args, **kwargs)
+            if vars(request).pop(_WAITING, None) is None:
+                return response
+            told = sync_to_async(_unguarded, thread_sensitive=True)
+            return await told(declared, view_class, request, response)
+
+        return markcoroutinefunction(aview)
+
+    @wraps(view)
+    def sync_view(request: HttpRequest, *args: Any, **kwargs: Any) -> Any:
+        wait(request)
+        response = view(request, *args, **kwargs)
+        if vars(request).pop(_WAITING, None) is None:
+            return response
+        return _unguarded(declared, view_class, request, response)
+
+    return sync_view
 
 
 def _guard_handler(declared: Declared, view: View, request: HttpRequest) -> list[bool] | None:
@@ -132,10 +151,10 @@ def _look_for_guards(view_class: type[View]) -> None:
 
     def dispatch(self: View, request: HttpRequest, *args: Any, **kwargs: Any) -> Any:
         bound = own.__get__(self) if own else super(view_class, self).dispatch  # type: ignore[misc]
-        awaited, declared = getattr(request, _WAITING, (None, None))
-        if awaited is type(self) and declared is not None:
+        waiting: tuple[type[View], Declared] | None = getattr(request, _WAITING, None)
+        if waiting is not None and isinstance(self, waiting[0]):
             delattr(request, _WAITING)
-            bound = guarded_dispatch(declared, self, bound)
+            bound = guarded_dispatch(waiting[1], self, bound)
         return bound(request, *args, **kwargs)
 
     update_wrapper(dispatch, view_class.dispatch)
@@ -162,15 +181,15 @@ def _says(code: CodeType, name: str) -> bool:
 
 
 def _unguarded(
-    declared: Declared, view: View, request: HttpRequest, response: HttpResponseBase
+    declared: Declared, view_class: type[View], request: HttpRequest, response: HttpResponseBase
 ) -> HttpResponseBase:
-    """Return what `dispatch` answered without the handler; say so if that may have been work."""
+    """Return what was answered without a call of the handler; say so if that may have been work."""
     done = 200 <= response.status_code < 300
     if done and carries_key(declared.http_policy(), request):
         logger.error(
-            "%s.dispatch answered a request with an idempotency key and did not call %s(): nothing "
-            "was guarded.",
-            type(view).__name__,
+            "%s answered a request with an idempotency key without a call of its %s(): nothing was "
+            "guarded.",
+            view_class.__name__,
             str(request.method).lower(),
         )
         response["Idempotency-Stored"] = "false"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from functools import wraps
 from typing import Any
 
 import pytest
@@ -320,11 +321,35 @@ def test_R62_dispatch_that_passes_the_handler_by_is_not_silent(
     assert passed_by.content == b"created"
     assert passed_by["Idempotency-Stored"] == "false"
     assert [record.getMessage() for record in caplog.records if record.name[:6] == "django"] == [
-        "Ajax.dispatch answered a request with an idempotency key and did not call post(): "
-        "nothing was guarded."
+        "Ajax answered a request with an idempotency key without a call of its post(): nothing "
+        "was guarded."
     ]
     assert "Idempotency-Stored" not in api(headers={"X-Ajax": "1"}, key=None)
     assert [replayed(api()) for _ in range(2)] == [False, True]
+
+
+@pytest.mark.parametrize("stack", ["wsgi", "asgi"])
+def test_R62_decorator_that_answers_by_itself_is_not_silent(
+    serve: Serve, policy: SetPolicy, caplog: pytest.LogCaptureFixture, stack: str
+) -> None:
+    """It says that it is of a class, whose handler it does not call."""
+    policy(HTTP={"SCOPE": ANYONE})
+
+    @wraps(FreeClass.as_view())
+    def by_itself(request: HttpRequest) -> HttpResponse:
+        return HttpResponse("by itself")
+
+    @wraps(FreeAsyncClass.as_view())
+    async def async_by_itself(request: HttpRequest) -> HttpResponse:
+        return HttpResponse("by itself")
+
+    api = serve(by_itself if stack == "wsgi" else async_by_itself, stack, middleware=True)
+    with caplog.at_level(logging.ERROR, "django_idempotency"):
+        answer = api()
+
+    assert answer["Idempotency-Stored"] == "false"
+    [line] = [record for record in caplog.records if record.name == "django_idempotency"]
+    assert "nothing was guarded" in line.getMessage()
 
 
 def test_R17_generic_edit_view_is_guarded_once(serve: Serve, runs: list[str]) -> None:

@@ -86,7 +86,7 @@ class Declared:
     takes_chunks: bool = False
     #: A media type that `create` has besides its own.
     other_media_type: str | None = None
-    #: The header fields of `adorned` that are kept by choice (`REPLAY_HEADERS`).
+    #: The header fields of `adorned` that a replay has, those of `REPLAY_HEADERS` included.
     replay_headers: Sequence[str] = ()
     #: Whether work and answer commit together (`joined`, `single`).
     rolls_back: bool = False
