@@ -12,7 +12,7 @@ export SERVE
 .DEFAULT_GOAL := help
 
 help:
-	@echo "make demo         the main job, shown (SERVE=1 leaves the server running)"
+	@echo "make demo         the main job, shown (SERVE=1 leaves the shop up, on port 8000 if it is free)"
 	@echo "make test         every test: PostgreSQL 18, PostgreSQL 16, SQLite, a browser"
 	@echo "make coverage     the same, measured"
 	@echo "make lint types docs migrations rules"

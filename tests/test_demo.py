@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import base64
+import itertools
 import os
 import re
 import signal
 import subprocess
 import sys
+import urllib.request
 from pathlib import Path
 
 import pytest
 
+from example_project.demo.server import Server
 from tests.services.processes import marked, wait_until
 
 pytestmark = pytest.mark.processes
@@ -121,6 +125,8 @@ def test_it_tells_the_whole_story() -> None:
     code, output = play()
     assert code == 0, output
     assert_told(output)
+    ahead, _, _ = output.partition("four processes")
+    assert "17 steps" in ahead, "it says first what is about to happen"
 
 
 @pytest.mark.parametrize("transaction", ["single", "separate"])
@@ -150,14 +156,35 @@ def test_it_fails_without_the_guard() -> None:
     assert "Every step came out right." not in output
 
 
+PAGE = re.compile(r"http://127\.0\.0\.1:(\d+)(/\S*)\n")
+
+
+def test_the_port_is_the_one_that_is_asked_for_unless_it_is_taken(tmp_path: Path) -> None:
+    with Server(tmp_path, {}) as first:
+        taken = first.port
+        with Server(tmp_path, {}, port=taken) as second:
+            assert second.port != taken
+    with Server(tmp_path, {}, port=taken) as third:
+        assert third.port == taken
+
+
 def test_serve_leaves_it_running_until_ctrl_c() -> None:
+    """On the same port each time, if that is free, and with each page that it names."""
     with start(SERVE="1") as process:
         assert process.stdout is not None
         try:
-            for line in process.stdout:
-                if "Ctrl-C" in line:
-                    break
-            assert process.poll() is None
+            lines = itertools.takewhile(lambda line: "Ctrl-C ends" not in line, process.stdout)
+            told = "".join(lines)
+            assert process.poll() is None, told
+            ports = {port for port, _ in PAGE.findall(told)}
+            assert ports == {"8000"} or "Port 8000 is taken" in told
+            for login in ("admin, password admin-demo", "alice, password alice-demo"):
+                assert login in told
+            for port, page in PAGE.findall(told):
+                alice = {"Authorization": f"Basic {base64.b64encode(b'alice:alice-demo').decode()}"}
+                asked = urllib.request.Request(f"http://127.0.0.1:{port}{page}", headers=alice)
+                with urllib.request.urlopen(asked) as answer:
+                    assert answer.status == 200, page
             process.send_signal(signal.SIGINT)
             assert process.wait(timeout=20) == 0
         finally:
@@ -177,7 +204,7 @@ def test_its_servers_die_with_it(store: str, number: signal.Signals) -> None:
     with start(IDEMPOTENCY_STORE=store) as process:
         assert process.stdout is not None
         try:
-            assert "four processes" in process.stdout.readline()
+            assert any("four processes" in line for line in process.stdout)
             assert not nothing_left(process.pid)
             process.send_signal(number)
             assert process.wait(timeout=20) != 0

@@ -18,20 +18,38 @@ from example_project.demo import stores, tasks_worker
 from example_project.demo.output import Printer
 from example_project.demo.server import Server
 
+#: Where SERVE=1 serves, unless something else does.
+PORT = 8000
+
 
 def main() -> int:
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _terminated)
     try:
         with tempfile.TemporaryDirectory(prefix="idempotency-demo-") as name:
-            directory = Path(name)
-            with stores.started(directory) as store, tasks_worker.worker(directory) as worker:
-                return play(directory, Printer(), store, worker)
+            directory, out, chosen = Path(name), Printer(), stores.chosen()
+            announce(out)
+            with (
+                stores.started(chosen, directory) as store,
+                tasks_worker.worker(directory) as worker,
+            ):
+                return play(directory, out, store, worker)
     except stores.NoSuchStore as error:
         print(error, file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         return 130
+
+
+def announce(out: Printer) -> None:
+    """Say what is about to happen, before anything does."""
+    out.headline("A payments shop and its clients, on this machine alone, for about a minute")
+    out.says("17 steps: the same request or message comes twice, or 20 times at once, and servers")
+    out.says("are killed in the middle of their work. After each step the books are looked at:")
+    out.says("✓ is right, ✗ is wrong. All servers and files are the demo's own, and go with it.")
+    if os.environ.get("SERVE") == "1":
+        out.says("SERVE=1: the shop then stays up, for you to look at.")
+    out.says("Starting the servers ...")
 
 
 def play(
@@ -51,7 +69,8 @@ def play(
     # Needs the settings that have just been named.
     from example_project.demo.tasks_story import TaskStory
 
-    with Server(directory, dict(os.environ)) as server:
+    serves = os.environ.get("SERVE") == "1"
+    with Server(directory, dict(os.environ), port=PORT if serves else 0) as server:
         try:
             server.start()
             worker.start()
@@ -73,8 +92,8 @@ def play(
             print(server.log(), worker.log(), sep="\n", file=sys.stderr)
             return 1
         out.headline("Every step came out right.")
-        if os.environ.get("SERVE") == "1":
-            serve(server, out)
+        if serves:
+            serve(server, out, records=store is None)
     return 0
 
 
@@ -86,14 +105,31 @@ def set_up() -> None:
     connections.close_all()
 
 
-def serve(server: Server, out: Printer) -> None:
-    """Leave the server running until Ctrl-C."""
+def serve(server: Server, out: Printer, *, records: bool) -> None:
+    """Leave the server running until Ctrl-C, and name what there is to look at."""
     from example_project.shop.management.commands.seed import PASSWORDS
 
-    out.says(f"Admin:  {server.url}/admin/   log in as admin, password {PASSWORDS['admin']}")
-    out.says(f"API:    {server.url}/api/docs/")
+    admin = f"admin, password {PASSWORDS['admin']}"
+    alice = f"alice, password {PASSWORDS['alice']}"
+    pages = [
+        ("/checkout/", "nobody", "a form: click twice, or go back and send it again"),
+        ("/api/payments/", alice, "the browsable API, whose forms send a key"),
+        ("/api/docs/", "nobody", "the reference, and /api/schema/ for OpenAPI"),
+        ("/admin/shop/payment/", admin, "the books"),
+    ]
+    if records:
+        where = "/admin/django_idempotency/idempotencyrecord/"
+        pages.append((where, admin, "the records: search for a key"))
+    if server.port != PORT:
+        out.says(f"Port {PORT} is taken, so it is {server.port}.")
+    for path, login, what in pages:
+        out.says(f"{server.url}{path}")
+        out.says(f"    {what}; log in as {login}" if login != "nobody" else f"    {what}; no login")
+    out.says(f"{server.url}/api-auth/login/")
+    out.says("    where the browsable API has its login")
+    out.says("Send this twice:")
     out.says(
-        f"curl -u alice:{PASSWORDS['alice']} -H 'Idempotency-Key: my-first-key'"
+        f"curl -i -u alice:{PASSWORDS['alice']} -H 'Idempotency-Key: my-first-key'"
         f" -d account=1 -d amount=100 -d reference=coffee {server.url}/api/payments/"
     )
     try:

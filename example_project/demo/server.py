@@ -29,10 +29,13 @@ class Server:
     starting the server, nor while the server is down.
     """
 
-    def __init__(self, directory: Path, environ: dict[str, str]) -> None:
+    def __init__(self, directory: Path, environ: dict[str, str], *, port: int = 0) -> None:
         self._log = directory / "server.log"
         self._environ = environ
-        self._socket = socket.create_server(("127.0.0.1", 0), backlog=128)
+        try:
+            self._socket = socket.create_server(("127.0.0.1", port), backlog=128)
+        except OSError:  # it is taken: any other will do
+            self._socket = socket.create_server(("127.0.0.1", 0), backlog=128)
         self._process: subprocess.Popen[bytes] | None = None
         self.port: int = self._socket.getsockname()[1]
 

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 
 
 class NoSuchStore(Exception):
@@ -30,16 +31,22 @@ class Started:
     name: str
 
 
+def chosen() -> ModuleType | None:
+    """Return the store that IDEMPOTENCY_STORE names, None for the database; raise NoSuchStore."""
+    name = os.environ.get("IDEMPOTENCY_STORE", "database")
+    if name == "database":
+        return None
+    known = sorted(module.name for module in pkgutil.iter_modules(__path__))
+    if name not in known:
+        raise NoSuchStore(f"IDEMPOTENCY_STORE={name}: one of {', '.join(['database', *known])}")
+    return importlib.import_module(f"{__name__}.{name}")
+
+
 @contextmanager
-def started(directory: Path) -> Iterator[Started | None]:
-    """Run the server of the store that IDEMPOTENCY_STORE names; None for the database's own."""
-    chosen = os.environ.get("IDEMPOTENCY_STORE", "database")
-    if chosen == "database":
+def started(module: ModuleType | None, directory: Path) -> Iterator[Started | None]:
+    """Run the server of a store; None for the database's own."""
+    if module is None:
         yield None
         return
-    known = sorted(module.name for module in pkgutil.iter_modules(__path__))
-    if chosen not in known:
-        raise NoSuchStore(f"IDEMPOTENCY_STORE={chosen}: one of {', '.join(['database', *known])}")
-    module = importlib.import_module(f"{__name__}.{chosen}")
     with module.started(directory) as store:
         yield store
