@@ -153,13 +153,14 @@ class IdempotencyMixin(_Base):
         """Return the view function, with the transactions of ATOMIC_REQUESTS left to the guard."""
         return mark(super().as_view(*args, **initkwargs))
 
-    def get_renderers(self) -> list[BaseRenderer]:
-        """Return the view's renderers, of which the browsable API gives its forms keys (R35)."""
-        renderers = super().get_renderers()
-        for renderer in renderers:
-            if isinstance(renderer, BrowsableAPIRenderer):
-                give_keys(renderer, partial(guarding_policy, self))
-        return renderers
+    def perform_content_negotiation(
+        self, request: Request, force: bool = False
+    ) -> tuple[BaseRenderer, str]:
+        """Return the renderer and its media type; the browsable API's forms get keys (R35)."""
+        renderer, media_type = super().perform_content_negotiation(request, force)
+        if isinstance(renderer, BrowsableAPIRenderer):
+            give_keys(renderer, partial(guarding_policy, self))
+        return renderer, media_type
 
     def dispatch(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
         """
