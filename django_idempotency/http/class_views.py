@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import logging
 from collections.abc import Callable
 from functools import partial, update_wrapper, wraps
@@ -167,8 +166,13 @@ def _look_for_guards(view_class: type[View]) -> None:
 def calls_handler(view_class: type[View]) -> bool:
     """Return False for a class whose own `dispatch` is the work: it never says ``dispatch``."""
     for base in view_class.__mro__:
-        dispatch = inspect.unwrap(vars(base).get("dispatch", View.dispatch))
-        if dispatch is not View.dispatch and not _says(dispatch.__code__, "dispatch"):
+        dispatch = vars(base).get("dispatch")
+        while hasattr(dispatch, "__wrapped__"):
+            dispatch = dispatch.__wrapped__
+        code = getattr(dispatch, "__code__", None)
+        if dispatch is View.dispatch:
+            break
+        if code is not None and not _says(code, "dispatch"):
             return False
     return True
 
