@@ -8,6 +8,7 @@ from typing import Any
 
 from django import forms
 from django.contrib.auth.decorators import login_required
+from django.db.transaction import non_atomic_requests
 from django.http import HttpRequest, JsonResponse
 from django.views.decorators.http import require_POST
 
@@ -40,6 +41,7 @@ class QuoteForm(forms.Form):
 # "separate" is the default of coroutines. A crash between the quote and its record may cost a
 # second quote, which does no harm; where it would, see the library's "downstream" how-to.
 @idempotent(required=True, transaction="separate")
+@non_atomic_requests  # Django has no transaction for a coroutine, and refuses to leave it out
 async def create_quote(request: HttpRequest) -> JsonResponse:
     """Offer a rate. A retry gets the rate that was offered, though it has moved since."""
     form = QuoteForm(request.POST)

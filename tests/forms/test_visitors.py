@@ -79,6 +79,7 @@ def test_R97_a_form_of_a_stranger_leaves_nothing_behind(
             for _ in range(2)
         ]
 
+    assert {query["sql"] for query in queries} <= {"BEGIN", "COMMIT"}
     assert [answer.content for answer in answers] == [b"None", b"None"]
     assert {query["sql"] for query in queries} <= {"BEGIN", "COMMIT"}
     assert not any(answer.cookies for answer in answers)
