@@ -58,6 +58,36 @@ NOT_FROM_OUTSIDE: Mapping[str, tuple[str, str]] = {
         "test_R87_claim_and_replay_are_on_the_database_that_is_written",
     ),
     "R88": ("pools of connections", "tests/database/test_pools.py::test_R88_keys_in_threads"),
+    "R91": (
+        "a fault of the view",
+        "tests/http/test_k_rolled_back.py::test_R91_success_that_can_only_be_rolled_back_is_a_500",
+    ),
+    "R92": (
+        "needs work that fails in its session",
+        "tests/http/test_k_sessions.py::test_R92_rolled_back_work_leaves_session_and_messages",
+    ),
+    "R93": (
+        "what a refusal costs",
+        "tests/http/test_d_unread.py::test_R93_a_body_of_who_may_not_come_in_costs_nothing",
+    ),
+    "R94": (
+        "inside a caller's transaction",
+        "tests/core/test_transactions.py::"
+        "test_R94_the_captured_completion_comes_before_the_hooks_of_the_block_alone",
+    ),
+    "R95": (
+        "a record that somebody forged",
+        "tests/http/test_f_forged.py::test_R95_forged_record_of_the_database",
+    ),
+    "R96": (
+        "an error of the project",
+        "tests/http/test_k_coroutines.py::"
+        "test_R96_guarded_coroutine_is_refused_as_django_refuses_it",
+    ),
+    "R97": (
+        "what a stranger's form leaves behind",
+        "tests/forms/test_visitors.py::test_R97_a_form_of_a_stranger_leaves_nothing_behind",
+    ),
 }
 
 

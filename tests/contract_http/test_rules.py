@@ -57,6 +57,6 @@ def test_the_list_is_printed() -> None:
     )
 
     assert result.returncode == 0, result.stderr
-    assert "78 of 89 rules are shown from outside under gunicorn and uvicorn." in result.stdout
+    assert "79 of 97 rules are shown from outside under gunicorn and uvicorn." in result.stdout
     assert "Nowhere" not in result.stdout
     assert "gunicorn: test_R46_chunked_equals_sized: under WSGI" in result.stdout

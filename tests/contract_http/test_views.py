@@ -176,6 +176,13 @@ class TestViews(OnWork):
     def raising(self, tag: str) -> Call:
         return self.to("/effects/", tag, "raised", status=409)
 
+    def refusing(self, tag: str) -> Call:
+        return self.to("/effects/", tag, "returned", status=403)
+
+    def optional_answers(self, tag: str) -> Mapping[int, Call]:
+        calls = self.returning("/optional/", tag, 201, 403, 409, 503)
+        return {**calls, 422: self.to("/optional/", tag, "raised", status=422)}
+
     def failing_after_commit(self, tag: str) -> Call:
         return self.to("/effects/", tag, "hook_boom")
 

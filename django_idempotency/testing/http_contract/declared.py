@@ -278,6 +278,14 @@ class Declared:
         """Return a call whose work is done, and then raises an error of the domain."""
 
     @_undeclared
+    def refusing(self, tag: str) -> Call:
+        """Return a call whose work is done, and whose error leaves the key free."""
+
+    @_undeclared
+    def optional_answers(self, tag: str) -> Answering:
+        """Return calls whose work is done and that need no key, by the status of their answer."""
+
+    @_undeclared
     def failing_after_commit(self, tag: str) -> Call:
         """Return a call whose `on_commit` hook raises."""
 

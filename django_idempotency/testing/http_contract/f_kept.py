@@ -13,7 +13,7 @@ RELEASED = frozenset({400, 401, 403, 404, 405, 406, 407, 408, 411, 413, 415, 425
 
 
 class KeptRules(Asking):
-    """R55 to R64."""
+    """R55 to R64, and R90."""
 
     @needs("kept_errors")
     def test_R55_errors_of_the_domain_are_kept(self) -> None:
@@ -69,11 +69,14 @@ class KeptRules(Asking):
             self.ask(call, self.new())
             assert self.effects(tag) == 0
 
-    @needs("released_errors", "rolls_back")
-    def test_R57_work_of_a_release_is_rolled_back(self) -> None:
-        for _, tag, call in self.each(self.released_errors):
-            self.ask(call, self.new())
-            assert self.effects(tag) == 0
+    @needs("refusing")
+    def test_R57_a_refusal_that_was_returned_commits_its_work(self) -> None:
+        tag = self.new()
+        first, again = self.twice(self.refusing(tag), self.new())
+        assert first.status == again.status, (first, again)
+        assert first.status in RELEASED, first
+        assert not self.is_replay(again), again
+        assert self.effects(tag) == 2
 
     @needs("raising", "rolls_back")
     def test_R57_an_error_that_was_raised_is_kept_without_its_work(self) -> None:
@@ -83,6 +86,17 @@ class KeptRules(Asking):
         assert first.status not in RELEASED
         self.expect_replay(again, of=first)
         assert self.effects(tag) == 0
+
+    @needs("optional_answers")
+    def test_R90_a_key_changes_nothing_about_what_a_request_leaves_behind(self) -> None:
+        for status in self.optional_answers(self.new()):
+            left = []
+            for key in (None, self.new()):
+                tag = self.new()
+                answer = self.ask(self.optional_answers(tag)[status], key)
+                assert answer.status == status, answer
+                left.append(self.effects(tag))
+            assert left[0] == left[1], (status, left)
 
     @needs("failing_after_commit")
     def test_R58_work_whose_hook_raises_has_committed(self) -> None:
