@@ -54,6 +54,8 @@ def log_refusal(
     alias: str, operation: str, error: IdempotencyError, record_id: UUID | None = None
 ) -> None:
     """Write the line of a request that neither runs nor is answered from a record."""
+    if not logger.isEnabledFor(logging.INFO):
+        return
     outcome = next((text for kind, text in _REFUSALS.items() if isinstance(error, kind)), None)
     if isinstance(error, InProgress) and error.stale:
         outcome = "stale"

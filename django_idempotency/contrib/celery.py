@@ -24,7 +24,7 @@ from django_idempotency.conf import DEFAULT_ALIAS
 from django_idempotency.contrib.celery_codec import serializer_problem
 from django_idempotency.contrib.celery_deliveries import Delivery, DuplicateTask, TaskGuard
 from django_idempotency.contrib.celery_parents import FromParent, from_parent
-from django_idempotency.policy import UNSET, Policy, merge, suggestion
+from django_idempotency.policy import UNSET, Policy, merge, signature_problems, suggestion
 
 __all__ = ["DuplicateTask", "from_parent", "guard_of", "idempotent_task"]
 
@@ -196,6 +196,8 @@ def _check_options(
     if isinstance(codec, str) and (problem := serializer_problem(codec)):
         raise ValueError(problem)
     merge(Policy(), policy, beside=_OWN)
+    if problems := signature_problems(policy):
+        raise TypeError(" ".join(problems))
 
 
 def _check_function(function: Any) -> None:

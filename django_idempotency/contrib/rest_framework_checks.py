@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields
 from functools import partial
 from typing import Any
@@ -15,7 +15,15 @@ from django_idempotency.conf import http_policy_for, policy_for
 from django_idempotency.contrib.rest_framework import IdempotencyMixin, given_policy, is_drf_view
 from django_idempotency.http.checks import declarations, policy_problems, url_callbacks
 from django_idempotency.http.views import Declared
-from django_idempotency.policy import UNSAFE_METHODS, UNSET, HTTPPolicy, Policy, merge, suggestion
+from django_idempotency.policy import (
+    UNSAFE_METHODS,
+    UNSET,
+    HTTPPolicy,
+    Policy,
+    merge,
+    signature_problems,
+    suggestion,
+)
 
 __all__ = ["check_actions", "check_dispatch", "check_policies", "check_scopes"]
 
@@ -69,10 +77,13 @@ def check_policies(
     """What a view with the mixin, an ``@action`` or a decorator gives of its policy makes sense."""
     found: list[CheckMessage] = []
     for callback in _callbacks():
+        keywords = {
+            name.removeprefix("idempotency_"): value
+            for name, value in getattr(callback, "initkwargs", {}).items()
+        }
         for _, given in _guarded_methods(callback):
-            problems = policy_problems(
-                _name(callback.cls), given["store"], partial(_policies, given), callback.cls
-            )
+            policies = partial(_policies, given, keywords)
+            problems = policy_problems(_name(callback.cls), given["store"], policies, callback.cls)
             found.extend(problem for problem in problems if problem not in found)
     return found
 
@@ -161,7 +172,10 @@ def _said(value: Any) -> Any:
     return UNSET if hasattr(value, "__get__") and not callable(value) else value
 
 
-def _policies(given: dict[str, Any]) -> tuple[Policy, HTTPPolicy]:
+def _policies(given: dict[str, Any], keywords: Mapping[str, Any]) -> tuple[Policy, HTTPPolicy]:
+    """Return the policies of a method; the keywords of ``as_view()`` are no methods of its view."""
+    if problems := signature_problems(keywords):
+        raise TypeError(" ".join(problems))
     policy, http = policy_for(given["store"]), http_policy_for(given["store"])
     return (
         merge(policy, {field.name: given[field.name] for field in fields(policy)}),

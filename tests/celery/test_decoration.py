@@ -58,6 +58,7 @@ class TestOptions:
         ("options", "error", "text"),
         [
             ({"on_duplicate": "results"}, ValueError, "Did you mean 'result'"),
+            ({"deadline": lambda context: 1}, TypeError, r"deadline must take \(\)"),
             ({"on_in_progress": "retri"}, ValueError, "Did you mean 'retry'"),
             ({"on_failed": "rerun"}, ValueError, "on_failed must be one of run, replay"),
             ({"leese": 5}, UnknownField, "Did you mean 'lease'"),

@@ -298,6 +298,14 @@ def test_E013_policy_of_a_view_that_can_be(kind: str, given: dict[str, Any]) -> 
     assert ids(KINDS[kind](**given), IDEMPOTENCY={"default": {}, "memory": MEMORY}) == []
 
 
+@pytest.mark.parametrize("kind", ["as_view", "action"])
+def test_E013_callable_that_does_not_take_what_it_is_called_with(kind: str) -> None:
+    [message] = messages(KINDS[kind](keep=lambda response: "keep"), IDEMPOTENCY={"default": {}})
+
+    assert message.id == "django_idempotency.E013"
+    assert "keep must take (response, exception)" in message.msg
+
+
 def test_E013_callables_and_properties_of_a_mixin_are_not_computed() -> None:
     class Own(IdempotencyMixin, Plain):
         def idempotency_keep(self, response: Any, exception: Any) -> str:
