@@ -13,6 +13,7 @@ from django.utils.text import Truncator
 from django.utils.translation import gettext as _
 
 from django_idempotency.codecs import Codec, unpack
+from django_idempotency.conf import policy_for
 from django_idempotency.exceptions import ResultUnavailable, StoreError
 from django_idempotency.http.snapshot import Snapshot, SnapshotCodec
 
@@ -25,11 +26,12 @@ _SHOWN = 100_000
 def shown_result(envelope: bytes) -> SafeString | str:
     """Return status, header fields and body of a response; of other results text, or the size."""
     name = envelope[3 : 3 + envelope[2]].decode(errors="replace") if len(envelope) > 2 else ""
+    most = policy_for().max_result_bytes
     try:
         if name == SnapshotCodec.id:
-            return _response(unpack(SnapshotCodec(), envelope))
+            return _response(unpack(SnapshotCodec(), envelope, max_bytes=most))
         as_it_is = cast("Codec", SimpleNamespace(id=name, decode=bytes))
-        return _block(unpack(as_it_is, envelope), name)
+        return _block(unpack(as_it_is, envelope, max_bytes=most), name)
     except ResultUnavailable:
         return _("It was not kept.")
     except StoreError as error:

@@ -26,8 +26,8 @@ _ZLIB = 0x01
 _UNAVAILABLE = 0x02
 _KNOWN_FLAGS = _ZLIB | _UNAVAILABLE
 _COMPRESS_FROM = 1024
-#: What a result may always inflate to, lest a lowered max_result_bytes makes records unreadable.
-_INFLATED_BYTES = 1024 * 1024
+#: What a stored result may always have, lest a lowered max_result_bytes makes records unreadable.
+_READABLE_BYTES = 1024 * 1024
 
 
 class Codec(Protocol):
@@ -78,7 +78,7 @@ def unpack(codec: Codec, envelope: bytes | None, *, max_bytes: int = 0) -> Any:
     """
     Return the result in an envelope.
 
-    What a store gives back is input (R95): nothing inflates beyond `max_bytes`, or 1 MiB. Raises
+    What a store gives back is input (R95): no more than `max_bytes`, or 1 MiB, are read. Raises
     ResultUnavailable where the result was not kept, and StoreError for an envelope that is damaged
     or too large, or was written by a newer release or by another codec.
     """
@@ -98,8 +98,11 @@ def unpack(codec: Codec, envelope: bytes | None, *, max_bytes: int = 0) -> Any:
         )
     if flags & _UNAVAILABLE:
         raise ResultUnavailable
+    most = max(max_bytes, _READABLE_BYTES)
     if flags & _ZLIB:
-        payload = _inflated(payload, max(max_bytes, _INFLATED_BYTES))
+        payload = _inflated(payload, most)
+    if len(payload) > most:
+        raise StoreError(f"The stored result is damaged: it has more than {most} bytes.")
     try:
         return codec.decode(payload)
     except IdempotencyError:
@@ -112,15 +115,13 @@ def unpack(codec: Codec, envelope: bytes | None, *, max_bytes: int = 0) -> Any:
 
 
 def _inflated(payload: bytes, max_bytes: int) -> bytes:
-    """Return what was compressed; raise StoreError for more than `max_bytes` of it."""
+    """Return what was compressed, or one byte more than `max_bytes` of it; raise StoreError."""
     stream = zlib.decompressobj()
     try:
         inflated = stream.decompress(payload, max_bytes + 1)
     except zlib.error as error:
         raise StoreError("The stored result is damaged: it cannot be inflated.") from error
-    if len(inflated) > max_bytes:
-        raise StoreError(f"The stored result is damaged: it has more than {max_bytes} bytes.")
-    if not stream.eof or stream.unused_data:
+    if len(inflated) <= max_bytes and (not stream.eof or stream.unused_data):
         raise StoreError("The stored result is damaged: it is cut short.")
     return inflated
 

@@ -166,7 +166,7 @@ def _look_for_guards(view_class: type[View]) -> None:
 def calls_handler(view_class: type[View]) -> bool:
     """Return False for a class whose own `dispatch` is the work: it never says ``dispatch``."""
     for base in view_class.__mro__:
-        dispatch = vars(base).get("dispatch")
+        dispatch: Any = vars(base).get("dispatch")
         while hasattr(dispatch, "__wrapped__"):
             dispatch = dispatch.__wrapped__
         code = getattr(dispatch, "__code__", None)

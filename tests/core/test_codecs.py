@@ -212,6 +212,10 @@ class TestEnvelope:
             assert unpack(JSON, envelope, max_bytes=10) == 0
         assert unpack(JSON, envelope, max_bytes=limit) == 0
 
+    def test_R95_what_is_not_compressed_has_the_same_limit(self):
+        with pytest.raises(StoreError, match="more than 1048576 bytes"):
+            unpack(JSON, b"\x01\x00\x04json0" + b" " * LIMIT)
+
     def test_R95_a_bomb_is_not_inflated(self):
         bomb = zlib.compress(b" " * (100 * LIMIT))
         tracemalloc.start()
