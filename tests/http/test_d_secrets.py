@@ -7,12 +7,13 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from django.conf import settings as project
 from django.urls import resolve
 from django.utils.timezone import now
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from django_idempotency.fingerprint import canonical_json, canonical_payload
+from django_idempotency.fingerprint import Fingerprint, canonical_json, canonical_payload
 from django_idempotency.models import IdempotencyRecord
 from tests import version_1
 from tests.http.api import Api, problem, replayed
@@ -49,6 +50,27 @@ def version_1_of(body: Any) -> bytes:
 
 
 # Secrets.
+
+
+def test_R47_no_pin_comes_out_of_the_table(api: Api) -> None:
+    """All 10 000 bodies are tried, with all that the table and the code tell."""
+    api({"name": "1234"})
+    record = IdempotencyRecord.objects.get()
+    stored = bytes(record.fingerprint or b"")
+    before = [record.operation.encode(), b"effects/", canonical_payload({"args": [], "kwargs": {}})]
+    line = [b"POST", record.operation.encode(), b"/effects/"]
+
+    tails: set[bytes] = set()
+    for pin in range(10_000):
+        asked = [b"", b'json:{"name":"%04d"}' % pin]
+        guessed = Fingerprint.of([*line, *asked], ["", "a guess"])
+        guesses = [*guessed.forms, guessed.digest, *version_1.forms([*before, *asked])]
+        tails.update(guess[-28:] for guess in guesses)
+
+    assert len(tails) == 40_000
+    assert stored[-28:] not in tails
+    known = Fingerprint.of([*line, b"", b'json:{"name":"1234"}'], [project.SECRET_KEY])
+    assert stored == known.forms[0]  # with the secret, these parts are the ones
 
 
 def rotate(settings: Any, *, fallbacks: bool) -> None:
