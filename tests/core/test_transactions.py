@@ -410,6 +410,18 @@ class TestAStoreThatCannotJoin:
             call()
         assert run(never).replayed
 
+    def test_R94_nor_do_they_outlive_its_lease(self, clock):
+        told = []
+
+        def take_long():
+            clock.tick(61)
+            told.append(in_thread(lambda: run(never)).replayed)
+
+        with transaction.atomic():
+            transaction.on_commit(take_long)
+            run()
+        assert told == [True]
+
     @pytest.mark.parametrize(
         ("outer", "inner"), [("default", "other"), ("other", "default")], ids=["default", "other"]
     )
