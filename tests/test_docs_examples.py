@@ -402,6 +402,20 @@ def test_guide_to_views_pays_once(
     assert Payment.objects.count() == 1
 
 
+@pytest.mark.parametrize("key", ["key-1", None])
+def test_R57_R90_guide_to_transactions_says_what_survives_a_refusal(
+    run_page: Callable[[str], SimpleNamespace], client_of_alice: Client, key: str | None
+) -> None:
+    run_page("docs/howto/transaction.md")
+    headers = {"Idempotency-Key": key} if key else {}
+
+    answers = [
+        client_of_alice.post("/unlock/", {"pin": str(pin)}, headers=headers) for pin in range(5)
+    ]
+
+    assert [answer.status_code for answer in answers] == [403, 403, 403, 403, 423]
+
+
 @pytest.mark.parametrize("keep", ["default", "success", "stripe"])
 @pytest.mark.parametrize(
     "error", [Http404, PermissionDenied, BadRequest, SuspiciousOperation, KeyError]
