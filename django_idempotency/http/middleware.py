@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, ClassVar
 
 from asgiref.sync import (
@@ -43,6 +44,9 @@ class IdempotencyMiddleware:
         self.process_view: Callable[..., Any] = self._process_view
         methods = frozenset({"POST", "PATCH"})
         self._declared = Declared(self.store, methods=methods, joins=False)
+        #: CsrfViewMiddleware has parsed each form before us, but those for views that are exempt:
+        #: they may read the body themselves, to verify a signature say.
+        self._csrf_exempt = replace(self._declared, form=False)
         if iscoroutinefunction(get_response):
             markcoroutinefunction(self)
             self.process_view = self._aprocess_view
@@ -51,21 +55,19 @@ class IdempotencyMiddleware:
         """Pass the request on: the work is done in ``process_view``."""
         return self.get_response(request)
 
-    def _concerns(self, request: HttpRequest, view: Callable[..., Any]) -> bool:
-        """
-        Whether this request is to be guarded; every other one is left to Django.
+    def _declared_for(self, view: Callable[..., Any]) -> Declared:
+        return self._csrf_exempt if getattr(view, "csrf_exempt", False) else self._declared
 
-        CsrfViewMiddleware has parsed each form before us, but those for views that are exempt:
-        they may read the body themselves, to verify a signature say.
-        """
+    def _concerns(self, request: HttpRequest, declared: Declared) -> bool:
+        """Whether this request is to be guarded; every other one is left to Django."""
         request.idempotency = None  # type: ignore[attr-defined]
-        http = self._declared.http_policy()
-        if not guards(http, self._declared.methods, request):
+        http = declared.http_policy()
+        if not guards(http, declared.methods, request):
             return False
         # A transaction that the project has asked for is not for requests with a key alone (R90).
-        if self._declared.policy().transaction in ("joined", "single"):
+        if declared.policy().transaction in ("joined", "single"):
             return True
-        return carries_key(http, request, form=not getattr(view, "csrf_exempt", False))
+        return carries_key(http, request, form=declared.form)
 
     def _process_view(
         self,
@@ -74,9 +76,10 @@ class IdempotencyMiddleware:
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
     ) -> HttpResponseBase | None:
-        if _guards_itself(view, request) or not self._concerns(request, view):
+        declared = self._declared_for(view)
+        if _guards_itself(view, request) or not self._concerns(request, declared):
             return None
-        run: Any = guarding(self._declared, view)
+        run: Any = guarding(declared, view)
         if iscoroutinefunction(view):
             run = async_to_sync(run)
         response: HttpResponseBase = run(request, *args, **kwargs)
@@ -89,10 +92,11 @@ class IdempotencyMiddleware:
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
     ) -> HttpResponseBase | None:
+        declared = self._declared_for(view)
         concerns = sync_to_async(self._concerns, thread_sensitive=True)
-        if _guards_itself(view, request) or not await concerns(request, view):
+        if _guards_itself(view, request) or not await concerns(request, declared):
             return None
-        run: Any = guarding(self._declared, view)
+        run: Any = guarding(declared, view)
         if not iscoroutinefunction(view):
             run = sync_to_async(run, thread_sensitive=True)
         response: HttpResponseBase = await run(request, *args, **kwargs)

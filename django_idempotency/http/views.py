@@ -68,6 +68,8 @@ class Declared:
     methods: Collection[str] = UNSAFE_METHODS
     #: Whether the work commits in the store's transaction unless the policy says otherwise.
     joins: bool = True
+    #: Whether the key may come in a form's hidden field.
+    form: bool = True
 
     def __post_init__(self) -> None:
         known = _POLICY_NAMES | _HTTP_NAMES
@@ -105,7 +107,7 @@ def guarded(
     if not guards(http, declared.methods, request):
         with AtomicRequests(without=exempt_of(request)):
             return handle()
-    keyed = carries_key(http, request)
+    keyed = carries_key(http, request, form=declared.form)
     call = _call(declared, http, request, lambda: _rendered(_given(request, handle())), keyed=keyed)
     return guard(call)
 
@@ -129,7 +131,8 @@ async def aguarded(
         final: HttpResponseBase = response
         return final
 
-    keyed = await sync_to_async(carries_key, thread_sensitive=True)(http, request)
+    in_thread = sync_to_async(carries_key, thread_sensitive=True)
+    keyed = await in_thread(http, request, form=declared.form)
     return await aguard(_call(declared, http, request, rendered, keyed=keyed))
 
 
@@ -166,6 +169,7 @@ def _call(
         exempt=exempt_of(request),
         keyed=keyed,
         joins=declared.joins,
+        form=declared.form,
     )
 
 

@@ -127,6 +127,20 @@ def test_R2_middleware_leaves_bodies_of_csrf_exempt_views_unread(
     assert answer.json() == ({"files": 1} if path == "/handled/" else {"size": len(body)})
 
 
+@pytest.mark.parametrize("transaction", ["joined", "separate"])
+def test_R89_middleware_looks_for_no_key_in_a_form_of_a_csrf_exempt_view(
+    body_views: str, policy: SetPolicy, transaction: str
+) -> None:
+    policy(TRANSACTION=transaction)
+    kind = "application/x-www-form-urlencoded"
+    arguments = {"path": "/signed/", "key": None, "content_type": kind}
+
+    answers = [api_for(body_views)("idempotency_key=k", **arguments) for _ in range(2)]
+
+    assert [replayed(answer) for answer in answers] == [False, False]
+    assert not IdempotencyRecord.objects.exists()
+
+
 def test_R89_middleware_finds_the_key_in_a_form(body_views: str) -> None:
     body, content_type = multipart(
         ("title", None, None, b"tea"), ("idempotency_key", None, None, b"key-1")
