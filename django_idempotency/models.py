@@ -47,9 +47,7 @@ class IdempotencyRecord(models.Model):
         db_table = "idempotency_record"
         verbose_name = _("idempotency record")
         verbose_name_plural = _("idempotency records")
-        permissions: ClassVar[list[tuple[str, str]]] = [
-            ("view_result", "Can view stored results"),
-        ]
+        permissions = (("view_result", "Can view stored results"),)
         indexes: ClassVar[list[models.Index]] = [
             models.Index(fields=["expires_at"], name="idempotency_expires_at"),
         ]

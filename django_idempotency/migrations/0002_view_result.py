@@ -12,7 +12,7 @@ class Migration(migrations.Migration):
         migrations.AlterModelOptions(
             name="idempotencyrecord",
             options={
-                "permissions": [("view_result", "Can view stored results")],
+                "permissions": (("view_result", "Can view stored results"),),
                 "verbose_name": "idempotency record",
                 "verbose_name_plural": "idempotency records",
             },
