@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from contextlib import suppress
 from copy import deepcopy
 from decimal import Decimal
 from types import ModuleType
@@ -11,12 +12,13 @@ from typing import Any
 import pytest
 from celery import Task
 from celery.exceptions import Ignore, MaxRetriesExceededError, Reject, SoftTimeLimitExceeded
+from django.db import IntegrityError, transaction
 
-from django_idempotency import InProgress, TaskFailed
+from django_idempotency import InProgress, TaskFailed, WorkRolledBack
 from django_idempotency.contrib.celery import DuplicateTask, idempotent_task
 from django_idempotency.contrib.celery_codec import Failed
 from django_idempotency.models import IdempotencyRecord
-from tests.app.models import Effect
+from tests.app.models import Effect, Unique
 from tests.celery.local import Done, Local
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -65,6 +67,32 @@ class Flaky:
 
         self.task = flaky
         self.message = local.send(flaky)
+
+
+class TestRollbacks:
+    @pytest.mark.parametrize("wished", [False, True], ids=["swallowed", "wished"])
+    def test_R91_a_success_that_can_only_be_rolled_back_is_a_failed_task(
+        self, local: Local, wished: bool
+    ) -> None:
+        @local.app.task
+        @idempotent_task
+        def work() -> str:
+            Effect.objects.create(name="run")
+            Unique.objects.create(name="taken")
+            with suppress(IntegrityError):
+                Unique.objects.create(name="taken")
+            if wished:
+                transaction.set_rollback(True)
+            return "done"
+
+        done = local.deliver(local.send(work))
+
+        if wished:
+            assert done == Done("SUCCESS", "done")
+        else:
+            assert done.state == "FAILURE"
+            assert isinstance(done.value, WorkRolledBack)
+        assert (effects(), state()) == ([], "FAILED")
 
 
 class TestRetries:
