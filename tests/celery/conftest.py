@@ -30,6 +30,9 @@ MEMORY = "django_idempotency.stores.memory.MemoryStore"
 @pytest.fixture
 def local(monkeypatch: pytest.MonkeyPatch) -> Iterator[Local]:
     """An app of this test alone, whose messages the test delivers."""
+    # As before when the test is over: the checks look at the tasks of the app that is current.
+    monkeypatch.setattr(_state, "default_app", None)
+    monkeypatch.setattr(_state._tls, "current_app", None)
     app = TestApp("rules", config={"result_backend": "cache+memory://"})
     with setup_default_app(app):
         monkeypatch.setattr(_state, "_on_app_finalizers", set())  # no shared tasks of others

@@ -15,7 +15,7 @@ from celery import Task, chain
 from celery.exceptions import Reject
 from kombu.exceptions import OperationalError
 
-from django_idempotency import InProgress, LeaseLost, current
+from django_idempotency import InProgress, LeaseLost, StoreError, current
 from django_idempotency.conf import store_for
 from django_idempotency.contrib.celery import idempotent_task
 from django_idempotency.stores.memory import MemoryStore
@@ -91,6 +91,24 @@ def test_C6_R79_each_delivery_is_one_line_of_the_log(
         ("meeting", "completed"),
         ("meeting", "replayed"),
     ]
+
+
+def test_R61_a_store_that_is_down_is_one_line_with_its_cause(
+    local: Local,
+    store: MemoryStore,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse(request: Any) -> Any:
+        raise StoreError("The store does not answer.") from OSError("refused")
+
+    monkeypatch.setattr(store, "claim", refuse)
+    meeting = Meeting(local)
+
+    assert local.deliver(meeting.message).state == "FAILURE"
+    [line] = [line for line in caplog.records if line.name == "django_idempotency"]
+    assert (line.levelname, meeting.runs) == ("ERROR", 0)
+    assert line.getMessage().endswith("The store does not answer. (OSError: refused)")
 
 
 class TestRetry:
