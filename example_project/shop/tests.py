@@ -208,6 +208,7 @@ class CheckoutTests(TestCase):
     def test_key_of_another_visitor(self) -> None:
         form = self.shown(self.client)
         stranger = Client()
+        self.shown(stranger)  # which begins a session of his own
         hers = self.client.post("/checkout/", form)
         his = stranger.post("/checkout/", form)
         self.assertNotEqual(hers["Location"], his["Location"])
