@@ -181,6 +181,11 @@ class IdempotencyRecordAdmin(_ModelAdmin):
         """Return the records; a list reads no results."""
         return super().get_queryset(request).defer("result")
 
+    def lookup_allowed(self, lookup: str, value: Any, request: HttpRequest) -> bool:
+        """Refuse filters in the URL by what no page shows: they would tell an answer by guesses."""
+        hidden = lookup.partition("__")[0] in ("result", "token")
+        return not hidden and super().lookup_allowed(lookup, value, request)
+
     def get_search_results(
         self, request: HttpRequest, queryset: QuerySet[IdempotencyRecord], search_term: str
     ) -> tuple[QuerySet[IdempotencyRecord], bool]:

@@ -53,5 +53,16 @@ def _block(body: bytes, kind: str) -> SafeString:
         return format_html("<p>{} bytes, {}</p>", len(body), kind)
     if "json" in kind:
         with suppress(ValueError, RecursionError):  # a view may call anything JSON
-            text = json.dumps(json.loads(text), indent=2, ensure_ascii=False)
+            text = _indented(text)
     return format_html("<pre>{}</pre>", Truncator(text).chars(_SHOWN))
+
+
+def _indented(text: str) -> str:
+    """Return JSON with a member to each line, and little more of it than is shown."""
+    pieces, size = [], 0
+    for piece in json.JSONEncoder(indent=2, ensure_ascii=False).iterencode(json.loads(text)):
+        pieces.append(piece)
+        size += len(piece)
+        if size > _SHOWN:  # indentation makes a thousand times as much of what nests deeply
+            break
+    return "".join(pieces).encode(errors="backslashreplace").decode()  # half a surrogate pair

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from uuid import UUID
 
 from django.contrib.auth import get_user_model
+from django.core.exceptions import ValidationError
 
 from django_idempotency import keys
 from django_idempotency.http import scopes
@@ -66,7 +67,7 @@ def _user(name: str) -> str | None:
     model = get_user_model()
     try:
         found = model._default_manager.filter(**{model.USERNAME_FIELD: name}).first()
-    except ValueError:  # names of users may be numbers
+    except (ValidationError, ValueError):  # names of users may be numbers, or UUIDs
         return None
     return None if found is None else scopes.of_user(found)
 

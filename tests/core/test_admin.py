@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import re
+import tracemalloc
 import uuid
 from datetime import datetime, timedelta
 from datetime import timezone as zones
@@ -18,6 +19,7 @@ from django.utils import timezone
 
 import django_idempotency as idempotency
 from django_idempotency import admin_search, api, codecs, keys
+from django_idempotency.admin_results import shown_result
 from django_idempotency.contrib import celery_deliveries
 from django_idempotency.http import guard, scopes
 from django_idempotency.http.snapshot import SnapshotCodec
@@ -287,6 +289,32 @@ class TestDetail:
         assert ("<strong>202</strong>" in content) == permitted
         assert ("It takes the permission" in content) == (not permitted)
         assert f"{len(record.result)} bytes" in content
+
+    @pytest.mark.parametrize("lookup", ["result__contains", "result__gt", "token__startswith"])
+    def test_the_url_filters_by_nothing_that_no_page_shows(self, client, django_user_model, lookup):
+        clerk = django_user_model.objects.create_user("clerk", is_staff=True)
+        clerk.user_permissions.add(Permission.objects.get(codename="view_idempotencyrecord"))
+        client.force_login(clerk)
+        add(1, result=answered(HttpResponse("secret")))
+
+        assert client.get(LIST, {lookup: b"secret".hex()}).status_code == 400
+        assert shown(client.get(LIST, {"key__startswith": "key-"})) == {1}
+
+    def test_R80_half_a_surrogate_pair_in_an_answer_is_shown(self, admin_client):
+        response = HttpResponse(rb'{"name": "\ud800"}', content_type="application/json")
+        content = html.unescape(text(admin_client.get(page(add(1, result=answered(response))))))
+        assert r'"name": "\ud800"' in content
+
+    def test_R80_no_more_is_indented_than_is_shown(self):
+        deep = b"[" * 200 + b",".join([b"0"] * 100_000) + b"]" * 200
+        response = HttpResponse(deep, content_type="application/json")
+        envelope = codecs.pack(SnapshotCodec(), response, max_bytes=1_000_000)
+        tracemalloc.start()
+        try:
+            assert "\n  [\n    [" in shown_result(envelope)
+            assert tracemalloc.get_traced_memory()[1] < 10_000_000
+        finally:
+            tracemalloc.stop()
 
     def test_status_fields_and_body_of_an_answer_are_shown(self, admin_client):
         response = JsonResponse({"paid": [1]}, status=201, headers={"Location": "/p/1/"})
