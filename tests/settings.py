@@ -42,7 +42,7 @@ IDEMPOTENCY: dict[str, dict[str, Any]] = {
     "other": {"OPTIONS": {"using": "other"}},
     "memory": {"BACKEND": "django_idempotency.stores.memory.MemoryStore"},
 }
-REST_FRAMEWORK = {"DEFAULT_SCHEMA_CLASS": "drf_spectacular.openapi.AutoSchema"}
+REST_FRAMEWORK: dict[str, Any] = {"DEFAULT_SCHEMA_CLASS": "drf_spectacular.openapi.AutoSchema"}
 MIDDLEWARE = [
     "django.contrib.sessions.middleware.SessionMiddleware",
     "django.middleware.common.CommonMiddleware",
