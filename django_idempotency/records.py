@@ -82,6 +82,9 @@ class Record:
 
     def __post_init__(self) -> None:
         """Raise StoreError for a value of another type: what a store gives back is input (R95)."""
+        if self.fingerprint == b"":
+            short = keys.short(self.record_id)
+            raise StoreError(f"The stored record {short} is damaged: its fingerprint is empty.")
         for name, kinds in _KINDS.items():
             value = getattr(self, name)
             naive = isinstance(value, datetime) and value.tzinfo is None

@@ -58,12 +58,15 @@ _ELSEWHERE = frozenset(
     {
         "x-accel-redirect",
         "x-lighttpd-send-file",
+        "x-litespeed-location",
         "x-reproxy-file",
         "x-reproxy-url",
         "x-sendfile",
         "x-sendfile2",
     }
 )
+#: These end with their header: a body after it would be read as the next answer (RFC 9112, 6.3).
+_BODILESS = frozenset({204, 304})
 _NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _VALUE = re.compile(r"[\t\x20-\x7e\x80-\xff]*")
 
@@ -116,10 +119,12 @@ class SnapshotCodec:
         Return the kept part of a response.
 
         Raises TypeError for a stream and for a body that is elsewhere, neither of which has bytes
-        yet, and ResultTooLarge before anything of a large body is copied.
+        yet, and for an interim response; ResultTooLarge before anything of a large body is copied.
         """
         if elsewhere := [name for name, _ in result.items() if self._is_elsewhere(name)]:
             raise TypeError(f"A response whose body is where {elsewhere[0]} says cannot be kept.")
+        if result.status_code < 200:
+            raise TypeError("An interim response is no answer, and cannot be kept.")
         fields = [field for field in result.items() if self._keeps(field[0]) and _is_field(field)]
         head = json.dumps({"status": result.status_code, "headers": fields}).encode()
         body = self._body(result)
@@ -147,13 +152,13 @@ class SnapshotCodec:
         end = 4 + int.from_bytes(payload[:4], "big")
         head = json.loads(payload[4:end].decode())
         status, fields = head["status"], [(name, value) for name, value in head["headers"]]
-        if len(payload) < end or type(status) is not int or not 100 <= status <= 599:
-            raise ValueError("The stored response has no status.")
+        if len(payload) < end or type(status) is not int or not 200 <= status <= 599:
+            raise ValueError("The stored response has no final status.")
         for field in fields:
             if not _is_field(field) or self._is_elsewhere(field[0]):
                 raise ValueError("The stored response has a header field that was never kept.")
         kept = tuple(field for field in fields if self._keeps(field[0]))
-        return Snapshot(status, kept, payload[end:])
+        return Snapshot(status, kept, b"" if status in _BODILESS else payload[end:])
 
     def _keeps(self, name: str) -> bool:
         """Whether a header field belongs to the answer, or is said to."""

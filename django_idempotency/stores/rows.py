@@ -61,7 +61,7 @@ def record_of(columns: Collection[Any]) -> tuple[Record | None, datetime]:
             error=error,
             now=now,
         )
-    except (TypeError, ValueError) as error:
+    except (AttributeError, TypeError, ValueError) as error:
         raise StoreError("The stored record is damaged: a column holds what it cannot.") from error
     return record, now
 

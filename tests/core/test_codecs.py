@@ -76,9 +76,11 @@ def snapshot(status=200, headers=(), body=b"", **more):
     return len(head).to_bytes(4, "big") + head + body
 
 
+#: An interim response (1xx) among them: the client would take its body for the answer.
+BAD = (0, 99, 100, 199, 600, 1000, "200", True, 200.0)
 DAMAGED_SNAPSHOTS = {
     "nothing": b"",
-    **{f"status {status!r}": snapshot(status) for status in (0, 99, 600, 1000, "200", True, 200.0)},
+    **{f"status {status!r}": snapshot(status) for status in BAD},
     "no status": snapshot(None),
     "no headers": snapshot(headers=None),
     "name alone": snapshot(headers=[["Location"]]),
@@ -194,6 +196,15 @@ class TestEnvelope:
     def test_R95_a_damaged_snapshot_is_a_StoreError(self, payload):
         with pytest.raises(StoreError):
             unpack(SnapshotCodec(), b"\x01\x00\x04http" + payload)
+
+    @pytest.mark.parametrize("status", [204, 304])
+    def test_R95_no_body_after_a_response_that_has_none(self, status):
+        smuggled = snapshot(status, body=b"HTTP/1.1 200 OK\r\nSet-Cookie: a=b\r\n\r\n")
+        assert unpack(SnapshotCodec(), b"\x01\x00\x04http" + smuggled).body == b""
+
+    def test_an_interim_response_cannot_be_kept(self):
+        with pytest.raises(TypeError, match="interim"):
+            SnapshotCodec().encode(HttpResponse(status=103))
 
     def test_R95_header_fields_that_are_never_kept_are_not_replayed(self):
         forged = [["Set-Cookie", "session=x"], ["Content-Length", "5"], ["ETag", '"1"']]

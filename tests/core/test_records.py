@@ -78,7 +78,9 @@ def test_R95_record_of_a_store_is_input(name: str, value: Any) -> None:
         replace(WHOLE, **{name: value})
 
 
-@pytest.mark.parametrize(("column", "value"), [(4, 10**12), (4, "text"), (13, 10**12), (6, "1")])
+@pytest.mark.parametrize(
+    ("column", "value"), [(4, 10**12), (4, "text"), (4, b""), (9, None), (13, 10**12), (6, "1")]
+)
 def test_R95_row_of_SQLite_may_hold_anything(column: int, value: Any) -> None:
     at = "2026-01-01 00:00:00.000"
     token = record_id("call", "s", "k").hex

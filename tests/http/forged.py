@@ -33,6 +33,7 @@ FORGED = {
     "huge, it says": forged(b"\xff\xff\xff\xff{}"),
     "huge, inflated": forged(zlib.compress(b" " * 2**24), flags=1),
     "status": forged(response(1000)),
+    "interim response": forged(response(103)),
     "header injection": forged(response(200, ["Location", "/\r\nSet-Cookie: a=b"])),
     "file of the server": forged(response(200, ["X-Accel-Redirect", "/private/"])),
     "foreign codec": forged(b"\x80\x04N.", codec=b"pickle"),

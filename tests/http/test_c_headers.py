@@ -151,7 +151,7 @@ def test_R30_what_middleware_adds_is_on_the_replay_once(
     assert gzip.decompress(again.content) == b"a" * 500
 
 
-ELSEWHERE = ["X-Accel-Redirect", "x-sendfile", "X-LIGHTTPD-send-file"]
+ELSEWHERE = ["X-Accel-Redirect", "x-sendfile", "X-LIGHTTPD-send-file", "X-LiteSpeed-Location"]
 
 
 @pytest.mark.parametrize("name", ELSEWHERE)

@@ -11,7 +11,7 @@ from django_idempotency import StoreError
 from django_idempotency.conf import store_for
 from django_idempotency.models import IdempotencyRecord
 from django_idempotency.stores.memory import MemoryStore
-from tests.http.api import Api
+from tests.http.api import Api, problem
 from tests.http.conftest import SetPolicy
 from tests.http.forged import FORGED, each_is_a_503
 
@@ -20,6 +20,13 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 def test_R95_forged_record_of_the_database(api: Api, caplog: pytest.LogCaptureFixture) -> None:
     each_is_a_503(api, lambda result: IdempotencyRecord.objects.update(result=result), caplog)
+
+
+def test_R95_empty_fingerprint_of_the_database(api: Api) -> None:
+    api()
+    IdempotencyRecord.objects.update(fingerprint=b"")
+
+    assert problem(api()) == (503, "store_unavailable")
 
 
 def test_R95_forged_record_in_memory(
