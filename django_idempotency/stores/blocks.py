@@ -45,6 +45,8 @@ class RollbackWatch:
     Whether the work calls ``set_rollback(True)`` for the innermost open block (R91).
 
     The last call decides. One for a savepoint of the work's own is about that savepoint alone.
+    Marks the block, as Django does for errors that it sees, where MariaDB has rolled all of the
+    transaction back to end a deadlock: what follows would commit without what came before.
     """
 
     def __init__(self, connection: Any) -> None:
@@ -60,9 +62,23 @@ class RollbackWatch:
                 self.wished = rollback
 
         connection.set_rollback = note
+        if connection.vendor == "mysql":
+            connection.execute_wrappers.append(self._execute)
+
+    def _execute(
+        self, execute: Callable[..., Any], sql: str, params: Any, many: bool, context: Any
+    ) -> Any:
+        try:
+            return execute(sql, params, many, context)
+        except DatabaseError as error:
+            if is_serialization_failure(error):
+                self._connection.needs_rollback = True
+            raise
 
     def end(self) -> None:
         """Leave the connection as it was."""
+        if self._execute in self._connection.execute_wrappers:
+            self._connection.execute_wrappers.remove(self._execute)
         if self._before is None:
             del self._connection.set_rollback
         else:
@@ -162,11 +178,15 @@ def is_doomed(connection: BaseDatabaseWrapper) -> bool:
     Return whether the open transaction can only be rolled back, though no exception leaves it.
 
     Django marks it so for an error that an ORM call met; after a raw statement's error only the
-    driver knows, and PostgreSQL answers the COMMIT with a silent rollback.
+    driver knows, and PostgreSQL answers the COMMIT with a silent rollback. SQLite has ended it
+    after ``INSERT OR ROLLBACK``, or when its disk is full.
     """
     if not connection.in_atomic_block:
         return False
-    info = getattr(connection.connection, "info", None)
+    driver: Any = connection.connection
+    if connection.vendor == "sqlite" and not getattr(driver, "in_transaction", True):
+        return True
+    info = getattr(driver, "info", None)
     return connection.needs_rollback or getattr(info, "transaction_status", 0) == _IN_ERROR
 
 

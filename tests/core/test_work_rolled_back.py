@@ -157,6 +157,21 @@ def test_R91_error_of_a_raw_cursor() -> None:
     assert (Effect.objects.count(), state()) == (0, "FAILED")
 
 
+@pytest.mark.leg("sqlite")
+@JOINS
+def test_R91_error_at_which_sqlite_ends_the_transaction(transaction_mode: str) -> None:
+    def end_transaction() -> None:
+        Unique.objects.create(name="taken")
+        with suppress(IntegrityError), connection.cursor() as cursor:
+            cursor.execute("INSERT OR ROLLBACK INTO app_unique (name) VALUES ('taken')")
+
+    with pytest.raises(WorkRolledBack):
+        run((end_transaction,), transaction_mode)
+
+    assert not Effect.objects.exists()
+    assert not run((), transaction_mode).replayed
+
+
 def test_R91_within_the_callers_transaction_it_rolls_back_to_its_savepoint() -> None:
     with transaction.atomic():
         Effect.objects.create(name="before")
@@ -191,3 +206,4 @@ def test_R91_coroutine() -> None:
 def test_R91_connection_is_left_as_it_was(transaction_mode: str) -> None:
     run((wish,), transaction_mode)
     assert "set_rollback" not in vars(connection)
+    assert connection.execute_wrappers == []

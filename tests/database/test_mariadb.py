@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import threading
+from contextlib import suppress
 from datetime import timedelta
 from uuid import UUID
 
 import pytest
 from django.core import checks
 from django.db import OperationalError, connection, transaction
+from django.db.transaction import TransactionManagementError
 from django.test.utils import CaptureQueriesContext
 
+import django_idempotency as idempotency
+from django_idempotency import WorkRolledBack
 from django_idempotency.engine import Engine
 from django_idempotency.exceptions import InProgress, StoreError
 from django_idempotency.models import IdempotencyRecord
 from django_idempotency.records import ClaimRequest, Filters, Lease, State
 from django_idempotency.stores import sql_mariadb
 from django_idempotency.stores.base import ClaimAgain
+from tests.app.models import Effect, Unique
 from tests.database import claims
 from tests.database.claims import Boom, claim_request, effects, operation, state_of, won, work
 from tests.database.test_isolation import Counting
@@ -257,6 +263,44 @@ def test_R54_deadlock_in_a_claim_starts_the_transaction_again(store, monkeypatch
         monkeypatch.setattr(type(cursor), "execute", refuse)
         with transaction.atomic(), pytest.raises(ClaimAgain):
             store.claim(claim_request())
+
+
+@pytest.mark.parametrize("mode", ["joined", "single"])
+def test_R91_work_that_goes_on_after_a_deadlock_is_no_success(run_in_threads, mode):
+    """The server has rolled back all that came before; what follows would commit without it."""
+    for name in ("a", "b"):
+        Unique.objects.create(name=name)
+    both_hold_one = threading.Barrier(2, timeout=30)
+
+    def lock(name):
+        return Unique.objects.select_for_update().get(name=name)
+
+    def victim(lease):
+        Effect.objects.create(name="before")
+        lock("a")
+        both_hold_one.wait()
+        with suppress(OperationalError):
+            lock("b")
+        with suppress(TransactionManagementError):
+            Effect.objects.create(name="after")
+        return "done"
+
+    def run(number):
+        if number == 0:
+            with pytest.raises(WorkRolledBack):
+                idempotency.run(victim, key="k", scope="s", transaction=mode)
+            return
+        with transaction.atomic():  # the heavier of the two, so that it is spared
+            Effect.objects.bulk_create([Effect(name="other") for _ in range(50)])
+            lock("b")
+            both_hold_one.wait()
+            lock("a")
+
+    run_in_threads(2, run)
+
+    assert not Effect.objects.exclude(name="other").exists()
+    again = idempotency.run(lambda lease: "again", key="k", scope="s", transaction=mode)
+    assert not again.replayed
 
 
 def test_server_that_is_mysql_is_refused(store, monkeypatch):
