@@ -294,11 +294,11 @@ class Attempt:
         self.done = True
 
     def refuse_rollback(self, result: Any, *, wished: bool) -> NoReturn:
-        """End work that returned, and whose transaction can only be rolled back (R91)."""
+        """End work that returned, and whose transaction can only be rolled back (R91, R57)."""
         self.wished = wished
         name = f"record {keys.short(self.lease.record_id)}"
         check_rolled_back(name, wished=wished, succeeded=self.succeeded)
-        raise Unkept("fail", result)
+        raise Unkept("release" if self.verdict == "release" else "fail", result)
 
     @property
     def concluded(self) -> bool:
