@@ -347,13 +347,15 @@ class Engine:
     # Coroutines.
 
     @asynccontextmanager
-    async def alone(self, transaction: str) -> AsyncIterator[None]:
+    async def alone(
+        self, transaction: str, *, committed: Callable[[], None] | None = None
+    ) -> AsyncIterator[None]:
         """Open the block of work without a key: the transaction of `aattempt` alone."""
         async with self._own_thread(transaction):
             if transaction == "separate":
                 yield
                 return
-            async with to_the_end(self.store.aatomic()):
+            async with to_the_end(self.store.aatomic(committed=committed)):
                 yield
 
     @asynccontextmanager

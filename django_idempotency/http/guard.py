@@ -179,16 +179,19 @@ class _Guard:
     def work(self, attempt: Attempt, engine: Engine) -> HttpResponseBase:
         """Run the handler in the transactions that Django would have given it."""
         self._begin(attempt)
-        ours = set(self.call.exempt)
-        if attempt.request.transaction != "separate":
-            ours |= using(engine.store)  # open already: the store's own, around this
+        ours, store = set(self.call.exempt), engine.store
+        joined = attempt.request.transaction != "separate"
+        if joined:
+            ours |= using(store)  # open already: the store's own, around this
         requests = AtomicRequests(without=ours)
         try:
             with requests:
                 response = self._handled()
                 self._judge(attempt, response)
-                if requests.rolled_back():
-                    attempt.refuse_rollback(response, wished=requests.rollback_wished())
+                doomed = joined and store.rolled_back()
+                if requests.rolled_back() or doomed:  # none of them commits without the others
+                    wished = requests.rollback_wished() and (store.rollback_wished() or not doomed)
+                    attempt.refuse_rollback(response, wished=wished)
         except Exception as error:
             if not requests.committed:
                 attempt.rolled_back = bool(requests)

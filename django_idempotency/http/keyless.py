@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from threading import Event
+from typing import NoReturn
 
 from django.db import connections
 from django.http.response import HttpResponseBase
@@ -16,6 +17,7 @@ from django_idempotency.http.content import operation_of
 from django_idempotency.http.problems import problem_response
 from django_idempotency.http.sessions import RequestState
 from django_idempotency.logs import log_store_error
+from django_idempotency.stores.base import BaseStore
 from django_idempotency.stores.blocks import is_rolled_back
 
 __all__ = ["ahandle", "handle"]
@@ -26,14 +28,16 @@ def handle(call: GuardedCall, *, joins: bool = True) -> HttpResponseBase:
     store = engine_for(call.store).store
     joined = joins and call.mode(store, coroutine=False) != "separate"
     requests = AtomicRequests(without=call.exempt, beside=using(store) if joined else ())
-    before = RequestState(call.request)
+    before, wished = RequestState(call.request), False
     try:
         with requests, served_alone(call.request):
             response: HttpResponseBase = call.handle()
             _check_verdict(call, response)
-            _check_rollback(response, requests.rolled_back, requests.rollback_wished)
+            if requests.rolled_back():
+                wished = requests.rollback_wished()
+                _refuse_rollback(response, wished=wished)
     except Exception as error:
-        if requests and not requests.committed:
+        if requests and not requests.committed and not wished:
             before.restore()
         return _answer(call, error)
     return response
@@ -44,24 +48,25 @@ async def ahandle(call: GuardedCall) -> HttpResponseBase:
     engine = engine_for(call.store)
     store = engine.store
     mode = await store.in_thread(call.mode, store, coroutine=True)
-    before = RequestState(call.request)
+    before, wished, committed = RequestState(call.request), False, Event()
     try:
-        async with engine.alone(mode):
+        async with engine.alone(mode, committed=committed.set):
             with served_alone(call.request):
                 response: HttpResponseBase = await call.handle()
             if mode != "separate":
                 _check_verdict(call, response)
-                await store.in_thread(
-                    _check_rollback,
-                    response,
-                    lambda: any(is_rolled_back(connections[alias]) for alias in using(store)),
-                    store.rollback_wished,
-                )
+                if await store.in_thread(_is_rolled_back, store):
+                    wished = await store.in_thread(store.rollback_wished)
+                    _refuse_rollback(response, wished=wished)
     except Exception as error:
-        if mode != "separate":
+        if mode != "separate" and not committed.is_set() and not wished:
             before.restore()
         return _answer(call, error)
     return response
+
+
+def _is_rolled_back(store: BaseStore) -> bool:
+    return any(is_rolled_back(connections[alias]) for alias in using(store))
 
 
 def _check_verdict(call: GuardedCall, response: HttpResponseBase) -> None:
@@ -71,13 +76,15 @@ def _check_verdict(call: GuardedCall, response: HttpResponseBase) -> None:
         raise Unkept(verdict, response)
 
 
-def _check_rollback(
-    response: HttpResponseBase, rolled_back: Callable[[], bool], wished: Callable[[], bool]
-) -> None:
-    """Raise WorkRolledBack for a success that can only be rolled back (R91)."""
-    if rolled_back():
-        succeeded = response.status_code < 400
-        check_rolled_back("a request without a key", wished=wished(), succeeded=succeeded)
+def _refuse_rollback(response: HttpResponseBase, *, wished: bool) -> NoReturn:
+    """
+    End work that returned, and whose transaction can only be rolled back (R91).
+
+    On every alias, so that half of it does not stand, and none of its hooks runs.
+    """
+    succeeded = response.status_code < 400
+    check_rolled_back("a request without a key", wished=wished, succeeded=succeeded)
+    raise Unkept("fail", response)
 
 
 def _answer(call: GuardedCall, error: Exception) -> HttpResponseBase:

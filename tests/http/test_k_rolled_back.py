@@ -7,7 +7,13 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
-from django.db import IntegrityError, connection, connections, transaction
+from django.db import (
+    IntegrityError,
+    ProgrammingError,
+    connection,
+    connections,
+    transaction,
+)
 from rest_framework.request import Request
 from rest_framework.response import Response
 
@@ -118,6 +124,93 @@ def test_R91_database_that_is_not_the_stores(
 
     assert not Effect.objects.using("other").exists()
     assert "set_rollback" not in vars(connections["other"])
+
+
+@pytest.mark.django_db(transaction=True, databases=["default", "other"])
+@pytest.mark.parametrize("mode", ["joined"], indirect=True)
+@pytest.mark.parametrize("key", ["key-1", None], ids=["key", "no key"])
+@pytest.mark.parametrize("broken", ["default", "other"])
+@pytest.mark.parametrize("status", [201, 409])
+@pytest.mark.parametrize("wished", [False, True], ids=["swallowed", "wished"])
+def test_R90_R91_no_database_commits_what_another_rolls_back(
+    api: Api,
+    mount: Mount,
+    mode: str,
+    monkeypatch: pytest.MonkeyPatch,
+    key: str | None,
+    broken: str,
+    status: int,
+    wished: bool,
+) -> None:
+    """Half of the work would be left behind, and done once more by the retry."""
+    monkeypatch.setitem(connections.settings["other"], "ATOMIC_REQUESTS", True)
+    hooks: list[str] = []
+
+    def answer(request: Request) -> Response:
+        for using in ("default", "other"):
+            Effect.objects.using(using).create(name="half")
+            transaction.on_commit(lambda: hooks.append("hook"), using=using)
+        if wished:
+            transaction.set_rollback(True, using=broken)
+        else:
+            swallow(broken)
+        return Response({"done": True}, status=status)
+
+    url = mount(answering(answer, idempotency_required=False))
+
+    if status == 201 and not wished:
+        with pytest.raises(WorkRolledBack):
+            api(path=url, key=key)
+    else:
+        assert api(path=url, key=key).status_code == status
+
+    assert not Effect.objects.exists()
+    assert not Effect.objects.using("other").exists()
+    assert hooks == []
+
+
+@pytest.mark.leg("postgres18", "postgres16")  # elsewhere the error of a raw statement is its own
+@pytest.mark.parametrize("mode", ["joined"], indirect=True)
+@pytest.mark.parametrize("key", ["key-1", None], ids=["key", "no key"])
+def test_R86_R90_hook_of_a_refusal_that_is_rolled_back_does_not_run(
+    api: Api, mount: Mount, mode: str, key: str | None
+) -> None:
+    """Django takes PostgreSQL's answer to such a COMMIT for a commit."""
+    hooks: list[str] = []
+
+    def answer(request: Request) -> Response:
+        transaction.on_commit(lambda: hooks.append("hook"))
+        with suppress(ProgrammingError), connection.cursor() as cursor:
+            cursor.execute("SELECT no_such_column")
+        return Response({"done": False}, status=409)
+
+    url = mount(answering(answer, idempotency_required=False))
+
+    assert api(path=url, key=key).status_code == 409
+    assert not Effect.objects.exists()
+    assert hooks == []
+
+
+@pytest.mark.parametrize("mode", ["joined", "single"], indirect=True)
+@pytest.mark.parametrize("wished", [False, True], ids=["swallowed", "wished"])
+def test_R55_R57_refusal_that_is_rolled_back_frees_the_key_as_its_status_says(
+    api: Api, mount: Mount, mode: str, wished: bool
+) -> None:
+    """The status decides about the work, the verdict about the record."""
+
+    def answer(request: Request) -> Response:
+        if request.data["name"] == "free":
+            return Response(status=201)
+        if wished:
+            transaction.set_rollback(True)
+        else:
+            swallow("default")
+        return Response({"name": ["is taken"]}, status=400)
+
+    url = mount(answering(answer))
+
+    assert api(path=url, body={"name": "taken"}).status_code == 400
+    assert api(path=url, body={"name": "free"}).status_code == 201
 
 
 @pytest.mark.leg("postgres18", "postgres16")

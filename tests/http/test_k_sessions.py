@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import Any
 from uuid import UUID
 
 import pytest
+from asgiref.sync import sync_to_async
 from django.contrib import messages
 from django.contrib.messages import get_messages
 from django.contrib.sessions.models import Session
 from django.db import connections, transaction
 from django.http import HttpRequest, HttpResponse
-from django.test import Client
+from django.test import AsyncClient, Client
 from rest_framework.exceptions import APIException
 from rest_framework.request import Request
 from rest_framework.views import APIView
@@ -22,6 +24,7 @@ from django_idempotency.http import idempotent
 from tests.app.models import Child, Effect
 from tests.http.api import problem
 from tests.http.conftest import Mount, SetPolicy
+from tests.http.test_k_rolled_back import swallow
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -68,10 +71,13 @@ def end(then: str) -> HttpResponse:
         take_over()
     if then == "wish":
         transaction.set_rollback(True)
+    if then == "doomed":
+        swallow("default")
+        then = "409"
     return HttpResponse(status=int(then) if then.isdigit() else 201)
 
 
-ENDINGS = {"boom": 500, "deferred": 500, "503": 503}
+ENDINGS = {"boom": 500, "deferred": 500, "503": 503, "doomed": 409}
 
 
 @pytest.fixture(autouse=True)
@@ -180,6 +186,36 @@ def test_R92_work_that_is_answered_with_its_own_response_keeps_its_session(
 
     assert shopper.cart is None
     assert shopper.client.get(page).content == b"Thank you"
+
+
+@pytest.mark.parametrize("key", ["key-1", None], ids=["key", "no key"])
+def test_R92_hook_that_raises_takes_nothing_back(mount: Mount, key: str | None) -> None:
+    """The work of a coroutine has committed before its hook ran."""
+
+    def hook() -> None:
+        raise RuntimeError("hook")
+
+    def work(request: HttpRequest) -> HttpResponse:
+        messages.success(request, "Thank you")
+        transaction.on_commit(hook)
+        return HttpResponse(status=201)
+
+    @idempotent(transaction="joined")
+    async def view(request: HttpRequest) -> HttpResponse:
+        return await sync_to_async(work)(request)
+
+    url, page = mount(view), mount(told)
+
+    async def main() -> Any:
+        client = AsyncClient(raise_request_exception=False)
+        headers = {"Idempotency-Key": key} if key else {}
+        responses = await client.post(url, headers=headers), await client.get(page)
+        await sync_to_async(connections.close_all)()
+        return responses
+
+    response, later = asyncio.run(main())
+    assert response.status_code == 500
+    assert later.content == b"Thank you"
 
 
 def test_R92_without_a_transaction_nothing_is_taken_back(mount: Mount, policy: SetPolicy) -> None:
