@@ -74,7 +74,7 @@ class Endings:
         if attempt.request.transaction == "separate":
             self._end_lease(lease, text)
         elif self._write_end(lease, text) is False:
-            raise LeaseLost
+            raise LeaseLost(gone=self.store.get(lease.record_id) is None)
 
     def _write_end(self, lease: Lease, text: str | None) -> bool | None:
         """Fail the record with `text`, or release it; return what the store tells of the proof."""

@@ -261,6 +261,18 @@ def test_R60_record_that_is_gone_was_not_taken_over(api: Api, policy: SetPolicy,
 
 
 @pytest.mark.parametrize("mode", ["joined"], indirect=True)
+def test_R57_R60_refusal_whose_record_is_gone_has_not_lost_its_lease(
+    api: Api, policy: SetPolicy, mode: str
+) -> None:
+    policy(BACKEND="tests.http.stores.Vanishing")
+
+    refused = api.then("returned", status=400)
+
+    assert problem(refused) == (503, "store_unavailable")
+    assert not Effect.objects.exists()
+
+
+@pytest.mark.parametrize("mode", ["joined"], indirect=True)
 def test_R60_release_frees_the_key_at_once(
     api: Api, policy: SetPolicy, mode: str, atomic_requests: bool
 ) -> None:
