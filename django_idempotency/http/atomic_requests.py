@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
+from types import TracebackType
 from typing import Any, TypeVar
 
 from django.db import Error, connections, transaction
@@ -46,33 +48,57 @@ class AtomicRequests:
         self._beside = beside
         self._aliases = list(dict.fromkeys((*beside, *atomic_aliases(without))))
         self._watches: dict[str, RollbackWatch] = {}
-        self._blocks = ExitStack()
-        self._committed = 0
+        self._blocks: list[tuple[str, Any]] = []
+        self._committed: set[str] = set()
 
     def __len__(self) -> int:
         return len(self._aliases)
 
     def __enter__(self) -> AtomicRequests:
-        with ExitStack() as blocks:
+        with ExitStack() as begun:
             for alias in self._aliases:
+                block: Any = transaction.atomic(using=alias)
                 try:
-                    blocks.enter_context(transaction.atomic(using=alias))
+                    begun.enter_context(block)
                 except Error as error:
                     if alias not in self._beside:
                         raise
                     raise SessionLost("A transaction could not be begun.") from error
+                self._blocks.append((alias, block))
                 self._watches[alias] = watch = RollbackWatch(connections[alias])
-                blocks.callback(watch.end)
+                begun.callback(watch.end)
                 if len(connections[alias].atomic_blocks) == 1:  # it is this block that commits
-                    transaction.on_commit(self._note_commit, using=alias)
-            self._blocks = blocks.pop_all()
+                    transaction.on_commit(partial(self._committed.add, alias), using=alias)
+            begun.pop_all()
         return self
 
-    def __exit__(self, *exc_info: Any) -> bool | None:
-        return self._blocks.__exit__(*exc_info)
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc_value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """
+        Commit them all, or roll them all back, the innermost first.
 
-    def _note_commit(self) -> None:
-        self._committed += 1
+        A hook that raises after the commit of one rolls no other back (R58): half of the work would
+        stand. What it raised passes on when all have committed.
+        """
+        raised: BaseException | None = exc_value
+        raised_by_hooks: list[BaseException] = []
+        for alias, block in reversed(self._blocks):
+            self._watches[alias].end()
+            try:
+                block.__exit__(None if raised is None else type(raised), raised, None)
+            except BaseException as error:
+                if raised is None and alias in self._committed:
+                    raised_by_hooks.append(error)
+                else:
+                    raised = error
+        if raised is not None and raised is not exc_value:
+            raise raised
+        if raised is None and raised_by_hooks:
+            raise raised_by_hooks[0]
 
     def rolled_back(self) -> bool:
         """
@@ -93,7 +119,7 @@ class AtomicRequests:
     @property
     def committed(self) -> bool:
         """Whether there are some, and all have committed."""
-        return 0 < len(self) == self._committed
+        return 0 < len(self) == len(self._committed)
 
 
 def mark(view: View) -> View:

@@ -7,17 +7,19 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from django.db import connection, connections
+from django.db import connection, connections, transaction
 from django.db.models.signals import post_save
 from django.http import HttpRequest
 from django.http.response import HttpResponseBase
+from rest_framework.request import Request
+from rest_framework.response import Response
 
 from django_idempotency.models import IdempotencyRecord
 from tests.app.models import Effect
 from tests.app.views import THEN, EffectView, created
 from tests.http.api import Api, problem, replayed
 from tests.http.conftest import Mount, SetPolicy
-from tests.http.views import state_seen_by_others
+from tests.http.views import answering, state_seen_by_others
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -140,6 +142,40 @@ def test_R58_hook_that_raises_after_the_commit_of_atomic_requests(
     assert (again.status_code, replayed(again)) == (201, True)
     assert Effect.objects.count() == 1
     assert len(runs) == 1
+
+
+@pytest.mark.django_db(transaction=True, databases=["default", "other"])
+@pytest.mark.parametrize("mode", ["joined", "separate"], indirect=True)
+@pytest.mark.parametrize("atomic_requests", [True], indirect=True)
+@pytest.mark.parametrize("key", ["key-1", None], ids=["key", "no key"])
+def test_R58_R90_hook_that_raises_on_one_database_rolls_no_other_back(
+    api: Api,
+    mount: Mount,
+    monkeypatch: pytest.MonkeyPatch,
+    mode: str,
+    atomic_requests: bool,
+    key: str | None,
+) -> None:
+    monkeypatch.setitem(connections.settings["other"], "ATOMIC_REQUESTS", True)
+    hooks: list[str] = []
+
+    def boom() -> None:
+        raise RuntimeError("boom in a hook")
+
+    def answer(request: Request) -> Response:
+        Effect.objects.using("other").create(name="half")
+        transaction.on_commit(lambda: hooks.append("default"))
+        transaction.on_commit(boom, using="other")
+        return Response(status=201)
+
+    url = mount(answering(answer, idempotency_required=False))
+
+    with pytest.raises(RuntimeError, match=r"^boom in a hook$"):
+        api(path=url, key=key)
+
+    assert [Effect.objects.using(using).count() for using in ("default", "other")] == [1, 1]
+    assert hooks == ["default"]
+    assert not key or replayed(api(path=url, key=key))
 
 
 def test_R58_other_commits_that_raise_leave_nothing_open(
