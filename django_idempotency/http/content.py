@@ -11,7 +11,7 @@ from typing import Any
 from urllib.parse import parse_qsl
 
 from django.conf import settings
-from django.core.exceptions import SuspiciousOperation
+from django.core.exceptions import BadRequest, SuspiciousOperation
 from django.core.files.uploadedfile import UploadedFile
 from django.core.files.uploadhandler import FileUploadHandler
 from django.http import HttpRequest
@@ -25,7 +25,7 @@ from django_idempotency.callables import coroutine_problem
 from django_idempotency.conf import fingerprint_secrets
 from django_idempotency.fingerprint import Fingerprint, version_1
 from django_idempotency.http.scopes import has_owner
-from django_idempotency.http.spool import is_large, spool
+from django_idempotency.http.spool import declared_length, is_large, spool
 from django_idempotency.policy import HTTPPolicy, Policy
 
 __all__ = [
@@ -47,7 +47,7 @@ _CSRF_FIELD = "csrfmiddlewaretoken"
 #: What a form's request keeps of being parsed apart.
 _PARSED = "_idempotency_form"
 #: Forms that Django refuses to parse. A view that asks for its fields tells the client.
-_REFUSED = (MultiPartParserError, SuspiciousOperation)
+_REFUSED = (BadRequest, LookupError, MultiPartParserError, SuspiciousOperation, UnicodeError)
 
 
 def ask(name: str, field: Callable[..., Any] | str, *arguments: Any) -> Any:
@@ -156,9 +156,8 @@ def body_of(request: HttpRequest, http: HTTPPolicy) -> bytes:
     if http.fingerprint not in ("json", "raw"):
         return b""
     kind = (request.content_type or "").lower()
-    sized = str(request.META.get("CONTENT_LENGTH") or "").isdigit()
-    if kind == MULTIPART and not sized and request.META.get("HTTP_TRANSFER_ENCODING"):
-        return b"raw:multipart:" + spool(request)  # Django parses none that comes in chunks
+    if kind == MULTIPART and declared_length(request) is None:
+        return b"raw:multipart:" + spool(request)  # Django parses none of a length that is not told
     if kind == MULTIPART:
         with suppress(*_REFUSED):
             return parsed_body(*_form(request))

@@ -27,8 +27,10 @@ def user(request: Any) -> str:
 def of_user(principal: Any) -> str:
     """Return the scope of a user: model and primary key."""
     meta = getattr(principal, "_meta", None)
-    label = meta.concrete_model._meta.label_lower if meta else type(principal).__qualname__
-    return f"user:{label}:{principal.pk}"
+    if meta:
+        return f"user:{meta.concrete_model._meta.label_lower}:{principal.pk}"
+    kind = type(principal)  # two packages may each have a class of one name
+    return f"user:{kind.__module__}.{kind.__qualname__}:{principal.pk}"
 
 
 def of_tenant(name: Any, principal: str) -> str:

@@ -13,30 +13,37 @@ from django.conf import settings
 from django.http import HttpRequest
 from django.http.request import RawPostDataException
 
-__all__ = ["is_declared_large", "is_large", "read_back", "spool", "tee"]
+__all__ = ["declared_length", "is_declared_large", "is_large", "read_back", "spool", "tee"]
 
 _CHUNK = 64 * 1024
 
 
+def declared_length(request: HttpRequest) -> int | None:
+    """Return how many bytes the request says it has; None where it does not, or no number."""
+    try:
+        return int(request.META.get("CONTENT_LENGTH") or "")
+    except ValueError:
+        return None
+
+
 def is_declared_large(request: HttpRequest) -> bool:
     """Whether ``request.body`` would be refused for the size that the request declares."""
-    limit = settings.DATA_UPLOAD_MAX_MEMORY_SIZE
-    length = request.META.get("CONTENT_LENGTH") or ""
-    return limit is not None and length.isdigit() and int(length) > limit
+    limit, length = settings.DATA_UPLOAD_MAX_MEMORY_SIZE, declared_length(request)
+    return limit is not None and length is not None and length > limit
 
 
 def is_large(request: HttpRequest) -> bool:
     """
     Whether the body is too large for ``request.body``.
 
-    A body of unknown length, which comes in chunks, is spooled to find out.
+    A body of unknown length, in chunks or over HTTP/2, is spooled to find out.
     """
     limit = settings.DATA_UPLOAD_MAX_MEMORY_SIZE
     if limit is None or hasattr(request, "_body"):
         return False
-    if (request.META.get("CONTENT_LENGTH") or "").isdigit():
+    if declared_length(request) is not None:
         return is_declared_large(request)
-    if "HTTP_TRANSFER_ENCODING" not in request.META:
+    if getattr(request, "_read_started", False):
         return False
     spool(request)
     stream: Any = request._stream

@@ -14,6 +14,7 @@ from rest_framework.permissions import AllowAny
 from rest_framework.request import Request
 
 from django_idempotency.exceptions import ScopeMissing
+from django_idempotency.http import scopes
 from django_idempotency.http.scopes import tenant_and_user
 from django_idempotency.models import IdempotencyRecord
 from tests.app.models import Effect
@@ -90,6 +91,14 @@ def test_R19_one_pk_in_two_models_is_two_principals(
     assert (person.status_code, machine.status_code) == (201, 201)
     assert not replayed(machine)
     assert len(runs) == 2
+
+
+def test_R19_classes_of_one_name_in_two_packages_are_two_principals() -> None:
+    """As the users of two packages for tokens may be called."""
+    theirs = type("Machine", (Machine,), {"__module__": "another.package"})
+
+    assert scopes.of_user(Machine(7)) != scopes.of_user(theirs(7))
+    assert scopes.of_user(Machine(7)) == f"user:{__name__}.Machine:7"
 
 
 # The scope is a choice.

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import hashlib
+import io
 from collections.abc import Callable
 from functools import wraps
 from typing import Any
 
 import pytest
+from django.core.handlers.asgi import ASGIRequest
 from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.test import RequestFactory
 from django.urls import path
 
 from django_idempotency.http import idempotent
+from django_idempotency.http.content import body_of
+from django_idempotency.policy import HTTPPolicy
 from tests.app.models import Effect
 from tests.forms.conftest import multipart
 from tests.http.api import Api, problem, replayed
@@ -95,3 +99,43 @@ def test_R43_chunked_form_whose_body_was_read_before(
     assert replayed(again)
     assert problem(other) == (422, "idempotency_key_reused")
     assert len(runs) == 1
+
+
+@pytest.mark.parametrize("content_type", ["application/json", "multipart/form-data; boundary=b"])
+def test_R43_large_body_of_a_length_that_nobody_has_said(settings: Any, content_type: str) -> None:
+    """HTTP/2 has neither Content-Length, if the client leaves it out, nor Transfer-Encoding."""
+    settings.DATA_UPLOAD_MAX_MEMORY_SIZE = 100
+
+    def compared(body: bytes) -> bytes:
+        headers = [(b"content-type", content_type.encode())]
+        scope = {"type": "http", "method": "POST", "path": "/", "headers": headers}
+        request = ASGIRequest({**scope, "query_string": b""}, io.BytesIO(body))
+        found = body_of(request, HTTPPolicy())
+        assert request.read() == body
+        return found
+
+    one, other = b"1" * 1000, b"2" * 1000
+    assert compared(one) == compared(one) != compared(other)
+
+
+@pytest.mark.parametrize(
+    "content_type",
+    [
+        "application/x-www-form-urlencoded; charset=latin-1",
+        "multipart/form-data; boundary=b; charset=base64",
+        "multipart/form-data; boundary=b; charset=idna",
+    ],
+)
+@pytest.mark.parametrize("key", [None, "k"])
+def test_R90_form_in_a_charset_that_django_refuses_is_for_the_view_to_refuse(
+    rf: RequestFactory, content_type: str, key: str | None
+) -> None:
+    @idempotent(scope="django_idempotency.http.scopes.anyone")
+    def ignores_its_body(request: HttpRequest) -> HttpResponse:
+        return HttpResponse(status=202)
+
+    body = b'--b\r\nContent-Disposition: form-data; name="a"\r\n\r\nx\r\n--b--\r\n'
+    headers = {"Idempotency-Key": key} if key else {}
+    request = rf.generic("POST", "/", body, content_type, headers=headers)
+
+    assert ignores_its_body(request).status_code == 202
