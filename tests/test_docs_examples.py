@@ -210,6 +210,9 @@ def test_settings_are_what_a_project_may_have(
             }
         elif name.startswith("CORS_"):
             assert {"CORS_ALLOW_HEADERS", "CORS_EXPOSE_HEADERS"} <= set(given)
+        elif name == "LOGGING":
+            assert set(value["loggers"]) == {"django_idempotency"}
+            assert all(callable(import_string(h["class"])) for h in value["handlers"].values())
         else:
             assert name == "DATABASES"
             assert import_string(f"{value['default']['ENGINE']}.base.DatabaseWrapper")

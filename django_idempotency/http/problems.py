@@ -219,8 +219,9 @@ def _to_developers(error: IdempotencyError) -> str:
         return f" {error.told}"
     if isinstance(error, ScopeMissing):
         return (
-            f" {error} Put @login_required above @idempotent where a view needs a login, and give "
-            f"scope=django_idempotency.http.scopes.session where visitors may use it."
+            f" {error} Where a view needs a login, put @login_required above @idempotent, or "
+            f"IsAuthenticated into permission_classes (REST framework). Where visitors may use it, "
+            f"the scope says whose key it is: django_idempotency.http.scopes.session."
         )
     return ""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import struct
 from collections.abc import Iterator
@@ -10,11 +11,15 @@ from typing import Any
 
 import pytest
 from django.http import HttpResponse, JsonResponse
+from django.test import RequestFactory
 from django.utils import translation
 from rest_framework.request import Request
 from rest_framework.response import Response
 
+from django_idempotency.exceptions import ScopeMissing
+from django_idempotency.http.problems import problem_response
 from django_idempotency.models import IdempotencyRecord
+from django_idempotency.policy import HTTPPolicy
 from tests.http.api import Api, problem
 from tests.http.conftest import InProgress, Mount, SetPolicy
 from tests.http.views import BareView
@@ -263,3 +268,16 @@ def test_R79_error_of_the_work_is_recorded_by_its_type_alone(api: Api, mount: Mo
         api(path=mount(Telling))
 
     assert IdempotencyRecord.objects.get().error == "builtins.RuntimeError"
+
+
+@pytest.mark.parametrize("debug", [True, False])
+def test_R31_debug_says_how_a_view_of_each_kind_asks_for_a_login(
+    settings: Any, rf: RequestFactory, debug: bool
+) -> None:
+    settings.DEBUG = debug
+
+    answer = problem_response(ScopeMissing(), rf.post("/"), HTTPPolicy())
+
+    detail = json.loads(answer.content)["detail"]
+    for told in ["@login_required above @idempotent", "permission_classes", "scopes.session"]:
+        assert (told in detail) is debug
