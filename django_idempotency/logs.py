@@ -38,6 +38,8 @@ _QUOTING = (AttributeError, LookupError, TypeError, ValueError)
 _QUOTING_NAMES = {"DataError", "IntegrityError"}
 #: A shorter key is found in texts that do not quote it.
 _TELLING = 6
+#: What a line names where the caller of ``run`` or ``attempt`` has given no operation.
+_UNNAMED = "call without a name"
 
 
 def log_outcome(alias: str, operation: str, outcome: str, record_id: UUID | None = None) -> None:
@@ -47,7 +49,8 @@ def log_outcome(alias: str, operation: str, outcome: str, record_id: UUID | None
     short = "" if record_id is None else keys.short(record_id)
     record = f"record {short}, " if short else ""
     facts = _facts(alias, operation, outcome, short)
-    logger.info("%s: %s (%sstore %s)", operation, outcome, record, alias, extra=facts)
+    named = operation or _UNNAMED
+    logger.info("%s: %s (%sstore %s)", named, outcome, record, alias, extra=facts)
 
 
 def log_refusal(
@@ -82,7 +85,7 @@ def log_store_error(
     shown = StoreError(error.told).with_traceback(error.__traceback__) if quotes else error
     logger.error(
         "%s: store unavailable (record %s, store %s). %s",
-        operation,
+        operation or _UNNAMED,
         short or "unknown",
         alias,
         error.told,

@@ -47,6 +47,21 @@ def run(func: Any, key: str = "confidential-key", **arguments: Any) -> Any:
     return idempotency.run(func, key=key, scope="s", operation="bill", **arguments)
 
 
+def test_R79_a_call_without_an_operation_has_a_line_that_reads(
+    memory: Any, lines: Any, settings: Any
+) -> None:
+    settings.IDEMPOTENCY = {**settings.IDEMPOTENCY, "down": {"BACKEND": f"{__name__}.Down"}}
+
+    idempotency.run(lambda lease: None, key="confidential-key", scope="s")
+    [line] = lines()
+    assert line.getMessage().startswith("call without a name: completed (record ")
+    assert line.operation == ""
+    with pytest.raises(StoreError):
+        idempotency.run(lambda lease: None, key="confidential-key", scope="s", store="down")
+    [line] = lines()
+    assert line.getMessage().startswith("call without a name: store unavailable (record ")
+
+
 def test_R79_each_end_of_a_call_is_one_line(mode: str, outcomes: Any) -> None:
     def busy(lease: Any) -> None:
         with pytest.raises(InProgress):
