@@ -6,7 +6,7 @@ import enum
 import functools
 import logging
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
@@ -65,6 +65,18 @@ class CallersTransaction(Protocol):
 
     def after_commit(self, complete: Callable[[], None]) -> None:
         """Call `complete` when it has committed; never, if it rolls back."""
+        ...
+
+    def watched(self) -> AbstractContextManager[None]:
+        """Open the block of the work, of which the next two tell."""
+        ...
+
+    def rolled_back(self) -> bool:
+        """Return whether the work has left it so that it can only be rolled back."""
+        ...
+
+    def rollback_wished(self) -> bool:
+        """Return whether the work called ``set_rollback(True)`` for that."""
         ...
 
 

@@ -275,7 +275,8 @@ class Engine:
                 return self._joined(attempt)
             case "single":
                 return self.store.atomic()  # a savepoint
-        return nullcontext()
+        caller = attempt.operation.caller
+        return nullcontext() if caller is None else caller.watched()
 
     @contextmanager
     def _joined(self, attempt: Attempt) -> Iterator[None]:
@@ -290,7 +291,8 @@ class Engine:
                 return self._ajoined(attempt)
             case "single":
                 return self.store.aatomic()
-        return nullcontext()
+        caller = attempt.operation.caller
+        return nullcontext() if caller is None else _asynchronous(caller.watched())
 
     @asynccontextmanager
     async def _ajoined(self, attempt: Attempt) -> AsyncIterator[None]:
@@ -336,8 +338,10 @@ class Engine:
                 keys.short(attempt.lease.record_id),
             )
             raise Unkept("release")
-        if attempt.request.transaction != "separate" and self.store.rolled_back():
-            attempt.refuse_rollback(attempt.given, wished=self.store.rollback_wished())
+        joined = attempt.request.transaction != "separate"
+        around = self.store if joined else attempt.operation.caller
+        if around is not None and around.rolled_back():
+            attempt.refuse_rollback(attempt.given, wished=around.rollback_wished())
         if attempt.verdict == "keep":
             attempt.pack(attempt.given)
         else:
@@ -382,6 +386,12 @@ class Engine:
 
     async def _in_thread(self, function: Callable[..., T], *arguments: Any) -> T:
         return await self.store.in_thread(function, *arguments)
+
+
+@asynccontextmanager
+async def _asynchronous(block: AbstractContextManager[None]) -> AsyncIterator[None]:
+    with block:
+        yield
 
 
 def _answers(attempt: Attempt, record: Record) -> bool:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 from weakref import ref
@@ -14,7 +15,7 @@ from django_idempotency.attempts import Attempt
 from django_idempotency.exceptions import TransactionOpen
 from django_idempotency.policy import Policy
 from django_idempotency.stores.base import BaseStore, must_join
-from django_idempotency.stores.blocks import Block
+from django_idempotency.stores.blocks import Block, RollbackWatch, is_doomed, is_lost
 from django_idempotency.stores.database import DatabaseStore
 
 __all__ = [
@@ -102,6 +103,36 @@ class CallersTransactions:
         self._uncommitted = {connection.alias for connection in connections}
         # Django alone holds the hooks, and drops them when their savepoint is rolled back.
         self._hooks: list[tuple[str, ref[_CommitHook]]] = []
+        self._watches: list[tuple[BaseDatabaseWrapper, RollbackWatch]] = []
+
+    @contextmanager
+    def watched(self) -> Iterator[None]:
+        """Open the block of the work: a rollback that is inevitable at its end is its own (R91)."""
+        self._watches = [
+            (connection, RollbackWatch(connection))
+            for connection in self._connections
+            if not is_doomed(connection)
+        ]
+        try:
+            yield
+        finally:
+            for _, watch in reversed(self._watches):
+                watch.end()
+
+    def rolled_back(self) -> bool:
+        """Return whether the work has left one of them that can only be rolled back."""
+        return bool(self._doomed())
+
+    def rollback_wished(self) -> bool:
+        """Return whether the work called ``set_rollback(True)`` for each of those."""
+        return all(watch.wished for watch in self._doomed())
+
+    def _doomed(self) -> list[RollbackWatch]:
+        return [
+            watch
+            for connection, watch in self._watches
+            if is_doomed(connection) and not is_lost(connection)
+        ]
 
     def is_open(self) -> bool:
         """Return whether the completion may still come: every hook has run, or waits to."""

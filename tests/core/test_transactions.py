@@ -9,12 +9,12 @@ from dataclasses import replace
 from weakref import ref
 
 import pytest
-from asgiref.sync import async_to_sync
+from asgiref.sync import async_to_sync, sync_to_async
 from django.db import IntegrityError, connections, transaction
 from django.test import TestCase
 
 import django_idempotency as idempotency
-from django_idempotency import InProgress, TransactionOpen
+from django_idempotency import InProgress, TransactionOpen, WorkRolledBack
 from django_idempotency.attempts import entered
 from django_idempotency.conf import store_for
 from django_idempotency.engine import Engine
@@ -22,7 +22,7 @@ from django_idempotency.records import State
 from django_idempotency.renewal import Keeper
 from django_idempotency.testing import override_store
 from django_idempotency.transactions import of_caller
-from tests.app.models import Child, Effect
+from tests.app.models import Child, Effect, Unique
 from tests.core.test_renewal import operation
 
 
@@ -341,6 +341,38 @@ class TestAStoreThatCannotJoin:
             call()
         clock.tick(60)
         assert run().replayed is False
+
+    @pytest.mark.parametrize("using", ["default", "other"])
+    def test_R91_success_that_dooms_the_callers_transaction_is_an_error(self, store, using):
+        def swallow(lease):
+            Unique.objects.using(using).create(name="taken")
+            with suppress(IntegrityError):
+                Unique.objects.using(using).create(name="taken")
+
+        with transaction.atomic(using=using), pytest.raises(WorkRolledBack):
+            run(swallow)
+        assert run().replayed is False
+
+    def test_R91_for_coroutines_alike(self):
+        async def wish(lease):
+            await sync_to_async(transaction.set_rollback)(True)
+
+        arun = async_to_sync(idempotency.arun)
+        with transaction.atomic():
+            assert arun(wish, key="k", scope="s").stored is False
+        assert run().replayed is False
+
+    def test_R91_rollback_of_the_callers_transaction_that_the_work_wished(self):
+        with transaction.atomic():
+            outcome = run(lambda lease: transaction.set_rollback(True))
+        assert outcome.stored is False
+        assert "set_rollback" not in vars(connections["default"])
+        assert run().replayed is False
+
+    def test_R91_transaction_that_was_doomed_before_is_no_fault_of_the_work(self):
+        with transaction.atomic():
+            transaction.set_rollback(True)
+            assert run(lambda lease: "done").result == "done"
 
     def test_I13_without_autocommit_there_is_no_commit_to_wait_for_so_nothing_runs(self, store):
         """Django calls no on_commit hooks in manual transaction management."""
