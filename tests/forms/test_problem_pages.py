@@ -10,6 +10,7 @@ import pytest
 from django.contrib.auth.models import User
 from django.template import TemplateDoesNotExist
 from django.template.loader import render_to_string
+from django.test import RequestFactory
 from django.utils import translation
 
 from django_idempotency import InvalidKey
@@ -138,6 +139,16 @@ def test_R89_R80_the_page_escapes(alice: Visitor, policy: SetPolicy, settings: A
     assert response.status_code == 400
     assert "<script>" not in page
     assert "&lt;script&gt;alert(1)&lt;/script&gt;{{7*7}}" in page
+
+
+def test_R80_the_page_links_to_no_other_host(rf: RequestFactory) -> None:
+    request = rf.post("/")
+    request.path = "//evil.example/form/"  # as a catch-all in the URLconf lets it through
+
+    members = vars(PROBLEMS["idempotency_key_reused"])
+    page = render_to_string("django_idempotency/problem.html", {"problem": members}, request)
+
+    assert 'href="/%2Fevil.example/form/"' in page
 
 
 @pytest.mark.parametrize(
