@@ -148,7 +148,7 @@ def test_R80_the_page_links_to_no_other_host(rf: RequestFactory) -> None:
     members = vars(PROBLEMS["idempotency_key_reused"])
     page = render_to_string("django_idempotency/problem.html", {"problem": members}, request)
 
-    assert 'href="/%2Fevil.example/form/"' in page
+    assert "evil" not in page
 
 
 @pytest.mark.parametrize(
