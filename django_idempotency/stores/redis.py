@@ -326,6 +326,14 @@ class RedisStore(BaseStore):
                     id="django_idempotency.W008",
                 )
             )
+        if any(server.get("role") == "slave" for server in servers):
+            found.append(
+                checks.Warning(
+                    f"Redis at {self._clients.where()} is a replica: it refuses claims, or loses them.",
+                    hint="Name its primary in the OPTIONS of the RedisStore, or the sentinels.",
+                    id="django_idempotency.W009",
+                )
+            )
         if not ours:
             found.append(
                 checks.Error(
@@ -342,7 +350,7 @@ class RedisStore(BaseStore):
     def _anothers(self) -> str:
         return (
             f"The prefix {self.prefix!r} on this Redis server is another project's, or another "
-            f"stage's: its marker {self._marker!r} was made under another SECRET_KEY. Give this "
+            f"stage's: its marker {self._marker!r} was not made under this SECRET_KEY. Give this "
             f"one a prefix of its own in OPTIONS['prefix']."
         )
 

@@ -70,8 +70,12 @@ OWNER = _script(
 local note = ARGV[1] == '1'          -- write the digest under SECRET_KEY, if it is not there
 local newest = ARGV[2]               -- that one; what follows is under SECRET_KEY_FALLBACKS
 
+local kind = redis.call('TYPE', KEYS[1]).ok
+if kind ~= 'hash' and kind ~= 'none' then
+  return 0                                      -- no marker that a project of ours has made
+end
 local known = redis.call('HMGET', KEYS[1], unpack(ARGV, 2))
-local ours = redis.call('EXISTS', KEYS[1]) == 0
+local ours = kind == 'none'
 for i = 1, #known do
   ours = ours or known[i]
 end

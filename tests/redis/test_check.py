@@ -41,6 +41,15 @@ def test_W009_server_that_does_not_answer(make_store: MakeStore) -> None:
     assert "at 127.0.0.1:1: ConnectionError" in store.check()[0].msg
 
 
+def test_W009_server_that_is_a_replica(
+    version: str, start_server: StartServer, make_store: MakeStore
+) -> None:
+    server = start_server(version, replicaof="127.0.0.1 1")
+    store = make_store(server.url)
+    assert ids(store) == ["W009"]
+    assert "is a replica" in store.check()[0].msg
+
+
 def test_E010_server_that_is_too_old(store: RedisStore, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "OLDEST", (99, 0))  # no wheel has a server that is too old
     assert ids(store) == ["E010"]

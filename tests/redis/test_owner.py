@@ -167,3 +167,23 @@ def test_E016_check_tells_of_anothers_prefix_and_takes_none(
     assert message.id == "django_idempotency.E016"
     assert "OPTIONS['prefix']" in message.msg
     assert f"{prefix}owner" in message.hint
+
+
+@either
+def test_R95_a_marker_of_another_type_is_anothers_prefix(
+    version: str,
+    url: str,
+    make_store: MakeStore,
+    client: redis.Redis,
+    prefix: str,
+    claim: Callable[..., Any],
+) -> None:
+    client.set(f"{prefix}owner", "a counter of somebody else's")
+    store = make_store(url)
+
+    with pytest.raises(StoreError, match=REFUSED):
+        claim(store)
+    [message] = store.check()
+
+    assert message.id == "django_idempotency.E016"
+    assert client.type(f"{prefix}owner") == b"string"
