@@ -242,6 +242,9 @@ class _Hashed(UploadedFile):  # type: ignore[type-arg]
         super().__init__(None, name, content_type)
         self.digest = digest
 
+    def close(self) -> None:
+        """Do nothing: a parser that refuses the rest of a form closes what it has."""
+
 
 class _Hashing(FileUploadHandler):
     """Hashes uploads, and keeps nothing of them."""

@@ -329,7 +329,8 @@ class RedisStore(BaseStore):
         if any(server.get("role") == "slave" for server in servers):
             found.append(
                 checks.Warning(
-                    f"Redis at {self._clients.where()} is a replica: it refuses claims, or loses them.",
+                    f"Redis at {self._clients.where()} is a replica: it refuses claims, or loses "
+                    f"them.",
                     hint="Name its primary in the OPTIONS of the RedisStore, or the sentinels.",
                     id="django_idempotency.W009",
                 )

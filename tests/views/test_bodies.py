@@ -139,3 +139,28 @@ def test_R90_form_in_a_charset_that_django_refuses_is_for_the_view_to_refuse(
     request = rf.generic("POST", "/", body, content_type, headers=headers)
 
     assert ignores_its_body(request).status_code == 202
+
+
+@pytest.mark.parametrize(
+    ("limit", "third"), [(1, "third.txt"), (100, "x" * 2000)], ids=["too many", "long header"]
+)
+def test_R80_form_that_django_refuses_after_its_first_upload_is_for_the_view_to_refuse(
+    rf: RequestFactory, settings: Any, limit: int, third: str
+) -> None:
+    settings.DATA_UPLOAD_MAX_NUMBER_FILES = limit
+    names = ["first.txt", "second.txt", third]
+    body, content_type = multipart(*(("file", name, "text/plain", b"a") for name in names))
+
+    @idempotent(scope="django_idempotency.http.scopes.anyone")
+    def ignores_its_body(request: HttpRequest) -> HttpResponse:
+        return HttpResponse(status=202)
+
+    def send(content: bytes) -> Any:
+        headers = {"Idempotency-Key": "k"}
+        return ignores_its_body(rf.post("/", content, content_type=content_type, headers=headers))
+
+    first, again, other = send(body), send(body), send(body.replace(b"\r\na\r\n", b"\r\nb\r\n"))
+
+    assert (first.status_code, replayed(first)) == (202, False)
+    assert (again.status_code, replayed(again)) == (202, True)
+    assert other.status_code == 422
