@@ -332,7 +332,7 @@ class RedisStore(BaseStore):
                     f"Redis at {self._clients.where()} is a replica: it refuses claims, or loses "
                     f"them.",
                     hint="Name its primary in the OPTIONS of the RedisStore, or the sentinels.",
-                    id="django_idempotency.W009",
+                    id="django_idempotency.W015",
                 )
             )
         if not ours:

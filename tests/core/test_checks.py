@@ -35,7 +35,7 @@ CASES = {
 # W003 is below; those of views are in tests/http/test_checks.py and tests/views/test_checks.py.
 IN_OTHER_MODULES = {
     *("W003", "E006", "E007", "E008", "E009", "W004", "W005", "W006", "W007"),
-    *("E010", "E016", "W008", "W009"),  # Redis
+    *("E010", "E016", "W008", "W009", "W015"),  # Redis
     "E011",  # MySQL
     "W011",  # below
     *("E012", "E013", "E014", "W010", "W012"),  # tests/http/test_checks.py

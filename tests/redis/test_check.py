@@ -41,12 +41,12 @@ def test_W009_server_that_does_not_answer(make_store: MakeStore) -> None:
     assert "at 127.0.0.1:1: ConnectionError" in store.check()[0].msg
 
 
-def test_W009_server_that_is_a_replica(
+def test_W015_server_that_is_a_replica(
     version: str, start_server: StartServer, make_store: MakeStore
 ) -> None:
     server = start_server(version, replicaof="127.0.0.1 1")
     store = make_store(server.url)
-    assert ids(store) == ["W009"]
+    assert ids(store) == ["W015"]
     assert "is a replica" in store.check()[0].msg
 
 
