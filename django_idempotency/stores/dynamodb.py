@@ -427,10 +427,16 @@ class DynamoDBStore(BaseStore):
         """
         Return the record with its result; with None if that is gone from its storage, or altered.
 
-        Raises StoreError where there is no storage, or none that answers.
+        Raises StoreError where there is no storage, or none that answers, and for a damaged item.
         """
+        if record.state is not State.COMPLETED or record.expired:
+            return record
         overflow = self.names.overflow(item)
-        if record.state is not State.COMPLETED or record.expired or overflow is None:
+        if overflow is None:
+            if record.result is None:
+                raise StoreError(
+                    f"The item of record {keys.short(record.record_id)} is damaged: no result."
+                )
             return record
         if self.overflow is None:
             raise StoreError(

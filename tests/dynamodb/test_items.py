@@ -176,6 +176,20 @@ def test_R95_forged_attribute_is_an_error_or_is_not_there(
         store.names.record(item, NOW, timedelta(0))
 
 
+@pytest.mark.parametrize("forged", [{}, {"responsePayload": {"S": "text"}}], ids=["gone", "text"])
+def test_R95_completed_item_without_a_result_is_an_error(
+    store: DynamoDBStore, forged: dict[str, Any]
+) -> None:
+    store.complete(won(store.claim(asked())), b"result", retention=HOUR)
+    item = {**raw(store)}
+    del item["responsePayload"]
+    store.table.client.send("put_item", {"TableName": store.table.name, "Item": {**item, **forged}})
+
+    for look in (lambda: store.claim(asked()), lambda: store.get(record_id())):
+        with pytest.raises(StoreError, match="damaged"):
+            look()
+
+
 def test_R95_claim_that_wins_by_a_forged_epoch_is_an_error(store: DynamoDBStore) -> None:
     lease = won(store.claim(asked()))
     store.release(lease)
