@@ -48,6 +48,8 @@ def _close(connection: BaseDatabaseWrapper) -> None:
 
 
 def _bounded(settings: dict[str, Any], vendor: str) -> dict[str, Any]:
+    if vendor == "sqlite":  # a file, which keeps nobody waiting but for its own time-out
+        return settings
     options = {"connect_timeout": CONNECT_SECONDS, **settings["OPTIONS"]}
     options.pop("pool", None)
     if vendor == "mysql":
