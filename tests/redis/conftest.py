@@ -59,11 +59,19 @@ def prefix() -> str:
 
 
 @pytest.fixture
-def make_store(prefix: str) -> MakeStore:
-    def make(url: str | None = None, **options: Any) -> RedisStore:
-        return RedisStore(url, **{"prefix": prefix, **options})
+def make_store(prefix: str) -> Iterator[MakeStore]:
+    """Make stores; what is still connected at the end of the test is closed."""
+    made: list[RedisStore] = []
 
-    return make
+    def make(url: str | None = None, **options: Any) -> RedisStore:
+        store = RedisStore(url, **{"prefix": prefix, **options})
+        made.append(store)
+        return store
+
+    yield make
+    for store in made:
+        if store._clients._client is not None:
+            store._clients._client.close()
 
 
 @pytest.fixture
