@@ -70,12 +70,13 @@ OWNER = _script(
 local note = ARGV[1] == '1'          -- write the digest under SECRET_KEY, if it is not there
 local newest = ARGV[2]               -- that one; what follows is under SECRET_KEY_FALLBACKS
 
-local kind = redis.call('TYPE', KEYS[1]).ok
-if kind ~= 'hash' and kind ~= 'none' then
+local known = redis.pcall('HMGET', KEYS[1], unpack(ARGV, 2))
+if known.err and string.find(known.err, 'WRONGTYPE', 1, true) then
   return 0                                      -- no marker that a project of ours has made
+elseif known.err then
+  return known
 end
-local known = redis.call('HMGET', KEYS[1], unpack(ARGV, 2))
-local ours = kind == 'none'
+local ours = redis.call('EXISTS', KEYS[1]) == 0
 for i = 1, #known do
   ours = ours or known[i]
 end
