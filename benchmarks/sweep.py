@@ -37,7 +37,7 @@ def measure(rows: int, share: float, limit: int) -> None:
     from django.db import connection, connections
 
     from django_idempotency.sweep import sweep
-    from tests.database.test_large_sweep import FILL
+    from tests.integration.database.test_large_sweep import FILL
 
     call_command("migrate", verbosity=0)
     with connection.cursor() as cursor:
@@ -79,7 +79,7 @@ def claim(
     from django.db import connections
 
     from django_idempotency.stores.database import DatabaseStore
-    from tests.database.claims import claim_request
+    from tests.integration.database.claims import claim_request
 
     store, number = DatabaseStore(), 0
     while not stop.is_set():

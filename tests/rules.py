@@ -143,7 +143,7 @@ RULES: dict[str, str] = {
     "I13": "COMPLETED only if committed",
 }
 
-#: What has been built, so that each has a test (tests/test_rules.py).
+#: What has been built, so that each has a test (tests/unit/project/test_rules.py).
 COVERED = frozenset(rule for rule in RULES if rule.startswith(("R", "C")))
 
 #: What of the covered rules has not been built yet.
@@ -188,7 +188,7 @@ def still_to_come() -> list[str]:
 
 def main() -> None:
     """Print the rules with the number of their tests, and what is still to come."""
-    from tests.contract_http.rules import NOT_FROM_OUTSIDE, shown  # which imports RULES
+    from tests.acceptance.contract_http.rules import NOT_FROM_OUTSIDE, shown  # which imports RULES
 
     found, on_servers = count(), shown()
     coming = still_to_come()

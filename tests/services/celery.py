@@ -26,7 +26,7 @@ class CeleryWorker:
 
     def __init__(
         self,
-        app: str = "tests.celery.app",
+        app: str = "tests.acceptance.celery.app",
         *,
         env: Mapping[str, str] | None = None,
         pool: str = "prefork",

@@ -9,6 +9,7 @@ import tempfile
 import uuid
 from collections.abc import Generator
 from functools import partial
+from pathlib import Path
 
 import pytest
 
@@ -24,7 +25,7 @@ from tests.services import (
 )
 from tests.services.mariadb import MariaDBServer
 from tests.services.postgres import URL_VARIABLE, PostgresServer
-from tests.services.processes import RUN_VARIABLE
+from tests.services.processes import ROOT, RUN_VARIABLE
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -40,6 +41,8 @@ def pytest_load_initial_conftests(early_config: pytest.Config) -> Generator[None
     """Run before pytest-django's hook of this name, which imports the settings."""
     options = early_config.known_args_namespace
     if not (options.help or options.version):
+        if LEG_VARIABLE not in os.environ and _only_unit_tests(options.file_or_dir):
+            _publish(early_config, LEG_VARIABLE, "sqlite")
         _start(early_config)
     return (yield)
 
@@ -69,6 +72,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def pytest_report_header() -> str:
     missing = os.environ.get(MISSING_VARIABLE)
     return f"leg: {current_leg()}" + (f" (left out: {missing})" if missing else "")
+
+
+def _only_unit_tests(named: list[str]) -> bool:
+    """Whether the command line names nothing but tests that need no server."""
+    unit = ROOT / "tests" / "unit"
+    paths = [Path(name.partition("::")[0]).resolve() for name in named]
+    return bool(paths) and all(path.is_relative_to(unit) for path in paths)
 
 
 def _start(config: pytest.Config) -> None:

@@ -1,0 +1,209 @@
+"""R89: the checkout's button clicked twice, the back button, a reload; with and without scripts."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from playwright.sync_api import BrowserContext, Page, Request, Response, expect
+
+from tests.acceptance.browser.conftest import Shop
+
+pytestmark = [
+    pytest.mark.leg("browser"),
+    pytest.mark.parametrize(
+        "context", [True, False], ids=["javascript", "no-javascript"], indirect=True
+    ),
+]
+
+ORDER = re.compile(r"/orders/[0-9a-f-]{36}/$")
+USED = "This form was already sent"
+
+
+def order(page: Page) -> None:
+    """Click on the button, and wait for whatever page comes."""
+    page.get_by_role("button", name="Place order").click()
+
+
+def button(page: Page) -> tuple[float, float]:
+    """Where the button is: a second click comes when the page already waits for the next one."""
+    box = page.get_by_role("button", name="Place order").bounding_box()
+    assert box is not None
+    return box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
+
+
+def key(page: Page) -> str:
+    return page.locator("[name=idempotency_key]").input_value()
+
+
+def shows_an_order(page: Page) -> None:
+    expect(page).to_have_url(ORDER)
+    expect(page.get_by_role("heading")).to_have_text("Thank you for your order")
+
+
+def posts(page: Page) -> tuple[list[Request], list[Response]]:
+    """What this page is going to POST, and the answers to it, as they come."""
+    sent: list[Request] = []
+    answers: list[Response] = []
+
+    def sends(request: Request) -> None:
+        if request.method == "POST":
+            sent.append(request)
+
+    def answered(response: Response) -> None:
+        if response.request.method == "POST":
+            answers.append(response)
+
+    page.on("request", sends)
+    page.on("response", answered)
+    return sent, answers
+
+
+def replayed(answer: Response) -> bool:
+    return answer.headers.get("idempotency-replayed") == "true"
+
+
+def test_R89_the_second_click_of_two_waits_for_the_order_and_shows_it(
+    shop: Shop, page: Page
+) -> None:
+    """The browser gives up the first submission, whose order is being placed, for the second."""
+    before, (sent, answers) = shop.orders, posts(page)
+    page.goto("/checkout/")
+    place = button(page)
+
+    with shop.closed():
+        with shop.first_click():
+            page.mouse.click(*place)
+        with shop.second_click():
+            page.mouse.click(*place)
+    shows_an_order(page)
+
+    assert len(sent) == 2
+    assert sent[0].post_data == sent[1].post_data
+    assert [replayed(answer) for answer in answers] == [True]
+    assert shop.orders == before + 1
+
+
+def test_R89_both_clicks_show_the_order(shop: Shop, page: Page, context: BrowserContext) -> None:
+    """With Control, each click has a tab to show its page in."""
+    before = shop.orders
+    page.goto("/checkout/")
+    place = button(page)
+
+    with shop.closed():
+        page.keyboard.down("Control")
+        with shop.first_click():
+            page.mouse.click(*place)
+        with shop.second_click():
+            page.mouse.click(*place)
+        page.keyboard.up("Control")
+    while len(context.pages) < 3:
+        context.wait_for_event("page")
+    tabs = [tab for tab in context.pages if tab is not page]
+    for tab in tabs:
+        shows_an_order(tab)
+
+    assert tabs[0].url == tabs[1].url
+    assert shop.orders == before + 1
+
+
+def test_R89_a_double_click_places_one_order(shop: Shop, page: Page) -> None:
+    for _ in range(5):
+        before = shop.orders
+        page.goto("/checkout/")
+        page.get_by_role("button", name="Place order").dblclick()
+        shows_an_order(page)
+        assert shop.orders == before + 1
+
+
+def test_R89_the_same_sent_again_after_going_back_shows_the_same_order(
+    shop: Shop, page: Page
+) -> None:
+    before, (_, answers) = shop.orders, posts(page)
+    page.goto("/checkout/")
+    page.get_by_label("Note").fill("no sugar")
+    order(page)
+    shows_an_order(page)
+    first = page.url
+
+    page.go_back(wait_until="commit")
+    order(page)
+    shows_an_order(page)
+
+    assert page.url == first
+    assert [replayed(answer) for answer in answers] == [False, True]
+    assert shop.orders == before + 1
+
+
+def test_R89_something_else_sent_after_going_back_is_a_page_that_refuses(
+    shop: Shop, page: Page
+) -> None:
+    before, (_, answers) = shop.orders, posts(page)
+    page.goto("/checkout/")
+    order(page)
+    shows_an_order(page)
+
+    page.go_back(wait_until="commit")
+    page.get_by_label("Quantity").fill("2")
+    order(page)
+    expect(page.get_by_role("heading")).to_have_text(USED)
+    page.reload()  # sends it again
+    expect(page.get_by_role("heading")).to_have_text(USED)
+
+    assert page.title() == USED
+    assert [answer.status for answer in answers] == [302, 422, 422]
+    assert answers[-1].headers["content-type"] == "text/html; charset=utf-8"
+    assert shop.orders == before + 1
+
+    page.get_by_role("link", name="Open the form again").click()
+    order(page)
+    shows_an_order(page)
+
+    assert shop.orders == before + 2
+
+
+def test_R89_the_order_reloaded_is_the_same_order(shop: Shop, page: Page) -> None:
+    before = shop.orders
+    page.goto("/checkout/")
+    order(page)
+    shows_an_order(page)
+    shown = page.get_by_role("main").inner_text()
+
+    page.reload()
+
+    shows_an_order(page)
+    assert page.get_by_role("main").inner_text() == shown
+    assert shop.orders == before + 1
+
+
+def test_R89_the_form_opened_again_is_another_order(shop: Shop, page: Page) -> None:
+    before = shop.orders
+    page.goto("/checkout/")
+    order(page)
+    shows_an_order(page)
+    first = page.url
+
+    page.get_by_role("link", name="Order something else").click()
+    order(page)
+    shows_an_order(page)
+
+    assert page.url != first
+    assert shop.orders == before + 2
+
+
+def test_R89_a_form_with_a_mistake_comes_back_with_a_new_key(shop: Shop, page: Page) -> None:
+    before, (_, answers) = shop.orders, posts(page)
+    page.goto("/checkout/")
+    page.locator("form").evaluate("form => form.noValidate = true")
+    page.get_by_label("Quantity").fill("99")
+    first = key(page)
+    order(page)
+    expect(page).to_have_title("Error: Checkout")
+
+    assert key(page) != first
+    page.get_by_label("Quantity").fill("9")
+    order(page)
+    shows_an_order(page)
+
+    assert [answer.status for answer in answers] == [400, 302]
+    assert shop.orders == before + 1

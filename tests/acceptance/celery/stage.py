@@ -1,0 +1,140 @@
+"""What a test and tasks in other processes tell each other: a log of events, and when to go on."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import redis
+from celery import Celery
+from celery.backends.redis import RedisBackend
+from celery.states import READY_STATES
+
+from tests.acceptance.celery.app import AMQP, BROKER, PREFIX, configuration
+from tests.services.processes import wait_until
+
+SECONDS = 30.0
+#: How a task commits, by the name that it has in a test.
+MODES: dict[str, dict[str, Any]] = {
+    "joined": {"transaction": "joined"},
+    "single": {"transaction": "single"},
+    "separate": {"transaction": "separate"},
+    "redis": {"store": "redis"},
+    "dynamodb": {"store": "dynamodb"},
+}
+
+
+class Stage:
+    """The tasks' end of it, and what both ends share."""
+
+    def __init__(self, url: str, prefix: str) -> None:
+        self.url = url
+        self.prefix = prefix
+        self.client = redis.Redis.from_url(url, decode_responses=True, socket_timeout=2 * SECONDS)
+
+    def tell(self, what: str, **facts: Any) -> None:
+        """Write an event into the log."""
+        event = {"what": what, "pid": os.getpid(), "at": time.monotonic(), **facts}
+        self.client.rpush(f"{self.prefix}events", json.dumps(event))
+
+    def wait_for_word(self, name: str) -> None:
+        """Wait until the test says to go on; each word is for one who waits."""
+        if self.client.blpop([f"{self.prefix}go:{name}"], timeout=SECONDS) is None:
+            raise TimeoutError(name)
+
+    def close(self) -> None:
+        self.client.close()
+
+
+@contextmanager
+def stage_of_process() -> Iterator[Stage]:
+    """The stage that this worker's environment names."""
+    stage = Stage(os.environ[BROKER], os.environ[PREFIX])
+    try:
+        yield stage
+    finally:
+        stage.close()
+
+
+class QuietBackend(RedisBackend):
+    """Results that are only looked at: nothing listens for them, and nothing need be told later."""
+
+    def on_task_call(self, producer: Any, task_id: str) -> None: ...
+
+    def remove_pending_result(self, result: Any) -> Any:
+        return result
+
+
+class Test(Stage):
+    """The test's end of it: messages, results, and what has happened."""
+
+    __test__ = False
+
+    def __init__(self, url: str, prefix: str, amqp: str | None = None) -> None:
+        super().__init__(url, prefix)
+        self.amqp = amqp
+        # Without Django's fixup: it would make this the app of the whole test run.
+        self.app = Celery("tests", set_as_current=False, fixups=[])
+        self.app.conf.update(configuration(url, prefix, amqp))
+        self.app.conf.result_backend = f"{__name__}:QuietBackend+{url}"
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """What makes a worker play here."""
+        return {
+            BROKER: self.url,
+            PREFIX: self.prefix,
+            **({} if self.amqp is None else {AMQP: self.amqp}),
+            "DJANGO_SETTINGS_MODULE": "tests.unit.celery.settings",
+        }
+
+    def send(self, task: str, *args: Any, **options: Any) -> str:
+        """Send a message; return the id of the task."""
+        result = self.app.send_task(f"tests.{task}", args, **options)
+        return str(result.id)
+
+    def sig(self, task: str, *args: Any, **options: Any) -> Any:
+        """A signature, to be part of a chain or a chord."""
+        return self.app.signature(f"tests.{task}", args, **options)
+
+    def go(self, name: str, words: int = 1) -> None:
+        """Let those who wait for this word go on."""
+        self.client.rpush(f"{self.prefix}go:{name}", *["go"] * words)
+
+    def events(self, what: str | None = None, **facts: Any) -> list[dict[str, Any]]:
+        """The events so far, or those that are so."""
+        found = [json.loads(text) for text in self.client.lrange(f"{self.prefix}events", 0, -1)]
+        wanted = facts if what is None else {"what": what, **facts}
+        return [event for event in found if wanted.items() <= event.items()]
+
+    def wait_for(
+        self, what: str, count: int = 1, seconds: float = SECONDS, **facts: Any
+    ) -> list[dict[str, Any]]:
+        """Wait until so many events are there, and return them."""
+        wait_until(
+            lambda: len(self.events(what, **facts)) >= count,
+            seconds=seconds,
+            what=f"{count} x {what} {facts}",
+        )
+        return self.events(what, **facts)
+
+    def end(self, task_id: str, seconds: float = SECONDS) -> tuple[str, Any]:
+        """Wait until a task has ended for its callers; its state and its result."""
+        found: dict[str, Any] = {}
+
+        def ended() -> bool:
+            found.update(self.app.backend.get_task_meta(task_id, cache=False))
+            return found["status"] in READY_STATES
+
+        wait_until(ended, seconds=seconds, what=f"the end of {task_id}")
+        return found["status"], found["result"]
+
+    def close(self) -> None:
+        self.app.backend.client.close()
+        self.app.pool.force_close_all()
+        self.app.close()
+        super().close()

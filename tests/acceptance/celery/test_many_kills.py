@@ -1,0 +1,68 @@
+"""Hundreds of tasks while the processes of the pool are killed at random (C8)."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import time
+from collections import Counter
+from contextlib import suppress
+
+import pytest
+
+from tests.acceptance.celery.stage import Test
+from tests.app.models import Effect
+from tests.unit.celery.conftest import WorkerFactory
+
+pytestmark = [
+    pytest.mark.processes,
+    pytest.mark.leg("postgres18"),
+    pytest.mark.django_db(transaction=True),
+]
+
+TASKS = 300
+KILLS = 20
+
+
+def at_work(stage: Test) -> list[int]:
+    """The processes that have begun a task, and have neither ended it nor themselves."""
+    events = stage.events()
+    ended = {event["id"] for event in events if event["what"] == "succeeded"}
+    latest = {event["id"]: event["pid"] for event in events if event["what"] == "begun"}
+    return [pid for task, pid in latest.items() if task not in ended and is_alive(pid)]
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def test_C8_I5_no_effect_is_missing_and_none_is_doubled(
+    stage: Test, workers: WorkerFactory
+) -> None:
+    workers(concurrency=6)
+    names = [f"order {number}" for number in range(TASKS)]
+    tasks = [
+        stage.send(f"quick-{('joined', 'single')[number % 2]}", name)
+        for number, name in enumerate(names)
+    ]
+
+    kills = 0
+    deadline = time.monotonic() + 60
+    while Effect.objects.count() < TASKS:
+        assert time.monotonic() < deadline, "some are never done"
+        if kills < KILLS and (pids := at_work(stage)):
+            with suppress(ProcessLookupError):
+                os.kill(random.choice(pids), signal.SIGKILL)
+                kills += 1
+        time.sleep(0.1)
+    ends = [stage.end(task) for task in tasks]
+
+    assert kills == KILLS
+    assert len(stage.events("begun")) > TASKS + KILLS // 4, "few were killed while at work"
+    assert ends == [("SUCCESS", name) for name in names]
+    assert Counter(Effect.objects.values_list("name", flat=True)) == dict.fromkeys(names, 1)

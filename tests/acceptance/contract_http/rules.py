@@ -1,0 +1,161 @@
+"""
+Which rules are shown from outside, by which server.
+
+``python -m tests.acceptance.contract_http.rules`` prints them.
+
+A rule that nobody can see from outside is named with the test that proves it from inside.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Mapping
+
+import django
+
+from django_idempotency.testing import HTTPContract
+from tests.acceptance.contract_http.served import NOT_UNDER, SERVERS, runs_under
+from tests.rules import RULES
+
+__all__ = ["NOT_FROM_OUTSIDE", "contracts", "shown"]
+
+#: Why a rule cannot be seen from outside, and a test that proves it.
+NOT_FROM_OUTSIDE: Mapping[str, tuple[str, str]] = {
+    "R47": ("what is stored", "tests/unit/http/test_d_bodies.py::test_R47_only_hashes_are_stored"),
+    "R54": (
+        "isolation levels of the database",
+        "tests/integration/database/test_isolation.py::test_R54_requests_that_race_are_never_500",
+    ),
+    "R68": (
+        "epoch and token are told to nobody",
+        "tests/acceptance/processes/test_leases.py::test_R68_each_claim_has_a_new_token_and_a_greater_epoch",
+    ),
+    "R72": (
+        "needs a node with a wrong clock",
+        "tests/acceptance/processes/test_leases.py::"
+        "test_R72_a_node_whose_clock_is_ahead_takes_nothing_over_early",
+    ),
+    "R75": ("the sweep", "tests/unit/http/test_h_expiry.py::test_R75_live_lease_is_never_swept"),
+    "R76": (
+        "the sweep at a moment within a claim",
+        "tests/unit/http/test_h_expiry.py::test_R76_swept_between_conflict_and_reread",
+    ),
+    "R82": (
+        "a system check",
+        "tests/unit/views/test_checks.py::test_R82_browsers_may_send_the_key_and_read_the_mark",
+    ),
+    "R84": (
+        "inside TestCase",
+        "tests/integration/database/test_testcase.py::test_R84_first_request_and_replay",
+    ),
+    "R85": (
+        "inside a caller's transaction",
+        "tests/integration/database/test_views.py::"
+        "test_R85_lost_claim_does_not_poison_the_transaction_of_the_caller",
+    ),
+    "R87": (
+        "database routers",
+        "tests/integration/database/test_routers.py::"
+        "test_R87_claim_and_replay_are_on_the_database_that_is_written",
+    ),
+    "R88": (
+        "pools of connections",
+        "tests/integration/database/test_pools.py::test_R88_keys_in_threads",
+    ),
+    "R91": (
+        "a fault of the view",
+        "tests/unit/http/test_k_rolled_back.py::test_R91_success_that_can_only_be_rolled_back_is_a_500",
+    ),
+    "R92": (
+        "needs work that fails in its session",
+        "tests/unit/http/test_k_sessions.py::test_R92_rolled_back_work_leaves_session_and_messages",
+    ),
+    "R93": (
+        "what a refusal costs",
+        "tests/unit/http/test_d_unread.py::test_R93_a_body_of_who_may_not_come_in_costs_nothing",
+    ),
+    "R94": (
+        "inside a caller's transaction",
+        "tests/unit/core/test_transactions.py::"
+        "test_R94_the_captured_completion_comes_before_the_hooks_of_the_block_alone",
+    ),
+    "R95": (
+        "a record that somebody forged",
+        "tests/unit/http/test_f_forged.py::test_R95_forged_record_of_the_database",
+    ),
+    "R96": (
+        "an error of the project",
+        "tests/unit/http/test_k_coroutines.py::"
+        "test_R96_guarded_coroutine_is_refused_as_django_refuses_it",
+    ),
+    "R97": (
+        "what a stranger's form leaves behind",
+        "tests/unit/forms/test_visitors.py::test_R97_a_form_of_a_stranger_leaves_nothing_behind",
+    ),
+}
+
+
+def contracts() -> list[type[HTTPContract]]:
+    """Return what is run: a class for each part of the two projects."""
+    os.environ.setdefault("DJANGO_SETTINGS_MODULE", "tests.settings")
+    django.setup()
+    from tests.acceptance.contract_http import test_example_project, test_views
+
+    return [
+        test_example_project.TestShop,
+        test_example_project.TestQuotes,
+        test_example_project.TestWebhooks,
+        test_views.TestViews,
+        test_views.TestCoroutines,
+    ]
+
+
+def shown() -> dict[str, dict[str, list[str]]]:
+    """Return the tests of each rule, by server: ``{"R1": {"gunicorn": ["TestShop::…", …], …}}``."""
+    found: dict[str, dict[str, list[str]]] = {}
+    for contract in contracts():
+        for rule, names in contract.rules().items():
+            by_server = found.setdefault(rule, {server: [] for server in SERVERS})
+            for name in names:
+                for server in runs_under(contract, name):
+                    by_server[server].append(f"{contract.__name__}::{name}")
+    return found
+
+
+def main() -> None:
+    """Print the rules with the number of their tests by server, and what is left out."""
+    parser = argparse.ArgumentParser(prog="python -m tests.acceptance.contract_http.rules")
+    parser.add_argument(
+        "--all", action="store_true", help="name what each part of the projects does not have, too"
+    )
+    everything = parser.parse_args().all
+    found = shown()
+    rules = [rule for rule in RULES if rule.startswith("R")]
+    print("Rules that are shown from outside, and the number of their tests:")
+    print(f"  {'':4}{''.join(f'{server:>10}' for server in SERVERS)}")
+    for rule in rules:
+        if rule in found:
+            counts = "".join(f"{len(found[rule][server]):>10}" for server in SERVERS)
+            print(f"  {rule:4}{counts}  {RULES[rule]}")
+    print("Not to be seen from outside:")
+    for rule, (reason, test) in NOT_FROM_OUTSIDE.items():
+        print(f"  {rule:4} {RULES[rule]} ({reason})\n       {test}")
+    print("Left out:")
+    for server, reasons in NOT_UNDER.items():
+        for name, reason in reasons.items():
+            print(f"  {server}: {name}: {reason}")
+    for contract in contracts():
+        for name, reason in contract.left_out().items():
+            if everything or reason in contract.leaves_out.values():
+                print(f"  {contract.__name__}: {name}: {reason}")
+    both = [rule for rule in found if all(found[rule].values())]
+    print(
+        f"{len(both)} of {len(rules)} rules are shown from outside under {' and '.join(SERVERS)}."
+    )
+    if missing := [rule for rule in rules if rule not in found and rule not in NOT_FROM_OUTSIDE]:
+        print(f"Nowhere: {', '.join(missing)}.")
+
+
+if __name__ == "__main__":
+    main()

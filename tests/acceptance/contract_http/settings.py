@@ -1,0 +1,24 @@
+"""Django settings of the served views: the tests' own, with all kinds of guards and stores."""
+
+from __future__ import annotations
+
+from tests.settings import *  # noqa: F403
+from tests.settings import DATABASES as TESTS_DATABASES
+
+ROOT_URLCONF = "tests.acceptance.contract_http.urls"
+MIDDLEWARE = [
+    "tests.acceptance.contract_http.defects.Defects",
+    "django.middleware.common.CommonMiddleware",
+    "tests.unit.views.users.HeaderUsers",
+    "django_idempotency.http.middleware.IdempotencyMiddleware",
+]
+REST_FRAMEWORK = {
+    "DEFAULT_AUTHENTICATION_CLASSES": ["tests.acceptance.contract_http.authentication.OfMiddleware"]
+}
+# Nothing listens on port 1: that database is down.
+DATABASES = {**TESTS_DATABASES, "down": {**TESTS_DATABASES["default"], "PORT": "1"}}
+IDEMPOTENCY = {
+    "default": {},
+    "incomplete": {"BACKEND": "tests.unit.http.stores.CannotComplete"},
+    "down": {"OPTIONS": {"using": "down"}},
+}

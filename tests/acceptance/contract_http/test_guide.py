@@ -1,0 +1,71 @@
+"""The guide to the contract: its example holds, and it names all that can be declared."""
+
+from __future__ import annotations
+
+import re
+import unittest
+from collections.abc import Callable
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import User
+
+from django_idempotency.testing.http_contract.declared import Declared
+from tests.pages import DOCS, table_of
+from tests.unit.project.test_docs_examples import run_page  # noqa: F401
+
+GUIDE = DOCS / "howto/contract-http.md"
+
+
+@pytest.mark.leg("postgres18", "postgres16")
+def test_the_example_holds_for_the_quickstart(
+    run_page: Callable[[str], SimpleNamespace],  # noqa: F811
+    settings: Any,
+    live_server: Any,
+) -> None:
+    urls = ModuleType("shop.urls")
+    vars(urls)["urlpatterns"] = run_page("docs/quickstart.md").urlpatterns
+    page = run_page(f"docs/howto/{GUIDE.name}")
+    settings.ROOT_URLCONF = urls
+    for name in ("alice", "bob"):
+        User.objects.create_user(name, password="secret")
+    bases = (page.TestMoreOfPayments, unittest.TestCase)
+    case = type("Case", bases, {"base_url": live_server.url})
+    result = unittest.TestResult()
+
+    suite = unittest.defaultTestLoader.loadTestsFromTestCase(case)
+    suite.run(result)
+
+    assert [text for _, text in [*result.errors, *result.failures]] == []
+    assert result.skipped == []
+    assert result.testsRun >= 40
+
+
+def test_the_tables_name_all_that_can_be_declared() -> None:
+    rows = [
+        *table_of(GUIDE, "## Say what there is"),
+        *table_of(GUIDE, "## Declare more"),
+    ]
+    documented = {name for row in rows for name in re.findall(r"`(\w+)(?:\(\w+\))?`", row[0])}
+    names = {name for name in vars(Declared) if not name.startswith("_")} - {"nobody"}
+
+    assert documented == names
+
+
+def test_the_rules_in_the_table_need_what_stands_beside_them() -> None:
+    from tests.acceptance.contract_http.test_selection import EverythingDeclared
+
+    by_rule = EverythingDeclared.rules()
+    for names, rules, *_ in table_of(GUIDE, "## Declare more"):
+        declared = set(re.findall(r"`(\w+)`", names))
+        numbers = {int(number) for number in re.findall(r"R(\d+)", rules)}
+        for first, last in re.findall(r"R(\d+) to R(\d+)", rules):
+            numbers |= set(range(int(first), int(last) + 1)) & {int(r[1:]) for r in by_rule}
+        for number in numbers:
+            needs = {
+                need
+                for test in by_rule[f"R{number}"]
+                for need in getattr(getattr(EverythingDeclared, test), "_needs", ())
+            }
+            assert needs & declared or declared & {"replay_headers", "let_go"}, (number, names)

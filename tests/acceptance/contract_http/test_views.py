@@ -1,0 +1,254 @@
+"""Every rule that can be seen from outside, on the tests' own views."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pytest
+
+from django_idempotency.testing.http_contract import Call, multipart
+from tests.acceptance.contract_http.served import Served
+from tests.unit.views.urls import FREE, GUARDED
+
+pytestmark = [pytest.mark.processes, pytest.mark.leg("postgres18", "postgres16")]
+
+RELEASED = (400, 401, 403, 404, 405, 406, 407, 408, 411, 413, 415, 425, 429)
+
+
+class OnWork(Served):
+    """Counts and lets go what the views of these tests do."""
+
+    project = "work"
+    alice = {"X-User": "alice"}
+    bob = {"X-User": "bob"}
+    rolls_back = True
+    free_member = "value"
+
+    def effects(self, tag: str) -> int:
+        return int(self.ask(Call(f"/?name={tag}", method="GET"), None).json["count"])
+
+    def let_go(self, tag: str) -> None:
+        (self.directory / f"{tag}.go").touch()
+
+
+class TestViews(OnWork):
+    """Views of Django REST framework, by what their policy is; and all the other kinds."""
+
+    alice_forbidden = {"X-User": "alice", "X-Forbidden": "1"}
+    alice_throttled = {"X-User": "alice", "X-Throttled": "1"}
+    other_media_type = "text/html"
+    replay_headers = ["X-Custom"]
+    lease = 5
+
+    def to(self, path: str, tag: str, then: str = "created", **body: Any) -> Call:
+        """Return a call to a view that is to do that."""
+        return Call(path, {"name": tag, "then": then, **body})
+
+    def create(self, tag: str) -> Call:
+        return self.to("/effects/", tag)
+
+    def optional(self, tag: str) -> Call:
+        return self.to("/optional/", tag)
+
+    unscoped = optional
+
+    def strict(self, tag: str) -> Call:
+        return self.to("/strict/", tag)
+
+    def only_uuids(self, tag: str) -> Call:
+        return self.to("/uuids/", tag)
+
+    def other_methods(self, tag: str) -> Sequence[Call]:
+        return [self.create(tag).but(method=method) for method in ("PUT", "PATCH", "DELETE")]
+
+    def open_methods(self, tag: str) -> Sequence[Call]:
+        others = self.to("/only-post/", tag)
+        behind_the_middleware = self.to("/kinds/free-function/", tag)
+        return [
+            *(others.but(method=method) for method in ("PUT", "PATCH", "DELETE")),
+            *(behind_the_middleware.but(method=method) for method in ("PUT", "DELETE")),
+        ]
+
+    def unread(self, tag: str) -> Mapping[int, Call]:
+        call = self.create(tag)
+        return {
+            404: call.but(path="/nowhere/"),
+            405: call.but(path="/read-only/"),
+            406: call.but(headers=[("Accept", "application/x-unknown")]),
+            415: call.but(content_type="text/x-unknown"),
+        }
+
+    def echoing(self, tag: str) -> Call:
+        return self.to("/echo/", tag)
+
+    def doubly_guarded(self, tag: str) -> Mapping[str, Call]:
+        return {
+            "two decorators and the middleware": Call(f"/twice/?name={tag}"),
+            "mixin and middleware": self.create(tag),
+        }
+
+    def kinds(self, tag: str) -> Mapping[str, Call]:
+        return {name: Call(f"/kinds/{name}/", {"name": tag}) for name in (*GUARDED, *FREE)}
+
+    def elsewhere(self, tag: str) -> Call:
+        return self.to("/elsewhere/", tag)
+
+    def scoped_by_endpoint(self, tag: str) -> tuple[Call, Call]:
+        return self.to("/by-endpoint/one/", tag), self.to("/by-endpoint/other/", tag)
+
+    def successes(self, tag: str) -> Mapping[int, Call]:
+        thens = {202: "accepted", 204: "empty", 303: "redirect"}
+        return {status: self.to("/effects/", tag, then) for status, then in thens.items()}
+
+    def bodies(self, tag: str) -> Mapping[str, Call]:
+        thens = ("binary", "compressed", "invalid_utf8")
+        return {then: self.to("/effects/", tag, then) for then in thens}
+
+    def adorned(self, tag: str) -> Call:
+        return self.to("/adorned/", tag)
+
+    def conditional(self, tag: str) -> Call:
+        return Call("/versions/", {"name": tag}, "PUT", headers=[("If-Match", '"0"')])
+
+    def checked(self, tag: str) -> tuple[Call, Call]:
+        refused = self.to("/checked/", tag)
+        return refused.but(headers=[("X-Allowed", "1")]), refused
+
+    def addressed(self, tag: str) -> tuple[Call, Call]:
+        return self.to("/effects/1/", tag), self.to("/effects/2/", tag)
+
+    def compared_as_bytes(self, tag: str) -> Call:
+        return self.to("/as-bytes/", tag)
+
+    def uncompared(self, tag: str) -> Call:
+        return self.to("/uncompared/", tag)
+
+    def upload(self, tag: str, content: bytes, boundary: str) -> Call:
+        files = [("file", "a.bin", "application/octet-stream", content)]
+        body, kind = multipart([("name", tag)], files, boundary)
+        return Call("/form/", body, content_type=kind)
+
+    def raw_upload(self, tag: str, content: bytes) -> Call:
+        return Call(f"/raw/?name={tag}", content, content_type="application/octet-stream")
+
+    def form(self, tag: str, pairs: Sequence[tuple[str, str]]) -> Call:
+        return Call("/form/", [("name", tag), *pairs])
+
+    def excluding(self, tag: str, value: str) -> Call:
+        return self.to("/excluding/", tag, value={"noise": value, "kept": 1})
+
+    def comparing_a_header(self, tag: str, value: str) -> Call:
+        return self.to("/by-version/", tag).but(headers=[("X-Version", value)])
+
+    def any_body(self, tag: str, body: bytes) -> Call:
+        return Call(f"/any/{tag}/", body)
+
+    def mutating(self, tag: str) -> Call:
+        return self.to("/effects/", tag, "mutated")
+
+    def held(self, tag: str) -> Call:
+        return self.to("/lease/", tag, "held")
+
+    def waiting(self, tag: str) -> Call:
+        return self.to("/waiting/", tag, "held")
+
+    def waiting_for_a_failure(self, tag: str) -> Call:
+        return self.to("/waiting/", tag, "first_failing")
+
+    def kept_errors(self, tag: str) -> Mapping[int, Call]:
+        return self.returning("/effects/", tag, 402, 409, 410, 412, 418, 422, 451)
+
+    def released_errors(self, tag: str) -> Mapping[int, Call]:
+        return self.returning("/effects/", tag, *RELEASED)
+
+    def failures(self, tag: str) -> Mapping[int, Call]:
+        return {**self.returning("/effects/", tag, 503), 500: self.to("/effects/", tag, "boom")}
+
+    def returning(self, path: str, tag: str, *statuses: int) -> Mapping[int, Call]:
+        """Return calls that are answered as they say."""
+        return {status: self.to(path, tag, "returned", status=status) for status in statuses}
+
+    def presets(self, tag: str) -> Mapping[str, Mapping[int, Call]]:
+        statuses = (200, 303, 400, 409, 500)
+        return {name: self.returning(f"/{name}/", tag, *statuses) for name in ("success", "stripe")}
+
+    def raising(self, tag: str) -> Call:
+        return self.to("/effects/", tag, "raised", status=409)
+
+    def refusing(self, tag: str) -> Call:
+        return self.to("/effects/", tag, "returned", status=403)
+
+    def optional_answers(self, tag: str) -> Mapping[int, Call]:
+        calls = self.returning("/optional/", tag, 201, 403, 409, 503)
+        return {**calls, 422: self.to("/optional/", tag, "raised", status=422)}
+
+    def failing_after_commit(self, tag: str) -> Call:
+        return self.to("/effects/", tag, "hook_boom")
+
+    def unwritable(self, tag: str) -> Call:
+        return self.to("/incomplete/", tag)
+
+    def unwritable_separate(self, tag: str) -> Call:
+        return self.to("/incomplete/separate/", tag)
+
+    def unreachable(self, tag: str) -> Call:
+        return self.to("/down/", tag)
+
+    def unreachable_open(self, tag: str) -> Call:
+        return self.to("/down/open/", tag)
+
+    def unkept(self, tag: str) -> Mapping[str, Call]:
+        return {then: self.to("/effects/", tag, then) for then in ("stream", "large")}
+
+    def files(self, tag: str) -> Mapping[str, Call]:
+        return {then: self.to("/effects/", tag, then) for then in ("file", "file_in_memory")}
+
+    def falsy(self, tag: str) -> Mapping[str, Call]:
+        values: tuple[Any, ...] = (0, "", [], {}, None, False)
+        return {repr(value): self.to("/effects/", tag, "value", value=value) for value in values}
+
+    def lapsing(self, tag: str) -> Call:
+        return self.to("/lapsing/", tag, "first_held")
+
+    def lapsing_failure(self, tag: str) -> Call:
+        return self.to("/lapsing/", tag, "first_failing")
+
+    def renewed(self, tag: str) -> Call:
+        return self.to("/renewed/", tag, "held")
+
+    def refusing_stale(self, tag: str) -> Call:
+        return self.to("/stale/", tag, "first_held")
+
+    def short_lived(self, tag: str) -> Call:
+        return self.to("/short/", tag)
+
+    def rendered(self, tag: str) -> tuple[Call, str]:
+        return self.to("/rendered/", tag), "text/plain"
+
+    def long_path(self, tag: str, tail: str) -> Call:
+        return self.to(f"/long/{tail}", tag)
+
+    def hooked(self, tag: str) -> Call:
+        return self.to("/effects/", tag, "hook")
+
+    def hooked_failure(self, tag: str) -> Call:
+        return self.to("/effects/", tag, "hook_of_a_failure")
+
+    def hooks(self, tag: str) -> int:
+        return self.effects(f"hook%20of%20{tag}")
+
+
+class TestCoroutines(OnWork):
+    """An asynchronous view of plain Django."""
+
+    takes_chunks = True
+    leaves_out = {
+        "test_R14_a_stranger_claims_no_key_and_gets_no_stored_body": "the view is open to strangers"
+    }
+
+    def create(self, tag: str) -> Call:
+        return Call("/coroutine/", {"name": tag})
+
+    def held(self, tag: str) -> Call:
+        return Call("/coroutine/", {"name": tag, "then": "held"})

@@ -1,0 +1,3 @@
+"""The example project and the demo."""
+
+from __future__ import annotations

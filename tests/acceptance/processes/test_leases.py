@@ -1,0 +1,222 @@
+"""Leases of real processes: renewed while the process lives, new for each claim, by one clock."""
+
+from __future__ import annotations
+
+import signal
+from datetime import datetime, timedelta, timezone
+from email.utils import parsedate_to_datetime
+
+import pytest
+
+from tests.acceptance.processes.clients import Answer, Work
+from tests.acceptance.processes.conftest import Serve
+from tests.services.gunicorn import Gunicorn
+from tests.services.processes import wait_until
+
+pytestmark = pytest.mark.processes
+
+SECOND = timedelta(seconds=1)
+
+
+def beset(server: Gunicorn, work: Work, *, leases: float) -> list[Answer]:
+    """
+    Send duplicates while the owner is at work, until its first lease would be over so many times.
+
+    Return what they are told; stop early when one of them runs the work.
+    """
+    first = work.record
+    assert first.lease_until is not None
+    until = first.updated_at + (first.lease_until - first.updated_at) * leases
+    told: list[Answer] = []
+
+    def over() -> bool:
+        runs = len(work.attempts)
+        duplicate = work.send(server)
+        what = "an answer or a run"
+        wait_until(lambda: duplicate.done() or len(work.attempts) > runs, seconds=10, what=what)
+        if len(work.attempts) > runs:
+            return True
+        told.append(duplicate.result())
+        return work.record.now > until
+
+    wait_until(over, seconds=10, what="the end of the first lease")
+    return told
+
+
+# R68.
+
+
+@pytest.mark.leg("postgres18", "sqlite")
+def test_R68_each_claim_has_a_new_token_and_a_greater_epoch(serve, work):
+    server, work = serve("separate", lease=1), work()
+    waiting = work.send(server)
+    first = work.begun()
+    proofs = [(work.record.epoch, work.record.token)]
+    server.kill(first.pid, signal.SIGKILL)
+    with pytest.raises(ConnectionError):
+        waiting.result(10)
+    work.lapsed()
+    for number, then in [(2, "boom"), (3, "invalid"), (4, "created")]:
+        waiting = work.send(server)
+        attempt = work.begun(number)
+        proofs.append((work.record.epoch, work.record.token))
+        attempt.go_on(then)
+        waiting.result(10)
+    epochs, tokens = zip(*proofs, strict=True)
+    assert list(epochs) == sorted(set(epochs))
+    assert len(set(tokens)) == 4
+    assert (work.record.epoch, work.record.token) == proofs[-1]
+
+
+# R69. On SQLite the work of `joined` keeps the renewal out, and a successor as well.
+
+
+@pytest.mark.parametrize(
+    "mode",
+    [
+        pytest.param("separate", marks=pytest.mark.leg("postgres18", "sqlite")),
+        pytest.param("joined", marks=pytest.mark.leg("postgres18")),
+    ],
+)
+def test_R69_work_longer_than_its_lease_is_not_taken_over(serve, work, mode):
+    server, work = serve(mode, lease=1), work()
+    waiting = work.send(server)
+    attempt = work.begun()
+    claimed = work.record
+    told = beset(server, work, leases=3)
+    held = work.record
+    attempt.go_on()
+    assert {(answer.status, answer.code) for answer in told} == {(409, "in_progress")}
+    assert (held.epoch, held.token) == (claimed.epoch, claimed.token)
+    assert waiting.result(10).status == 201
+    assert (len(work.attempts), work.effects) == (1, 1)
+
+
+@pytest.mark.leg("postgres18")
+@pytest.mark.parametrize("mode", ["separate", "joined"])
+def test_R69_without_renewal_such_work_is_taken_over(serve, work, mode):
+    server, work = serve(mode, lease=1, renew=False), work()
+    waiting = work.send(server)
+    attempt = work.begun()
+    claimed = work.record
+    beset(server, work, leases=3)
+    taken = work.record
+    for each in work.attempts:
+        each.go_on()
+    assert attempt is not work.begun(2)
+    assert taken.epoch > claimed.epoch
+    late = waiting.result(10)
+    assert (late.status, late.code) == (409, "lease_lost")
+
+
+@pytest.mark.leg("postgres18")
+def test_R69_renewal_ends_with_max_duration(serve, work):
+    server, work = serve("separate", lease=1, max_duration=1), work()
+    work.send(server)
+    attempt = work.begun()
+    claimed = work.record
+    work.lapsed()
+    lapsed = work.record
+    retry = work.run(server, 2)
+    attempt.go_on()
+    assert lapsed.lease_until > claimed.updated_at + SECOND  # renewed before
+    assert (retry.status, retry.replayed) == (201, False)
+
+
+@pytest.mark.leg("sqlite")
+def test_R69_on_sqlite_joined_work_keeps_a_successor_waiting_and_then_answers_it(serve, work):
+    server, work = serve("joined", lease=1), work()
+    waiting = work.send(server)
+    attempt = work.begun()
+    work.lapsed()
+    duplicate = work.send(server)
+    attempt.go_on()
+    first = waiting.result(10)
+    assert (first.status, first.replayed) == (201, False)
+    assert (duplicate.result(10).replayed, duplicate.result(10).body) == (True, first.body)
+    assert (len(work.attempts), work.effects) == (1, 1)
+
+
+@pytest.mark.leg("postgres18")
+def test_R69_workers_forked_from_a_preloaded_process_keep_their_leases(serve, work):
+    server = serve(
+        "joined",
+        lease=1,
+        app="tests.acceptance.processes.preloaded_wsgi:application",
+        options=["--preload"],
+        worker_class="sync",
+        threads=1,
+        workers=3,
+    )
+    one, two = work("one"), work("two")
+    # A sync worker has one request at a time, so these are two of the three.
+    answers = [one.send(server), two.send(server)]
+    attempts = [one.begun(), two.begun()]
+    told = [*beset(server, one, leases=2.5), two.post(server)]
+    for attempt in attempts:
+        attempt.go_on()
+    assert attempts[0].pid != attempts[1].pid
+    assert {(answer.status, answer.code) for answer in told} == {(409, "in_progress")}
+    assert [answer.result(10).status for answer in answers] == [201, 201]
+
+
+# R72.
+
+
+@pytest.mark.leg("postgres18")
+def test_R72_a_node_whose_clock_is_ahead_takes_nothing_over_early(serve, work):
+    true, skewed, work = serve(workers=1), serve_skewed(serve, 10), work()
+    waiting = work.send(true)
+    attempt = work.begun()
+    told = work.post(skewed)
+    attempt.go_on()
+    assert_clock_is_off(told, 10)
+    assert (told.status, told.code, told.retry_after) == (409, "in_progress", 1)
+    assert waiting.result(10).status == 201
+    assert work.post(skewed).replayed
+
+
+@pytest.mark.leg("postgres18")
+def test_R72_a_node_whose_clock_is_behind_takes_over_in_time(serve, work):
+    true, skewed, work = serve(workers=1, lease=1), serve_skewed(serve, -10, lease=1), work()
+    waiting = work.send(true)
+    true.kill(work.begun().pid, signal.SIGKILL)
+    with pytest.raises(ConnectionError):
+        waiting.result(10)
+    work.lapsed()
+    retry = work.run(skewed, 2)
+    assert_clock_is_off(retry, -10)
+    assert (retry.status, retry.replayed) == (201, False)
+
+
+@pytest.mark.leg("postgres18")
+@pytest.mark.parametrize("minutes", [10, -10], ids=["ahead", "behind"])
+def test_R72_an_owner_whose_clock_is_off_holds_an_ordinary_lease(serve, work, minutes):
+    true, skewed, work = serve(workers=1), serve_skewed(serve, minutes), work()
+    waiting = work.send(skewed)
+    attempt = work.begun()
+    left = work.record.lease_left
+    told = work.post(true)
+    attempt.go_on()
+    assert_clock_is_off(waiting.result(10), minutes)
+    assert 30 < left <= 60
+    assert (told.status, told.code, told.retry_after) == (409, "in_progress", 1)
+    assert work.post(true).replayed
+
+
+def serve_skewed(serve: Serve, minutes: int, *, lease: float = 60) -> Gunicorn:
+    """Start another node, whose clock is off."""
+    env = {"IDEMPOTENCY_TEST_CLOCK_SKEW": str(60 * minutes)}
+    return serve(
+        workers=1, lease=lease, env=env, app="tests.acceptance.processes.skewed_wsgi:application"
+    )
+
+
+def assert_clock_is_off(answer: Answer, minutes: int) -> None:
+    """Make sure that the node which answered was wrong about the time."""
+    now = datetime.now(timezone.utc)
+    for there in (
+        parsedate_to_datetime(answer.headers["Date"]),
+        datetime.fromisoformat(answer.headers["X-Clock"]),
+    ):
+        assert abs(there - now - timedelta(minutes=minutes)) < timedelta(minutes=1)

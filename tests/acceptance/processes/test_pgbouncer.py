@@ -1,0 +1,326 @@
+"""R88: PgBouncer in transaction mode, which gives each transaction whatever session is free."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, NamedTuple
+
+import psycopg
+import pytest
+from django.db import connection, connections
+
+import django_idempotency as idempotency
+from django_idempotency import InProgress
+from tests.acceptance.processes.clients import post
+from tests.acceptance.processes.conftest import Serve
+from tests.acceptance.processes.test_races import CLIENTS, KEYS, fire, violations
+from tests.app.models import Effect
+from tests.services import MissingService, may_be_missing
+from tests.services.pgbouncer import PgBouncer
+from tests.services.postgres import URL_VARIABLE
+from tests.services.processes import wait_until
+from tests.services.threads import run_in_threads
+
+pytestmark = [pytest.mark.processes, pytest.mark.leg("postgres18")]
+
+MODES = ["single", "joined", "separate"]
+SESSIONS = 4
+
+
+@pytest.fixture
+def bouncer(transactional_db: None) -> Iterator[PgBouncer]:
+    """PgBouncer in front of the run's server; its sessions are all open."""
+    try:
+        bouncer = PgBouncer(os.environ[URL_VARIABLE], sessions=SESSIONS)
+    except MissingService as error:
+        if may_be_missing():
+            pytest.skip(str(error))
+        raise
+    with bouncer:
+        clients = [client_of(bouncer) for _ in range(SESSIONS)]
+        for client in clients:
+            client.execute("SELECT 1")  # in a transaction, so each takes another session
+        for client in clients:
+            client.commit()
+            client.close()
+        yield bouncer
+
+
+def client_of(bouncer: PgBouncer, **options: Any) -> psycopg.Connection[Any]:
+    name = str(connections["default"].settings_dict["NAME"])
+    url = bouncer.url.replace("/postgres?", f"/{name}?")
+    return psycopg.connect(url, prepare_threshold=None, **options)
+
+
+@pytest.fixture
+def serve_behind(serve: Serve, bouncer: PgBouncer) -> Serve:
+    """`serve` with its database behind PgBouncer; a client's connection outlives its requests."""
+    behind = {
+        "DJANGO_SETTINGS_MODULE": "tests.acceptance.processes.pgbouncer_settings",
+        URL_VARIABLE: bouncer.url,
+        "IDEMPOTENCY_TEST_CONN_MAX_AGE": "60",
+    }
+
+    def start(transaction: str | None = None, **arguments: Any) -> Any:
+        return serve(transaction, **{**arguments, "env": {**behind, **arguments.pop("env", {})}})
+
+    return start
+
+
+@pytest.fixture
+def behind(bouncer: PgBouncer) -> Iterator[None]:
+    """The connections of this process go through PgBouncer, too."""
+    default = connections["default"]
+    default.close()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(default.settings_dict, "PORT", str(bouncer.port))
+        patch.setitem(default.settings_dict, "DISABLE_SERVER_SIDE_CURSORS", True)
+        yield
+        default.close()
+
+
+class Write(NamedTuple):
+    """A write of a row, with the transaction and the session in which it happened."""
+
+    what: str
+    transaction: int
+    session: int
+
+
+@pytest.fixture
+def writes(transactional_db: None) -> Iterator[Callable[[], list[Write]]]:
+    """`writes()`: what has been written to the records and effects since the last call."""
+    tables = {"idempotency_record": "record", Effect._meta.db_table: "effect"}
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "CREATE TABLE written (place serial, what text, transaction bigint, session int)"
+        )
+        cursor.execute(
+            "CREATE FUNCTION note() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN "
+            "INSERT INTO written (what, transaction, session) "
+            "VALUES (lower(TG_OP) || ' ' || TG_ARGV[0], txid_current(), pg_backend_pid()); "
+            "RETURN NULL; END $$"
+        )
+        for table, name in tables.items():
+            cursor.execute(
+                f"CREATE TRIGGER note AFTER INSERT OR UPDATE ON {table} "
+                f"FOR EACH ROW EXECUTE FUNCTION note('{name}')"
+            )
+
+    def taken() -> list[Write]:
+        with connection.cursor() as cursor:
+            cursor.execute(
+                "WITH taken AS (DELETE FROM written RETURNING *) "
+                "SELECT what, transaction, session FROM taken ORDER BY place"
+            )
+            return [Write(*row) for row in cursor.fetchall()]
+
+    yield taken
+    with connection.cursor() as cursor:
+        cursor.execute("DROP FUNCTION note() CASCADE")
+        cursor.execute("DROP TABLE written")
+
+
+def test_R88_the_transactions_of_one_client_go_through_all_sessions(bouncer):
+    """What the other tests stand on."""
+    with client_of(bouncer, autocommit=True) as client:
+        rows = [client.execute("SELECT pg_backend_pid()").fetchone() for _ in range(2 * SESSIONS)]
+    assert len(set(rows)) == SESSIONS
+
+
+# Through real views.
+
+
+@pytest.mark.parametrize("binding", ["0", "1"], ids=["client-binding", "server-binding"])
+@pytest.mark.parametrize("mode", MODES)
+def test_R88_first_duplicate_replay_and_mismatch(serve_behind, work, mode, binding):
+    env = {"IDEMPOTENCY_TEST_SERVER_SIDE_BINDING": binding}
+    server, work = serve_behind(mode, env=env), work()
+    waiting = work.send(server)
+    attempt = work.begun()
+    duplicate = work.post(server)
+    attempt.go_on()
+    first = waiting.result(10)
+    replays = run_in_threads(8, lambda index: post(server, work.key, work.body))
+    other = post(server, work.key, {**work.body, "then": "created"})
+    assert (duplicate.status, duplicate.code) == (409, "in_progress")
+    assert (first.status, first.replayed) == (201, False)
+    assert {(r.status, r.replayed, r.body) for r in replays} == {(201, True, first.body)}
+    assert (other.status, other.code) == (422, "idempotency_key_reused")
+    assert work.effects == 1
+
+
+EXPECTED = {
+    # Transactions are numbered in the order in which they wrote first.
+    "single": [("insert effect", 0), ("insert record", 0)],
+    "joined": [("insert record", 0), ("insert effect", 1), ("update record", 1)],
+    "separate": [("insert record", 0), ("insert effect", 1), ("update record", 2)],
+}
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_R88_claim_work_and_completion_are_in_their_transactions(serve_behind, writes, mode):
+    server = serve_behind(mode, workers=1)
+    for number in range(SESSIONS):
+        assert post(server, f"key-{number}", {"name": f"key-{number}"}).status == 201
+        written = writes()
+        places = list(dict.fromkeys(write.transaction for write in written))
+        found = [(write.what, places.index(write.transaction)) for write in written]
+        sessions = {write.transaction: write.session for write in written}
+        assert found == EXPECTED[mode]
+        # One after the other, so each is given the next session.
+        assert len(set(sessions.values())) == len(sessions)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_R88_a_kept_error_is_kept_without_its_work(serve_behind, mode):
+    server = serve_behind(mode, workers=1)
+    body = {"name": "pay", "then": "raised", "status": 402}
+    first, again = post(server, "key", body), post(server, "key", body)
+    assert (first.status, first.replayed) == (402, False)
+    assert (again.status, again.replayed, again.body) == (402, True, first.body)
+    assert Effect.objects.count() == (1 if mode == "separate" else 0)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_R88_equal_requests_at_once_have_one_effect_and_one_answer(serve_behind, mode):
+    server = serve_behind(mode, workers=4)
+    answers = fire(server)
+    assert {len(answers[key]) for key in KEYS} == {CLIENTS} == {64}
+    assert [found for key in KEYS for found in violations(key, answers[key])] == []
+    assert sorted(Effect.objects.values_list("name", flat=True)) == sorted(KEYS)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_R88_more_clients_than_sessions_are_all_served(serve_behind, mode):
+    server = serve_behind(mode, workers=4)
+    names = [f"key-{number}" for number in range(4 * SESSIONS)]
+    answers = run_in_threads(
+        len(names), lambda index: post(server, names[index], {"name": names[index]})
+    )
+    assert [(answer.status, answer.replayed) for answer in answers] == [(201, False)] * len(names)
+    assert sorted(Effect.objects.values_list("name", flat=True)) == sorted(names)
+
+
+@pytest.mark.parametrize("mode", ["joined", "separate"])
+def test_R88_leases_are_renewed(serve_behind, work, mode):
+    server, work = serve_behind(mode, lease=1), work()
+    waiting = work.send(server)
+    attempt = work.begun()
+    claimed = work.record
+    wait_until(
+        lambda: work.record.now > claimed.lease_until, seconds=10, what="the first lease to pass"
+    )
+    duplicate = work.post(server)
+    attempt.go_on()
+    first = waiting.result(10)
+    assert (duplicate.status, duplicate.code) == (409, "in_progress")
+    assert (first.status, first.replayed) == (201, False)
+    assert work.effects == 1
+
+
+def test_R88_single_after_a_kill_a_retry_runs_as_soon_as_pgbouncer_has_noticed(serve_behind, work):
+    server, work = serve_behind("single", lease=600), work()
+    waiting = work.send(server)
+    server.kill(work.begun().pid, signal.SIGKILL)
+    with pytest.raises(ConnectionError):
+        waiting.result(10)
+    retries: list[Future[Any]] = []
+
+    def runs() -> bool:
+        retry = work.send(server)
+        retries.append(retry)
+        wait_until(lambda: retry.done() or len(work.attempts) == 2, seconds=10, what="an answer")
+        return not retry.done()
+
+    wait_until(runs, seconds=3, what="the dead client's session to be free")
+    work.attempts[-1].go_on()
+    assert (retries[-1].result(10).status, retries[-1].result().replayed) == (201, False)
+    assert work.effects == 1
+
+
+# Through `run`, in this process.
+
+
+@pytest.mark.usefixtures("behind")
+class TestRun:
+    @pytest.mark.parametrize("mode", MODES)
+    def test_R88_run_replays_refuses_and_tells_of_work_under_way(self, mode, writes):
+        def pay(lease: object) -> str:
+            Effect.objects.create(name="pay")
+            with pytest.raises(InProgress):
+                in_another_thread(call)
+            return "paid"
+
+        def call() -> Any:
+            return idempotency.run(pay, key="k", scope="s", payload=1, transaction=mode)
+
+        first, again = call(), call()
+        with pytest.raises(idempotency.FingerprintMismatch):
+            idempotency.run(pay, key="k", scope="s", payload=2, transaction=mode)
+        assert [first.result, again.result] == ["paid", "paid"]
+        assert [first.replayed, again.replayed] == [False, True]
+        assert [write.what for write in writes()] == [what for what, _ in EXPECTED[mode]]
+
+    @pytest.mark.parametrize("mode", MODES)
+    def test_R88_work_that_fails_leaves_nothing_and_the_next_try_runs(self, mode):
+        def fail(lease: object) -> None:
+            Effect.objects.create(name="failed")
+            raise RuntimeError("boom")
+
+        with pytest.raises(RuntimeError):
+            idempotency.run(fail, key="k", scope="s", transaction=mode)
+        second = idempotency.run(lambda lease: 1, key="k", scope="s", transaction=mode)
+        assert (second.result, second.replayed) == (1, False)
+        assert Effect.objects.count() == (1 if mode == "separate" else 0)
+
+    @pytest.mark.parametrize("mode", MODES)
+    def test_R88_threads_that_race_and_wait_run_once(self, mode):
+        """More of them than there are sessions: who waits has none."""
+
+        def pay(lease: object) -> int:
+            return Effect.objects.create(name="pay").pk
+
+        outcomes = run_in_threads(
+            4 * SESSIONS,
+            lambda index: idempotency.run(pay, key="k", scope="s", wait=20, transaction=mode),
+        )
+        assert sum(not outcome.replayed for outcome in outcomes) == 1
+        assert {outcome.result for outcome in outcomes} == {Effect.objects.get().pk}
+
+    def test_R88_owners_on_all_sessions_but_one_leave_the_others_their_turn(self):
+        """`joined` work has a session of its own until it ends; waiting and replays need one."""
+        gate, begun = threading.Event(), threading.Semaphore(0)
+
+        def slow(lease: object) -> int:
+            effect = Effect.objects.create(name="slow")
+            begun.release()
+            assert gate.wait(20)
+            return effect.pk
+
+        def call(index: int) -> Any:
+            try:
+                return idempotency.run(
+                    slow, key=f"slow-{index % 3}", scope="s", wait=20, transaction="joined"
+                )
+            finally:
+                connections.close_all()
+
+        with ThreadPoolExecutor(SESSIONS * 4, thread_name_prefix="test-client") as threads:
+            calls = [threads.submit(call, index) for index in range(SESSIONS * 4)]
+            for _ in range(SESSIONS - 1):
+                assert begun.acquire(timeout=20)
+            quick = idempotency.run(lambda lease: "quick", key="quick", scope="s")
+            gate.set()
+            outcomes = [each.result(30) for each in calls]
+        assert quick.result == "quick"
+        assert sum(not outcome.replayed for outcome in outcomes) == SESSIONS - 1
+        assert Effect.objects.count() == SESSIONS - 1
+
+
+def in_another_thread(call: Callable[[], Any]) -> Any:
+    return run_in_threads(1, lambda index: call())[0]

@@ -1,0 +1,341 @@
+"""What is MariaDB's own: nobody waits for a held row, and a claim sees its newest version."""
+
+from __future__ import annotations
+
+import threading
+from contextlib import suppress
+from datetime import timedelta
+from uuid import UUID
+
+import pytest
+from django.core import checks
+from django.db import OperationalError, connection, transaction
+from django.db.transaction import TransactionManagementError
+from django.test.utils import CaptureQueriesContext
+
+import django_idempotency as idempotency
+from django_idempotency import WorkRolledBack
+from django_idempotency.engine import Engine
+from django_idempotency.exceptions import InProgress, StoreError
+from django_idempotency.models import IdempotencyRecord
+from django_idempotency.records import ClaimRequest, Filters, Lease, State
+from django_idempotency.stores import sql_mariadb
+from django_idempotency.stores.base import ClaimAgain
+from tests.app.models import Effect, Unique
+from tests.integration.database import claims
+from tests.integration.database.claims import (
+    Boom,
+    claim_request,
+    effects,
+    operation,
+    state_of,
+    won,
+    work,
+)
+from tests.integration.database.test_isolation import Counting
+
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.leg("mariadb")]
+
+HOUR = timedelta(hours=1)
+
+
+def statements(function, *arguments, **keywords):
+    """Return how many statements of the store a call sends."""
+    with CaptureQueriesContext(connection) as queries:
+        function(*arguments, **keywords)
+    return len([query for query in queries if "idempotency_record" in query["sql"]])
+
+
+@pytest.fixture
+def held(two):
+    """The row of "key", in progress under a lapsed lease, held by another session's transaction."""
+    lease = claims.lapsed(two.mine, claim_request())
+    two.other(transaction.set_autocommit, False)
+    two.other(
+        IdempotencyRecord.objects.filter(pk=lease.record_id).update, error="a change under way"
+    )
+    yield lease
+    two.other(transaction.rollback)
+    two.other(transaction.set_autocommit, True)
+
+
+class TestStatements:
+    def test_new_key(self, store):
+        request = claim_request()
+        assert statements(store.claim, request) == 2
+
+    def test_duplicate(self, store):
+        claims.live(store, claim_request())
+        assert statements(store.claim, claim_request()) == 1
+
+    def test_another_try(self, store):
+        claims.failed(store, claim_request())
+        assert statements(store.claim, claim_request()) == 2
+
+    def test_completion(self, store):
+        lease = claims.live(store, claim_request())
+        assert statements(store.complete, lease, b"1", retention=HOUR) == 1
+
+    def test_renewal(self, store):
+        leases = [claims.live(store, claim_request(f"key {n}")) for n in range(20)]
+        with transaction.atomic():  # outside of one it connects anew
+            assert statements(store.renew, leases, HOUR) == 2
+
+
+class TestHeldRow:
+    def test_R49_claim_is_told_in_progress_at_once(self, two, held):
+        claimed = two.mine.claim(claim_request())
+        assert claimed.live
+
+    def test_R67_renewal_counts_it_as_held_and_renews_the_others(self, two, held):
+        other = claims.live(two.mine, claim_request("another key"))
+        before = two.mine.get(other.record_id).lease_until
+        assert two.mine.renew([held, other], HOUR) == {held, other}
+        assert two.mine.get(other.record_id).lease_until > before
+
+    def test_operator_finds_it_busy(self, two, held):
+        seen = two.mine.get(held.record_id)
+        done = two.mine.resolve(seen.record_id, "release", epoch=seen.epoch, state=seen.state)
+        assert done is False
+
+    def test_I9_sweep_leaves_it_and_takes_the_rest(self, two, held):
+        expired = claims.completed(two.mine, claim_request("expired"))
+        IdempotencyRecord.objects.filter(pk=expired.record_id).update(expires_at=claims.LONG_AGO)
+        two.other(
+            IdempotencyRecord.objects.filter(pk=held.record_id).update, expires_at=claims.LONG_AGO
+        )
+        assert two.mine.sweep() == 1
+
+    @pytest.mark.parametrize("name", ["RECLAIM", "RENEW", "RESOLVE"])
+    def test_without_the_limit_it_would_be_waited_for(self, two, held, monkeypatch, name):
+        """The tripwire of these tests goes off when the statement is a naive one."""
+        limit = "SET STATEMENT innodb_lock_wait_timeout = 0 FOR"
+        naive = getattr(sql_mariadb, name).replace(limit, "")
+        assert naive != getattr(sql_mariadb, name)
+        monkeypatch.setattr(sql_mariadb, name, naive)
+        with connection.cursor() as cursor:
+            cursor.execute("SET SESSION innodb_lock_wait_timeout = 1")
+            cursor.execute("SELECT UTC_TIMESTAMP(6)")
+            [began] = cursor.fetchone()
+        seen = two.mine.get(held.record_id)
+        if name == "RECLAIM":
+            two.mine.claim(claim_request())
+        elif name == "RENEW":
+            with transaction.atomic():  # on this connection
+                two.mine.renew([held], HOUR)
+        else:
+            two.mine.resolve(seen.record_id, "release", epoch=seen.epoch, state=seen.state)
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT UTC_TIMESTAMP(6)")
+            [ended] = cursor.fetchone()
+        assert ended - began > timedelta(seconds=0.9)
+
+
+class TestSingle:
+    def test_R49_duplicate_of_a_first_claim_is_told_at_once(self, two):
+        def duplicate(lease):
+            with pytest.raises(InProgress):
+                two.other(Engine(two.theirs).run, operation(transaction="single"), work("other"))
+            return work("mine")(lease)
+
+        Engine(two.mine).run(operation(transaction="single"), duplicate)
+        assert effects() == ["mine"]
+
+    @pytest.mark.parametrize("mode", ["joined", "separate", "single"])
+    def test_R49_duplicate_of_another_try_is_told_at_once(self, two, mode):
+        claims.failed(two.mine, claim_request())
+
+        def duplicate(lease):
+            with pytest.raises(InProgress):
+                two.other(Engine(two.theirs).run, operation(transaction=mode), work("other"))
+            return work("mine")(lease)
+
+        Engine(two.mine).run(operation(transaction="single"), duplicate)
+        assert effects() == ["mine"]
+
+    def test_R58_failure_is_kept_and_its_work_is_not(self, store):
+        def fail(lease):
+            work("mine")(lease)
+            raise Boom
+
+        with pytest.raises(Boom):
+            Engine(store).run(operation(transaction="single"), fail)
+        assert (effects(), state_of(store)) == ([], State.FAILED)
+
+    def test_R85_lost_claim_leaves_the_callers_transaction_usable(self, two):
+        with transaction.atomic():
+            work("before")(None)
+            two.mine.before("CLAIM", lambda: two.other(claims.live, two.theirs, claim_request()))
+            with pytest.raises(InProgress):
+                Engine(two.mine).run(operation(transaction="single"), work("mine"))
+            work("after")(None)
+        assert two.mine.reached
+        assert effects() == ["before", "after"]
+
+
+class TestIsolation:
+    @pytest.fixture(autouse=True)
+    def repeatable_read(self, two):
+        with connection.cursor() as cursor:
+            cursor.execute("SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+        # The fixture `two` closes this connection at the end.
+
+    def test_R54_record_that_is_newer_than_the_snapshot_is_replayed(self, two):
+        with transaction.atomic():
+            assert effects() == []  # takes the snapshot
+            two.other(Engine(two.theirs).run, operation(transaction="joined"), work("other"))
+            outcome = Engine(two.mine).run(operation(transaction="single"), work("mine"))
+        assert (outcome.result, outcome.replayed) == ("other", True)
+        assert effects() == ["other"]
+
+    def test_R54_claim_that_is_newer_than_the_snapshot_is_in_progress(self, two):
+        with transaction.atomic():
+            assert effects() == []
+            two.other(claims.live, two.theirs, claim_request())
+            with pytest.raises(InProgress):
+                Engine(two.mine).run(operation(transaction="single"), work("mine"))
+        assert effects() == []
+
+    def test_R69_renewal_meanwhile_does_not_make_the_completion_fail(self, two):
+        def renewed(lease):
+            assert effects() == []
+            assert two.other(two.theirs.renew, [lease], HOUR) == {lease}
+            return work("mine")(lease)
+
+        outcome = Engine(two.mine).run(operation(transaction="joined"), renewed)
+        assert (outcome.result, outcome.stored) == ("mine", True)
+
+    @pytest.mark.parametrize(("snapshots", "kept"), [("ON", 0), ("OFF", 1)])
+    def test_R69_where_snapshots_count_for_writes_joined_is_not_renewed(
+        self, two, monkeypatch, snapshots, kept
+    ):
+        options = connection.settings_dict["OPTIONS"]
+        monkeypatch.setitem(options, "isolation_level", None)
+        with connection.cursor() as cursor:
+            cursor.execute(f"SET SESSION innodb_snapshot_isolation = {snapshots}")
+        keeper = Counting()
+        joined = operation(transaction="joined", renew=True)
+        Engine(two.mine, keeper=keeper).run(joined, work("mine"))
+        assert len(keeper.given) == kept
+        found = checks.run_checks(tags=["database"], databases=["default"])
+        assert ("django_idempotency.W003" in [message.id for message in found]) == (not kept)
+
+    def test_R69_work_that_has_raised_its_level_behind_the_option_is_told(self, two, caplog):
+        with connection.cursor() as cursor:
+            cursor.execute("SET SESSION innodb_snapshot_isolation = ON")
+
+        def renewed(lease):
+            assert effects() == []
+            assert two.other(two.theirs.renew, [lease], HOUR) == {lease}
+            return work("mine")(lease)
+
+        with pytest.raises(StoreError):
+            Engine(two.mine).run(operation(transaction="joined"), renewed)
+        told = [entry.getMessage() for entry in caplog.records if entry.levelname == "WARNING"]
+        assert len(told) == 1
+        assert 'transaction="single"' in told[0]
+
+
+class TestIds:
+    #: Of version 8, with the ninth byte that MariaDB's own UUID type refuses.
+    REFUSED = UUID("cab7ace3-d22d-8c64-8032-2627f6ffc27b")
+
+    def test_every_id_of_version_8_can_be_claimed(self, store):
+        request = ClaimRequest(record_id=self.REFUSED, scope="s", key="k")
+        lease = won(store.claim(request))
+        store.complete(lease, b"1", retention=HOUR)
+        assert store.get(self.REFUSED).result == b"1"
+        assert IdempotencyRecord.objects.get(pk=self.REFUSED).pk == self.REFUSED
+
+    def test_UUID_type_of_the_server_refuses_it_still(self):
+        with connection.cursor() as cursor:
+            cursor.execute("CREATE TEMPORARY TABLE u (id uuid)")
+            with pytest.raises(OperationalError, match="Incorrect uuid"):
+                cursor.execute("INSERT INTO u VALUES (%s)", [str(self.REFUSED)])
+
+
+def test_R11_scopes_are_told_apart_by_case(store):
+    claims.live(store, claim_request())
+    assert store.browse(filters=Filters(scope="scope")).records
+    assert not store.browse(filters=Filters(scope="SCOPE")).records
+
+
+def test_R54_deadlock_in_a_claim_starts_the_transaction_again(store, monkeypatch):
+    """What the server says when it has rolled the transaction back to end a deadlock."""
+    deadlock = OperationalError(1213, "Deadlock found when trying to get lock")
+
+    def refuse(*arguments):
+        raise deadlock
+
+    with connection.cursor() as cursor:
+        monkeypatch.setattr(type(cursor), "execute", refuse)
+        with transaction.atomic(), pytest.raises(ClaimAgain):
+            store.claim(claim_request())
+
+
+@pytest.mark.parametrize("mode", ["joined", "single"])
+def test_R91_work_that_goes_on_after_a_deadlock_is_no_success(run_in_threads, mode):
+    """The server has rolled back all that came before; what follows would commit without it."""
+    for name in ("a", "b"):
+        Unique.objects.create(name=name)
+    both_hold_one = threading.Barrier(2, timeout=30)
+
+    def lock(name):
+        return Unique.objects.select_for_update().get(name=name)
+
+    def victim(lease):
+        Effect.objects.create(name="before")
+        lock("a")
+        both_hold_one.wait()
+        with suppress(OperationalError):
+            lock("b")
+        with suppress(TransactionManagementError):
+            Effect.objects.create(name="after")
+        return "done"
+
+    def run(number):
+        if number == 0:
+            with pytest.raises(WorkRolledBack):
+                idempotency.run(victim, key="k", scope="s", transaction=mode)
+            return
+        with transaction.atomic():  # the heavier of the two, so that it is spared
+            Effect.objects.bulk_create([Effect(name="other") for _ in range(50)])
+            lock("b")
+            both_hold_one.wait()
+            lock("a")
+
+    run_in_threads(2, run)
+
+    assert not Effect.objects.exclude(name="other").exists()
+    again = idempotency.run(lambda lease: "again", key="k", scope="s", transaction=mode)
+    assert not again.replayed
+
+
+def test_server_that_is_mysql_is_refused(store, monkeypatch):
+    monkeypatch.setattr(connection, "mysql_is_mariadb", False)
+    with pytest.raises(StoreError, match="no statements for MySQL"):
+        store.claim(claim_request())
+
+    found = checks.run_checks(tags=["database"], databases=["default"])
+    assert "django_idempotency.E011" in [message.id for message in found]
+
+
+def test_server_that_is_too_old_is_refused(store, monkeypatch):
+    monkeypatch.setattr(connection, "mysql_version", (10, 5, 29))
+    with pytest.raises(StoreError, match=r"no statements for MariaDB 10\.5\.29"):
+        store.claim(claim_request())
+
+    [found] = [
+        message
+        for message in checks.run_checks(tags=["database"], databases=["default"])
+        if message.id == "django_idempotency.E011"
+    ]
+    assert "MariaDB 10.5.29" in found.msg
+
+
+def test_lease_of_a_claim_tells_the_time_of_the_server(store):
+    lease = won(store.claim(claim_request(lease=HOUR)))
+    again = won(store.claim(claim_request("again", lease=HOUR)))
+    assert isinstance(lease, Lease)
+    assert lease.lease_until - lease.claimed_at == HOUR
+    assert again.fencing_token > lease.fencing_token

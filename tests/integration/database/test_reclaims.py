@@ -1,0 +1,260 @@
+"""What happens to a record between a claim's look at it and its write."""
+
+from __future__ import annotations
+
+import re
+from datetime import timedelta
+
+import pytest
+from django.db import transaction
+
+from django_idempotency.engine import Decision, decide
+from django_idempotency.models import IdempotencyRecord
+from django_idempotency.records import State
+from django_idempotency.stores import database, sql_postgresql
+from django_idempotency.stores.database import TRIES
+from tests.integration.database import claims
+from tests.integration.database.claims import claim_request, lapse, lost, packed, state_of, won
+from tests.integration.database.sessions import PATIENCE
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+def test_I3_R66_owner_completes_between_look_and_reclaim(two):
+    lease = claims.lapsed(two.theirs, claim_request())
+    two.mine.before(
+        "RECLAIM",
+        lambda: two.other(two.theirs.complete, lease, packed("owner"), retention=claims.RETENTION),
+    )
+    record = lost(two.mine.claim(claim_request()))
+    assert two.mine.reached
+    assert (record.state, record.result) == (State.COMPLETED, packed("owner"))
+    assert two.theirs.get(lease.record_id).result == packed("owner")
+
+
+def test_I1_owner_renews_between_look_and_reclaim(two):
+    lease = claims.lapsed(two.theirs, claim_request())
+    two.mine.before("RECLAIM", lambda: two.other(two.theirs.renew, [lease], timedelta(seconds=60)))
+    record = lost(two.mine.claim(claim_request()))
+    assert two.mine.reached
+    assert decide(record, claim_request()) is Decision.IN_PROGRESS
+    assert record.epoch == lease.fencing_token
+    two.theirs.complete(lease, packed("owner"), retention=claims.RETENTION)
+    assert state_of(two.mine) is State.COMPLETED
+
+
+def test_I2_owner_fails_between_look_and_reclaim(two):
+    lease = claims.lapsed(two.theirs, claim_request())
+    two.mine.before("RECLAIM", lambda: two.other(two.theirs.fail, lease, "builtins.OSError"))
+    mine = won(two.mine.claim(claim_request()))
+    record = two.mine.get(mine.record_id)
+    assert two.mine.reached
+    assert mine.fencing_token > lease.fencing_token
+    assert (record.state, record.token, record.error) == (State.IN_PROGRESS, mine.token, "")
+
+
+def test_I6_owner_releases_between_look_and_reclaim(two):
+    lease = claims.lapsed(two.theirs, claim_request())
+    two.mine.before("RECLAIM", lambda: two.other(two.theirs.release, lease))
+    mine = won(two.mine.claim(claim_request()))
+    two.mine.fail(mine, "")
+    asked_for_another_thing = claim_request(fingerprints=(claims.OTHER_FINGERPRINT,))
+    record = lost(two.mine.claim(asked_for_another_thing))
+    assert two.mine.reached
+    assert decide(record, asked_for_another_thing) is Decision.MISMATCH
+
+
+def test_I1_another_takes_over_between_look_and_reclaim(two):
+    claims.lapsed(two.theirs, claim_request())
+    theirs = []
+    two.mine.before(
+        "RECLAIM", lambda: theirs.append(won(two.other(two.theirs.claim, claim_request())))
+    )
+    record = lost(two.mine.claim(claim_request()))
+    assert (record.token, record.epoch) == (theirs[0].token, theirs[0].fencing_token)
+    assert decide(record, claim_request()) is Decision.IN_PROGRESS
+
+
+@pytest.mark.parametrize("before", [claims.expired, claims.released], ids=["expired", "released"])
+def test_I6_I11_another_asks_for_another_thing_between_look_and_reclaim(two, before):
+    before(two.theirs, claim_request())
+
+    def ask_for_another_thing():
+        lease = won(two.theirs.claim(claim_request(fingerprints=(claims.OTHER_FINGERPRINT,))))
+        two.theirs.fail(lease, "")
+
+    two.mine.before("RECLAIM", lambda: two.other(ask_for_another_thing))
+    record = lost(two.mine.claim(claim_request()))
+    assert two.mine.reached
+    assert decide(record, claim_request()) is Decision.MISMATCH
+    assert state_of(two.theirs) is State.FAILED
+
+
+def test_R76_swept_between_conflict_and_look(two):
+    claims.expired(two.theirs, claim_request())
+    two.mine.before("LOOK", lambda: two.other(two.theirs.sweep))
+    mine = won(two.mine.claim(claim_request()))
+    assert two.mine.reached
+    assert two.mine.get(mine.record_id).token == mine.token
+
+
+def test_R76_swept_between_look_and_reclaim(two):
+    claims.expired(two.theirs, claim_request())
+    two.mine.before("RECLAIM", lambda: two.other(two.theirs.sweep))
+    mine = won(two.mine.claim(claim_request()))
+    assert two.mine.reached
+    assert two.mine.get(mine.record_id).token == mine.token
+
+
+def test_R76_swept_and_claimed_by_another_between_look_and_reclaim(two):
+    claims.expired(two.theirs, claim_request())
+
+    def sweep_and_claim():
+        assert two.theirs.sweep() == 1
+        return won(two.theirs.claim(claim_request()))
+
+    theirs = []
+    two.mine.before("RECLAIM", lambda: theirs.append(two.other(sweep_and_claim)))
+    record = lost(two.mine.claim(claim_request()))
+    assert record.token == theirs[0].token
+
+
+@pytest.mark.leg("postgres18", "postgres16", "mariadb")
+def test_R76_row_that_a_sweep_holds_is_no_conflict(two):
+    claims.expired(two.theirs, claim_request())
+    sweeping = transaction.atomic()
+    two.other(sweeping.__enter__)
+    assert two.other(two.theirs.sweep) == 1
+
+    def commit_after(reclaims):
+        if reclaims:
+            two.mine.before("RECLAIM", lambda: commit_after(reclaims - 1))
+        else:
+            two.other(sweeping.__exit__, None, None, None)
+
+    commit_after(2 * TRIES)
+
+    mine = won(two.mine.claim(claim_request()))
+
+    assert two.mine.reached
+    assert two.mine.get(mine.record_id).token == mine.token
+
+
+@pytest.mark.leg("postgres18", "postgres16")
+def test_R76_row_that_is_held_for_longer_is_in_progress(two, monkeypatch):
+    monkeypatch.setattr(sql_postgresql, "ROUNDS", 2)
+    claims.expired(two.theirs, claim_request())
+    with transaction.atomic():
+        two.theirs.sweep()
+
+        record = lost(two.other(two.mine.claim, claim_request()))
+
+    assert decide(record, claim_request()) is Decision.IN_PROGRESS
+
+
+@pytest.mark.leg("postgres18", "postgres16")
+@pytest.mark.parametrize("holder", ["joined", "single", "whoever"])
+def test_R49_expired_record_that_no_sweep_holds_is_in_progress_at_once(two, holder, monkeypatch):
+    monkeypatch.setattr(database, "_SWEPT_WITHIN", PATIENCE)  # waiting would be noticed
+    claims.expired(two.theirs, claim_request())
+    with transaction.atomic():
+        if holder == "whoever":
+            IdempotencyRecord.objects.select_for_update().get()
+        else:
+            won(two.theirs.claim(claim_request(transaction=holder)))
+
+        record = lost(two.other(two.mine.claim, claim_request()))
+
+    assert decide(record, claim_request()) is Decision.IN_PROGRESS
+
+
+@pytest.mark.leg("postgres18", "postgres16")
+def test_R76_sweep_that_has_just_let_go_is_no_conflict(two, monkeypatch):
+    claims.expired(two.theirs, claim_request())
+    sweeping = transaction.atomic()
+    two.other(sweeping.__enter__)
+    assert two.other(two.theirs.sweep) == 1
+    two.mine.before("SWEEPING", lambda: two.other(sweeping.__exit__, None, None, None))
+    monkeypatch.setattr(database, "_SWEPT_WITHIN", PATIENCE)  # nothing to wait for
+
+    mine = won(two.mine.claim(claim_request()))
+
+    assert two.mine.reached
+    assert two.mine.get(mine.record_id).token == mine.token
+
+
+@pytest.mark.leg("postgres18", "postgres16")
+def test_I9_R75_sweep_against_a_reclaim_that_commits_meanwhile(two):
+    claims.expired(two.theirs, claim_request())
+    with transaction.atomic():
+        mine = won(two.mine.claim(claim_request()))
+        sweep = two.other.start(two.theirs.sweep)
+        two.other.settles(sweep)
+    assert sweep.result(PATIENCE) == 0
+    assert two.mine.get(mine.record_id).token == mine.token
+
+
+def test_sweep_takes_no_more_than_its_limit(two):
+    for name in "abcde":
+        claims.expired(two.theirs, claim_request(name))
+
+    assert [two.mine.sweep(limit=2) for _ in range(4)] == [2, 2, 1, 0]
+
+
+@pytest.mark.leg("postgres18", "postgres16")
+def test_sweep_looks_for_expired_records_once_however_it_is_planned(two):
+    """A join may be planned to run the limited query anew for each record; a table will not."""
+    with transaction.get_connection().cursor() as cursor:
+        cursor.execute(f"EXPLAIN (COSTS false) {sql_postgresql.SWEEP}", {"limit": 2})
+        plan = "\n".join(line for (line,) in cursor.fetchall())
+    assert re.search(r"^ *CTE expired\n *->  Limit$", plan, re.MULTILINE), plan
+
+
+def test_I9_R75_sweep_leaves_a_live_lease_beyond_its_expiry(two):
+    lease = claims.live_beyond_expiry(two.theirs, claim_request())
+    assert two.mine.sweep() == 0
+    assert two.mine.get(lease.record_id).token == lease.token
+
+
+@pytest.mark.leg("postgres18", "postgres16")
+@pytest.mark.parametrize("before", [claims.live, claims.lapsed], ids=["live", "lapsed"])
+def test_claim_does_not_wait_for_an_owner_between_completion_and_commit(two, before):
+    lease = before(two.theirs, claim_request())
+    with transaction.atomic():
+        two.mine.complete(lease, packed("owner"), retention=claims.RETENTION)
+        record = lost(two.other(two.theirs.claim, claim_request()))
+        assert decide(record, claim_request()) is Decision.IN_PROGRESS
+    assert lost(two.other(two.theirs.claim, claim_request())).state is State.COMPLETED
+
+
+@pytest.mark.leg("postgres18", "postgres16")
+def test_claim_of_a_new_key_does_not_wait_for_an_uncommitted_claim(two):
+    with transaction.atomic():
+        won(two.mine.claim(claim_request()))
+        record = lost(two.other(two.theirs.claim, claim_request()))
+        assert decide(record, claim_request()) is Decision.IN_PROGRESS
+
+
+def test_R53_claims_of_other_keys_do_not_wait(two):
+    with transaction.atomic():
+        if transaction.get_connection().vendor == "postgresql":  # on SQLite writers queue
+            won(two.mine.claim(claim_request("a key")))
+        won(two.other(two.theirs.claim, claim_request("another key")))
+
+
+@pytest.mark.leg("postgres18", "postgres16")
+def test_renewal_does_not_wait_for_an_owner_between_completion_and_commit(two):
+    stopped = won(two.theirs.claim(claim_request("stopped")))
+    running = claims.lapsed(two.theirs, claim_request("running"))
+    with transaction.atomic():
+        two.mine.complete(stopped, packed("owner"), retention=claims.RETENTION)
+        held = two.other(two.theirs.renew, [stopped, running], timedelta(seconds=60))
+    assert held == {stopped, running}
+    assert two.mine.get(running.record_id).live
+
+
+def test_a_lapsed_lease_that_nobody_took_over_can_still_be_completed(two):
+    lease = claims.live(two.mine, claim_request())
+    two.other(lapse)
+    two.mine.complete(lease, packed("late"), retention=claims.RETENTION)
+    assert two.mine.get(lease.record_id).result == packed("late")

@@ -1,0 +1,340 @@
+"""`single` on PostgreSQL: claim, work and completion in one transaction, under one lock."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from datetime import timedelta
+
+import pytest
+from django.db import connection, transaction
+
+from django_idempotency.engine import Engine
+from django_idempotency.exceptions import (
+    FingerprintMismatch,
+    IdempotencyError,
+    InProgress,
+    LeaseLost,
+    StoreError,
+)
+from django_idempotency.records import State
+from django_idempotency.stores import sql_postgresql
+from tests.integration.database import claims
+from tests.integration.database.claims import (
+    Boom,
+    claim_request,
+    effects,
+    expire,
+    lost,
+    operation,
+    packed,
+    state_of,
+    work,
+)
+from tests.integration.database.sessions import PATIENCE
+
+pytestmark = [
+    pytest.mark.django_db(transaction=True),
+    pytest.mark.leg("postgres18", "postgres16"),
+]
+
+#: The key of an advisory lock that no record has.
+GATE = 4_242
+
+
+def single(**changes):
+    return operation(transaction="single", **changes)
+
+
+def test_I5_stalled_owner_completes_while_single_runs(two):
+    stalled = claims.lapsed(two.theirs, claim_request())
+
+    def run(lease):
+        two.other(two.theirs.complete, stalled, packed("owner"), retention=claims.RETENTION)
+        return work("mine")(lease)
+
+    outcome = Engine(two.mine).run(single(), run)
+    assert (outcome.result, outcome.replayed) == ("owner", True)
+    assert effects() == []
+    assert two.mine.get(outcome.record_id).result == packed("owner")
+
+
+def test_I1_I7_stalled_owner_renews_while_single_runs(two):
+    stalled = claims.lapsed(two.theirs, claim_request())
+
+    def run(lease):
+        two.other(two.theirs.renew, [stalled], timedelta(seconds=60))
+        return work("mine")(lease)
+
+    with pytest.raises(IdempotencyError):
+        Engine(two.mine).run(single(), run)
+    assert effects() == []
+    record = two.mine.get(stalled.record_id)
+    assert (record.live, record.epoch) == (True, stalled.fencing_token)
+
+
+def test_I8_owner_that_was_stopped_before_its_commit_is_not_waited_for_without_end(
+    two, monkeypatch
+):
+    """`single` then gives its own locks back: nothing of it stays, and a retry finds out."""
+    bounded = sql_postgresql.SINGLE_UPDATE.replace("'5s'", "'100ms'")
+    assert bounded != sql_postgresql.SINGLE_UPDATE
+    monkeypatch.setattr(sql_postgresql, "SINGLE_UPDATE", bounded)
+    stopped = claims.lapsed(two.theirs, claim_request())
+    committing = transaction.atomic()
+    two.other(committing.__enter__)
+    two.other(two.theirs.complete, stopped, packed("theirs"), retention=claims.RETENTION)
+
+    with pytest.raises(StoreError):
+        Engine(two.mine).run(single(), work("mine"))
+
+    two.other(committing.__exit__, None, None, None)
+    assert effects() == []
+    outcome = Engine(two.mine).run(single(), work("mine"))
+    assert (outcome.result, outcome.replayed) == ("theirs", True)
+
+
+def test_bound_of_the_wait_ends_with_the_completion(two):
+    claims.lapsed(two.theirs, claim_request())
+
+    with transaction.atomic():
+        assert not Engine(two.mine).run(single(), work("mine")).replayed
+
+        with transaction.get_connection().cursor() as cursor:
+            cursor.execute("SHOW lock_timeout")
+            assert cursor.fetchone() == ("0",)
+
+
+def test_I6_stalled_owner_releases_and_another_asks_while_single_runs(two):
+    """Nobody else can claim while `single` holds the lock, so what was released stays so."""
+    stalled = claims.lapsed(two.theirs, claim_request())
+
+    def run(lease):
+        two.other(two.theirs.release, stalled)
+        another = claim_request(fingerprints=(claims.OTHER_FINGERPRINT,))
+        lost(two.other(two.theirs.claim, another))
+        return work("mine")(lease)
+
+    with pytest.raises(IdempotencyError):
+        Engine(two.mine).run(single(), run)
+    assert effects() == []
+    assert state_of(two.mine) is State.RELEASED
+
+
+def test_R76_swept_between_look_and_completion(two):
+    claims.expired(two.theirs, claim_request())
+
+    def run(lease):
+        assert two.other(two.theirs.sweep) == 1
+        return work("mine")(lease)
+
+    outcome = Engine(two.mine).run(single(), run)
+    assert outcome.replayed is False
+    assert two.mine.get(outcome.record_id).result == packed("mine")
+    assert effects() == ["mine"]
+
+
+def test_R26_two_replays_at_once_are_both_answered(two):
+    claims.completed(two.theirs, claim_request())
+    with transaction.atomic():
+        assert Engine(two.mine).run(single(), work("mine")).result == "first"
+        outcome = two.other(Engine(two.theirs).run, single(), work("theirs"))
+    assert (outcome.result, outcome.replayed) == ("first", True)
+
+
+def test_a_replay_keeps_nobody_from_the_key_once_it_has_expired(two):
+    claims.completed(two.theirs, claim_request())
+    with transaction.atomic():
+        assert Engine(two.mine).run(single(), work("mine")).replayed
+        two.other(expire)
+        outcome = two.other(Engine(two.theirs).run, single(), work("theirs"))
+    assert outcome.replayed is False
+
+
+@pytest.mark.parametrize("mode", ["single", "joined", "separate"])
+def test_R49_R53_duplicate_is_told_at_once_while_the_work_runs(two, mode):
+    def run(lease):
+        with pytest.raises(InProgress) as duplicate:
+            two.other(Engine(two.theirs).run, operation(transaction=mode), work("theirs"))
+        assert duplicate.value.retry_after == 1
+        return work("mine")(lease)
+
+    assert Engine(two.mine).run(single(), run).result == "mine"
+    assert effects() == ["mine"]
+
+
+@pytest.mark.parametrize("before", [claims.failed, claims.released, claims.expired, claims.lapsed])
+def test_R49_duplicate_does_not_claim_the_record_that_single_found(two, before):
+    before(two.theirs, claim_request())
+
+    def run(lease):
+        with pytest.raises(InProgress):
+            two.other(Engine(two.theirs).run, operation(transaction="joined"), work("theirs"))
+        return work("mine")(lease)
+
+    assert Engine(two.mine).run(single(), run).result == "mine"
+    assert effects() == ["mine"]
+
+
+@pytest.mark.parametrize("mode", ["single", "joined", "separate"])
+@pytest.mark.parametrize("before", [claims.absent, claims.failed, claims.expired])
+def test_R49_duplicate_never_waits_for_the_uncommitted_completion(two, mode, before):
+    before(two.theirs, claim_request())
+    with transaction.atomic():
+        Engine(two.mine).run(single(), work("mine"))
+        with pytest.raises(InProgress):
+            two.other(Engine(two.theirs).run, operation(transaction=mode), work("theirs"))
+    outcome = two.other(Engine(two.theirs).run, operation(transaction=mode), work("theirs"))
+    assert outcome.result == "mine"
+
+
+@pytest.mark.parametrize("mode", ["single", "joined", "separate"])
+def test_I12_claim_leaves_no_lock_behind(two, mode):
+    claims.completed(two.theirs, claim_request("replayed"))
+    claims.live(two.theirs, claim_request("in progress"))
+    engine = Engine(two.mine)
+    with transaction.atomic():
+        engine.run(single(key="replayed"), work("mine"))
+        with pytest.raises(InProgress):
+            engine.run(single(key="in progress"), work("mine"))
+        assert locks_of_this_session() == 0
+    engine.run(operation(transaction=mode), work("mine"))
+    assert locks_of_this_session() == 0
+
+
+def locks_of_this_session():
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND pid = pg_backend_pid()"
+        )
+        return cursor.fetchone()[0]
+
+
+@pytest.mark.parametrize("mode", ["joined", "separate"])
+def test_R49_single_is_told_at_once_of_a_claim_in_another_mode(two, mode):
+    def run(lease):
+        with pytest.raises(InProgress) as duplicate:
+            two.other(Engine(two.theirs).run, single(), work("theirs"))
+        assert duplicate.value.record.running_for is not None
+        assert duplicate.value.retry_after == 1
+        return work("mine")(lease)
+
+    assert Engine(two.mine).run(operation(transaction=mode), run).result == "mine"
+    assert effects() == ["mine"]
+
+
+@contextmanager
+def schema_of_its_own(session):
+    """Let a session look in another schema, as in projects with a schema per tenant."""
+    with connection.cursor() as cursor:
+        cursor.execute("CREATE SCHEMA tenant")
+        for table in ("idempotency_record", "app_effect"):
+            cursor.execute(f"CREATE TABLE tenant.{table} (LIKE {table} INCLUDING ALL)")
+    session(look_in, "tenant")
+    try:
+        yield
+    finally:
+        session(look_in, "public")
+        with connection.cursor() as cursor:
+            cursor.execute("DROP SCHEMA tenant CASCADE")
+
+
+def look_in(schema):
+    with connection.cursor() as cursor:
+        cursor.execute(f"SET search_path = {schema}")
+
+
+@pytest.mark.parametrize("mode", ["single", "joined", "separate"])
+def test_I10_R53_keys_of_two_schemas_do_not_meet(two, mode):
+    def run(lease):
+        theirs = operation(transaction=mode)
+        assert two.other(Engine(two.theirs).run, theirs, work("theirs")).result == "theirs"
+        return work("mine")(lease)
+
+    with schema_of_its_own(two.other):
+        assert Engine(two.mine).run(single(), run).result == "mine"
+        assert (effects(), two.other(effects)) == (["mine"], ["theirs"])
+
+
+def test_R38_mismatch_is_told_once_completed(two):
+    def run(lease):
+        with pytest.raises(InProgress):
+            two.other(
+                Engine(two.theirs).run,
+                single(fingerprint=claims.OTHER_FINGERPRINT),
+                work("theirs"),
+            )
+        return work("mine")(lease)
+
+    Engine(two.mine).run(single(), run)
+    with pytest.raises(FingerprintMismatch):
+        Engine(two.theirs).run(single(fingerprint=claims.OTHER_FINGERPRINT), work("theirs"))
+
+
+def test_I5_record_that_commits_between_the_snapshot_and_the_lock_is_replayed(two):
+    """The statement that takes the lock may have read before the owner committed."""
+    ran = []
+    with pytest.MonkeyPatch.context() as patch, connection.cursor() as cursor:
+        cursor.execute("SELECT pg_advisory_lock(%s)", [GATE])
+        with transaction.atomic():
+            Engine(two.mine).run(single(), work("mine"))
+            patch.setattr(sql_postgresql, "SINGLE_LOCK", gated(sql_postgresql.SINGLE_LOCK))
+            duplicate = two.other.start(Engine(two.theirs).run, single(), ran.append)
+            two.other.settles(duplicate)
+            assert not duplicate.done()  # it has its snapshot, and waits at the gate
+        cursor.execute("SELECT pg_advisory_unlock(%s)", [GATE])
+        outcome = duplicate.result(PATIENCE)
+    assert (outcome.result, outcome.replayed) == ("mine", True)
+    assert ran == []
+
+
+def gated(statement):
+    """`statement`, which waits at the gate after its snapshot was taken and before its lock."""
+    clock = "(SELECT clock_timestamp() AS now OFFSET 0) AS clock"
+    assert clock in statement
+    waiting = f"(SELECT clock_timestamp() AS now, pg_advisory_xact_lock({GATE}) OFFSET 0) AS clock"
+    return statement.replace(clock, waiting)
+
+
+def test_R57_answer_is_kept_after_the_savepoint_was_rolled_back(two):
+    def run(lease):
+        work("mine")(lease)
+        raise Boom
+
+    with transaction.atomic():
+        outcome = Engine(two.mine).run(single(), run, lambda error: "kept")
+        with pytest.raises(InProgress):  # under the same lock, in the same transaction
+            two.other(Engine(two.theirs).run, single(), work("theirs"))
+        assert two.other(state_of, two.theirs) is None
+    assert (outcome.result, outcome.stored) == ("kept", True)
+    assert effects() == []
+    assert two.other(Engine(two.theirs).run, single(), work("theirs")).result == "kept"
+
+
+def test_R65_key_is_free_as_soon_as_the_session_has_ended(two):
+    def die(lease):
+        work("mine")(lease)
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT pg_backend_pid()")
+            two.other(terminate, cursor.fetchone()[0])
+        return work("mine")(lease)
+
+    with pytest.raises(Exception, match=r"terminat|closed"):
+        Engine(two.mine).run(single(), die)
+    assert two.other(Engine(two.theirs).run, single(), work("theirs")).result == "theirs"
+    assert two.other(effects) == ["theirs"]
+
+
+def terminate(pid):
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT pg_terminate_backend(%s, 3000)", [pid])
+
+
+def test_R66_R67_late_owner_cannot_touch_what_single_completed(two):
+    stalled = claims.lapsed(two.theirs, claim_request())
+    Engine(two.mine).run(single(), work("mine"))
+    with pytest.raises(LeaseLost):
+        two.theirs.complete(stalled, packed("owner"), retention=claims.RETENTION)
+    two.theirs.fail(stalled, "")
+    two.theirs.release(stalled)
+    assert two.theirs.renew([stalled], timedelta(seconds=60)) == set()
+    assert two.mine.get(stalled.record_id).result == packed("mine")

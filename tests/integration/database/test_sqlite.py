@@ -1,0 +1,163 @@
+"""SQLite, where writers queue: who waits for whom, and who does not."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+import pytest
+from django.core import checks
+from django.db import connection, connections, transaction
+
+from django_idempotency.engine import Engine
+from django_idempotency.exceptions import InProgress, StoreError
+from django_idempotency.stores import statements
+from tests.app.models import Effect
+from tests.integration.database import claims
+from tests.integration.database.claims import Boom, claim_request, effects, operation, work
+from tests.unit.http.api import problem, replayed
+
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.leg("sqlite")]
+
+MODES = pytest.mark.parametrize("mode", ["single", "joined", "separate"])
+
+
+def test_sqlite_that_is_too_old_is_refused(store, monkeypatch):
+    monkeypatch.setattr(statements, "sqlite_version_info", (3, 34, 1))
+    monkeypatch.setattr(statements, "sqlite_version", "3.34.1")
+    with pytest.raises(StoreError, match=r"no statements for SQLite 3\.34\.1"):
+        store.claim(claim_request())
+
+    found = checks.run_checks(tags=["database"], databases=["default"])
+    assert "django_idempotency.E011" in [message.id for message in found]
+
+
+def never_wait():
+    """Make waiting for the write lock an error in this session."""
+    with connection.cursor() as cursor:
+        cursor.execute("PRAGMA busy_timeout = 0")
+
+
+@MODES
+@pytest.mark.parametrize("running", ["joined", "separate"])
+def test_R49_duplicate_does_not_wait_for_the_work(two, running, mode):
+    def run(lease):
+        two.other(never_wait)
+        with transaction.atomic():
+            Effect.objects.create(name="mine")  # from here on nobody else can write
+            with pytest.raises(InProgress):
+                two.other(Engine(two.theirs).run, operation(transaction=mode), work("theirs"))
+
+    Engine(two.mine).run(operation(transaction=running), run)
+    assert effects() == ["mine"]
+
+
+@MODES
+def test_R25_replay_does_not_wait_for_other_work(two, mode):
+    claims.completed(two.theirs, claim_request("done"))
+    with transaction.atomic():
+        Effect.objects.create(name="other work")
+        two.other(never_wait)
+        outcome = two.other(
+            Engine(two.theirs).run, operation("done", transaction=mode), work("theirs")
+        )
+    assert outcome.replayed
+
+
+@MODES
+def test_R61_claim_that_cannot_get_the_write_lock_is_a_store_error(two, mode):
+    with transaction.atomic():
+        Effect.objects.create(name="other work")
+        two.other(never_wait)
+        with pytest.raises(StoreError):
+            two.other(Engine(two.theirs).run, operation(transaction=mode), work("theirs"))
+    assert two.other(Engine(two.theirs).run, operation(transaction=mode), work("theirs")).stored
+    assert effects() == ["other work", "theirs"]
+
+
+def test_R50_R61_view_that_cannot_get_the_write_lock_is_503(api, mode, two):
+    api(key="another")  # alice is there
+
+    def send():
+        never_wait()
+        return api(key="mine")
+
+    with transaction.atomic():
+        Effect.objects.create(name="other work")
+        refused = two.other(send)
+    assert problem(refused) == (503, "store_unavailable")
+    assert int(refused.headers["Retry-After"]) >= 1
+    assert not replayed(api(key="mine"))
+
+
+def test_work_that_cannot_get_the_write_lock_has_not_begun(two):
+    ran = []
+    never_wait()
+    two.mine.before("FENCE", lambda: two.other(begin_to_write))
+    with pytest.raises(StoreError):
+        Engine(two.mine).run(operation(), ran.append)
+    assert two.mine.reached
+    two.other(give_way)
+    assert ran == []
+    claims.lapse()
+    assert Engine(two.mine).run(operation(), work("again")).result == "again"
+
+
+def begin_to_write():
+    transaction.set_autocommit(False)
+    Effect.objects.create(name="other work")
+
+
+def give_way():
+    transaction.rollback()
+    transaction.set_autocommit(True)
+
+
+@pytest.fixture(
+    params=[{"transaction_mode": "IMMEDIATE"}, {"init_command": "PRAGMA journal_mode = WAL"}],
+    ids=["immediate", "WAL"],
+)
+def options(request, transactional_db, monkeypatch):
+    """What Django's documentation recommends for SQLite in production."""
+    settings = connections.settings["default"]
+    connection.close()
+    monkeypatch.setitem(settings, "OPTIONS", {**settings["OPTIONS"], **request.param})
+    yield
+    with connection.cursor() as cursor:
+        cursor.execute("PRAGMA journal_mode = DELETE")  # which the file remembers
+    connection.close()
+
+
+@MODES
+def test_a_key_has_its_life(options, store, mode):
+    engine = Engine(store)
+
+    def fail(lease):
+        work("failed")(lease)
+        raise Boom
+
+    with pytest.raises(Boom):
+        engine.run(operation(transaction=mode), fail)
+    assert engine.run(operation(transaction=mode), work("mine")).result == "mine"
+    assert engine.run(operation(transaction=mode), work("again")).replayed
+    assert effects() == (["failed", "mine"] if mode == "separate" else ["mine"])
+
+
+@MODES
+def test_I5_R26_threads(options, store, run_in_threads, mode):
+    keys = [f"key {number}" for number in range(10)]
+
+    def run_all(index):
+        for key in keys:
+            with suppress(InProgress):
+                Engine(store).run(operation(key, transaction=mode), read_and_write(key))
+
+    run_in_threads(4, run_all, seconds=60)
+    assert sorted(effects()) == sorted(keys)
+
+
+def read_and_write(name):
+    def do(lease):
+        Effect.objects.count()
+        return work(name)(lease)
+
+    return do

@@ -1,0 +1,274 @@
+"""The transaction of a view: who opens it, what another connection sees, when its hooks run."""
+
+from __future__ import annotations
+
+import pytest
+from django.db import transaction
+from django.db.transaction import TransactionManagementError
+
+from django_idempotency.models import IdempotencyRecord
+from django_idempotency.records import State
+from tests.app.models import Effect
+from tests.app.views import Refusal
+from tests.integration.database import claims
+from tests.integration.database.claims import Boom, effects
+from tests.unit.http.api import problem, replayed
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+def states():
+    """The states of all records that this session sees."""
+    return list(IdempotencyRecord.objects.values_list("state", flat=True))
+
+
+# R83
+
+
+def test_R83_claim_is_visible_to_others_while_the_view_runs(
+    api, told, other, mode, atomic_requests
+):
+    told(lambda: other(states))
+    response = api(path="/told/")
+    seen = [] if mode == "single" else [State.IN_PROGRESS.value]
+    assert (response.status_code, response.json()) == (201, {"done": seen})
+
+
+def test_R83_work_is_visible_to_others_when_the_view_has_ended(
+    api, told, other, mode, atomic_requests
+):
+    told(lambda: other(effects))
+    response = api(path="/told/")
+    committed = mode == "separate" and not atomic_requests
+    assert response.json() == {"done": ["first"] if committed else []}
+    assert other(effects) == ["first"]
+
+
+@pytest.mark.leg("postgres18", "postgres16")
+def test_R49_R83_duplicate_from_another_connection_is_told_while_the_view_runs(
+    api, told, other, mode, atomic_requests
+):
+    told(lambda: problem(other(api, path="/told/")))
+    assert api(path="/told/").json() == {"done": [409, "in_progress"]}
+    assert effects() == ["first"]
+
+
+@pytest.mark.leg("postgres18", "postgres16")
+@pytest.mark.parametrize("mode", ["joined"], indirect=True)
+def test_R66_R83_rows_of_a_view_that_lost_its_lease_are_rolled_back(
+    api, told, other, mode, atomic_requests
+):
+    hooks = []
+
+    def take_over():
+        IdempotencyRecord.objects.update(lease_until=claims.LONG_AGO)
+        told(lambda: "theirs")
+        return api({"name": "theirs"}, key="key-1", path="/told/")
+
+    def stall():
+        transaction.on_commit(lambda: hooks.append("late"))
+        other(take_over)
+
+    told(stall)
+    assert problem(api({"name": "theirs"}, path="/told/")) == (409, "lease_lost")
+    assert effects() == ["theirs"]
+    assert hooks == []
+    again = api({"name": "theirs"}, path="/told/")
+    assert (again.json(), replayed(again)) == ({"done": "theirs"}, True)
+
+
+# R85: the transaction of the caller.
+
+
+def test_R85_lost_claim_does_not_poison_the_transaction_of_the_caller(api, atomic_requests):
+    api()
+    IdempotencyRecord.objects.update(state="IN_PROGRESS", lease_until="2100-01-01T00:00Z")
+    with transaction.atomic():
+        Effect.objects.create(name="before")
+        assert problem(api()) == (409, "in_progress")
+        assert problem(api({"name": "another"})) == (422, "idempotency_key_reused")
+        Effect.objects.create(name="after")
+    assert effects() == ["first", "before", "after"]
+
+
+def test_R85_rollback_of_the_caller_takes_the_record_with_it(api, atomic_requests):
+    with transaction.atomic():
+        assert api().status_code == 201
+        assert replayed(api())
+        transaction.set_rollback(True)
+    assert (states(), effects()) == ([], [])
+    assert not replayed(api())
+
+
+@pytest.mark.parametrize("then", ["raised", "boom", "broken", "invalid"])
+def test_R84_R85_work_that_fails_does_not_poison_the_transaction_of_the_caller(
+    api, atomic_requests, then
+):
+    api.client.raise_request_exception = False
+    with transaction.atomic():
+        Effect.objects.create(name="before")
+        api.then(then, status=409)
+        Effect.objects.create(name="after")
+    assert effects() == ["before", "after"]
+
+
+# R86: hooks.
+
+
+def test_R86_hook_runs_once_and_not_on_a_replay(api, mode, atomic_requests):
+    assert api.then("hook").status_code == 201
+    assert replayed(api.then("hook"))
+    assert effects() == ["first", "hook of first"]
+
+
+@pytest.mark.parametrize("mode", ["single", "joined"], indirect=True)
+def test_R86_hook_runs_after_the_record_is_committed(api, told, other, mode, atomic_requests):
+    seen = []
+    told(lambda: transaction.on_commit(lambda: seen.extend(other(states))))
+    api(path="/told/")
+    assert seen == ["COMPLETED"]
+
+
+@pytest.mark.parametrize("status", [409, 403, 503], ids=["kept", "released", "failed"])
+def test_R86_hook_of_work_that_is_rolled_back_does_not_run(
+    api, told, mode, atomic_requests, status
+):
+    def fail():
+        transaction.on_commit(lambda: Effect.objects.create(name="hook"))
+        raise Refusal(status)
+
+    told(fail)
+    assert api(path="/told/").status_code == status
+    if mode == "separate" and not atomic_requests:  # no transaction: Django runs hooks at once
+        assert effects() == ["first", "hook"]
+    else:
+        assert effects() == []
+
+
+@pytest.mark.parametrize("mode", ["single", "joined"], indirect=True)
+def test_R58_R86_hook_that_raises_leaves_the_record(api, mode, atomic_requests):
+    with pytest.raises(RuntimeError, match="boom in a hook"):
+        api.then("hook_boom")
+    again = api.then("hook_boom")
+    assert (again.status_code, replayed(again)) == (201, True)
+    assert effects() == ["first"]
+
+
+def test_R86_hook_waits_for_the_commit_of_the_caller(api, atomic_requests):
+    with transaction.atomic():
+        api.then("hook")
+        assert effects() == ["first"]
+    assert effects() == ["first", "hook of first"]
+
+
+def test_R86_hook_does_not_run_if_the_caller_rolls_back(api, atomic_requests):
+    with transaction.atomic():
+        api.then("hook")
+        transaction.set_rollback(True)
+    assert effects() == []
+
+
+# A view that marks its transaction for rollback.
+
+
+def test_R57_view_that_marks_its_transaction_has_done_nothing(api, mode, atomic_requests):
+    if mode == "separate" and not atomic_requests:
+        with pytest.raises(TransactionManagementError):  # as Django has it: there is none
+            api.then("rolled_back")
+        return
+    first = api.then("rolled_back")
+    assert (first.status_code, replayed(first)) == (409, False)
+    assert effects() == []
+    assert not replayed(api.then("rolled_back"))
+    assert states() == ["FAILED"]
+
+
+# Which transactions are open in a view that is guarded. Two databases.
+
+BOTH = ["default", "other"]
+ON, OFF = [True], [False]
+
+
+@pytest.mark.django_db(transaction=True, databases=BOTH)
+@pytest.mark.parametrize("both_atomic", ON, indirect=True)
+@pytest.mark.parametrize("mode", ["separate"], indirect=True)
+@pytest.mark.parametrize(
+    ("path", "expected"),
+    [
+        ("/atomic/", BOTH),
+        ("/non-atomic/", ["other"]),
+        ("/non-atomic-other/", ["default"]),
+        ("/non-atomic-url/", ["other"]),
+    ],
+)
+@pytest.mark.parametrize(
+    ("method", "key"), [("GET", None), ("GET", "k"), ("POST", None), ("POST", "k")]
+)
+def test_non_atomic_requests_is_respected(api, mode, both_atomic, path, expected, method, key):
+    assert api(path=path, method=method, key=key).json() == expected
+
+
+@pytest.mark.django_db(transaction=True, databases=BOTH)
+@pytest.mark.parametrize("both_atomic", ON, indirect=True)
+@pytest.mark.parametrize("mode", ["joined", "single"], indirect=True)
+@pytest.mark.parametrize(
+    ("path", "expected"),
+    [("/atomic/", BOTH), ("/non-atomic/", BOTH), ("/non-atomic-other/", ["default"])],
+)
+def test_store_opens_its_own_transaction_in_any_case(api, mode, both_atomic, path, expected):
+    assert api(path=path).json() == expected
+
+
+@pytest.mark.django_db(transaction=True, databases=BOTH)
+@pytest.mark.parametrize("both_atomic", OFF, indirect=True)
+@pytest.mark.parametrize("method", ["GET", "POST"])
+@pytest.mark.parametrize("mode", ["joined", "separate"], indirect=True)
+def test_no_other_transaction_is_open_without_ATOMIC_REQUESTS(api, mode, both_atomic, method):
+    expected = ["default"] if (mode, method) == ("joined", "POST") else []
+    assert api(path="/atomic/", method=method).json() == expected
+
+
+@pytest.fixture(params=BOTH)
+def using(request, settings):
+    """The database of the store."""
+    settings.IDEMPOTENCY = {"default": {"OPTIONS": {"using": request.param}}}
+    return request.param
+
+
+def write_to_both():
+    Effect.objects.using("other").create(name="other")
+
+
+def fail_on_both():
+    write_to_both()
+    raise Boom
+
+
+@pytest.mark.django_db(transaction=True, databases=BOTH)
+def test_R57_work_on_two_databases_commits(api, told, using, both_atomic):
+    told(write_to_both)
+    assert api(path="/told/").status_code == 201
+    assert replayed(api(path="/told/"))
+    assert (effects(), effects("other")) == (["first"], ["other"])
+    assert IdempotencyRecord.objects.using(using).get().state == "COMPLETED"
+
+
+@pytest.mark.django_db(transaction=True, databases=BOTH)
+@pytest.mark.parametrize("both_atomic", ON, indirect=True)
+def test_R57_work_on_two_databases_rolls_back(api, told, using, both_atomic):
+    told(fail_on_both)
+    with pytest.raises(Boom):
+        api(path="/told/")
+    assert (effects(), effects("other")) == ([], [])
+    assert IdempotencyRecord.objects.using(using).get().state == "FAILED"
+
+
+@pytest.mark.django_db(transaction=True, databases=BOTH)
+@pytest.mark.parametrize("both_atomic", OFF, indirect=True)
+def test_R57_work_on_the_database_of_the_store_alone_rolls_back(api, told, using, both_atomic):
+    told(fail_on_both)
+    with pytest.raises(Boom):
+        api(path="/told/")
+    left = effects("other") if using == "default" else effects()
+    rolled_back = effects() if using == "default" else effects("other")
+    assert (rolled_back, len(left)) == ([], 1)

@@ -1,0 +1,114 @@
+"""Reading a table in pages: `browse`, and the sweep where TTL is off."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from django_idempotency.records import Filters, State
+from django_idempotency.stores.dynamodb import READ_AT_ONCE, DynamoDBStore
+from django_idempotency.testing import FakeClock
+from tests.integration.dynamodb.claims import DAY, HOUR, asked, found, record_id, won
+from tests.integration.dynamodb.conftest import MakeStore
+from tests.integration.dynamodb.wire import Wire
+
+
+@pytest.fixture(params=[None, "SK"], ids=["partition key", "sort key"])
+def store(request: pytest.FixtureRequest, make_store: MakeStore) -> DynamoDBStore:
+    clock = FakeClock()
+    keys = {"partition_key": "PK", "sort_key": request.param} if request.param else {}
+    store = make_store(ttl=False, clock=clock, **keys)
+    for number in range(7):
+        lease = won(store.claim(asked(str(number))))
+        if number % 2:
+            store.complete(lease, b"done", retention=HOUR)
+    clock.advance(2 * DAY)
+    won(store.claim(asked("live")))
+    return store
+
+
+def test_page_is_one_read(store: DynamoDBStore) -> None:
+    wire = Wire(store)
+
+    page = store.browse(limit=3)
+
+    assert len(page.records) == 3
+    assert page.cursor is not None
+    assert wire.taken() == ["Query" if store.names.sort_key else "Scan"]
+
+
+@pytest.mark.parametrize("limit", [1, 2, 3, 7, 8, 9])
+@pytest.mark.parametrize("state", [None, State.COMPLETED], ids=["all", "filtered"])
+def test_pages_give_each_record_once(store: DynamoDBStore, limit: int, state: State | None) -> None:
+    cursor, found = None, []
+    while True:
+        page = store.browse(filters=Filters(state=state), cursor=cursor, limit=limit)
+        found += [record.key for record in page.records]
+        if (cursor := page.cursor) is None:
+            break
+
+    everything = {*map(str, range(7)), "live"}
+    assert len(found) == len(set(found))
+    assert set(found) == (everything if state is None else {"1", "3", "5"})
+
+
+def test_damaged_item_is_told_of_and_does_not_hide_the_others(
+    store: DynamoDBStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    item = {**(store.table.item(record_id("0")) or {}), "status": {"S": "NO STATE"}}
+    store.table.client.send("put_item", {"TableName": store.table.name, "Item": item})
+
+    with caplog.at_level(logging.ERROR, "django_idempotency"):
+        records = store.browse().records
+
+    assert len(records) == 7
+    [message] = caplog.messages
+    assert store.table.name in message
+
+
+def test_I9_sweep_deletes_what_has_expired_and_reads_the_table_once(
+    store: DynamoDBStore,
+) -> None:
+    wire = Wire(store)
+
+    assert store.sweep() == 7
+
+    assert sorted(set(wire.taken())) == [
+        "DeleteItem",
+        "Query" if store.names.sort_key else "Scan",
+    ]
+    assert found(store, "live").live
+    assert store.sweep() == 0
+
+
+def test_sweep_takes_no_more_than_its_limit(store: DynamoDBStore) -> None:
+    assert [store.sweep(limit=3) for _ in range(4)] == [3, 3, 1, 0]
+
+
+def test_sweep_goes_over_all_pages(store: DynamoDBStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("django_idempotency.stores.dynamodb.READ_AT_ONCE", 2)
+    assert READ_AT_ONCE > 2
+
+    assert store.sweep() == 7
+
+
+def test_count_of_expired_records_goes_over_all_pages(
+    store: DynamoDBStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("django_idempotency.stores.dynamodb.READ_AT_ONCE", 2)
+
+    assert store.count_expired() == 7
+
+    assert store.sweep() == 7
+
+
+def test_sweep_is_left_to_TTL_where_it_is_on(make_store: MakeStore) -> None:
+    clock = FakeClock()
+    store = make_store(clock=clock)
+    store.complete(won(store.claim(asked())), b"done", retention=HOUR)
+    clock.advance(DAY)
+
+    assert store.native_expiry
+    assert store.sweep() == 0
+    assert found(store).expired

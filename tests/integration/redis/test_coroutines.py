@@ -1,0 +1,195 @@
+"""Coroutines: one client for each event loop, closed when its loop is shut down."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import pytest
+import redis
+from asgiref.sync import async_to_sync
+
+from django_idempotency.engine import Engine
+from django_idempotency.exceptions import LeaseLost, StoreError
+from django_idempotency.records import Lease, State
+from django_idempotency.stores.redis import RedisStore
+from tests.integration.redis.claims import (
+    HOUR,
+    MOMENT,
+    asked,
+    found,
+    lapse,
+    lost,
+    operation,
+    record_id,
+    won,
+)
+from tests.integration.redis.conftest import MakeStore, through
+from tests.services.processes import wait_until
+from tests.services.proxy import Proxy
+
+NAME = "coroutines"
+
+
+@pytest.fixture
+def named(url: str, make_store: MakeStore) -> RedisStore:
+    """A store whose connections have a name, and are no more than three for a loop."""
+    return make_store(url, client_name=NAME, max_connections=3)
+
+
+def connections(client: redis.Redis) -> int:
+    """How many connections of that name the server has."""
+    return [connection["name"] for connection in client.client_list()].count(NAME)
+
+
+def test_whole_life_of_a_record(version: str, store: RedisStore) -> None:
+    async def main() -> None:
+        lease = won(await store.aclaim(asked(lease=MOMENT)))
+        assert await store.arenew([lease], HOUR) == {lease}
+        assert lost(await store.aclaim(asked())).state is State.IN_PROGRESS
+        expires_at = await store.acomplete(lease, b"result", retention=HOUR)
+        record = await store.aget(lease.record_id)
+        assert record is not None
+        assert (record.result, record.expires_at) == (b"result", expires_at)
+        assert await store.asweep() == 0
+        assert (await store.abrowse()).records[0].record_id == lease.record_id
+        assert await store.aresolve(
+            lease.record_id, "expire", epoch=record.epoch, state=record.state
+        )
+
+    asyncio.run(main())
+
+
+def test_I7_late_owner_has_lost(version: str, store: RedisStore) -> None:
+    late = won(store.claim(asked(lease=MOMENT)))
+    lapse(store)
+    store.claim(asked())
+
+    async def main() -> None:
+        await store.afail(late, "late")
+        await store.arelease(late)
+        assert await store.arenew([late], HOUR) == set()
+        with pytest.raises(LeaseLost):
+            await store.acomplete(late, b"late", retention=HOUR)
+
+    asyncio.run(main())
+    assert found(store).live
+
+
+def test_server_that_has_forgotten_the_scripts_is_told_them_again(
+    version: str, store: RedisStore, client: redis.Redis
+) -> None:
+    client.script_flush()
+
+    async def main() -> None:
+        leases = [won(await store.aclaim(asked(key))) for key in ("one", "two")]
+        client.script_flush()
+        assert await store.arenew(leases, HOUR) == set(leases)
+
+    asyncio.run(main())
+
+
+def test_I1_one_of_many_coroutines_wins(store: RedisStore) -> None:
+    async def main() -> list[bool]:
+        claims = (store.aclaim(asked()) for _ in range(50))
+        return [isinstance(claimed, Lease) for claimed in await asyncio.gather(*claims)]
+
+    assert asyncio.run(main()).count(True) == 1
+
+
+def test_more_coroutines_than_connections_wait_for_one(
+    named: RedisStore, client: redis.Redis
+) -> None:
+    async def main() -> int:
+        claims = (named.aclaim(asked(f"key {number}")) for number in range(200))
+        assert all(isinstance(claimed, Lease) for claimed in await asyncio.gather(*claims))
+        return connections(client)
+
+    assert 1 <= asyncio.run(main()) <= 3
+
+
+def through_django(main: Coroutine[Any, Any, None]) -> None:
+    """Run a coroutine as Django runs an asynchronous view under WSGI."""
+
+    async def view() -> None:
+        await main
+
+    async_to_sync(view)()
+
+
+@pytest.mark.parametrize("run", [asyncio.run, through_django])
+def test_every_loop_has_its_own_connections_and_closes_them(
+    named: RedisStore, client: redis.Redis, run: Callable[[Any], object]
+) -> None:
+    seen = []
+
+    async def main(key: str) -> None:
+        await asyncio.gather(*(named.aclaim(asked(f"{key} {n}")) for n in range(5)))
+        seen.append(connections(client))
+
+    for number in range(3):
+        run(main(f"loop {number}"))
+        gc.collect()  # what is left open would be a ResourceWarning, and so an error, here
+        wait_until(lambda: connections(client) == 0, seconds=5, what="the connections to end")
+    assert all(1 <= count <= 3 for count in seen)
+    assert named._clients._of_loops == {}
+
+
+def test_loop_that_is_closed_without_a_shutdown_is_forgotten(store: RedisStore) -> None:
+    async def close_early() -> None:
+        await store.aclaim(asked())
+        client, _ = store._clients._of_loops[asyncio.get_running_loop()]
+        await client.aclose()
+
+    loop = asyncio.new_event_loop()
+    loop.run_until_complete(close_early())
+    loop.close()
+    asyncio.run(store.aget(record_id()))
+    assert store._clients._of_loops == {}
+
+
+def test_cancelled_coroutine_leaves_a_connection_that_is_not_used_again(
+    proxied: tuple[Proxy, str], make_store: MakeStore
+) -> None:
+    proxy, url = proxied
+    store = make_store(url, max_connections=1)
+
+    async def main() -> None:
+        await store.aclaim(asked())
+        proxy.delay(0.2)
+        task = asyncio.ensure_future(store.aclaim(asked("cancelled")))
+        await asyncio.sleep(0.05)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        proxy.heal()
+        record = await store.aget(record_id())  # and not the answer to the claim
+        assert record is not None
+        assert record.key == "key"
+
+    asyncio.run(main())
+
+
+def test_server_that_is_not_there_is_an_error(url: str, make_store: MakeStore) -> None:
+    with Proxy("127.0.0.1", 1) as nothing:
+        store = make_store(through(url, nothing))
+        with pytest.raises(StoreError) as raised:
+            asyncio.run(store.aclaim(asked()))
+    assert isinstance(raised.value.__cause__, redis.ConnectionError)
+
+
+def test_engine_runs_once_and_replays(version: str, store: RedisStore) -> None:
+    runs = []
+
+    async def work(lease: Lease) -> str:
+        runs.append(lease)
+        return "done"
+
+    async def main() -> list[tuple[str, bool]]:
+        outcomes = [await Engine(store).arun(operation(), work) for _ in range(2)]
+        return [(outcome.result, outcome.replayed) for outcome in outcomes]
+
+    assert asyncio.run(main()) == [("done", False), ("done", True)]
+    assert len(runs) == 1

@@ -1,0 +1,157 @@
+"""What a server that is killed or stopped has lost when it comes back (docs/howto/redis.md)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import django_idempotency as idempotency
+from django_idempotency.engine import Engine
+from django_idempotency.exceptions import LeaseLost
+from django_idempotency.records import State
+from django_idempotency.stores.redis import RedisStore
+from tests.integration.redis.claims import HOUR, asked, found, lost, operation, record_id, won
+from tests.integration.redis.conftest import MakeStore, StartServer
+from tests.services.processes import wait_until
+from tests.services.redis import START_SECONDS, RedisServer
+
+#: What each persistence is called in the docs, and how a server is told.
+NOTHING = {"save": "", "appendonly": "no"}
+SNAPSHOTS = {"save": "3600 1", "appendonly": "no"}
+APPEND_ALWAYS = {"appendonly": "yes", "appendfsync": "always"}
+APPEND_EACH_SECOND = {"appendonly": "yes", "appendfsync": "everysec"}
+
+
+def kill_once_written(server: RedisServer) -> None:
+    """Kill a server whose log is with the operating system, which survives."""
+    # It answers before it has written while an fsync of the second before is under way.
+    with server.client() as client:
+        wait_until(
+            lambda: client.info("persistence")["aof_buffer_length"] == 0,
+            seconds=START_SECONDS,
+            what="the log to be written",
+        )
+    server.kill()
+
+
+ENDS: dict[str, Callable[[RedisServer], None]] = {
+    "killed": RedisServer.kill,
+    "killed once it has written": kill_once_written,
+    "stopped": RedisServer.stop,
+}
+
+LOSES = [
+    pytest.param(NOTHING, "killed", id="nothing-killed"),
+    pytest.param(NOTHING, "stopped", id="nothing-stopped"),
+    pytest.param(SNAPSHOTS, "killed", id="snapshots-killed"),
+]
+KEEPS = [
+    pytest.param(SNAPSHOTS, "stopped", id="snapshots-stopped"),
+    pytest.param(APPEND_EACH_SECOND, "stopped", id="append-stopped"),
+    pytest.param(APPEND_EACH_SECOND, "killed once it has written", id="append-written-killed"),
+    pytest.param(APPEND_ALWAYS, "killed", id="append-always-killed"),
+]
+
+
+@pytest.mark.parametrize(("options", "end"), LOSES)
+def test_without_a_log_every_record_is_lost_and_work_can_run_again(
+    version: str,
+    start_server: StartServer,
+    make_store: MakeStore,
+    options: dict[str, str],
+    end: str,
+) -> None:
+    server = start_server(version, **options)
+    store = make_store(server.url)
+    owner = won(store.claim(asked("live")))
+    store.complete(won(store.claim(asked("completed"))), b"result", retention=HOUR)
+
+    ENDS[end](server)
+    server.start()
+
+    assert store.get(record_id("completed")) is None
+    second = won(store.claim(asked("live")))
+    assert second.fencing_token > owner.fencing_token  # the clock, and not a count
+    with pytest.raises(LeaseLost):
+        store.complete(owner, b"late", retention=HOUR)
+    assert store.renew([owner], HOUR) == set()
+    won(store.claim(asked("completed")))
+
+
+@pytest.mark.parametrize(("options", "end"), KEEPS)
+def test_with_a_log_records_survive_and_so_do_leases(
+    version: str,
+    start_server: StartServer,
+    make_store: MakeStore,
+    options: dict[str, str],
+    end: str,
+) -> None:
+    server = start_server(version, **options)
+    store = make_store(server.url)
+    owner = won(store.claim(asked("live")))
+    store.complete(won(store.claim(asked("completed"))), b"result", retention=HOUR)
+    store.fail(won(store.claim(asked("failed"))), "boom")
+
+    ENDS[end](server)
+    server.start()
+
+    assert lost(store.claim(asked("live"))).epoch == owner.fencing_token
+    assert lost(store.claim(asked("completed"))).result == b"result"
+    assert won(store.claim(asked("failed"))).fencing_token > owner.fencing_token
+    store.complete(owner, b"result", retention=HOUR)
+    assert found(store, "live").state is State.COMPLETED
+
+
+def test_snapshot_keeps_what_it_has_and_nothing_that_came_after(
+    version: str, start_server: StartServer, make_store: MakeStore
+) -> None:
+    server = start_server(version, **SNAPSHOTS)
+    store = make_store(server.url)
+    store.complete(won(store.claim(asked("before"))), b"result", retention=HOUR)
+    with server.client() as client:
+        client.save()
+    store.claim(asked("after"))
+
+    server.kill()
+    server.start()
+
+    assert found(store, "before").result == b"result"
+    assert store.get(record_id("after")) is None
+
+
+def test_result_of_work_during_a_restart_is_kept_if_the_server_is_back_in_time(
+    start_server: StartServer, settings: Any
+) -> None:
+    server = start_server(**APPEND_ALWAYS)
+    settings.IDEMPOTENCY = {
+        "default": {
+            "BACKEND": "django_idempotency.stores.redis.RedisStore",
+            "OPTIONS": {"url": server.url},
+        }
+    }
+
+    def work(lease: object) -> str:
+        server.kill()
+        server.start()
+        return "done"
+
+    assert idempotency.run(work, key="key", scope="scope").stored
+    assert idempotency.run(work, key="key", scope="scope").replayed
+
+
+def test_R60_result_of_work_is_given_even_if_the_server_stays_away(
+    start_server: StartServer, make_store: MakeStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    server = start_server()
+    store: RedisStore = make_store(server.url)
+
+    def work(lease: object) -> str:
+        server.kill()
+        return "done"
+
+    outcome = Engine(store).run(operation(), work)
+
+    assert (outcome.result, outcome.stored) == ("done", False)
+    assert "could not be completed" in caplog.text

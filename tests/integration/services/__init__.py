@@ -1,0 +1,3 @@
+"""The servers that the tests start."""
+
+from __future__ import annotations

@@ -1,0 +1,135 @@
+"""Make each mutation in a copy of the project, and see that its test fails."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+import pkgutil
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from queue import SimpleQueue
+
+from tests.proof import mutations
+from tests.proof.mutations import Mutation
+from tests.services import LEG_VARIABLE
+from tests.services.processes import ROOT
+
+#: What a test needs of the project. Nothing is written into the checkout.
+COPIED = ("django_idempotency", "tests", "example_project", "docs", "benchmarks")
+PATIENCE = 300
+WORKERS = 2
+
+
+def main() -> int:
+    """Run the mutations; 0 if the test of each of them failed, and passes without it."""
+    parser = argparse.ArgumentParser(prog="python -m tests.proof.mutations", description=__doc__)
+    parser.add_argument("words", nargs="*", help="only mutations that have one of these words")
+    parser.add_argument("--sound", action="store_true", help="first see each test pass unchanged")
+    arguments = parser.parse_args()
+    chosen = [
+        (area, mutation)
+        for area, mutation in every_mutation()
+        if not arguments.words
+        or any(word in f"{area} {mutation.file} {mutation.what}" for word in arguments.words)
+    ]
+    copies: SimpleQueue[Path] = SimpleQueue()
+    with tempfile.TemporaryDirectory(prefix="idempotency-mutations-") as directory:
+        for number in range(WORKERS):
+            copies.put(_copy(Path(directory) / str(number)))
+
+        def judge(found: tuple[str, Mutation]) -> bool:
+            area, mutation = found
+            copy = copies.get()
+            started = time.monotonic()
+            try:
+                verdict = _verdict(copy, mutation, sound=arguments.sound)
+            finally:
+                copies.put(copy)
+            mark = "ok  " if verdict == "found" else "FAIL"
+            seconds = time.monotonic() - started
+            print(f"{mark} {seconds:5.1f} s  {area}: {mutation.what}: {verdict}", flush=True)
+            return verdict == "found"
+
+        with ThreadPoolExecutor(WORKERS) as pool:
+            verdicts = list(pool.map(judge, chosen))
+    print(f"{sum(verdicts)} of {len(verdicts)} mutations are found by the test that is meant.")
+    return 0 if verdicts and all(verdicts) else 1
+
+
+def every_mutation() -> Iterator[tuple[str, Mutation]]:
+    """Yield the mutations of each module of this package, with the module's name."""
+    for module in pkgutil.iter_modules(mutations.__path__):
+        if not module.name.startswith("_"):
+            found = importlib.import_module(f"{mutations.__name__}.{module.name}")
+            for mutation in found.MUTATIONS:
+                yield module.name, mutation
+
+
+def _copy(directory: Path) -> Path:
+    """Copy what the tests need, so that the checkout is never changed."""
+    ignored = shutil.ignore_patterns("__pycache__", "_build", "node_modules")
+    directory.mkdir()
+    for name in COPIED:
+        shutil.copytree(ROOT / name, directory / name, ignore=ignored)
+    for installed in ROOT.glob("tests/services/*/node_modules"):
+        (directory / installed.relative_to(ROOT)).symlink_to(installed)
+    for path in ROOT.iterdir():
+        if path.is_file():
+            shutil.copy(path, directory)
+    return directory
+
+
+def _verdict(copy: Path, mutation: Mutation, *, sound: bool) -> str:
+    path = copy / "django_idempotency" / mutation.file
+    text = path.read_text()
+    if text.count(mutation.old) != 1:
+        return f"{mutation.file} has the text {text.count(mutation.old)} times: write it anew"
+    if sound and _pytest(copy, mutation) != 0:
+        return f"{mutation.test} does not pass without the change"
+    with _changed(path, text.replace(mutation.old, mutation.new)):
+        code = _pytest(copy, mutation)
+    # 1: a test failed; 2: the tests cannot even be imported. Else no test was run.
+    return {0: "NOT FOUND", 1: "found", 2: "found"}.get(code, f"pytest ended with {code}")
+
+
+@contextmanager
+def _changed(path: Path, text: str) -> Iterator[None]:
+    original = path.read_text()
+    path.write_text(text)
+    try:
+        yield
+    finally:
+        path.write_text(original)
+
+
+def _pytest(copy: Path, mutation: Mutation) -> int:
+    """Run the mutation's test in the copy; the exit code."""
+    env = {**os.environ, "PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": "1"}
+    if mutation.leg:
+        env[LEG_VARIABLE] = mutation.leg
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider"]
+    try:
+        done = subprocess.run(
+            [*command, *mutation.test.split()],
+            cwd=copy,
+            env=env,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=PATIENCE,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return 1  # a test that hangs is noticed
+    return done.returncode
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,250 @@
+"""System checks of guarded tasks: serializers, times, and the sweep in beat's schedule."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from celery import Celery, _state
+from celery.beat import ScheduleEntry
+from django.core import checks
+from django.test import override_settings
+
+from django_idempotency.contrib.celery import idempotent_task
+from tests.unit.celery.local import Local
+
+SWEEP = "django_idempotency.tasks.sweep_expired"
+REDIS = "django_idempotency.stores.redis.RedisStore"
+
+
+@pytest.fixture
+def ids(local: Local, settings: Any) -> Any:
+    """The ids of what the checks say."""
+    settings.IDEMPOTENCY = {
+        "default": {},
+        "single": {"TRANSACTION": "single"},
+        "redis": {"BACKEND": REDIS, "OPTIONS": {"url": "redis://127.0.0.1:1/0"}},
+    }
+
+    def ids() -> list[str]:
+        found = checks.run_checks(tags=["idempotency"])
+        for message in found:
+            assert message.hint
+            assert isinstance(message, checks.Error if message.id[-4] == "E" else checks.Warning)
+        return [str(message.id).removeprefix("django_idempotency.") for message in found]
+
+    return ids
+
+
+def guard(app: Celery, *, guard: dict[str, Any] | None = None, **options: Any) -> Any:
+    @app.task(name="work", **{"acks_late": True, "reject_on_worker_lost": True, **options})
+    @idempotent_task(**(guard or {}))
+    def work() -> None: ...
+
+    return work
+
+
+def test_a_guarded_task_as_it_comes_is_fine(app: Any, ids: Any) -> None:
+    guard(app)
+
+    assert ids() == []
+
+
+def test_without_an_app_there_is_nothing_to_check(
+    ids: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_state._tls, "current_app", None)
+    monkeypatch.setattr(_state, "default_app", None)
+
+    assert ids() == []
+    assert _state.default_app is None
+
+
+@pytest.mark.parametrize(
+    ("number", "conf", "options", "policy"),
+    [
+        ("E030", {}, {"serializer": "pickle"}, {}),
+        ("E030", {"task_serializer": "pickle"}, {}, {}),
+        ("E030", {"task_serializer": "nonesuch"}, {}, {}),
+        ("E031", {}, {}, {"store": "nowhere"}),
+        ("E031", {}, {}, {"on_stale": "refuse", "store": "single"}),
+        ("E031", {}, {}, {"transaction": "joined", "store": "redis"}),
+        ("E031", {}, {}, {"transaction": "single", "store": "redis"}),
+        ("W030", {}, {"time_limit": 7200}, {"transaction": "separate"}),
+        ("W030", {"task_time_limit": 7200}, {}, {}),
+        ("W031", {}, {"soft_time_limit": 120}, {"renew": False}),
+        ("W032", {"broker_url": "redis://"}, {}, {"retention": 3600}),
+        ("W032", {"broker_url": ["sqs://", "sqs://b"]}, {}, {"retention": 1800}),
+        ("W033", {"broker_url": "rediss://x"}, {}, {"lease": 3600}),
+        (
+            "W033",
+            {"broker_url": "sentinel://", "broker_transport_options": {"visibility_timeout": 60}},
+            {},
+            {},
+        ),
+        ("W035", {}, {"soft_time_limit": 601}, {}),
+        ("W036", {}, {"acks_late": False}, {}),
+        ("W036", {}, {"reject_on_worker_lost": None}, {}),
+    ],
+    ids=lambda value: str(value) if value else "",
+)
+def test_message(app: Any, ids: Any, number: str, conf: Any, options: Any, policy: Any) -> None:
+    app.conf.update(conf)
+    guard(app, guard=policy, **options)
+
+    assert ids() == [number]
+
+
+@pytest.mark.parametrize(
+    ("conf", "options", "policy"),
+    [
+        ({}, {"serializer": "pickle"}, {"codec": "json"}),
+        ({}, {}, {"transaction": "separate", "store": "redis"}),
+        ({}, {"time_limit": 7200}, {"transaction": "separate", "max_duration": 7200}),
+        ({"task_time_limit": 1800}, {}, {}),
+        ({}, {"time_limit": 7200}, {"max_duration": 7200, "transaction": "separate"}),
+        ({}, {"time_limit": 120}, {"renew": False, "transaction": "single"}),
+        ({"broker_url": "amqp://"}, {}, {"retention": 60, "lease": 60}),
+        ({"broker_url": "redis://"}, {}, {"lease": 3600, "transaction": "single"}),
+    ],
+    ids=lambda value: str(value) if value else "",
+)
+def test_what_is_fine(app: Any, ids: Any, conf: Any, options: Any, policy: Any) -> None:
+    app.conf.update(conf)
+    guard(app, guard=policy, **options)
+
+    assert ids() == []
+
+
+def test_W036_says_what_is_missing_and_settings_count(app: Any, ids: Any) -> None:
+    guard(app, acks_late=False, reject_on_worker_lost=None)
+
+    [message] = checks.run_checks(tags=["idempotency"])
+    assert "acks_late=True, reject_on_worker_lost=True" in str(message.hint)
+    assert "task_acks_late and task_reject_on_worker_lost" in str(message.hint)
+
+
+def test_W036_is_content_with_the_settings(app: Any, ids: Any) -> None:
+    app.conf.update(task_acks_late=True, task_reject_on_worker_lost=True)
+
+    @app.task(name="work")
+    @idempotent_task
+    def work() -> None: ...
+
+    assert ids() == []
+
+
+@pytest.mark.parametrize("setting", ["include", "imports"])
+def test_tasks_of_modules_that_the_app_names_are_checked(
+    app: Any, ids: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, setting: str
+) -> None:
+    (tmp_path / f"named_by_{setting}.py").write_text(
+        "from celery import current_app\n"
+        "from django_idempotency.contrib.celery import idempotent_task\n"
+        "@current_app.task(serializer='pickle', acks_late=True, reject_on_worker_lost=True)\n"
+        "@idempotent_task\n"
+        "def work(): ...\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    app.conf[setting] = [f"named_by_{setting}"]
+
+    assert ids() == ["E030"]
+
+
+@pytest.mark.parametrize(
+    ("setting", "number"),
+    [({"default": {"LEESE": 5}}, "E002"), ({"fast": {}}, "E001")],
+    ids=["an alias", "all of it"],
+)
+def test_a_setting_that_is_wrong_is_told_once(
+    app: Any, ids: Any, setting: Any, number: str
+) -> None:
+    app.conf.beat_schedule = {"other": TestSweep.OTHER}
+    guard(app)
+
+    with override_settings(IDEMPOTENCY=setting):
+        assert ids() == [number]
+
+
+class TestSweep:
+    OTHER = {"task": "shop.tasks.report", "schedule": 60}
+
+    @pytest.mark.parametrize(
+        ("schedule", "expected"),
+        [
+            pytest.param({}, [], id="no schedule: perhaps cron"),
+            pytest.param({"other": OTHER}, ["W034"], id="another task alone"),
+            pytest.param({"sweep": {"task": SWEEP, "schedule": 60}}, [], id="scheduled"),
+            pytest.param(
+                {"sweep": {"task": SWEEP, "schedule": 60, "kwargs": {"store": "default"}}},
+                ["W034"],
+                id="one of two aliases, by name",
+            ),
+            pytest.param(
+                {"sweep": {"task": SWEEP, "schedule": 60, "args": ("default",)}},
+                ["W034"],
+                id="one of two aliases, by position",
+            ),
+            pytest.param(
+                {
+                    "sweep": {"task": SWEEP, "schedule": 60, "args": ("default",)},
+                    "more": {"task": SWEEP, "schedule": 60, "args": ("other",)},
+                },
+                [],
+                id="both aliases",
+            ),
+        ],
+    )
+    def test_W034(self, app: Any, ids: Any, schedule: Any, expected: list[str]) -> None:
+        app.conf.beat_schedule = schedule
+
+        with override_settings(IDEMPOTENCY={"default": {}, "other": {}}):
+            assert ids() == expected
+
+    def test_W034_an_entry_may_be_an_object(self, app: Any, ids: Any) -> None:
+        app.conf.beat_schedule = {"sweep": ScheduleEntry("sweep", SWEEP, schedule=60, app=app)}
+
+        with override_settings(IDEMPOTENCY={"default": {}}):
+            assert ids() == []
+
+    def test_W034_a_schedule_that_is_elsewhere_cannot_be_read(self, app: Any, ids: Any) -> None:
+        app.conf.beat_schedule = {"other": self.OTHER}
+        app.conf.beat_scheduler = "django_celery_beat.schedulers:DatabaseScheduler"
+
+        assert ids() == []
+
+    def test_W034_a_store_that_sweeps_itself_needs_none(self, app: Any, ids: Any) -> None:
+        app.conf.beat_schedule = {"other": self.OTHER}
+        url = {"url": "redis://127.0.0.1:1/0"}
+        redis = {"BACKEND": REDIS, "OPTIONS": url}
+
+        with override_settings(IDEMPOTENCY={"default": redis}):
+            assert ids() == []
+
+
+@pytest.mark.parametrize("imports", ["", "import celery"], ids=["never", "after the set-up"])
+def test_it_does_not_matter_when_celery_was_imported(imports: str) -> None:
+    """A script, or pytest-django, sets Django up before it imports the project's app."""
+    script = f"""
+import sys, django
+from django.conf import settings
+settings.configure(INSTALLED_APPS=["django_idempotency"])
+django.setup()
+assert "celery" not in sys.modules
+{imports}
+if "celery" in sys.modules:
+    from celery import Celery
+    from django_idempotency.contrib.celery import idempotent_task
+    app = Celery("shop", task_serializer="pickle", set_as_current=True)
+    @app.task
+    @idempotent_task
+    def work(): ...
+from django.core.checks import run_checks
+print([message.id for message in run_checks(tags=["idempotency"])])
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    told = "django_idempotency.E030" in done.stdout
+    assert (done.returncode, done.stderr, told) == (0, "", bool(imports))

@@ -1,0 +1,328 @@
+"""What a duplicate of a finished task gets, and what the first caller gets (C4, C5)."""
+
+from __future__ import annotations
+
+import uuid
+import zlib
+from datetime import date, datetime, timezone
+from decimal import Decimal
+from traceback import format_exception
+from typing import Any, ClassVar
+
+import pytest
+from celery.exceptions import Ignore
+from django.core.exceptions import ImproperlyConfigured
+from kombu import serialization
+
+from django_idempotency import ResultUnavailable, StoreError
+from django_idempotency.codecs import unpack
+from django_idempotency.contrib.celery import DuplicateTask, idempotent_task
+from django_idempotency.contrib.celery_codec import KombuCodec, TaskCodec
+from django_idempotency.models import IdempotencyRecord
+from tests.app.models import Effect
+from tests.unit.celery.local import Local
+
+
+class TestDuplicate:
+    pytestmark = pytest.mark.usefixtures("memory")
+
+    @pytest.mark.parametrize(
+        "result", [0, "", None, [], {}, False, 0.0, "x", {"a": [1, None]}], ids=repr
+    )
+    def test_C4_it_returns_the_result_whatever_it_was(self, local: Local, result: Any) -> None:
+        runs = []
+
+        @local.app.task
+        @idempotent_task
+        def work() -> Any:
+            runs.append(1)
+            return result
+
+        message = local.send(work)
+        first, again = local.deliver(message), local.deliver(message)
+
+        assert (first.state, again.state) == ("SUCCESS", "SUCCESS")
+        assert first.value == again.value == result
+        assert type(again.value) is type(result)
+        assert runs == [1]
+
+    def test_C4_it_can_be_ignored(self, local: Local) -> None:
+        @local.app.task
+        @idempotent_task(on_duplicate="ignore")
+        def work() -> str:
+            return "done"
+
+        message = local.send(work)
+
+        assert local.deliver(message).value == "done"
+        assert local.deliver(message).state == "IGNORED"
+
+    def test_C4_it_can_be_an_error(self, local: Local) -> None:
+        @local.app.task
+        @idempotent_task(on_duplicate="raise")
+        def work() -> str:
+            return "done"
+
+        message = local.send(work)
+        local.deliver(message)
+        again = local.deliver(message)
+
+        assert (again.state, type(again.value)) == ("FAILURE", DuplicateTask)
+
+
+class TestFidelity:
+    pytestmark = pytest.mark.usefixtures("memory")
+
+    def ends(self, app: Any, result: Any, **options: Any) -> list[Any]:
+        """What the first caller and a duplicate get."""
+
+        @app.task(name=f"work with {options}")
+        @idempotent_task(key=lambda: "one", **options)
+        def work() -> Any:
+            return result
+
+        return [work(), work()]
+
+    @pytest.mark.parametrize(
+        "result",
+        [
+            Decimal("1.10"),
+            datetime(2026, 7, 1, 12, 30, 1, 5, tzinfo=timezone.utc),
+            date(2026, 7, 1),
+            uuid.UUID(int=7),
+            b"\x00\xff",
+            b"text",
+            "\N{SNOWMAN}",
+            {"nested": [Decimal("0.1"), {"at": date(2026, 1, 1)}]},
+        ],
+        ids=repr,
+    )
+    def test_C5_rich_values_come_back_equal(self, app: Any, result: Any) -> None:
+        first, again = self.ends(app, result)
+
+        assert first == again == result
+        assert type(first) is type(again) is type(result)
+
+    @pytest.mark.parametrize(
+        ("result", "left"),
+        [
+            pytest.param((1, 2), [1, 2], id="a tuple"),
+            pytest.param({1: "a"}, {"1": "a"}, id="an integer key"),
+        ],
+    )
+    def test_C5_what_json_loses_is_lost_for_the_first_caller_too(
+        self, app: Any, result: Any, left: Any
+    ) -> None:
+        assert self.ends(app, result) == [left, left]
+
+    def test_C5_it_is_the_serializer_of_the_task(self, local: Local) -> None:
+        @local.app.task(serializer="yaml")
+        @idempotent_task(key=lambda: "one")
+        def work() -> Any:
+            return {1: date(2026, 7, 1)}
+
+        assert [work(), work()] == [{1: date(2026, 7, 1)}] * 2
+
+    def test_C5_another_serializer_can_be_named(self, app: Any) -> None:
+        assert self.ends(app, {1: "a"}, codec="yaml") == [{1: "a"}, {1: "a"}]
+
+    def test_C5_a_codec_can_be_given(self, app: Any) -> None:
+        class Text:
+            id: ClassVar[str] = "text"
+            exact: ClassVar[bool] = True
+
+            def encode(self, result: str) -> bytes:
+                return result.encode("utf-16")
+
+            def decode(self, payload: bytes) -> str:
+                return payload.decode("utf-16")
+
+        assert self.ends(app, "a\nb", codec=Text()) == ["a\nb", "a\nb"]
+
+    def test_C5_a_task_may_change_its_serializer(self, app: Any) -> None:
+        @idempotent_task(key=lambda: "one", scope="one", operation="one")
+        def work() -> Any:
+            return {"at": date(2026, 7, 1)}
+
+        first = app.task(work, name="old", serializer="json")()
+        again = app.task(work, name="new", serializer="yaml")()
+
+        assert first == again == {"at": date(2026, 7, 1)}
+
+    def test_R95_a_serializer_that_is_not_accepted_is_not_read(self, app: Any) -> None:
+        """JSON is, by Celery's default; YAML if ``accept_content`` names it, by either name."""
+
+        @idempotent_task(key=lambda: "one", scope="one", operation="one")
+        def work() -> Any:
+            return [1]
+
+        app.task(work, name="old", serializer="yaml")()
+        again = app.task(work, name="new", serializer="json")
+
+        with pytest.raises(StoreError) as raised:
+            again()
+        assert "'application/x-yaml' are not accepted" in "".join(format_exception(raised.value))
+        for name in ("yaml", "application/x-yaml"):
+            app.conf.accept_content = ["json", name]
+            assert again() == [1]
+
+    def test_C5_a_result_of_another_codec_is_not_read(self, app: Any) -> None:
+        class Text(KombuCodec):
+            id: ClassVar[str] = "text"
+
+        self.ends(app, "done", scope="one", operation="one")
+
+        with pytest.raises(StoreError, match=r"the codec 'kombu', not by 'text'"):
+            self.ends(app, "done", scope="one", operation="one", codec=Text("json"))
+
+    def test_C5_a_serializer_of_the_projects_own(
+        self, app: Any, request: pytest.FixtureRequest
+    ) -> None:
+        serialization.register("words", " ".join, lambda text: str.split(text), "text/x-words")
+        request.addfinalizer(lambda: serialization.unregister("words"))
+
+        assert self.ends(app, ["a", "b"], codec="words") == [["a", "b"], ["a", "b"]]
+
+    @pytest.mark.parametrize("data", ["text", b"bytes"])
+    def test_C5_raw_text_and_bytes(self, app: Any, data: Any) -> None:
+        assert self.ends(app, data, codec="raw") == [data, data]
+
+
+class Other:
+    """Of a type that no serializer knows."""
+
+
+UNSERIALISABLE = [
+    pytest.param(Other(), {}, "Other", id="json"),
+    pytest.param({"a": [Other()]}, {}, "Other", id="json, inside"),
+    pytest.param(Other(), {"codec": "yaml"}, "Other", id="yaml"),
+    pytest.param(5, {"codec": "raw"}, "neither text nor bytes", id="raw"),
+    pytest.param({"__type__": "x", "__value__": 1}, {}, "Unsupported", id="cannot be read back"),
+]
+
+
+class TestUnserialisable:
+    @pytest.fixture(params=["joined", "single"])
+    def joining(self, request: Any, settings: Any, transactional_db: None) -> None:
+        settings.IDEMPOTENCY = {"default": {"TRANSACTION": request.param}}
+
+    @pytest.mark.usefixtures("joining")
+    @pytest.mark.parametrize(("result", "options", "name"), UNSERIALISABLE)
+    def test_C5_it_fails_before_the_commit_and_names_the_type(
+        self, app: Any, result: Any, options: Any, name: str
+    ) -> None:
+        @app.task
+        @idempotent_task(key=lambda: "one", **options)
+        def work() -> Any:
+            Effect.objects.create(name="work")
+            return result
+
+        with pytest.raises(TypeError, match=rf"(?s)type {type(result).__name__} .*{name}"):
+            work()
+
+        assert not Effect.objects.exists()
+        assert not IdempotencyRecord.objects.filter(state="COMPLETED").exists()
+
+    @pytest.mark.django_db(transaction=True)
+    @pytest.mark.parametrize(("result", "options", "name"), UNSERIALISABLE)
+    def test_C5_separate_completes_without_it(
+        self, app: Any, result: Any, options: Any, name: str
+    ) -> None:
+        @app.task
+        @idempotent_task(key=lambda: "one", transaction="separate", **options)
+        def work() -> Any:
+            Effect.objects.create(name="work")
+            return result
+
+        assert work() is result
+        with pytest.raises(ResultUnavailable):
+            work()
+        assert Effect.objects.count() == 1
+
+    @pytest.mark.parametrize(("wish", "error"), [("ignore", Ignore), ("raise", DuplicateTask)])
+    def test_C4_other_wishes_take_no_result(
+        self, app: Any, memory: Any, wish: str, error: type[Exception]
+    ) -> None:
+        @app.task
+        @idempotent_task(key=lambda: "one", on_duplicate=wish)
+        def work() -> Any:
+            return Other()
+
+        work()
+
+        with pytest.raises(error):
+            work()
+
+
+class TestPickle:
+    pytestmark = pytest.mark.usefixtures("memory")
+
+    def test_C5_it_is_refused_at_the_call(self, app: Any) -> None:
+        runs = []
+
+        @app.task(serializer="pickle")
+        @idempotent_task
+        def work() -> None:
+            runs.append(1)
+
+        done = work.apply()
+
+        assert (done.state, type(done.result), runs) == ("FAILURE", ImproperlyConfigured, [])
+        assert "pickle" in str(done.result)
+
+    def test_C5_it_is_refused_by_any_other_name(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        content_type = "application/x-python-serialize"
+        monkeypatch.setitem(serialization.registry.name_to_type, "harmless", content_type)
+
+        with pytest.raises(ValueError, match="is pickle"):
+            idempotent_task(codec="harmless")
+
+    def test_C5_a_record_that_says_pickle_is_not_read(self) -> None:
+        payload = b"result\nkombu\napplication/x-python-serialize\nbinary\nbytes\n\x80\x04N."
+
+        with pytest.raises(ValueError, match="not accepted"):
+            TaskCodec(KombuCodec("json")).decode(payload)
+
+    @pytest.mark.parametrize(
+        "payload",
+        [
+            b"",
+            b"odd\nx",
+            b"result",
+            b"result\nkombu\napplication/json\nutf-8\nodd\n1",
+            b"result\nkombu\napplication/json\nutf-8\ntext\n\xff",
+            b"result\nkombu\napplication/text\nutf-8\ntext\nx",
+            b"failed\n[]",
+            b"failed\n{}",
+            b'failed\n{"module":"os","name":5,"arguments":[],"attributes":{},"text":""}',
+            b'failed\n{"module":"os","name":"","arguments":"x","attributes":{},"text":""}',
+            b'failed\n{"module":"os","name":"","arguments":[],"attributes":[],"text":""}',
+        ],
+    )
+    def test_R95_a_forged_ending_is_a_StoreError(self, payload: bytes) -> None:
+        with pytest.raises(StoreError):
+            unpack(TaskCodec(KombuCodec("json", ["json"])), b"\x01\x00\x04task" + payload)
+
+    def test_R95_a_raw_result_is_not_inflated(self) -> None:
+        payload = b"result\nkombu\napplication/data\nzlib\nbytes\n" + zlib.compress(b"x" * 99)
+
+        with pytest.raises(StoreError):
+            unpack(TaskCodec(KombuCodec("raw")), b"\x01\x00\x04task" + payload)
+
+    def test_C5_a_record_of_a_serializer_that_is_gone_is_not_read(self, app: Any) -> None:
+        serialization.register("words", " ".join, lambda text: str.split(text), "text/x-words")
+        payload = KombuCodec("words").encode(["a", "b"])
+        serialization.unregister("words")
+
+        with pytest.raises(ValueError, match="'text/x-words' are not accepted"):
+            KombuCodec("json").decode(payload)
+
+    def test_C5_an_unknown_serializer_is_named(self, local: Local) -> None:
+        @local.app.task
+        @idempotent_task(key=lambda: "one")
+        def work() -> None: ...
+
+        work.serializer = "jsn"
+
+        with pytest.raises(ImproperlyConfigured, match="jsn"):
+            work()

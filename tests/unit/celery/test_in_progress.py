@@ -1,0 +1,424 @@
+"""A duplicate that comes while the first is at work, and an owner that was superseded (C6)."""
+
+from __future__ import annotations
+
+import pickle
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from copy import deepcopy
+from typing import Any
+
+import pytest
+from celery import Task, chain
+from celery.exceptions import Reject
+from kombu.exceptions import OperationalError
+
+from django_idempotency import InProgress, LeaseLost, StoreError, current
+from django_idempotency.conf import store_for
+from django_idempotency.contrib.celery import idempotent_task
+from django_idempotency.stores.memory import MemoryStore
+from tests.unit.celery.local import Done, Local, Message
+from tests.unit.core.conftest import Clock
+
+MEMORY = "django_idempotency.stores.memory.MemoryStore"
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture(autouse=True)
+def store(settings: Any, clock: Clock) -> MemoryStore:
+    settings.IDEMPOTENCY = {
+        "default": {"BACKEND": MEMORY, "LEASE": 90, "OPTIONS": {"clock": clock}}
+    }
+    found = store_for()
+    assert isinstance(found, MemoryStore)
+    return found
+
+
+class Meeting:
+    """A task in whose body the test does something: deliver a duplicate, say."""
+
+    def __init__(self, local: Local, *, task: Any = None, **options: Any) -> None:
+        self.local = local
+        self.runs = 0
+        self.meanwhile: Callable[[], Any] = lambda: None
+        self.met: Any = None
+
+        @local.app.task(bind=True, name="meeting", max_retries=3, **(task or {}))
+        @idempotent_task(**options)
+        def work(task: Task, order_id: int) -> str:
+            self.runs += 1
+            meanwhile, self.meanwhile = self.meanwhile, lambda: None
+            self.met = meanwhile()
+            return f"run {self.runs}"
+
+        self.task = work
+        self.message = local.send(work, 1)
+
+    def duplicate(
+        self, message: Message | None = None, *, after: Callable[[], None] = lambda: None
+    ) -> Done:
+        """Deliver the message, and in the middle of it a duplicate; how the latter ended."""
+        duplicate = message or self.message
+
+        def meanwhile() -> Done:
+            after()
+            return self.local.deliver(duplicate)
+
+        self.meanwhile = meanwhile
+        self.local.deliver(self.message)
+        assert isinstance(self.met, Done)
+        return self.met
+
+
+def test_C6_R79_each_delivery_is_one_line_of_the_log(
+    local: Local, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", logger="django_idempotency")
+    meeting = Meeting(local)
+    meeting.duplicate()
+    local.deliver(meeting.message)
+
+    lines = [line for line in caplog.records if line.name == "django_idempotency"]
+    found = [(line.operation, line.outcome) for line in lines]  # type: ignore[attr-defined]
+    assert found == [
+        ("meeting", "in progress"),
+        ("meeting", "completed"),
+        ("meeting", "replayed"),
+    ]
+
+
+def test_R61_a_store_that_is_down_is_one_line_with_its_cause(
+    local: Local,
+    store: MemoryStore,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse(request: Any) -> Any:
+        raise StoreError("The store does not answer.") from OSError("refused")
+
+    monkeypatch.setattr(store, "claim", refuse)
+    meeting = Meeting(local)
+
+    assert local.deliver(meeting.message).state == "FAILURE"
+    [line] = [line for line in caplog.records if line.name == "django_idempotency"]
+    assert (line.levelname, meeting.runs) == ("ERROR", 0)
+    assert line.getMessage().endswith("The store does not answer. (OSError: refused)")
+
+
+class TestRetry:
+    @pytest.mark.parametrize(
+        ("ran", "countdown"),
+        [
+            pytest.param(0.03, 1, id="1 s at least"),
+            pytest.param(40, 40, id="as long as the first has been running"),
+            pytest.param(70, 20, id="the rest of its lease at most"),
+        ],
+    )
+    def test_C6_it_is_sent_again_after_as_long_as_the_first_has_been_running(
+        self, local: Local, clock: Clock, ran: float, countdown: float
+    ) -> None:
+        meeting = Meeting(local)
+
+        assert meeting.duplicate(after=lambda: clock.tick(ran)).state == "RETRY"
+        [again] = local.sent()
+        assert again.countdown == pytest.approx(countdown, abs=0.8)
+        assert (again.id, again.args) == (meeting.message.id, [1])
+        assert local.deliver(again) == Done("SUCCESS", "run 1")
+        assert meeting.runs == 1
+
+    def test_C6_it_is_no_retry_of_the_task(self, local: Local) -> None:
+        meeting = Meeting(local)
+        third = Message({**meeting.message.headers, "retries": 3}, [1], {}, {})
+
+        assert meeting.duplicate(third).state == "RETRY"
+        assert local.sent()[0].headers["retries"] == 3
+
+    def test_C6_it_keeps_what_comes_after_it_and_how_it_is_to_run(self, local: Local) -> None:
+        meeting = Meeting(local)
+        chain(
+            meeting.task.s(1).set(
+                link=meeting.task.si(2), time_limit=60, soft_time_limit=50, headers={"mine": "x"}
+            ),
+            meeting.task.si(3),
+        ).apply_async()
+        [meeting.message] = local.sent()
+        embed = deepcopy(meeting.message.embed)  # Celery takes the next step out of it
+
+        meeting.duplicate()
+        again = next(message for message in local.sent() if message.id == meeting.message.id)
+
+        assert again.embed == embed
+        assert again.headers["timelimit"] == meeting.message.headers["timelimit"] == [60, 50]
+        assert again.headers["mine"] == "x"
+        assert again.headers["root_id"] == meeting.message.headers["root_id"]
+
+    def test_C6_the_key_may_be_that_of_another_message(self, local: Local) -> None:
+        meeting = Meeting(local, key="order_id")
+        other = local.send(meeting.task, 1)
+
+        assert meeting.duplicate(other).state == "RETRY"
+        [again] = local.sent()
+        assert again.id == other.id
+        assert local.deliver(again).value == "run 1"
+
+    @pytest.fixture
+    def no_broker(self, local: Local, monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+        def refuse(*args: Any, **kwargs: Any) -> None:
+            raise OperationalError("no broker")
+
+        return lambda: monkeypatch.setattr(local.app, "send_task", refuse)
+
+    @pytest.mark.parametrize("retried", [(), (Exception,)], ids=["", "C7 autoretry_for"])
+    def test_C6_a_broker_that_is_down_keeps_the_message(
+        self, local: Local, no_broker: Any, retried: Any
+    ) -> None:
+        meeting = Meeting(local, task={"acks_late": True, "autoretry_for": retried})
+
+        no_broker()
+        done = meeting.duplicate()
+
+        assert done.state == "REJECTED"
+        # As it comes out of a process of the pool.
+        kept = pickle.loads(pickle.dumps(done.value))
+        assert isinstance(kept, Reject)
+        assert kept.requeue
+
+    def test_C6_a_message_that_no_broker_keeps_is_not_lost_in_silence(
+        self, local: Local, no_broker: Any
+    ) -> None:
+        meeting = Meeting(local, task={"acks_late": False})
+
+        no_broker()
+        done = meeting.duplicate()
+
+        assert (done.state, type(done.value)) == ("FAILURE", OperationalError)
+
+    def test_C6_a_base_class_that_drops_what_is_sent_twice_drops_no_message(
+        self, local: Local
+    ) -> None:
+        class Once(Task):
+            """As celery-once does, until the task is done."""
+
+            sent = False
+
+            def apply_async(self, *args: Any, **kwargs: Any) -> Any:
+                if not self.sent:
+                    self.sent = True
+                    return super().apply_async(*args, **kwargs)
+                return None
+
+        meeting = Meeting(local, task={"base": Once})
+
+        assert meeting.duplicate().state == "RETRY"
+        assert local.deliver_all() == [Done("SUCCESS", "run 1")]
+
+    def test_C6_a_stale_record_waits_for_an_operator_not_in_the_queue(
+        self, local: Local, clock: Clock
+    ) -> None:
+        meeting = Meeting(local, on_stale="refuse", renew=False)
+
+        def lapse() -> Done:
+            clock.tick(91)
+            return local.deliver(meeting.message)
+
+        meeting.meanwhile = lapse
+        local.deliver(meeting.message)
+
+        assert (meeting.met.state, type(meeting.met.value)) == ("FAILURE", InProgress)
+        assert meeting.met.value.stale
+        assert local.sent() == []
+
+    def test_C6_in_progress_of_the_work_itself_is_the_works(self, local: Local) -> None:
+        meeting = Meeting(local)
+
+        def other() -> None:
+            raise InProgress("another operation")
+
+        meeting.meanwhile = other
+        done = local.deliver(meeting.message)
+
+        assert (done.state, str(done.value)) == ("FAILURE", "another operation")
+        assert local.sent() == []
+
+    @pytest.mark.parametrize("how", ["call", "C12 apply", "inside of itself"])
+    def test_C6_a_call_in_place_is_told(self, local: Local, how: str) -> None:
+        meeting = Meeting(local, key="order_id")
+
+        def meanwhile() -> Any:
+            if how == "call":
+                with ThreadPoolExecutor(1) as pool:  # which knows nothing of the task around it
+                    return pool.submit(meeting.task, 1).exception()
+            if how == "C12 apply":
+                with ThreadPoolExecutor(1) as pool:
+                    return pool.submit(meeting.task.apply, [1]).result().result
+            with pytest.raises(InProgress) as caught:
+                meeting.task(1)
+            return caught.value
+
+        meeting.meanwhile = meanwhile
+        local.deliver(meeting.message)
+
+        assert isinstance(meeting.met, InProgress)
+        assert local.sent() == []
+
+
+class TestOtherWishes:
+    def test_C6_it_can_be_ignored(self, local: Local) -> None:
+        meeting = Meeting(local, on_in_progress="ignore")
+
+        assert meeting.duplicate().state == "IGNORED"
+        assert local.sent() == []
+
+    def test_C6_it_can_be_an_error(self, local: Local) -> None:
+        meeting = Meeting(local, on_in_progress="raise")
+
+        done = meeting.duplicate()
+
+        assert (done.state, type(done.value)) == ("FAILURE", InProgress)
+        assert local.sent() == []
+
+    def test_C6_waiting_ends_with_the_result(
+        self, local: Local, store: MemoryStore, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        meeting = Meeting(local, on_in_progress="wait", wait=20)
+        looks = threading.Semaphore(0)
+        claim = store.claim
+        monkeypatch.setattr(store, "claim", lambda request: (looks.release(), claim(request))[1])
+
+        with ThreadPoolExecutor(1) as pool:
+
+            def meanwhile() -> Future[Done]:
+                duplicate = pool.submit(local.deliver, meeting.message)
+                for _ in range(3):  # that of the first, and two of the duplicate
+                    assert looks.acquire(timeout=10)
+                return duplicate
+
+            meeting.meanwhile = meanwhile
+            first = local.deliver(meeting.message)
+            assert meeting.met.result(10) == first == Done("SUCCESS", "run 1")
+
+    def test_C6_waiting_is_bounded(self, local: Local) -> None:
+        done = Meeting(local, on_in_progress="wait", wait=0.01).duplicate()
+
+        assert (done.state, type(done.value)) == ("FAILURE", InProgress)
+
+    def test_C6_only_who_wishes_to_waits(self, local: Local, settings: Any) -> None:
+        settings.IDEMPOTENCY = {"default": {"BACKEND": MEMORY, "WAIT": 20}}
+        started = time.monotonic()
+
+        assert Meeting(local).duplicate().state == "RETRY"
+        assert time.monotonic() - started < 20
+
+
+class TestSuperseded:
+    """An owner that stood still for longer than its lease, and comes back to find a successor."""
+
+    @pytest.fixture
+    def late(self, local: Local, clock: Clock) -> Callable[..., Done]:
+        """Deliver twice, the second time past the lease; return how the first ended."""
+
+        def late(then: Callable[[], Any] = lambda: None, **options: Any) -> Done:
+            self.meeting = meeting = Meeting(local, **options)
+
+            def meanwhile() -> Done:
+                clock.tick(91)
+                successor = local.deliver(meeting.message)
+                then()
+                return successor
+
+            meeting.meanwhile = meanwhile
+            return local.deliver(meeting.message)
+
+        return late
+
+    def test_C6_it_is_sent_again_and_gets_the_successors_result(
+        self, local: Local, late: Any
+    ) -> None:
+        done = late()
+
+        assert self.meeting.met == Done("SUCCESS", "run 2")
+        assert done.state == "RETRY"
+        assert local.deliver_all() == [Done("SUCCESS", "run 2")]
+        assert self.meeting.runs == 2
+
+    def test_C6_also_if_it_notices_by_itself(self, local: Local, late: Any) -> None:
+        def check() -> None:
+            lease = current()
+            assert lease is not None
+            lease.mark_lost()  # as a refused renewal does
+            lease.check()
+
+        assert late(check).state == "RETRY"
+        assert local.deliver_all() == [Done("SUCCESS", "run 2")]
+
+    def test_C6_without_renewal_it_is_slow_and_fails(self, local: Local, late: Any) -> None:
+        done = late(renew=False)
+
+        assert (done.state, type(done.value)) == ("FAILURE", LeaseLost)
+        assert local.sent() == []
+
+    @pytest.mark.parametrize(
+        "options",
+        [
+            pytest.param({"max_duration": 0.01}, id="C8 max_duration"),
+            pytest.param({"deadline": lambda: 90.0}, id="a deadline"),
+        ],
+    )
+    def test_C6_when_renewal_has_come_to_its_end_it_is_slow_and_fails(
+        self, local: Local, late: Any, options: Any
+    ) -> None:
+        done = late(lambda: time.sleep(0.02), **options)
+
+        assert (done.state, type(done.value)) == ("FAILURE", LeaseLost)
+        assert local.sent() == []
+
+    @pytest.mark.parametrize(
+        ("wish", "state"), [("ignore", "IGNORED"), ("raise", "FAILURE"), ("wait", "FAILURE")]
+    )
+    def test_C6_other_wishes(self, local: Local, late: Any, wish: str, state: str) -> None:
+        assert late(on_in_progress=wish).state == state
+        assert local.sent() == []
+
+    def test_C6_a_lease_that_the_work_lost_elsewhere_is_the_works(self, local: Local) -> None:
+        meeting = Meeting(local)
+
+        def other() -> None:
+            raise LeaseLost("another operation")
+
+        meeting.meanwhile = other
+        done = local.deliver(meeting.message)
+
+        assert (done.state, str(done.value)) == ("FAILURE", "another operation")
+        assert local.sent() == []
+
+
+@pytest.mark.parametrize("wish", ["retry", "ignore"])
+def test_C6_task_whose_record_is_gone_makes_way_for_nobody(
+    local: Local, store: MemoryStore, wish: str
+) -> None:
+    """Neither sent again, and run twice, nor ignored."""
+    meeting = Meeting(local, on_in_progress=wish)
+    meeting.meanwhile = store._records.clear
+
+    assert local.deliver(meeting.message) == Done("SUCCESS", "run 1")
+    assert local.sent() == []
+
+
+def test_C6_task_that_hears_that_its_record_is_gone_fails(local: Local) -> None:
+    def check() -> None:
+        lease = current()
+        assert lease is not None
+        lease.mark_lost(gone=True)  # as a refused renewal does
+        lease.check()
+
+    meeting = Meeting(local, on_in_progress="ignore")
+    meeting.meanwhile = check
+    done = local.deliver(meeting.message)
+
+    assert (done.state, type(done.value)) == ("FAILURE", LeaseLost)

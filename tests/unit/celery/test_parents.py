@@ -1,0 +1,406 @@
+"""`current()` in a task, and children that are started by guarded work (C15)."""
+
+from __future__ import annotations
+
+import uuid
+from typing import Any
+
+import pytest
+from celery import Task, chain, chord, group
+from celery.contrib.django.task import DjangoTask
+from django.db import transaction
+from django.http import HttpResponse
+from django.test import RequestFactory
+
+import django_idempotency as idempotency
+from django_idempotency import InvalidKey, keys
+from django_idempotency.conf import store_for
+from django_idempotency.contrib.celery import from_parent, idempotent_task
+from django_idempotency.http import idempotent
+from django_idempotency.http.scopes import anyone
+from tests import version_1
+from tests.unit.celery.local import Local
+
+HEADER = "idempotency_parent"
+RECORD_HEADER = "idempotency_parent_record"
+
+
+@pytest.fixture
+def sent(app: Any) -> list[str]:
+    """What the receipts say that were sent."""
+    return []
+
+
+@pytest.fixture
+def receipt(app: Any, sent: list[str]) -> Any:
+    @app.task(name="receipt")
+    @idempotent_task(key=from_parent("receipt"), payload=None)
+    def receipt(text: str) -> int:
+        sent.append(text)
+        return len(sent)
+
+    return receipt
+
+
+@pytest.mark.usefixtures("memory")
+class TestCurrent:
+    def test_C15_it_is_the_lease_while_the_task_runs(self, app: Any) -> None:
+        @app.task
+        @idempotent_task(key=lambda: "one")
+        def task() -> list[Any]:
+            lease = idempotency.current()
+            assert lease is not None
+            return [lease.fencing_token, idempotency.derive_key("charge")]
+
+        token, derived = task()
+
+        assert token > 0
+        assert derived
+        assert idempotency.current() is None
+
+    @pytest.mark.django_db(transaction=True)
+    def test_C15_it_lasts_until_the_on_commit_hooks_have_run(
+        self, settings: Any, local: Local, receipt: Any
+    ) -> None:
+        settings.IDEMPOTENCY = {"default": {}}
+
+        class Later(DjangoTask):
+            pass
+
+        @local.app.task(base=Later, name="later")
+        @idempotent_task(key=from_parent("later"))
+        def later() -> str:
+            return "child"
+
+        @local.app.task
+        @idempotent_task(key=lambda: "one")
+        def parent() -> None:
+            later.delay_on_commit()
+            assert local.sent() == []
+
+        parent()
+
+        [message] = local.sent()
+        assert message.headers[HEADER]
+        assert local.deliver(message).value == "child"
+
+
+@pytest.mark.usefixtures("memory")
+class TestHeader:
+    def test_C15_a_task_names_itself_to_its_children(self, local: Local, receipt: Any) -> None:
+        ids = []
+
+        @local.app.task
+        @idempotent_task
+        def parent() -> None:
+            lease = idempotency.current()
+            assert lease is not None
+            ids.append((str(lease.seed), str(lease.record_id)))
+            receipt.delay("a")
+
+        local.deliver(local.send(parent))
+
+        [message] = local.sent()
+        assert [(message.headers[HEADER], message.headers[RECORD_HEADER])] == ids
+
+    def test_C15_a_view_names_itself_to_its_children(self, local: Local, receipt: Any) -> None:
+        @idempotent(required=True, scope=anyone)
+        def view(request: Any) -> HttpResponse:
+            receipt.delay("a")
+            return HttpResponse(str(request.idempotency.seed))
+
+        request = RequestFactory().post("/", headers={"Idempotency-Key": "k"})
+        response = view(request)
+
+        [message] = local.sent()
+        assert message.headers[HEADER] == response.content.decode()
+        assert local.deliver(message).value == 1
+
+    def test_C15_a_function_names_itself_to_its_children(self, local: Local, receipt: Any) -> None:
+        outcome = idempotency.run(lambda lease: receipt.delay("a").id, key="k", scope="s")
+
+        assert [m.headers[RECORD_HEADER] for m in local.sent()] == [str(outcome.record_id)]
+
+    def test_C15_the_old_protocol_has_its_header_elsewhere(
+        self, local: Local, receipt: Any
+    ) -> None:
+        local.app.conf.task_protocol = 1
+
+        @local.app.task
+        @idempotent_task(key=lambda: "one")
+        def parent() -> str:
+            receipt.delay("a")
+            lease = idempotency.current()
+            assert lease is not None
+            return str(lease.seed)
+
+        seed = parent()
+
+        with local.app.connection_for_read() as connection:
+            queue = connection.SimpleQueue("celery", no_ack=True)
+            assert queue.get_nowait().headers[HEADER] == seed
+            queue.close()
+
+    def test_C15_a_parent_that_is_given_stays(self, local: Local, receipt: Any) -> None:
+        given = str(uuid.uuid4())
+
+        idempotency.run(
+            lambda lease: receipt.apply_async(["a"], headers={HEADER: given}).id,
+            key="k",
+            scope="s",
+        )
+
+        assert [message.headers[HEADER] for message in local.sent()] == [given]
+
+    def test_C15_unguarded_work_has_no_children(self, local: Local, receipt: Any) -> None:
+        assert HEADER not in local.send(receipt, "a").headers
+
+    def test_C15_a_retry_is_no_child_and_keeps_its_parent(self, local: Local) -> None:
+        @local.app.task(bind=True, default_retry_delay=0)
+        @idempotent_task
+        def flaky(self: Task) -> None:
+            if not self.request.retries:
+                raise self.retry()
+
+        local.deliver(local.send(flaky))
+        [retry] = local.sent()
+        assert HEADER not in retry.headers
+
+        idempotency.run(lambda lease: flaky.delay().id, key="k", scope="s")
+        [child] = local.sent()
+        local.deliver(child)
+        [retry] = local.sent()
+        assert retry.headers[HEADER] == child.headers[HEADER]
+
+    def test_C15_a_duplicate_that_is_sent_again_is_no_child(self, local: Local) -> None:
+        @local.app.task
+        @idempotent_task
+        def task() -> None:
+            local.deliver(message)
+
+        message = local.send(task)
+        local.deliver(message)
+
+        [again] = local.sent()
+        assert again.id == message.id
+        assert HEADER not in again.headers
+
+    def test_C15_what_a_task_is_replaced_by_is_its_child(self, local: Local, receipt: Any) -> None:
+        @local.app.task(bind=True)
+        @idempotent_task
+        def parent(self: Task) -> Any:
+            return self.replace(receipt.s("a"))
+
+        local.deliver(local.send(parent))
+
+        [child] = local.sent()
+        assert local.deliver(child).value == 1
+
+
+@pytest.mark.usefixtures("memory")
+class TestFromParent:
+    @pytest.fixture
+    def parent(self, app: Any, receipt: Any) -> Any:
+        """A task that starts a child, and then fails the first time."""
+        runs = []
+
+        @app.task(name="parent")
+        @idempotent_task(key="order_id")
+        def parent(order_id: int) -> int:
+            runs.append(order_id)
+            receipt.delay(f"order {order_id}")
+            if len(runs) == 1:
+                raise ConnectionError
+            return len(runs)
+
+        return parent
+
+    def test_C15_a_parent_that_runs_again_starts_no_second_child(
+        self, local: Local, parent: Any, sent: list[str]
+    ) -> None:
+        messages = [local.send(parent, 1), local.send(parent, 1)]
+
+        done = [local.deliver(message).state for message in messages]
+        children = local.deliver_all()
+
+        assert done == ["FAILURE", "SUCCESS"]
+        assert [child.value for child in children] == [1, 1]
+        assert sent == ["order 1"]
+
+    def test_C15_two_parents_have_two_children(
+        self, local: Local, parent: Any, sent: list[str]
+    ) -> None:
+        for message in [local.send(parent, order_id) for order_id in (1, 2, 3)]:
+            local.deliver(message)
+        local.deliver_all()
+
+        assert sorted(sent) == ["order 1", "order 2", "order 3"]
+
+    def test_C15_without_a_parent_there_is_no_key(self, local: Local, receipt: Any) -> None:
+        done = local.deliver(local.send(receipt, "a"))
+
+        assert (done.state, type(done.value)) == ("FAILURE", InvalidKey)
+        assert "from_parent('receipt')" in str(done.value)
+
+    @pytest.mark.parametrize("header", ["nonsense", 5], ids=str)
+    def test_C15_a_header_that_is_no_UUID_is_no_key(
+        self, local: Local, receipt: Any, header: Any
+    ) -> None:
+        receipt.apply_async(["a"], headers={HEADER: header})
+
+        [done] = local.deliver_all()
+
+        assert type(done.value) is InvalidKey
+        assert "no UUID" in str(done.value)
+
+    def test_C15_a_name_may_tell_children_apart_by_their_arguments(
+        self, local: Local, sent: list[str]
+    ) -> None:
+        @local.app.task
+        @idempotent_task(key=from_parent("line-{number}"))
+        def line(number: int) -> None:
+            sent.append(f"line {number}")
+
+        @local.app.task
+        @idempotent_task(key=lambda: "one")
+        def parent() -> None:
+            group(line.s(number) for number in range(3))()
+            raise ConnectionError
+
+        for _ in range(2):
+            with pytest.raises(ConnectionError):
+                parent()
+        done = local.deliver_all()
+
+        assert len(done) == 6
+        assert sent == ["line 0", "line 1", "line 2"]
+
+    def test_C15_a_parent_of_another_request_has_another_child(
+        self, local: Local, sent: list[str], receipt: Any
+    ) -> None:
+        """A corrected request under a released key sends a receipt of its own."""
+
+        def parent(amount: int) -> None:
+            with idempotency.attempt(key="k", scope="s", payload=amount):
+                receipt.delay(f"{amount}")  # left without complete(): released
+
+        for amount in (1, 1, 2):
+            parent(amount)
+        local.deliver_all()
+
+        assert sent == ["1", "2"]
+
+    def test_C15_a_message_of_version_1_and_of_its_worker_make_one_key(
+        self, local: Local, sent: list[str], receipt: Any
+    ) -> None:
+        """Version 1 derives the child's key of the header as it is, whatever was written there."""
+        idempotency.run(lambda lease: receipt.delay("new").id, key="k", scope="s")
+        [message] = local.sent()
+        header = uuid.UUID(message.headers[HEADER])
+
+        assert local.deliver(message).value == 1
+
+        key = version_1.derived(header, "receipt")
+        record = store_for().get(keys.record_id("task", "receipt", key))
+        assert record is not None
+        old = str(uuid.uuid4())
+        receipt.apply_async(["old"], headers={HEADER: old})
+        local.deliver_all()
+        key = version_1.derived(uuid.UUID(old), "receipt")
+        assert store_for().get(keys.record_id("task", "receipt", key)) is not None
+
+    @pytest.mark.parametrize("how", ["chain", "link", "chord", "inside", "guarded chain"])
+    @pytest.mark.parametrize("where", ["worker", "C12 eager"])
+    def test_C15_what_follows_a_child_has_its_parent(
+        self, local: Local, sent: list[str], how: str, where: str
+    ) -> None:
+        @local.app.task
+        @idempotent_task(key=from_parent("receipt"), payload=None)
+        def receipt(*results: Any) -> None:
+            lease = idempotency.current()
+            assert lease is not None
+            sent.append(lease.request.key)
+
+        @local.app.task
+        def first() -> str:
+            if how == "inside":
+                receipt.delay()
+            return "first"
+
+        @local.app.task(name="second")
+        @idempotent_task
+        def second(*results: Any) -> str:
+            return "second"
+
+        def start() -> None:
+            match how:
+                case "chain":
+                    chain(first.si(), second.s(), receipt.s()).delay()
+                case "guarded chain":
+                    chain(second.si(), first.si(), receipt.s()).delay()
+                case "link":
+                    first.apply_async(link=receipt.s())
+                case "chord":
+                    chord([first.si(), second.si()], receipt.s()).delay()
+                case "inside":
+                    first.delay()
+
+        @local.app.task(name="parent")
+        @idempotent_task(key=lambda: "one")
+        def parent() -> None:
+            lease = idempotency.current()
+            assert lease is not None
+            sent.append(lease.derive_key("receipt"))
+            start()
+            raise ConnectionError
+
+        local.app.conf.task_always_eager = where == "C12 eager"
+        for _ in range(2):
+            with pytest.raises(ConnectionError):
+                parent()
+            local.deliver_all()
+
+        derived, key, *again = sent
+        assert derived == key
+        assert again == [derived]
+
+    @pytest.mark.django_db(transaction=True)
+    def test_C15_a_child_that_the_callers_commit_sends_has_its_parent(
+        self, settings: Any, local: Local
+    ) -> None:
+        settings.IDEMPOTENCY = {"default": {}}
+
+        @local.app.task(base=DjangoTask)
+        @idempotent_task(key=from_parent("later"))
+        def later(number: int) -> int:
+            return number
+
+        with transaction.atomic():
+            later.delay_on_commit(0)
+            outcome = idempotency.run(lambda lease: later.delay_on_commit(1), key="k", scope="s")
+            later.delay_on_commit(2)
+
+        before, message, after = local.sent()
+        assert message.headers[RECORD_HEADER] == str(outcome.record_id)
+        assert HEADER not in before.headers
+        assert HEADER not in after.headers
+        assert local.deliver(message).value == 1
+
+    @pytest.mark.parametrize("how", ["delay", "apply", "call"])
+    def test_C15_eagerly_the_parent_is_around_the_child(
+        self, app: Any, receipt: Any, sent: list[str], how: str
+    ) -> None:
+        app.conf.task_always_eager = True
+        start = {"delay": receipt.delay, "apply": lambda text: receipt.apply([text])}
+
+        @app.task
+        @idempotent_task(key=lambda: "one")
+        def parent() -> None:
+            start.get(how, receipt)("a")
+            raise ConnectionError
+
+        for _ in range(2):
+            with pytest.raises(ConnectionError):
+                parent()
+
+        assert sent == ["a"]

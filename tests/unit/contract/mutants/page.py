@@ -1,0 +1,61 @@
+"""docs/reference/mutants.md, generated: ``python -m tests.unit.contract.mutants.page``."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from pathlib import Path
+
+from tests.unit.contract.mutants import MUTANTS, Mutant
+
+__all__ = ["PAGE", "page"]
+
+PAGE = Path(__file__).resolve().parents[4] / "docs" / "reference" / "mutants.md"
+
+_HEAD = """# Mutants of a store
+
+A contract that every store passes proves nothing unless it fails those that are wrong. So here are
+{number} stores, each a memory store with one defect. The contract notices every one of them, by the
+rule that is meant for it; the last column says how many other rules notice it, too. And each rule
+that a single process can show notices some defect. The rules about several processes have defects
+of [the store of the guide](../howto/writing-a-store.md) for that.
+
+A rule's test is its text with underscores: "I2: epoch grows with each claim" is
+`test_I2_epoch_grows_with_each_claim`. The page is generated from the defects. What it says is
+proved by these tests:
+`tests/unit/contract/test_mutants.py::test_mutant_is_noticed_by_exactly_its_rules`,
+`tests/unit/contract/test_mutants.py::test_every_rule_notices_something`,
+`tests/unit/contract/test_writing_a_store.py::test_defect_is_noticed_by_its_rules_about_processes`.
+"""
+_NUMBERS = re.compile(r"((?:[RI]\d+_)+)")
+
+
+def page() -> str:
+    """Return the page."""
+    parts = [_HEAD.format(number=len(MUTANTS)).rstrip()]
+    for module in dict.fromkeys(inspect.getmodule(mutant) for mutant in MUTANTS):
+        assert module is not None
+        assert module.__doc__ is not None
+        title = module.__doc__.strip().rstrip(".").replace("Mutants that ", "Stores that ")
+        parts += ["", f"## {title.replace('Mutants whose', 'Stores whose')}", ""]
+        parts += ["| the defect | the rule that notices | others |", "|---|---|---|"]
+        parts += [_row(mutant) for mutant in MUTANTS if inspect.getmodule(mutant) is module]
+    return "\n".join(parts) + "\n"
+
+
+def _row(mutant: type[Mutant]) -> str:
+    assert mutant.__doc__ is not None
+    return f"| {mutant.__doc__.strip()} | {_words(mutant.rule)} | {len(mutant.also) or ''} |"
+
+
+def _words(rule: str) -> str:
+    """Return the name of a rule to be read: its numbers, and what it says."""
+    words = rule.removeprefix("test_")
+    if match := _NUMBERS.match(words):
+        numbers = match[1].rstrip("_").replace("_", ", ")
+        return f"{numbers}: {words[match.end() :].replace('_', ' ')}"
+    return words.replace("_", " ")
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page())

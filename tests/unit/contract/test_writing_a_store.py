@@ -1,0 +1,154 @@
+"""The store of docs/howto/writing-a-store.md passes the contract, and defects of it do not."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import time
+from datetime import timedelta
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from django_idempotency.records import ClaimRequest, Lease, Proof, Record
+from tests.pages import DOCS, blocks_of
+from tests.unit.contract.running import failures
+
+PAGE = DOCS / "howto" / "writing-a-store.md"
+
+
+def run_page() -> dict[str, Any]:
+    """Run the examples of the page up to the contract, and return their names."""
+    names: dict[str, Any] = {}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(sys.modules, "shop", ModuleType("shop"))
+        for block in blocks_of(PAGE):
+            own = re.fullmatch(r"module=(\S+)", block.marker)
+            module = ModuleType(own[1] if own else "tests")
+            patch.setitem(sys.modules, module.__name__, module)
+            exec(block.compiled(), vars(module))
+            names |= vars(module)
+            if "TestFileStore" in names:
+                return names
+    raise AssertionError("the page has no contract")
+
+
+names = run_page()
+FileStore: Any = names["FileStore"]
+Contract: Any = names["TestFileStore"]
+
+
+class TestFileStore(Contract):
+    moment = timedelta(milliseconds=20)
+    thread_keys = 10
+    process_keys = 100
+
+    def child_environment(self) -> dict[str, str]:
+        # Without Django, which the store does not need.
+        return {**super().child_environment(), "DJANGO_SETTINGS_MODULE": ""}
+
+
+# Defective ones, which only several processes show.
+
+RACE = "test_R26_I1_one_of_many_processes_wins_each_key"
+RESULT = "test_R59_result_is_what_other_processes_are_told"
+KILLED = "test_R65_I8_lease_of_a_killed_process_is_taken_over_when_it_has_lapsed"
+CLOCK = "test_R72_process_whose_host_has_another_time_goes_by_the_stores"
+STALLED = "test_R66_R67_R68_I7_process_that_stalled_past_its_lease_writes_nothing"
+
+
+class ReadsThenWrites(FileStore):
+    def claim(self, request: ClaimRequest) -> Lease | Record:
+        if self.get(request.record_id) is None:
+            time.sleep(0.01)
+            with self.exclusively() as records:
+                delete = "DELETE FROM record WHERE id = ?"
+                records.database.execute(delete, [str(request.record_id)])
+        claimed: Lease | Record = super().claim(request)
+        return claimed
+
+
+class BelongsToOneProcess(FileStore):
+    def __init__(self, *, path: str) -> None:
+        super().__init__(path=f"{path}-{os.getpid()}")
+
+
+class IsNotFenced(FileStore):
+    def fail(self, lease: Lease, error: str) -> None:
+        record = self.get(lease.record_id)
+        proof = Proof(record.record_id, record.epoch, record.token)
+        super().fail(Lease(proof, lease.request), error)
+
+
+class IsNeverTakenOver(FileStore):
+    def claim(self, request: ClaimRequest) -> Lease | Record:
+        seen: Record | None = self.get(request.record_id)
+        if seen is not None and seen.stale:
+            return seen
+        claimed: Lease | Record = super().claim(request)
+        return claimed
+
+
+class Defective(TestFileStore):
+    racers = 2
+    process_keys = 20
+    store_class: Any
+
+    def make_store(self) -> Any:
+        return self.store_class(path=self.path or os.environ["RECORDS"])
+
+
+class ReadingThenWriting(Defective):
+    store_class = ReadsThenWrites
+
+
+class BelongingToOneProcess(Defective):
+    store_class = BelongsToOneProcess
+
+
+class NotFenced(Defective):
+    store_class = IsNotFenced
+
+
+class WithItsHostsClock(Defective):
+    store_class = FileStore
+    own_clock = True  # which is not true of it
+
+
+class NeverTakenOver(Defective):
+    store_class = IsNeverTakenOver
+
+
+@pytest.mark.parametrize(
+    ("contract_class", "noticed", "not_noticed"),
+    [
+        (ReadingThenWriting, {RACE}, {RESULT}),
+        (BelongingToOneProcess, {RACE, RESULT, KILLED, STALLED}, set()),
+        (NotFenced, {STALLED}, {KILLED}),
+        (WithItsHostsClock, {CLOCK}, {RESULT}),
+        (NeverTakenOver, {KILLED}, {RESULT}),
+    ],
+    ids=[
+        "I1-reads-then-writes",
+        "R59-one-process",
+        "R66-not-fenced",
+        "R72-hosts-clock",
+        "R65-never-taken-over",
+    ],
+)
+def test_defect_is_noticed_by_its_rules_about_processes(
+    contract_class: Any,
+    noticed: set[str],
+    not_noticed: set[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(contract_class, "path", str(tmp_path / "records.sqlite3"))
+
+    failed = failures(contract_class, noticed | not_noticed)
+
+    assert set(failed) == noticed
+    assert all(isinstance(error, AssertionError) for error in failed.values())

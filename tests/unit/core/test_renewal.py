@@ -1,0 +1,572 @@
+"""Renewal: the keeper's thread, on a store that records what it is asked (R69)."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+import time
+from contextlib import contextmanager
+from datetime import timedelta
+
+import pytest
+from django.db import connections
+
+import django_idempotency as idempotency
+from django_idempotency import InProgress, LeaseLost, StoreError, renewal
+from django_idempotency.codecs import JSONCodec
+from django_idempotency.engine import Engine, Operation
+from django_idempotency.fingerprint import Fingerprint
+from django_idempotency.keys import record_id, short
+from django_idempotency.policy import Policy
+from django_idempotency.records import ClaimRequest, Lease, Proof
+from django_idempotency.renewal import Keeper
+from django_idempotency.stores.base import BaseStore
+from django_idempotency.stores.memory import MemoryStore
+from tests.services.processes import ROOT, wait_until
+
+SECONDS = 10.0
+
+
+class Call:
+    """One call of `renew`, and when it came."""
+
+    def __init__(self, leases, duration):
+        self.leases = set(leases)
+        self.duration = duration
+        self.at = time.monotonic()
+
+
+class Renewals(BaseStore):
+    """Renews nothing, says what it was told to say, and tells the test of each call."""
+
+    def __init__(self):
+        self.calls = []
+        self.lost = set()
+        self.get = lambda record_id: object()
+        self.error = None
+        self.called = threading.Condition()
+        self.idled = threading.Event()
+
+    def renew(self, leases, duration):
+        with self.called:
+            self.calls.append(Call(leases, duration))
+            self.called.notify_all()
+        if self.error is not None:
+            raise self.error
+        return set(leases) - self.lost
+
+    def idle(self):
+        self.idled.set()
+
+    def wait_for_calls(self, number):
+        with self.called:
+            assert self.called.wait_for(lambda: len(self.calls) >= number, SECONDS)
+
+
+class Blocked(Renewals):
+    """Does not answer before it is set free."""
+
+    def __init__(self):
+        super().__init__()
+        self.entered = threading.Event()
+        self.free = threading.Event()
+
+    def renew(self, leases, duration):
+        self.entered.set()
+        self.free.wait(SECONDS)
+        return super().renew(leases, duration)
+
+
+@pytest.fixture
+def store():
+    return Renewals()
+
+
+@pytest.fixture
+def keeper(monkeypatch):
+    """A keeper of the test's own, which ends soon after its last lease is gone."""
+    monkeypatch.setattr(renewal, "_IDLE", 0.05)
+    keeper = Keeper()
+    yield keeper
+    for lease in list(keeper._kept):
+        keeper.remove(lease)
+    for thread in list(keeper._threads.values()):
+        thread.join(SECONDS)
+        assert not thread.is_alive()
+
+
+def make_lease(seconds=0.03, *, max_duration=3600.0, key="k"):
+    identifier = record_id("call", "s", key)
+    request = ClaimRequest(
+        identifier,
+        "s",
+        key,
+        lease=timedelta(seconds=seconds),
+        max_duration=timedelta(seconds=max_duration),
+    )
+    return Lease(Proof(identifier, 1, request.token), request)
+
+
+class TestKeeper:
+    def test_R69_renews_for_the_whole_lease_again_and_again(self, keeper, store):
+        lease = make_lease()
+        keeper.add(store, lease)
+        store.wait_for_calls(5)
+        assert all(call.leases == {lease} for call in store.calls)
+        assert all(call.duration == timedelta(seconds=0.03) for call in store.calls)
+        lease.check()
+
+    def test_R69_from_a_third_on(self, keeper, store):
+        lease = make_lease(0.9)
+        added = time.monotonic()
+        keeper.add(store, lease)
+        store.wait_for_calls(2)
+        first, second = (call.at for call in store.calls[:2])
+        assert 0.3 <= first - added < 0.9
+        assert 0.3 <= second - first < 0.9
+
+    @pytest.mark.parametrize(
+        ("apart", "together"), [(0.1, True), (0.8, False)], ids=["soon", "much later"]
+    )
+    def test_what_is_due_soon_is_taken_along(self, keeper, store, apart, together):
+        """Leases of 3 s are renewed each second."""
+        first, second = make_lease(3, key="a"), make_lease(3, key="b")
+        with keeper._changed:
+            keeper.add(store, first)
+            keeper.add(store, second)
+            keeper._kept[first].due = keeper._kept[second].due - apart
+        store.wait_for_calls(1)
+        assert store.calls[0].leases == ({first, second} if together else {first})
+
+    def test_leases_of_two_durations_are_not_mixed(self, keeper, store):
+        short, long = make_lease(0.03, key="a"), make_lease(0.06, key="b")
+        keeper.add(store, short)
+        keeper.add(store, long)
+        store.wait_for_calls(12)
+        for call in store.calls:
+            assert {lease.request.lease for lease in call.leases} == {call.duration}
+        assert {call.duration for call in store.calls} == {
+            timedelta(seconds=0.03),
+            timedelta(seconds=0.06),
+        }
+
+    def test_a_shorter_lease_wakes_the_thread_that_waits_for_a_longer_one(
+        self, keeper, store, monkeypatch
+    ):
+        monkeypatch.setattr(renewal, "_IDLE", 1.0)
+        keeper.add(store, make_lease(3600, key="a"))
+        wait_until(lambda: store in keeper._wakes_at, seconds=SECONDS, what="the thread to wait")
+        added = time.monotonic()
+        keeper.add(store, make_lease(0.03, key="b"))
+        store.wait_for_calls(1)
+        assert store.calls[0].at - added < 0.5
+
+    def test_stops_after_the_removal(self, keeper, store):
+        removed, other = make_lease(key="a"), make_lease(key="b")
+        keeper.add(store, removed)
+        store.wait_for_calls(1)
+        keeper.remove(removed)
+        keeper.add(store, other)
+        with store.called:
+            known = len(store.calls)
+        store.wait_for_calls(known + 4)
+        # One call may have been under way while the lease was removed.
+        assert all(removed not in call.leases for call in store.calls[known + 1 :])
+
+    def test_a_lease_removed_in_time_costs_no_call(self, keeper, store):
+        lease = make_lease(3600)
+        keeper.add(store, lease)
+        keeper.remove(lease)
+        keeper._threads[store].join(SECONDS)
+        assert store.calls == []
+
+    def test_to_remove_twice_or_what_was_never_added_does_nothing(self, keeper, store):
+        keeper.remove(make_lease())
+
+    def test_R69_max_duration_bounds_it(self, keeper, store):
+        lease = make_lease(0.03, max_duration=0.2)
+        keeper.add(store, lease)
+        thread = keeper._threads[store]
+        thread.join(SECONDS)
+        assert not thread.is_alive()
+        assert store.calls
+        lease.check()
+
+    def test_R69_the_end_of_max_duration_is_told_once(self, keeper, store, caplog):
+        lease, other = make_lease(0.03, max_duration=0.1, key="a"), make_lease(key="b")
+        keeper.add(store, lease)
+        keeper.add(store, other)
+        wait_until(lambda: lease not in keeper._kept, seconds=SECONDS, what="its end")
+        with store.called:
+            known = len(store.calls)
+        store.wait_for_calls(known + 3)
+        assert [(entry.levelname, entry.getMessage()) for entry in caplog.records] == [
+            (
+                "WARNING",
+                f"The lease on record {short(lease.record_id)} is renewed no longer: "
+                "its max_duration is over.",
+            )
+        ]
+
+    @pytest.mark.parametrize("end", ["removed", "unwanted"])
+    def test_R69_work_that_ended_in_time_is_not_told(self, keeper, store, caplog, end):
+        ended = threading.Event()
+        lease = make_lease(0.03, max_duration=0.1)
+        keeper.add(store, lease, wanted=lambda: not ended.is_set())
+        thread = keeper._threads[store]
+        store.wait_for_calls(1)
+        with keeper._changed:
+            ended.set() if end == "unwanted" else keeper.remove(lease)
+            time.sleep(0.1)  # its max_duration is over when the thread looks again
+        thread.join(SECONDS)
+        assert not thread.is_alive()
+        assert caplog.records == []
+
+    def test_a_lost_lease_is_marked_and_asked_for_no_more(self, keeper, store):
+        lost, held = make_lease(key="a"), make_lease(key="b")
+        store.lost.add(lost)
+        keeper.add(store, lost)
+        keeper.add(store, held)
+        store.wait_for_calls(5)
+        with pytest.raises(LeaseLost):
+            lost.check()
+        held.check()
+        assert all(lost not in call.leases for call in store.calls[3:])
+
+    @pytest.mark.parametrize("found", ["another's", "nothing", "no answer"])
+    def test_R60_a_lost_lease_says_whether_its_record_is_gone(self, keeper, store, found):
+        asked = threading.Event()
+        fresh = []
+
+        @contextmanager
+        def fresh_connection():
+            fresh.append(True)
+            yield
+            fresh.clear()
+
+        def get(record_id):
+            assert fresh
+            asked.set()
+            if found == "no answer":
+                raise StoreError
+            return object() if found == "another's" else None
+
+        store.get, store.fresh_connection = get, fresh_connection
+        lease = make_lease()
+        store.lost.add(lease)
+        keeper.add(store, lease)
+        assert asked.wait(SECONDS)
+        wait_until(lambda: lease.lost, seconds=SECONDS, what="the lease to be lost")
+        with pytest.raises(LeaseLost) as raised:
+            lease.check()
+        assert raised.value.gone is (found == "nothing")
+
+    @pytest.mark.parametrize("end", ["removed", "completion begun"])
+    def test_a_lease_that_ended_while_its_renewal_was_under_way_is_not_lost(
+        self, keeper, store, end
+    ):
+        lease = make_lease()
+
+        def renew(leases, duration):
+            ended.set()
+            if end == "removed":
+                keeper.remove(lease)
+            renewed.set()
+            return set()
+
+        ended, renewed = threading.Event(), threading.Event()
+        store.renew = renew
+        keeper.add(store, lease, wanted=lambda: not ended.is_set())
+        assert renewed.wait(SECONDS)
+        for thread in list(keeper._threads.values()):
+            thread.join(SECONDS)
+        lease.check()
+
+    def test_a_store_that_fails_does_not_end_it(self, keeper, store, caplog):
+        store.error = ConnectionError("the store is down")
+        lease = make_lease()
+        keeper.add(store, lease)
+        store.wait_for_calls(3)
+        store.error = None
+        store.wait_for_calls(6)
+        lease.check()
+        assert {entry.levelname for entry in caplog.records} == {"ERROR"}
+
+    def test_nor_keeps_it_from_renewing_on_others(self, keeper, store):
+        failing = Renewals()
+        failing.error = ConnectionError("the store is down")
+        keeper.add(failing, make_lease(key="a"))
+        keeper.add(store, make_lease(key="b"))
+        failing.wait_for_calls(3)
+        store.wait_for_calls(3)
+
+    def test_a_store_whose_connection_cannot_be_closed_does_not_end_it(self, keeper, store):
+        def idle():
+            store.idled.set()
+            raise ConnectionError("it is gone")
+
+        store.idle = idle
+        lease = make_lease()
+        keeper.add(store, lease)
+        store.wait_for_calls(1)
+        keeper.remove(lease)
+        assert store.idled.wait(SECONDS)
+        keeper.add(store, lease)
+        with store.called:
+            known = len(store.calls)
+        store.wait_for_calls(known + 2)
+
+    def test_gives_up_its_connection_once_nothing_is_left(self, keeper, store):
+        lease = make_lease()
+        keeper.add(store, lease)
+        store.wait_for_calls(1)
+        keeper.remove(lease)
+        assert store.idled.wait(SECONDS)
+
+    def test_its_thread_ends_when_idle_and_starts_again(self, keeper, store):
+        for _ in range(2):
+            known = len(store.calls)
+            lease = make_lease()
+            keeper.add(store, lease)
+            thread = keeper._threads[store]
+            store.wait_for_calls(known + 1)
+            keeper.remove(lease)
+            thread.join(SECONDS)
+            assert not thread.is_alive()
+            assert keeper._threads == keeper._wakes_at == {}
+
+    def test_its_thread_does_not_keep_the_process_alive(self, keeper, store):
+        keeper.add(store, make_lease())
+        assert keeper._threads[store].daemon
+
+    @pytest.mark.processes
+    def test_a_forked_child_starts_with_nothing(self):
+        assert_succeeds("""
+import os, sys
+from tests.unit.core.test_renewal import Renewals, make_lease
+from django_idempotency.renewal import Keeper, keeper as own
+
+store, keeper, lease = Renewals(), Keeper(), make_lease()
+keeper.add(store, lease)
+own.add(store, make_lease(key="own"))
+store.wait_for_calls(1)
+keeper._changed.acquire()  # as another thread might at that moment
+child = os.fork()
+if child == 0:
+    assert (keeper._kept, keeper._threads) == ({}, {}), keeper._kept
+    assert (own._kept, own._threads) == ({}, {}), own._kept
+    mine = Renewals()
+    keeper.add(mine, make_lease(key="child"))
+    mine.wait_for_calls(2)
+    assert all(lease not in call.leases for call in mine.calls)
+    os._exit(0)
+keeper._changed.release()
+_, status = os.waitpid(child, 0)
+sys.exit(os.waitstatus_to_exitcode(status))
+""")
+
+    @pytest.mark.processes
+    def test_a_child_forked_in_mid_renewal_renews_its_own_on_the_same_store(self):
+        assert_succeeds("""
+import os, sys
+from tests.unit.core.test_renewal import Blocked, Renewals, make_lease
+from django_idempotency.renewal import keeper
+
+store, lease = Blocked(), make_lease()
+keeper.add(store, lease)
+assert store.entered.wait(10)
+child = os.fork()
+if child == 0:
+    store.free.set()
+    mine = make_lease(key="child")
+    keeper.add(store, mine)
+    store.wait_for_calls(2)
+    assert all(call.leases == {mine} for call in store.calls), store.calls
+    os._exit(0)
+_, status = os.waitpid(child, 0)
+assert store.calls == []
+store.free.set()
+store.wait_for_calls(2)
+assert all(call.leases == {lease} for call in store.calls), store.calls
+lease.check()
+sys.exit(os.waitstatus_to_exitcode(status))
+""")
+
+
+def assert_succeeds(code):
+    """Run the code in a process of its own."""
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", code],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+class TestSeveralStores:
+    """Stores do not wait for one another (R69)."""
+
+    @pytest.fixture
+    def blocked(self):
+        blocked = Blocked()
+        yield blocked
+        blocked.free.set()
+
+    def test_R69_one_that_does_not_answer_holds_up_no_other(self, keeper, store, blocked):
+        held = make_lease(key="a")
+        keeper.add(blocked, held)
+        assert blocked.entered.wait(SECONDS)
+        keeper.add(store, make_lease(key="b"))
+        store.wait_for_calls(5)
+        assert blocked.calls == []
+        blocked.free.set()
+        blocked.wait_for_calls(3)
+        held.check()
+
+    def test_R69_work_beside_one_that_does_not_answer_is_not_taken_over(self, keeper, blocked):
+        keeper.add(blocked, make_lease(key="a"))
+        assert blocked.entered.wait(SECONDS)
+        engine = Engine(RenewedMemory(), keeper=keeper)
+
+        def work(lease):
+            began = time.monotonic()
+            while time.monotonic() - began < 0.9:
+                engine.store.wait_for_calls(engine.store.calls + 1)
+                with pytest.raises(InProgress):
+                    engine.run(operation(lease=0.3), lambda lease: pytest.fail("took over"))
+
+        assert engine.run(operation(lease=0.3), work).replayed is False
+
+    def test_a_store_whose_leases_ended_is_not_kept_connected_by_another(self, keeper, store):
+        other, lease = Renewals(), make_lease(key="a")
+        keeper.add(store, lease)
+        keeper.add(other, make_lease(key="b"))
+        store.wait_for_calls(1)
+        thread = keeper._threads[store]
+        keeper.remove(lease)
+        assert store.idled.wait(SECONDS)
+        thread.join(SECONDS)
+        assert set(keeper._threads) == {other}
+        assert not other.idled.is_set()
+        with other.called:
+            known = len(other.calls)
+        other.wait_for_calls(known + 2)
+
+
+class RenewedMemory(MemoryStore):
+    """A memory store that says when it was asked to renew."""
+
+    def __init__(self):
+        super().__init__()
+        self.asked = threading.Condition()
+        self.calls = 0
+
+    def renew(self, leases, duration):
+        held = super().renew(leases, duration)
+        with self.asked:
+            self.calls += 1
+            self.asked.notify_all()
+        return held
+
+    def wait_for_calls(self, number):
+        with self.asked:
+            assert self.asked.wait_for(lambda: self.calls >= number, SECONDS)
+
+
+def operation(**policy):
+    return Operation(
+        record_id=record_id("call", "s", "k"),
+        scope="s",
+        key="k",
+        name="",
+        fingerprint=Fingerprint(b"", (b"f" * 32,)),
+        policy=Policy(**policy),
+        codec=JSONCodec(),
+    )
+
+
+class TestEngine:
+    """What the engine gives to the keeper, and when it takes it back."""
+
+    @pytest.fixture
+    def engine(self, keeper):
+        return Engine(RenewedMemory(), keeper=keeper)
+
+    def test_R69_work_longer_than_its_lease_is_not_taken_over(self, engine):
+        def work(lease):
+            for calls in (3, 6, 9):
+                engine.store.wait_for_calls(calls)
+                with pytest.raises(InProgress):
+                    engine.run(operation(lease=0.3), lambda lease: pytest.fail("ran"))
+            lease.check()
+            return "A"
+
+        assert engine.run(operation(lease=0.3), work).replayed is False
+
+    def test_with_renew_off_nothing_is_kept(self, engine, keeper):
+        kept = []
+        engine.run(operation(renew=False), lambda lease: kept.extend(keeper._kept))
+        assert kept == []
+
+    def test_a_lease_leaves_the_keeper_before_its_completion_starts(self, engine, keeper):
+        kept = []
+        complete = engine.store.complete
+
+        def watched(lease, result, *, retention):
+            kept.append(dict(keeper._kept))
+            return complete(lease, result, retention=retention)
+
+        engine.store.complete = watched
+        engine.run(operation(), lambda lease: kept.append(dict(keeper._kept)) or None)
+        assert [len(leases) for leases in kept] == [1, 0]
+
+    def test_a_lease_leaves_the_keeper_when_the_work_fails(self, engine, keeper):
+        def boom(lease):
+            raise ValueError("boom")
+
+        with pytest.raises(ValueError, match="boom"):
+            engine.run(operation(), boom)
+        assert keeper._kept == {}
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.leg("postgres18", "postgres16")
+@pytest.mark.parametrize("mode", ["joined", "separate"])
+def test_R69_work_of_three_leases_beside_a_claimant(mode):
+    """The claimant tries all the time; only the process's keeper stands between them."""
+    arguments = {"key": "k", "scope": "s", "transaction": mode, "lease": 1}
+    began, ended = threading.Event(), threading.Event()
+    outcomes = []
+
+    def work(lease):
+        began.set()
+        ended.wait(3)
+        lease.check()
+        return "A"
+
+    def owner():
+        try:
+            outcomes.append(idempotency.run(work, **arguments))
+        finally:
+            ended.set()
+            connections.close_all()
+
+    thread = threading.Thread(target=owner)
+    thread.start()
+    assert began.wait(SECONDS)
+    refused = 0
+    while not ended.wait(0.05):
+        try:
+            late = idempotency.run(lambda lease: pytest.fail("took over"), **arguments)
+        except InProgress:
+            refused += 1
+        else:
+            assert late.replayed
+            break
+    thread.join(SECONDS)
+    assert outcomes[0].replayed is False
+    assert refused > 10
+    assert idempotency.run(lambda lease: pytest.fail("ran"), **arguments).result == "A"

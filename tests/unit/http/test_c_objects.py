@@ -1,0 +1,141 @@
+"""R34: `object_permissions`, the replay_check that asks ``get_object()`` of a view."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from django.core.exceptions import ImproperlyConfigured
+from django.db import connections
+from django.db.models import QuerySet
+from django.http import JsonResponse
+from rest_framework.decorators import api_view
+from rest_framework.generics import GenericAPIView
+from rest_framework.permissions import BasePermission
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from django_idempotency.contrib.rest_framework import object_permissions
+from django_idempotency.http import idempotent
+from django_idempotency.models import IdempotencyRecord
+from tests.app.models import Effect
+from tests.app.views import EffectSerializer
+from tests.unit.http.api import Api, problem, replayed
+from tests.unit.http.conftest import Mount, SetPolicy
+from tests.unit.http.views import BareView, GuardedView
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+class Own(BasePermission):
+    """An object is its namesake's."""
+
+    def has_object_permission(self, request: Request, view: Any, obj: Effect) -> bool:
+        return obj.name == request.user.username
+
+
+class Effects(GuardedView, GenericAPIView[Effect]):
+    permission_classes = [Own]
+    serializer_class = EffectSerializer
+    idempotency_replay_check = object_permissions
+
+    def get_queryset(self) -> QuerySet[Effect]:
+        # It needs a transaction, as the handler has one.
+        return Effect.objects.select_for_update().exclude(name="hidden")
+
+    def post(self, request: Request, **kwargs: Any) -> Response:
+        if kwargs:
+            return Response(EffectSerializer(self.get_object()).data)
+        return Response(status=201)
+
+    def delete(self, request: Request, pk: int) -> Response:
+        effect = self.get_object()
+        if request.data.get("refuse"):
+            return Response({"why": "it has children"}, status=409)
+        effect.delete()
+        return Response(status=204)
+
+
+@pytest.fixture
+def effect() -> Effect:
+    return Effect.objects.create(name="alice")
+
+
+@pytest.fixture
+def url(mount: Mount, effect: Effect) -> str:
+    return f"{mount(Effects, '<int:pk>/')}{effect.pk}/"
+
+
+@pytest.mark.parametrize("name", ["bob", "hidden", None])
+@pytest.mark.parametrize("mode", ["joined", "single"], indirect=True)
+def test_R34_object_permission_withdrawn_in_between(
+    api: Api, url: str, effect: Effect, mode: str, name: str | None
+) -> None:
+    first, again = api(path=url), api(path=url)
+    if name is None:
+        effect.delete()
+    else:
+        Effect.objects.update(name=name)
+    kept = IdempotencyRecord.objects.values().get()
+    refused = api(path=url)
+
+    assert first.status_code == 200
+    assert replayed(again)
+    assert problem(refused) == (403, "replay_refused")
+    assert IdempotencyRecord.objects.values().get() == kept
+
+
+def test_R34_ATOMIC_REQUESTS_are_around_the_check(
+    api: Api, url: str, policy: SetPolicy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    policy(TRANSACTION="separate")
+    monkeypatch.setitem(connections.settings["default"], "ATOMIC_REQUESTS", True)
+
+    assert [replayed(api(path=url)) for _ in range(2)] == [False, True]
+
+
+def test_R34_DELETE_that_was_done_is_replayed(api: Api, url: str) -> None:
+    first, again = api(path=url, method="DELETE"), api(path=url, method="DELETE")
+
+    assert [first.status_code, again.status_code] == [204, 204]
+    assert replayed(again)
+
+
+def test_R34_DELETE_that_was_refused_is_not_shown_when_the_object_is_out_of_sight(
+    api: Api, url: str
+) -> None:
+    refuse = {"body": {"refuse": True}, "path": url, "method": "DELETE"}
+    assert [replayed(api(**refuse)) for _ in range(2)] == [False, True]
+
+    Effect.objects.update(name="hidden")
+
+    assert problem(api(**refuse)) == (403, "replay_refused")
+
+
+def test_R34_without_a_look_up_argument_it_is_true(api: Api, mount: Mount) -> None:
+    url = mount(Effects)
+
+    assert [replayed(api(path=url)) for _ in range(2)] == [False, True]
+
+
+def test_R34_for_a_whole_project_as_a_dotted_path(
+    api: Api, mount: Mount, policy: SetPolicy
+) -> None:
+    """A view that has no get_object() is an error as soon as its URL names something."""
+    policy(HTTP={"REPLAY_CHECK": "django_idempotency.contrib.rest_framework.object_permissions"})
+    anybody: Any = idempotent(scope="django_idempotency.http.scopes.anyone")
+
+    @anybody
+    @api_view(["POST"])
+    def of_drf(request: Request, **kwargs: Any) -> Response:
+        return Response()
+
+    plain = anybody(lambda request, **kwargs: JsonResponse({}))
+    for key, view in enumerate((BareView, of_drf, plain)):
+        without, named = mount(view), f"{mount(view, '<int:pk>/')}1/"
+        sent = {"key": f"without-{key}", "path": without}
+        assert [replayed(api(**sent)) for _ in range(2)] == [False, True]
+
+        api(key=f"named-{key}", path=named)
+        with pytest.raises(ImproperlyConfigured, match="replay_check of its own"):
+            api(key=f"named-{key}", path=named)

@@ -1,0 +1,182 @@
+"""R78: the language of problems, and the German catalogue."""
+
+from __future__ import annotations
+
+import ast
+import gettext
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.http import HttpResponse
+from django.utils import translation
+
+import django_idempotency
+from django_idempotency import InvalidKey
+from django_idempotency.http import problems
+from tests.unit.http.api import Api
+from tests.unit.http.conftest import SetPolicy
+
+pytestmark = pytest.mark.django_db
+
+PACKAGE = Path(django_idempotency.__file__).parent
+CATALOGUE = PACKAGE / "locale/de/LC_MESSAGES"
+PROBLEMS = {
+    problem.code: problem
+    for problem in vars(problems).values()
+    if isinstance(problem, problems.Problem)
+}
+#: A header field that is no key, and the reason in the two languages.
+INVALID = {
+    "": ("is empty", "ist leer"),
+    "x" * 300: ("has 300 characters; 1 to 255 are", "hat 300 Zeichen; erlaubt sind 1 bis 255"),
+    '"a': ("must be one structured-field String", "muss ein einziger String"),
+    "a,b": ("must be one structured-field String", "muss ein einziger String"),
+}
+
+
+@pytest.fixture
+def language(settings: Any) -> Iterator[None]:
+    """The request chooses."""
+    settings.MIDDLEWARE = ["django.middleware.locale.LocaleMiddleware", *settings.MIDDLEWARE]
+    yield
+    translation.activate(settings.LANGUAGE_CODE)
+
+
+@pytest.mark.usefixtures("language")
+@pytest.mark.parametrize(
+    ("asked", "said", "title"),
+    [
+        ("de", "de", "Idempotency-Key fehlt"),
+        ("de-AT", "de", "Idempotency-Key fehlt"),
+        ("en-GB", "en-gb", "Idempotency-Key is missing"),
+        ("fr", "en", "Idempotency-Key is missing"),
+        ("ar", "en", "Idempotency-Key is missing"),
+    ],
+)
+def test_R78_content_language_is_that_of_the_text(
+    api: Api, asked: str, said: str, title: str
+) -> None:
+    response = api(key=None, headers={"Accept-Language": asked})
+
+    assert response.headers["Content-Language"] == said
+    assert response.json()["title"] == title
+    assert response.json()["code"] == "idempotency_key_missing"
+
+
+@pytest.mark.parametrize("code", ["de", "fr"])
+def test_R78_without_translation_it_is_english(
+    api: Api, settings: Any, monkeypatch: pytest.MonkeyPatch, code: str
+) -> None:
+    settings.LANGUAGE_CODE = code
+    settings.USE_I18N = False
+    monkeypatch.setattr(translation, "_trans", type(translation._trans)())  # read once
+
+    response = api(key=None)
+
+    assert response.json()["title"] == "Idempotency-Key is missing"
+    assert response.headers["Content-Language"] == "en"
+
+
+@pytest.mark.usefixtures("language")
+@pytest.mark.parametrize("field", INVALID, ids=lambda field: field[:5])
+def test_R78_reason_of_an_invalid_key_is_translated(api: Api, field: str) -> None:
+    english, german = (
+        api(key=field, headers={"Accept-Language": asked}).json() for asked in ("en", "de")
+    )
+
+    assert INVALID[field][0] in english["detail"]
+    assert INVALID[field][1] in german["detail"]
+    assert german["title"] == "Idempotency-Key ist ungültig"
+
+
+@pytest.mark.usefixtures("language")
+@pytest.mark.parametrize(
+    ("http", "detail"),
+    [
+        ({"KEY_VALIDATOR": "uuid"}, "Der Idempotenzschlüssel muss eine UUID sein."),
+        ({"KEY_VALIDATOR": "uuid7"}, "Der Idempotenzschlüssel muss eine UUID der Version 7 sein."),
+        ({"STRICT_HEADER": True}, "Der Idempotenzschlüssel muss ein String nach RFC 9651"),
+    ],
+)
+def test_R78_reason_of_the_policy_is_translated(
+    api: Api, policy: SetPolicy, http: dict[str, Any], detail: str
+) -> None:
+    policy(HTTP=http)
+
+    assert api(key="k", headers={"Accept-Language": "de"}).json()["detail"].startswith(detail)
+
+
+@pytest.mark.usefixtures("language")
+def test_R78_what_a_validator_says_stays(api: Api, policy: SetPolicy) -> None:
+    def refuse(key: str) -> None:
+        raise InvalidKey("result")
+
+    policy(HTTP={"KEY_VALIDATOR": refuse})
+
+    assert api(headers={"Accept-Language": "de"}).json()["detail"] == "result"
+
+
+@pytest.mark.parametrize(("code", "said"), [("de", "de"), ("fr", None)])
+def test_R78_an_answer_of_the_project_is_labelled_where_our_texts_are_its_language(
+    api: Api, policy: SetPolicy, settings: Any, code: str, said: str | None
+) -> None:
+    """What else it says, nobody here knows."""
+    settings.LANGUAGE_CODE = code
+    policy(HTTP={"ERROR_RENDERER": lambda request, members: HttpResponse(members["title"])})
+
+    assert api(key=None).headers.get("Content-Language") == said
+
+
+# The catalogue.
+
+
+def marked() -> set[str]:
+    """Each text that clients can be told."""
+    texts = {str(text) for problem in PROBLEMS.values() for text in (problem.title, problem.detail)}
+    page = (PACKAGE / "templates/django_idempotency/problem.html").read_text()
+    texts |= set(re.findall(r'{% translate "([^"]+)"', page))
+    browsable = (PACKAGE / "contrib/rest_framework_browsable.py").read_text()
+    texts |= set(re.findall(r'_\("([^"]+)"\)', browsable))
+    return texts | set(problems._REASONS) | {str(problems._LENGTH)}
+
+
+@pytest.fixture(scope="module")
+def german() -> gettext.GNUTranslations:
+    with (CATALOGUE / "django.mo").open("rb") as compiled:
+        return gettext.GNUTranslations(compiled)
+
+
+def test_R78_german_has_every_text(german: gettext.GNUTranslations) -> None:
+    with translation.override(None):
+        texts = marked()
+
+    assert len(texts) == 46
+    assert {text for text in texts if german.gettext(text) == text} == set()
+
+
+def test_R78_german_is_compiled_of_its_source(german: gettext.GNUTranslations) -> None:
+    lines = (CATALOGUE / "django.po").read_text().splitlines()
+    source = [ast.literal_eval(line[6:]) for line in lines if line.startswith("msgid ")]
+    said = [ast.literal_eval(line[7:]) for line in lines if line.startswith("msgstr ")]
+    with translation.override(None):
+        assert set(source[1:]) == marked()
+
+    assert [german.gettext(text) for text in source[1:]] == said[1:]
+
+
+def test_R78_reasons_are_those_that_are_given() -> None:
+    """A reason that keys.py or the guard words anew would not be translated any more."""
+    raised = set()
+    for module in ("keys.py", "http/guard.py"):
+        for node in ast.walk(ast.parse((PACKAGE / module).read_text())):
+            if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "InvalidKey":
+                [text] = node.args
+                raised.add(ast.unparse(text))
+    plain = {ast.literal_eval(text) for text in raised if not text.startswith("f")}
+    formatted = {text for text in raised if text.startswith("f")}
+
+    assert plain == {reason for reason in problems._REASONS if "UUID" not in reason}
+    assert len(formatted) == 3, "the length, the UUIDs, and a key that is no str (never in HTTP)"

@@ -1,0 +1,279 @@
+"""R61, R77: when an answer expires, and views that run although the store is down."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from datetime import datetime, timedelta, timezone
+from email.utils import parsedate_to_datetime
+from typing import Any
+
+import pytest
+from django.db import OperationalError, connection, connections, transaction
+
+from django_idempotency.exceptions import StoreError
+from django_idempotency.models import IdempotencyRecord
+from django_idempotency.records import ClaimRequest, Lease, Record
+from django_idempotency.stores.blocks import Block
+from django_idempotency.stores.database import DatabaseStore
+from django_idempotency.stores.memory import MemoryStore
+from tests.app.models import Effect
+from tests.unit.http.api import Api, problem, replayed
+from tests.unit.http.conftest import InProgress, SetPolicy
+from tests.unit.views.conftest import api_for
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+# R77: Idempotency-Expires.
+
+
+def test_R77_kept_and_replayed_answers_say_when_they_expire(
+    api: Api, policy: SetPolicy, mode: str
+) -> None:
+    policy(RETENTION=timedelta(hours=7))
+
+    first, again = api(), api()
+    said = first.headers["Idempotency-Expires"]
+    expires = parsedate_to_datetime(said)
+
+    assert said.endswith(" GMT")
+    assert again.headers["Idempotency-Expires"] == said
+    [stored] = IdempotencyRecord.objects.values_list("expires_at", flat=True)
+    assert stored is not None
+    assert expires == stored.replace(microsecond=0)
+    hours = (expires - datetime.now(timezone.utc)) / timedelta(hours=1)
+    assert 6.9 < hours <= 7
+
+
+def test_R77_kept_errors_say_it_too(api: Api) -> None:
+    first, again = (api.then("status", status=409) for _ in range(2))
+
+    assert replayed(again)
+    assert first.headers["Idempotency-Expires"] == again.headers["Idempotency-Expires"]
+
+
+def test_R77_no_other_answer_says_so(api: Api, in_progress: InProgress) -> None:
+    answers = [
+        api.then("status", status=400),
+        api.then("status", status=500, key="failed"),
+        api(key=None),
+        api(key=""),
+        api(user=None),
+        api.then("stream", key="stream"),
+        api.then("stream", key="stream"),
+        api("", method="GET"),
+    ]
+    IdempotencyRecord.objects.all().delete()
+    api()
+    answers.append(api({"name": "other"}))
+    in_progress()
+    answers.append(api())
+
+    statuses = [answer.status_code for answer in answers]
+    assert statuses == [400, 500, 201, 400, 400, 200, 409, 200, 422, 409]
+    assert not any("Idempotency-Expires" in answer.headers for answer in answers)
+
+
+# R61: fail_open.
+
+
+@pytest.fixture
+def store_is_down(policy: SetPolicy, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The store's database is not there; the project's own is."""
+    store = connections["other"]
+    store.close()
+    with monkeypatch.context() as patch:
+        patch.setitem(store.settings_dict, "NAME", f"{store.settings_dict['NAME']}/gone")
+        patch.setitem(connections.settings["other"], "NAME", f"{store.settings_dict['NAME']}/gone")
+        policy(OPTIONS={"using": "other"}, HTTP={"FAIL_OPEN": True})
+        yield
+    store.close()
+
+
+both = pytest.mark.django_db(transaction=True, databases=["default", "other"])
+
+
+@both
+def test_R61_fail_open_runs_the_view_once_and_says_so(
+    api: Api, mode: str, store_is_down: None, runs: list[str]
+) -> None:
+    first = api()
+    assert len(runs) == 1
+    second = api()
+
+    for answer in (first, second):
+        assert answer.status_code == 201
+        assert answer.headers["Idempotency-Stored"] == "false"
+        assert "Idempotency-Expires" not in answer.headers
+        assert "Idempotency-Replayed" not in answer.headers
+    assert len(runs) == Effect.objects.count() == 2
+
+
+@both
+def test_R61_without_fail_open_it_is_503_with_its_cause_in_the_log(
+    api: Api,
+    policy: SetPolicy,
+    store_is_down: None,
+    runs: list[str],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    policy(HTTP={"FAIL_OPEN": False})
+
+    answer = api()
+    [line] = [line for line in caplog.records if line.name == "django_idempotency"]
+    assert (line.levelname, line.alias) == ("ERROR", "default")  # type: ignore[attr-defined]
+    assert isinstance(line.exc_info[1].__cause__, OperationalError)  # type: ignore[index,union-attr]
+
+    assert problem(answer) == (503, "store_unavailable")
+    assert int(answer.headers["Retry-After"]) >= 1
+    assert runs == []
+
+
+@both
+def test_R61_fail_open_refuses_what_is_wrong_with_the_key(
+    api: Api, policy: SetPolicy, store_is_down: None, runs: list[str]
+) -> None:
+    policy(HTTP={"REQUIRED": True})
+
+    assert problem(api(key=None)) == (400, "idempotency_key_missing")
+    assert problem(api(key="k" * 256)) == (400, "idempotency_key_invalid")
+    assert problem(api(user=None)) == (400, "scope_missing")
+    assert runs == []
+
+
+@both
+def test_R61_fail_open_passes_exceptions_on(api: Api, store_is_down: None, runs: list[str]) -> None:
+    with pytest.raises(RuntimeError, match=r"^boom$"):
+        api.then("boom")
+
+    assert len(runs) == 1
+
+
+@both
+@pytest.mark.parametrize("kind", ["function", "class", "drf", "above-api-view"], indirect=True)
+def test_R61_R83_fail_open_keeps_atomic_requests(
+    api: Api, store_is_down: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(connections.settings["default"], "ATOMIC_REQUESTS", True)
+    api.client.raise_request_exception = False
+
+    assert api.then("boom").status_code == 500
+    assert not Effect.objects.exists()
+    assert not connection.in_atomic_block
+
+
+class NoWork(DatabaseStore):
+    """The claim stands; the transaction of the work cannot be begun."""
+
+    def atomic(self, *, committed: Callable[[], None] | None = None) -> Block:
+        if transaction.get_connection(self.using).in_atomic_block:
+            return super().atomic(committed=committed)
+        raise StoreError("no transaction")
+
+
+class NoCompletion(DatabaseStore):
+    def complete(self, lease: Lease, result: bytes, *, retention: timedelta) -> datetime:
+        raise StoreError("no completion")
+
+
+class SecondLookFails(DatabaseStore):
+    """It can say that another attempt is at work, and then nothing more."""
+
+    looks = 0
+
+    def claim(self, request: ClaimRequest) -> Lease | Record:
+        type(self).looks += 1
+        if type(self).looks > 1:
+            raise StoreError("gone")
+        return super().claim(request)
+
+
+def test_R61_fail_open_never_after_the_claim(api: Api, policy: SetPolicy, runs: list[str]) -> None:
+    """The claim has been written, so a second attempt may be on its way."""
+    policy(
+        BACKEND="tests.unit.views.test_answers.NoWork",
+        TRANSACTION="joined",
+        HTTP={"FAIL_OPEN": True},
+    )
+
+    assert problem(api()) == (503, "store_unavailable")
+    assert runs == []
+
+
+@pytest.mark.parametrize("mode", ["single", "joined"], indirect=True)
+def test_R61_fail_open_never_after_the_work(
+    api: Api, mode: str, policy: SetPolicy, runs: list[str]
+) -> None:
+    policy(BACKEND="tests.unit.views.test_answers.NoCompletion", HTTP={"FAIL_OPEN": True})
+
+    assert problem(api()) == (503, "store_unavailable")
+    assert len(runs) == 1
+    assert not Effect.objects.exists()
+
+
+@pytest.mark.parametrize("kind", ["function", "async-function"], indirect=True)
+def test_R61_fail_open_never_while_another_is_known_to_be_at_work(
+    api: Api,
+    policy: SetPolicy,
+    in_progress: InProgress,
+    monkeypatch: pytest.MonkeyPatch,
+    runs: list[str],
+) -> None:
+    """A waiter has been told that the work is under way."""
+    api()
+    in_progress()
+    before = len(runs)
+    monkeypatch.setattr(SecondLookFails, "looks", 0)
+    policy(
+        BACKEND="tests.unit.views.test_answers.SecondLookFails", WAIT=30, HTTP={"FAIL_OPEN": True}
+    )
+
+    answer = api()
+
+    assert answer.status_code in (409, 503)
+    assert len(runs) == before
+
+
+class Down(MemoryStore):
+    """Not the view's own store: one that its work asks, and that is out of reach."""
+
+    def claim(self, request: ClaimRequest) -> Lease | Record:
+        raise StoreError("down")
+
+
+def test_R61_fail_open_never_for_a_store_that_the_work_asks(
+    api: Api, mode: str, policy: SetPolicy, settings: Any, runs: list[str]
+) -> None:
+    """Its error is the view's own: the view has run."""
+    policy(HTTP={"FAIL_OPEN": True})
+    down = {"BACKEND": "tests.unit.views.test_answers.Down"}
+    settings.IDEMPOTENCY = {**settings.IDEMPOTENCY, "down": down}
+    api.client.raise_request_exception = False
+
+    answer = api.then("nested")
+
+    assert len(runs) == 1
+    assert answer.status_code == 500
+    assert "Idempotency-Stored" not in answer.headers
+    assert IdempotencyRecord.objects.get().state == "FAILED"
+
+
+@pytest.mark.parametrize("mode", ["single", "joined"], indirect=True)
+def test_R61_fail_open_never_for_a_hook_of_the_work(
+    api: Api, mode: str, policy: SetPolicy, settings: Any, runs: list[str]
+) -> None:
+    policy(HTTP={"FAIL_OPEN": True})
+    down = {"BACKEND": "tests.unit.views.test_answers.Down"}
+    settings.IDEMPOTENCY = {**settings.IDEMPOTENCY, "down": down}
+    api.client.raise_request_exception = False
+
+    answer, again = api.then("nested_later"), api.then("nested_later")
+
+    assert len(runs) == Effect.objects.count() == 1
+    assert (answer.status_code, again.status_code, replayed(again)) == (500, 201, True)
+
+
+def test_R61_fail_open_is_off_by_default(policy: SetPolicy, runs: list[str]) -> None:
+    policy(BACKEND="tests.unit.views.test_answers.NoWork", TRANSACTION="joined")
+
+    assert problem(api_for("wsgi", "/function/")()) == (503, "store_unavailable")
+    assert runs == []

@@ -1,0 +1,264 @@
+"""R57, R63: async views whose work commits with its record, and what a cancellation leaves."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any, ClassVar
+
+import pytest
+from asgiref.sync import ThreadSensitiveContext, sync_to_async
+from django.db import connections
+from django.test import AsyncClient
+
+from django_idempotency.models import IdempotencyRecord
+from django_idempotency.records import ClaimRequest, Lease, Record
+from django_idempotency.stores.database import DatabaseStore
+from tests.app.models import Effect
+from tests.unit.http.api import problem, replayed
+from tests.unit.http.conftest import SetPolicy
+from tests.unit.views.conftest import api_for
+from tests.unit.views.urls import FREE
+from tests.unit.views.work import PAUSED, Gate
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+CLAIMED = {"RELEASED", "FAILED", "COMPLETED"}
+
+
+@pytest.fixture(params=["async-function", "async-class", "free-async-function"])
+def kind(request: pytest.FixtureRequest) -> str:
+    if request.param in FREE:
+        request.getfixturevalue("with_middleware")
+    return str(request.param)
+
+
+@pytest.fixture(params=[True, False], ids=["context of the request", "no context"])
+def own_context(request: pytest.FixtureRequest) -> bool:
+    """Whether each request has a ThreadSensitiveContext, as ASGIHandler gives it."""
+    return bool(request.param)
+
+
+async def send(kind: str, body: Any = PAUSED, key: str = "key-1", *, context: bool = True) -> Any:
+    async def post() -> Any:
+        return await AsyncClient(raise_request_exception=False).post(
+            f"/{kind}/",
+            json.dumps(body),
+            content_type="application/json",
+            headers={"Idempotency-Key": key, "X-User": "alice"},
+        )
+
+    if not context:
+        return await post()
+    async with ThreadSensitiveContext():
+        try:
+            return await post()
+        finally:
+            closing = asyncio.ensure_future(sync_to_async(connections.close_all)())
+            try:
+                await asyncio.shield(closing)
+            finally:  # a cancellation at this moment must not leave a thread behind
+                await closing
+
+
+def names() -> list[str]:
+    return sorted(Effect.objects.values_list("name", flat=True))
+
+
+def states(**which: str) -> set[str]:
+    return set(IdempotencyRecord.objects.filter(**which).values_list("state", flat=True))
+
+
+@pytest.mark.parametrize("mode", ["single", "joined"], indirect=True)
+def test_R57_failed_work_is_rolled_back(
+    kind: str, mode: str, own_context: bool, in_loop: Any
+) -> None:
+    async def main() -> Any:
+        failed = await send(kind, {"then": "boom"}, context=own_context)
+        refused = await send(kind, {"then": "missing"}, "key-2", context=own_context)
+        kept = await send(kind, {"then": "status", "status": 409}, "key-3", context=own_context)
+        return [failed.status_code, refused.status_code, kept.status_code]
+
+    assert in_loop(main) == [500, 404, 409]
+    assert names() == ["first"]
+    assert states() == {"FAILED", "RELEASED", "COMPLETED"}
+
+
+def test_R18_default_of_async_views_is_separate(kind: str, in_loop: Any) -> None:
+    in_loop(lambda: send(kind, {"then": "boom"}))
+
+    assert names() == ["first"]
+    assert states() == {"FAILED"}
+
+
+@pytest.mark.leg("postgres18", "postgres16")  # two writers at once
+@pytest.mark.parametrize("mode", ["single", "joined"], indirect=True)
+def test_R57_failure_of_one_leaves_the_others_rows(
+    kind: str, mode: str, own_context: bool, gate: Gate, in_loop: Any
+) -> None:
+    """Both have written before the first one fails; on one connection that would take both."""
+
+    async def main() -> Any:
+        failing = asyncio.create_task(
+            send(kind, {**PAUSED, "name": "failing", "after": "boom"}, context=own_context)
+        )
+        await asyncio.to_thread(gate.reached.wait, 10)
+        standing = await send(kind, {"name": "standing"}, "key-2", context=own_context)
+        gate.open.set()
+        return standing.status_code, (await failing).status_code
+
+    assert in_loop(main) == (201, 500)
+    assert names() == ["standing"]
+
+
+@pytest.mark.parametrize("mode", ["single", "joined"], indirect=True)
+def test_R57_connections_of_own_threads_are_closed(
+    kind: str, mode: str, in_loop: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A ResourceWarning of a connection that was left open would fail the test."""
+
+    async def main() -> list[int]:
+        answers = await asyncio.gather(
+            *(send(kind, {"name": str(n)}, str(n), context=False) for n in range(4))
+        )
+        return [answer.status_code for answer in answers]
+
+    assert in_loop(main) == [201] * 4
+
+
+def test_R63_cancelled_in_mid_work_50_times(
+    kind: str, mode: str, gate: Gate, in_loop: Any, runs: list[str]
+) -> None:
+    """At the moment when the request is over, its lease is over, too; nothing runs on."""
+    at_once: list[set[str]] = []
+
+    async def main() -> None:
+        for number in range(50):
+            gate.reached.clear()
+            task = asyncio.create_task(send(kind, key=f"key-{number}"))
+            await asyncio.to_thread(gate.reached.wait, 10)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            at_once.append(await sync_to_async(states)())
+
+    in_loop(main)
+
+    assert at_once == [{"FAILED"}] * 50
+    assert IdempotencyRecord.objects.count() == len(runs) == 50
+    assert len(names()) == (50 if mode == "separate" else 0)
+
+
+def test_R63_cancelled_anywhere_50_times(kind: str, mode: str, in_loop: Any) -> None:
+    """Before the claim, in it, in the work, in the completion: kept with its work, or neither."""
+
+    async def main() -> list[Any]:
+        await send(kind, {"name": "warm"}, "warm")
+        leftovers = []
+        for number in range(50):
+            task = asyncio.create_task(send(kind, {"name": str(number)}, str(number)))
+            await asyncio.wait([task], timeout=number / 2000)
+            task.cancel()
+            await asyncio.wait([task])
+            leftovers.append(await sync_to_async(states)() - CLAIMED)
+        return leftovers
+
+    leftovers = in_loop(main)
+    kept = IdempotencyRecord.objects.filter(state="COMPLETED")
+
+    assert leftovers == [set()] * 50
+    if mode != "separate":
+        assert names() == sorted(kept.values_list("key", flat=True))
+
+
+class CancelledAfterClaim(DatabaseStore):
+    """Cancels the request some turns of the loop after its claim was written."""
+
+    task: ClassVar[asyncio.Task[Any] | None] = None
+    turns: ClassVar[int] = 0
+
+    async def aclaim(self, request: ClaimRequest) -> Lease | Record:
+        claimed = await super().aclaim(request)
+        self.cancel_in(type(self).turns)
+        return claimed
+
+    def cancel_in(self, turns: int) -> None:
+        if turns:
+            asyncio.get_running_loop().call_soon(self.cancel_in, turns - 1)
+        elif (task := type(self).task) is not None:
+            task.cancel()
+
+
+@pytest.mark.parametrize("mode", ["joined", "separate"], indirect=True)
+def test_R63_cancelled_some_turns_after_the_claim(
+    kind: str, mode: str, policy: SetPolicy, gate: Gate, in_loop: Any
+) -> None:
+    """The claim stands already, and the work has hardly begun."""
+    policy(BACKEND="tests.unit.views.test_async.CancelledAfterClaim")
+
+    async def main() -> dict[int, set[str]]:
+        left = {}
+        for turns in range(30):
+            CancelledAfterClaim.turns = turns
+            task = CancelledAfterClaim.task = asyncio.create_task(send(kind, key=str(turns)))
+            await asyncio.wait([task])
+            assert task.cancelled()
+            left[turns] = await sync_to_async(states)(key=str(turns)) - CLAIMED
+        return left
+
+    assert in_loop(main) == {turns: set() for turns in range(30)}
+
+
+def test_R63_cancelled_work_may_be_tried_again(
+    kind: str, mode: str, gate: Gate, in_loop: Any
+) -> None:
+    async def main() -> Any:
+        task = asyncio.create_task(send(kind))
+        await asyncio.to_thread(gate.reached.wait, 10)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        gate.open.set()
+        return await send(kind), await send(kind)
+
+    retried, again = in_loop(main)
+
+    assert (retried.status_code, replayed(retried), replayed(again)) == (201, False, True)
+
+
+def test_R63_cancelled_waiter_leaves_the_owner_alone(
+    kind: str, policy: SetPolicy, gate: Gate, in_loop: Any
+) -> None:
+    policy(WAIT=30)
+
+    async def main() -> Any:
+        owner = asyncio.create_task(send(kind))
+        await asyncio.to_thread(gate.reached.wait, 10)
+        waiter = asyncio.create_task(send(kind))
+        await asyncio.wait([waiter], timeout=0.2)
+        waiter.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiter
+        state = await sync_to_async(states)()
+        gate.open.set()
+        return state, await owner
+
+    state, answer = in_loop(main)
+
+    assert state == {"IN_PROGRESS"}
+    assert (answer.status_code, states()) == (201, {"COMPLETED"})
+
+
+def test_R18_async_view_with_atomic_requests(
+    kind: str, mode: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Django refuses those; behind the guard they have the store's transaction, or none (R96)."""
+    monkeypatch.setitem(connections.settings["default"], "ATOMIC_REQUESTS", True)
+    api = api_for("asgi", f"/{kind}/")
+
+    if mode == "separate":
+        with pytest.raises(RuntimeError, match="ATOMIC_REQUESTS"):
+            api()
+        return
+    assert [replayed(api()) for _ in range(2)] == [False, True]
+    assert problem(api({"name": "other"})) == (422, "idempotency_key_reused")

@@ -1,0 +1,197 @@
+"""R57, R83, R86: transactions around plain views, with ATOMIC_REQUESTS and without."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from django.db import IntegrityError, connection, connections, transaction
+from django.http import HttpRequest, HttpResponse
+from django.test import RequestFactory
+from django.urls import ResolverMatch
+
+from django_idempotency.http import idempotent
+from django_idempotency.models import IdempotencyRecord
+from tests.app.models import Effect
+from tests.unit.http.api import Api, problem, replayed
+from tests.unit.http.conftest import SetPolicy
+from tests.unit.http.views import state_seen_by_others
+from tests.unit.views.conftest import api_for, sending, together
+from tests.unit.views.urls import FREE
+from tests.unit.views.work import Gate
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+SYNC = ["function", "class", "free-function", "free-class"]
+
+
+@pytest.fixture(params=SYNC)
+def kind(request: pytest.FixtureRequest) -> str:
+    """Plain views that are no coroutines: Django opens transactions around those alone."""
+    if request.param in FREE:
+        request.getfixturevalue("with_middleware")
+    return str(request.param)
+
+
+@pytest.fixture
+def api(kind: str) -> Api:
+    api = api_for("wsgi", f"/{kind}/")
+    api.client.raise_request_exception = False
+    return api
+
+
+def names() -> list[str]:
+    return sorted(Effect.objects.values_list("name", flat=True))
+
+
+# R57: what commits.
+
+
+@pytest.mark.parametrize(
+    ("then", "status", "effects"),
+    [("created", 201, 1), ("status", 409, 1), ("boom", 500, 0), ("missing", 404, 0)],
+)
+def test_R57_only_kept_work_stands(
+    api: Api, mode: str, atomic_requests: bool, then: str, status: int, effects: int
+) -> None:
+    response = api.then(then, status=409)
+
+    assert response.status_code == status
+    if mode == "separate" and not atomic_requests:
+        effects = 1  # nobody has opened a transaction
+    assert Effect.objects.count() == effects
+    assert not connection.in_atomic_block
+
+
+def test_R57_returned_500_is_rolled_back_where_the_guard_commits(
+    api: Api, mode: str, atomic_requests: bool
+) -> None:
+    """In Django itself a response commits ATOMIC_REQUESTS, whatever its status."""
+    api.then("status", status=500)
+
+    assert IdempotencyRecord.objects.get().state == "FAILED"
+    assert Effect.objects.count() == (mode == "separate" and not atomic_requests)
+
+
+def test_R57_work_that_asked_to_be_rolled_back_is_not_kept(
+    api: Api, mode: str, runs: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(connections.settings["default"], "ATOMIC_REQUESTS", True)
+
+    first, again = (api.then("rolled_back") for _ in range(2))
+
+    assert [first.status_code, again.status_code] == [409, 409]
+    assert not replayed(again)
+    assert names() == []
+    assert len(runs) == 2
+
+
+def test_R57_R58_deferred_constraint_fails_at_the_commit(
+    api: Api, mode: str, atomic_requests: bool
+) -> None:
+    api.client.raise_request_exception = True
+
+    with pytest.raises(IntegrityError):
+        api.then("deferred")
+
+    if mode != "separate" or atomic_requests:
+        assert names() == []
+        assert state_seen_by_others() != "COMPLETED"
+    assert not connection.in_atomic_block
+
+
+@pytest.mark.parametrize("method", ["GET", "POST"])
+def test_R83_R90_requests_without_a_key_have_a_transaction(
+    rf: RequestFactory, atomic_requests: bool, method: str
+) -> None:
+    seen: list[bool] = []
+
+    @idempotent
+    def looking(request: HttpRequest) -> HttpResponse:
+        seen.append(connection.in_atomic_block)
+        return HttpResponse()
+
+    looking(rf.generic(method, "/"))
+
+    assert seen == [atomic_requests or method == "POST"]
+
+
+def test_R83_R90_work_without_a_key_that_raises_rolls_back(
+    api: Api, atomic_requests: bool, mode: str
+) -> None:
+    api.then("boom", key=None)
+
+    assert Effect.objects.count() == (0 if atomic_requests or mode != "separate" else 1)
+
+
+def test_R83_exempt_view_has_no_transaction(
+    rf: RequestFactory, atomic_requests: bool, policy: SetPolicy
+) -> None:
+    """The project's own non_atomic_requests counts, below the decorator."""
+    policy(TRANSACTION="separate", HTTP={"SCOPE": "django_idempotency.http.scopes.anyone"})
+    seen: list[bool] = []
+
+    @idempotent
+    @transaction.non_atomic_requests
+    def looking(request: Any) -> HttpResponse:
+        seen.append(connection.in_atomic_block)
+        return HttpResponse()
+
+    request = rf.post("/", headers={"Idempotency-Key": "k"})
+    request.resolver_match = ResolverMatch(looking, (), {}, route="looking/")
+    looking(request)
+
+    assert seen == [False]
+
+
+# R83: the claim is visible while the view runs.
+
+
+@pytest.mark.parametrize("mode", ["joined", "separate"], indirect=True)
+def test_R83_claim_is_visible_while_the_view_runs(
+    kind: str, mode: str, atomic_requests: bool, gate: Gate
+) -> None:
+    with together(sending(kind)) as first:
+        assert gate.reached.wait(10)
+        seen = state_seen_by_others()
+        duplicate = sending(kind)()
+        effects = names()
+        gate.open.set()
+
+    assert seen == "IN_PROGRESS"
+    assert problem(duplicate) == (409, "in_progress")
+    assert effects == (["first"] if mode == "separate" and not atomic_requests else [])
+    assert first[0].status_code == 201
+    assert names() == ["first"]
+
+
+# R86: on_commit hooks.
+
+
+def test_R86_hook_runs_once_and_not_on_a_replay(api: Api, mode: str, atomic_requests: bool) -> None:
+    first, again = (api.then("hook") for _ in range(2))
+
+    assert (replayed(first), replayed(again)) == (False, True)
+    assert names() == ["first", "hook"]
+
+
+@pytest.mark.parametrize("mode", ["single", "joined"], indirect=True)
+@pytest.mark.parametrize(("status", "left"), [(400, ["first", "hook"]), (500, [])])
+def test_R57_R86_hook_runs_if_the_work_commits(
+    api: Api, mode: str, atomic_requests: bool, status: int, left: list[str]
+) -> None:
+    api({"then": "hook", "status": status})
+
+    assert names() == left
+
+
+def test_R86_R58_hook_that_raises_passes_on_and_the_answer_is_kept(
+    api: Api, mode: str, atomic_requests: bool, runs: list[str]
+) -> None:
+    first = api.then("hook_boom")
+    again = api.then("hook_boom")
+
+    assert first.status_code == 500
+    if mode != "separate" or atomic_requests:
+        assert (again.status_code, replayed(again)) == (201, True)
+        assert len(runs) == Effect.objects.count() == 1

@@ -1,0 +1,372 @@
+"""R34: the guard of a class view stands before its handler, within the checks of dispatch."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from functools import wraps
+from typing import Any
+
+import pytest
+from django.contrib.auth.mixins import (
+    LoginRequiredMixin,
+    PermissionRequiredMixin,
+    UserPassesTestMixin,
+)
+from django.contrib.auth.models import Permission, User
+from django.db import connection, connections
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.urls import path
+from django.utils.decorators import method_decorator
+from django.views import View
+from django.views.decorators.cache import never_cache
+from django.views.generic import CreateView
+
+from django_idempotency.http import idempotent
+from django_idempotency.models import IdempotencyRecord
+from tests.app.models import Effect
+from tests.unit.http.api import Api, problem, replayed
+from tests.unit.http.conftest import SetPolicy
+from tests.unit.views.conftest import GUARD, USERS, api_for
+from tests.unit.views.urls import FreeAsyncClass, FreeClass
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+ANYONE = "django_idempotency.http.scopes.anyone"
+anybody = idempotent(scope=ANYONE)
+
+
+class Withdrawable(UserPassesTestMixin):
+    """What a project may put before a view; `allowed` is what its test says."""
+
+    allowed = True
+    raise_exception = True
+
+    def test_func(self) -> bool:
+        return Withdrawable.allowed
+
+
+def on_the_class(view_class: type[View]) -> Any:
+    return method_decorator(anybody, name="dispatch")(
+        type("OnTheClass", (Withdrawable, view_class), {})
+    ).as_view()
+
+
+def on_a_base(view_class: type[View]) -> Any:
+    base = method_decorator(anybody, name="dispatch")(type("Base", (view_class,), {}))
+    return type("OnABase", (Withdrawable, base), {}).as_view()  # type: ignore[attr-defined]
+
+
+def on_a_subclass(view_class: type[View]) -> Any:
+    base = type("Base", (Withdrawable, view_class), {})
+    return method_decorator(anybody, name="dispatch")(type("Sub", (base,), {})).as_view()
+
+
+def around_as_view(view_class: type[View]) -> Any:
+    return anybody(type("Free", (Withdrawable, view_class), {}).as_view())  # type: ignore[attr-defined]
+
+
+def around_decorators(view_class: type[View]) -> Any:
+    return anybody(never_cache(type("Free", (Withdrawable, view_class), {}).as_view()))  # type: ignore[attr-defined]
+
+
+def free(view_class: type[View]) -> Any:
+    return type("Free", (Withdrawable, view_class), {}).as_view()  # type: ignore[attr-defined]
+
+
+def free_below_decorators(view_class: type[View]) -> Any:
+    return never_cache(free(view_class))
+
+
+#: Where the guard may stand; the last two have the middleware.
+PLACES: dict[str, Callable[[type[View]], Any]] = {
+    "on the class": on_the_class,
+    "on a base": on_a_base,
+    "on a subclass": on_a_subclass,
+    "around as_view()": around_as_view,
+    "around decorators": around_decorators,
+    "middleware": free,
+    "middleware, decorated": free_below_decorators,
+}
+Serve = Callable[..., Api]
+
+
+@pytest.fixture
+def serve(settings: Any, policy: SetPolicy, monkeypatch: pytest.MonkeyPatch) -> Serve:
+    """`serve(view)` is a client of it, under WSGI unless told otherwise."""
+    monkeypatch.setattr(Withdrawable, "allowed", True)
+
+    def mount(view: Any, stack: str = "wsgi", *, middleware: bool = False) -> Api:
+        monkeypatch.setattr("tests.unit.views.urls.urlpatterns", [path("here/", view)])
+        settings.ROOT_URLCONF = "tests.unit.views.urls"
+        settings.MIDDLEWARE = [USERS, GUARD] if middleware else [USERS]
+        return api_for(stack, "/here/")
+
+    return mount
+
+
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize(
+    ("view_class", "stack"), [(FreeClass, "wsgi"), (FreeAsyncClass, "asgi"), (FreeClass, "asgi")]
+)
+def test_R34_check_of_a_mixin_is_asked_on_a_replay(
+    serve: Serve, policy: SetPolicy, runs: list[str], place: str, view_class: Any, stack: str
+) -> None:
+    policy(HTTP={"SCOPE": ANYONE})
+    api = serve(PLACES[place](view_class), stack, middleware="middleware" in place)
+    Withdrawable.allowed = False
+    refused_first = api()
+    assert not IdempotencyRecord.objects.exists()
+
+    Withdrawable.allowed = True
+    first, again = api(), api()
+    kept = IdempotencyRecord.objects.values().get()
+    Withdrawable.allowed = False
+    refused = api()
+    untouched = IdempotencyRecord.objects.values().get() == kept
+    Withdrawable.allowed = True
+
+    assert [refused_first.status_code, first.status_code, refused.status_code] == [403, 201, 403]
+    assert replayed(again)
+    assert first.content not in refused.content
+    assert untouched
+    assert replayed(api())
+    assert len(runs) == 1
+
+
+@method_decorator(idempotent(required=True), name="dispatch")
+class Permitted(PermissionRequiredMixin, FreeClass):
+    permission_required = "app.add_effect"
+
+
+@method_decorator(idempotent(required=True), name="dispatch")
+class LoggedIn(LoginRequiredMixin, FreeClass):
+    login_url = "/sign-in/"
+
+
+def test_R34_permission_withdrawn_and_granted_again(serve: Serve, runs: list[str]) -> None:
+    api = serve(Permitted.as_view())
+    alice = User.objects.create(username="alice")
+    permission = Permission.objects.get(codename="add_effect", content_type__app_label="app")
+
+    refused_first = api()
+    alice.user_permissions.add(permission)
+    first = api()
+    alice.user_permissions.clear()
+    refused = api()
+    alice.user_permissions.add(permission)
+
+    assert [refused_first.status_code, first.status_code, refused.status_code] == [403, 201, 403]
+    assert replayed(api())
+    assert len(runs) == 1
+
+
+def test_R34_redirect_of_LoginRequiredMixin_is_not_kept(serve: Serve, policy: SetPolicy) -> None:
+    policy(HTTP={"SCOPE": ANYONE, "KEEP": "stripe"})
+    api = serve(LoggedIn.as_view())
+
+    redirected = api(user=None)
+    assert not IdempotencyRecord.objects.exists()
+    first, again = api(), api(user=None)
+
+    assert redirected["Location"] == again["Location"] == "/sign-in/?next=/here/"
+    assert first.status_code == 201
+    assert replayed(api())
+
+
+def test_R1_key_that_is_missing_is_told_to_those_who_may_come_in(serve: Serve) -> None:
+    api = serve(LoggedIn.as_view())
+
+    assert api(user=None, key=None).status_code == 302
+    assert problem(api(key=None)) == (400, "idempotency_key_missing")
+
+
+@pytest.mark.parametrize("keep", ["default", "success", "stripe"])
+def test_R34_redirect_to_the_login_page_is_never_kept(
+    serve: Serve, policy: SetPolicy, settings: Any, keep: str
+) -> None:
+    """Whoever says so: a decorator below, or the view."""
+    settings.LOGIN_URL = "/sign-in/"
+    policy(HTTP={"SCOPE": ANYONE, "KEEP": keep})
+
+    @idempotent
+    def view(request: HttpRequest) -> HttpResponse:
+        if request.user.is_authenticated:
+            return HttpResponse("yes")
+        return HttpResponseRedirect("/sign-in/?next=/here/")
+
+    api = serve(view)
+    refused, record = api(user=None), IdempotencyRecord.objects.get()
+
+    assert refused.status_code == 302
+    assert record.state == "RELEASED"
+    assert api().content == b"yes"
+
+
+@pytest.mark.parametrize("login_url", ["/elsewhere/", "no-such-name", "https://sso.example/here/"])
+def test_R28_other_redirects_are_kept(
+    serve: Serve, policy: SetPolicy, settings: Any, login_url: str
+) -> None:
+    settings.LOGIN_URL = login_url
+    policy(HTTP={"SCOPE": ANYONE})
+    api = serve(idempotent(lambda request: HttpResponseRedirect("/here/")))
+
+    assert [replayed(api()) for _ in range(2)] == [False, True]
+
+
+@pytest.mark.parametrize("place", ["on the class", "around as_view()", "middleware"])
+@pytest.mark.parametrize("view_class", [FreeClass, FreeAsyncClass])
+def test_R15_method_that_the_view_lacks_never_claims(
+    serve: Serve, policy: SetPolicy, caplog: pytest.LogCaptureFixture, place: str, view_class: Any
+) -> None:
+    policy(HTTP={"SCOPE": ANYONE, "KEEP": "stripe"})
+    only_get = type("OnlyGet", (View,), {"get": view_class.get})
+    api = serve(PLACES[place](only_get), middleware=place == "middleware")
+
+    answers = [api(), api(method="PATCH")]
+
+    assert [answer.status_code for answer in answers] == [405, 405]
+    assert not IdempotencyRecord.objects.exists()
+    assert not [log for log in caplog.records if log.name == "django_idempotency"]
+
+
+@method_decorator(anybody, name="dispatch")
+class Dressed(View):
+    """Its dispatch does something before and after."""
+
+    seen: list[Any] = []
+
+    def dispatch(self, request: HttpRequest, *args: Any, **kwargs: Any) -> Any:
+        self.seen.append((request.idempotency, connection.in_atomic_block))  # type: ignore[attr-defined]
+        response = super().dispatch(request, *args, **kwargs)
+        response["X-Dressed"] = "yes"
+        return response
+
+    def post(self, request: HttpRequest) -> HttpResponse:
+        effect = Effect.objects.create(name="dressed")
+        return HttpResponse(str((effect.pk, connection.in_atomic_block)))
+
+    def get(self, request: HttpRequest) -> HttpResponse:
+        return HttpResponse(str(connection.in_atomic_block))
+
+
+def test_R18_dispatch_of_the_class_itself_is_run_on_each_request(serve: Serve) -> None:
+    Dressed.seen.clear()
+    api = serve(Dressed.as_view())
+
+    first, again = api(), api()
+
+    assert Dressed.seen == [(None, False)] * 2
+    assert again.content == first.content
+    assert replayed(again)
+    assert first["X-Dressed"] == again["X-Dressed"] == "yes"
+
+
+def test_R83_ATOMIC_REQUESTS_are_around_the_handler(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Around all of a method that is not guarded."""
+    monkeypatch.setitem(connections.settings["default"], "ATOMIC_REQUESTS", True)
+    Dressed.seen.clear()
+    api = serve(Dressed.as_view())
+
+    keyed, keyless, read = api(), api(key=None), api(method="GET")
+
+    assert b"True" in keyed.content
+    assert b"True" in keyless.content
+    assert read.content == b"True"
+    assert [atomic for _, atomic in Dressed.seen] == [False, False, True]
+
+
+@pytest.mark.parametrize("place", ["on the class", "around as_view()", "middleware"])
+def test_R25_dispatch_that_is_the_work_itself_is_guarded(
+    serve: Serve, policy: SetPolicy, runs: list[str], place: str
+) -> None:
+    policy(HTTP={"SCOPE": ANYONE})
+
+    class Worker(View):
+        def dispatch(self, request: HttpRequest, *args: Any, **kwargs: Any) -> Any:
+            return HttpResponse(str(Effect.objects.create(name="work").pk))
+
+    guarded: dict[str, Any] = {
+        "on the class": method_decorator(anybody, name="dispatch")(Worker).as_view(),
+        "around as_view()": anybody(Worker.as_view()),
+        "middleware": Worker.as_view(),
+    }
+    api = serve(guarded[place], middleware=place == "middleware")
+
+    assert [replayed(api()) for _ in range(2)] == [False, True]
+    assert len(runs) == 1
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_R62_dispatch_that_passes_the_handler_by_is_not_silent(
+    serve: Serve, policy: SetPolicy, caplog: pytest.LogCaptureFixture, is_async: bool
+) -> None:
+    policy(HTTP={"SCOPE": ANYONE})
+
+    async def acreate(self: View, request: HttpRequest) -> HttpResponse:
+        return HttpResponse("created")
+
+    class Ajax(FreeAsyncClass if is_async else FreeClass):  # type: ignore[misc]
+        def dispatch(self, request: HttpRequest, *args: Any, **kwargs: Any) -> Any:
+            if "X-Ajax" in request.headers:
+                return acreate(self, request) if is_async else HttpResponse("created")
+            return super().dispatch(request, *args, **kwargs)
+
+    api = serve(method_decorator(anybody, name="dispatch")(Ajax).as_view())
+    with caplog.at_level(logging.ERROR, "django_idempotency"):
+        passed_by = api(headers={"X-Ajax": "1"})
+
+    assert passed_by.content == b"created"
+    assert passed_by["Idempotency-Stored"] == "false"
+    assert [record.getMessage() for record in caplog.records if record.name[:6] == "django"] == [
+        "Ajax answered a request with an idempotency key without a call of its post(): nothing "
+        "was guarded."
+    ]
+    assert "Idempotency-Stored" not in api(headers={"X-Ajax": "1"}, key=None)
+    assert [replayed(api()) for _ in range(2)] == [False, True]
+
+
+@pytest.mark.parametrize("stack", ["wsgi", "asgi"])
+def test_R62_decorator_that_answers_by_itself_is_not_silent(
+    serve: Serve, policy: SetPolicy, caplog: pytest.LogCaptureFixture, stack: str
+) -> None:
+    """It says that it is of a class, whose handler it does not call."""
+    policy(HTTP={"SCOPE": ANYONE})
+
+    @wraps(FreeClass.as_view())
+    def by_itself(request: HttpRequest) -> HttpResponse:
+        return HttpResponse("by itself")
+
+    @wraps(FreeAsyncClass.as_view())
+    async def async_by_itself(request: HttpRequest) -> HttpResponse:
+        return HttpResponse("by itself")
+
+    api = serve(by_itself if stack == "wsgi" else async_by_itself, stack, middleware=True)
+    with caplog.at_level(logging.ERROR, "django_idempotency"):
+        answer = api()
+
+    assert answer["Idempotency-Stored"] == "false"
+    [line] = [record for record in caplog.records if record.name == "django_idempotency"]
+    assert "nothing was guarded" in line.getMessage()
+
+
+def test_R17_generic_edit_view_is_guarded_once(serve: Serve, runs: list[str]) -> None:
+    """Its put() calls its post()."""
+
+    @method_decorator(anybody, name="dispatch")
+    class Create(CreateView):  # type: ignore[type-arg]
+        model = Effect
+        fields = ("name",)
+        success_url = "/done/"
+
+        def get_form_kwargs(self) -> dict[str, Any]:
+            return {**super().get_form_kwargs(), "data": {"name": self.request.method}}
+
+    api = serve(Create.as_view())
+    answers = [api(method=method, key=method) for method in ("POST", "PUT") * 2]
+
+    assert [answer["Location"] for answer in answers] == ["/done/"] * 4
+    assert [replayed(answer) for answer in answers] == [False, False, True, True]
+    assert runs == ["POST", "PUT"]

@@ -1,0 +1,400 @@
+"""R18: `@idempotent` itself, on what it stands, what it says of a view, and what it refuses."""
+
+from __future__ import annotations
+
+import inspect
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from asgiref.sync import async_to_sync, iscoroutinefunction
+from django.db import connections, transaction
+from django.http import HttpRequest, HttpResponse
+from django.test import RequestFactory
+from django.urls import resolve
+from django.utils.decorators import method_decorator
+from django.views import View
+from django.views.decorators.cache import never_cache
+from django.views.decorators.csrf import csrf_exempt
+from django.views.decorators.http import require_POST
+from rest_framework.decorators import api_view
+from rest_framework.response import Response
+from rest_framework.views import APIView
+
+from django_idempotency.contrib.rest_framework import IdempotencyMixin
+from django_idempotency.http import idempotent
+from django_idempotency.models import IdempotencyRecord
+from django_idempotency.policy import UnknownField
+from tests.app.models import Effect
+from tests.unit.http.api import Api, problem, replayed
+from tests.unit.http.conftest import SetPolicy
+from tests.unit.views.conftest import api_for
+from tests.unit.views.urls import GUARDED
+
+ANYONE = "django_idempotency.http.scopes.anyone"
+
+
+def view(request: HttpRequest) -> HttpResponse:
+    """Say yes."""
+    return HttpResponse("yes")
+
+
+async def async_view(request: HttpRequest) -> HttpResponse:
+    """Say yes."""
+    return HttpResponse("yes")
+
+
+# What it makes.
+
+
+@pytest.mark.parametrize("arguments", [None, {}, {"required": True, "lease": 5}])
+@pytest.mark.parametrize("plain", [view, async_view])
+def test_R18_bare_and_with_arguments(plain: Any, arguments: dict[str, Any] | None) -> None:
+    guarded = idempotent(plain) if arguments is None else idempotent(**arguments)(plain)
+
+    assert guarded.__name__ == plain.__name__
+    assert guarded.__doc__ == plain.__doc__
+    assert guarded.__wrapped__ is plain
+    assert inspect.iscoroutinefunction(guarded) == inspect.iscoroutinefunction(plain)
+    assert guarded.idempotency.overrides == (arguments or {})
+    assert guarded.idempotency.store == "default"
+    assert not hasattr(plain, "idempotency")
+    assert not hasattr(plain, "_non_atomic_requests")
+
+
+def test_R18_declared_is_what_checks_can_read() -> None:
+    declared = idempotent(store="memory", lease=5, keep="stripe")(view).idempotency  # type: ignore[attr-defined]
+
+    assert declared.store == "memory"
+    assert declared.policy().lease == timedelta(seconds=5)
+    assert declared.http_policy().keep == "stripe"
+
+
+@pytest.mark.parametrize("kind", GUARDED)
+def test_R83_every_guarded_view_is_exempt_from_djangos_own_transactions(kind: str) -> None:
+    guarded: Any = resolve(f"/{kind}/", "tests.unit.views.urls").func
+    marked: Any = getattr(guarded, "_non_atomic_requests", set())
+
+    assert [alias in marked for alias in connections] == [kind != "below-api-view"] * 2
+
+
+def test_R18_attributes_of_the_class_view() -> None:
+    """as_view() copies what stands on dispatch."""
+    guarded: Any = GUARDED["class"]
+
+    assert guarded.idempotency.overrides == {}
+    assert not iscoroutinefunction(guarded)
+    assert iscoroutinefunction(GUARDED["async-class"])
+
+
+def test_R18_non_atomic_requests_of_the_project_stays_known() -> None:
+    from django_idempotency.http.atomic_requests import exempt
+
+    def own(request: HttpRequest) -> HttpResponse:  # Django marks the function itself
+        return HttpResponse("yes")
+
+    both = idempotent(transaction.non_atomic_requests(using="other")(own))
+
+    assert exempt(both) == {"other"}
+    assert "default" in both._non_atomic_requests  # type: ignore[attr-defined]
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("inner", [True, False], ids=["below", "above"])
+@pytest.mark.parametrize("other", [never_cache, require_POST, csrf_exempt])
+def test_R18_other_decorators_of_plain_views(rf: RequestFactory, other: Any, inner: bool) -> None:
+    own = idempotent(scope=ANYONE)
+    decorated = own(other(view)) if inner else other(own(view))
+
+    responses = [
+        decorated(rf.post("/", headers={"Idempotency-Key": "k"}, content_type="text/plain"))
+        for _ in range(2)
+    ]
+
+    assert [replayed(response) for response in responses] == [False, True]
+    assert decorated.idempotency.overrides == {"scope": ANYONE}
+
+
+SEVERAL = pytest.mark.parametrize(
+    "decorators",
+    [[never_cache, idempotent], [idempotent, csrf_exempt]],
+    ids=["below never_cache", "above csrf_exempt"],
+)
+
+
+@pytest.mark.django_db(transaction=True)
+@SEVERAL
+def test_R18_several_decorators_of_a_class_view(
+    rf: RequestFactory, policy: SetPolicy, decorators: list[Any]
+) -> None:
+    policy(HTTP={"SCOPE": ANYONE})
+
+    @method_decorator(decorators, name="dispatch")
+    class Several(View):
+        def post(self, request: HttpRequest) -> HttpResponse:
+            return HttpResponse("yes")
+
+    decorated: Any = Several.as_view()
+    responses = [
+        decorated(rf.post("/", headers={"Idempotency-Key": "k"}, content_type="text/plain"))
+        for _ in range(2)
+    ]
+
+    assert [replayed(response) for response in responses] == [False, True]
+    assert "default" in decorated._non_atomic_requests
+
+
+@pytest.mark.django_db(transaction=True)
+def test_R18_csrf_exempt_below_it_on_an_async_class_view(
+    rf: RequestFactory, policy: SetPolicy
+) -> None:
+    policy(HTTP={"SCOPE": ANYONE})
+
+    @method_decorator([idempotent, csrf_exempt], name="dispatch")
+    class Several(View):
+        async def post(self, request: HttpRequest) -> HttpResponse:
+            return HttpResponse("yes")
+
+    coroutine: Any = Several.as_view()
+    decorated: Any = async_to_sync(coroutine)
+    responses = [
+        decorated(rf.post("/", headers={"Idempotency-Key": "k"}, content_type="text/plain"))
+        for _ in range(2)
+    ]
+
+    assert [replayed(response) for response in responses] == [False, True]
+
+
+@pytest.mark.django_db(transaction=True)
+def test_R18_arguments_of_the_decorator_come_before_the_alias(
+    rf: RequestFactory, policy: SetPolicy
+) -> None:
+    policy(HTTP={"REQUIRED": True, "HEADER": "Other-Key", "SCOPE": ANYONE})
+    guarded = idempotent(required=False, header="My-Key")(view)
+
+    assert guarded(rf.post("/")).content == b"yes"
+    assert problem(guarded(rf.post("/", headers={"My-Key": ""}))) == (
+        400,
+        "idempotency_key_invalid",
+    )
+
+
+@pytest.mark.django_db(transaction=True)
+def test_R18_lease_is_on_the_request(rf: RequestFactory) -> None:
+    """None without a key and where nothing is guarded."""
+    seen: list[Any] = []
+
+    @idempotent(scope=ANYONE)
+    def looking(request: Any) -> HttpResponse:
+        seen.append(request.idempotency)
+        return HttpResponse()
+
+    looking(rf.get("/", headers={"Idempotency-Key": "k"}))
+    looking(rf.post("/"))
+    looking(rf.post("/", headers={"Idempotency-Key": "k"}))
+
+    assert seen[:2] == [None, None]
+    assert seen[2].record_id == IdempotencyRecord.objects.get().pk
+
+
+# What it refuses.
+
+
+def test_R18_class_is_refused_with_what_to_write() -> None:
+    write = r"class Checkout\..*@method_decorator\(idempotent\(\.\.\.\), name=\"dispatch\"\)"
+    with pytest.raises(TypeError, match=write):
+        idempotent(Checkout)
+
+
+class Checkout:
+    """What somebody may try to decorate from outside."""
+
+    def post(self, request: HttpRequest) -> HttpResponse:
+        return HttpResponse()
+
+
+@pytest.mark.parametrize("arguments", [None, {"required": True}])
+def test_R18_method_is_refused_with_what_to_write(arguments: dict[str, Any] | None) -> None:
+    decorate: Any = idempotent if arguments is None else idempotent(**arguments)
+
+    with pytest.raises(TypeError, match=r"method Checkout\.post\..*name=\"post\"\) on the class"):
+        decorate(Checkout.post)
+
+
+def test_R18_method_of_a_class_in_a_function_is_refused() -> None:
+    with pytest.raises(TypeError, match="method"):
+
+        class Local(View):
+            @idempotent
+            def post(self, request: HttpRequest) -> HttpResponse:
+                return HttpResponse()
+
+
+def test_R18_drf_class_is_refused() -> None:
+    with pytest.raises(TypeError, match="class"):
+        idempotent(APIView)
+
+
+@pytest.mark.parametrize(
+    ("name", "nearest"),
+    [("requird", "required"), ("Required", "required"), ("leas", "lease"), ("keeps", "keep")],
+)
+def test_R18_unknown_field_is_refused_with_the_nearest(name: str, nearest: str) -> None:
+    with pytest.raises(UnknownField, match=rf"'{name}'.* Did you mean '{nearest}'\?") as raised:
+        idempotent(**{name: True})  # type: ignore[call-overload]
+
+    assert isinstance(raised.value, TypeError)
+
+
+@pytest.mark.parametrize(
+    ("given", "write"),
+    [("required", "required=True"), ("lease", r"lease=\.\.\."), (30, "required=True")],
+)
+def test_R18_argument_without_a_name_is_refused_with_what_to_write(given: Any, write: str) -> None:
+    with pytest.raises(TypeError, match=rf"Write @idempotent\({write}\)\."):
+        idempotent(given)
+
+
+@pytest.mark.parametrize(
+    ("field", "function"),
+    [
+        ("scope", lambda: "all"),
+        ("fingerprint", lambda request, body: b""),
+        ("key_validator", lambda: None),
+        ("keep", lambda response: "keep"),
+        ("replay_check", lambda request: True),
+        ("error_renderer", lambda request: None),
+        ("deadline", lambda context: 1),
+    ],
+)
+def test_R18_callable_of_the_wrong_arity_is_refused(field: str, function: Any) -> None:
+    with pytest.raises(TypeError, match=f"{field} must take .*<lambda>"):
+        idempotent(**{field: function})  # type: ignore[call-overload]
+
+
+def test_R18_decorators_between_it_and_api_view_are_refused() -> None:
+    @api_view(["POST"])
+    def endpoint(request: Any) -> Response:
+        return Response()
+
+    with pytest.raises(TypeError, match=r"directly above @api_view of endpoint"):
+        idempotent(never_cache(endpoint))
+
+
+def test_R18_decorators_between_it_and_a_view_with_the_mixin_are_refused() -> None:
+    class Mixed(IdempotencyMixin, APIView):
+        pass
+
+    with pytest.raises(TypeError, match=r"directly above .* of Mixed"):
+        idempotent(never_cache(Mixed.as_view()))
+
+
+# Above and below @api_view.
+
+ORDERS = ("above-api-view", "below-api-view")
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("kind", ORDERS)
+@pytest.mark.parametrize("then", ["created", "missing", "denied", "boom", "status"])
+def test_R18_without_atomic_requests_both_orders_are_alike(
+    kind: str, then: str, mode: str, runs: list[str]
+) -> None:
+    """What each of them answers, keeps and rolls back; the same for both."""
+    api = api_for("wsgi", f"/{kind}/")
+    api.client.raise_request_exception = False
+
+    answers = [api.then(then, status=409) for _ in range(2)]
+
+    expected = {
+        "created": ([201, 201], "COMPLETED", 1),
+        "status": ([409, 409], "COMPLETED", 1),
+        "missing": ([404, 404], "RELEASED", 0),
+        "denied": ([403, 403], "RELEASED", 0),
+        "boom": ([500, 500], "FAILED", 0),
+    }
+    statuses, state, effects = expected[then]
+    assert [answer.status_code for answer in answers] == statuses
+    assert replayed(answers[1]) == (state == "COMPLETED")
+    assert IdempotencyRecord.objects.get().state == state
+    assert len(runs) == (1 if state == "COMPLETED" else 2)
+    if mode != "separate":
+        assert Effect.objects.count() == effects
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("order", ORDERS)
+def test_R18_lease_is_on_the_request_in_both_orders(order: str) -> None:
+    seen: list[Any] = []
+
+    def looking(request: Any) -> Response:
+        seen.append(request.idempotency)
+        return Response()
+
+    own, drf = idempotent(scope=ANYONE), api_view(["GET", "POST"])
+    looked: Any = own(drf(looking)) if order == "above-api-view" else drf(own(looking))
+    factory = RequestFactory()
+    looked(factory.get("/", headers={"Idempotency-Key": "k"}))
+    looked(factory.post("/"))
+    looked(factory.post("/", headers={"Idempotency-Key": "k"}))
+
+    assert seen[:2] == [None, None]
+    assert seen[2].record_id == IdempotencyRecord.objects.get().pk
+
+
+@pytest.fixture
+def atomic(monkeypatch: pytest.MonkeyPatch) -> None:
+    """ATOMIC_REQUESTS is on."""
+    monkeypatch.setitem(connections.settings["default"], "ATOMIC_REQUESTS", True)
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("kind", ORDERS)
+def test_R57_with_atomic_requests_success_is_kept_in_both_orders(
+    kind: str, atomic: None, runs: list[str]
+) -> None:
+    api = api_for("wsgi", f"/{kind}/")
+
+    assert [replayed(api()) for _ in range(2)] == [False, True]
+    assert len(runs) == Effect.objects.count() == 1
+
+
+@pytest.mark.django_db(transaction=True)
+def test_R57_below_api_view_atomic_requests_make_it_single(
+    atomic: None, settings: Any, runs: list[str]
+) -> None:
+    """In Django's transaction: nothing is seen before its COMMIT; a raised answer is not kept."""
+    api = api_for("wsgi", "/below-api-view/")
+    api.client.raise_request_exception = False
+
+    api.then("missing")
+    api.then("boom")
+
+    assert not IdempotencyRecord.objects.exists()
+    assert not Effect.objects.exists()
+    assert len(runs) == 2
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("mode", ["joined", "separate"], indirect=True)
+def test_R18_below_api_view_refuses_what_it_cannot_keep(
+    atomic: None, mode: str, runs: list[str]
+) -> None:
+    """A mode that commits on its own, asked for by name, in Django's own transaction."""
+    with pytest.raises(RuntimeError, match="a transaction is already open"):
+        api_for("wsgi", "/below-api-view/")()
+
+    assert runs == []
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("mode", ["single", "joined", "separate"], indirect=True)
+def test_R83_above_api_view_atomic_requests_are_the_guards(
+    atomic: None, mode: str, runs: list[str]
+) -> None:
+    api: Api = api_for("wsgi", "/above-api-view/")
+
+    api.then("missing")
+
+    assert IdempotencyRecord.objects.get().state == "RELEASED"
+    assert not Effect.objects.exists()

@@ -1,0 +1,231 @@
+"""R55, R56, R58: exceptions of plain views, which Django answers outside of the guard."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from django.core.exceptions import BadRequest, PermissionDenied, SuspiciousOperation
+from django.http import Http404
+
+from django_idempotency.models import IdempotencyRecord
+from tests.app.models import Effect
+from tests.unit.http.api import Api, problem, replayed
+from tests.unit.http.conftest import SetPolicy
+from tests.unit.views.conftest import api_for
+from tests.unit.views.urls import FREE
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+PLAIN = ["function", "async-function", "class", "async-class", *FREE]
+REFUSALS = {"missing": 404, "denied": 403, "suspicious": 400, "bad": 400}
+TYPES = {
+    "missing": Http404,
+    "denied": PermissionDenied,
+    "suspicious": SuspiciousOperation,
+    "bad": BadRequest,
+    "boom": RuntimeError,
+}
+
+
+@pytest.fixture(params=PLAIN)
+def kind(request: pytest.FixtureRequest) -> str:
+    """Every kind of plain view."""
+    if request.param in FREE:
+        request.getfixturevalue("with_middleware")
+    return str(request.param)
+
+
+@pytest.fixture
+def api(stack: str, kind: str) -> Api:
+    api = api_for(stack, f"/{kind}/")
+    api.client.raise_request_exception = False
+    return api
+
+
+def state() -> str:
+    return IdempotencyRecord.objects.get().state
+
+
+#: What a middleware saw leave the view.
+left: list[BaseException] = []
+
+
+class Noting:
+    """A middleware that looks at what leaves a view."""
+
+    async_capable = False
+
+    def __init__(self, get_response: Any) -> None:
+        self.get_response = get_response
+
+    def __call__(self, request: Any) -> Any:
+        return self.get_response(request)
+
+    def process_exception(self, request: Any, error: Exception) -> None:
+        left.append(error)
+
+
+def test_R55_refusals_release(api: Api, mode: str, runs: list[str]) -> None:
+    for then, status in REFUSALS.items():
+        first = api.then(then, key=then)
+        corrected = api(key=then)
+
+        assert first.status_code == status
+        assert "Idempotency-Replayed" not in first.headers
+        assert (corrected.status_code, replayed(corrected)) == (201, False)
+    assert len(runs) == 2 * len(REFUSALS)
+    if mode != "separate":
+        assert Effect.objects.count() == len(REFUSALS)
+
+
+def test_R55_other_exceptions_fail(api: Api, mode: str, runs: list[str]) -> None:
+    first = api.then("boom")
+    state_of_first = state()
+    other, same = api(), api.then("boom")
+
+    assert (first.status_code, state_of_first) == (500, "FAILED")
+    assert problem(other) == (422, "idempotency_key_reused")
+    assert same.status_code == 500
+    assert len(runs) == 2
+
+
+@pytest.mark.parametrize(
+    "kind", ["function", "async-function", "class", "async-class"], indirect=True
+)
+def test_R58_exceptions_pass_on_unchanged(api: Api, settings: Any, mode: str) -> None:
+    """The very type, text and no cause, as it leaves the same view without a key."""
+    settings.MIDDLEWARE = [*settings.MIDDLEWARE, "tests.unit.views.test_exceptions.Noting"]
+    for then, kind in TYPES.items():
+        left.clear()
+
+        api.then(then, key=None)
+        api.then(then, key=then)
+
+        unguarded, guarded = left
+        assert type(guarded) is type(unguarded) is kind
+        assert guarded.args == unguarded.args == (then,)
+        assert guarded.__cause__ is None
+
+
+def test_R56_success_keeps_success_alone(api: Api, policy: SetPolicy) -> None:
+    policy(HTTP={"KEEP": "success"})
+    states = {}
+    for then, status in {**REFUSALS, "boom": 500, "created": 201, "redirect": 303}.items():
+        assert api.then(then, key=then).status_code == status
+        states[then] = IdempotencyRecord.objects.get(key=then).state
+    for status in (400, 409, 422, 503):
+        assert api.then("status", status=status, key=str(status)).status_code == status
+        states[str(status)] = IdempotencyRecord.objects.get(key=str(status)).state
+
+    kept = {then for then, state in states.items() if state == "COMPLETED"}
+    assert kept == {"created", "redirect"}
+    assert {state for then, state in states.items() if then not in kept} == {"FAILED"}
+
+
+def test_R56_stripe_keeps_every_answer(
+    api: Api, policy: SetPolicy, mode: str, runs: list[str]
+) -> None:
+    """The 500 of an exception as well, without the work that raised it."""
+    policy(HTTP={"KEEP": "stripe"})
+    for then, status in {**REFUSALS, "boom": 500}.items():
+        first, again = (api.then(then, key=then) for _ in range(2))
+
+        assert first.status_code == again.status_code == status
+        assert first.content == again.content
+        assert (replayed(first), replayed(again)) == (False, True)
+        assert "Idempotency-Expires" in first.headers
+    assert {*IdempotencyRecord.objects.values_list("state", flat=True)} == {"COMPLETED"}
+    assert len(runs) == 5
+    if mode != "separate":
+        assert not Effect.objects.exists()
+
+
+@pytest.mark.parametrize("mode", ["joined"], indirect=True)
+def test_R56_R57_stripe_keeps_returned_errors_and_a_5xx_without_its_work(
+    api: Api, policy: SetPolicy, mode: str
+) -> None:
+    policy(HTTP={"KEEP": "stripe"})
+
+    for status in (400, 429, 500, 503):
+        api.then("status", status=status, key=str(status))
+        assert replayed(api.then("status", status=status, key=str(status)))
+    assert Effect.objects.count() == 2
+
+
+@pytest.mark.parametrize(
+    ("verdict", "kept_state"),
+    [("keep", "COMPLETED"), ("release", "RELEASED"), ("fail", "FAILED")],
+)
+@pytest.mark.parametrize("mode", ["joined"], indirect=True)
+def test_R56_callable_decides(
+    api: Api, policy: SetPolicy, mode: str, verdict: str, kept_state: str
+) -> None:
+    """It gets the response, and the exception it was made of."""
+    asked: list[tuple[int, Any]] = []
+
+    def keep(response: Any, error: BaseException | None) -> str:
+        asked.append((response.status_code, error))
+        return verdict
+
+    policy(HTTP={"KEEP": keep})
+    missing, boom, created = api.then("missing", key="a"), api.then("boom", key="b"), api(key="c")
+
+    assert [missing.status_code, boom.status_code, created.status_code] == [404, 500, 201]
+    assert [status for status, _ in asked] == [404, 500, 201]
+    assert [type(error) for _, error in asked] == [Http404, RuntimeError, type(None)]
+    assert set(IdempotencyRecord.objects.values_list("state", flat=True)) == {kept_state}
+    assert Effect.objects.count() == (0 if verdict == "fail" else 1)
+
+
+def test_R56_callable_that_keeps_an_exception_replays_it(api: Api, policy: SetPolicy) -> None:
+    policy(HTTP={"KEEP": lambda response, error: "keep"})
+
+    first, again = api.then("missing"), api.then("missing")
+
+    assert (first.status_code, again.status_code, replayed(again)) == (404, 404, True)
+
+
+# Errors of idempotent calls, and views that answer nothing.
+
+
+def test_R66_lost_lease_of_a_call_within_the_work_is_the_works_own_error(
+    api: Api, mode: str
+) -> None:
+    """Nobody has taken over this key, so nobody is told so."""
+    assert api.then("loses_theirs").status_code == 500
+    assert state() == "FAILED"
+
+
+def test_R66_lost_lease_of_the_work_is_told(api: Api, mode: str) -> None:
+    assert problem(api.then("loses_ours")) == (409, "lease_lost")
+
+
+@pytest.mark.parametrize("mode", ["single", "joined"], indirect=True)
+def test_R58_error_of_an_idempotent_call_in_a_hook_is_the_hooks_own(api: Api, mode: str) -> None:
+    """This key is not in progress: its work has committed."""
+    first, again = api.then("hook_busy"), api.then("hook_busy")
+
+    assert (first.status_code, again.status_code, replayed(again)) == (500, 201, True)
+
+
+def test_R58_view_that_returns_None_gets_djangos_own_message(api: Api, mode: str) -> None:
+    api.client.raise_request_exception = True
+    told = []
+    for key in (None, "key-1"):
+        with pytest.raises(ValueError, match=r"It returned None instead\.$") as raised:
+            api.then("nothing", key=key)
+        told.append(str(raised.value))
+
+    assert told[0] == told[1]
+    assert state() == "FAILED"
+
+
+@pytest.mark.parametrize("keep", ["default", "success"])
+def test_R58_500_is_djangos_own(api: Api, policy: SetPolicy, keep: str) -> None:
+    """The client's exception and the 500 page come from Django, which saw the exception."""
+    policy(HTTP={"KEEP": keep})
+    api.client.raise_request_exception = True
+
+    with pytest.raises(RuntimeError, match=r"^boom$"):
+        api.then("boom")
