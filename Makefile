@@ -5,16 +5,20 @@ PY := $(VENV)/bin/python
 PIP_GROUP = $(PY) -m pip install --quiet --editable . --group
 DEV := $(VENV)/.installed-dev
 DEMO := $(VENV)/.installed-demo
+LEGS = $(PY) -m tests.services.legs $(if $(ORDER),--order $(ORDER))
 SERVE ?=
 export SERVE
 
-.PHONY: help venv services test coverage lint types docs demo migrations rules tox clean
+.PHONY: help venv services unit test proof coverage lint types docs demo migrations rules tox clean
 .DEFAULT_GOAL := help
 
 help:
 	@echo "make demo         the main job, shown (SERVE=1 leaves the shop up, on port 8000 if it is free)"
-	@echo "make test         every test: PostgreSQL 18, PostgreSQL 16, SQLite, a browser"
-	@echo "make coverage     the same, measured"
+	@echo "make unit         the tests that need no server, on SQLite"
+	@echo "make test         these, and those with servers: PostgreSQL 18 and 16, MariaDB, a browser"
+	@echo "make proof        what takes longer: mutations, hundreds of kills"
+	@echo "make coverage     make test, measured"
+	@echo "                  ORDER=random runs the tests in a random order, ORDER=1234 in that one"
 	@echo "make lint types docs migrations rules"
 	@echo "make tox          every Python and Django that this machine has"
 	@echo "make services     install the system's programs that tests run, where that is possible"
@@ -45,15 +49,22 @@ $(DEV): pyproject.toml | $(PY)
 services: | $(PY)
 	@$(PY) -m tests.services.packages
 
+unit: $(DEV)
+	@$(LEGS) unit
+
 test: services $(DEV)
 	@$(PY) -m tests.services.dynamodb
+	@$(LEGS) test
+
+proof: services $(DEV)
+	@$(PY) -m tests.services.dynamodb
 	@$(PY) -m tests.services.cdk
-	@$(PY) -m tests.services.legs
+	@$(LEGS) proof
+	@$(PY) -m tests.proof.mutations
 
 coverage: services $(DEV)
 	@$(PY) -m tests.services.dynamodb
-	@$(PY) -m tests.services.cdk
-	@$(PY) -m tests.services.legs --coverage
+	@$(LEGS) test --coverage
 
 lint: $(DEV)
 	@echo "==> ruff check"

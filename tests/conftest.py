@@ -145,12 +145,6 @@ def pytest_runtest_makereport(
     return report
 
 
-def pytest_itemcollected(item: pytest.Item) -> None:
-    """Tests with processes of their own run one after the other, on one xdist worker."""
-    if item.get_closest_marker("processes"):
-        item.add_marker(pytest.mark.xdist_group("processes"))
-
-
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out what belongs to another leg, and skip what lacks its server if that is allowed."""
     chosen: list[pytest.Item] = []
@@ -158,8 +152,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         marker = item.get_closest_marker("leg")
         here = marker is None or current_leg() in marker.args
-        if here and config.getoption("--only-database"):
-            here = marker is not None or _touches_database(item)
         (chosen if here else others).append(item)
     config.hook.pytest_deselected(items=others)
     items[:] = chosen

@@ -1,4 +1,4 @@
-"""`make test`: the suite on each database, then in a browser; with --coverage, measured."""
+"""`make unit`, `make test`, `make proof`: pytest on each folder and database, several at a time."""
 
 from __future__ import annotations
 
@@ -7,7 +7,10 @@ import os
 import re
 import subprocess
 import sys
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 
 import pytest
 
@@ -15,124 +18,133 @@ from tests.services import LEG_VARIABLE, LEGS
 from tests.services.postgres import URL_VARIABLE
 from tests.services.processes import ROOT
 
-TITLES = {
-    "postgres18": "PostgreSQL 18: the whole suite",
-    "postgres16": "PostgreSQL 16, or the system's: the store and real processes",
-    "sqlite": "SQLite in a file: the store, the engine, the rules of HTTP and real processes",
-    "mariadb": "MariaDB: the store, the engine and the rules of HTTP",
-    "browser": "Chromium, on PostgreSQL 18: the checkout, the admin, accessibility",
-}
-# What the legs after the first run: the tests whose outcome another database can change, and those
-# that are about the browser.
-FOLDERS = {
-    "postgres16": [
-        "tests/acceptance/processes/test_crash_points.py",
-        "tests/integration/database/test_contract.py",
-        "tests/integration/database",
-        "tests/acceptance/processes",
-    ],
-    "sqlite": [
-        "tests/acceptance/processes/test_crash_points.py",
-        "tests/integration/database/test_contract.py",
-        "tests/integration/database",
-        "tests/acceptance/processes",
-        "tests/unit/core/test_run.py",
-        "tests/unit/core/test_attempt.py",
-        "tests/unit/core/test_coroutines.py",
-        "tests/unit/core/test_transactions.py",
-        "tests/unit/http/test_f_work.py",
-        "tests/unit/http/test_f_failures.py",
-        "tests/unit/http/test_e_in_progress.py",
-        "tests/unit/views/test_atomic_requests.py",
-        "tests/unit/views/test_waiting.py",
-        "tests/unit/forms/test_double_click.py",
-        "tests/unit/project/test_guarantees.py",
-    ],
-    "mariadb": [
-        "tests/acceptance/processes/test_crash_points.py",
-        "tests/integration/database/test_contract.py",
-        "tests/integration/database",
-        "tests/acceptance/processes",
-        "tests/unit/core/test_run.py",
-        "tests/unit/core/test_attempt.py",
-        "tests/unit/core/test_coroutines.py",
-        "tests/unit/core/test_transactions.py",
-        "tests/unit/http/test_f_work.py",
-        "tests/unit/http/test_f_failures.py",
-        "tests/unit/http/test_e_in_progress.py",
-        "tests/unit/views/test_atomic_requests.py",
-        "tests/unit/views/test_waiting.py",
-        "tests/unit/forms/test_double_click.py",
-    ],
-    "browser": ["tests/acceptance/browser"],
-}
-WORKERS = "2"
+LOGS = ROOT / ".legs"
+#: One more than two cores: tests that wait for processes leave the cores to others.
+AT_ONCE = 3
+#: What another database can change: each of the databases after the first runs these folders.
+DATABASE_FOLDERS = ("tests/integration/database", "tests/acceptance/processes")
+
+
+@dataclass(frozen=True)
+class Run:
+    """One pytest: a leg, and the folders that it takes there."""
+
+    name: str
+    leg: str
+    folders: tuple[str, ...]
+
+
+def runs_of(target: str) -> list[Run]:
+    """Return the runs of a target: `unit`, `integration`, `acceptance`, `test`, `proof`, a leg."""
+    match target:
+        case "unit":
+            return [Run("unit", "sqlite", ("tests/unit",))]
+        case "integration" | "acceptance":
+            return [
+                Run(f"{target}-{name}", "postgres18", (f"tests/{target}/{name}",))
+                for name in _folders(f"tests/{target}")
+                if name != "browser"
+            ]
+        case "browser":
+            return [Run("browser", "browser", ("tests/acceptance/browser",))]
+        case "proof":
+            return [Run("proof", "postgres18", ("tests/proof",))]
+        case "test":
+            parts = ("acceptance", "integration", "unit", *LEGS[1:])
+            return [run for part in parts for run in runs_of(part)]
+        case "postgres18":
+            return [*runs_of("acceptance"), *runs_of("integration")]
+        case _:
+            return [Run(target, target, DATABASE_FOLDERS)]
+
+
+TARGETS = ("unit", "integration", "acceptance", "test", "proof", *LEGS)
 
 
 def main() -> int:
-    """Run the legs; 0 if all of them passed."""
+    """Run the targets; 0 if all of their tests passed."""
     parser = argparse.ArgumentParser(
         prog="python -m tests.services.legs",
         description=__doc__,
         epilog="What follows -- goes to pytest: python -m tests.services.legs sqlite -- -k R42",
     )
-    parser.add_argument("legs", nargs="*", metavar="leg", help=f"of {', '.join(LEGS)}; all")
+    parser.add_argument("targets", nargs="*", help=f"of {', '.join(TARGETS)}; test")
     parser.add_argument("--coverage", action="store_true")
+    parser.add_argument("--order", metavar="SEED", help="in a random order: random, or its number")
     words = sys.argv[1:]
     end = words.index("--") if "--" in words else len(words)
     arguments, rest = parser.parse_args(words[:end]), words[end + 1 :]
-    chosen = arguments.legs or list(LEGS)
-    if unknown := set(chosen) - set(LEGS):
-        parser.error(f"no such leg: {', '.join(sorted(unknown))}")
-    if URL_VARIABLE in os.environ and {"postgres18", "postgres16"} <= set(chosen):
+    targets = arguments.targets or ["test"]
+    if unknown := set(targets) - set(TARGETS):
+        parser.error(f"no such target: {', '.join(sorted(unknown))}")
+    runs = list({run.name: run for target in targets for run in runs_of(target)}.values())
+    if URL_VARIABLE in os.environ and any(run.leg == "postgres16" for run in runs):
         print(f"{URL_VARIABLE} is set: its server takes the place of both PostgreSQL legs")
-        chosen.remove("postgres16")
+        runs = [run for run in runs if run.leg != "postgres16"]
 
-    measure = arguments.coverage
-    if measure:
+    if arguments.coverage:
         _coverage("erase")
-    failed, closing = False, {}
-    for index, leg in enumerate(chosen):
-        whole = index == 0 and leg != "browser"
-        options = rest or ([] if whole else FOLDERS[leg])
-        code, closing[leg] = _run(leg, options, measure=measure)
-        # What is asked for after -- need not be in every leg.
-        passed = {pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED if rest else 0}
-        failed = failed or code not in passed
-    if measure:
+    runner = ["-m", "coverage", "run", "-m", "pytest"] if arguments.coverage else ["-m", "pytest"]
+    options = [*_order(arguments.order), *rest]
+    if len(runs) == 1:
+        options += ["-n", "2", "--dist", "loadgroup"]
+    LOGS.mkdir(exist_ok=True)
+    started = time.monotonic()
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        codes = pool.map(lambda run: _pytest(run, [*runner, *run.folders, *options]), runs)
+        code_of = dict(zip(runs, codes, strict=True))
+    if arguments.coverage:
         print("\n==> coverage of all legs", flush=True)
         _coverage("combine", "--quiet")
         _coverage("report")
-    print("\n==> results", flush=True)
-    for leg, line in closing.items():
-        print(f"{leg}\n{line}", flush=True)
-    return int(failed)
+    # What is asked for after -- need not be in every leg.
+    passed = {pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED if rest else 0}
+    failed = [run.name for run, code in code_of.items() if code not in passed]
+    verdict = f"failed: {', '.join(failed)}" if failed else "all passed"
+    print(f"\n==> {verdict}, in {time.monotonic() - started:.0f} s", flush=True)
+    return int(bool(failed))
 
 
-def _run(leg: str, options: list[str], *, measure: bool) -> tuple[int, str]:
-    """Run one leg, show it as it goes; its exit code and pytest's closing line."""
-    print(f"\n{'#' * 80}\n# {TITLES[leg]}\n{'#' * 80}", flush=True)
-    runner = ["-m", "coverage", "run", "-m", "pytest"] if measure else ["-m", "pytest"]
-    command = [sys.executable, *runner, "-n", WORKERS, "--dist", "loadgroup", *options]
+def _folders(folder: str) -> list[str]:
+    return sorted(path.parent.name for path in (ROOT / folder).glob("*/__init__.py"))
+
+
+def _order(seed: str | None) -> list[str]:
+    if seed is None:
+        return []
+    chosen = [f"--randomly-seed={seed}"] if seed.isdigit() else []
+    return ["-p", "randomly", *chosen]
+
+
+_printing = threading.Lock()
+
+
+def _pytest(run: Run, words: list[str]) -> int:
+    """Run pytest into a log, show what of it a reader wants, and return its exit code."""
+    log = LOGS / f"{run.name}.log"
     started = time.monotonic()
-    last = ""
-    with subprocess.Popen(
-        command,
-        cwd=ROOT,
-        env={**os.environ, LEG_VARIABLE: leg},
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        text=True,
-        errors="replace",
-    ) as process:
-        assert process.stdout is not None
-        for line in process.stdout:
-            print(line, end="", flush=True)
-            if re.match(r"=+ .* in [\d.]+s.* =+$", line):
-                last = line.rstrip()
-    if not last:
-        last = f"pytest ended with {process.returncode} after {time.monotonic() - started:.0f} s"
-    return process.returncode, last
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            [sys.executable, *words],
+            cwd=ROOT,
+            env={**os.environ, LEG_VARIABLE: run.leg},
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+        )
+        _, status, used = os.wait4(process.pid, 0)
+    code = process.returncode = os.waitstatus_to_exitcode(status)
+    seconds, cpu = time.monotonic() - started, used.ru_utime + used.ru_stime
+    text = log.read_text(errors="replace")
+    if code == pytest.ExitCode.OK:  # only what was left out
+        shown = [line for line in text.splitlines() if line.startswith(("SKIPPED", "XFAIL"))]
+    else:
+        shown = [] if code == pytest.ExitCode.NO_TESTS_COLLECTED else [text]
+    closing = re.findall(r"(?m)^=+ (.* in [\d.]+s.*?) =+$", text) or [f"pytest ended with {code}"]
+    shown.append(f"{run.name:24} {seconds:5.0f} s, CPU {cpu:4.0f} s: {closing[-1]}")
+    with _printing:
+        print("\n".join(shown), flush=True)
+    return code
 
 
 def _coverage(*words: str) -> None:

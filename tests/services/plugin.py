@@ -28,14 +28,6 @@ from tests.services.postgres import URL_VARIABLE, PostgresServer
 from tests.services.processes import ROOT, RUN_VARIABLE
 
 
-def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption(
-        "--only-database",
-        action="store_true",
-        help="only the tests that touch the database (for the second and third leg)",
-    )
-
-
 @pytest.hookimpl(wrapper=True)
 def pytest_load_initial_conftests(early_config: pytest.Config) -> Generator[None, object, object]:
     """Run before pytest-django's hook of this name, which imports the settings."""
