@@ -45,5 +45,5 @@ def configuration(url: str, prefix: str, amqp: str | None = None) -> dict[str, A
 
 
 if BROKER in os.environ:
-    app = Celery("tests.unit.celery", include=["tests.acceptance.celery.tasks"])
+    app = Celery("tests.acceptance.celery", include=["tests.acceptance.celery.tasks"])
     app.conf.update(configuration(os.environ[BROKER], os.environ[PREFIX], os.environ.get(AMQP)))

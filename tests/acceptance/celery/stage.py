@@ -89,7 +89,7 @@ class Test(Stage):
             BROKER: self.url,
             PREFIX: self.prefix,
             **({} if self.amqp is None else {AMQP: self.amqp}),
-            "DJANGO_SETTINGS_MODULE": "tests.unit.celery.settings",
+            "DJANGO_SETTINGS_MODULE": "tests.acceptance.celery.settings",
         }
 
     def send(self, task: str, *args: Any, **options: Any) -> str:

@@ -20,8 +20,6 @@ def tell(task: Task, what: str, **facts: Any) -> None:
 
 
 def _held(mode: str) -> None:
-    @shared_task(name=f"tests.held-{mode}", bind=True)
-    @idempotent_task(lease=1, **MODES[mode])
     def held(self: Task, name: str) -> dict[str, str]:
         """Leave an effect, and wait for the test's word before it is committed."""
         Effect.objects.create(name=name)
@@ -30,22 +28,20 @@ def _held(mode: str) -> None:
             stage.wait_for_word(name)
         return {"name": name, "made": str(uuid.uuid4())}
 
-
-def _slow(mode: str) -> None:
-    def slow(self: Task, name: str, seconds: float) -> str:
-        """Take longer than the lease, and longer than the broker waits; once."""
-        with stage_of_process() as stage:
-            is_first = not stage.client.set(f"{stage.prefix}slow:{self.request.id}", 1, get=True)
-        tell(self, "begun", name=name)
+    def stalled(self: Task, name: str) -> str:
+        """Leave an effect, and wait for the test's word; the first one alone."""
         Effect.objects.create(name=name)
-        if is_first:
-            time.sleep(seconds)
+        with stage_of_process() as stage:
+            is_first = not stage.client.set(f"{stage.prefix}first:{self.request.id}", 1, get=True)
+            stage.tell("begun", id=self.request.id, name=name)
+            if is_first:
+                stage.wait_for_word(name)
         return str(uuid.uuid4())
 
-    for renew in (True, False):
-        guarded = idempotent_task(lease=3, renew=renew, **MODES[mode])(slow)
-        name = f"tests.{'slow' if renew else 'unrenewed'}-{mode}"
-        shared_task(name=name, bind=True)(guarded)
+    renewed = idempotent_task(lease=1, **MODES[mode])
+    shared_task(name=f"tests.held-{mode}", bind=True)(renewed(held))
+    unrenewed = idempotent_task(lease=1, renew=False, **MODES[mode])
+    shared_task(name=f"tests.stalled-{mode}", bind=True)(unrenewed(stalled))
 
 
 def _quick(mode: str) -> None:
@@ -60,18 +56,7 @@ def _quick(mode: str) -> None:
 
 for _mode in MODES:
     _held(_mode)
-    _slow(_mode)
     _quick(_mode)
-
-
-@shared_task(name="tests.keyed", bind=True)
-@idempotent_task(key="name")
-def keyed(self: Task, name: str) -> str:
-    """Wait for the test's word, under a lease of the default length."""
-    with stage_of_process() as stage:
-        stage.tell("begun", id=self.request.id, name=name)
-        stage.wait_for_word(name)
-    return str(uuid.uuid4())
 
 
 @shared_task(name="tests.retries", bind=True, max_retries=5)

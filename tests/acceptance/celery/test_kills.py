@@ -1,17 +1,16 @@
-"""Killed workers: a pool process, and the whole worker (C8)."""
+"""Killed workers, with the messages on Redis and on RabbitMQ (C8), and other pools (C13)."""
 
 from __future__ import annotations
 
 import os
 import signal
 from collections import Counter
-from typing import Any
 
 import pytest
 
+from tests.acceptance.celery.conftest import WorkerFactory
 from tests.acceptance.celery.stage import MODES, Test
 from tests.app.models import Effect
-from tests.unit.celery.conftest import WorkerFactory
 
 pytestmark = [
     pytest.mark.processes,
@@ -19,74 +18,64 @@ pytestmark = [
     pytest.mark.django_db(transaction=True),
 ]
 
-#: The killed attempt's work had committed by itself, before its completion.
-DONE_TWICE = {"joined": 1, "single": 1, "separate": 2, "redis": 2, "dynamodb": 2}
-
-
-class Held:
-    """
-    A task in each mode that has begun, and waits for a word.
-
-    On a queue of the test's own: what a killed worker has not acknowledged comes again, and its
-    record may be gone by then, with the test that made it.
-    """
-
-    def __init__(self, stage: Test, queue: str) -> None:
-        self.stage = stage
-        self.tasks = {mode: stage.send(f"held-{mode}", mode, queue=queue) for mode in MODES}
-        self.begun(1)
-
-    def begun(self, runs: int) -> list[int]:
-        """Wait until each task has begun so often; the process ids of the last time."""
-        events = [self.stage.wait_for("begun", runs, id=task) for task in self.tasks.values()]
-        return [one[-1]["pid"] for one in events]
-
-    def finish(self) -> dict[str, Any]:
-        """Let them all go on, and return their ends by mode."""
-        for mode in self.tasks:
-            self.stage.go(mode, 9)
-        return {mode: self.stage.end(task) for mode, task in self.tasks.items()}
-
-    @property
-    def runs(self) -> dict[str, int]:
-        return {mode: len(self.stage.events("begun", id=task)) for mode, task in self.tasks.items()}
-
-
-@pytest.fixture(autouse=True)
-def no_words_left(stage: Test) -> None:
-    stage.client.delete(*[f"{stage.prefix}go:{mode}" for mode in MODES])
-
 
 def effects() -> Counter[str]:
     return Counter(Effect.objects.values_list("name", flat=True))
 
 
-def test_C8_a_killed_pool_process(stage: Test, workers: WorkerFactory) -> None:
-    [worker] = workers(concurrency=6, queues="process")
-    held = Held(stage, "process")
+@pytest.mark.parametrize("broker", ["redis", "rabbitmq"])
+def test_C8_killed_pool_processes_and_then_a_killed_worker(
+    request: pytest.FixtureRequest, start_workers: WorkerFactory, broker: str
+) -> None:
+    stage: Test = request.getfixturevalue({"redis": "stage"}.get(broker, f"{broker}_stage"))
+    [worker] = start_workers(stage=stage, concurrency=6, queues="killed")
+    tasks = {mode: stage.send(f"held-{mode}", mode, queue="killed") for mode in MODES}
 
-    for pid in held.begun(1):
+    def begun(runs: int) -> list[int]:
+        """Wait until each task has begun so often; the process ids of the last time."""
+        return [stage.wait_for("begun", runs, id=task)[-1]["pid"] for task in tasks.values()]
+
+    for pid in begun(1):
         assert pid in worker.pool_pids()
         os.kill(pid, signal.SIGKILL)
-    held.begun(2)
-    ends = held.finish()
+    begun(2)
     worker.kill()
+    start_workers(stage=stage, concurrency=6, queues="killed")
+    begun(3)
+    for mode in MODES:
+        stage.go(mode, 9)
+    ends = {mode: stage.end(task) for mode, task in tasks.items()}
 
     assert {mode: state for mode, (state, _) in ends.items()} == dict.fromkeys(MODES, "SUCCESS")
-    assert held.runs == dict.fromkeys(MODES, 2)
-    assert effects() == DONE_TWICE
+    assert [len(stage.events("begun", id=task)) for task in tasks.values()] == [3] * len(MODES)
+    # A killed attempt's work had committed by itself, before its completion.
+    assert effects() == {"joined": 1, "single": 1, "separate": 3, "redis": 3, "dynamodb": 3}
 
 
-def test_C8_a_killed_worker(stage: Test, workers: WorkerFactory) -> None:
-    [worker] = workers(concurrency=6, queues="worker")
-    held = Held(stage, "worker")
+def test_C13_C8_a_lease_is_renewed_in_each_pool(stage: Test, start_workers: WorkerFactory) -> None:
+    held = {
+        "threads": ["joined", "separate", "redis"],
+        "gevent": ["joined", "separate", "redis"],
+        "solo": ["joined"],
+    }
+    for pool in held:
+        start_workers(stage=stage, pool=pool, concurrency=4, queues=pool)
+    tasks = {
+        f"{pool} {mode}": stage.send(f"held-{mode}", f"{pool} {mode}", queue=pool)
+        for pool, modes in held.items()
+        for mode in modes
+    }
+    for task in tasks.values():
+        stage.wait_for("begun", id=task)
 
-    worker.kill()
-    [successor] = workers(concurrency=6, queues="worker")
-    held.begun(2)
-    ends = held.finish()
-    successor.kill()
+    # Another worker gets the messages when the broker has lost its patience with the first.
+    start_workers(stage=stage, pool="threads", concurrency=8, queues=",".join(held))
+    for task in tasks.values():
+        stage.wait_for("retried", 2, id=task)
+    for name in tasks:
+        stage.go(name, 9)
+    for task in tasks.values():
+        stage.wait_for("succeeded", 2, id=task)
 
-    assert {mode: state for mode, (state, _) in ends.items()} == dict.fromkeys(MODES, "SUCCESS")
-    assert held.runs == dict.fromkeys(MODES, 2)
-    assert effects() == DONE_TWICE
+    assert [len(stage.events("begun", id=task)) for task in tasks.values()] == [1] * len(tasks)
+    assert effects() == dict.fromkeys(tasks, 1)

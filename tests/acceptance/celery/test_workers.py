@@ -1,68 +1,109 @@
-"""Chains, chords, retries, limits and children in a real worker (C7, C9, C10, C14, C15)."""
+"""Real workers: duplicates, chains, chords, retries, limits, children (C6 to C10, C14, C15)."""
 
 from __future__ import annotations
 
 import os
 import signal
 from collections import Counter
+from collections.abc import Iterable
 
 import pytest
 from celery import chain, chord
 
 from django_idempotency.models import IdempotencyRecord
-from tests.acceptance.celery.stage import Test
+from tests.acceptance.celery.stage import MODES, Test
 from tests.app.models import Effect
-from tests.services.celery import CeleryWorker
-from tests.unit.celery.conftest import WorkerFactory
 
 pytestmark = [
     pytest.mark.processes,
     pytest.mark.leg("postgres18"),
     pytest.mark.django_db(transaction=True),
+    pytest.mark.usefixtures("workers"),
 ]
 
 
-@pytest.fixture(scope="module", autouse=True)
-def worker(workers: WorkerFactory) -> CeleryWorker:
-    return workers(concurrency=4)[0]
+def effects(names: Iterable[str]) -> dict[str, int]:
+    """A test's own: a message of the one before may come again, when the tables are empty."""
+    found = Counter(Effect.objects.values_list("name", flat=True))
+    return {name: found[name] for name in names}
 
 
-def effects() -> Counter[str]:
-    return Counter(Effect.objects.values_list("name", flat=True))
+class TestDoubleDelivery:
+    """Two workers have one message at once: the broker lost patience with the first."""
+
+    def test_C6_C8_R69_one_effect_and_one_result(self, stage: Test) -> None:
+        names = {mode: f"held-{mode}" for mode in MODES}
+        tasks = {mode: stage.send(f"held-{mode}", name) for mode, name in names.items()}
+
+        # Each message comes again when its lease of 1 s would be over, and finds it renewed.
+        for mode, task in tasks.items():
+            stage.wait_for("retried", 2, id=task)
+            stage.go(names[mode], 9)
+        ends = {mode: stage.end(task) for mode, task in tasks.items()}
+        for task in tasks.values():
+            stage.wait_for("succeeded", 2, id=task)
+
+        assert {mode: state for mode, (state, _) in ends.items()} == dict.fromkeys(MODES, "SUCCESS")
+        assert {mode: stage.end(task) for mode, task in tasks.items()} == ends
+        assert [len(stage.events("begun", id=task)) for task in tasks.values()] == [1] * len(MODES)
+        assert effects(names.values()) == dict.fromkeys(names.values(), 1)
+
+    def test_C8_R66_without_renewal_it_is_taken_over_and_its_completion_refused(
+        self, stage: Test
+    ) -> None:
+        modes = ["joined", "separate", "redis", "dynamodb"]  # in `single` there is no lease
+        tasks = {mode: stage.send(f"stalled-{mode}", f"stalled-{mode}") for mode in modes}
+
+        for mode, task in tasks.items():
+            stage.wait_for("succeeded", id=task)
+            stage.go(f"stalled-{mode}")
+        failed = {mode: stage.wait_for("failed", id=task) for mode, task in tasks.items()}
+        ends = {mode: stage.end(task)[0] for mode, task in tasks.items()}
+
+        assert ends == dict.fromkeys(modes, "SUCCESS")
+        assert {event["error"] for events in failed.values() for event in events} == {"LeaseLost"}
+        assert [len(stage.events("begun", id=task)) for task in tasks.values()] == [2] * len(modes)
+        # With its completion, the work of the first was refused; elsewhere it had been committed.
+        committed = {"joined": 1, "separate": 2, "redis": 2, "dynamodb": 2}
+        assert effects(f"stalled-{mode}" for mode in modes) == {
+            f"stalled-{mode}": count for mode, count in committed.items()
+        }
+
+    def test_C14_a_chord_whose_header_comes_twice_runs_its_body_once(self, stage: Test) -> None:
+        held = stage.sig("held-joined", "header")
+        result = chord([held, stage.sig("add", 1)], app=stage.app)(stage.sig("count"))
+        [begun] = stage.wait_for("begun", name="header")
+
+        stage.wait_for("retried", id=begun["id"])
+        stage.go("header", 9)
+        stage.wait_for("succeeded", 2, id=begun["id"])
+
+        assert stage.end(result.id) == ("SUCCESS", 2)
+        assert len(stage.events("succeeded", of="tests.count")) == 1
+        assert effects(["header", "add"]) == {"header": 1, "add": 1}
 
 
 class TestCanvas:
     def test_C14_a_chain(self, stage: Test) -> None:
-        result = chain(
-            stage.sig("add", 1, 2), stage.sig("add", 3), stage.sig("add", 4), app=stage.app
-        ).apply_async()
+        steps = [stage.sig("add", 1, 2), stage.sig("add", 3), stage.sig("add", 4)]
 
-        assert stage.end(result.id) == ("SUCCESS", 10)
-        assert effects() == {"add": 3}
-
-    def test_C14_a_chord(self, stage: Test) -> None:
-        header = [stage.sig("add", number, 1) for number in (1, 2, 3)]
-        result = chord(header, app=stage.app)(stage.sig("count"))
-
-        assert stage.end(result.id) == ("SUCCESS", 3)
-        assert effects() == {"add": 3}
+        assert stage.end(chain(*steps, app=stage.app).apply_async().id) == ("SUCCESS", 10)
+        assert effects(["add"]) == {"add": 3}
 
     def test_C7_C14_a_task_is_replaced_once(self, stage: Test) -> None:
-        task = stage.send("replaced", 5, 6)
-
-        assert stage.end(task) == ("SUCCESS", 11)
-        assert effects() == {"replaced": 1, "add": 1}
+        assert stage.end(stage.send("replaced", 5, 6)) == ("SUCCESS", 11)
+        assert effects(["replaced", "add"]) == {"replaced": 1, "add": 1}
 
     def test_C14_a_callback_is_sent_again_and_runs_once(self, stage: Test) -> None:
         after = stage.sig("add", 1).set(task_id="after")
 
-        for _ in range(2):
+        for count in (1, 2):
             stage.send("add", 1, task_id="before", link=after)
-            stage.wait_for("succeeded", id="before")
+            stage.wait_for("succeeded", count, id="before")
         stage.wait_for("succeeded", 2, id="after")
 
         assert stage.end("after") == ("SUCCESS", 2)
-        assert effects() == {"add": 2}
+        assert effects(["add"]) == {"add": 2}
 
 
 class TestRetries:
@@ -75,7 +116,7 @@ class TestRetries:
         stage.send(task, task, 2, task_id=first)
         stage.wait_for("succeeded", 2, id=first)
         assert len(stage.events("begun", id=first)) == 3
-        assert effects() == {task: 1}
+        assert effects([task]) == {task: 1}
 
     def test_C7_a_duplicate_of_a_final_failure_fails_at_once(self, stage: Test) -> None:
         first = stage.send("refused", "order-1")
@@ -90,35 +131,31 @@ class TestRetries:
 
 
 class TestLimits:
-    def test_C9_a_soft_time_limit(self, stage: Test) -> None:
-        task = stage.send("limited", "soft", 30, soft_time_limit=1)
+    @pytest.mark.parametrize(
+        ("limit", "error"),
+        [("soft_time_limit", "SoftTimeLimitExceeded"), ("time_limit", "TimeLimitExceeded")],
+    )
+    def test_C9_a_time_limit(self, stage: Test, limit: str, error: str) -> None:
+        task = stage.send("limited", limit, 30, **{limit: 1})
 
-        stage.wait_for("failed", id=task, error="SoftTimeLimitExceeded")
-        assert IdempotencyRecord.objects.get(key=task).state == "FAILED"
-        assert effects() == {}
-        stage.send("limited", "soft", 0, task_id=task)
+        stage.wait_for("failed", id=task, error=error)
+        if limit == "soft_time_limit":
+            assert IdempotencyRecord.objects.get(key=task).state == "FAILED"
+        assert effects([limit]) == {limit: 0}
+        stage.send("limited", limit, 0, task_id=task)
         stage.wait_for("succeeded", id=task)
-        assert effects() == {"soft": 1}
+        assert effects([limit]) == {limit: 1}
 
-    def test_C9_a_hard_time_limit(self, stage: Test) -> None:
-        task = stage.send("limited", "hard", 30, time_limit=1)
+    def test_C10_what_never_starts_leaves_no_record(self, stage: Test) -> None:
+        revoked = stage.send("limited", "revoked", 0, countdown=1)
+        stage.app.control.revoke(revoked)
+        expired = stage.send("limited", "expired", 0, countdown=1, expires=0.3)
 
-        stage.wait_for("failed", id=task, error="TimeLimitExceeded")
-        stage.send("limited", "hard", 0, task_id=task)
-        stage.wait_for("succeeded", id=task)
-        assert effects() == {"hard": 1}
+        for task in (revoked, expired):
+            stage.wait_for("revoked", id=task)
 
-    @pytest.mark.parametrize("how", ["revoked", "expired"])
-    def test_C10_what_never_starts_leaves_no_record(self, stage: Test, how: str) -> None:
-        options = {"expires": 0.3} if how == "expired" else {}
-        task = stage.send("limited", how, 0, countdown=1, **options)
-        if how == "revoked":
-            stage.app.control.revoke(task)
-
-        stage.wait_for("revoked", id=task)
-
-        assert not IdempotencyRecord.objects.filter(key=task).exists()
-        assert effects() == {}
+        assert not IdempotencyRecord.objects.filter(key__in=[revoked, expired]).exists()
+        assert effects(["revoked", "expired"]) == {"revoked": 0, "expired": 0}
 
 
 class TestChildren:
@@ -133,4 +170,4 @@ class TestChildren:
         assert stage.end(parent) == ("SUCCESS", "one")
         # Each run sent one before its commit, and the last one another one after it.
         stage.wait_for("succeeded", 3, of="tests.receipt")
-        assert effects() == {"capture one": 1, "receipt one": 1}
+        assert effects(["capture one", "receipt one"]) == {"capture one": 1, "receipt one": 1}

@@ -11,9 +11,9 @@ from contextlib import suppress
 
 import pytest
 
+from tests.acceptance.celery.conftest import WorkerFactory
 from tests.acceptance.celery.stage import Test
 from tests.app.models import Effect
-from tests.unit.celery.conftest import WorkerFactory
 
 pytestmark = [
     pytest.mark.processes,
@@ -21,8 +21,9 @@ pytestmark = [
     pytest.mark.django_db(transaction=True),
 ]
 
-TASKS = 300
-KILLS = 20
+TASKS = 2000
+KILLS = 200
+SECONDS = 600
 
 
 def at_work(stage: Test) -> list[int]:
@@ -42,9 +43,9 @@ def is_alive(pid: int) -> bool:
 
 
 def test_C8_I5_no_effect_is_missing_and_none_is_doubled(
-    stage: Test, workers: WorkerFactory
+    stage: Test, start_workers: WorkerFactory
 ) -> None:
-    workers(concurrency=6)
+    start_workers(stage=stage, concurrency=6)
     names = [f"order {number}" for number in range(TASKS)]
     tasks = [
         stage.send(f"quick-{('joined', 'single')[number % 2]}", name)
@@ -52,8 +53,8 @@ def test_C8_I5_no_effect_is_missing_and_none_is_doubled(
     ]
 
     kills = 0
-    deadline = time.monotonic() + 60
-    while Effect.objects.count() < TASKS:
+    deadline = time.monotonic() + SECONDS
+    while Effect.objects.count() < TASKS or kills < KILLS:
         assert time.monotonic() < deadline, "some are never done"
         if kills < KILLS and (pids := at_work(stage)):
             with suppress(ProcessLookupError):

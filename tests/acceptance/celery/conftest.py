@@ -1,0 +1,149 @@
+"""A broker with workers that all tests share, and workers of a test's own, to be killed."""
+
+from __future__ import annotations
+
+import os
+import sys
+import uuid
+from collections.abc import Callable, Generator, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from typing import Any, Protocol, TypeVar
+
+import pytest
+
+from django_idempotency.stores.dynamodb import DynamoDBStore
+from django_idempotency.stores.dynamodb_schema import create
+from tests.acceptance.celery.stage import Test
+from tests.services import MissingService, may_be_missing
+from tests.services.celery import CeleryWorker
+from tests.services.databases import environment_for_children
+from tests.services.dynamodb import ENVIRONMENT, dynamodb_url
+from tests.services.rabbitmq import URL_VARIABLE, RabbitMQServer
+from tests.services.redis import redis_url
+
+STARTED = pytest.StashKey[list[CeleryWorker]]()
+T = TypeVar("T")
+
+
+class WorkerFactory(Protocol):
+    def __call__(self, number: int = 1, **arguments: Any) -> list[CeleryWorker]: ...
+
+
+@contextmanager
+def service(make: Callable[[], AbstractContextManager[T]]) -> Iterator[T]:
+    """Start a server; skip the test if it is missing and may be."""
+    with ExitStack() as stack:
+        try:
+            started = stack.enter_context(make())
+        except MissingService as error:
+            if may_be_missing():
+                pytest.skip(str(error))
+            raise
+        yield started
+
+
+@pytest.fixture(scope="session")
+def broker_url() -> Iterator[str]:
+    """A server of the run's own, that keeps messages, results, and what tests and tasks tell."""
+    version = "valkey9" if sys.version_info >= (3, 11) else "redis6"
+    with service(lambda: redis_url(version)) as url:
+        yield url
+
+
+@pytest.fixture(scope="session")
+def amqp_url() -> Iterator[str]:
+    if named := os.environ.get(URL_VARIABLE):
+        yield named
+        return
+    with service(RabbitMQServer) as server:
+        yield server.url
+
+
+@pytest.fixture(scope="session")
+def tasks_table() -> Iterator[str]:
+    """A DynamoDB of the run's own, with the table of the workers' store."""
+    with service(dynamodb_url) as url:
+        with pytest.MonkeyPatch.context() as patch:
+            for name, value in ENVIRONMENT.items():
+                patch.setenv(name, value)
+            create(DynamoDBStore(table_name="tasks", endpoint_url=url, timeout=10))
+        yield url
+
+
+@contextmanager
+def _stage(url: str, amqp: str | None = None) -> Iterator[Test]:
+    test = Test(url, f"{uuid.uuid4().hex[:8]}:", amqp)
+    yield test
+    test.close()
+
+
+@pytest.fixture(scope="session")
+def stage(broker_url: str) -> Iterator[Test]:
+    """A broker, and a log of events."""
+    with _stage(broker_url) as test:
+        yield test
+
+
+@pytest.fixture(scope="session")
+def rabbitmq_stage(broker_url: str, amqp_url: str) -> Iterator[Test]:
+    """Messages on RabbitMQ; results and the log of events where they always are."""
+    with _stage(broker_url, amqp_url) as test:
+        yield test
+
+
+@pytest.fixture(scope="session")
+def worker_environment(tasks_table: str, django_db_setup: None) -> dict[str, str]:
+    """What makes a worker use the run's own stores."""
+    table = {"IDEMPOTENCY_TEST_TASKS_DYNAMODB": tasks_table, **ENVIRONMENT}
+    return {**environment_for_children(), **table}
+
+
+@contextmanager
+def _factory(session: pytest.Session, environment: dict[str, str]) -> Iterator[WorkerFactory]:
+    started = session.stash.setdefault(STARTED, [])
+    with ExitStack() as stack:
+
+        def start(number: int = 1, *, stage: Test, **arguments: Any) -> list[CeleryWorker]:
+            env = {**environment, **stage.environment}
+            found = []
+            for _ in range(number):
+                options = ["--hostname", f"worker-{len(started)}"]
+                found.append(CeleryWorker(env=env, options=options, **arguments))
+                started.append(found[-1])
+                stack.callback(found[-1].close)
+                found[-1].launch()
+            for worker in found:
+                worker.start()
+            return found
+
+        yield start
+
+
+@pytest.fixture(scope="session")
+def workers(
+    request: pytest.FixtureRequest, stage: Test, worker_environment: dict[str, str]
+) -> Iterator[list[CeleryWorker]]:
+    """Two workers on the run's own database, for all tests that kill no worker."""
+    with _factory(request.session, worker_environment) as start:
+        yield start(2, stage=stage, concurrency=8)
+
+
+@pytest.fixture
+def start_workers(
+    request: pytest.FixtureRequest, worker_environment: dict[str, str]
+) -> Iterator[WorkerFactory]:
+    """Start workers that end with the test; on queues of its own."""
+    with _factory(request.session, worker_environment) as start:
+        yield start
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item,
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Show what the workers had written when a test failed."""
+    report = yield
+    if report.failed:
+        for worker in item.session.stash.get(STARTED, []):
+            report.sections.append(("output of a worker", worker.output[-5000:]))
+    return report

@@ -1,0 +1,3 @@
+"""Tasks whose workers are killed hundreds of times."""
+
+from __future__ import annotations

@@ -1,0 +1,12 @@
+"""The workers of the acceptance tests."""
+
+from __future__ import annotations
+
+from tests.acceptance.celery.conftest import (  # noqa: F401
+    broker_url,
+    pytest_runtest_makereport,
+    stage,
+    start_workers,
+    tasks_table,
+    worker_environment,
+)
