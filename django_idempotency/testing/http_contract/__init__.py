@@ -1,4 +1,4 @@
-"""The rules of HTTP as tests of any API that is served at a URL."""
+"""The rules of HTTP as tests of any API that is served at a URL, or in this process."""
 
 from __future__ import annotations
 
@@ -11,11 +11,21 @@ from django_idempotency.testing.http_contract.e_concurrency import ConcurrencyRu
 from django_idempotency.testing.http_contract.f_kept import KeptRules
 from django_idempotency.testing.http_contract.g_leases import LeaseRules
 from django_idempotency.testing.http_contract.i_errors import ErrorRules
+from django_idempotency.testing.http_contract.in_process import ASGITransport, WSGITransport
 from django_idempotency.testing.http_contract.j_django import DjangoRules
 from django_idempotency.testing.http_contract.selected import Selected
-from django_idempotency.testing.http_contract.wire import Answer, Call, multipart
+from django_idempotency.testing.http_contract.wire import Answer, Call, Transport, multipart
 
-__all__ = ["Answer", "Call", "HTTPContract", "Page", "multipart"]
+__all__ = [
+    "ASGITransport",
+    "Answer",
+    "Call",
+    "HTTPContract",
+    "Page",
+    "Transport",
+    "WSGITransport",
+    "multipart",
+]
 
 
 class HTTPContract(
@@ -34,8 +44,8 @@ class HTTPContract(
     A test for each rule of HTTP that can be seen from outside, named by its number.
 
     A subclass says where the API is, who calls it, what creates something and how to count that:
-    `base_url`, `alice`, `create` and `effects`. Whatever else it declares brings the rules that
-    need it; the others are no part of the subclass, and `summary` names them. The tests are
-    methods without arguments and need nothing but the standard library: pytest runs them as they
-    are, unittest with ``class PaymentTests(HTTPContract, unittest.TestCase)``.
+    `base_url` or `transport`, `alice`, `create` and `effects`. Whatever else it declares brings
+    the rules that need it; the others are no part of the subclass, and `summary` names them. The
+    tests are methods without arguments and need nothing but the standard library: pytest runs them
+    as they are, unittest with ``class PaymentTests(HTTPContract, unittest.TestCase)``.
     """

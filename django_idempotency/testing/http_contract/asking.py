@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TypeVar
@@ -15,8 +15,6 @@ from django_idempotency.testing.http_contract.wire import (
     Call,
     Exchange,
     Fields,
-    first_answered,
-    send,
 )
 
 __all__ = ["Asking", "Flight", "quoted"]
@@ -84,7 +82,14 @@ class Asking(Declared):
         fields = [*self.sign(user, field, call.payload).items(), *headers]
         if field is not None:
             fields.append((self.header, field))
-        return send(self.base_url, call, fields, seconds=self.timeout, chunked=chunked)
+        return self.transport.send(
+            self.base_url, call, fields, seconds=self.timeout, chunked=chunked
+        )
+
+    def first_answered(self, exchanges: Sequence[Exchange], seconds: float) -> Exchange | None:
+        """Return the one whose answer comes first; None if none comes in so many seconds."""
+        first: Exchange | None = self.transport.first_answered(exchanges, seconds)
+        return first
 
     def twice(self, call: Call, key: str, *, user: str = "alice") -> tuple[Answer, Answer]:
         """Send a call twice, one after the other."""
@@ -105,14 +110,14 @@ class Asking(Declared):
         """
         two = [self.send(call, key, headers=headers) for _ in range(2)]
         try:
-            answered = first_answered(two, self.patience)
+            answered = self.first_answered(two, self.patience)
             assert answered is not None, "of two equal requests at once none was refused"
             [owner] = [exchange for exchange in two if exchange is not answered]
             yield Flight(answered.answer(), owner)
         finally:
             self.let_go(tag)
             for exchange in two:
-                exchange.hang_up()
+                exchange.close()
 
     def ended(self, tag: str, flight: Flight) -> Answer:
         """Let the work go on, and return what its owner gets."""

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar
 
-from django_idempotency.testing.http_contract.wire import Answer, Call
+from django_idempotency.testing.http_contract.wire import Answer, Call, SocketTransport, Transport
 
 __all__ = ["Declared", "Page", "is_declared", "needs"]
 
@@ -58,6 +58,8 @@ class Declared:
 
     #: Where the API is, without a slash at the end.
     base_url: str = ""
+    #: How calls get there: over sockets, or in this process (`WSGITransport`, `ASGITransport`).
+    transport: Transport = SocketTransport()
 
     # How callers say who they are: header fields. None is a caller that the API does not have.
     alice: Mapping[str, str] | None = None

@@ -98,7 +98,7 @@ class KeptRules(Asking):
                 left.append(self.effects(tag))
             assert left[0] == left[1], (status, left)
 
-    @needs("failing_after_commit")
+    @needs("failing_after_commit", "rolls_back")
     def test_R58_work_whose_hook_raises_has_committed(self) -> None:
         tag, key = self.new(), self.new()
         first = self.ask(self.failing_after_commit(tag), key)
@@ -116,7 +116,7 @@ class KeptRules(Asking):
         self.expect_replay(self.ask(self.create(tag), key), of=first)
         self.expect_once(tag)
 
-    @needs("unwritable")
+    @needs("unwritable", "rolls_back")
     def test_R60_work_whose_completion_cannot_be_written_is_rolled_back(self) -> None:
         tag = self.new()
         answer = self.ask(self.unwritable(tag), self.new())

@@ -12,7 +12,6 @@ from django_idempotency.testing.http_contract.wire import (
     Answer,
     Call,
     Exchange,
-    first_answered,
 )
 
 __all__ = ["DjangoRules"]
@@ -42,7 +41,7 @@ class DjangoRules(Asking):
         self.expect_replay(again, of=first)
         assert self.hooks(tag) == 1
 
-    @needs("hooked_failure", "hooks")
+    @needs("hooked_failure", "hooks", "rolls_back")
     def test_R86_a_hook_of_work_that_is_rolled_back_does_not_run(self) -> None:
         tag = self.new()
         failed = self.ask(self.hooked_failure(tag), self.new())
@@ -65,7 +64,7 @@ class DjangoRules(Asking):
         tag = self.new()
         visitor = Visitor(self, self.held_page(tag))
         clicks = [visitor.click() for _ in range(2)]
-        early = first_answered(clicks, 0.3)
+        early = self.first_answered(clicks, 0.3)
         self.let_go(tag)
         answers = [click.answer() for click in clicks]
         assert early is None, answers

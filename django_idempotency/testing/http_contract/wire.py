@@ -8,10 +8,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from email.message import Message
 from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
-from typing import Any
+from typing import Any, Protocol
 from urllib.parse import urlencode, urlsplit
 
-__all__ = ["Answer", "Call", "Exchange", "first_answered", "multipart", "send"]
+__all__ = ["Answer", "Call", "Exchange", "SocketTransport", "Transport", "multipart"]
 
 FORM = "application/x-www-form-urlencoded"
 JSON = "application/json"
@@ -52,6 +52,11 @@ class Call:
             case str():
                 return self.body.encode()
         return (urlencode(self.body) if self.is_form else json.dumps(self.body)).encode()
+
+    @property
+    def has_body(self) -> bool:
+        """Whether a body is announced, be it an empty one."""
+        return bool(self.payload) or self.method not in ("GET", "HEAD", "OPTIONS", "TRACE")
 
     @property
     def media_type(self) -> str:
@@ -112,6 +117,101 @@ class Answer:
         return f"<{self.status} {fields} {self.body[:300]!r}>"
 
 
+class Exchange(Protocol):
+    """A request that was sent, and whose answer may be read, or never."""
+
+    def answer(self) -> Answer:
+        """Wait for the answer; ConnectionError if there is none."""
+
+    def hang_up(self) -> None:
+        """Give up the answer."""
+
+    def close(self) -> None:
+        """Give up the answer, and wait for the work's end where it is in this process."""
+
+
+class Transport(Protocol):
+    """How calls reach an API."""
+
+    def send(
+        self, base_url: str, call: Call, fields: Fields, *, seconds: float, chunked: bool = False
+    ) -> Exchange:
+        """
+        Send a call; ConnectionError if the API is not there.
+
+        `fields` are sent one line each, so that a name may stand twice. The answer may take so
+        many seconds. A body that is `chunked` comes in two pieces, and its size is not announced.
+        """
+
+    def first_answered(self, exchanges: Sequence[Any], seconds: float) -> Any | None:
+        """Return the one whose answer comes first; None if none comes in so many seconds."""
+
+
+class SocketTransport:
+    """Calls a server at a URL, over connections of the standard library."""
+
+    def send(
+        self, base_url: str, call: Call, fields: Fields, *, seconds: float, chunked: bool = False
+    ) -> _SocketExchange:
+        """See `Transport`."""
+        parts = urlsplit(base_url)
+        kind = _InOnePieceOverTLS if parts.scheme == "https" else _InOnePiece
+        connection = kind(parts.netloc, timeout=seconds)
+        payload = call.payload
+        connection.putrequest(
+            call.method, parts.path.rstrip("/") + call.path, skip_accept_encoding=True
+        )
+        for name, value in (("Connection", "close"), *call.headers, *fields):
+            connection.putheader(name, value.encode("latin-1", errors="replace"))
+        if call.has_body:
+            kind_of_body = call.media_type.encode("latin-1", errors="replace")
+            connection.putheader("Content-Type", kind_of_body)
+            if chunked:
+                connection.putheader("Transfer-Encoding", "chunked")
+            else:
+                connection.putheader("Content-Length", str(len(payload)))
+        if chunked:
+            middle = len(payload) // 2
+            connection.endheaders([payload[:middle], payload[middle:]], encode_chunked=True)
+        else:
+            connection.endheaders(payload or None)
+        connection.flush()
+        return _SocketExchange(connection)
+
+    def first_answered(
+        self, exchanges: Sequence[_SocketExchange], seconds: float
+    ) -> _SocketExchange | None:
+        """See `Transport`."""
+        readable, _, _ = select.select(exchanges, [], [], seconds)
+        return readable[0] if readable else None
+
+
+class _SocketExchange:
+    """An exchange over a connection of its own."""
+
+    def __init__(self, connection: HTTPConnection) -> None:
+        self._connection = connection
+
+    def answer(self) -> Answer:
+        try:
+            response: HTTPResponse = self._connection.getresponse()
+            body = response.read()
+        except HTTPException as error:
+            raise ConnectionError(f"no whole answer: {error!r}") from error
+        finally:
+            self.hang_up()
+        return Answer(response.status, response.headers, body)
+
+    def hang_up(self) -> None:
+        self._connection.close()
+
+    close = hang_up
+
+    def fileno(self) -> int:
+        """Return the descriptor of the socket, for `select`."""
+        return self._connection.sock.fileno()
+
+
 class _InOnePiece(HTTPConnection):
     """
     Sends a request at once.
@@ -135,70 +235,6 @@ class _InOnePiece(HTTPConnection):
 
 class _InOnePieceOverTLS(_InOnePiece, HTTPSConnection):
     pass
-
-
-class Exchange:
-    """A request that was sent, and whose answer may be read, or never."""
-
-    def __init__(self, connection: HTTPConnection) -> None:
-        self._connection = connection
-
-    def answer(self) -> Answer:
-        """Wait for the answer; ConnectionError if the server hangs up instead."""
-        try:
-            response: HTTPResponse = self._connection.getresponse()
-            body = response.read()
-        except HTTPException as error:
-            raise ConnectionError(f"no whole answer: {error!r}") from error
-        finally:
-            self.hang_up()
-        return Answer(response.status, response.headers, body)
-
-    def hang_up(self) -> None:
-        """Close the connection, whether the answer was read or not."""
-        self._connection.close()
-
-    def fileno(self) -> int:
-        """Return the descriptor of the socket, for `select`."""
-        return self._connection.sock.fileno()
-
-
-def send(
-    base_url: str, call: Call, fields: Fields, *, seconds: float, chunked: bool = False
-) -> Exchange:
-    """
-    Send a call; ConnectionError if the server is not there.
-
-    `fields` are sent one line each, so that a name may stand twice.
-    """
-    parts = urlsplit(base_url)
-    kind = _InOnePieceOverTLS if parts.scheme == "https" else _InOnePiece
-    connection = kind(parts.netloc, timeout=seconds)
-    payload = call.payload
-    connection.putrequest(
-        call.method, parts.path.rstrip("/") + call.path, skip_accept_encoding=True
-    )
-    for name, value in (("Connection", "close"), *call.headers, *fields):
-        connection.putheader(name, value.encode("latin-1", errors="replace"))
-    if payload or call.method not in ("GET", "HEAD", "OPTIONS", "TRACE"):
-        connection.putheader("Content-Type", call.media_type.encode("latin-1", errors="replace"))
-        if chunked:
-            connection.putheader("Transfer-Encoding", "chunked")
-        else:
-            connection.putheader("Content-Length", str(len(payload)))
-    if chunked:
-        middle = len(payload) // 2
-        connection.endheaders([payload[:middle], payload[middle:]], encode_chunked=True)
-    else:
-        connection.endheaders(payload or None)
-    connection.flush()
-    return Exchange(connection)
-
-
-def first_answered(exchanges: Sequence[Exchange], seconds: float) -> Exchange | None:
-    """Return the one whose answer comes first; None if none comes in so many seconds."""
-    readable, _, _ = select.select(exchanges, [], [], seconds)
-    return readable[0] if readable else None
 
 
 def multipart(
