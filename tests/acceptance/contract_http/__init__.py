@@ -1,6 +1,1 @@
-"""The rules of HTTP, from outside: the example project and the tests' views, under both servers."""
-
-from __future__ import annotations
-
-#: Set for the served views: where they are told to go on, by a file.
-DIRECTORY_VARIABLE = "IDEMPOTENCY_TEST_CONTRACT_DIRECTORY"
+"""The rules of HTTP that a socket or a server's process decides, under gunicorn and uvicorn."""

@@ -15,8 +15,8 @@ from urllib.parse import urlsplit
 import psycopg
 import pytest
 
-from tests.acceptance.contract_http import DIRECTORY_VARIABLE
 from tests.acceptance.contract_http.served import SERVER, SERVERS, Served, runs_under
+from tests.app.contract import DIRECTORY_VARIABLE
 from tests.services import DATABASES_VARIABLE, MISSING_VARIABLE
 from tests.services.gunicorn import Gunicorn
 from tests.services.postgres import URL_VARIABLE
@@ -90,7 +90,7 @@ def projects(contract_directory: Path) -> Iterator[dict[str, Project]]:
             "EXAMPLE_WEBHOOK_SECRET": "contract",
         },
         "work": {
-            "DJANGO_SETTINGS_MODULE": "tests.acceptance.contract_http.settings",
+            "DJANGO_SETTINGS_MODULE": "tests.app.contract.settings",
             DATABASES_VARIABLE: json.dumps({"default": names["work"]}),
             DIRECTORY_VARIABLE: str(contract_directory),
         },

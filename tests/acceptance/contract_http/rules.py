@@ -1,5 +1,5 @@
 """
-Which rules are shown from outside, by which server.
+Which rules are shown from outside, and where: in process, or by which server.
 
 ``python -m tests.acceptance.contract_http.rules`` prints them.
 
@@ -8,17 +8,19 @@ A rule that nobody can see from outside is named with the test that proves it fr
 
 from __future__ import annotations
 
-import argparse
 import os
 from collections.abc import Mapping
 
 import django
 
 from django_idempotency.testing import HTTPContract
-from tests.acceptance.contract_http.served import NOT_UNDER, SERVERS, runs_under
+from tests.acceptance.contract_http.served import NOT_UNDER, SERVERS, Served, runs_under
 from tests.rules import RULES
 
-__all__ = ["NOT_FROM_OUTSIDE", "contracts", "shown"]
+__all__ = ["NOT_FROM_OUTSIDE", "PLACES", "contracts", "shown"]
+
+#: Where rules are shown; `make test` runs all but the last.
+PLACES = ("in process", *SERVERS, "in proof")
 
 #: Why a rule cannot be seen from outside, and a test that proves it.
 NOT_FROM_OUTSIDE: Mapping[str, tuple[str, str]] = {
@@ -97,46 +99,52 @@ NOT_FROM_OUTSIDE: Mapping[str, tuple[str, str]] = {
 
 
 def contracts() -> list[type[HTTPContract]]:
-    """Return what is run: a class for each part of the two projects."""
+    """Return what is run: in process, under servers, and under servers by `make proof`."""
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "tests.settings")
     django.setup()
-    from tests.acceptance.contract_http import test_example_project, test_views
+    from tests.acceptance.contract_http import test_servers as selected
+    from tests.integration.contract_http import test_views as in_process
+    from tests.proof.contract_http import test_servers as whole
+    from tests.unit.contract import test_http_contract as in_memory
 
     return [
-        test_example_project.TestShop,
-        test_example_project.TestQuotes,
-        test_example_project.TestWebhooks,
-        test_views.TestViews,
-        test_views.TestCoroutines,
+        contract
+        for module in (in_memory, in_process, selected, whole)
+        for contract in vars(module).values()
+        if isinstance(contract, type)
+        and issubclass(contract, HTTPContract)
+        and contract.__module__ == module.__name__
     ]
 
 
+def places(contract: type[HTTPContract], test: str) -> list[str]:
+    """Return where a test of a contract is run."""
+    if not issubclass(contract, Served):
+        return ["in process"]
+    return runs_under(contract, test) if contract.selection is not None else ["in proof"]
+
+
 def shown() -> dict[str, dict[str, list[str]]]:
-    """Return the tests of each rule, by server: ``{"R1": {"gunicorn": ["TestShop::…", …], …}}``."""
+    """Return the tests of each rule by place: ``{"R1": {"gunicorn": ["TestShop::…", …], …}}``."""
     found: dict[str, dict[str, list[str]]] = {}
     for contract in contracts():
         for rule, names in contract.rules().items():
-            by_server = found.setdefault(rule, {server: [] for server in SERVERS})
+            by_place = found.setdefault(rule, {place: [] for place in PLACES})
             for name in names:
-                for server in runs_under(contract, name):
-                    by_server[server].append(f"{contract.__name__}::{name}")
+                for place in places(contract, name):
+                    by_place[place].append(f"{contract.__name__}::{name}")
     return found
 
 
 def main() -> None:
-    """Print the rules with the number of their tests by server, and what is left out."""
-    parser = argparse.ArgumentParser(prog="python -m tests.acceptance.contract_http.rules")
-    parser.add_argument(
-        "--all", action="store_true", help="name what each part of the projects does not have, too"
-    )
-    everything = parser.parse_args().all
+    """Print the rules with the number of their tests by place, and what is left out."""
     found = shown()
     rules = [rule for rule in RULES if rule.startswith("R")]
     print("Rules that are shown from outside, and the number of their tests:")
-    print(f"  {'':4}{''.join(f'{server:>10}' for server in SERVERS)}")
+    print(f"  {'':4}{''.join(f'{place:>12}' for place in PLACES)}")
     for rule in rules:
         if rule in found:
-            counts = "".join(f"{len(found[rule][server]):>10}" for server in SERVERS)
+            counts = "".join(f"{len(found[rule][place]):>12}" for place in PLACES)
             print(f"  {rule:4}{counts}  {RULES[rule]}")
     print("Not to be seen from outside:")
     for rule, (reason, test) in NOT_FROM_OUTSIDE.items():
@@ -145,14 +153,7 @@ def main() -> None:
     for server, reasons in NOT_UNDER.items():
         for name, reason in reasons.items():
             print(f"  {server}: {name}: {reason}")
-    for contract in contracts():
-        for name, reason in contract.left_out().items():
-            if everything or reason in contract.leaves_out.values():
-                print(f"  {contract.__name__}: {name}: {reason}")
-    both = [rule for rule in found if all(found[rule].values())]
-    print(
-        f"{len(both)} of {len(rules)} rules are shown from outside under {' and '.join(SERVERS)}."
-    )
+    print(f"{len(found)} of {len(rules)} rules are shown from outside.")
     if missing := [rule for rule in rules if rule not in found and rule not in NOT_FROM_OUTSIDE]:
         print(f"Nowhere: {', '.join(missing)}.")
 

@@ -30,6 +30,8 @@ class Served(HTTPContract):
     """Asks a project of these tests; `base_url` is where its server happens to be."""
 
     project: ClassVar[str]
+    #: The tests that run, each against these servers; without it all of them, against both.
+    selection: ClassVar[Mapping[str, tuple[str, ...]] | None] = None
     server: Server
     directory: Path
 
@@ -74,6 +76,14 @@ class Served(HTTPContract):
         return self.server.output
 
 
-def runs_under(contract: type[HTTPContract], test: str) -> list[str]:
+def runs_under(contract: type[Served], test: str) -> list[str]:
     """Return the names of the servers against which a test of a contract is run."""
-    return [name for name in SERVERS if test not in NOT_UNDER[name]]
+    chosen = SERVERS if contract.selection is None else contract.selection[test]
+    return [name for name in chosen if test not in NOT_UNDER[name]]
+
+
+def all_but(selection: Mapping[str, tuple[str, ...]]) -> dict[str, str]:
+    """Return what a contract leaves out that runs no more than these."""
+    tests = [name for name in dir(HTTPContract) if name.startswith("test_R")]
+    assert set(selection) <= set(tests), set(selection) - set(tests)
+    return {name: "runs in process, and in `make proof`" for name in tests if name not in selection}

@@ -1,25 +1,22 @@
-"""Every rule that can be seen from outside, on the tests' own views."""
+"""What there is of the rules on the tests' own views: all that can be seen from outside."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
-import pytest
-
-from django_idempotency.testing.http_contract import Call, multipart
-from tests.acceptance.contract_http.served import Served
+from django_idempotency.testing.http_contract import Call, HTTPContract, multipart
 from tests.unit.views.urls import FREE, GUARDED
-
-pytestmark = [pytest.mark.processes, pytest.mark.leg("postgres18", "postgres16")]
 
 RELEASED = (400, 401, 403, 404, 405, 406, 407, 408, 411, 413, 415, 425, 429)
 
 
-class OnWork(Served):
+class OnWork(HTTPContract):
     """Counts and lets go what the views of these tests do."""
 
-    project = "work"
+    #: Where the views are told to go on, by a file.
+    directory: Path
     alice = {"X-User": "alice"}
     bob = {"X-User": "bob"}
     rolls_back = True
@@ -32,7 +29,7 @@ class OnWork(Served):
         (self.directory / f"{tag}.go").touch()
 
 
-class TestViews(OnWork):
+class Views(OnWork):
     """Views of Django REST framework, by what their policy is; and all the other kinds."""
 
     alice_forbidden = {"X-User": "alice", "X-Forbidden": "1"}
@@ -239,7 +236,7 @@ class TestViews(OnWork):
         return self.effects(f"hook%20of%20{tag}")
 
 
-class TestCoroutines(OnWork):
+class Coroutines(OnWork):
     """An asynchronous view of plain Django."""
 
     takes_chunks = True

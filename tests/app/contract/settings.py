@@ -5,16 +5,13 @@ from __future__ import annotations
 from tests.settings import *  # noqa: F403
 from tests.settings import DATABASES as TESTS_DATABASES
 
-ROOT_URLCONF = "tests.acceptance.contract_http.urls"
+ROOT_URLCONF = "tests.app.contract.urls"
 MIDDLEWARE = [
-    "tests.acceptance.contract_http.defects.Defects",
+    "tests.app.contract.defects.Defects",
     "django.middleware.common.CommonMiddleware",
-    "tests.unit.views.users.HeaderUsers",
+    "tests.app.contract.users.Programs",
     "django_idempotency.http.middleware.IdempotencyMiddleware",
 ]
-REST_FRAMEWORK = {
-    "DEFAULT_AUTHENTICATION_CLASSES": ["tests.acceptance.contract_http.authentication.OfMiddleware"]
-}
 # Nothing listens on port 1: that database is down.
 DATABASES = {**TESTS_DATABASES, "down": {**TESTS_DATABASES["default"], "PORT": "1"}}
 IDEMPOTENCY = {

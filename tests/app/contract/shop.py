@@ -1,4 +1,4 @@
-"""The example project, from outside: payments, the checkout, webhooks and quotes."""
+"""What there is of the rules in the example project: payments, checkout, webhooks and quotes."""
 
 from __future__ import annotations
 
@@ -15,21 +15,17 @@ import psycopg
 import pytest
 from psycopg.pq import TransactionStatus
 
-from django_idempotency.testing.http_contract import Answer, Call, Page
+from django_idempotency.testing.http_contract import Answer, Call, HTTPContract, Page
 from django_idempotency.testing.http_contract.j_django import hidden_fields
-from tests.acceptance.contract_http.served import Served
-
-pytestmark = [pytest.mark.processes, pytest.mark.leg("postgres18", "postgres16")]
 
 WEBHOOK_SECRET = b"contract"
 #: Stands for the header fields of a session, which are not known before somebody has logged in.
 LOGGED_IN: Mapping[str, str] = {}
 
 
-class OnShop(Served):
+class OnShop(HTTPContract):
     """Speaks for the users of the shop, and looks into its database."""
 
-    project = "shop"
     #: Header fields of a session of each user; logging in costs time, so once is enough.
     sessions: ClassVar[dict[str, dict[str, str]]] = {}
 
@@ -76,7 +72,7 @@ def cookies_of(answer: Answer) -> str:
     return "; ".join(f"{cookie.key}={cookie.value}" for cookie in cookies.values())
 
 
-class TestShop(OnShop):
+class Shop(OnShop):
     """The API, and the checkout for visitors, with ATOMIC_REQUESTS."""
 
     alice: Mapping[str, str] | None = LOGGED_IN
@@ -197,7 +193,7 @@ def amount(tag: str) -> str:
     return str(1 + int(tag[:9], 16))
 
 
-class TestQuotes(OnShop):
+class Quotes(OnShop):
     """An asynchronous view of plain Django that takes a form."""
 
     alice: Mapping[str, str] | None = LOGGED_IN
@@ -223,7 +219,7 @@ class TestQuotes(OnShop):
         return {400: Call("/quotes/", [("amount", amount(tag))])}
 
 
-class TestWebhooks(OnShop):
+class Webhooks(OnShop):
     """A plain view for programs, whose key is in another header field and whose answer is empty."""
 
     header = "Webhook-Id"

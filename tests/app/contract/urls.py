@@ -7,8 +7,8 @@ from typing import Any
 from django.urls import URLPattern, URLResolver, include, path
 
 from django_idempotency.http import idempotent
-from tests.acceptance.contract_http import views
-from tests.acceptance.contract_http.views import Named, Optional, Versioned, Work
+from tests.app.contract import views
+from tests.app.contract.views import Named, Optional, Versioned, Work
 
 
 def work(route: str, view: type[Work] = Work, **policy: Any) -> URLPattern:

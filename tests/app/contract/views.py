@@ -20,8 +20,8 @@ from rest_framework.throttling import BaseThrottle
 from rest_framework.views import APIView
 
 from django_idempotency.records import Record
-from tests.acceptance.contract_http import DIRECTORY_VARIABLE
 from tests.app import views as app
+from tests.app.contract import DIRECTORY_VARIABLE
 from tests.app.models import Effect
 
 PATIENCE = 30.0

@@ -18,11 +18,10 @@ from tests.unit.project.test_docs_examples import run_page  # noqa: F401
 GUIDE = DOCS / "howto/contract-http.md"
 
 
-@pytest.mark.leg("postgres18", "postgres16")
+@pytest.mark.django_db(transaction=True)
 def test_the_example_holds_for_the_quickstart(
     run_page: Callable[[str], SimpleNamespace],  # noqa: F811
     settings: Any,
-    live_server: Any,
 ) -> None:
     urls = ModuleType("shop.urls")
     vars(urls)["urlpatterns"] = run_page("docs/quickstart.md").urlpatterns
@@ -31,7 +30,7 @@ def test_the_example_holds_for_the_quickstart(
     for name in ("alice", "bob"):
         User.objects.create_user(name, password="secret")
     bases = (page.TestMoreOfPayments, unittest.TestCase)
-    case = type("Case", bases, {"base_url": live_server.url})
+    case = type("Case", bases, {"transport": page.TestInProcess.transport})
     result = unittest.TestResult()
 
     suite = unittest.defaultTestLoader.loadTestsFromTestCase(case)
@@ -54,7 +53,7 @@ def test_the_tables_name_all_that_can_be_declared() -> None:
 
 
 def test_the_rules_in_the_table_need_what_stands_beside_them() -> None:
-    from tests.acceptance.contract_http.test_selection import EverythingDeclared
+    from tests.unit.contract.test_http_selection import EverythingDeclared
 
     by_rule = EverythingDeclared.rules()
     for names, rules, *_ in table_of(GUIDE, "## Declare more"):

@@ -1,0 +1,1 @@
+"""The rules of HTTP in this process, on PostgreSQL."""

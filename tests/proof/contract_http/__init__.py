@@ -1,0 +1,1 @@
+"""The whole contract of HTTP on both projects, under both servers."""

@@ -1,0 +1,30 @@
+"""Every rule that can be seen from outside, on all views of both projects."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.acceptance.contract_http.served import Served
+from tests.app.contract import declared, shop
+
+pytestmark = [pytest.mark.processes, pytest.mark.leg("postgres18", "postgres16")]
+
+
+class TestViews(Served, declared.Views):
+    project = "work"
+
+
+class TestCoroutines(Served, declared.Coroutines):
+    project = "work"
+
+
+class TestShop(Served, shop.Shop):
+    project = "shop"
+
+
+class TestQuotes(Served, shop.Quotes):
+    project = "shop"
+
+
+class TestWebhooks(Served, shop.Webhooks):
+    project = "shop"
