@@ -15,17 +15,17 @@ from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.test import TransactionTestCase
 
-from tests.services import MISSING_VARIABLE, MissingService, current_leg, may_be_missing
+from tests.services import MISSING_VARIABLE, current_leg, or_skip
 from tests.services.databases import environment_for_children
 from tests.services.gunicorn import Gunicorn
 from tests.services.postgres import PostgresServer
 from tests.services.processes import RUN_VARIABLE, descendants, describe, marked, wait_until
 from tests.services.proxy import Proxy
 from tests.services.rows import install as delete_rows_in_place_of_a_flush
+from tests.services.servers import OwnServer
 from tests.services.threads import run_in_threads as run_in_threads_together
 
 DATABASE_FIXTURES = {"db", "transactional_db", "django_db_reset_sequences", "live_server"}
-GUNICORNS = pytest.StashKey[list[Gunicorn]]()
 
 delete_rows_in_place_of_a_flush()
 
@@ -50,12 +50,7 @@ def postgres_server() -> Iterator[PostgresFactory]:
         ) -> PostgresServer:
             if version is None:
                 version = 16 if current_leg() == "postgres16" else 18
-            try:
-                server = PostgresServer(version, durable=durable, options=options)
-            except MissingService as error:
-                if may_be_missing():
-                    pytest.skip(str(error))
-                raise
+            server = or_skip(lambda: PostgresServer(version, durable=durable, options=options))
             return stack.enter_context(server)
 
         yield start
@@ -87,21 +82,13 @@ def process_environment(transactional_db: None) -> dict[str, str]:
 
 
 @pytest.fixture
-def gunicorn(
-    request: pytest.FixtureRequest, process_environment: dict[str, str]
-) -> Iterator[GunicornFactory]:
-    """
-    Start gunicorn, by default on `tests.app.urls` and the test databases.
-
-    Takes the arguments of `Gunicorn`; its output is shown when the test fails.
-    """
+def gunicorn(process_environment: dict[str, str]) -> Iterator[GunicornFactory]:
+    """Start gunicorn: `Gunicorn`, by default on `tests.app.urls` and the test databases."""
     with ExitStack() as stack:
 
         def start(app: str = "tests.services.wsgi:application", **arguments: Any) -> Gunicorn:
             env = {**process_environment, **arguments.pop("env", {})}
-            server = Gunicorn(app, env=env, **arguments)
-            request.node.stash.setdefault(GUNICORNS, []).append(server)
-            return stack.enter_context(server)
+            return stack.enter_context(Gunicorn(app, env=env, **arguments))
 
         yield start
 
@@ -134,14 +121,12 @@ def nothing_left_behind() -> Iterator[None]:
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(
-    item: pytest.Item,
-) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Show what a failed test's gunicorn wrote."""
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Show the last that the servers and workers of a failed test wrote."""
     report = yield
     if report.failed:
-        for server in item.stash.get(GUNICORNS, []):
-            report.sections.append((f"output of gunicorn {server.app}", server.output))
+        for server in filter(lambda server: server.telling, OwnServer.running):
+            report.sections.append((f"output of {server.name}", server.output[-8000:]))
     return report
 
 

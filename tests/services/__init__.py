@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
+from typing import TypeVar
+
+T = TypeVar("T")
 
 LEGS = ("postgres18", "postgres16", "sqlite", "mariadb", "browser")
 
@@ -28,3 +32,15 @@ def current_leg() -> str:
 def may_be_missing() -> bool:
     """Whether a missing server skips its tests instead of failing them."""
     return os.environ.get(ALLOW_MISSING_VARIABLE) == "1"
+
+
+def or_skip(start: Callable[[], T]) -> T:
+    """Call `start`; a server that this machine lacks skips the test if that is allowed."""
+    import pytest
+
+    try:
+        return start()
+    except MissingService as error:
+        if may_be_missing():
+            pytest.skip(str(error))
+        raise

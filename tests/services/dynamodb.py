@@ -7,7 +7,6 @@ import hashlib
 import importlib.util
 import os
 import shutil
-import signal
 import socket
 import subprocess
 import sys
@@ -43,15 +42,14 @@ class Dynalite(Server):
     """
 
     name = "dynalite"
-    stop_signals = (signal.SIGTERM,)
 
     def __init__(self) -> None:
-        super().__init__("dynalite", env=None, probe="/")
+        super().__init__("dynalite")
         self._node = find_node()
         build(self._node)
 
-    def _command(self, descriptor: int) -> list[str]:
-        return [str(self._node), str(FOLDER / "server.js"), str(descriptor)]
+    def _command(self) -> list[str | Path]:
+        return [self._node, FOLDER / "server.js", str(self._descriptor)]
 
 
 class LockedMoto(Server):
@@ -62,13 +60,12 @@ class LockedMoto(Server):
     """
 
     name = "moto"
-    stop_signals = (signal.SIGTERM,)
 
     def __init__(self) -> None:
-        super().__init__("moto", env=None, probe="/moto-api/")
+        super().__init__("moto", probe="/moto-api/")
 
-    def _command(self, descriptor: int) -> list[str]:
-        return [sys.executable, "-m", "tests.services.dynamodb", "moto", str(descriptor)]
+    def _command(self) -> list[str]:
+        return [sys.executable, "-m", "tests.services.dynamodb", "moto", str(self._descriptor)]
 
 
 @contextmanager

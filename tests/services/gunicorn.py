@@ -7,8 +7,6 @@ import signal
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
-from pathlib import Path
 
 from tests.services.processes import children
 from tests.services.servers import HOST, Server
@@ -48,36 +46,21 @@ class Gunicorn(Server):
         """Process ids of the living workers."""
         return children(self.pid)
 
-    def kill(self, pid: int, number: signal.Signals = signal.SIGKILL) -> None:
-        """Send a signal to the arbiter or one of its workers, and to nothing else."""
-        if pid != self.pid and pid not in self.worker_pids():
+    def kill(self, pid: int | None = None, number: signal.Signals = signal.SIGKILL) -> None:
+        """Kill it all, or send a signal to the arbiter or one of its workers alone."""
+        if pid is None:
+            super().kill()
+        elif pid == self.pid or pid in self.worker_pids():
+            os.kill(pid, number)
+        else:
             raise ValueError(f"{pid} is not one of ours")
-        os.kill(pid, number)
 
-    def close(self) -> None:
-        """Stop the arbiter and its workers."""
-        workers = self.worker_pids() if self.process is not None else []
-        for pid in workers:
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGCONT)  # a test may have stopped it
-        super().close()
-        for pid in workers:
-            _end_orphan(pid)
-
-    def _command(self, descriptor: int) -> list[str]:
-        command = [sys.executable, "-m", "gunicorn", "--bind", f"fd://{descriptor}"]
+    def _command(self) -> list[str]:
+        command = [sys.executable, "-m", "gunicorn", "--bind", f"fd://{self._descriptor}"]
         return [*command, *self._arguments, self.app]
 
-    def _is_whole(self) -> bool:
-        return len(self.worker_pids()) >= self.workers
-
-
-def _end_orphan(pid: int) -> None:
-    """End a worker that outlived its arbiter (a killed arbiter cannot end its own)."""
-    commands = Path(f"/proc/{pid}/cmdline")
-    with suppress(OSError):
-        if b"gunicorn" in commands.read_bytes():
-            os.kill(pid, signal.SIGKILL)
+    def _answers(self) -> bool:
+        return len(self.worker_pids()) >= self.workers and super()._answers()
 
 
 def _shared() -> str:

@@ -1,23 +1,17 @@
-"""A MariaDB server of our own: found, started, stopped and killed."""
+"""A MariaDB server of our own."""
 
 from __future__ import annotations
 
 import os
-import shutil
-import signal
-import subprocess
-import tempfile
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from tests.services import MissingService
 from tests.services.packages import find
-from tests.services.postgres import HOST, free_port
-from tests.services.processes import OwnServer, end, spawn, wait_until
+from tests.services.servers import HOST, OwnServer
 
 URL_VARIABLE = "IDEMPOTENCY_TEST_MARIADB_URL"
-START_SECONDS = 30.0
 
 
 def require_driver() -> Any:
@@ -48,96 +42,42 @@ def django_settings(url: str, name: str, *, port: int | None = None) -> dict[str
 
 
 class MariaDBServer(OwnServer):
-    """
-    A server on 127.0.0.1 with a data directory of its own; a context manager.
+    """MariaDB; the user is root, without a password."""
 
-    It dies with the thread that started it. The user is root, without a password.
-    """
+    name = "mariadb"
+    port_taken = "Can't start server: Bind on TCP/IP port"
 
     def __init__(self) -> None:
-        self.port = 0
-        self.process: subprocess.Popen[bytes] | None = None
+        super().__init__()
         self._server, self._install = find("mariadbd"), find("mariadb-install-db")
         self._driver = require_driver()
-        self._directory: Path | None = None
 
     @property
     def url(self) -> str:
         return f"mysql://root@{HOST}:{self.port}/"
 
-    @property
-    def log(self) -> str:
-        """What the server has written so far."""
-        assert self._directory is not None, "the server was never started"
-        path = self._directory / "log"
-        return path.read_text(errors="replace") if path.exists() else ""
+    def _prepare(self) -> None:
+        options = ["--auth-root-authentication-method=normal", "--skip-test-db", *_as_root()]
+        data = f"--datadir={self.directory}/data"
+        self._run([self._install, "--no-defaults", data, *options])
 
-    def start(self) -> MariaDBServer:
-        """Create the data directory if there is none, start, and return when it answers."""
-        if self._directory is None:
-            self._directory = Path(tempfile.mkdtemp(prefix="idempotency-mariadb-"))
-            self._initialise(self._directory)
-        for _ in range(5):
-            if self.port == 0:
-                self.port = free_port()
-            if self._launch(self._directory):
-                return self
-            self.port = 0  # somebody else took it in between
-        raise RuntimeError(f"MariaDB found no free port:\n{self.log}")
-
-    def close(self) -> None:
-        """Stop and remove the data directory."""
-        if self.process is not None:
-            end(self.process, signal.SIGTERM)
-            self.process = None
-        if self._directory is not None:
-            shutil.rmtree(self._directory, ignore_errors=True)
-            self._directory = None
-
-    def _initialise(self, directory: Path) -> None:
-        command: list[str | Path] = [self._install, "--no-defaults", f"--datadir={directory}/data"]
-        options = ["--auth-root-authentication-method=normal", "--skip-test-db"]
-        with (directory / "install.log").open("wb") as output:
-            process = spawn([*command, *options, *_as_root()], output=output, cwd=directory)
-            code = process.wait(120)
-        if code != 0:
-            text = (directory / "install.log").read_text(errors="replace")
-            raise RuntimeError(f"mariadb-install-db failed with {code}:\n{text}")
-
-    def _launch(self, directory: Path) -> bool:
-        """Start the server; False if the port is taken."""
-        with (directory / "log").open("wb") as output:
-            self.process = spawn(
-                [
-                    self._server,
-                    "--no-defaults",
-                    f"--datadir={directory}/data",
-                    f"--socket={directory}/socket",
-                    f"--pid-file={directory}/pid",
-                    f"--bind-address={HOST}",
-                    f"--port={self.port}",
-                    "--max-connections=300",
-                    "--skip-name-resolve",
-                    "--innodb-flush-log-at-trx-commit=0",
-                    "--innodb-buffer-pool-size=64M",
-                    *_as_root(),
-                ],
-                output=output,
-                death_signal=signal.SIGKILL,
-                cwd=directory,
-            )
-        wait_until(self._answers, seconds=START_SECONDS, what="MariaDB to answer")
-        if self.process.poll() is None:
-            return True
-        self.process = None
-        if "Can't start server: Bind on TCP/IP port" in self.log:
-            return False
-        raise RuntimeError(f"MariaDB did not start:\n{self.log}")
+    def _command(self) -> list[str | Path]:
+        return [
+            self._server,
+            "--no-defaults",
+            f"--datadir={self.directory}/data",
+            f"--socket={self.directory}/socket",
+            f"--pid-file={self.directory}/pid",
+            f"--bind-address={HOST}",
+            f"--port={self.port}",
+            "--max-connections=300",
+            "--skip-name-resolve",
+            "--innodb-flush-log-at-trx-commit=0",
+            "--innodb-buffer-pool-size=64M",
+            *_as_root(),
+        ]
 
     def _answers(self) -> bool:
-        """Whether it takes a session, or has given up."""
-        if self.process is None or self.process.poll() is not None:
-            return True
         try:
             self._driver.connect(host=HOST, port=self.port, user="root").close()
         except self._driver.OperationalError:

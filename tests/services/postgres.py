@@ -1,17 +1,12 @@
-"""A PostgreSQL server of our own: found, started, stopped, crashed and started again."""
+"""A PostgreSQL server of our own, and where its binaries are."""
 
 from __future__ import annotations
 
 import importlib.util
 import os
-import pwd
-import random
 import shutil
 import signal
-import socket
-import subprocess
 import sys
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -21,11 +16,9 @@ import psycopg
 from psycopg import sql
 
 from tests.services import MissingService
-from tests.services.processes import OwnServer, end, spawn, wait_until
+from tests.services.servers import HOST, OwnServer, open_to_all
 
 URL_VARIABLE = "IDEMPOTENCY_TEST_POSTGRES_URL"
-HOST = "127.0.0.1"
-START_SECONDS = 30.0
 # Plain text on the wire, so that a proxy can read it.
 WIRE = {"sslmode": "disable", "gssencmode": "disable"}
 
@@ -71,21 +64,23 @@ def django_settings(url: str, name: str, *, port: int | None = None) -> dict[str
 
 class PostgresServer(OwnServer):
     """
-    A server on 127.0.0.1 with a data directory of its own.
+    PostgreSQL; as root the server process alone runs as nobody. The user is postgres.
 
-    As root the server process alone runs as nobody. It dies with the thread that started it, so
-    start it in the main thread. `durable=False` turns fsync off: faster, and enough for all but
-    tests that pull the plug.
+    `durable=False` turns fsync off: faster, and enough for all but tests that pull the plug.
     """
+
+    name = "postgres"
+    death_signal = signal.SIGQUIT
+    # Sessions are ended; nothing that was committed is lost.
+    stop_signals = (signal.SIGINT, signal.SIGQUIT)
+    port_taken = "could not create any TCP/IP sockets"
+    as_nobody = True
 
     def __init__(
         self, version: int = 18, *, durable: bool = False, options: Mapping[str, str] | None = None
     ) -> None:
-        self.version = version
-        self.port = 0
-        self.process: subprocess.Popen[bytes] | None = None
+        super().__init__()
         self._binaries = find_binaries(version)
-        self._directory: Path | None = None
         self._options = {
             "listen_addresses": HOST,
             "unix_socket_directories": "",
@@ -100,20 +95,7 @@ class PostgresServer(OwnServer):
 
     @property
     def url(self) -> str:
-        query = "&".join(f"{name}={value}" for name, value in WIRE.items())
-        return f"postgresql://postgres@{HOST}:{self.port}/postgres?{query}"
-
-    @property
-    def pid(self) -> int:
-        """Process id of the postmaster."""
-        assert self.process is not None, "the server is not running"
-        return self.process.pid
-
-    @property
-    def log(self) -> str:
-        """What the server has written so far."""
-        path = self._data.parent / "log"
-        return path.read_text(errors="replace") if path.exists() else ""
+        return url_of(self.port)
 
     def django_settings(self, name: str = "postgres", *, port: int | None = None) -> dict[str, Any]:
         """An entry of DATABASES; `port` sends it through a proxy."""
@@ -124,63 +106,16 @@ class PostgresServer(OwnServer):
         with psycopg.connect(self.url, autocommit=True) as connection:
             connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
 
-    def start(self) -> PostgresServer:
-        """Create the data directory if there is none, start, and return when it answers."""
-        if self.process is not None and self.process.poll() is None:
-            return self
-        if self._directory is None:
-            self._initialise()
-        for _ in range(5):
-            if self.port == 0:
-                self.port = free_port()
-            if self._launch():
-                return self
-            self.port = 0  # somebody else took it in between
-        raise RuntimeError(f"PostgreSQL found no free port:\n{self.log}")
-
-    def stop(self) -> None:
-        """Stop at once but in order: sessions are ended, nothing committed is lost."""
-        self._end(signal.SIGINT, signal.SIGQUIT)
-
     def crash(self) -> None:
         """Stop like a power cut: the next start recovers from the log."""
         self._end(signal.SIGQUIT)
 
-    def restart(self) -> PostgresServer:
-        """Stop if it runs, and start on the same port with the same data."""
-        self.stop()
-        wait_until(self._launch, seconds=START_SECONDS, what=f"port {self.port} free again")
-        return self
-
-    def close(self) -> None:
-        """Stop and remove the data directory."""
-        self.stop()
-        if self._directory is not None:
-            shutil.rmtree(self._directory, ignore_errors=True)
-            self._directory = None
-
-    @property
-    def _data(self) -> Path:
-        assert self._directory is not None, "the server was never started"
-        return self._directory / "data"
-
-    def _initialise(self) -> None:
-        user = _server_user()
-        self._directory = Path(tempfile.mkdtemp(prefix="idempotency-pg-", dir=_temporary(user)))
-        if user is not None:
-            os.chown(self._directory, *user)
-            if not _open_to_all(self._binaries / "postgres"):
-                self._copy_binaries(self._directory / "install", user)
-        command: list[str | Path] = [self._binaries / "initdb", "-D", self._data]
-        command += ["-U", "postgres", "-A", "trust"]
+    def _prepare(self) -> None:
+        if self._user is not None and not open_to_all(self._binaries / "postgres"):
+            self._copy_binaries(self.directory / "install", self._user)
         options = ["--locale=C.UTF-8", "--encoding=UTF8", "--no-sync", "--no-instructions"]
-        with (self._directory / "initdb.log").open("wb") as output:
-            # Its working directory too must be one that the user may enter.
-            process = spawn([*command, *options], output=output, user=user, cwd=self._directory)
-            code = process.wait(120)
-        if code != 0:
-            text = (self._directory / "initdb.log").read_text(errors="replace")
-            raise RuntimeError(f"initdb failed with {code}:\n{text}")
+        command: list[str | Path] = [self._binaries / "initdb", "-D", self.directory / "data"]
+        self._run([*command, "-U", "postgres", "-A", "trust", *options])
 
     def _copy_binaries(self, target: Path, user: tuple[int, int]) -> None:
         """Copy them to where nobody may read: a checkout below /root is closed to it."""
@@ -195,77 +130,25 @@ class PostgresServer(OwnServer):
             os.chown(path, *user, follow_symlinks=False)
         self._binaries = copied / "bin"
 
-    def _launch(self) -> bool:
-        """Start the postmaster; False if the port is taken."""
+    def _command(self) -> list[str | Path]:
         options = {**self._options, "port": str(self.port)}
         words = [word for item in options.items() for word in ("-c", "=".join(item))]
-        log = self._data.parent / "log"
-        offset = log.stat().st_size if log.exists() else 0
-        with log.open("ab") as output:
-            process = spawn(
-                [self._binaries / "postgres", "-D", self._data, *words],
-                output=output,
-                user=_server_user(),
-                death_signal=signal.SIGQUIT,
-                cwd=self._data.parent,
-            )
-        self.process = process
-        wait_until(self._answers, seconds=START_SECONDS, what="PostgreSQL to answer")
-        if process.poll() is None:
-            return True
-        self.process = None
-        written = log.read_bytes()[offset:].decode(errors="replace")
-        if "could not create any TCP/IP sockets" in written:
-            return False
-        raise RuntimeError(f"PostgreSQL {self.version} did not start:\n{written}")
+        return [self._binaries / "postgres", "-D", self.directory / "data", *words]
 
     def _answers(self) -> bool:
-        """Whether it takes a session, or has given up."""
-        if self.process is None or self.process.poll() is not None:
-            return True
-        try:
-            psycopg.connect(self.url, connect_timeout=5).close()
-        except psycopg.OperationalError:
-            return False
-        return True
-
-    def _end(self, *signals: signal.Signals) -> None:
-        if self.process is not None:
-            end(self.process, *signals)
-            self.process = None
+        return takes_sessions(self.url)
 
 
-def _server_user() -> tuple[int, int] | None:
-    """PostgreSQL refuses to run as root: nobody then, else ourselves."""
-    if os.geteuid() != 0:
-        return None
-    entry = pwd.getpwnam("nobody")
-    return entry.pw_uid, entry.pw_gid
+def url_of(port: int) -> str:
+    """The URL of a server of ours, or of what stands in front of it."""
+    query = "&".join(f"{name}={value}" for name, value in WIRE.items())
+    return f"postgresql://postgres@{HOST}:{port}/postgres?{query}"
 
 
-def _open_to_all(path: Path) -> bool:
-    """Whether any user may read the file and pass through every folder above it."""
-    real = path.resolve()
-    return real.stat().st_mode & 0o005 == 0o005 and all(
-        folder.stat().st_mode & 0o001 for folder in real.parents
-    )
-
-
-def _temporary(user: tuple[int, int] | None) -> str:
-    """The temporary directory, or /tmp where the server's user cannot enter it."""
-    directory = tempfile.gettempdir()
-    if user is None or _open_to_all(Path(directory)):
-        return directory
-    return "/tmp"
-
-
-def free_port() -> int:
-    """A free port below the range that the kernel hands to clients, so that it stays ours."""
-    while True:
-        port = random.SystemRandom().randrange(12_000, 32_000)
-        with socket.socket() as probe:
-            try:
-                probe.bind((HOST, port))
-            except OSError:
-                continue
-            return port
+def takes_sessions(url: str) -> bool:
+    """Whether a session can be had there."""
+    try:
+        psycopg.connect(url, connect_timeout=5).close()
+    except psycopg.OperationalError:
+        return False
+    return True

@@ -10,10 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
-from typing import IO, TypeVar
-
-Server = TypeVar("Server", bound="OwnServer")
+from typing import IO
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -36,33 +33,6 @@ if sys.platform == "linux":
         os._exit(1)
 os.execv(sys.argv[5], sys.argv[5:])
 """
-
-
-class OwnServer:
-    """A server of the test's own, a context manager: a start that fails leaves nothing behind."""
-
-    def start(self: Server) -> Server:
-        """Start, and return when it answers."""
-        raise NotImplementedError
-
-    def close(self) -> None:
-        """Stop, and remove what it has left."""
-        raise NotImplementedError
-
-    def __enter__(self: Server) -> Server:
-        try:
-            return self.start()
-        except BaseException:
-            self.close()
-            raise
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
 
 
 def spawn(

@@ -1,62 +1,75 @@
-"""A real server behind a socket that the test opened: what gunicorn and uvicorn have in common."""
+"""A server of a test's own: started, waited for, stopped, killed and started again."""
 
 from __future__ import annotations
 
 import http.client
+import os
+import pwd
+import random
+import shutil
 import signal
 import socket
 import subprocess
 import tempfile
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, ClassVar
+from weakref import WeakSet
 
-from tests.services.processes import ROOT, end, spawn, wait_until
+from tests.services.processes import ROOT, descendants, describe, end, spawn, wait_until
 
 if TYPE_CHECKING:
     from typing import Self
 
 HOST = "127.0.0.1"
-START_SECONDS = 60.0
 
 
-class Server(ABC):
+class OwnServer(ABC):
     """
-    Serve an application; a context manager that returns when the first answer came.
+    A server on 127.0.0.1 with a directory of its own; a context manager.
 
-    The listening socket is opened here and handed over, so no port can be taken in between. `env`
-    is added to our own environment. Any answer to GET `probe` counts, 404 and 500 too.
+    It dies with the thread that started it, so start it in the main thread. What it writes goes
+    into a file of its directory. A start that fails leaves nothing behind.
     """
 
     name: ClassVar[str]
+    start_seconds: ClassVar[float] = 30.0
     #: What ends it together with the thread that started it.
     death_signal: ClassVar[signal.Signals] = signal.SIGKILL
     #: What ends it in order, one after the other.
-    stop_signals: ClassVar[tuple[signal.Signals, ...]] = (signal.SIGINT,)
+    stop_signals: ClassVar[tuple[signal.Signals, ...]] = (signal.SIGTERM,)
+    #: What it writes when another process was faster to take its port.
+    port_taken: ClassVar[str] = ""
+    #: It refuses to run as root: as nobody then.
+    as_nobody: ClassVar[bool] = False
+    #: A test that fails shows what it has written.
+    telling: ClassVar[bool] = False
 
-    def __init__(self, app: str, *, env: Mapping[str, str] | None, probe: str) -> None:
-        self.app = app
+    #: Those that are running.
+    running: ClassVar[WeakSet[OwnServer]] = WeakSet()
+
+    def __init__(self, *, env: Mapping[str, str] | None = None) -> None:
         self.port = 0
         self.process: subprocess.Popen[bytes] | None = None
-        self._env = {"PYTHONPATH": str(ROOT), **(env or {})}
-        self._probe = probe
+        self.env = dict(env or {})
+        self._user = _nobody() if self.as_nobody else None
+        self._directory: Path | None = None
         self._output = b""
-        self._file = tempfile.NamedTemporaryFile(prefix=f"idempotency-{self.name}-")  # noqa: SIM115
+        self._written_before = 0
 
     @abstractmethod
-    def _command(self, descriptor: int) -> list[str]:
-        """Return the command that serves on the socket with this file descriptor."""
+    def _command(self) -> Sequence[str | Path]:
+        """Return the command that serves, in the foreground; its first word is a path."""
 
-    def _is_whole(self) -> bool:
-        """Whether all of its processes are there."""
-        return True
+    @abstractmethod
+    def _answers(self) -> bool:
+        """Return whether it takes clients."""
 
-    @property
-    def url(self) -> str:
-        """The base URL, without a slash at the end."""
-        return f"http://{HOST}:{self.port}"
+    def _prepare(self) -> None:  # noqa: B027
+        """Write into the directory what the first start needs."""
 
     @property
     def pid(self) -> int:
@@ -65,38 +78,72 @@ class Server(ABC):
         return self.process.pid
 
     @property
+    def directory(self) -> Path:
+        """Where its data are, and what it has written."""
+        assert self._directory is not None, f"{self.name} was never started"
+        return self._directory
+
+    @property
     def output(self) -> str:
         """What it has written so far."""
-        if not self._file.closed:
-            self._output = Path(self._file.name).read_bytes()
+        if self._directory is not None and self._log.exists():
+            self._output = self._log.read_bytes()
         return self._output.decode(errors="replace")
 
     def start(self) -> Self:
-        """Start, and return when it answers and all of its processes are there."""
-        with socket.create_server((HOST, 0), backlog=256) as listener:
-            self.port = listener.getsockname()[1]
-            self.process = spawn(
-                self._command(listener.fileno()),
-                output=self._file.file,
-                env=self._env,
-                death_signal=self.death_signal,
-                pass_fds=[listener.fileno()],
-            )
-        # From here on only the server holds the socket: if it dies, clients are refused.
+        """Start, on the same port and data as before if there were any; return when it answers."""
         try:
-            wait_until(self._serves, seconds=START_SECONDS, what=f"{self.app} to answer")
-        except (TimeoutError, RuntimeError) as error:
+            for _ in range(5):
+                self.launch()
+                if self._is_up():
+                    return self
+                self.port = 0  # another process took it in between
+            raise RuntimeError(f"{self.name} found no free port:\n{self.output}")
+        except BaseException:
             self.close()
-            raise RuntimeError(f"{error}\n{self.output}") from error
+            raise
+
+    def launch(self) -> None:
+        """Start unless it runs, and do not wait until it answers."""
+        if self.process is not None and self.process.poll() is None:
+            return
+        if self._directory is None:
+            parent = _temporary(self._user)
+            self._directory = Path(tempfile.mkdtemp(prefix=f"idempotency-{self.name}-", dir=parent))
+            if self._user is not None:
+                os.chown(self._directory, *self._user)
+            self._prepare()
+        self.port = self.port or free_port()
+        self._written_before = len(self.output.encode())
+        self.process = self._spawn()
+        self.running.add(self)
+
+    def stop(self) -> None:
+        """Stop at once but in order."""
+        self._end(*self.stop_signals)
+
+    def kill(self) -> None:
+        """Kill it, and all of its processes, as the kernel does."""
+        self._end()
+
+    def restart(self) -> Self:
+        """Stop if it runs, and start on the same port with the same data."""
+        self.stop()
+
+        def is_up() -> bool:
+            self.launch()
+            return self._is_up()
+
+        wait_until(is_up, seconds=self.start_seconds, what=f"port {self.port} free again")
         return self
 
     def close(self) -> None:
-        """Stop it."""
-        if self.process is not None:
-            end(self.process, *self.stop_signals)
-            self.process = None
-        _ = self.output
-        self._file.close()
+        """Stop, and remove the directory."""
+        self.stop()
+        _ = self.output  # which is kept
+        if self._directory is not None:
+            shutil.rmtree(self._directory, ignore_errors=True)
+            self._directory = None
 
     def __enter__(self) -> Self:
         return self.start()
@@ -108,14 +155,109 @@ class Server(ABC):
         traceback: TracebackType | None,
     ) -> None:
         self.close()
-        if error is not None:
-            print(f"\n--- output of {self.name} {self.app} ---\n{self.output}")
 
-    def _serves(self) -> bool:
-        assert self.process is not None
-        if self.process.poll() is not None:
-            raise RuntimeError(f"{self.name} ended with {self.process.returncode}")
-        connection = http.client.HTTPConnection(HOST, self.port, timeout=START_SECONDS)
+    @property
+    def _cwd(self) -> Path:
+        return self.directory
+
+    @property
+    def _log(self) -> Path:
+        return self.directory / "log"
+
+    def _spawn(self, *, pass_fds: Sequence[int] = ()) -> subprocess.Popen[bytes]:
+        with self._log.open("ab") as output:
+            return spawn(
+                self._command(),
+                output=output,
+                env=self.env,
+                user=self._user,
+                death_signal=self.death_signal,
+                pass_fds=pass_fds,
+                cwd=self._cwd,
+            )
+
+    def _run(self, command: Sequence[str | Path]) -> None:
+        """Run a command that prepares the first start."""
+        with self._log.open("ab") as output:
+            process = spawn(command, output=output, env=self.env, user=self._user, cwd=self._cwd)
+        if code := process.wait(120):
+            raise RuntimeError(f"{command[0]} failed with {code}:\n{self.output}")
+
+    def _is_up(self) -> bool:
+        """Wait until it answers; False if its port was taken."""
+        process = self.process
+        assert process is not None
+        try:
+            wait_until(
+                lambda: process.poll() is not None or self._answers(),
+                seconds=self.start_seconds,
+                what=f"{self.name} to answer",
+            )
+        except TimeoutError as error:
+            raise RuntimeError(f"{error}\n{self.output}") from None
+        if process.poll() is None:
+            return True
+        self.process = None
+        if self.port_taken and self.port_taken in self._written:
+            return False
+        raise RuntimeError(f"{self.name} ended with {process.returncode}:\n{self.output}")
+
+    @property
+    def _written(self) -> str:
+        """What it has written since it was last started."""
+        return self.output.encode()[self._written_before :].decode(errors="replace")
+
+    def _end(self, *signals: signal.Signals) -> None:
+        """Send the signals one after the other, SIGKILL last, and leave no process of it behind."""
+        if self.process is None:
+            return
+        below = {pid: describe(pid) for pid in descendants(self.process.pid)}
+        self.process.send_signal(signal.SIGCONT)  # a test may have stopped it
+        for pid in below:
+            with suppress(OSError):
+                os.kill(pid, signal.SIGCONT)
+        end(self.process, *signals)
+        self.process = None
+        self.running.discard(self)
+        for pid, described in below.items():
+            if describe(pid) == described:
+                with suppress(OSError):
+                    os.kill(pid, signal.SIGKILL)
+
+
+class Server(OwnServer):
+    """
+    A server of HTTP, on a socket that is opened here and handed over: no port can be taken.
+
+    `env` is added to our own environment. Any answer to GET `probe` counts, 404 and 500 too.
+    """
+
+    start_seconds = 60.0
+    telling = True
+
+    def __init__(self, app: str, *, env: Mapping[str, str] | None = None, probe: str = "/") -> None:
+        super().__init__(env={"PYTHONPATH": str(ROOT), **(env or {})})
+        self.app = app
+        self._descriptor = -1
+        self._probe = probe
+
+    @property
+    def url(self) -> str:
+        """The base URL, without a slash at the end."""
+        return f"http://{HOST}:{self.port}"
+
+    @property
+    def _cwd(self) -> Path:
+        return ROOT
+
+    def _spawn(self, *, pass_fds: Sequence[int] = ()) -> subprocess.Popen[bytes]:
+        with socket.create_server((HOST, 0), backlog=256) as listener:
+            self.port, self._descriptor = listener.getsockname()[1], listener.fileno()
+            # From here on only the server holds the socket: if it dies, clients are refused.
+            return super()._spawn(pass_fds=[*pass_fds, self._descriptor])
+
+    def _answers(self) -> bool:
+        connection = http.client.HTTPConnection(HOST, self.port, timeout=self.start_seconds)
         try:
             connection.request("GET", self._probe, headers={"Connection": "close"})
             connection.getresponse().read()
@@ -123,4 +265,37 @@ class Server(ABC):
             return False
         finally:
             connection.close()
-        return self._is_whole()
+        return True
+
+
+def free_port() -> int:
+    """A free port below the range that the kernel hands to clients, so that it stays ours."""
+    while True:
+        port = random.SystemRandom().randrange(12_000, 32_000)
+        with socket.socket() as probe:
+            try:
+                probe.bind((HOST, port))
+            except OSError:
+                continue
+            return port
+
+
+def open_to_all(path: Path) -> bool:
+    """Whether any user may read the file and pass through every folder above it."""
+    real = path.resolve()
+    return real.stat().st_mode & 0o005 == 0o005 and all(
+        folder.stat().st_mode & 0o001 for folder in real.parents
+    )
+
+
+def _nobody() -> tuple[int, int] | None:
+    if os.geteuid() != 0:
+        return None
+    entry = pwd.getpwnam("nobody")
+    return entry.pw_uid, entry.pw_gid
+
+
+def _temporary(user: tuple[int, int] | None) -> str:
+    """The temporary directory, or /tmp where the server's user cannot enter it."""
+    directory = tempfile.gettempdir()
+    return directory if user is None or open_to_all(Path(directory)) else "/tmp"

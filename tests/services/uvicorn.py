@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import sys
 from collections.abc import Mapping
@@ -23,6 +22,7 @@ class Uvicorn(Server):
     """Serve an ASGI application; see `Server`."""
 
     name = "uvicorn"
+    stop_signals = (signal.SIGINT,)
 
     def __init__(
         self,
@@ -33,9 +33,5 @@ class Uvicorn(Server):
     ) -> None:
         super().__init__(app, env=env, probe=probe)
 
-    def kill(self, number: signal.Signals = signal.SIGKILL) -> None:
-        """Send the server a signal."""
-        os.kill(self.pid, number)
-
-    def _command(self, descriptor: int) -> list[str]:
-        return [sys.executable, "-c", _SERVE, self.app, str(descriptor)]
+    def _command(self) -> list[str]:
+        return [sys.executable, "-c", _SERVE, self.app, str(self._descriptor)]

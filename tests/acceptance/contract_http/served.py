@@ -12,7 +12,6 @@ from django_idempotency.testing.http_contract import HTTPContract
 from tests.services.gunicorn import Gunicorn
 from tests.services.processes import wait_until
 from tests.services.servers import Server
-from tests.services.uvicorn import Uvicorn
 
 SERVERS = ("gunicorn", "uvicorn")
 SERVER = pytest.StashKey[Server]()
@@ -64,10 +63,7 @@ class Served(HTTPContract):
                 what="new workers",
             )
         else:
-            assert isinstance(self.server, Uvicorn)
             self.server.kill()
-            assert self.server.process is not None
-            self.server.process.wait(10)
             self.server.start()
         self.base_url = self.server.url
 
