@@ -85,7 +85,9 @@ def _start(config: pytest.Config) -> None:
     variable = mariadb.URL_VARIABLE if leg == "mariadb" else URL_VARIABLE
     if leg == "sqlite":
         if SQLITE_VARIABLE not in os.environ:
-            directory = tempfile.mkdtemp(prefix="idempotency-sqlite-")
+            # In memory where there is a folder for that: no commit of a test waits for a disk.
+            memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+            directory = tempfile.mkdtemp(prefix="idempotency-sqlite-", dir=memory)
             config.add_cleanup(lambda: shutil.rmtree(directory, ignore_errors=True))
             _publish(config, SQLITE_VARIABLE, directory)
     elif variable not in os.environ and MISSING_VARIABLE not in os.environ:

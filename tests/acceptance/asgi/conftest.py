@@ -5,7 +5,6 @@ from __future__ import annotations
 import http.client
 import json
 from collections.abc import Iterable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,13 +27,6 @@ class Answer:
     @property
     def replayed(self) -> bool:
         return self.headers.get("Idempotency-Replayed") == "true"
-
-    @property
-    def code(self) -> str | None:
-        """The code of a problem, None for any other answer."""
-        if self.headers.get("Content-Type") != "application/problem+json":
-            return None
-        return str(json.loads(self.body)["code"])
 
 
 class Peer:
@@ -111,9 +103,3 @@ def server(django_db_setup: None) -> Iterator[Uvicorn]:
 @pytest.fixture
 def peer(server: Uvicorn, transactional_db: None) -> Peer:
     return Peer(server.port)
-
-
-@pytest.fixture
-def threads() -> Iterator[ThreadPoolExecutor]:
-    with ThreadPoolExecutor(8, thread_name_prefix="test-client") as executor:
-        yield executor

@@ -82,6 +82,5 @@ urlpatterns = [
     path("async/joined/", _guarded(_apay, transaction="joined")),
     path("async/single/", _guarded(_apay, transaction="single")),
     path("async/separate/", _guarded(_apay, transaction="separate")),
-    path("waiting/", _guarded(_apay, wait=10)),
     path("upload/", _guarded(upload)),
 ]

@@ -15,10 +15,11 @@ from django.test import Client
 
 from django_idempotency import waiting
 from tests.app.models import Effect
-from tests.unit.forms import urls
 from tests.unit.http.conftest import in_progress, policy
+from tests.unit.views.conftest import the_gate, waited
+from tests.unit.views.work import Gate
 
-__all__ = ["Part", "Send", "in_progress", "multipart", "policy"]
+__all__ = ["Part", "Send", "in_progress", "multipart", "policy", "the_gate", "waited"]
 
 #: Name, file name, type, content.
 Part = tuple[str, str | None, str | None, bytes]
@@ -112,22 +113,13 @@ def visitor(settings: Any) -> Iterator[Visitor]:
         yield Visitor(threads)
 
 
-@pytest.fixture
-def gate() -> Iterator[urls.Gate]:
-    """The work of an order of ``slow`` waits here."""
-    gate = urls.gates["slow"] = urls.Gate()
-    yield gate
-    gate.open.set()
-    del urls.gates["slow"]
-
-
 def orders() -> list[str]:
     """The items of all orders there are."""
     return list(Effect.objects.order_by("pk").values_list("name", flat=True))
 
 
 @pytest.fixture
-def looked_twice(monkeypatch: pytest.MonkeyPatch, gate: urls.Gate) -> None:
+def looked_twice(monkeypatch: pytest.MonkeyPatch, gate: Gate) -> None:
     """A second click, once it has found the first one at work, opens the gate."""
     wait = waiting.Patience.next
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import http.client
 import json
 from typing import Any
 
@@ -14,8 +13,6 @@ from django_idempotency.fingerprint import VERSION
 from django_idempotency.http import idempotent
 from django_idempotency.models import IdempotencyRecord
 from tests.app.models import Effect
-from tests.conftest import GunicornFactory
-from tests.services.gunicorn import HOST
 from tests.unit.forms import urls
 from tests.unit.forms.conftest import Send
 from tests.unit.http.api import problem, replayed
@@ -24,7 +21,6 @@ from tests.unit.http.conftest import SetPolicy
 pytestmark = [pytest.mark.django_db, pytest.mark.urls("tests.unit.forms.urls")]
 
 FORM = "application/x-www-form-urlencoded"
-URLCONF = "IDEMPOTENCY_TEST_URLCONF"
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT"])
@@ -149,31 +145,6 @@ def test_R46_empty_differs_from_an_empty_object(send: Send, method: str, content
     assert first.status_code == 201
     assert replayed(again)
     assert problem(other) == (422, "idempotency_key_reused")
-
-
-@pytest.mark.processes
-@pytest.mark.django_db(transaction=True)
-@pytest.mark.leg("postgres18")
-def test_R46_chunked_behind_WSGI_is_the_empty_body_that_django_makes_of_it(
-    gunicorn: GunicornFactory,
-) -> None:
-    """Django reads as many bytes as Content-Length says there."""
-    server = gunicorn(workers=1, threads=1, env={URLCONF: "tests.unit.forms.urls"}, probe="/order/")
-
-    def upload(body: Any, **headers: str) -> tuple[int, Any]:
-        connection = http.client.HTTPConnection(HOST, server.port, timeout=30)
-        given = {"Idempotency-Key": "key-1", "Content-Type": "text/plain", **headers}
-        try:
-            connection.request(
-                "POST", "/receive/", body, given, encode_chunked="Transfer-Encoding" in headers
-            )
-            response = connection.getresponse()
-            return json.loads(response.read())["size"], response.headers["Idempotency-Replayed"]
-        finally:
-            connection.close()
-
-    assert upload([b"one", b"two"], **{"Transfer-Encoding": "chunked"}) == (0, None)
-    assert upload(b"") == (0, "true")
 
 
 # What is stored.

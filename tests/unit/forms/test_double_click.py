@@ -8,12 +8,11 @@ from types import SimpleNamespace
 import pytest
 from django.contrib.auth.models import User
 
-from django_idempotency import engine, waiting
 from django_idempotency.models import IdempotencyRecord
 from tests.unit.forms.conftest import Visitor, orders, taken
-from tests.unit.forms.urls import Gate
 from tests.unit.http.api import replayed
 from tests.unit.http.conftest import InProgress, SetPolicy
+from tests.unit.views.work import Gate
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.urls("tests.unit.forms.urls")]
 
@@ -25,26 +24,12 @@ def someone(request: pytest.FixtureRequest, visitor: Visitor) -> Visitor:
     return visitor
 
 
-# On SQLite `joined` and `single` work holds the only write lock, so the second claim waits for it
-# rather than for the answer.
-@pytest.mark.parametrize(
-    "transaction",
-    [
-        pytest.param("joined", marks=pytest.mark.leg("postgres18", "postgres16")),
-        pytest.param("single", marks=pytest.mark.leg("postgres18", "postgres16")),
-        "separate",
-    ],
-)
 @pytest.mark.parametrize("then", ["page", "redirect"])
 def test_R89_a_double_click_runs_once_and_shows_the_page_twice(
-    someone: Visitor,
-    gate: Gate,
-    looked_twice: None,
-    policy: SetPolicy,
-    transaction: str,
-    then: str,
+    someone: Visitor, gate: Gate, looked_twice: None, policy: SetPolicy, then: str
 ) -> None:
-    policy(TRANSACTION=transaction)
+    """On SQLite the claim of `joined` work waits for the lock: tests/integration/views has it."""
+    policy(TRANSACTION="separate")
     fields = {**someone.page(), "item": "slow", "then": then}
 
     first = someone.click(fields)
@@ -205,19 +190,6 @@ def test_R89_the_fields_name_is_a_choice_of_the_policy(someone: Visitor, policy:
 
 
 # How long a second click waits.
-
-
-@pytest.fixture
-def waited(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
-    """A clock that only goes on while a duplicate waits: ``waited.seconds``."""
-    clock = SimpleNamespace(seconds=0.0)
-
-    def sleep(seconds: float) -> None:
-        clock.seconds += seconds
-
-    monkeypatch.setattr(waiting, "time", SimpleNamespace(monotonic=lambda: clock.seconds))
-    monkeypatch.setattr(engine, "time", SimpleNamespace(sleep=sleep))
-    return clock
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 from django.contrib.auth.models import User
-from django.contrib.sessions.models import Session
 from django.middleware.csrf import CsrfViewMiddleware
 from django.test import RequestFactory
 from django.utils.module_loading import import_string
@@ -15,7 +14,6 @@ from django_idempotency.exceptions import ScopeMissing
 from django_idempotency.http import scopes
 from django_idempotency.models import IdempotencyRecord
 from tests.unit.forms.conftest import Visitor, orders, taken
-from tests.unit.forms.urls import Gate
 from tests.unit.http.api import replayed
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.urls("tests.unit.forms.urls")]
@@ -84,23 +82,6 @@ def test_R89_two_clicks_with_the_cookie_of_a_session_that_is_gone(
     assert visitor.client.cookies["sessionid"].value != stale
     assert (replayed(first), replayed(again)) == (False, True)
     assert orders() == ["tea"]
-
-
-@pytest.mark.leg("postgres18", "postgres16")
-def test_R89_a_double_click_with_the_cookie_of_a_session_that_is_gone(
-    visitor: Visitor, gate: Gate, looked_twice: None
-) -> None:
-    visitor.page()
-    Session.objects.all().delete()
-    fields = {**visitor.page(), "item": "slow"}
-
-    first = visitor.click(fields)
-    assert gate.reached.wait(10)
-    second = visitor.click(fields).result(20)
-
-    assert not replayed(first.result(10))
-    assert replayed(second)
-    assert orders() == ["slow"]
 
 
 def test_R89_a_page_without_the_tag_needs_a_session_that_exists(visitor: Visitor) -> None:
@@ -225,22 +206,6 @@ def test_R89_reload_of_a_form_that_has_logged_the_visitor_in_does_nothing(
     assert (first.status_code, again.status_code) == (200, 403)
     assert orders() == ["tea"]
     assert User.objects.count() == 1
-
-
-@pytest.mark.leg("postgres18", "postgres16")
-def test_R89_a_double_click_on_a_form_that_logs_the_visitor_in(
-    visitor: Visitor, gate: Gate, looked_twice: None
-) -> None:
-    visitor.path = "/join/"
-    fields = {**visitor.page(), "item": "slow"}
-
-    first = visitor.click(fields)
-    assert gate.reached.wait(10)
-    second = visitor.click(fields).result(20)
-
-    assert first.result(10).status_code == 200
-    assert replayed(second)
-    assert orders() == ["slow"]
 
 
 def test_R89_the_sessions_own_scope_outlives_the_login(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import threading
 from collections.abc import Iterable
 from typing import Any
 
@@ -23,6 +22,7 @@ from rest_framework.views import APIView
 from django_idempotency.contrib.rest_framework import IdempotencyMixin
 from django_idempotency.http import idempotent
 from tests.app.models import Effect
+from tests.unit.views.work import gates
 
 ANYONE = "django_idempotency.http.scopes.anyone"
 SESSION = "django_idempotency.http.scopes.session"
@@ -31,28 +31,13 @@ PAGE = """{% load idempotency %}<!doctype html>
 <form method="post">{% csrf_token %}{% idempotency_key %}<input name="item"></form>"""
 
 
-class Gate:
-    """Where the work of an order named ``slow`` waits until its test lets it go on."""
-
-    def __init__(self) -> None:
-        self.reached = threading.Event()
-        self.open = threading.Event()
-
-    def __call__(self) -> None:
-        self.reached.set()
-        assert self.open.wait(20), "nobody opened the gate"
-
-
-gates: dict[str, Gate] = {}
-
-
 def order(request: HttpRequest) -> HttpResponse:
     """Show the form; take an order, and answer with its page or a redirect to it."""
     if request.method != "POST":
         return HttpResponse(engines["django"].from_string(PAGE).render({}, request))
     effect = Effect.objects.create(name=request.POST["item"])
-    if gate := gates.get(effect.name):
-        gate()
+    if effect.name == "slow" and "gate" in gates:
+        gates["gate"].passed()
     if request.POST.get("then") == "redirect":
         return HttpResponseRedirect(f"/receipts/{effect.pk}/")
     return HttpResponse(f"<p>Order {effect.pk}</p>", status=200)

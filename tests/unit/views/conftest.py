@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import logging
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,6 +16,7 @@ from asgiref.sync import sync_to_async
 from django.db import connections
 from django.test import AsyncClient, Client
 
+from django_idempotency import engine, waiting
 from django_idempotency.waiting import Patience
 from tests.services.processes import wait_until
 from tests.unit.http.api import Api
@@ -85,10 +88,16 @@ def collected(nothing_left_behind: None) -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
-def project(settings: Any, policy: SetPolicy) -> None:  # noqa: F811
+def project(
+    settings: Any,
+    policy: SetPolicy,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """The project of these tests; its database is used from other threads, too."""
     settings.ROOT_URLCONF = "tests.unit.views.urls"
     settings.MIDDLEWARE = [USERS]
+    # What it logs would hold tracebacks, and these a thread beyond the last test.
+    monkeypatch.setattr(logging.getLogger("django.request"), "disabled", True)
 
 
 @pytest.fixture
@@ -176,6 +185,19 @@ def looks(monkeypatch: pytest.MonkeyPatch) -> Looks:
 
     monkeypatch.setattr(Patience, "next", noting)
     return looks
+
+
+@pytest.fixture
+def waited(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """A clock that only goes on while a duplicate waits: ``waited.seconds``."""
+    clock = SimpleNamespace(seconds=0.0)
+
+    def sleep(seconds: float) -> None:
+        clock.seconds += seconds
+
+    monkeypatch.setattr(waiting, "time", SimpleNamespace(monotonic=lambda: clock.seconds))
+    monkeypatch.setattr(engine, "time", SimpleNamespace(sleep=sleep))
+    return clock
 
 
 @contextmanager

@@ -18,7 +18,6 @@ from tests.app.models import Effect
 from tests.unit.http.api import problem, replayed
 from tests.unit.http.conftest import SetPolicy
 from tests.unit.views.conftest import api_for
-from tests.unit.views.urls import FREE
 from tests.unit.views.work import PAUSED, Gate
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -26,17 +25,10 @@ pytestmark = pytest.mark.django_db(transaction=True)
 CLAIMED = {"RELEASED", "FAILED", "COMPLETED"}
 
 
-@pytest.fixture(params=["async-function", "async-class", "free-async-function"])
-def kind(request: pytest.FixtureRequest) -> str:
-    if request.param in FREE:
-        request.getfixturevalue("with_middleware")
-    return str(request.param)
-
-
-@pytest.fixture(params=[True, False], ids=["context of the request", "no context"])
-def own_context(request: pytest.FixtureRequest) -> bool:
-    """Whether each request has a ThreadSensitiveContext, as ASGIHandler gives it."""
-    return bool(request.param)
+@pytest.fixture
+def kind() -> str:
+    """The view on the loop; the other kinds go through the same guard (test_kinds)."""
+    return "async-function"
 
 
 async def send(kind: str, body: Any = PAUSED, key: str = "key-1", *, context: bool = True) -> Any:
@@ -70,9 +62,12 @@ def states(**which: str) -> set[str]:
 
 
 @pytest.mark.parametrize("mode", ["single", "joined"], indirect=True)
+@pytest.mark.parametrize("own_context", [True, False], ids=["context of the request", "no context"])
 def test_R57_failed_work_is_rolled_back(
     kind: str, mode: str, own_context: bool, in_loop: Any
 ) -> None:
+    """ASGIHandler gives each request a ThreadSensitiveContext; others do not."""
+
     async def main() -> Any:
         failed = await send(kind, {"then": "boom"}, context=own_context)
         refused = await send(kind, {"then": "missing"}, "key-2", context=own_context)
@@ -91,26 +86,6 @@ def test_R18_default_of_async_views_is_separate(kind: str, in_loop: Any) -> None
     assert states() == {"FAILED"}
 
 
-@pytest.mark.leg("postgres18", "postgres16")  # two writers at once
-@pytest.mark.parametrize("mode", ["single", "joined"], indirect=True)
-def test_R57_failure_of_one_leaves_the_others_rows(
-    kind: str, mode: str, own_context: bool, gate: Gate, in_loop: Any
-) -> None:
-    """Both have written before the first one fails; on one connection that would take both."""
-
-    async def main() -> Any:
-        failing = asyncio.create_task(
-            send(kind, {**PAUSED, "name": "failing", "after": "boom"}, context=own_context)
-        )
-        await asyncio.to_thread(gate.reached.wait, 10)
-        standing = await send(kind, {"name": "standing"}, "key-2", context=own_context)
-        gate.open.set()
-        return standing.status_code, (await failing).status_code
-
-    assert in_loop(main) == (201, 500)
-    assert names() == ["standing"]
-
-
 @pytest.mark.parametrize("mode", ["single", "joined"], indirect=True)
 def test_R57_connections_of_own_threads_are_closed(
     kind: str, mode: str, in_loop: Any, monkeypatch: pytest.MonkeyPatch
@@ -126,38 +101,37 @@ def test_R57_connections_of_own_threads_are_closed(
     assert in_loop(main) == [201] * 4
 
 
-def test_R63_cancelled_in_mid_work_50_times(
+def test_R63_cancelled_in_mid_work(
     kind: str, mode: str, gate: Gate, in_loop: Any, runs: list[str]
 ) -> None:
-    """At the moment when the request is over, its lease is over, too; nothing runs on."""
-    at_once: list[set[str]] = []
+    """When the request is over, its lease is over, too; nothing runs on, and a retry runs."""
 
-    async def main() -> None:
-        for number in range(50):
-            gate.reached.clear()
-            task = asyncio.create_task(send(kind, key=f"key-{number}"))
-            await asyncio.to_thread(gate.reached.wait, 10)
-            task.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await task
-            at_once.append(await sync_to_async(states)())
+    async def main() -> Any:
+        task = asyncio.create_task(send(kind))
+        await asyncio.to_thread(gate.reached.wait, 10)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        left = await sync_to_async(states)(), await sync_to_async(names)()
+        gate.open.set()
+        return left, await send(kind), await send(kind)
 
-    in_loop(main)
+    left, retried, again = in_loop(main)
 
-    assert at_once == [{"FAILED"}] * 50
-    assert IdempotencyRecord.objects.count() == len(runs) == 50
-    assert len(names()) == (50 if mode == "separate" else 0)
+    assert left == ({"FAILED"}, ["first"] if mode == "separate" else [])
+    assert (retried.status_code, replayed(retried), replayed(again)) == (201, False, True)
+    assert len(runs) == 2
 
 
-def test_R63_cancelled_anywhere_50_times(kind: str, mode: str, in_loop: Any) -> None:
+def test_R63_cancelled_anywhere(kind: str, mode: str, in_loop: Any) -> None:
     """Before the claim, in it, in the work, in the completion: kept with its work, or neither."""
 
     async def main() -> list[Any]:
         await send(kind, {"name": "warm"}, "warm")
         leftovers = []
-        for number in range(50):
+        for number in range(10):
             task = asyncio.create_task(send(kind, {"name": str(number)}, str(number)))
-            await asyncio.wait([task], timeout=number / 2000)
+            await asyncio.wait([task], timeout=number / 500)
             task.cancel()
             await asyncio.wait([task])
             leftovers.append(await sync_to_async(states)() - CLAIMED)
@@ -166,7 +140,7 @@ def test_R63_cancelled_anywhere_50_times(kind: str, mode: str, in_loop: Any) -> 
     leftovers = in_loop(main)
     kept = IdempotencyRecord.objects.filter(state="COMPLETED")
 
-    assert leftovers == [set()] * 50
+    assert leftovers == [set()] * 10
     if mode != "separate":
         assert names() == sorted(kept.values_list("key", flat=True))
 
@@ -198,7 +172,7 @@ def test_R63_cancelled_some_turns_after_the_claim(
 
     async def main() -> dict[int, set[str]]:
         left = {}
-        for turns in range(30):
+        for turns in range(12):
             CancelledAfterClaim.turns = turns
             task = CancelledAfterClaim.task = asyncio.create_task(send(kind, key=str(turns)))
             await asyncio.wait([task])
@@ -206,24 +180,7 @@ def test_R63_cancelled_some_turns_after_the_claim(
             left[turns] = await sync_to_async(states)(key=str(turns)) - CLAIMED
         return left
 
-    assert in_loop(main) == {turns: set() for turns in range(30)}
-
-
-def test_R63_cancelled_work_may_be_tried_again(
-    kind: str, mode: str, gate: Gate, in_loop: Any
-) -> None:
-    async def main() -> Any:
-        task = asyncio.create_task(send(kind))
-        await asyncio.to_thread(gate.reached.wait, 10)
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        gate.open.set()
-        return await send(kind), await send(kind)
-
-    retried, again = in_loop(main)
-
-    assert (retried.status_code, replayed(retried), replayed(again)) == (201, False, True)
+    assert in_loop(main) == {turns: set() for turns in range(12)}
 
 
 def test_R63_cancelled_waiter_leaves_the_owner_alone(

@@ -5,47 +5,58 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Callable
 from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from asgiref.sync import ThreadSensitiveContext, async_to_sync, sync_to_async
-from django.db import connections, transaction
+from django.db import connection, connections, transaction
 from django.http import HttpRequest, HttpResponse
 from django.test import AsyncClient
 from django.urls import path
 
 import django_idempotency as idempotency
 from django_idempotency import InProgress as Busy
-from django_idempotency import engine, waiting
+from django_idempotency import transactions
 from django_idempotency.http import idempotent
 from django_idempotency.models import IdempotencyRecord
 from tests.app.models import Effect
 from tests.unit.http.api import Api, problem, replayed
 from tests.unit.http.conftest import InProgress, SetPolicy
 from tests.unit.views.conftest import Looks, api_for, sending, together
-from tests.unit.views.urls import ASYNC, FREE, GUARDED
 from tests.unit.views.work import PAUSED, Gate
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
 LONG = 30
-SYNC = [name for name in (*GUARDED, *FREE) if name not in ASYNC]
 
 
-@pytest.fixture(params=["joined", "separate"])
+@pytest.fixture
 def seen_mode(request: pytest.FixtureRequest, policy: SetPolicy) -> str:
-    """The modes in which others see the record while the work goes on, with a long wait."""
-    policy(TRANSACTION=request.param, WAIT=LONG)
-    return str(request.param)
+    """A mode in which others see the record while the work goes on, with a long wait."""
+    mode = getattr(request, "param", "joined")
+    policy(TRANSACTION=mode, WAIT=LONG)
+    return str(mode)
+
+
+def pairs(name: str, *rows: str) -> Any:
+    """Parametrise with a kind of view, or what its winner does, and how its work commits."""
+    indirect = [word for word in (name, "seen_mode") if word != "order"]
+    return pytest.mark.parametrize((name, "seen_mode"), [*map(str.split, rows)], indirect=indirect)
 
 
 class TestSync:
     """Each request on a thread of its own, as under a WSGI server."""
 
-    @pytest.mark.parametrize("kind", SYNC, indirect=True)
+    @pairs(
+        "kind",
+        "function joined",
+        "class separate",
+        "drf joined",
+        "above-api-view separate",
+        "free-function joined",
+    )
     def test_R51_duplicates_wait_for_the_answer(
         self, kind: str, seen_mode: str, gate: Gate, looks: Looks, runs: list[str]
     ) -> None:
@@ -60,50 +71,23 @@ class TestSync:
         assert {other.content for other in others} == {first[0].content}
         assert len(runs) == Effect.objects.count() == 1
 
-    @pytest.mark.leg("postgres18", "postgres16")  # SQLite's own queue makes them wait
-    def test_R51_single_waits_as_well(
-        self, policy: SetPolicy, gate: Gate, looks: Looks, runs: list[str]
-    ) -> None:
-        policy(TRANSACTION="single", WAIT=LONG)
-        with together(sending("function")) as first:
-            assert gate.reached.wait(10)
-            with together(*[sending("function")] * 3) as others:
-                looks.wait_for(6)
-                gate.open.set()
-
-        assert [replayed(answer) for answer in (*first, *others)] == [False, True, True, True]
-        assert len(runs) == 1
-
+    @pairs("order", "boom joined", "boom separate", "missing joined")
     def test_R52_winner_fails_and_one_waiter_owns(
-        self, seen_mode: str, gate: Gate, looks: Looks, runs: list[str]
+        self, order: str, seen_mode: str, gate: Gate, looks: Looks, runs: list[str]
     ) -> None:
-        gate.orders = ["boom"]
+        gate.orders = [order]
         with together(sending("function", raises=False)) as first:
             assert gate.reached.wait(10)
             with together(*[sending("function", raises=False)] * 4) as others:
                 looks.wait_for(8)
                 gate.open.set()
 
-        assert first[0].status_code == 500
+        assert first[0].status_code == {"boom": 500, "missing": 404}[order]
         assert [other.status_code for other in others] == [201] * 4
         assert sorted(replayed(other) for other in others) == [False, True, True, True]
         assert len({other.content for other in others}) == 1
         assert len(runs) == 2
         assert Effect.objects.count() == (2 if seen_mode == "separate" else 1)
-
-    def test_R52_winner_releases_and_one_waiter_owns(
-        self, seen_mode: str, gate: Gate, looks: Looks, runs: list[str]
-    ) -> None:
-        gate.orders = ["missing"]
-        with together(sending("function")) as first:
-            assert gate.reached.wait(10)
-            with together(*[sending("function", raises=False)] * 4) as others:
-                looks.wait_for(8)
-                gate.open.set()
-
-        assert first[0].status_code == 404
-        assert sorted(replayed(other) for other in others) == [False, True, True, True]
-        assert len(runs) == 2
 
     def test_R38_R51_mismatch_does_not_wait(
         self, seen_mode: str, gate: Gate, runs: list[str]
@@ -160,7 +144,7 @@ class TestAsync:
         gate.open.set()
         return await first, await asyncio.gather(*others)
 
-    @pytest.mark.parametrize("kind", [*sorted(ASYNC), "function", "drf"], indirect=True)
+    @pairs("kind", "async-function joined", "free-async-class separate", "drf joined")
     def test_R51_duplicates_wait_for_the_answer(
         self, kind: str, seen_mode: str, gate: Gate, looks: Looks, runs: list[str], in_loop: Any
     ) -> None:
@@ -171,15 +155,15 @@ class TestAsync:
         assert {other.content for other in others} == {first.content}
         assert len(runs) == Effect.objects.count() == 1
 
-    @pytest.mark.parametrize("order", ["boom", "denied"])
+    @pairs("order", "boom joined", "denied separate")
     def test_R52_winner_fails_and_one_waiter_owns(
         self,
+        order: str,
         seen_mode: str,
         gate: Gate,
         looks: Looks,
         runs: list[str],
         in_loop: Any,
-        order: str,
     ) -> None:
         gate.orders = [order]
 
@@ -239,64 +223,55 @@ def busy(api: Api, in_progress: InProgress) -> Api:
     return api
 
 
-def timed(call: Callable[[], Any]) -> tuple[Any, float]:
-    started = time.monotonic()
-    return call(), time.monotonic() - started
+a_function = pytest.mark.parametrize("kind", ["function"], indirect=True)
+#: Each has a guard, or a way of waiting, of its own.
+each_guard = pytest.mark.parametrize("kind", ["function", "async-function", "drf"], indirect=True)
 
 
+@each_guard
 def test_R51_end_of_the_patience_is_409(busy: Api, policy: SetPolicy) -> None:
-    policy(WAIT=0.4)
+    """And a longer one that is preferred changes nothing."""
+    policy(WAIT=0.2)
+    started = time.monotonic()
 
-    answer, seconds = timed(busy)
+    answer = busy(headers={"Prefer": "wait=1000"})
 
     assert problem(answer) == (409, "in_progress")
     assert int(answer.headers["Retry-After"]) == 1
-    assert 0.4 <= seconds < LONG / 2
+    assert 0.2 <= time.monotonic() - started < LONG / 2
     assert Effect.objects.count() == 1
 
 
-@pytest.mark.parametrize("kind", ["function", "async-function", "drf"], indirect=True)
+@each_guard
 def test_R51_no_wait_by_default(busy: Api, looks: Looks) -> None:
     assert problem(busy()) == (409, "in_progress")
     assert problem(busy(headers={"Prefer": "wait=5"})) == (409, "in_progress")
     assert looks.busy == 0
 
 
-@pytest.mark.parametrize("kind", ["function", "async-function", "drf"], indirect=True)
+@a_function
 @pytest.mark.parametrize(
-    "prefer", ["wait=0", "respond-async, wait=0", 'wait="0"', "WAIT=0", "return=minimal;wait=0"]
+    ("prefer", "seconds"),
+    [
+        ("wait=0", 0),
+        ("wait=3", 3),
+        ("respond-async, wait=0", 0),
+        ('wait="0"', 0),
+        ("WAIT=0", 0),
+        ("return=minimal;wait=0", 0),
+        *((text, LONG) for text in ("wait", "wait=", "wait=-1", "wait=x", "await=0", "")),
+    ],
 )
-def test_R51_prefer_shortens(busy: Api, policy: SetPolicy, looks: Looks, prefer: str) -> None:
+def test_R51_prefer_shortens_if_it_says_a_number(
+    busy: Api, policy: SetPolicy, waited: SimpleNamespace, prefer: str, seconds: float
+) -> None:
     policy(WAIT=LONG)
 
     assert problem(busy(headers={"Prefer": prefer})) == (409, "in_progress")
-    assert looks.busy == 0
+    assert waited.seconds == pytest.approx(seconds)
 
 
-@pytest.mark.parametrize("kind", ["function", "async-function", "drf"], indirect=True)
-def test_R51_prefer_lengthens_no_further_than_the_policy(busy: Api, policy: SetPolicy) -> None:
-    policy(WAIT=0.3)
-
-    answer, seconds = timed(lambda: busy(headers={"Prefer": "wait=1000"}))
-
-    assert problem(answer) == (409, "in_progress")
-    assert 0.3 <= seconds < LONG / 2
-
-
-@pytest.mark.parametrize("kind", ["function"], indirect=True)
-@pytest.mark.parametrize("prefer", ["wait", "wait=", "wait=-1", "wait=x", "await=0", ""])
-def test_R51_prefer_that_says_no_number_changes_nothing(
-    busy: Api, policy: SetPolicy, prefer: str
-) -> None:
-    policy(WAIT=0.3)
-
-    answer, seconds = timed(lambda: busy(headers={"Prefer": prefer}))
-
-    assert problem(answer) == (409, "in_progress")
-    assert seconds >= 0.3
-
-
-@pytest.mark.parametrize("kind", ["function"], indirect=True)
+@a_function
 def test_R71_R51_stale_is_not_waited_for(
     api: Api, in_progress: InProgress, policy: SetPolicy, looks: Looks
 ) -> None:
@@ -308,14 +283,14 @@ def test_R71_R51_stale_is_not_waited_for(
     assert looks.busy == 0
 
 
+@a_function
 def test_R51_lease_that_lapses_meanwhile_is_taken_over(
-    policy: SetPolicy, in_progress: InProgress, runs: list[str]
+    api: Api, policy: SetPolicy, in_progress: InProgress, runs: list[str]
 ) -> None:
     """Its owner is gone: the waiter becomes the owner."""
     policy(WAIT=LONG)
-    api = api_for("wsgi", "/function/")
     api()
-    in_progress(lease=timedelta(seconds=0.5))
+    in_progress(lease=timedelta(seconds=0.2))
 
     answer = api()
 
@@ -337,19 +312,6 @@ def impatient_form(request: HttpRequest) -> HttpResponse:
 
 
 urlpatterns = [path("form/", form), path("impatient-form/", impatient_form)]
-
-
-@pytest.fixture
-def waited(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
-    """A clock that only goes on while a duplicate waits: ``waited.seconds``."""
-    clock = SimpleNamespace(seconds=0.0)
-
-    def sleep(seconds: float) -> None:
-        clock.seconds += seconds
-
-    monkeypatch.setattr(waiting, "time", SimpleNamespace(monotonic=lambda: clock.seconds))
-    monkeypatch.setattr(engine, "time", SimpleNamespace(sleep=sleep))
-    return clock
 
 
 @pytest.mark.parametrize(
@@ -393,7 +355,7 @@ def test_R89_wait_of_a_form(
 # A caller's transaction.
 
 
-@pytest.mark.parametrize("kind", ["function", "drf"], indirect=True)
+@a_function
 def test_R51_no_wait_in_a_callers_transaction(busy: Api, policy: SetPolicy, looks: Looks) -> None:
     policy(WAIT=LONG)
 
@@ -437,3 +399,35 @@ def test_R51_no_wait_in_the_transaction_of_another_database(gate: Gate, looks: L
         with transaction.atomic(), pytest.raises(Busy):
             idempotency.run(lambda lease: None, key="k", scope="s", store="memory", wait=LONG)
         gate.open.set()
+
+
+@a_function
+@pytest.mark.django_db
+def test_R84_R51_waiter_in_a_TestCase_keeps_its_pooled_connection(
+    busy: Api, policy: SetPolicy, waited: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its blocks are no transaction of a caller, so it waits; all that the test wrote is there."""
+    monkeypatch.setitem(connection.settings_dict["OPTIONS"], "pool", True)
+    policy(WAIT=3)
+
+    assert problem(busy()) == (409, "in_progress")
+
+    assert waited.seconds == pytest.approx(3)
+    assert connection.in_atomic_block
+    assert not connection.closed_in_transaction
+    assert IdempotencyRecord.objects.get().state == "IN_PROGRESS"
+    assert Effect.objects.count() == 1
+
+
+@pytest.mark.django_db(transaction=True, databases=["default", "other"])
+def test_R51_waiter_gives_its_pooled_connection_back_and_keeps_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    both = connections["default"], connections["other"]
+    for one, pooled in zip(both, (True, False), strict=True):
+        one.ensure_connection()
+        monkeypatch.setitem(one.settings_dict["OPTIONS"], "pool", pooled)
+
+    transactions.rest()
+
+    assert [one.connection is None for one in both] == [True, False]

@@ -1,0 +1,30 @@
+"""Fixtures of the views and forms of tests/unit, on PostgreSQL."""
+
+from __future__ import annotations
+
+from tests.unit.forms.conftest import looked_twice, visitor
+from tests.unit.views.conftest import (
+    collected,
+    in_loop,
+    looks,
+    mode,
+    policy,
+    project,
+    runs,
+    the_gate,
+    with_middleware,
+)
+
+__all__ = [
+    "collected",
+    "in_loop",
+    "looked_twice",
+    "looks",
+    "mode",
+    "policy",
+    "project",
+    "runs",
+    "the_gate",
+    "visitor",
+    "with_middleware",
+]
