@@ -183,11 +183,13 @@ def is_doomed(connection: BaseDatabaseWrapper) -> bool:
     """
     if not connection.in_atomic_block:
         return False
+    if connection.needs_rollback:  # asked first: SQLite's driver says nothing once it is closed
+        return True
     driver: Any = connection.connection
     if connection.vendor == "sqlite" and not getattr(driver, "in_transaction", True):
         return True
     info = getattr(driver, "info", None)
-    return connection.needs_rollback or getattr(info, "transaction_status", 0) == _IN_ERROR
+    return getattr(info, "transaction_status", 0) == _IN_ERROR
 
 
 def is_rolled_back(connection: BaseDatabaseWrapper) -> bool:
