@@ -136,14 +136,14 @@ class SnapshotCodec:
         return b"".join((len(head).to_bytes(4, "big"), head, *body))
 
     def _body(self, response: HttpResponseBase) -> list[bytes]:
-        """Return the body in parts; of a file no more than what is too much already (R62)."""
+        """Return the body in parts; of a file no more than what, with a head, is too much (R62)."""
         if isinstance(response, HttpResponse):
             return list(response)
         file = getattr(response, "file_to_stream", None)
         if file is None or not hasattr(file, "seekable") or not file.seekable():
             raise TypeError("A streaming response cannot be kept.")
         start = file.tell()
-        body: bytes = file.read(self._max_bytes + 1)
+        body: bytes = file.read(self._max_bytes)
         file.seek(start)
         return [body]
 
