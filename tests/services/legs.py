@@ -22,7 +22,11 @@ LOGS = ROOT / ".legs"
 #: One more than two cores: tests that wait for processes leave the cores to others.
 AT_ONCE = 3
 #: What another database can change: each of the databases after the first runs these folders.
-DATABASE_FOLDERS = ("tests/integration/database", "tests/acceptance/processes")
+DATABASE_FOLDERS = (
+    "tests/integration/database",
+    "tests/integration/http",
+    "tests/acceptance/processes",
+)
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ PLACES = ("in process", *SERVERS, "in proof")
 
 #: Why a rule cannot be seen from outside, and a test that proves it.
 NOT_FROM_OUTSIDE: Mapping[str, tuple[str, str]] = {
-    "R47": ("what is stored", "tests/unit/http/test_d_bodies.py::test_R47_only_hashes_are_stored"),
+    "R47": ("what is stored", "tests/unit/http/test_stored.py::test_R47_only_hashes_are_stored"),
     "R54": (
         "isolation levels of the database",
         "tests/integration/database/test_isolation.py::test_R54_requests_that_race_are_never_500",
@@ -38,10 +38,10 @@ NOT_FROM_OUTSIDE: Mapping[str, tuple[str, str]] = {
         "tests/acceptance/processes/test_leases.py::"
         "test_R72_a_node_whose_clock_is_ahead_takes_nothing_over_early",
     ),
-    "R75": ("the sweep", "tests/unit/http/test_h_expiry.py::test_R75_live_lease_is_never_swept"),
+    "R75": ("the sweep", "tests/unit/http/test_expiry.py::test_R75_live_lease_is_never_swept"),
     "R76": (
         "the sweep at a moment within a claim",
-        "tests/unit/http/test_h_expiry.py::test_R76_swept_between_conflict_and_reread",
+        "tests/unit/http/test_expiry.py::test_R76_swept_between_conflict_and_reread",
     ),
     "R82": (
         "a system check",
@@ -67,15 +67,15 @@ NOT_FROM_OUTSIDE: Mapping[str, tuple[str, str]] = {
     ),
     "R91": (
         "a fault of the view",
-        "tests/unit/http/test_k_rolled_back.py::test_R91_success_that_can_only_be_rolled_back_is_a_500",
+        "tests/unit/http/test_work.py::test_R91_success_that_can_only_be_rolled_back_is_a_500",
     ),
     "R92": (
         "needs work that fails in its session",
-        "tests/unit/http/test_k_sessions.py::test_R92_rolled_back_work_leaves_session_and_messages",
+        "tests/unit/http/test_sessions.py::test_R92_rolled_back_work_leaves_session_and_messages",
     ),
     "R93": (
         "what a refusal costs",
-        "tests/unit/http/test_d_unread.py::test_R93_a_body_of_who_may_not_come_in_costs_nothing",
+        "tests/unit/http/test_bodies.py::test_R93_a_body_of_who_may_not_come_in_costs_nothing",
     ),
     "R94": (
         "inside a caller's transaction",
@@ -84,7 +84,7 @@ NOT_FROM_OUTSIDE: Mapping[str, tuple[str, str]] = {
     ),
     "R95": (
         "a record that somebody forged",
-        "tests/unit/http/test_f_forged.py::test_R95_forged_record_of_the_database",
+        "tests/unit/http/test_failures.py::test_R95_forged_record_of_the_database",
     ),
     "R96": (
         "an error of the project",

@@ -19,7 +19,7 @@ from tests.services.proxy import Proxy
 from tests.unit.http.api import Api, problem, replayed
 from tests.unit.http.conftest import atomic_requests, runs  # noqa: F401
 from tests.unit.http.forged import each_is_a_503
-from tests.unit.http.test_f_work import ROWS
+from tests.unit.http.test_work import ROWS
 from tests.unit.views.conftest import AsgiClient
 
 pytestmark = pytest.mark.django_db(transaction=True)

@@ -64,7 +64,7 @@ class Problems:
                 self.policy(BACKEND="tests.unit.http.stores.CannotComplete")
                 return api()
             case "replay_refused":
-                self.policy(HTTP={"REPLAY_CHECK": "tests.unit.http.test_c_replay.never"})
+                self.policy(HTTP={"REPLAY_CHECK": "tests.unit.http.test_replay.never"})
                 api()
                 return api()
         raise AssertionError(code)

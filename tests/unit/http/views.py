@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 from django.db import connections
 from rest_framework import mixins, permissions, viewsets
 from rest_framework.decorators import action
@@ -18,6 +19,7 @@ from tests.app.models import Effect
 from tests.app.views import EffectSerializer, HeaderAuthentication
 
 __all__ = [
+    "WAYS",
     "BareView",
     "CreateView",
     "FullViewSet",
@@ -25,6 +27,13 @@ __all__ = [
     "answering",
     "state_seen_by_others",
 ]
+
+#: How work commits: each way, and Django's own transaction around a record that is beside it.
+WAYS = pytest.mark.parametrize(
+    ("mode", "atomic_requests"),
+    [("single", False), ("joined", False), ("separate", False), ("separate", True)],
+    indirect=True,
+)
 
 
 class GuardedView(IdempotencyMixin, APIView):

@@ -1,0 +1,291 @@
+"""Two sessions at one record, and a session that the server ends: PostgreSQL."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import pytest
+from django.contrib import messages
+from django.db import DatabaseError, ProgrammingError, connection, connections, transaction
+from django.http import HttpRequest
+from django.test import Client
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from django_idempotency.models import IdempotencyRecord
+from tests.app.models import Effect
+from tests.app.views import EffectView, Refusal
+from tests.services.processes import wait_until
+from tests.unit.http.api import Api, problem, replayed
+from tests.unit.http.conftest import Mount, SetPolicy
+from tests.unit.http.test_sessions import Shopper, checkout, told
+from tests.unit.http.test_work import KEYED
+from tests.unit.http.views import WAYS, answering
+
+pytestmark = [
+    pytest.mark.django_db(transaction=True),
+    pytest.mark.leg("postgres18", "postgres16"),
+]
+
+# While the first is at work.
+
+
+@pytest.fixture
+def working(tmp_path: Path, settings: Any) -> Callable[..., Any]:
+    """``with working() as body``: a first request is in the view meanwhile; body is its body."""
+
+    @contextmanager
+    def start() -> Iterator[dict[str, str]]:
+        body = {"name": "first", "then": "paused", "directory": str(tmp_path)}
+        answers: list[Any] = []
+
+        def send() -> None:
+            try:
+                answers.append(Api()(body))
+            finally:
+                connections.close_all()
+
+        thread = threading.Thread(target=send, daemon=True)
+        thread.start()
+        try:
+            wait_until(lambda: any(tmp_path.glob("first.*.working")), seconds=10, what="the view")
+            yield body
+        finally:
+            (tmp_path / "first.go").touch()
+            thread.join(10)
+        [answer] = answers
+        assert answer.status_code == 201
+
+    return start
+
+
+@pytest.mark.parametrize("mode", ["joined", "separate"], indirect=True)
+def test_R38_mismatch_beats_in_progress_while_the_view_runs(
+    api: Api, mode: str, atomic_requests: bool, working: Callable[..., Any]
+) -> None:
+    with working() as body:
+        other, same = api({"name": "other"}), api(body)
+
+    assert problem(other) == (422, "idempotency_key_reused")
+    assert problem(same) == (409, "in_progress")
+    assert replayed(api(body))
+
+
+@pytest.mark.parametrize("mode", ["single"], indirect=True)
+def test_R38_single_has_no_row_yet(
+    api: Api, mode: str, atomic_requests: bool, working: Callable[..., Any]
+) -> None:
+    with working() as body:
+        during, same = api({"name": "other"}), api(body)
+    after = api({"name": "other"})
+
+    assert problem(during) == problem(same) == (409, "in_progress")
+    assert during.headers["Retry-After"] == same.headers["Retry-After"] == "1"
+    assert problem(after) == (422, "idempotency_key_reused")
+    assert replayed(api(body))
+    assert Effect.objects.count() == 1
+
+
+# A lease that is lost.
+
+TOKEN = UUID("8e03978e-40d5-43e8-bc93-6894a57f9324")
+
+
+def take_over() -> None:
+    """Another attempt takes over while this one runs."""
+    other = connections["default"].copy()
+    try:
+        with other.cursor() as cursor:
+            cursor.execute("UPDATE idempotency_record SET epoch = epoch + 1, token = %s", [TOKEN])
+    finally:
+        other.close()
+
+
+class TakenOver(EffectView):
+    def post(self, request: Request) -> Any:
+        take_over()
+        return super().post(request)
+
+
+@pytest.mark.parametrize("mode", ["joined", "separate"], indirect=True)
+@pytest.mark.parametrize(
+    ("then", "status", "answer"),
+    [
+        ("created", 201, 409),
+        ("returned", 409, 409),
+        ("returned", 400, 409),
+        ("raised", 422, 409),
+        ("raised", 400, 400),
+        ("raised", 500, 500),
+    ],
+)
+def test_R57_nothing_is_kept_without_the_lease(
+    api: Api, mount: Mount, mode: str, then: str, status: int, answer: int
+) -> None:
+    if (then, status, mode) == ("returned", 400, "separate"):
+        answer = 400  # the work has committed, and its answer is not kept in any case
+
+    response = api.then(then, status=status, path=mount(TakenOver))
+
+    record = IdempotencyRecord.objects.get()
+    assert response.status_code == answer
+    if answer == 409:
+        assert problem(response) == (409, "lease_lost")
+    assert (record.token, record.state) == (TOKEN, "IN_PROGRESS")
+    if mode == "joined":
+        assert not Effect.objects.exists()
+
+
+def test_R57_single_releases_nothing_without_the_proof(
+    api: Api, mount: Mount, policy: SetPolicy
+) -> None:
+    policy(TRANSACTION="single")
+    api.then("returned", status=400)  # leaves a record for another to take
+    Effect.objects.all().delete()
+
+    response = api.then("returned", status=400, path=mount(TakenOver))
+
+    assert problem(response) == (409, "lease_lost")
+    assert not Effect.objects.exists()
+
+
+ANYONE = {"SCOPE": "django_idempotency.http.scopes.anyone"}
+
+
+@pytest.mark.parametrize("every_request", [False, True])
+def test_R92_problem_in_the_place_of_the_work(
+    mount: Mount, policy: SetPolicy, settings: Any, every_request: bool
+) -> None:
+    policy(HTTP=ANYONE)
+    settings.SESSION_SAVE_EVERY_REQUEST = every_request
+    url, page, shopper = mount(checkout("pop", take_over)), mount(told), Shopper()
+
+    assert problem(shopper.post(url)) == (409, "lease_lost")
+    assert shopper.cart == ["tea"]
+    assert shopper.client.get(page).content == b""
+
+
+def unsaved(get_response: Any) -> Any:
+    """A middleware that leaves something in the session, and a message, before the work."""
+
+    def middleware(request: HttpRequest) -> Any:
+        request.session["seen"] = "before"
+        messages.info(request, "Welcome")
+        return get_response(request)
+
+    return middleware
+
+
+def test_R92_what_a_middleware_has_left_before_the_work_stays(
+    mount: Mount, policy: SetPolicy, settings: Any
+) -> None:
+    policy(HTTP=ANYONE)
+    url, page, shopper = mount(checkout("pop", take_over)), mount(told), Shopper()
+    before = settings.MIDDLEWARE
+    settings.MIDDLEWARE = [*before, f"{__name__}.unsaved"]
+
+    assert problem(shopper.post(url)) == (409, "lease_lost")
+
+    settings.MIDDLEWARE = before
+    later = Client()
+    later.cookies = shopper.client.cookies
+    assert (later.session["cart"], later.session["seen"]) == (["tea"], "before")
+    assert later.get(page).content == b"Welcome"
+
+
+# A session that the server ends in the middle of the work, which goes on regardless.
+
+
+class Severed(EffectView):
+    def post(self, request: Request) -> Any:
+        Effect.objects.create(name="severed")
+        with suppress(DatabaseError), connection.cursor() as cursor:
+            cursor.execute("SELECT pg_terminate_backend(pg_backend_pid())")
+        if request.data["then"] == "used again":
+            with suppress(DatabaseError):
+                Effect.objects.create(name="swallowed")
+        if request.data["then"] == "raised":
+            raise Refusal(409)
+        if request.data["then"] == "boom":
+            raise RuntimeError("boom")
+        return Response({"done": True}, status=201)
+
+
+@WAYS
+def test_R57_answer_is_kept_on_a_new_connection(
+    api: Api, mount: Mount, mode: str, atomic_requests: bool, runs: list[str]
+) -> None:
+    url = mount(Severed)
+
+    first, again = api.then("raised", path=url), api.then("raised", path=url)
+
+    assert first.status_code == again.status_code == 409
+    assert replayed(again)
+    assert Effect.objects.count() == (mode == "separate" and not atomic_requests)
+    assert len(runs) == 1
+
+
+@WAYS
+def test_R58_exception_passes_out_of_a_lost_connection(
+    api: Api, mount: Mount, mode: str, atomic_requests: bool, runs: list[str]
+) -> None:
+    url = mount(Severed)
+
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match=r"^boom$"):
+            api.then("boom", path=url)
+
+    assert len(runs) == 2
+
+
+@pytest.mark.parametrize(
+    ("mode", "atomic_requests", "then"),
+    [
+        ("joined", False, "created"),
+        ("single", False, "created"),
+        ("joined", True, "created"),
+        ("joined", False, "used again"),
+        ("single", False, "used again"),
+        ("separate", True, "used again"),  # else it is Django's COMMIT that tells
+    ],
+    indirect=["mode", "atomic_requests"],
+)
+def test_R60_success_on_a_lost_connection_is_503(
+    api: Api, mount: Mount, mode: str, atomic_requests: bool, then: str
+) -> None:
+    url = mount(Severed)
+
+    for _ in range(2):
+        assert problem(api.then(then, path=url)) == (503, "store_unavailable")
+
+    assert not Effect.objects.exists()
+    assert not IdempotencyRecord.objects.filter(state__in=["COMPLETED", "IN_PROGRESS"]).exists()
+
+
+# What PostgreSQL answers to the COMMIT of a transaction that an error has ended.
+
+
+@pytest.mark.parametrize("mode", ["joined"], indirect=True)
+@KEYED
+def test_R86_R90_hook_of_a_refusal_that_is_rolled_back_does_not_run(
+    api: Api, mount: Mount, mode: str, key: str | None
+) -> None:
+    """Django takes PostgreSQL's answer to such a COMMIT for a commit."""
+    hooks: list[str] = []
+
+    def answer(request: Request) -> Response:
+        transaction.on_commit(lambda: hooks.append("hook"))
+        with suppress(ProgrammingError), connection.cursor() as cursor:
+            cursor.execute("SELECT no_such_column")
+        return Response({"done": False}, status=409)
+
+    url = mount(answering(answer, idempotency_required=False))
+
+    assert api(path=url, key=key).status_code == 409
+    assert not Effect.objects.exists()
+    assert hooks == []

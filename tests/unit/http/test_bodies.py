@@ -1,0 +1,488 @@
+"""Section D, R43, R93: uploads, large bodies, and bodies that are read by nobody or by others."""
+
+from __future__ import annotations
+
+import gc
+import hashlib
+import io
+import json
+import tempfile
+import tracemalloc
+from typing import Any
+
+import pytest
+from django.core.files.uploadedfile import TemporaryUploadedFile
+from django.test import RequestFactory
+from rest_framework.decorators import (
+    api_view,
+    authentication_classes,
+    parser_classes,
+    permission_classes,
+)
+from rest_framework.exceptions import NotAuthenticated, ParseError
+from rest_framework.parsers import (
+    BaseParser,
+    FileUploadParser,
+    FormParser,
+    JSONParser,
+    MultiPartParser,
+)
+from rest_framework.permissions import AllowAny
+from rest_framework.request import Request
+from rest_framework.response import Response
+from rest_framework.views import APIView
+
+from django_idempotency.contrib import rest_framework
+from django_idempotency.contrib.rest_framework import _body
+from django_idempotency.http import content, idempotent
+from django_idempotency.policy import HTTPPolicy
+from tests.app.models import Effect
+from tests.app.views import HeaderAuthentication
+from tests.unit.http.api import Api, problem, replayed
+from tests.unit.http.conftest import Mount, SetPolicy
+from tests.unit.http.views import BareView, GuardedView
+
+MISMATCH = (422, "idempotency_key_reused")
+FORM = "application/x-www-form-urlencoded"
+
+
+class Receiver(BareView):
+    """A view at which every kind of body arrives."""
+
+    parser_classes = [JSONParser, FormParser, MultiPartParser]
+
+
+# Uploads.
+
+Part = tuple[str, str | None, str | None, bytes]
+
+
+def multipart(*parts: Part, boundary: str = "boundary") -> dict[str, Any]:
+    body = io.BytesIO()
+    for name, filename, kind, text in parts:
+        body.write(f'--{boundary}\r\nContent-Disposition: form-data; name="{name}"'.encode())
+        if filename is not None:
+            body.write(f'; filename="{filename}"'.encode())
+        if kind is not None:
+            body.write(f"\r\nContent-Type: {kind}".encode())
+        body.write(b"\r\n\r\n" + text + b"\r\n")
+    body.write(f"--{boundary}--\r\n".encode())
+    return {
+        "body": body.getvalue(),
+        "content_type": f"multipart/form-data; boundary={boundary}",
+    }
+
+
+def compared(
+    body: bytes,
+    content_type: str,
+    *,
+    method: str = "POST",
+    headers: dict[str, str] | None = None,
+    parser: Any = MultiPartParser,
+) -> bytes:
+    """Return what of a body at a view of Django REST framework counts."""
+    request = RequestFactory().generic(method, "/", body, content_type, headers=headers)
+    return _body(Request(request, parsers=[parser()]), HTTPPolicy())
+
+
+TITLE: Part = ("title", None, None, b"Report")
+FILE: Part = ("file", "a.pdf", "application/pdf", b"%PDF one")
+MORE: Part = ("more", "b.txt", "text/plain", b"two")
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT"])
+def test_R43_a_new_boundary_is_the_same_request(method: str) -> None:
+    one, other = (multipart(TITLE, FILE, MORE, boundary=b) for b in ("one", "other"))
+
+    assert compared(**one, method=method) == compared(**other, method=method)
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        pytest.param((TITLE, ("file", "a.pdf", "application/pdf", b"%PDF onE"), MORE), id="byte"),
+        pytest.param((TITLE, ("file", "A.pdf", "application/pdf", b"%PDF one"), MORE), id="file"),
+        pytest.param((TITLE, ("file", "a.pdf", "application/x-pdf", b"%PDF one"), MORE), id="type"),
+        pytest.param((TITLE, ("other", "a.pdf", "application/pdf", b"%PDF one"), MORE), id="name"),
+        pytest.param((TITLE, ("file", None, None, b"%PDF one"), MORE), id="no file"),
+        pytest.param((("title", None, None, b"report"), FILE, MORE), id="field"),
+        pytest.param((TITLE, MORE, FILE), id="order"),
+        pytest.param((TITLE, FILE), id="a file less"),
+    ],
+)
+def test_R43_a_changed_form_is_another_request(parts: tuple[Part, ...]) -> None:
+    assert compared(**multipart(*parts)) != compared(**multipart(TITLE, FILE, MORE))
+
+
+def raw(body: bytes, filename: str = "a.pdf") -> dict[str, Any]:
+    return {
+        "body": body,
+        "method": "PUT",
+        "content_type": "application/pdf",
+        "headers": {"Content-Disposition": f'attachment; filename="{filename}"'},
+    }
+
+
+@pytest.mark.parametrize(
+    "other", [raw(b"%PDF onE"), raw(b"%PDF one", "b.pdf")], ids=["byte", "file name"]
+)
+def test_R43_a_changed_raw_upload_is_another_request(other: dict[str, Any]) -> None:
+    one, same, changed = (
+        compared(**sent, parser=FileUploadParser)
+        for sent in (raw(b"%PDF one"), raw(b"%PDF one"), other)
+    )
+
+    assert one == same != changed
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("size", [100, 3_000_000], ids=["small", "large"])
+def test_R43_uploads_arrive_whole_and_are_never_held_in_memory(
+    api: Api, mount: Mount, size: int
+) -> None:
+    text = b"0123456789" * (size // 10)
+
+    class Receiving(Receiver):
+        def post(self, request: Request) -> Response:
+            upload = request.FILES["file"]
+            return Response(
+                {
+                    "sha256": hashlib.sha256(upload.read()).hexdigest(),
+                    "on disk": isinstance(upload, TemporaryUploadedFile),
+                    "body was read": hasattr(request._request, "_body"),
+                    "title": request.data["title"],
+                },
+                status=201,
+            )
+
+    url, sent = mount(Receiving), multipart(TITLE, ("file", "a", "text/plain", text))
+    first, again = (api(**sent, path=url) for _ in range(2))
+
+    assert first.json() == {
+        "sha256": hashlib.sha256(text).hexdigest(),
+        "on disk": size > 2_621_440,
+        "body was read": False,
+        "title": "Report",
+    }
+    assert replayed(again)
+
+
+@pytest.mark.django_db
+def test_R43_parser_of_the_view_is_used(api: Api, mount: Mount) -> None:
+    class Own(MultiPartParser):
+        def parse(self, *args: Any, **kwargs: Any) -> Any:
+            parsed = super().parse(*args, **kwargs)
+            parsed.data = {"own": parsed.data["title"]}
+            return parsed
+
+    class Parsed(Receiver):
+        parser_classes = [Own]
+
+        def post(self, request: Request) -> Response:
+            return Response({"own": request.data["own"], "files": len(request.FILES)})
+
+    url = mount(Parsed)
+
+    first, again = (api(**multipart(TITLE, FILE, MORE), path=url) for _ in range(2))
+
+    assert first.json() == {"own": "Report", "files": 2}
+    assert replayed(again)
+
+
+class RawView(GuardedView):
+    """Takes the body for a file."""
+
+    parser_classes = [FileUploadParser]
+
+    def put(self, request: Request) -> Response:
+        with request.data["file"] as upload:
+            digest = hashlib.sha256(upload.read()).hexdigest()
+        return Response({"sha256": digest, "body was read": hasattr(request._request, "_body")})
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize(
+    ("fingerprint", "size"), [("json", 100), ("json", 3_000_000), ("raw", 100), (None, 3_000_000)]
+)
+def test_R43_raw_uploads_arrive_whole_and_are_never_held_in_memory(
+    api: Api, policy: SetPolicy, mount: Mount, fingerprint: str | None, size: int
+) -> None:
+    policy(HTTP={"FINGERPRINT": fingerprint})
+    url, text = mount(RawView), b"0123456789" * (size // 10)
+
+    first, again = api(**raw(text), path=url), api(**raw(text), path=url)
+
+    assert first.json() == {"sha256": hashlib.sha256(text).hexdigest(), "body was read": False}
+    assert replayed(again)
+
+
+@pytest.mark.django_db
+def test_R44_a_form_still_reaches_the_view(api: Api) -> None:
+    first, again = (api("name=formed", path="/set/", content_type=FORM) for _ in range(2))
+
+    assert (first.status_code, first.json()["name"]) == (201, "formed")
+    assert replayed(again)
+
+
+# Large bodies that are no uploads are compared byte by byte.
+
+LIMIT = 1000
+
+
+@pytest.fixture
+def limit(settings: Any) -> None:
+    """From here on a body is large."""
+    settings.DATA_UPLOAD_MAX_MEMORY_SIZE = LIMIT
+
+
+class StreamedJSON(BaseParser):
+    """A parser of a project's own, which reads the stream; DRF 3.16's JSONParser does so, too."""
+
+    media_type = "application/json"
+
+    def parse(self, stream: Any, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return json.load(stream)
+        except ValueError as error:
+            raise ParseError from error
+
+
+class Large(GuardedView):
+    parser_classes = [StreamedJSON]
+
+    def post(self, request: Request) -> Response:
+        Effect.objects.create(name="large")
+        return Response({"amount": request.data["amount"]}, status=201)
+
+
+@api_view(["POST"])
+@parser_classes([StreamedJSON])
+@authentication_classes(GuardedView.authentication_classes)
+@permission_classes(GuardedView.permission_classes)
+@idempotent
+def below_api_view(request: Request) -> Response:
+    return Response({"amount": request.data["amount"]}, status=201)
+
+
+def large(members: str) -> str:
+    """Return a JSON object that is too large for memory, with these members."""
+    filling = json.dumps("x" * LIMIT)
+    return f'{{"filling": {filling}, {members}}}'
+
+
+@pytest.mark.django_db
+@pytest.mark.usefixtures("limit")
+@pytest.mark.parametrize("below", [False, True], ids=["mixin", "below api_view"])
+def test_R42_large_json_is_compared_by_its_bytes(api: Api, mount: Mount, below: bool) -> None:
+    url = mount(below_api_view if below else Large)
+
+    first, again = (api(large('"amount": 0.1'), path=url) for _ in range(2))
+
+    assert (first.status_code, first.json()) == (201, {"amount": 0.1})
+    assert replayed(again)
+    for other in ('"amount":  0.1', '"amount": 0.10000000000000000001', '"a": 1, "amount": 0.1'):
+        assert problem(api(large(other), path=url)) == MISMATCH
+
+
+@pytest.mark.django_db
+@pytest.mark.usefixtures("limit")
+@pytest.mark.parametrize(("content_type", "status"), [("application/json", 400), ("text/csv", 415)])
+def test_R15_large_body_that_cannot_be_read_leaves_the_key_free(
+    api: Api, mount: Mount, content_type: str, status: int
+) -> None:
+    url = mount(Large)
+
+    assert api("x" * (LIMIT + 1), path=url, content_type=content_type).status_code == status
+    assert api(large('"amount": 5'), path=url).status_code == 201
+
+
+@pytest.mark.django_db
+@pytest.mark.usefixtures("limit")
+def test_R15_large_body_that_DRF_itself_refuses_leaves_the_key_free(api: Api, mount: Mount) -> None:
+    """JSONParser of DRF 3.16 takes it; later ones ask for all of it, which Django refuses then."""
+    url = mount(type("Parsed", (Large,), {"parser_classes": [JSONParser]}))
+
+    first = api(large('"amount": 5'), path=url)
+    smaller = api('{"amount": 5}', path=url)
+
+    refused = first.status_code in (400, 413)
+    assert refused or first.status_code == 201
+    assert smaller.status_code == (201 if refused else 422)
+
+
+@pytest.mark.django_db
+@pytest.mark.usefixtures("limit")
+def test_R43_large_body_that_does_not_count_is_not_read(
+    api: Api, mount: Mount, policy: SetPolicy
+) -> None:
+    policy(HTTP={"FINGERPRINT": None})
+    streams: list[Any] = []
+
+    class Looking(BareView):
+        def post(self, request: Request) -> Response:
+            streams.append(request._request._stream)
+            return Response(status=201)
+
+    url = mount(Looking)
+    api(large('"amount": 5'), path=url)
+
+    assert replayed(api(large('"amount": 6'), path=url))
+    assert not isinstance(streams[0], tempfile.SpooledTemporaryFile)
+
+
+# R93: before authentication a body is neither read nor parsed for the guard's sake.
+
+MEGABYTE = 1024 * 1024
+SIZE = int(2.5 * MEGABYTE)
+MULTIPART = "multipart/form-data; boundary=x"
+#: What costs most for each byte of it.
+BODIES = {
+    "json": (b"[" + b"0," * (SIZE // 2 - 2) + b"0]", "application/json"),
+    "form": (b"a&" * (SIZE // 2 - 1) + b"a", FORM),
+    "multipart": (
+        b'--x\r\nContent-Disposition: form-data; name="a"\r\n\r\n\r\n' * (SIZE // 54),
+        MULTIPART,
+    ),
+    "large": (b"0" * (SIZE + MEGABYTE), "application/octet-stream"),
+}
+
+
+class Unguarded(APIView):
+    """The views below without the guard."""
+
+    authentication_classes = [HeaderAuthentication]
+    permission_classes = GuardedView.permission_classes
+
+    def post(self, request: Request) -> Response:
+        return Response(status=201)
+
+
+def peak(api: Api, **arguments: Any) -> int:
+    """Return how much memory a request that is refused needs, in bytes."""
+    gc.collect()
+    tracemalloc.start()
+    try:
+        assert api(user=None, **arguments).status_code == 401
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("kind", BODIES)
+def test_R93_a_body_of_who_may_not_come_in_costs_nothing(
+    api: Api, mount: Mount, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """It is not waited for, either: its sender may take all day."""
+    made: list[Any] = []
+    for module in (content, rest_framework):
+        monkeypatch.setattr(module, "body_of", lambda *arguments: made.append(arguments) or b"")
+
+    class Refusing(BareView):
+        def handle_exception(self, exc: Exception) -> Any:
+            made.extend(["read"] * self.request._request._read_started)
+            return super().handle_exception(exc)
+
+    body, content_type = BODIES[kind]
+    sent = {"body": body, "content_type": content_type}
+    unguarded, guarded = mount(Unguarded), mount(Refusing)
+    api(path=unguarded, user=None), api(path=guarded, user=None)  # what is imported once
+
+    most = peak(api, path=unguarded, **sent)
+
+    assert peak(api, path=guarded, **sent) - most < 8 * MEGABYTE
+    assert made == []
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize(
+    ("key", "status", "code"),
+    [("key-1", 400, "scope_missing"), ('"malformed', 400, "idempotency_key_invalid")],
+)
+def test_R93_a_body_without_a_key_or_a_scope_is_not_read(
+    api: Api, mount: Mount, monkeypatch: pytest.MonkeyPatch, key: str, status: int, code: str
+) -> None:
+    """Anybody may come in here, but nobody's key is looked up."""
+    made: list[Any] = []
+    monkeypatch.setattr(rest_framework, "body_of", lambda *arguments: made.append(arguments) or b"")
+    members: dict[str, Any] = {"authentication_classes": [], "permission_classes": [AllowAny]}
+    url = mount(type("Open", (BareView,), members))
+
+    assert problem(api(path=url, user=None, key=key)) == (status, code)
+    assert made == []
+
+
+# Who authenticates may read the body, too.
+
+READ: dict[str, Any] = {
+    "nothing": lambda request: None,
+    "data": lambda request: request.data,
+    "POST": lambda request: request._request.POST,
+    "DRF's POST": lambda request: request.POST,
+    "body": lambda request: request.body,
+    "stream": lambda request: request._request.read(),
+    "a part": lambda request: request._request.read(4),
+    "a line": lambda request: request._request.readline(),
+}
+
+
+class Reading(HeaderAuthentication):
+    """Reads of the body what the client says, as who verifies a signature does."""
+
+    def authenticate(self, request: Request) -> Any:
+        READ[request.headers["X-Read"]](request)
+        return super().authenticate(request)
+
+
+class Signed(GuardedView):
+    authentication_classes = [Reading]
+    parser_classes = [StreamedJSON]
+
+    def post(self, request: Request) -> Response:
+        Effect.objects.create(name="signed")
+        whole = bytes(request._request.body)
+        return Response({"whole": whole.decode(), "amount": request.data["amount"]}, status=201)
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("read", READ)
+def test_R93_R48_what_authentication_reads_is_still_compared(
+    api: Api, mount: Mount, runs: list[str], read: str
+) -> None:
+    """By its bytes: not by what a parser has made of them, and whether it was read or not."""
+    url = mount(Signed)
+    body, other = '{"amount":\n0.1}', '{"amount":\n0.10000000000000000001}'
+
+    first = api(body, path=url, headers={"X-Read": read})
+    again = api(' {"amount": 0.1}', path=url, headers={"X-Read": "nothing"})
+    unlike = api(other, path=url, headers={"X-Read": read})
+
+    assert first.status_code == 201
+    assert first.json() == {"whole": body, "amount": 0.1}
+    assert replayed(again)
+    assert problem(unlike) == MISMATCH
+    assert len(runs) == 1
+
+
+@pytest.mark.django_db
+def test_R93_the_rest_of_a_body_goes_to_the_view(api: Api, mount: Mount) -> None:
+    class Rest(GuardedView):
+        authentication_classes = [Reading]
+
+        def post(self, request: Request) -> Response:
+            return Response({"rest": request._request.read().decode()}, status=201)
+
+    response = api("0123456789", path=mount(Rest), headers={"X-Read": "a part"})
+
+    assert response.json() == {"rest": "456789"}
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("read", ["data", "a part"])
+def test_R93_a_refusal_after_the_body_was_read(api: Api, mount: Mount, read: str) -> None:
+    class Refused(Signed):
+        def check_permissions(self, request: Request) -> None:
+            raise NotAuthenticated
+
+    assert api(path=mount(Refused), headers={"X-Read": read}).status_code == 401

@@ -1,0 +1,355 @@
+"""Section F, R55, R56, R62, R64: which answers are kept, and those that cannot be."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.http import FileResponse, HttpResponse, StreamingHttpResponse
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from django_idempotency.exceptions import ResultTooLarge
+from django_idempotency.http.calls import verdict_for
+from django_idempotency.http.snapshot import SnapshotCodec
+from django_idempotency.models import IdempotencyRecord
+from django_idempotency.policy import HTTPPolicy
+from tests.app.models import Effect
+from tests.app.views import EffectView, Refusal
+from tests.unit.http.api import Api, bare_body, problem, replayed
+from tests.unit.http.conftest import Mount, SetPolicy
+from tests.unit.http.views import WAYS, answering
+
+# The verdicts of the presets.
+
+RELEASED = {400, 401, 403, 404, 405, 406, 407, 408, 411, 413, 415, 425, 429}
+STATUSES = [*range(200, 209), 226, *range(300, 309), *range(400, 432), 451, *range(500, 512), 599]
+UNAVAILABLE = (409, "result_unavailable")
+
+
+def default(status: int) -> str:
+    if status >= 500:
+        return "fail"
+    return "release" if status in RELEASED else "keep"
+
+
+@pytest.mark.parametrize(
+    ("preset", "expected"),
+    [
+        ("default", default),
+        ("success", lambda status: "keep" if status < 400 else "fail"),
+        ("stripe", lambda status: "keep"),
+    ],
+)
+def test_R55_R56_verdict_of_a_preset(preset: str, expected: Any) -> None:
+    policy = HTTPPolicy(keep=preset)
+    for error in (None, Refusal(409)):
+        found = {s: verdict_for(policy, HttpResponse(status=s), error) for s in STATUSES}
+        assert found == {s: expected(s) for s in STATUSES}
+
+
+@pytest.mark.parametrize("preset", ["default", "success", "stripe"])
+@pytest.mark.parametrize(
+    ("location", "login", "verdict"),
+    [
+        ("/login/?next=/a", "/login/", "release"),
+        ("https://shop.example/login/", "/login/", "release"),
+        ("/login/", "https://shop.example/login/", "keep"),
+        ("/elsewhere/", "/login/", "keep"),
+        ("/elsewhere/", "", "keep"),
+    ],
+)
+def test_R34_redirect_to_the_login_page_is_never_kept(
+    settings: Any, preset: str, location: str, login: str, verdict: str
+) -> None:
+    settings.LOGIN_URL = login
+    response = HttpResponse(status=302, headers={"Location": location})
+
+    assert verdict_for(HTTPPolicy(keep=preset), response, None) == verdict
+
+
+def test_R56_keep_sees_the_response_and_the_exception() -> None:
+    seen: list[Any] = []
+
+    def keep(response: Any, exception: Any) -> str:
+        seen.append((response, exception))
+        return "release"
+
+    sent = HttpResponse(), Refusal(403)
+
+    assert verdict_for(HTTPPolicy(keep=keep), *sent) == "release"
+    assert seen == [sent]
+
+
+def test_R56_another_verdict_is_an_error() -> None:
+    with pytest.raises(ValueError, match="'maybe'"):
+        verdict_for(HTTPPolicy(keep=lambda response, exception: "maybe"), HttpResponse(), None)
+
+
+# What they come to.
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize(
+    ("then", "status"), [("returned", 200), ("returned", 303), ("returned", 409), ("raised", 422)]
+)
+def test_R55_kept_answers_replay(api: Api, runs: list[str], then: str, status: int) -> None:
+    first, again = (api.then(then, status=status) for _ in range(2))
+
+    assert first.status_code == again.status_code == status
+    assert again.content == first.content
+    assert replayed(again)
+    assert IdempotencyRecord.objects.get().state == "COMPLETED"
+    assert len(runs) == 1
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize(("then", "status"), [("returned", 400), ("raised", 403), ("invalid", 400)])
+def test_R55_nothing_was_executed_so_the_key_is_free(
+    api: Api, mode: str, runs: list[str], status: int, then: str
+) -> None:
+    refused = api.then(then, status=status)
+    state = IdempotencyRecord.objects.values("state", "fingerprint").get()
+    corrected = api({"name": "corrected"})
+
+    assert refused.status_code == status
+    assert "Idempotency-Stored" not in refused.headers
+    assert state == {"state": "RELEASED", "fingerprint": None}
+    assert (corrected.status_code, replayed(corrected)) == (201, False)
+    assert runs == ["first", "corrected"]
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize(("then", "status"), [("returned", 500), ("raised", 503), ("boom", 500)])
+def test_R55_failed_may_run_again_as_it_was(
+    api: Api, mode: str, runs: list[str], status: int, then: str
+) -> None:
+    api.client.raise_request_exception = False
+
+    failed = api.then(then, status=status)
+    other = api({"name": "other"})
+    again = api.then(then, status=status)
+
+    assert failed.status_code == again.status_code == status
+    assert "Idempotency-Stored" not in failed.headers
+    assert problem(other) == (422, "idempotency_key_reused")
+    assert not replayed(again)
+    record = IdempotencyRecord.objects.get()
+    assert (record.state, record.attempts) == ("FAILED", 2)
+    assert runs == ["first", "first"]
+
+
+class Judged(EffectView):
+    """The body names the verdict."""
+
+    def idempotency_keep(self, response: HttpResponse, exception: BaseException | None) -> Any:
+        return self.request.data["keep"]
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("mode", ["joined", "separate"], indirect=True)
+@pytest.mark.parametrize(
+    ("verdict", "state"), [("keep", "COMPLETED"), ("release", "RELEASED"), ("fail", "FAILED")]
+)
+@pytest.mark.parametrize(("then", "status"), [("created", 201), ("raised", 500)])
+def test_R56_R57_keep_as_a_method(
+    api: Api, mount: Mount, mode: str, then: str, status: int, verdict: str, state: str
+) -> None:
+    url = mount(Judged)
+    body = {"name": "a", "then": then, "status": status, "keep": verdict}
+
+    first = api(body, path=url)
+    record, effects = IdempotencyRecord.objects.get(), Effect.objects.count()
+    again = api(body, path=url)
+
+    assert first.status_code == again.status_code == status
+    assert record.state == state
+    assert effects == (mode == "separate" or (then == "created" and verdict != "fail"))
+    assert replayed(again) == (verdict == "keep")
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("mode", ["joined", "separate"], indirect=True)
+def test_R56_another_verdict_keeps_nothing(api: Api, mount: Mount, mode: str) -> None:
+    with pytest.raises(ValueError, match="'maybe'"):
+        api({"name": "a", "keep": "maybe"}, path=mount(Judged))
+
+    assert IdempotencyRecord.objects.get().state == "FAILED"
+    assert Effect.objects.count() == (mode == "separate")
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize(
+    "answer",
+    [
+        pytest.param(lambda request: Response(0), id="0"),
+        pytest.param(lambda request: Response(""), id="empty string"),
+        pytest.param(lambda request: Response([]), id="empty list"),
+        pytest.param(lambda request: Response({}), id="empty object"),
+        pytest.param(lambda request: Response(None), id="None"),
+        pytest.param(lambda request: Response(status=204), id="204"),
+        pytest.param(lambda request: HttpResponse(b""), id="no bytes"),
+    ],
+)
+def test_R64_falsy_results_replay(api: Api, mount: Mount, runs: list[str], answer: Any) -> None:
+    url = mount(answering(answer))
+
+    first, again = api(path=url), api(path=url)
+
+    assert replayed(again)
+    assert again.status_code == first.status_code
+    assert again.content == first.content
+    assert again.headers.get("Content-Type") == first.headers.get("Content-Type")
+    assert len(runs) == 1
+
+
+# R62: streams, files, and responses that are too large: the codec alone.
+
+
+class Counted(io.BytesIO):
+    """A file that knows how much of it was asked for."""
+
+    asked: Any = None
+
+    def read(self, size: Any = -1) -> bytes:
+        self.asked = size
+        return super().read(size)
+
+
+def encoded(response: Any, limit: int) -> int:
+    return len(SnapshotCodec(max_bytes=limit).encode(response))
+
+
+@pytest.mark.parametrize("kind", [HttpResponse, lambda body: FileResponse(io.BytesIO(body))])
+def test_R62_limit_counts_all_that_is_stored(kind: Any) -> None:
+    """Status and header fields included, to the byte; a limit of 0 keeps nothing."""
+    size = encoded(kind(b"x" * 100), 10_000)
+
+    assert encoded(kind(b"x" * 100), size) == size > 100
+    for limit in (size - 1, 100, 0):
+        with pytest.raises(ResultTooLarge):
+            encoded(kind(b"x" * 100), limit)
+
+
+def test_R62_of_a_large_file_no_more_is_read_than_is_allowed() -> None:
+    file = Counted(b"x" * 1000)
+    file.seek(10)
+
+    with pytest.raises(ResultTooLarge):
+        encoded(FileResponse(file), 100)
+    assert (file.asked, file.tell()) == (100, 10)
+
+
+def test_R62_stream_is_not_consumed() -> None:
+    drawn: list[bytes] = []
+    response = StreamingHttpResponse(drawn.append(chunk) or chunk for chunk in (b"a", b"b"))
+
+    with pytest.raises(TypeError):
+        encoded(response, 100)
+    assert drawn == []
+
+
+# And in the guard.
+
+
+@pytest.fixture
+def document(tmp_path: Path) -> Path:
+    path = tmp_path / "report.pdf"
+    path.write_bytes(b"%PDF" + bytes(range(256)) * 40)
+    return path
+
+
+@WAYS
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize(("then", "size"), [("stream", 2), ("large", 2 * 1024 * 1024)])
+def test_R62_what_cannot_be_kept_is_delivered_and_protected(
+    api: Api, mode: str, atomic_requests: bool, runs: list[str], then: str, size: int
+) -> None:
+    first = api.then(then)
+    delivered = bare_body(first)
+    retry, other = api.then(then), api({"name": "other"})
+
+    assert (first.status_code, len(delivered)) == (200, size)
+    assert first.headers["Idempotency-Stored"] == "false"
+    assert problem(retry) == UNAVAILABLE
+    assert retry.json()["retryable"] is False
+    assert not replayed(retry)
+    assert "Retry-After" not in retry.headers
+    assert problem(other) == (422, "idempotency_key_reused")
+    assert len(runs) == Effect.objects.count() == 1
+    assert IdempotencyRecord.objects.get().state == "COMPLETED"
+
+
+@WAYS
+@pytest.mark.django_db(transaction=True)
+def test_R62_large_error_that_was_raised_is_protected_too(
+    api: Api, mode: str, atomic_requests: bool, policy: SetPolicy, runs: list[str]
+) -> None:
+    policy(MAX_RESULT_BYTES=1)
+
+    first, again = api.then("raised", status=409), api.then("raised", status=409)
+
+    assert first.status_code == 409
+    assert first.headers["Idempotency-Stored"] == "false"
+    assert problem(again) == UNAVAILABLE
+    assert len(runs) == 1
+    assert Effect.objects.count() == (mode == "separate" and not atomic_requests)
+
+
+@pytest.mark.django_db
+def test_R62_large_answer_that_is_not_kept_anyway(
+    api: Api, mode: str, policy: SetPolicy, runs: list[str]
+) -> None:
+    policy(MAX_RESULT_BYTES=1)
+
+    first, again = api.then("invalid"), api.then("invalid")
+
+    assert first.status_code == again.status_code == 400
+    assert "Idempotency-Stored" not in first.headers
+    assert len(runs) == 2
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("source", ["file", "memory"])
+def test_R62_file_is_kept_and_closed(
+    api: Api, mount: Mount, runs: list[str], document: Path, source: str
+) -> None:
+    opened: list[Any] = []
+
+    def answer(request: Request) -> FileResponse:
+        opened.append(document.open("rb") if source == "file" else io.BytesIO(b"%PDF memory"))
+        return FileResponse(opened[0], as_attachment=True, filename="report.pdf")
+
+    expected = document.read_bytes() if source == "file" else b"%PDF memory"
+    url = mount(answering(answer))
+    first = api(path=url)
+    delivered = bare_body(first)
+    document.unlink()
+    again = api(path=url)
+
+    assert delivered == bare_body(again) == expected
+    assert opened[0].closed
+    assert "Idempotency-Stored" not in first.headers
+    assert replayed(again)
+    for name in ("Content-Type", "Content-Disposition", "Content-Length"):
+        assert again.headers[name] == first.headers[name]
+    assert len(runs) == 1
+
+
+@pytest.mark.django_db
+def test_R62_file_above_the_limit_is_delivered_and_protected(
+    api: Api, mount: Mount, runs: list[str], document: Path
+) -> None:
+    members = {"idempotency_max_result_bytes": 1000}
+    url = mount(answering(lambda request: FileResponse(document.open("rb")), **members))
+
+    first = api(path=url)
+    delivered = bare_body(first)
+    again = api(path=url)
+
+    assert delivered == document.read_bytes()
+    assert first.headers["Idempotency-Stored"] == "false"
+    assert problem(again) == UNAVAILABLE
+    assert len(runs) == 1

@@ -1,0 +1,482 @@
+"""Section C, R24 to R36: the first answer, what of it is kept, and its replays."""
+
+from __future__ import annotations
+
+import gzip
+from typing import Any
+
+import pytest
+from django.http import HttpResponse, StreamingHttpResponse
+from django.test import TestCase
+from django.utils import translation
+from rest_framework.exceptions import PermissionDenied
+from rest_framework.permissions import BasePermission
+from rest_framework.renderers import BaseRenderer, BrowsableAPIRenderer, JSONRenderer
+from rest_framework.request import Request
+from rest_framework.response import Response
+from rest_framework.views import APIView
+
+from django_idempotency.http import snapshot
+from django_idempotency.http.snapshot import SnapshotCodec
+from django_idempotency.models import IdempotencyRecord
+from django_idempotency.policy import HTTPPolicy, merge
+from django_idempotency.records import Record
+from tests.app.models import Effect
+from tests.unit.http.api import Api, problem, replayed
+from tests.unit.http.conftest import InProgress, Mount, SetPolicy
+from tests.unit.http.views import BareView, CreateView, GuardedView, answering
+
+pytestmark = pytest.mark.django_db
+
+# What is kept of an answer: the codec alone.
+
+
+def kept(response: Any, *replay_headers: str) -> HttpResponse:
+    """Return what a replay of the response is."""
+    codec = SnapshotCodec(replay_headers)
+    return codec.decode(codec.encode(response)).response()
+
+
+def with_field(name: str, value: str = "value") -> HttpResponse:
+    return HttpResponse(b"body", headers={name: value})
+
+
+KEPT = {
+    "Content-Type": "text/x-test",
+    "Content-Language": "de",
+    "Content-Disposition": "attachment",
+    "Content-Encoding": "identity",
+    "Content-Location": "/here/",
+    "Content-Security-Policy": "frame-ancestors 'self'",
+    "Clear-Site-Data": '"cookies"',
+    "ETag": '"1"',
+    "HX-Redirect": "/done/",
+    "Last-Modified": "Wed, 21 Oct 2015 07:28:00 GMT",
+    "Link": '</next/>; rel="next"',
+    "Location": "/there/",
+    "Refresh": "5; url=/done/",
+    "Retry-After": "9",
+    "Vary": "Accept",
+    "X-Anything": "else",
+}
+OF_ONE_REQUEST = [
+    "Correlation-Id",
+    "RateLimit",
+    "RateLimit-Policy",
+    "traceparent",
+    "X-Amzn-Trace-Id",
+    "X-Correlation-ID",
+    "X-Rate-Limit-Reset",
+    "X-RateLimit-Remaining",
+    "X-Request-Id",
+]
+#: Not even if `replay_headers` names them. Set-Cookie may be written as a field, past `cookies`.
+NEVER = [
+    "Access-Control-Allow-Origin",
+    "Access-Control-Expose-Headers",
+    "Connection",
+    "Content-Length",
+    "Date",
+    "Idempotency-Stored",
+    "Keep-Alive",
+    "Proxy-Authenticate",
+    "Server",
+    "Set-Cookie",
+    "TE",
+    "Trailer",
+    "Transfer-Encoding",
+    "Upgrade",
+    "WWW-Authenticate",
+]
+ELSEWHERE = ["X-Accel-Redirect", "x-sendfile", "X-LIGHTTPD-send-file", "X-LiteSpeed-Location"]
+
+
+def test_R30_header_fields_of_the_answer_are_kept() -> None:
+    assert dict(kept(HttpResponse(b"body", headers=KEPT)).items()) == KEPT
+
+
+@pytest.mark.parametrize("name", [*OF_ONE_REQUEST, *NEVER])
+def test_R30_header_field_of_a_request_or_a_connection_is_not_kept(name: str) -> None:
+    assert name not in kept(with_field(name))
+    assert (name in kept(with_field(name), name)) is (name not in NEVER)
+
+
+@pytest.mark.parametrize("name", NEVER)
+def test_R30_header_field_that_an_older_record_has_is_dropped(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(snapshot, "_NEVER", frozenset())
+        patch.setattr(snapshot, "_NEVER_PREFIXES", ())
+        payload = SnapshotCodec().encode(with_field(name))
+
+    assert name.encode() in payload
+    assert name not in SnapshotCodec().decode(payload).response()
+
+
+def test_R30_cookies_are_the_first_callers_however_they_were_set() -> None:
+    response = with_field("Set-Cookie", "session=written")
+    response.set_cookie("session", "set")
+
+    again = kept(response, "Set-Cookie")
+
+    assert not again.cookies
+    assert "Set-Cookie" not in again
+
+
+def test_R30_field_that_is_named_with_a_minus_is_dropped() -> None:
+    named = ("-X-Anything", "ETag")
+
+    assert "X-Anything" not in kept(with_field("x-anything"), *named)
+    old = SnapshotCodec().encode(with_field("X-Anything"))
+    assert "X-Anything" not in SnapshotCodec(named).decode(old).response()
+
+
+@pytest.mark.parametrize("value", ["a\x00b", "a\x7fb"])
+def test_R30_field_that_cannot_be_sent_is_not_kept(value: str) -> None:
+    assert "X-Anything" not in kept(with_field("X-Anything", value))
+
+
+@pytest.mark.parametrize("name", ELSEWHERE)
+def test_R30_R62_body_that_is_elsewhere_counts_as_a_stream_unless_it_is_named(name: str) -> None:
+    for named in ((), (f"-{name}",)):
+        with pytest.raises(TypeError, match="whose body is where"):
+            kept(with_field(name), *named)
+
+    assert kept(with_field(name), name.title())[name] == "value"
+
+
+@pytest.mark.parametrize("names", [["-"], ["a b"], ["X-A\r\nX-B"], [""], [5]])
+def test_R30_replay_headers_are_names(names: Any) -> None:
+    with pytest.raises(ValueError, match="replay_headers must be names of header fields"):
+        merge(HTTPPolicy(), {"replay_headers": names})
+
+
+@pytest.mark.parametrize("status", [200, 201, 202, 204, 302, 303, 307, 402, 500])
+def test_R28_status_is_kept(status: int) -> None:
+    first = HttpResponse(status=status, headers={"Location": "/things/1/"})
+
+    again = kept(first)
+
+    assert (again.status_code, again.reason_phrase) == (status, first.reason_phrase)
+    assert again["Location"] == "/things/1/"
+    assert getattr(again, "url", "/things/1/") == "/things/1/"
+
+
+BODIES = {
+    "empty": b"",
+    "NUL": b"\0",
+    "every byte": bytes(range(256)),
+    "gzip": gzip.compress(b"a" * 99),
+    "invalid UTF-8": b"\xff\xfe\xfa",
+    "large and compressible": b"abc" * 99_999,
+}
+
+
+@pytest.mark.parametrize("body", BODIES)
+def test_R29_body_is_kept(body: str) -> None:
+    assert kept(HttpResponse(BODIES[body])).content == BODIES[body]
+    assert kept(HttpResponse([BODIES[body], b"more"])).content == BODIES[body] + b"more"
+
+
+@pytest.mark.parametrize(
+    "response", [StreamingHttpResponse([b"a"]), HttpResponse(status=103)], ids=["stream", "interim"]
+)
+def test_R62_what_is_no_whole_answer_is_refused(response: Any) -> None:
+    with pytest.raises(TypeError):
+        kept(response)
+
+
+# The first.
+
+
+def test_R24_R36_first_is_the_views_own_response(api: Api) -> None:
+    guarded = api()
+    effect = Effect.objects.get()
+    free = api(key=None, path="/optional/")
+
+    assert (guarded.status_code, guarded.json()) == (201, {"id": effect.pk, "name": "first"})
+    assert guarded.headers["X-Custom"] == f"custom-{effect.pk}"
+    assert guarded.headers.keys() - free.headers.keys() - {"Allow"} == {"Idempotency-Expires"}
+    assert free.headers.keys() - {"Allow"} <= guarded.headers.keys()
+    assert guarded.cookies.keys() == free.cookies.keys() == {"seen"}
+
+
+# Again.
+
+
+def test_R25_I4_again_is_equal(api: Api, mode: str, atomic_requests: bool, runs: list[str]) -> None:
+    first, again = api(), api()
+
+    assert again.status_code == first.status_code == 201
+    assert again.content == first.content
+    for name in ("Location", "ETag", "Content-Type", "Vary"):
+        assert again.headers[name] == first.headers[name]
+    assert again.headers["Idempotency-Replayed"] == "true"
+    assert not again.cookies
+    assert len(runs) == 1
+
+
+@pytest.mark.parametrize("name", ["X-Replay", None])
+def test_R25_replay_header_is_a_choice(api: Api, policy: SetPolicy, name: str | None) -> None:
+    policy(HTTP={"REPLAY_HEADER": name})
+
+    first, again = api(), api()
+
+    assert "X-Replay" not in first.headers
+    assert again.headers.get("X-Replay") == (name and "true")
+    assert again.content == first.content
+    assert not replayed(again)
+
+
+def test_R26_duplicates_are_replays(api: Api, mode: str, runs: list[str]) -> None:
+    responses = [api() for _ in range(5)]
+
+    assert [replayed(response) for response in responses] == [False, True, True, True, True]
+    assert len({response.content for response in responses}) == 1
+    assert len(runs) == Effect.objects.count() == 1
+    assert IdempotencyRecord.objects.get().attempts == 1
+
+
+def test_R27_replay_is_a_snapshot(api: Api) -> None:
+    first = api()
+    Effect.objects.update(name="changed")
+
+    changed = api()
+    Effect.objects.all().delete()
+    deleted = api()
+
+    assert changed.content == deleted.content == first.content
+
+
+@pytest.mark.parametrize("body", ["every byte", "gzip"])
+def test_R29_bodies_are_byte_equal(api: Api, mount: Mount, body: str) -> None:
+    headers = {"Content-Type": "application/pdf", "Content-Disposition": 'inline; filename="a"'}
+    url = mount(answering(lambda request: HttpResponse(BODIES[body], headers=headers)))
+
+    first, again = api(path=url), api(path=url)
+
+    assert first.content == again.content == BODIES[body]
+    assert replayed(again)
+    assert again.headers["Content-Type"] == "application/pdf"
+    assert again.headers["Content-Length"] == str(len(BODIES[body]))
+
+
+def test_R30_replay_headers_keep_more_and_drop(api: Api, policy: SetPolicy) -> None:
+    policy(HTTP={"REPLAY_HEADERS": ["x-request-id", "-x-custom"]})
+
+    first, again = api(), api()
+
+    assert again.headers["X-Request-Id"] == first.headers["X-Request-Id"]
+    assert "X-Custom" in first.headers
+    assert "X-Custom" not in again.headers
+
+
+def test_R30_what_middleware_adds_is_on_the_replay_once(
+    api: Api, mount: Mount, settings: Any
+) -> None:
+    """Outside of the guard: in the first answer and in the replay alike."""
+    settings.MIDDLEWARE = [
+        "django.middleware.security.SecurityMiddleware",
+        "django.middleware.gzip.GZipMiddleware",
+        "django.middleware.http.ConditionalGetMiddleware",
+        "django.middleware.locale.LocaleMiddleware",
+        "django.middleware.clickjacking.XFrameOptionsMiddleware",
+    ]
+    headers = {"Vary": "Cookie", "X-Frame-Options": "SAMEORIGIN"}
+    url = mount(answering(lambda request: HttpResponse(b"a" * 500, headers=headers)))
+
+    with translation.override(settings.LANGUAGE_CODE):  # LocaleMiddleware leaves its choice behind
+        first, again = (api(path=url, headers={"Accept-Encoding": "gzip"}) for _ in range(2))
+
+    assert replayed(again)
+    assert first.headers["Vary"] == "Cookie, Accept, Accept-Language, Accept-Encoding"
+    for name in ("Vary", "X-Frame-Options", "Content-Encoding", "Content-Language"):
+        assert again.headers[name] == first.headers[name]
+    assert gzip.decompress(again.content) == b"a" * 500
+
+
+def test_R31_replays_and_conflicts_are_not_stored(
+    api: Api, mount: Mount, in_progress: InProgress
+) -> None:
+    cached = mount(answering(lambda request: with_field("Cache-Control", "public, max-age=60")))
+    first, replay, reused = api(path=cached), api(path=cached), api({"a": 1}, path=cached)
+    in_progress()
+    outstanding = api(path=cached)
+
+    assert first.headers["Cache-Control"] == "public, max-age=60"
+    assert [replay.status_code, reused.status_code, outstanding.status_code] == [200, 422, 409]
+    for response in (replay, reused, outstanding):
+        assert response.headers["Cache-Control"] == "no-store"
+
+
+# The retry that is not quite the same.
+
+
+class TextRenderer(BaseRenderer):
+    media_type = "text/plain"
+    format = "txt"
+
+    def render(self, data: Any, *args: Any, **kwargs: Any) -> bytes:
+        return str(data).encode()
+
+
+def test_R32_another_accept_gets_the_stored_representation(api: Api, mount: Mount) -> None:
+    url = mount(type("Both", (BareView,), {"renderer_classes": [JSONRenderer, TextRenderer]}))
+
+    first = api(path=url, headers={"Accept": "application/json"})
+    again = api(path=url, headers={"Accept": "text/plain"})
+
+    assert replayed(again)
+    assert again.content == first.content
+    assert again.headers["Content-Type"] == "application/json"
+
+
+def test_R33_if_match_on_a_retry_is_a_replay(api: Api, mount: Mount) -> None:
+    class Versioned(GuardedView):
+        def put(self, request: Request) -> Response:
+            version = Effect.objects.count()
+            if request.headers["If-Match"] != f'"{version}"':
+                return Response(status=412)
+            Effect.objects.create(name="version")
+            return Response({"version": version + 1}, headers={"ETag": f'"{version + 1}"'})
+
+    sent: dict[str, Any] = {
+        "path": mount(Versioned),
+        "method": "PUT",
+        "headers": {"If-Match": '"0"'},
+    }
+
+    first, again = api(**sent), api(**sent)
+
+    assert first.status_code == again.status_code == 200
+    assert replayed(again)
+    assert again.headers["ETag"] == '"1"'
+    assert api(key="key-2", **sent).status_code == 412
+
+
+class NotWithdrawn(BasePermission):
+    withdrawn = False
+
+    def has_permission(self, request: Request, view: APIView) -> bool:
+        return not self.withdrawn
+
+
+def test_R34_permission_withdrawn_in_between(
+    api: Api, mount: Mount, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = mount(type("Withdrawable", (BareView,), {"permission_classes": [NotWithdrawn]}))
+    first = api(path=url)
+    monkeypatch.setattr(NotWithdrawn, "withdrawn", True)
+
+    refused = api(path=url)
+
+    assert first.status_code == 201
+    assert refused.status_code == 403
+    assert first.content not in refused.content
+
+
+def test_R34_replay_check_is_asked_on_a_replay_and_says_no_with_403(
+    api: Api, mount: Mount, runs: list[str]
+) -> None:
+    seen: list[tuple[Request, Record]] = []
+
+    class Checked(BareView):
+        def idempotency_replay_check(self, request: Request, record: Record) -> bool:
+            seen.append((request, record))
+            return "X-Allowed" in request.headers
+
+    url = mount(Checked)
+    first, asked = api(path=url), len(seen)
+    refused, allowed = api(path=url), api(path=url, headers={"X-Allowed": "1"})
+
+    assert asked == 0
+    assert problem(refused) == (403, "replay_refused")
+    assert refused.headers["Cache-Control"] == "no-store"
+    assert not replayed(refused)
+    assert (allowed.content, replayed(allowed)) == (first.content, True)
+    [(request, record), _] = seen
+    assert (type(request), request.user.username) == (Request, "alice")
+    assert record.record_id == IdempotencyRecord.objects.get().pk
+    assert len(runs) == 1
+
+
+def test_R34_replay_check_may_raise_what_a_view_may(api: Api, mount: Mount) -> None:
+    class Checked(BareView):
+        def idempotency_replay_check(self, request: Request, record: Record) -> bool:
+            raise PermissionDenied
+
+    url = mount(Checked)
+    first, refused = api(path=url), api(path=url)
+
+    assert (first.status_code, refused.status_code) == (201, 403)
+    assert refused.headers["Content-Type"] == "application/json"
+
+
+def never(request: Any, record: Record) -> bool:
+    """A replay_check for the dotted path below."""
+    return False
+
+
+def test_R34_replay_check_as_a_dotted_path(api: Api, policy: SetPolicy) -> None:
+    policy(HTTP={"REPLAY_CHECK": f"{__name__}.never"})
+
+    assert api().status_code == 201
+    assert problem(api()) == (403, "replay_refused")
+
+
+@pytest.mark.parametrize("store", ["default", "memory"])
+def test_R35_browsable_api_works_and_replays(api: Api, mount: Mount, store: str) -> None:
+    class Browsable(CreateView):
+        renderer_classes = [JSONRenderer, BrowsableAPIRenderer]
+        idempotency_store = store
+
+        def get(self, request: Request) -> Response:
+            return Response({"shown": True})
+
+    url, html = mount(Browsable), {"Accept": "text/html"}
+    first, again = (api(path=url, headers=html, key=f"browse {store}") for _ in range(2))
+    shown = api(key=None, path=url, method="GET", body="", headers=html)
+
+    assert (first.status_code, first.headers["Content-Type"]) == (201, "text/html; charset=utf-8")
+    assert b"HTTP 201 Created" in first.content
+    assert replayed(again)
+    assert again.content == first.content
+    assert again.headers["Content-Type"] == first.headers["Content-Type"]
+    assert b"shown" in shown.content
+
+
+def test_R36_finalize_response_and_rendering_happen_once(api: Api, mount: Mount) -> None:
+    finalised, rendered = [], []
+
+    class Counting(JSONRenderer):
+        def render(self, data: Any, *args: Any, **kwargs: Any) -> Any:
+            rendered.append(data)
+            return super().render(data, *args, **kwargs)
+
+    class Finalised(BareView):
+        renderer_classes = [Counting]
+
+        def finalize_response(self, request: Any, response: Any, *args: Any, **kw: Any) -> Any:
+            finalised.append(response)
+            return super().finalize_response(request, response, *args, **kw)
+
+    url = mount(Finalised)
+    first, again = api(path=url), api(path=url)
+
+    assert (first.status_code, replayed(again)) == (201, True)
+    assert (len(finalised), len(rendered)) == (1, 1)
+
+
+class InATestCase(TestCase):
+    """Django's own TestCase, without pytest."""
+
+    def test_R84_release_rolls_back_and_a_success_replays(self) -> None:
+        api = Api()
+
+        refused, effects = api.then("invalid"), Effect.objects.count()
+        first, again = api(), api()
+
+        assert (refused.status_code, effects, first.status_code) == (400, 0, 201)
+        assert replayed(again)
+        assert Effect.objects.count() == 1

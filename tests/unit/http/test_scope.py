@@ -1,0 +1,342 @@
+"""Section B: whose key it is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import AnonymousUser, User
+from django.contrib.sessions.models import Session
+from django.core.checks import run_checks
+from django.urls import path
+from rest_framework.authentication import BaseAuthentication
+from rest_framework.permissions import AllowAny
+from rest_framework.request import Request
+
+from django_idempotency.exceptions import ScopeMissing
+from django_idempotency.http import scopes
+from django_idempotency.http.scopes import tenant_and_user
+from django_idempotency.models import IdempotencyRecord
+from tests.app.models import Effect
+from tests.app.views import EffectView
+from tests.unit.http.api import Api, problem, replayed
+from tests.unit.http.conftest import InProgress, Mount, SetPolicy
+from tests.unit.http.views import BareView
+
+pytestmark = pytest.mark.django_db
+
+MISSING = (400, "scope_missing")
+
+
+@dataclass
+class Machine:
+    """A principal that is no row of the user table."""
+
+    pk: Any
+    is_authenticated: bool = True
+
+
+def asked_by(principal: Any, **attributes: Any) -> Any:
+    return SimpleNamespace(user=principal, **attributes)
+
+
+# The scope of a request.
+
+
+def test_R19_each_principal_has_a_scope_of_its_own() -> None:
+    """A primary key that two models or two classes of one name share makes no two of them one."""
+    theirs = type("Machine", (Machine,), {"__module__": "another.package"})
+    principals = [User(pk=7), User(pk=8), Machine(7), theirs(7)]
+
+    found = [scopes.user(asked_by(principal)) for principal in principals]
+
+    assert found[0] == "user:auth.user:7"
+    assert found[2] == f"user:{__name__}.Machine:7"
+    assert len(set(found)) == 4
+
+
+@pytest.mark.parametrize(
+    "request_of_nobody",
+    [
+        SimpleNamespace(),
+        asked_by(None),
+        asked_by(AnonymousUser()),
+        asked_by(Machine(7, is_authenticated=False)),
+        asked_by(Machine(None)),
+    ],
+    ids=["no user", "None", "anonymous", "not authenticated", "no primary key"],
+)
+def test_R21_who_is_nobody_has_no_scope(request_of_nobody: Any) -> None:
+    with pytest.raises(ScopeMissing):
+        scopes.user(request_of_nobody)
+
+
+def test_R19_tenant_and_user_do_not_run_together() -> None:
+    """``tenant:a:b:c`` would be tenant a with user b:c, and tenant a:b with user c."""
+    pairs = [("a", "b:c"), ("a:b", "c"), ("", "a:b:c"), ("1:a", "c"), ("a:", "b:c")]
+
+    assert len({scopes.of_tenant(name, principal) for name, principal in pairs}) == len(pairs)
+
+
+def test_R19_tenant_is_part_of_the_scope_or_missing() -> None:
+    scope = tenant_and_user(lambda request: request.tenant)
+    callers = [(User(pk=7), "red"), (User(pk=7), "blue"), (User(pk=8), "red")]
+
+    assert len({scope(asked_by(user, tenant=tenant)) for user, tenant in callers}) == 3
+    with pytest.raises(ScopeMissing):
+        scope(asked_by(User(pk=7), tenant=None))
+    with pytest.raises(ScopeMissing):
+        scope(asked_by(AnonymousUser(), tenant="red"))
+
+
+# In a request.
+
+
+def test_R19_two_users_with_one_key_run_twice(api: Api, mode: str, runs: list[str]) -> None:
+    alice, bob = api(user="alice"), api(user="bob")
+
+    assert (alice.status_code, bob.status_code) == (201, 201)
+    assert not replayed(bob)
+    assert bob.content != alice.content
+    assert api(user="alice").content == alice.content
+    assert api(user="bob").content == bob.content
+    assert len(runs) == IdempotencyRecord.objects.count() == 2
+
+
+def test_R19_scope_as_a_method_replaces_the_user(api: Api, mount: Mount) -> None:
+    class Shared(BareView):
+        def idempotency_scope(self, request: Request) -> str:
+            return f"tenant {request.headers['X-Tenant']}"
+
+    url = mount(Shared)
+    api(path=url, user="alice", headers={"X-Tenant": "red"})
+
+    assert replayed(api(path=url, user="bob", headers={"X-Tenant": "red"}))
+    assert IdempotencyRecord.objects.get().scope == "tenant red"
+    assert not replayed(api(path=url, user="alice", headers={"X-Tenant": "blue"}))
+
+
+def tenant(request: Any) -> str:
+    """A scope for the dotted path below: the tenant alone."""
+    return str(request.headers["X-Tenant"])
+
+
+def test_R19_scope_as_a_dotted_path_in_the_setting(api: Api, policy: SetPolicy) -> None:
+    policy(HTTP={"SCOPE": f"{__name__}.tenant"})
+
+    api(user="alice", headers={"X-Tenant": "red"})
+
+    assert IdempotencyRecord.objects.get().scope == "red"
+    assert replayed(api(user="bob", headers={"X-Tenant": "red"}))
+
+
+@pytest.mark.parametrize("scope", [f"{__name__}.nothing", "nowhere.at.all"])
+def test_R19_dotted_path_must_import(api: Api, policy: SetPolicy, scope: str) -> None:
+    policy(HTTP={"SCOPE": scope})
+
+    with pytest.raises(ImportError):
+        api()
+
+
+def by_host(request: Request) -> str:
+    return request.get_host()
+
+
+@pytest.mark.parametrize("tenant", [None, by_host])
+def test_R19_tenants_by_host_name_meet_unless_the_scope_names_them(
+    api: Api, policy: SetPolicy, settings: Any, tenant: Callable[[Any], str] | None
+) -> None:
+    """As the threat model says: neither the scope nor the fingerprint holds the host."""
+    settings.ALLOWED_HOSTS = ["a.example.com", "b.example.com"]
+    policy(HTTP={"SCOPE": tenant and tenant_and_user(tenant)})
+
+    answers = [api(headers={"Host": host}) for host in settings.ALLOWED_HOSTS]
+
+    assert [replayed(answer) for answer in answers] == [False, tenant is None]
+
+
+class TokenAuthentication(BaseAuthentication):
+    """``X-Token: alice.2`` is alice with her second token."""
+
+    def authenticate(self, request: Request) -> tuple[User, str]:
+        token = request.headers["X-Token"]
+        return User.objects.get_or_create(username=token.split(".")[0])[0], token
+
+
+def test_R20_a_refreshed_token_is_the_same_scope(api: Api, mount: Mount, runs: list[str]) -> None:
+    url = mount(type("Tokens", (BareView,), {"authentication_classes": [TokenAuthentication]}))
+
+    first, refreshed = (
+        api(path=url, user=None, headers={"X-Token": token}) for token in ("alice.1", "alice.2")
+    )
+
+    assert first.status_code == 201
+    assert replayed(refreshed)
+    assert len(runs) == 1
+
+
+# Nobody.
+
+
+@pytest.mark.parametrize("address", ["192.0.2.1", "192.0.2.2"])
+def test_R21_anonymous_with_a_key_is_a_problem(api: Api, runs: list[str], address: str) -> None:
+    api.client.defaults["REMOTE_ADDR"] = address  # is no scope
+
+    assert problem(api(user=None, path="/optional/")) == MISSING
+    assert runs == []
+    assert not IdempotencyRecord.objects.exists()
+
+
+@pytest.mark.parametrize("nobody", [None, ""])
+def test_R21_scope_that_names_nobody_is_a_problem(
+    api: Api, policy: SetPolicy, runs: list[str], nobody: str | None
+) -> None:
+    policy(HTTP={"SCOPE": lambda request: nobody})
+
+    assert problem(api()) == MISSING
+    assert runs == []
+
+
+def test_R21_scope_that_is_no_text_is_an_error(
+    api: Api, policy: SetPolicy, runs: list[str]
+) -> None:
+    policy(HTTP={"SCOPE": lambda request: 7})
+
+    with pytest.raises(TypeError, match="scope must return a str"):
+        api()
+    assert runs == []
+
+
+def test_R21_anyone_makes_keys_capabilities(api: Api, policy: SetPolicy, runs: list[str]) -> None:
+    policy(HTTP={"SCOPE": "django_idempotency.http.scopes.anyone"})
+
+    first, again = (api(user=None, path="/optional/") for _ in range(2))
+
+    assert first.status_code == 201
+    assert replayed(again)
+    assert len(runs) == 1
+
+
+class Open(BareView):
+    authentication_classes = []
+    permission_classes = [AllowAny]
+
+
+@pytest.mark.parametrize("scope", [None, "django_idempotency.http.scopes.anyone"])
+def test_R21_a_check_finds_views_that_know_nobody(mount: Mount, scope: str | None) -> None:
+    mount(type("Nobody", (Open,), {"idempotency_scope": scope}))
+
+    found = [message for message in run_checks() if "Nobody" in str(message)]
+
+    assert [message.id for message in found] == (["django_idempotency.E006"] if not scope else [])
+
+
+class Visitors(Open):
+    idempotency_scope = "django_idempotency.http.scopes.session"
+
+
+def test_R19_session_scope_for_visitors(api: Api, mount: Mount, runs: list[str]) -> None:
+    url, stranger = mount(Visitors), Api()
+    for visitor in (api, stranger):
+        session = visitor.client.session
+        session["basket"] = []
+        session.save()
+
+    answers = [visitor(path=url, user=None) for visitor in (api, api, stranger)]
+
+    assert [replayed(answer) for answer in answers] == [False, True, False]
+    assert len(runs) == 2
+
+
+def test_R97_session_scope_begins_no_session(api: Api, mount: Mount, runs: list[str]) -> None:
+    """A retry whose first answer was lost would come without its cookie, and run again."""
+    response = api(path=mount(Visitors), user=None)
+
+    assert problem(response) == MISSING
+    assert not response.cookies
+    assert not Session.objects.exists()
+    assert runs == []
+
+
+# Nothing crosses.
+
+
+def told(response: Any) -> tuple[int, bytes, dict[str, str]]:
+    """Return all that a response tells, but for the second in which it was made."""
+    headers = dict(response.headers)
+    if "Idempotency-Expires" in headers:
+        headers["Idempotency-Expires"] = "some time"
+    return response.status_code, response.content, headers
+
+
+@pytest.mark.parametrize("status", [200, 409, 400, 500])
+def test_R22_I10_a_key_that_somebody_used_looks_like_any_other(api: Api, status: int) -> None:
+    api({"name": "alice's", "then": "returned", "status": 200}, key="used", user="alice")
+
+    used = api.then("returned", status=status, key="used", user="bob")
+    fresh = api.then("returned", status=status, key="fresh", user="bob")
+
+    assert used.status_code == status
+    assert told(used) == told(fresh)
+
+
+def test_R22_also_while_it_is_in_progress(api: Api, in_progress: InProgress, mode: str) -> None:
+    api.then("returned", status=200, key="used", user="alice")
+    in_progress()
+
+    used = api.then("returned", status=200, key="used", user="bob")
+    fresh = api.then("returned", status=200, key="fresh", user="bob")
+
+    assert used.status_code == 200
+    assert told(used) == told(fresh)
+
+
+# Endpoints.
+
+
+def test_R23_one_key_on_two_endpoints_is_422(api: Api, mount: Mount, runs: list[str]) -> None:
+    one, other = mount(BareView), mount(BareView)
+
+    assert api(path=one).status_code == 201
+    assert problem(api(path=other)) == (422, "idempotency_key_reused")
+    assert len(runs) == 1
+
+
+def test_R23_scope_endpoint_keeps_them_apart_and_users_as_well(
+    api: Api, policy: SetPolicy, mount: Mount, runs: list[str]
+) -> None:
+    policy(HTTP={"SCOPE_ENDPOINT": True})
+    callers = [(url, user) for url in (mount(BareView), mount(EffectView)) for user in "ab"]
+
+    assert [replayed(api(path=url, user=user)) for url, user in callers] == [False] * 4
+    assert [replayed(api(path=url, user=user)) for url, user in callers] == [True] * 4
+    assert Effect.objects.count() == len(runs) == 4
+
+
+class ByHeader(BareView):
+    idempotency_scope_endpoint = True
+
+    def idempotency_scope(self, request: Request) -> str:
+        return request.headers["X-Scope"]
+
+
+class TwoRoutes:
+    """One view, and one name, at two routes."""
+
+    urlpatterns = [path(route, ByHeader.as_view(), name="same") for route in ("a", "a:x", "a:x:y")]
+
+
+def test_R23_endpoint_and_scope_do_not_run_together(
+    api: Api, settings: Any, runs: list[str]
+) -> None:
+    """``POST same a:x:y`` would be route a with scope x:y, and route a:x with scope y."""
+    settings.ROOT_URLCONF = TwoRoutes
+    sent = [("/a", "x:y"), ("/a:x", "y"), ("/a", "x"), ("/a:x", "x:y"), ("/a:x:y", "y")]
+
+    answers = [api(path=route, headers={"X-Scope": scope}) for route, scope in sent]
+
+    assert [answer.status_code for answer in answers] == [201] * 5
+    assert IdempotencyRecord.objects.count() == len(runs) == 5

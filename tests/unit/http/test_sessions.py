@@ -1,0 +1,195 @@
+"""Section K, R92: work that is rolled back leaves no session and no messages behind."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from asgiref.sync import sync_to_async
+from django.contrib import messages
+from django.contrib.messages import get_messages
+from django.contrib.sessions.models import Session
+from django.db import connections, transaction
+from django.http import HttpRequest, HttpResponse
+from django.test import AsyncClient, Client
+from rest_framework.exceptions import APIException
+from rest_framework.request import Request
+from rest_framework.views import APIView
+
+from django_idempotency.contrib.rest_framework import IdempotencyMixin
+from django_idempotency.http import idempotent
+from tests.app.models import Child, Effect
+from tests.unit.http.conftest import Mount, SetPolicy
+from tests.unit.http.test_work import KEYED, swallow
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+class Declined(APIException):
+    status_code = 409
+
+
+def cycle_key(request: HttpRequest) -> None:
+    request.session.pop("cart")
+    request.session["order"] = 1
+    request.session.cycle_key()
+
+
+EMPTY: dict[str, Any] = {
+    "pop": lambda request: request.session.pop("cart"),
+    "flush": lambda request: request.session.flush(),
+    "cycle_key": cycle_key,
+}
+
+
+def boom() -> None:
+    raise RuntimeError("boom")
+
+
+def deferred() -> None:
+    Child.objects.create(parent_id=10**9)
+
+
+def doomed() -> int:
+    swallow("default")
+    return 409
+
+
+def wish() -> None:
+    transaction.set_rollback(True)
+
+
+#: What is done last, and the status of the answer.
+ENDINGS: list[tuple[Any, int]] = [(boom, 500), (deferred, 500), (lambda: 503, 503), (doomed, 409)]
+
+
+@pytest.fixture(autouse=True)
+def project(policy: SetPolicy) -> None:
+    policy(HTTP={"SCOPE": "django_idempotency.http.scopes.anyone"})
+
+
+class Shopper:
+    """A browser with something in its cart, and a message from before."""
+
+    def __init__(self) -> None:
+        self.client = Client(raise_request_exception=False)
+        session = self.client.session
+        session["cart"] = ["tea"]
+        session.save()
+        self.client.cookies["sessionid"] = session.session_key
+
+    def post(self, url: str, key: str | None = "key-1") -> Any:
+        return self.client.post(url, headers={"Idempotency-Key": key} if key else {})
+
+    @property
+    def cart(self) -> Any:
+        return self.client.session.get("cart")
+
+
+def checkout(empty: str, last: Any) -> Any:
+    """Return a view that thanks, empties the cart, and ends as `last` does."""
+
+    @idempotent
+    def view(request: HttpRequest) -> HttpResponse:
+        Effect.objects.create()
+        messages.success(request, "Thank you")
+        EMPTY[empty](request)
+        return HttpResponse(status=last() or 201)
+
+    return view
+
+
+def told(request: HttpRequest) -> HttpResponse:
+    return HttpResponse(" ".join(message.message for message in get_messages(request)))
+
+
+@pytest.mark.parametrize("empty", EMPTY)
+@pytest.mark.parametrize(("last", "status"), ENDINGS)
+@KEYED
+def test_R92_rolled_back_work_leaves_session_and_messages(
+    mount: Mount, empty: str, last: Any, status: int, key: str | None
+) -> None:
+    url, page, shopper = mount(checkout(empty, last)), mount(told), Shopper()
+    cookie = shopper.client.cookies["sessionid"].value
+
+    response = shopper.post(url, key)
+
+    assert response.status_code == status
+    assert shopper.cart == ["tea"]
+    assert shopper.client.cookies["sessionid"].value == cookie
+    assert [session.session_key for session in Session.objects.all()] == [cookie]
+    assert shopper.client.get(page).content == b""
+    assert not Effect.objects.exists()
+
+
+@pytest.mark.parametrize("engine", ["signed_cookies", "cached_db"])
+def test_R92_other_session_engines(mount: Mount, settings: Any, engine: str) -> None:
+    settings.SESSION_ENGINE = f"django.contrib.sessions.backends.{engine}"
+    url, shopper = mount(checkout("pop", boom)), Shopper()
+
+    assert shopper.post(url).status_code == 500
+    assert shopper.cart == ["tea"]
+
+
+@KEYED
+def test_R92_error_that_drf_answers(mount: Mount, key: str | None) -> None:
+    class Checkout(IdempotencyMixin, APIView):
+        authentication_classes: list[Any] = []
+
+        def post(self, request: Request) -> HttpResponse:
+            EMPTY["pop"](request._request)
+            raise Declined
+
+    shopper = Shopper()
+
+    assert shopper.post(mount(Checkout), key).status_code == 409
+    assert shopper.cart == ["tea"]
+
+
+@pytest.mark.parametrize("last", [lambda: 201, lambda: 403, wish], ids=["201", "403", "wish"])
+@KEYED
+def test_R92_work_that_is_answered_with_its_own_response_keeps_its_session(
+    mount: Mount, last: Any, key: str | None
+) -> None:
+    url, page, shopper = mount(checkout("pop", last)), mount(told), Shopper()
+
+    shopper.post(url, key)
+
+    assert shopper.cart is None
+    assert shopper.client.get(page).content == b"Thank you"
+
+
+@KEYED
+def test_R92_hook_that_raises_takes_nothing_back(mount: Mount, key: str | None) -> None:
+    """The work of a coroutine has committed before its hook ran."""
+
+    def work(request: HttpRequest) -> HttpResponse:
+        messages.success(request, "Thank you")
+        transaction.on_commit(boom)
+        return HttpResponse(status=201)
+
+    @idempotent(transaction="joined")
+    async def view(request: HttpRequest) -> HttpResponse:
+        return await sync_to_async(work)(request)
+
+    url, page = mount(view), mount(told)
+
+    async def main() -> Any:
+        client = AsyncClient(raise_request_exception=False)
+        headers = {"Idempotency-Key": key} if key else {}
+        responses = await client.post(url, headers=headers), await client.get(page)
+        await sync_to_async(connections.close_all)()
+        return responses
+
+    response, later = asyncio.run(main())
+    assert response.status_code == 500
+    assert later.content == b"Thank you"
+
+
+def test_R92_without_a_transaction_nothing_is_taken_back(mount: Mount, policy: SetPolicy) -> None:
+    policy(TRANSACTION="separate")
+    url, shopper = mount(checkout("flush", boom)), Shopper()
+
+    assert shopper.post(url).status_code == 500
+    assert shopper.cart is None

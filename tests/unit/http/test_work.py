@@ -1,0 +1,453 @@
+"""Section F, R57, R91: work that stands, the record that says so, and work that cannot stand."""
+
+from __future__ import annotations
+
+import logging
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from django.db import DatabaseError, IntegrityError, connection, connections, transaction
+from django.utils.decorators import method_decorator
+from rest_framework.renderers import JSONRenderer
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from django_idempotency import WorkRolledBack
+from django_idempotency.conf import store_for
+from django_idempotency.keys import record_id
+from django_idempotency.models import IdempotencyRecord
+from tests.app.models import Child, Effect, Unique
+from tests.app.views import EffectView
+from tests.unit.http.api import Api, problem, replayed
+from tests.unit.http.conftest import Mount, SetPolicy
+from tests.unit.http.views import WAYS, answering, state_seen_by_others
+
+pytestmark = pytest.mark.django_db(transaction=True)
+BOTH = pytest.mark.django_db(transaction=True, databases=["default", "other"])
+KEYED = pytest.mark.parametrize("key", ["key-1", None], ids=["key", "no key"])
+WISHED = pytest.mark.parametrize("wished", [False, True], ids=["swallowed", "wished"])
+
+# The work.
+
+
+@dataclass(frozen=True)
+class Row:
+    """How a request ends, whether its work stands, and what the record says."""
+
+    then: str
+    status: int
+    work_stands: bool
+    state: str
+
+    @property
+    def body(self) -> dict[str, Any]:
+        return {"name": "first", "then": self.then, "status": self.status}
+
+
+ROWS = {
+    "success": Row("created", 201, work_stands=True, state="COMPLETED"),
+    "204": Row("empty", 204, work_stands=True, state="COMPLETED"),
+    "returned 409": Row("returned", 409, work_stands=True, state="COMPLETED"),
+    "raised 409": Row("raised", 409, work_stands=False, state="COMPLETED"),
+    "raised 422": Row("raised", 422, work_stands=False, state="COMPLETED"),
+    "returned 400": Row("returned", 400, work_stands=True, state="RELEASED"),
+    "raised 403": Row("raised", 403, work_stands=False, state="RELEASED"),
+    "ValidationError": Row("invalid", 400, work_stands=False, state="RELEASED"),
+    "returned 500": Row("returned", 500, work_stands=False, state="FAILED"),
+    "raised 503": Row("raised", 503, work_stands=False, state="FAILED"),
+    "unhandled exception": Row("boom", 500, work_stands=False, state="FAILED"),
+    "broken transaction, raised 409": Row("broken", 409, work_stands=False, state="COMPLETED"),
+    "constraint at COMMIT": Row("deferred", 500, work_stands=False, state="FAILED"),
+}
+#: The rows in which Django's transaction around a record that commits by itself tells.
+TELLING = ["success", "raised 409", "returned 500", "constraint at COMMIT"]
+ENDS = [
+    *[("default", mode, False, row) for mode in ("single", "joined", "separate") for row in ROWS],
+    *[("default", "separate", True, row) for row in ROWS],
+    *[("default", mode, True, row) for mode in ("single", "joined") for row in TELLING],
+    *[("memory", "separate", atomic, row) for atomic in (False, True) for row in TELLING],
+]
+
+
+@pytest.mark.parametrize(
+    ("store", "mode", "atomic_requests", "name"), ENDS, indirect=["mode", "atomic_requests"]
+)
+def test_R57_kept_and_committed_together(
+    api: Api,
+    mount: Mount,
+    store: str,
+    mode: str,
+    atomic_requests: bool,
+    runs: list[str],
+    name: str,
+) -> None:
+    class Stored(EffectView):
+        idempotency_store = store
+        idempotency_scope = "django_idempotency.http.scopes.anyone"
+
+    def state() -> str | None:
+        if store == "default":
+            return state_seen_by_others()
+        record = store_for(store).get(record_id("http", "anyone", key))
+        return record and record.state.value
+
+    row, url = ROWS[name], mount(Stored)
+    key = f"{row.then}-{row.status}"
+    api.client.raise_request_exception = False
+    autocommit = mode == "separate" and not atomic_requests
+
+    first = api(row.body, key=key, path=url)
+    seen_by_others, effects = state(), Effect.objects.count()
+    again = api(row.body, key=key, path=url)
+
+    assert first.status_code == again.status_code == row.status
+    assert seen_by_others == row.state
+    assert effects == (row.work_stands or autocommit)
+    assert replayed(again) == (row.state == "COMPLETED")
+    if row.state == "COMPLETED":
+        assert again.content == first.content
+        assert len(runs) == 1
+        assert Effect.objects.count() == effects
+    else:
+        assert len(runs) == 2
+        assert Effect.objects.count() == 2 * effects
+    assert not Child.objects.exists()
+    assert Unique.objects.exists() == (row.then == "broken" and autocommit)
+    assert not connection.in_atomic_block
+    assert connection.get_autocommit()
+
+
+@pytest.mark.parametrize("then", ["returned", "raised"])
+def test_R57_kept_5xx_is_kept_without_its_work(
+    api: Api, policy: SetPolicy, mode: str, runs: list[str], then: str
+) -> None:
+    policy(HTTP={"KEEP": "stripe"})
+
+    first, again = (api.then(then, status=503) for _ in range(2))
+
+    assert [first.status_code, again.status_code] == [503, 503]
+    assert replayed(again)
+    assert len(runs) == 1
+    assert Effect.objects.count() == (mode == "separate")
+
+
+@pytest.mark.parametrize("mode", ["joined", "single"], indirect=True)
+@pytest.mark.parametrize(("status", "state"), [(201, "COMPLETED"), (403, "RELEASED")])
+def test_R57_work_and_record_commit_at_the_same_moment(
+    api: Api, mount: Mount, mode: str, status: int, state: str
+) -> None:
+    seen: list[Any] = []
+
+    def answer(request: Request) -> Response:
+        transaction.on_commit(lambda: seen.append((state_seen_by_others(), Effect.objects.count())))
+        seen.append(state_seen_by_others())
+        return Response({}, status=status)
+
+    assert api(path=mount(answering(answer))).status_code == status
+    assert seen == ["IN_PROGRESS" if mode == "joined" else None, (state, 1)]
+
+
+class Unrenderable(JSONRenderer):
+    def render(self, data: Any, *args: Any, **kwargs: Any) -> bytes:
+        if data == {"detail": "refused"}:
+            return b"refused"
+        raise ValueError("cannot be rendered")
+
+
+@WAYS
+def test_R57_answer_is_rendered_inside_the_transaction(
+    api: Api, mount: Mount, mode: str, atomic_requests: bool, runs: list[str]
+) -> None:
+    url = mount(type("Rendered", (EffectView,), {"renderer_classes": [Unrenderable]}))
+
+    for _ in range(2):
+        with pytest.raises(ValueError, match="cannot be rendered"):
+            api(path=url)
+
+    assert state_seen_by_others() == "FAILED"
+    assert Effect.objects.count() == (2 if mode == "separate" and not atomic_requests else 0)
+    assert len(runs) == 2
+
+
+@pytest.mark.parametrize(("then", "status"), [("created", 201), ("raised", 409), ("invalid", 400)])
+@pytest.mark.parametrize("rolls_back", [True, False])
+def test_R57_in_a_callers_transaction_it_lives_and_dies_with_it(
+    api: Api, policy: SetPolicy, then: str, status: int, rolls_back: bool
+) -> None:
+    with transaction.atomic():
+        response = api.then(then, status=status)
+        during, inside = state_seen_by_others(), IdempotencyRecord.objects.count()
+        transaction.set_rollback(rolls_back)
+
+    assert (response.status_code, during, inside) == (status, None, 1)
+    assert IdempotencyRecord.objects.count() == (not rolls_back)
+    assert Effect.objects.count() == (then == "created" and not rolls_back)
+    assert replayed(api.then(then, status=status)) == (then != "invalid" and not rolls_back)
+
+
+def test_R57_in_a_callers_transaction_a_returned_refusal_commits_with_it(
+    api: Api, policy: SetPolicy
+) -> None:
+    with transaction.atomic():
+        assert api.then("returned", status=400).status_code == 400
+        assert api.then("returned", status=500, key="key-2").status_code == 500
+
+    assert Effect.objects.count() == 1
+    states = IdempotencyRecord.objects.order_by("created_at").values_list("state", flat=True)
+    assert list(states) == ["RELEASED", "FAILED"]
+
+
+# What is not guarded.
+
+
+@WAYS
+@pytest.mark.parametrize("key", [None, "key-1"], ids=["no key", "unguarded method"])
+@pytest.mark.parametrize(("then", "work_stands"), [("created", True), ("raised", False)])
+def test_R57_unguarded_requests_keep_djangos_transaction(
+    api: Api,
+    mount: Mount,
+    mode: str,
+    atomic_requests: bool,
+    key: str | None,
+    then: str,
+    work_stands: bool,
+) -> None:
+    members = {"idempotency_required": False, "idempotency_methods": {"PUT"}}
+
+    api.then(then, status=409, key=key, path=mount(type("PutOnly", (EffectView,), members)))
+
+    assert Effect.objects.count() == (work_stands or not atomic_requests)
+    assert not IdempotencyRecord.objects.exists()
+
+
+@pytest.mark.parametrize(
+    ("mode", "atomic_requests"), [("joined", True), ("separate", True)], indirect=True
+)
+def test_R57_exempt_views_have_no_transaction_of_djangos(
+    api: Api, mount: Mount, atomic_requests: bool, mode: str
+) -> None:
+    exempt: Any = method_decorator(transaction.non_atomic_requests, name="dispatch")
+    url = mount(exempt(type("Exempt", (EffectView,), {"idempotency_required": False})))
+
+    for key in (None, "key-1"):
+        api.then("raised", status=409, key=key, path=url)
+
+    assert Effect.objects.count() == (2 if mode == "separate" else 0)
+
+
+# Two databases.
+
+
+class Two(EffectView):
+    def post(self, request: Request) -> Any:
+        if request.data.get("then") == "deferred":
+            Child.objects.using("other").create(parent_id=10**9)
+            return Response(status=201)
+        Effect.objects.using("other").create(name="other")
+        return super().post(request)
+
+
+@BOTH
+@pytest.mark.parametrize("mode", ["joined", "separate"], indirect=True)
+@pytest.mark.parametrize("then", ["returned", "raised"])
+def test_R57_transactions_of_other_databases_are_djangos(
+    api: Api, mount: Mount, mode: str, monkeypatch: pytest.MonkeyPatch, then: str
+) -> None:
+    monkeypatch.setitem(connections.settings["other"], "ATOMIC_REQUESTS", True)
+
+    response = api.then(then, status=409, path=mount(Two))
+
+    assert response.status_code == 409
+    assert IdempotencyRecord.objects.get().state == "COMPLETED"
+    assert Effect.objects.using("other").count() == (then == "returned")
+
+
+@BOTH
+@pytest.mark.parametrize("mode", ["joined", "separate"], indirect=True)
+def test_R57_commit_that_fails_on_another_database(
+    api: Api, mount: Mount, mode: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(connections.settings["other"], "ATOMIC_REQUESTS", True)
+    url = mount(Two)
+
+    for _ in range(2):
+        with pytest.raises(DatabaseError):
+            api.then("deferred", path=url)
+
+    assert IdempotencyRecord.objects.get().state == "FAILED"
+    assert not Effect.objects.exists()
+
+
+# R91: work that returned, and can only be rolled back.
+
+
+def swallow(using: str) -> None:
+    """Swallow a database error, outside of an atomic() of its own."""
+    Unique.objects.using(using).create(name="taken")
+    with suppress(IntegrityError):
+        Unique.objects.using(using).create(name="taken")
+
+
+def answer_of(status: int, *, wished: bool = False) -> Any:
+    def answer(request: Request) -> Response:
+        transaction.set_rollback(True) if wished else swallow("default")
+        return Response({"done": True}, status=status)
+
+    return answer
+
+
+ROLLED_BACK = pytest.mark.parametrize(
+    ("store", "mode", "atomic_requests"),
+    [
+        ("default", "single", False),
+        ("default", "joined", False),
+        ("default", "joined", True),
+        ("default", "separate", True),
+        ("memory", "separate", True),
+    ],
+    indirect=["mode", "atomic_requests"],
+)
+
+
+@ROLLED_BACK
+@KEYED
+def test_R91_success_that_can_only_be_rolled_back_is_a_500(
+    api: Api,
+    mount: Mount,
+    store: str,
+    mode: str,
+    atomic_requests: bool,
+    key: str | None,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    view = answering(answer_of(201), idempotency_store=store, idempotency_required=False)
+    url = mount(view)
+
+    with pytest.raises(WorkRolledBack):
+        api(path=url, key=key)
+
+    assert not Effect.objects.exists()
+    assert any("can only be rolled back" in entry.getMessage() for entry in caplog.records)
+    assert {entry.levelno for entry in caplog.records} == {logging.ERROR}
+    assert list(IdempotencyRecord.objects.values_list("state", flat=True)) == (
+        ["FAILED"] if key and store == "default" else []
+    )
+
+
+@ROLLED_BACK
+def test_R91_success_that_wished_to_be_rolled_back_is_answered_and_not_kept(
+    api: Api, mount: Mount, store: str, mode: str, atomic_requests: bool
+) -> None:
+    url = mount(answering(answer_of(201, wished=True), idempotency_store=store))
+
+    first, again = api(path=url), api(path=url)
+
+    assert Effect.objects.count() == 0
+    assert (first.status_code, first["Idempotency-Stored"]) == (201, "false")
+    assert not replayed(again)
+
+
+@pytest.mark.parametrize("mode", ["joined"], indirect=True)
+@KEYED
+def test_R91_refusal_that_can_only_be_rolled_back_is_answered_with_a_warning(
+    api: Api, mount: Mount, mode: str, key: str | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    url = mount(answering(answer_of(409), idempotency_required=False))
+
+    first, again = api(path=url, key=key), api(path=url, key=key)
+
+    assert [first.status_code, again.status_code] == [409, 409]
+    assert not replayed(again)
+    assert not Effect.objects.exists()
+    assert any("is rolled back" in entry.getMessage() for entry in caplog.records)
+
+
+@pytest.mark.parametrize("mode", ["joined", "single"], indirect=True)
+@WISHED
+def test_R55_R57_refusal_that_is_rolled_back_frees_the_key_as_its_status_says(
+    api: Api, mount: Mount, mode: str, wished: bool
+) -> None:
+    """The status decides about the work, the verdict about the record."""
+
+    def answer(request: Request) -> Any:
+        if request.data["name"] == "free":
+            return Response(status=201)
+        return answer_of(400, wished=wished)(request)
+
+    url = mount(answering(answer))
+
+    assert api(path=url, body={"name": "taken"}).status_code == 400
+    assert api(path=url, body={"name": "free"}).status_code == 201
+
+
+@BOTH
+@KEYED
+@WISHED
+@pytest.mark.parametrize(
+    ("mode", "broken", "status"),
+    [
+        ("joined", "default", 201),
+        ("joined", "other", 201),
+        ("joined", "other", 409),
+        ("separate", "other", 201),
+    ],
+    indirect=["mode"],
+)
+def test_R90_R91_no_database_commits_what_another_rolls_back(
+    api: Api,
+    mount: Mount,
+    mode: str,
+    monkeypatch: pytest.MonkeyPatch,
+    key: str | None,
+    broken: str,
+    status: int,
+    wished: bool,
+) -> None:
+    """Half of the work would be left behind, and done once more by the retry."""
+    monkeypatch.setitem(connections.settings["other"], "ATOMIC_REQUESTS", True)
+    hooks: list[str] = []
+
+    def answer(request: Request) -> Response:
+        for using in ("default", "other"):
+            Effect.objects.using(using).create(name="half")
+            if using == broken or mode == "joined":
+                transaction.on_commit(lambda: hooks.append("hook"), using=using)
+        transaction.set_rollback(True, using=broken) if wished else swallow(broken)
+        return Response({"done": True}, status=status)
+
+    url = mount(answering(answer, idempotency_required=False))
+
+    if status == 201 and not wished:
+        with pytest.raises(WorkRolledBack):
+            api(path=url, key=key)
+    else:
+        first = api(path=url, key=key)
+        assert (first.status_code, first.get("Idempotency-Stored")) == (status, key and "false")
+        assert not replayed(api(path=url, key=key))
+
+    assert Effect.objects.exists() == (mode == "separate")  # that commits by itself
+    assert not Effect.objects.using("other").exists()
+    assert hooks == []
+    assert "set_rollback" not in vars(connections["other"])
+
+
+@WAYS
+@KEYED
+def test_R60_success_of_work_that_went_with_its_connection_is_503(
+    api: Api, mount: Mount, mode: str, atomic_requests: bool, key: str | None
+) -> None:
+    def answer(request: Request) -> Response:
+        connection.close()
+        return Response({"done": True}, status=201)
+
+    response = api(path=mount(answering(answer, idempotency_required=False)), key=key)
+
+    if mode == "separate" and not atomic_requests:  # each statement has committed by itself
+        assert response.status_code == 201
+        assert Effect.objects.exists()
+    else:
+        assert problem(response) == (503, "store_unavailable")
+        assert not Effect.objects.exists()
+        assert not IdempotencyRecord.objects.filter(state__in=["COMPLETED", "IN_PROGRESS"]).exists()
