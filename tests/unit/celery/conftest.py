@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -10,8 +10,8 @@ from celery import _state
 from celery.contrib.testing.app import TestApp, setup_default_app
 
 from django_idempotency.conf import store_for
+from django_idempotency.testing import FakeClock
 from tests.unit.celery.local import Local
-from tests.unit.core.conftest import Clock
 
 MEMORY = "django_idempotency.stores.memory.MemoryStore"
 
@@ -37,14 +37,25 @@ def app(local: Local) -> Any:
 
 
 @pytest.fixture
-def clock() -> Clock:
-    return Clock()
+def clock() -> FakeClock:
+    return FakeClock()
 
 
 @pytest.fixture
-def memory(settings: Any, clock: Clock) -> Any:
+def memory(settings: Any, clock: FakeClock) -> Any:
     """The default alias is a memory store whose time is `clock`."""
     settings.IDEMPOTENCY = {
         "default": {"BACKEND": MEMORY, "LEASE": 90, "OPTIONS": {"clock": clock}}
     }
     return store_for()
+
+
+@pytest.fixture
+def state(memory: Any) -> Callable[[], str]:
+    """The state of the only record."""
+
+    def state() -> str:
+        [record] = memory._records.values()
+        return str(record.state)
+
+    return state

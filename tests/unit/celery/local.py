@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import functools
+import itertools
+from collections.abc import Callable
 from contextvars import Context
 from dataclasses import dataclass
 from datetime import datetime
@@ -10,6 +13,8 @@ from typing import Any
 
 from celery import Celery, Task
 from celery.app.trace import build_tracer
+
+from django_idempotency.contrib.celery import idempotent_task
 
 
 @dataclass(frozen=True)
@@ -39,6 +44,21 @@ class Done:
 
     state: str
     value: Any
+
+
+def counting(
+    app: Celery, shape: Callable[..., Any], name: str = "charge", bind: bool = False, **guard: Any
+) -> Any:
+    """A guarded task with the arguments of `shape`, which it calls; the number of its run."""
+    runs = itertools.count(1)
+
+    @functools.wraps(shape)
+    def body(*args: Any, **kwargs: Any) -> int:
+        shape(*args, **kwargs)
+        return next(runs)
+
+    body.__name__ = name
+    return app.task(idempotent_task(**guard)(body), name=name, bind=bind)
 
 
 class Local:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 import zlib
+from collections.abc import Iterator
 from datetime import date, datetime, timezone
 from decimal import Decimal
 from traceback import format_exception
@@ -21,6 +22,19 @@ from django_idempotency.contrib.celery_codec import KombuCodec, TaskCodec
 from django_idempotency.models import IdempotencyRecord
 from tests.app.models import Effect
 from tests.unit.celery.local import Local
+
+
+class Text:
+    """A codec of the project's own."""
+
+    id: ClassVar[str] = "text"
+    exact: ClassVar[bool] = True
+
+    def encode(self, result: str) -> bytes:
+        return result.encode("utf-16")
+
+    def decode(self, payload: bytes) -> str:
+        return payload.decode("utf-16")
 
 
 class TestDuplicate:
@@ -46,28 +60,19 @@ class TestDuplicate:
         assert type(again.value) is type(result)
         assert runs == [1]
 
-    def test_C4_it_can_be_ignored(self, local: Local) -> None:
-        @local.app.task
-        @idempotent_task(on_duplicate="ignore")
-        def work() -> str:
-            return "done"
+    @pytest.mark.parametrize(("wish", "error"), [("ignore", Ignore), ("raise", DuplicateTask)])
+    @pytest.mark.parametrize("result", ["done", object()], ids=["kept", "not kept"])
+    def test_C4_it_ends_as_it_is_told(
+        self, app: Any, wish: str, error: type[Exception], result: Any
+    ) -> None:
+        @app.task
+        @idempotent_task(key=lambda: "one", on_duplicate=wish)
+        def work() -> Any:
+            return result
 
-        message = local.send(work)
-
-        assert local.deliver(message).value == "done"
-        assert local.deliver(message).state == "IGNORED"
-
-    def test_C4_it_can_be_an_error(self, local: Local) -> None:
-        @local.app.task
-        @idempotent_task(on_duplicate="raise")
-        def work() -> str:
-            return "done"
-
-        message = local.send(work)
-        local.deliver(message)
-        again = local.deliver(message)
-
-        assert (again.state, type(again.value)) == ("FAILURE", DuplicateTask)
+        assert work() == result
+        with pytest.raises(error):
+            work()
 
 
 class TestFidelity:
@@ -83,22 +88,35 @@ class TestFidelity:
 
         return [work(), work()]
 
+    @pytest.fixture
+    def words(self) -> Iterator[None]:
+        """A serializer of the project's own."""
+        serialization.register("words", " ".join, lambda text: str.split(text), "text/x-words")
+        yield
+        serialization.unregister("words")
+
+    @pytest.mark.usefixtures("words")
     @pytest.mark.parametrize(
-        "result",
+        ("result", "codec"),
         [
-            Decimal("1.10"),
-            datetime(2026, 7, 1, 12, 30, 1, 5, tzinfo=timezone.utc),
-            date(2026, 7, 1),
-            uuid.UUID(int=7),
-            b"\x00\xff",
-            b"text",
-            "\N{SNOWMAN}",
-            {"nested": [Decimal("0.1"), {"at": date(2026, 1, 1)}]},
+            (Decimal("1.10"), None),
+            (datetime(2026, 7, 1, 12, 30, 1, 5, tzinfo=timezone.utc), None),
+            (date(2026, 7, 1), None),
+            (uuid.UUID(int=7), None),
+            (b"\x00\xff", None),
+            (b"text", None),
+            ("\N{SNOWMAN}", None),
+            ({"nested": [Decimal("0.1"), {"at": date(2026, 1, 1)}]}, None),
+            ({1: "a"}, "yaml"),
+            ("a\nb", Text()),
+            (["a", "b"], "words"),
+            ("text", "raw"),
+            (b"bytes", "raw"),
         ],
         ids=repr,
     )
-    def test_C5_rich_values_come_back_equal(self, app: Any, result: Any) -> None:
-        first, again = self.ends(app, result)
+    def test_C5_values_come_back_equal(self, app: Any, result: Any, codec: Any) -> None:
+        first, again = self.ends(app, result, codec=codec)
 
         assert first == again == result
         assert type(first) is type(again) is type(result)
@@ -122,22 +140,6 @@ class TestFidelity:
             return {1: date(2026, 7, 1)}
 
         assert [work(), work()] == [{1: date(2026, 7, 1)}] * 2
-
-    def test_C5_another_serializer_can_be_named(self, app: Any) -> None:
-        assert self.ends(app, {1: "a"}, codec="yaml") == [{1: "a"}, {1: "a"}]
-
-    def test_C5_a_codec_can_be_given(self, app: Any) -> None:
-        class Text:
-            id: ClassVar[str] = "text"
-            exact: ClassVar[bool] = True
-
-            def encode(self, result: str) -> bytes:
-                return result.encode("utf-16")
-
-            def decode(self, payload: bytes) -> str:
-                return payload.decode("utf-16")
-
-        assert self.ends(app, "a\nb", codec=Text()) == ["a\nb", "a\nb"]
 
     def test_C5_a_task_may_change_its_serializer(self, app: Any) -> None:
         @idempotent_task(key=lambda: "one", scope="one", operation="one")
@@ -167,25 +169,10 @@ class TestFidelity:
             assert again() == [1]
 
     def test_C5_a_result_of_another_codec_is_not_read(self, app: Any) -> None:
-        class Text(KombuCodec):
-            id: ClassVar[str] = "text"
-
         self.ends(app, "done", scope="one", operation="one")
 
         with pytest.raises(StoreError, match=r"the codec 'kombu', not by 'text'"):
-            self.ends(app, "done", scope="one", operation="one", codec=Text("json"))
-
-    def test_C5_a_serializer_of_the_projects_own(
-        self, app: Any, request: pytest.FixtureRequest
-    ) -> None:
-        serialization.register("words", " ".join, lambda text: str.split(text), "text/x-words")
-        request.addfinalizer(lambda: serialization.unregister("words"))
-
-        assert self.ends(app, ["a", "b"], codec="words") == [["a", "b"], ["a", "b"]]
-
-    @pytest.mark.parametrize("data", ["text", b"bytes"])
-    def test_C5_raw_text_and_bytes(self, app: Any, data: Any) -> None:
-        assert self.ends(app, data, codec="raw") == [data, data]
+            self.ends(app, "done", scope="one", operation="one", codec=Text())
 
 
 class Other:
@@ -202,15 +189,14 @@ UNSERIALISABLE = [
 
 
 class TestUnserialisable:
-    @pytest.fixture(params=["joined", "single"])
-    def joining(self, request: Any, settings: Any, transactional_db: None) -> None:
-        settings.IDEMPOTENCY = {"default": {"TRANSACTION": request.param}}
-
-    @pytest.mark.usefixtures("joining")
+    @pytest.mark.django_db(transaction=True)
+    @pytest.mark.parametrize("mode", ["joined", "single"])
     @pytest.mark.parametrize(("result", "options", "name"), UNSERIALISABLE)
-    def test_C5_it_fails_before_the_commit_and_names_the_type(
-        self, app: Any, result: Any, options: Any, name: str
+    def test_C5_R62_it_fails_before_the_commit_and_names_the_type(
+        self, app: Any, settings: Any, mode: str, result: Any, options: Any, name: str
     ) -> None:
+        settings.IDEMPOTENCY = {"default": {"TRANSACTION": mode}}
+
         @app.task
         @idempotent_task(key=lambda: "one", **options)
         def work() -> Any:
@@ -223,35 +209,22 @@ class TestUnserialisable:
         assert not Effect.objects.exists()
         assert not IdempotencyRecord.objects.filter(state="COMPLETED").exists()
 
-    @pytest.mark.django_db(transaction=True)
     @pytest.mark.parametrize(("result", "options", "name"), UNSERIALISABLE)
-    def test_C5_separate_completes_without_it(
-        self, app: Any, result: Any, options: Any, name: str
+    def test_C5_R62_separate_completes_without_it(
+        self, app: Any, memory: Any, result: Any, options: Any, name: str
     ) -> None:
+        runs = []
+
         @app.task
-        @idempotent_task(key=lambda: "one", transaction="separate", **options)
+        @idempotent_task(key=lambda: "one", **options)
         def work() -> Any:
-            Effect.objects.create(name="work")
+            runs.append(1)
             return result
 
         assert work() is result
         with pytest.raises(ResultUnavailable):
             work()
-        assert Effect.objects.count() == 1
-
-    @pytest.mark.parametrize(("wish", "error"), [("ignore", Ignore), ("raise", DuplicateTask)])
-    def test_C4_other_wishes_take_no_result(
-        self, app: Any, memory: Any, wish: str, error: type[Exception]
-    ) -> None:
-        @app.task
-        @idempotent_task(key=lambda: "one", on_duplicate=wish)
-        def work() -> Any:
-            return Other()
-
-        work()
-
-        with pytest.raises(error):
-            work()
+        assert runs == [1]
 
 
 class TestPickle:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from celery import Task
-from celery.exceptions import Ignore, MaxRetriesExceededError, Reject, SoftTimeLimitExceeded
+from celery.exceptions import Ignore, Reject, SoftTimeLimitExceeded
 from django.db import IntegrityError, transaction
 
 from django_idempotency import InProgress, TaskFailed, WorkRolledBack
@@ -21,55 +21,154 @@ from django_idempotency.models import IdempotencyRecord
 from tests.app.models import Effect, Unique
 from tests.unit.celery.local import Done, Local
 
-pytestmark = pytest.mark.django_db(transaction=True)
+TASK_OPTIONS = ("autoretry_for", "dont_autoretry_for", "retry_kwargs", "max_retries")
 
 
-@pytest.fixture(params=["joined", "single", "separate"])
-def mode(request: Any, settings: Any) -> str:
-    settings.IDEMPOTENCY = {"default": {"TRANSACTION": request.param}}
-    return str(request.param)
+class NotEnough(Exception):
+    """A refusal, with an amount."""
 
 
-@pytest.fixture(autouse=True)
-def default(settings: Any) -> None:
-    settings.IDEMPOTENCY = {"default": {}}
+class Peculiar(Exception):
+    """Cannot be made of its ``args``."""
+
+    def __init__(self, *, code: Any) -> None:
+        super().__init__(f"code {code}")
+        self.code = code
 
 
-def state() -> str:
-    return str(IdempotencyRecord.objects.get().state)
+class Loud(Exception):
+    """Runs code when it is made, whatever of."""
+
+    def __new__(cls, *args: Any) -> Loud:
+        return super().__new__(cls, *args)
+
+
+class Flaky:
+    """A task that raises in its first runs: an exception, or what a callable of the task raises."""
+
+    def __init__(self, local: Local, error: Any, *, failures: int = 9, **options: Any) -> None:
+        self.runs = 0
+        task = {name: options.pop(name) for name in TASK_OPTIONS if name in options}
+
+        @local.app.task(bind=True, name="flaky", default_retry_delay=0, **task)
+        @idempotent_task(**options)
+        def flaky(task: Task, order_id: int = 1) -> str:
+            self.runs += 1
+            self.work()
+            if self.runs <= failures:
+                raise error if isinstance(error, BaseException) else error(task)
+            return f"result {self.runs}"
+
+        self.task = flaky
+        self.message = local.send(flaky)
+
+    def work(self) -> Any:
+        """What a run does before it ends."""
+
+
+def retry(task: Task) -> Exception:
+    return task.retry()  # type: ignore[no-any-return]
+
+
+def give_up(task: Task) -> Exception:
+    try:
+        task.retry(exc=NotEnough("retried"), max_retries=0)
+    except NotEnough as error:
+        return error
+    raise AssertionError
+
+
+LOST = ConnectionError("no luck")
+AUTO: dict[str, Any] = {"autoretry_for": (ConnectionError,)}
+AUTO_KEPT: dict[str, Any] = {**AUTO, "on_failed": "replay"}
+KEPT: dict[str, Any] = {"on_failed": "replay"}
+BUT: dict[str, Any] = {"autoretry_for": (OSError,), "dont_autoretry_for": (ConnectionError,)}
+ANY: dict[str, Any] = {"key": lambda order_id: "one", "payload": None}
+
+#: The end of a delivery: of the task, and of its record.
+MEANING = {
+    "retried": ("RETRY", "FAILED"),
+    "done": ("SUCCESS", "COMPLETED"),
+    "failed": ("FAILURE", "FAILED"),
+    "kept": ("FAILURE", "COMPLETED"),
+    "ignored": ("IGNORED", "COMPLETED"),
+    "requeued": ("REJECTED", "RELEASED"),
+    "rejected": ("REJECTED", "FAILED"),
+}
+#: What a task raises, under which options, and how its deliveries end.
+ENDINGS: dict[str, tuple[Any, dict[str, Any], str]] = {
+    "retry": (retry, {"failures": 2}, "retried retried done"),
+    "other arguments": (lambda task: task.retry(args=(2,)), {"failures": 1, **ANY}, "retried done"),
+    "autoretry": (LOST, {"failures": 2, **AUTO}, "retried retried done"),
+    "max_retries": (LOST, {"max_retries": 1, **AUTO}, "retried failed"),
+    "retry_kwargs": (LOST, {"retry_kwargs": {"max_retries": 1}, **AUTO}, "retried failed"),
+    "Ignore": (Ignore("nothing to say"), {}, "ignored"),
+    "requeue": (Reject("", requeue=True), {}, "requeued"),
+    "Reject": (Reject(""), {}, "rejected"),
+    "a failure": (LOST, {}, "failed"),
+    "kept": (LOST, KEPT, "kept"),
+    "kept, max_retries": (LOST, {"max_retries": 2, **AUTO_KEPT}, "retried retried kept"),
+    "kept, retry_kwargs": (
+        LOST,
+        {"retry_kwargs": {"max_retries": 2}, "max_retries": 9, **AUTO_KEPT},
+        "retried retried kept",
+    ),
+    "kept, none": (LOST, {"retry_kwargs": {"max_retries": 0}, **AUTO_KEPT}, "kept"),
+    "kept, a limit of the call": (give_up, {"autoretry_for": (NotEnough,), **KEPT}, "kept"),
+    "kept, never retried": (LOST, {**BUT, **KEPT}, "kept"),
+    "kept, retries of its own": (retry, {"max_retries": 1, **KEPT}, "retried kept"),
+    "C9 a soft time limit": (SoftTimeLimitExceeded(), KEPT, "failed"),
+    "an idempotent call of the work": (InProgress(), KEPT, "failed"),
+    "too large": (NotEnough("x" * 2000), {"max_result_bytes": 500, **KEPT}, "failed"),
+}
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_C7_how_a_task_and_its_record_end(local: Local, state: Any, ending: str) -> None:
+    error, options, expected = ENDINGS[ending]
+    flaky = Flaky(local, error, **options)
+
+    dones, ends, messages = [], [], [flaky.message]
+    while messages:
+        dones += [local.deliver(message) for message in messages]
+        ends.append((dones[-1].state, state()))
+        messages = local.sent()
+    ran, again = flaky.runs, local.deliver(flaky.message)
+
+    assert ends == [MEANING[word] for word in expected.split()]
+    if state() == "COMPLETED":
+        assert flaky.runs == ran
+        assert again.state == dones[-1].state
+        assert type(again.value) is type(dones[-1].value)
+    else:
+        assert flaky.runs == ran + 1
 
 
 def effects() -> list[str]:
     return [effect.name for effect in Effect.objects.order_by("pk")]
 
 
-class Flaky:
-    """A task that leaves an effect in each run, and raises in the first ones."""
+@pytest.mark.django_db(transaction=True)
+class TestTransactions:
+    @pytest.fixture(autouse=True)
+    def default(self, settings: Any) -> None:
+        settings.IDEMPOTENCY = {"default": {}}
 
-    def __init__(self, local: Local, *, failures: int = 2, **options: Any) -> None:
-        self.runs = 0
-        #: What it raises; a callable gets the task.
-        self.error: Any = ConnectionError("no luck")
-        task_options = {
-            name: options.pop(name)
-            for name in ("autoretry_for", "dont_autoretry_for", "retry_kwargs", "max_retries")
-            if name in options
-        }
+    @pytest.mark.parametrize("mode", ["joined", "single", "separate"])
+    @pytest.mark.parametrize(
+        "ending", ["retry", "autoretry", "Ignore", "requeue", "Reject", "kept"]
+    )
+    def test_C7_C11_what_an_ending_leaves(self, local: Local, mode: str, ending: str) -> None:
+        error, options, expected = ENDINGS[ending]
+        flaky = Flaky(local, error, transaction=mode, **options)
+        flaky.work = lambda: Effect.objects.create(name="run")  # type: ignore[method-assign]
 
-        @local.app.task(bind=True, name="flaky", default_retry_delay=0, **task_options)
-        @idempotent_task(**options)
-        def flaky(task: Task, order_id: int = 1) -> str:
-            self.runs += 1
-            Effect.objects.create(name=f"run {self.runs}")
-            if self.runs <= failures:
-                raise self.error if isinstance(self.error, BaseException) else self.error(task)
-            return f"result {self.runs}"
+        local.deliver(flaky.message)
 
-        self.task = flaky
-        self.message = local.send(flaky)
+        state = IdempotencyRecord.objects.get().state
+        assert state == MEANING[expected.split()[0]][1]
+        assert effects() == (["run"] if mode == "separate" or ending == "Ignore" else [])
 
-
-class TestRollbacks:
     @pytest.mark.parametrize("wished", [False, True], ids=["swallowed", "wished"])
     def test_R91_a_success_that_can_only_be_rolled_back_is_a_failed_task(
         self, local: Local, wished: bool
@@ -90,61 +189,15 @@ class TestRollbacks:
         if wished:
             assert done == Done("SUCCESS", "done")
         else:
-            assert done.state == "FAILURE"
-            assert isinstance(done.value, WorkRolledBack)
-        assert (effects(), state()) == ([], "FAILED")
+            assert (done.state, type(done.value)) == ("FAILURE", WorkRolledBack)
+        assert (effects(), IdempotencyRecord.objects.get().state) == ([], "FAILED")
 
-
-class TestRetries:
-    def test_C7_a_retry_runs_and_after_success_nothing_does(self, local: Local, mode: str) -> None:
-        flaky = Flaky(local)
-        flaky.error = lambda task: task.retry()
-
-        done = [local.deliver(flaky.message), *local.deliver_all()]
-
-        assert [one.state for one in done] == ["RETRY", "RETRY", "SUCCESS"]
-        assert local.deliver(flaky.message) == done[-1] == Done("SUCCESS", "result 3")
-        assert flaky.runs == 3
-
-    def test_C7_C11_what_a_retried_attempt_did_is_rolled_back(
-        self, local: Local, mode: str
-    ) -> None:
-        flaky = Flaky(local, failures=1)
-        flaky.error = lambda task: task.retry()
-
-        local.deliver(flaky.message)
-
-        assert effects() == (["run 1"] if mode == "separate" else [])
-        assert state() == "FAILED"
-
-    def test_C7_autoretry_runs_and_after_success_nothing_does(
-        self, local: Local, mode: str
-    ) -> None:
-        flaky = Flaky(local, autoretry_for=(ConnectionError,))
-
-        done = [local.deliver(flaky.message), *local.deliver_all()]
-
-        assert [one.state for one in done] == ["RETRY", "RETRY", "SUCCESS"]
-        assert local.deliver(flaky.message) == Done("SUCCESS", "result 3")
-        assert flaky.runs == 3
-
-    @pytest.mark.parametrize(
-        "options", [{"max_retries": 1}, {"retry_kwargs": {"max_retries": 1}}], ids=str
-    )
-    def test_C7_retries_come_to_their_end(self, local: Local, options: Any) -> None:
-        flaky = Flaky(local, failures=9, autoretry_for=(ConnectionError,), **options)
-
-        done = [local.deliver(flaky.message), *local.deliver_all()]
-
-        assert [one.state for one in done] == ["RETRY", "FAILURE"]
-        assert str(done[-1].value) == "no luck"
-        assert (flaky.runs, state()) == (2, "FAILED")
-
+    @pytest.mark.parametrize("mode", ["joined", "separate"])
     def test_C7_a_retry_that_does_not_end_the_task_runs(
         self, local: Local, mode: str, caplog: pytest.LogCaptureFixture
     ) -> None:
         @local.app.task(bind=True, default_retry_delay=0)
-        @idempotent_task(on_failed="replay")
+        @idempotent_task(on_failed="replay", transaction=mode)
         def work(self: Task, end: str) -> str:
             retries = self.request.retries
             Effect.objects.create(name=f"run {retries}")
@@ -169,7 +222,13 @@ class TestRetries:
         warned = [line for line in caplog.records if "has sent a retry" in line.getMessage()]
         assert len(warned) == 2
 
-    def test_C7_a_task_that_sends_itself_as_a_child_is_completed(self, local: Local) -> None:
+
+class TestRetries:
+    pytestmark = pytest.mark.usefixtures("memory")
+
+    def test_C7_a_task_that_sends_itself_as_a_child_is_completed(
+        self, local: Local, state: Any
+    ) -> None:
         @local.app.task(bind=True)
         @idempotent_task
         def work(self: Task) -> int:
@@ -219,125 +278,26 @@ class TestRetries:
 
         assert lines == [5]
 
-    def test_C7_a_retry_of_the_task_needs_the_same_arguments_or_no_comparison(
-        self, local: Local
-    ) -> None:
-        flaky = Flaky(local, failures=1, key=lambda order_id: "one", payload=None)
-        flaky.error = lambda task: task.retry(args=(2,))
-
-        local.deliver(flaky.message)
-
-        assert local.deliver_all() == [Done("SUCCESS", "result 2")]
-
-
-class TestIgnore:
-    def test_C7_an_ignored_task_is_completed_with_its_work(self, local: Local, mode: str) -> None:
-        flaky = Flaky(local)
-        flaky.error = Ignore("nothing to say")
-
-        first, again = local.deliver(flaky.message), local.deliver(flaky.message)
-
-        assert (first.state, again.state) == ("IGNORED", "IGNORED")
-        assert str(first.value) == "nothing to say"
-        assert (effects(), state(), flaky.runs) == (["run 1"], "COMPLETED", 1)
-
-    def test_C7_a_task_that_was_replaced_is_not_replaced_again(
-        self, local: Local, mode: str
-    ) -> None:
+    def test_C7_a_task_that_was_replaced_is_not_replaced_again(self, local: Local) -> None:
         @local.app.task(name="instead")
         @idempotent_task
         def instead() -> str:
-            Effect.objects.create(name="instead")
             return "instead"
 
-        flaky = Flaky(local)
-        flaky.error = lambda task: task.replace(instead.s())
+        flaky = Flaky(local, lambda task: task.replace(instead.s()))
 
         first, *rest = [local.deliver(flaky.message), *local.deliver_all()]
         again = [local.deliver(flaky.message), *local.deliver_all()]
 
         assert (first.state, rest) == ("IGNORED", [Done("SUCCESS", "instead")])
         assert [one.state for one in again] == ["IGNORED"]
-        assert effects() == ["run 1", "instead"]
-
-
-class TestReject:
-    @pytest.mark.parametrize(
-        ("requeue", "left"), [(True, "RELEASED"), (False, "FAILED")], ids=["requeue", "reject"]
-    )
-    def test_C7_a_rejected_task_may_run_again(
-        self, local: Local, mode: str, requeue: bool, left: str
-    ) -> None:
-        flaky = Flaky(local, failures=1)
-        flaky.error = Reject("not now", requeue=requeue)
-
-        assert local.deliver(flaky.message).state == "REJECTED"
-        assert state() == left
-        assert local.deliver(flaky.message) == Done("SUCCESS", "result 2")
-        assert effects() == (["run 1", "run 2"] if mode == "separate" else ["run 2"])
-
-
-class NotEnough(Exception):
-    """A refusal, with an amount."""
-
-
-class Peculiar(Exception):
-    """Cannot be made of its ``args``."""
-
-    def __init__(self, *, code: Any) -> None:
-        super().__init__(f"code {code}")
-        self.code = code
-
-
-class Loud(Exception):
-    """Runs code when it is made, whatever of."""
-
-    def __new__(cls, *args: Any) -> Loud:
-        return super().__new__(cls, *args)
 
 
 class TestFailure:
-    def test_C7_a_failure_runs_again(self, local: Local, mode: str) -> None:
-        flaky = Flaky(local, failures=1)
+    pytestmark = pytest.mark.usefixtures("memory")
 
-        first = local.deliver(flaky.message)
-
-        assert (first.state, str(first.value), state()) == ("FAILURE", "no luck", "FAILED")
-        assert local.deliver(flaky.message) == Done("SUCCESS", "result 2")
-
-    def test_C7_a_final_failure_can_be_kept(self, local: Local, mode: str) -> None:
-        flaky = Flaky(local, on_failed="replay")
-        flaky.error = NotEnough("missing", Decimal("1.10"))
-
-        first, again = local.deliver(flaky.message), local.deliver(flaky.message)
-
-        assert first.value is flaky.error
-        assert (again.state, type(again.value)) == ("FAILURE", NotEnough)
-        assert again.value.args == ("missing", Decimal("1.10"))
-        assert (flaky.runs, state()) == (1, "COMPLETED")
-        assert effects() == (["run 1"] if mode == "separate" else [])
-
-    @pytest.mark.parametrize(
-        "options",
-        [{"max_retries": 2}, {"retry_kwargs": {"max_retries": 2}, "max_retries": 9}],
-        ids=str,
-    )
-    def test_C7_it_is_final_once_no_retry_follows(self, local: Local, options: Any) -> None:
-        flaky = Flaky(
-            local, failures=9, on_failed="replay", autoretry_for=(ConnectionError,), **options
-        )
-
-        states = []
-        messages = [flaky.message]
-        while messages:
-            [last] = messages
-            done = local.deliver(last)
-            states.append((done.state, state()))
-            messages = local.sent()
-
-        assert states == [("RETRY", "FAILED"), ("RETRY", "FAILED"), ("FAILURE", "COMPLETED")]
-        assert type(local.deliver(last).value) is ConnectionError
-        assert flaky.runs == 3
+    class Nested(Exception):
+        """Importable, though not at the top of its module."""
 
     @pytest.mark.parametrize("on_duplicate", ["result", "raise"])
     @pytest.mark.parametrize("how", ["worker", "C12 apply"])
@@ -346,7 +306,7 @@ class TestFailure:
     ) -> None:
         flaky = Flaky(
             local,
-            failures=9,
+            LOST,
             on_failed="replay",
             on_duplicate=on_duplicate,
             key="order_id",
@@ -366,65 +326,9 @@ class TestFailure:
         assert (again.state, type(again.value)) == ("FAILURE", expected)
         assert (local.sent(), flaky.runs) == ([], 3)
 
-    def test_C7_the_limit_may_be_none_at_all(self, local: Local) -> None:
-        flaky = Flaky(
-            local,
-            failures=9,
-            on_failed="replay",
-            autoretry_for=(ConnectionError,),
-            retry_kwargs={"max_retries": 0},
-        )
-
-        done = local.deliver(flaky.message)
-
-        assert (done.state, state()) == ("FAILURE", "COMPLETED")
-
-    def test_C7_a_retry_that_overrides_the_limit_counts(self, local: Local) -> None:
-        flaky = Flaky(local, failures=9, on_failed="replay", autoretry_for=(NotEnough,))
-
-        def give_up(task: Task) -> Exception:
-            try:
-                task.retry(exc=NotEnough("retried"), max_retries=0)
-            except NotEnough as error:
-                return error
-            raise AssertionError
-
-        flaky.error = give_up
-        done = local.deliver(flaky.message)
-
-        assert (done.state, state()) == ("FAILURE", "COMPLETED")
-
-    def test_C7_what_is_never_retried_is_final(self, local: Local) -> None:
-        flaky = Flaky(
-            local,
-            failures=9,
-            on_failed="replay",
-            autoretry_for=(OSError,),
-            dont_autoretry_for=(ConnectionError,),
-        )
-
-        local.deliver(flaky.message)
-
-        assert state() == "COMPLETED"
-
-    def test_C7_a_retry_of_its_own_is_not_final_its_end_is(self, local: Local) -> None:
-        flaky = Flaky(local, failures=9, on_failed="replay", max_retries=1)
-        flaky.error = lambda task: task.retry()
-
-        first = local.deliver(flaky.message)
-        assert (first.state, state()) == ("RETRY", "FAILED")
-
-        [second] = local.deliver_all()
-        again = local.deliver(flaky.message)
-        assert (type(second.value), state()) == (MaxRetriesExceededError, "COMPLETED")
-        assert (type(again.value), flaky.runs) == (MaxRetriesExceededError, 2)
-
-    class Local(Exception):
-        """Importable, though not at the top of its module."""
-
     @pytest.mark.parametrize("how", ["worker", "call"])
     def test_I1_a_task_that_returns_an_awaitable_fails(
-        self, local: Local, mode: str, how: str
+        self, local: Local, state: Any, how: str
     ) -> None:
         async def later() -> None:
             pytest.fail("ran")
@@ -443,14 +347,6 @@ class TestFailure:
 
         assert state() == "FAILED"
 
-    def test_C7_a_nested_type_comes_back(self, local: Local) -> None:
-        flaky = Flaky(local, on_failed="replay")
-        flaky.error = self.Local("x")
-
-        local.deliver(flaky.message)
-
-        assert type(local.deliver(flaky.message).value) is self.Local
-
     def unmakeable() -> list[Any]:  # type: ignore[misc]
         class Unreachable(Exception):
             pass
@@ -466,8 +362,7 @@ class TestFailure:
     def test_C7_a_type_that_cannot_be_made_again_is_task_failed(
         self, local: Local, error: Exception, text: str
     ) -> None:
-        flaky = Flaky(local, on_failed="replay")
-        flaky.error = error
+        flaky = Flaky(local, error, on_failed="replay")
 
         first, again = local.deliver(flaky.message), local.deliver(flaky.message)
 
@@ -478,16 +373,22 @@ class TestFailure:
 
     @pytest.mark.parametrize(
         "error",
-        [Peculiar(code=7), OSError(2, "No such file"), KeyError("a"), ValueError()],
-        ids=["by keyword", "OSError", "KeyError", "nothing"],
+        [
+            NotEnough("missing", Decimal("1.10")),
+            Peculiar(code=7),
+            OSError(2, "No such file"),
+            KeyError("a"),
+            ValueError(),
+            Nested("x"),
+        ],
+        ids=["a Decimal", "by keyword", "OSError", "KeyError", "nothing", "a nested type"],
     )
     def test_C7_an_exception_comes_back_with_its_attributes(
         self, local: Local, error: Exception
     ) -> None:
-        flaky = Flaky(local, on_failed="replay")
-        flaky.error = error
+        flaky = Flaky(local, error, on_failed="replay")
 
-        local.deliver(flaky.message)
+        assert local.deliver(flaky.message).value is error
         again = local.deliver(flaky.message).value
 
         assert type(again) is type(error)
@@ -526,26 +427,8 @@ class TestFailure:
         assert ran == []
         assert "this" not in sys.modules
 
-    @pytest.mark.parametrize(
-        "error",
-        [
-            pytest.param(SoftTimeLimitExceeded(), id="C9 a soft time limit"),
-            pytest.param(InProgress(), id="an idempotent call of the work"),
-            pytest.param(NotEnough("x" * 2000), id="larger than a result may be"),
-        ],
-    )
-    def test_C7_what_may_come_out_better_is_not_kept(self, local: Local, error: Any) -> None:
-        flaky = Flaky(local, failures=1, on_failed="replay", max_result_bytes=500)
-        flaky.error = error
-
-        first = local.deliver(flaky.message)
-
-        assert (first.value, state()) == (error, "FAILED")
-        assert local.deliver(flaky.message) == Done("SUCCESS", "result 2")
-
-    def test_C7_the_end_of_the_process_is_not_kept(self, local: Local) -> None:
-        flaky = Flaky(local, failures=1, on_failed="replay")
-        flaky.error = SystemExit(1)
+    def test_C7_the_end_of_the_process_is_not_kept(self, local: Local, state: Any) -> None:
+        flaky = Flaky(local, SystemExit(1), failures=1, on_failed="replay")
 
         with pytest.raises(SystemExit):
             local.deliver(flaky.message)

@@ -9,35 +9,21 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from copy import deepcopy
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from celery import Task, chain
-from celery.exceptions import Reject
+from celery.exceptions import Ignore, Reject
 from kombu.exceptions import OperationalError
 
 from django_idempotency import InProgress, LeaseLost, StoreError, current
-from django_idempotency.conf import store_for
 from django_idempotency.contrib.celery import idempotent_task
 from django_idempotency.stores.memory import MemoryStore
+from django_idempotency.testing import FakeClock
+from tests.unit.celery.conftest import MEMORY
 from tests.unit.celery.local import Done, Local, Message
-from tests.unit.core.conftest import Clock
 
-MEMORY = "django_idempotency.stores.memory.MemoryStore"
-
-
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
-
-@pytest.fixture(autouse=True)
-def store(settings: Any, clock: Clock) -> MemoryStore:
-    settings.IDEMPOTENCY = {
-        "default": {"BACKEND": MEMORY, "LEASE": 90, "OPTIONS": {"clock": clock}}
-    }
-    found = store_for()
-    assert isinstance(found, MemoryStore)
-    return found
+pytestmark = pytest.mark.usefixtures("memory")
 
 
 class Meeting:
@@ -95,14 +81,14 @@ def test_C6_R79_each_delivery_is_one_line_of_the_log(
 
 def test_R61_a_store_that_is_down_is_one_line_with_its_cause(
     local: Local,
-    store: MemoryStore,
+    memory: MemoryStore,
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def refuse(request: Any) -> Any:
         raise StoreError("The store does not answer.") from OSError("refused")
 
-    monkeypatch.setattr(store, "claim", refuse)
+    monkeypatch.setattr(memory, "claim", refuse)
     meeting = Meeting(local)
 
     assert local.deliver(meeting.message).state == "FAILURE"
@@ -121,11 +107,11 @@ class TestRetry:
         ],
     )
     def test_C6_it_is_sent_again_after_as_long_as_the_first_has_been_running(
-        self, local: Local, clock: Clock, ran: float, countdown: float
+        self, local: Local, clock: FakeClock, ran: float, countdown: float
     ) -> None:
         meeting = Meeting(local)
 
-        assert meeting.duplicate(after=lambda: clock.tick(ran)).state == "RETRY"
+        assert meeting.duplicate(after=lambda: clock.advance(ran)).state == "RETRY"
         [again] = local.sent()
         assert again.countdown == pytest.approx(countdown, abs=0.8)
         assert (again.id, again.args) == (meeting.message.id, [1])
@@ -167,37 +153,25 @@ class TestRetry:
         assert again.id == other.id
         assert local.deliver(again).value == "run 1"
 
-    @pytest.fixture
-    def no_broker(self, local: Local, monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
-        def refuse(*args: Any, **kwargs: Any) -> None:
-            raise OperationalError("no broker")
-
-        return lambda: monkeypatch.setattr(local.app, "send_task", refuse)
-
-    @pytest.mark.parametrize("retried", [(), (Exception,)], ids=["", "C7 autoretry_for"])
-    def test_C6_a_broker_that_is_down_keeps_the_message(
-        self, local: Local, no_broker: Any, retried: Any
+    @pytest.mark.parametrize(
+        ("acks_late", "retried"),
+        [(True, ()), (True, (Exception,)), (False, ())],
+        ids=["kept", "C7 kept in spite of autoretry_for", "not lost in silence"],
+    )
+    def test_C6_a_broker_that_is_down(
+        self, local: Local, monkeypatch: pytest.MonkeyPatch, acks_late: bool, retried: Any
     ) -> None:
-        meeting = Meeting(local, task={"acks_late": True, "autoretry_for": retried})
+        meeting = Meeting(local, task={"acks_late": acks_late, "autoretry_for": retried})
+        monkeypatch.setattr(local.app, "send_task", Mock(side_effect=OperationalError("down")))
 
-        no_broker()
         done = meeting.duplicate()
 
-        assert done.state == "REJECTED"
-        # As it comes out of a process of the pool.
-        kept = pickle.loads(pickle.dumps(done.value))
-        assert isinstance(kept, Reject)
-        assert kept.requeue
-
-    def test_C6_a_message_that_no_broker_keeps_is_not_lost_in_silence(
-        self, local: Local, no_broker: Any
-    ) -> None:
-        meeting = Meeting(local, task={"acks_late": False})
-
-        no_broker()
-        done = meeting.duplicate()
-
-        assert (done.state, type(done.value)) == ("FAILURE", OperationalError)
+        if acks_late:
+            # As it comes out of a process of the pool.
+            kept = pickle.loads(pickle.dumps(done.value))
+            assert (done.state, isinstance(kept, Reject), kept.requeue) == ("REJECTED", True, True)
+        else:
+            assert (done.state, type(done.value)) == ("FAILURE", OperationalError)
 
     def test_C6_a_base_class_that_drops_what_is_sent_twice_drops_no_message(
         self, local: Local
@@ -219,12 +193,12 @@ class TestRetry:
         assert local.deliver_all() == [Done("SUCCESS", "run 1")]
 
     def test_C6_a_stale_record_waits_for_an_operator_not_in_the_queue(
-        self, local: Local, clock: Clock
+        self, local: Local, clock: FakeClock
     ) -> None:
         meeting = Meeting(local, on_stale="refuse", renew=False)
 
         def lapse() -> Done:
-            clock.tick(91)
+            clock.advance(91)
             return local.deliver(meeting.message)
 
         meeting.meanwhile = lapse
@@ -234,11 +208,14 @@ class TestRetry:
         assert meeting.met.value.stale
         assert local.sent() == []
 
-    def test_C6_in_progress_of_the_work_itself_is_the_works(self, local: Local) -> None:
+    @pytest.mark.parametrize("error", [InProgress, LeaseLost])
+    def test_C6_what_the_work_meets_elsewhere_is_the_works(
+        self, local: Local, error: type[Exception]
+    ) -> None:
         meeting = Meeting(local)
 
         def other() -> None:
-            raise InProgress("another operation")
+            raise error("another operation")
 
         meeting.meanwhile = other
         done = local.deliver(meeting.message)
@@ -246,17 +223,21 @@ class TestRetry:
         assert (done.state, str(done.value)) == ("FAILURE", "another operation")
         assert local.sent() == []
 
-    @pytest.mark.parametrize("how", ["call", "C12 apply", "inside of itself"])
+    @pytest.mark.parametrize("how", ["call", "C12 apply", "C12 always eager", "inside of itself"])
     def test_C6_a_call_in_place_is_told(self, local: Local, how: str) -> None:
         meeting = Meeting(local, key="order_id")
 
+        calls: dict[str, Callable[[], Any]] = {
+            "call": lambda: meeting.task(1),
+            "C12 apply": lambda: meeting.task.apply([1]).get(),
+            "C12 always eager": lambda: meeting.task.delay(1).get(),
+        }
+
         def meanwhile() -> Any:
-            if how == "call":
+            local.app.conf.task_always_eager = how == "C12 always eager"
+            if how in calls:
                 with ThreadPoolExecutor(1) as pool:  # which knows nothing of the task around it
-                    return pool.submit(meeting.task, 1).exception()
-            if how == "C12 apply":
-                with ThreadPoolExecutor(1) as pool:
-                    return pool.submit(meeting.task.apply, [1]).result().result
+                    return pool.submit(calls[how]).exception()
             with pytest.raises(InProgress) as caught:
                 meeting.task(1)
             return caught.value
@@ -269,27 +250,29 @@ class TestRetry:
 
 
 class TestOtherWishes:
-    def test_C6_it_can_be_ignored(self, local: Local) -> None:
-        meeting = Meeting(local, on_in_progress="ignore")
+    @pytest.mark.parametrize(
+        ("wish", "state", "error"),
+        [
+            ("ignore", "IGNORED", Ignore),
+            ("raise", "FAILURE", InProgress),
+            ("wait", "FAILURE", InProgress),
+        ],
+    )
+    def test_C6_it_ends_as_it_is_told(
+        self, local: Local, wish: str, state: str, error: Any
+    ) -> None:
+        done = Meeting(local, on_in_progress=wish, wait=0.01).duplicate()
 
-        assert meeting.duplicate().state == "IGNORED"
-        assert local.sent() == []
-
-    def test_C6_it_can_be_an_error(self, local: Local) -> None:
-        meeting = Meeting(local, on_in_progress="raise")
-
-        done = meeting.duplicate()
-
-        assert (done.state, type(done.value)) == ("FAILURE", InProgress)
+        assert (done.state, type(done.value)) == (state, error)
         assert local.sent() == []
 
     def test_C6_waiting_ends_with_the_result(
-        self, local: Local, store: MemoryStore, monkeypatch: pytest.MonkeyPatch
+        self, local: Local, memory: MemoryStore, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         meeting = Meeting(local, on_in_progress="wait", wait=20)
         looks = threading.Semaphore(0)
-        claim = store.claim
-        monkeypatch.setattr(store, "claim", lambda request: (looks.release(), claim(request))[1])
+        claim = memory.claim
+        monkeypatch.setattr(memory, "claim", lambda request: (looks.release(), claim(request))[1])
 
         with ThreadPoolExecutor(1) as pool:
 
@@ -303,11 +286,6 @@ class TestOtherWishes:
             first = local.deliver(meeting.message)
             assert meeting.met.result(10) == first == Done("SUCCESS", "run 1")
 
-    def test_C6_waiting_is_bounded(self, local: Local) -> None:
-        done = Meeting(local, on_in_progress="wait", wait=0.01).duplicate()
-
-        assert (done.state, type(done.value)) == ("FAILURE", InProgress)
-
     def test_C6_only_who_wishes_to_waits(self, local: Local, settings: Any) -> None:
         settings.IDEMPOTENCY = {"default": {"BACKEND": MEMORY, "WAIT": 20}}
         started = time.monotonic()
@@ -320,14 +298,14 @@ class TestSuperseded:
     """An owner that stood still for longer than its lease, and comes back to find a successor."""
 
     @pytest.fixture
-    def late(self, local: Local, clock: Clock) -> Callable[..., Done]:
+    def late(self, local: Local, clock: FakeClock) -> Callable[..., Done]:
         """Deliver twice, the second time past the lease; return how the first ended."""
 
         def late(then: Callable[[], Any] = lambda: None, **options: Any) -> Done:
             self.meeting = meeting = Meeting(local, **options)
 
             def meanwhile() -> Done:
-                clock.tick(91)
+                clock.advance(91)
                 successor = local.deliver(meeting.message)
                 then()
                 return successor
@@ -357,20 +335,15 @@ class TestSuperseded:
         assert late(check).state == "RETRY"
         assert local.deliver_all() == [Done("SUCCESS", "run 2")]
 
-    def test_C6_without_renewal_it_is_slow_and_fails(self, local: Local, late: Any) -> None:
-        done = late(renew=False)
-
-        assert (done.state, type(done.value)) == ("FAILURE", LeaseLost)
-        assert local.sent() == []
-
     @pytest.mark.parametrize(
         "options",
         [
+            pytest.param({"renew": False}, id="renew"),
             pytest.param({"max_duration": 0.01}, id="C8 max_duration"),
-            pytest.param({"deadline": lambda: 90.0}, id="a deadline"),
+            pytest.param({"deadline": lambda: 90.0}, id="deadline"),
         ],
     )
-    def test_C6_when_renewal_has_come_to_its_end_it_is_slow_and_fails(
+    def test_C6_whose_lease_is_not_renewed_is_slow_and_fails(
         self, local: Local, late: Any, options: Any
     ) -> None:
         done = late(lambda: time.sleep(0.02), **options)
@@ -385,26 +358,14 @@ class TestSuperseded:
         assert late(on_in_progress=wish).state == state
         assert local.sent() == []
 
-    def test_C6_a_lease_that_the_work_lost_elsewhere_is_the_works(self, local: Local) -> None:
-        meeting = Meeting(local)
-
-        def other() -> None:
-            raise LeaseLost("another operation")
-
-        meeting.meanwhile = other
-        done = local.deliver(meeting.message)
-
-        assert (done.state, str(done.value)) == ("FAILURE", "another operation")
-        assert local.sent() == []
-
 
 @pytest.mark.parametrize("wish", ["retry", "ignore"])
 def test_C6_task_whose_record_is_gone_makes_way_for_nobody(
-    local: Local, store: MemoryStore, wish: str
+    local: Local, memory: MemoryStore, wish: str
 ) -> None:
     """Neither sent again, and run twice, nor ignored."""
     meeting = Meeting(local, on_in_progress=wish)
-    meeting.meanwhile = store._records.clear
+    meeting.meanwhile = memory._records.clear
 
     assert local.deliver(meeting.message) == Done("SUCCESS", "run 1")
     assert local.sent() == []

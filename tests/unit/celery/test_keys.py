@@ -4,76 +4,110 @@ from __future__ import annotations
 
 from datetime import timedelta
 from typing import Any
+from unittest.mock import call
 
 import pytest
 from celery import Task
 
 from django_idempotency import FingerprintMismatch, InvalidKey
 from django_idempotency.codecs import pack
-from django_idempotency.conf import store_for
 from django_idempotency.contrib.celery import idempotent_task
 from django_idempotency.contrib.events import sqs_message_id
-from django_idempotency.models import IdempotencyRecord
-from django_idempotency.policy import UNSET
 from tests import version_1
-from tests.unit.celery.local import Local
+from tests.unit.celery.local import Done, Local, counting
 
 pytestmark = pytest.mark.usefixtures("memory")
 
-
-class Runs(list[tuple[Any, ...]]):
-    """What the body of a task was called with, one entry per run."""
-
-    def __call__(self, *arguments: Any) -> int:
-        self.append(arguments)
-        return len(self)
+MESSAGE = {"messageId": "m-1", "body": "order 1", "receiptHandle": "r-1"}
+MISMATCH = FingerprintMismatch
 
 
-@pytest.fixture
-def runs() -> Runs:
-    return Runs()
+def results(task: Any, *calls: Any) -> list[Any]:
+    """What calls of the task return, or the type of what they raise."""
+    found = []
+    for one in calls:
+        try:
+            found.append(task(*one.args, **one.kwargs))
+        except Exception as error:
+            found.append(type(error))
+    return found
+
+
+#: The guard and the arguments of a task, and what its calls come to: the number of the run.
+CALLS = {
+    "an argument by its name": (
+        ({"key": "order_id"}, lambda order_id: ...),
+        [(call(1), 1), (call(order_id=1), 1), (call(2), 2)],
+    ),
+    "a template": (
+        ({"key": "{tenant}#{order_id}"}, lambda tenant, order_id: ...),
+        [(call("a", "1"), 1), (call("b", "1"), 2), (call("a", "1"), 1)],
+    ),
+    "a template escapes": (
+        ({"key": "{tenant}#{order_id}"}, lambda tenant, order_id: ...),
+        [(call("a#b", "c"), 1), (call("a", "b#c"), 2)],
+    ),
+    "a callable": (
+        ({"key": lambda order, note: order["id"], "payload": None}, lambda order, note="": ...),
+        [(call({"id": "x", "at": "1"}), 1), (call({"id": "x", "at": "2"}), 1)],
+    ),
+    "by position, by name, by default": (
+        ({"key": "{order_id} {currency}"}, lambda order_id, currency="EUR": ...),
+        [(call(1, "EUR"), 1), (call(currency="EUR", order_id=1), 1), (call(1), 1)],
+    ),
+    "neither key nor id": (({}, lambda order_id: ...), [(call(1), 1), (call(1), 2)]),
+    "other arguments": (
+        ({"key": "order_id"}, lambda order_id, amount: ...),
+        [(call(1, 100), 1), (call(1, 101), MISMATCH), (call(1, 100), 1)],
+    ),
+    "other names of members": (
+        ({"key": "order_id"}, lambda order_id, lines: ...),
+        [(call(1, {1: 2}), 1), (call(1, {2: 2}), MISMATCH)],
+    ),
+    "a payload": (
+        ({"key": "order", "payload": lambda order, cents, at: cents}, lambda order, cents, at: ...),
+        [(call(1, 5, "noon"), 1), (call(1, 5, "night"), 1), (call(1, 6, "noon"), MISMATCH)],
+    ),
+    "no payload": (
+        ({"key": "order_id", "payload": None}, lambda order_id, amount: ...),
+        [(call(1, 100), 1), (call(1, 101), 1)],
+    ),
+    "a message": (
+        ({"key": sqs_message_id}, lambda message: ...),
+        [(call(MESSAGE), 1), (call({**MESSAGE, "receiptHandle": "r-2", "body": "x"}), 1)],
+    ),
+    "a message and its payload": (
+        ({"key": sqs_message_id, "payload": lambda m: m["body"]}, lambda m: ...),
+        [(call(MESSAGE), 1), (call({**MESSAGE, "body": "x"}), MISMATCH)],
+    ),
+    "no canonical form": (
+        ({"key": "order_id"}, lambda order_id, order: ...),
+        [(call(1, object()), TypeError)],
+    ),
+}
+
+
+@pytest.mark.parametrize(("task", "calls"), CALLS.values(), ids=CALLS)
+def test_C1_C3_what_is_the_same_and_what_is_a_mismatch(app: Any, task: Any, calls: Any) -> None:
+    guard, shape = task
+    charge = counting(app, shape, **guard)
+
+    assert results(charge, *[one for one, _ in calls]) == [expected for _, expected in calls]
 
 
 class TestKey:
-    def test_C1_an_argument_by_its_name(self, app: Any, runs: Runs) -> None:
-        @app.task
-        @idempotent_task(key="order_id")
-        def charge(order_id: int) -> int:
-            return runs(order_id)
+    @pytest.mark.parametrize("decorator", [idempotent_task, idempotent_task("order_id")])
+    def test_C1_without_parentheses_and_by_position(self, app: Any, decorator: Any) -> None:
+        runs: list[int] = []
 
-        assert [charge(1), charge(1), charge(2)] == [1, 1, 2]
+        def charge(order_id: int) -> None:
+            runs.append(order_id)
 
-    def test_C1_the_name_may_be_given_by_position(self, app: Any, runs: Runs) -> None:
-        @app.task
-        @idempotent_task("order_id")
-        def charge(order_id: int) -> int:
-            return runs(order_id)
+        task = app.task(decorator(charge))
+        task.apply([1], task_id="1")
+        task.apply([1], task_id="1")
 
-        assert [charge(1), charge(1)] == [1, 1]
-
-    def test_C1_a_template_over_the_arguments(self, app: Any, runs: Runs) -> None:
-        @app.task
-        @idempotent_task(key="{tenant}#{order_id}")
-        def charge(tenant: str, order_id: str) -> int:
-            return runs(tenant, order_id)
-
-        assert [charge("a", "1"), charge("b", "1"), charge("a", "1")] == [1, 2, 1]
-
-    def test_C1_the_values_of_a_template_are_escaped(self, app: Any, runs: Runs) -> None:
-        @app.task
-        @idempotent_task(key="{tenant}#{order_id}")
-        def charge(tenant: str, order_id: str) -> int:
-            return runs(tenant, order_id)
-
-        assert [charge("a#b", "c"), charge("a", "b#c")] == [1, 2]
-
-    def test_C1_a_callable_over_the_arguments(self, app: Any, runs: Runs) -> None:
-        @app.task
-        @idempotent_task(key=lambda order, note: order["id"], payload=None)
-        def charge(order: dict[str, str], note: str = "") -> int:
-            return runs(order)
-
-        assert [charge({"id": "x", "at": "1"}), charge({"id": "x", "at": "2"})] == [1, 1]
+        assert runs == [1]
 
     @pytest.mark.parametrize("bind", [False, True], ids=["function", "bind"])
     @pytest.mark.parametrize(
@@ -82,66 +116,32 @@ class TestKey:
         ids=["str", "another name", "*args", "its name"],
     )
     def test_C1_a_callable_may_have_names_of_its_own(
-        self, local: Local, runs: Runs, key: Any, bind: bool
+        self, local: Local, key: Any, bind: bool
     ) -> None:
-        def bound(self: Task, order_id: int) -> int:
-            return runs(order_id)
+        def bound(self: Task, order_id: int) -> None:
+            assert self.name == "charge"
 
-        def function(order_id: int) -> int:
-            return runs(order_id)
-
-        charge = local.app.task(idempotent_task(key=key)(bound if bind else function), bind=bind)
+        shape: Any = bound if bind else lambda order_id: ...
+        charge = counting(local.app, shape, key=key, bind=bind)
         messages = [local.send(charge, 1), local.send(charge, order_id=1)]
 
         assert [local.deliver(message).value for message in messages] == [1, 1]
 
-    @pytest.mark.parametrize(
-        ("args", "kwargs"),
-        [
-            pytest.param((1, "EUR"), {}, id="by position"),
-            pytest.param((), {"currency": "EUR", "order_id": 1}, id="by name, in another order"),
-            pytest.param((1,), {}, id="by default"),
-        ],
-    )
-    def test_C1_the_way_of_calling_makes_no_difference(
-        self, app: Any, runs: Runs, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> None:
-        @app.task
-        @idempotent_task(key="{order_id} {currency}")
-        def charge(order_id: int, currency: str = "EUR") -> int:
-            return runs(order_id, currency)
-
-        charge(1, "EUR")
-
-        assert charge(*args, **kwargs) == 1
-
-    def test_C1_without_a_key_it_is_the_id_of_the_task(self, local: Local, runs: Runs) -> None:
-        @local.app.task
-        @idempotent_task
-        def charge(order_id: int) -> int:
-            return runs(order_id)
-
+    def test_C1_without_a_key_it_is_the_id_of_the_task(self, local: Local) -> None:
+        charge = counting(local.app, lambda order: ...)
         first, other = local.send(charge, 1), local.send(charge, 1)
-        results = [local.deliver(message).value for message in (first, other, first)]
 
-        assert results == [1, 2, 1]
+        assert [local.deliver(message).value for message in (first, other, first)] == [1, 2, 1]
+        # There is nothing to compare (C3): not even what has no canonical form.
+        assert [charge.apply([object()], task_id="1").get() for _ in range(2)] == [3, 3]
 
-    @pytest.mark.parametrize("decorator", [idempotent_task, idempotent_task()], ids=["bare", "()"])
-    def test_C1_a_direct_call_without_a_key_has_no_id_and_runs_unguarded(
-        self, app: Any, runs: Runs, decorator: Any
-    ) -> None:
-        @app.task
-        @decorator
-        def charge(order_id: int) -> int:
-            return runs(order_id)
+    def test_C1_a_task_that_calls_itself_calls_a_function(self, local: Local) -> None:
+        runs = []
 
-        assert [charge(1), charge(1), charge.run(1)] == [1, 2, 3]
-
-    def test_C1_a_task_that_calls_itself_calls_a_function(self, local: Local, runs: Runs) -> None:
         @local.app.task
         @idempotent_task
         def walk(depth: int) -> int:
-            runs(depth)
+            runs.append(depth)
             return 1 + (walk(depth - 1) + walk(depth - 1) if depth else 0)
 
         message = local.send(walk, 2)
@@ -149,15 +149,13 @@ class TestKey:
         assert [local.deliver(message).value, local.deliver(message).value] == [7, 7]
         assert len(runs) == 7
 
-    def test_C1_a_task_whose_base_wraps_the_call_keeps_its_id(self, app: Any, runs: Runs) -> None:
+    def test_C1_a_task_whose_base_wraps_the_call_keeps_its_id(self, app: Any) -> None:
         class Base(Task):
             def __call__(self, *args: Any, **kwargs: Any) -> Any:
                 return super().__call__(*args, **kwargs)
 
-        @app.task(base=Base)
-        @idempotent_task
-        def charge(order_id: int) -> int:
-            return runs(order_id)
+        app.Task = Base
+        charge = counting(app, lambda order_id: ...)
 
         assert [charge.apply([1], task_id="1").get() for _ in range(2)] == [1, 1]
 
@@ -171,46 +169,32 @@ class TestKey:
             pytest.param("order", "", id="empty"),
         ],
     )
-    def test_C1_no_key_fails_the_task_loudly(
-        self, local: Local, runs: Runs, key: Any, order: Any
-    ) -> None:
-        @local.app.task
-        @idempotent_task(key=key)
-        def charge(order: Any) -> int:
-            return runs(order)
+    def test_C1_no_key_fails_the_task_loudly(self, local: Local, key: Any, order: Any) -> None:
+        charge = counting(local.app, lambda order: pytest.fail("ran"), key=key)
 
         done = local.deliver(local.send(charge, order))
 
-        assert (done.state, type(done.value), runs) == ("FAILURE", InvalidKey, [])
+        assert (done.state, type(done.value)) == ("FAILURE", InvalidKey)
 
-    def test_C1_the_task_itself_is_not_an_argument(self, app: Any, runs: Runs) -> None:
-        @app.task(bind=True)
-        @idempotent_task(key=lambda order_id: str(order_id))
-        def charge(self: Task, order_id: int) -> int:
-            assert self.name == charge.name
-            return runs(order_id)
+    def test_C1_a_class_task_decorates_run(self, local: Local) -> None:
+        runs = []
 
-        assert [charge(1), charge(order_id=1)] == [1, 1]
-
-    def test_C1_a_class_task_decorates_run(self, local: Local, runs: Runs) -> None:
         class Charge(Task):
             name = "charge"
 
             @idempotent_task(key="order_id")
-            def run(self, order_id: int) -> int:
+            def run(self, order_id: int) -> None:
                 assert isinstance(self, Charge)
-                return runs(order_id)
+                runs.append(order_id)
 
         charge = local.app.register_task(Charge())
-        results = [local.deliver(local.send(charge, 1)).value for _ in range(2)]
+        for _ in range(2):
+            assert local.deliver(local.send(charge, 1)).state == "SUCCESS"
 
-        assert results == [1, 1]
+        assert runs == [1]
 
-    def test_C1_the_body_called_outside_of_its_task_finds_it(self, app: Any, runs: Runs) -> None:
-        @app.task
-        @idempotent_task(key="order_id")
-        def charge(order_id: int) -> int:
-            return runs(order_id)
+    def test_C1_the_body_called_outside_of_its_task_finds_it(self, app: Any) -> None:
+        charge = counting(app, lambda order_id: ..., key="order_id")
 
         @app.task
         def other() -> Any:
@@ -219,147 +203,68 @@ class TestKey:
         assert [charge.run(1), other(), charge(1)] == [1, 1, 1]
 
     def test_C1_a_body_of_no_task_says_what_is_missing(self) -> None:
-        @idempotent_task(key="order_id")
-        def charge(order_id: int) -> None: ...
-
         with pytest.raises(RuntimeError, match="put @shared_task or"):
-            charge(1)
+            idempotent_task(key="order_id")(lambda order_id: ...)(1)
 
-    @pytest.fixture
-    def crawl(self, app: Any, runs: Runs) -> Any:
-        @app.task(bind=True)
+    @pytest.mark.parametrize("how", ["worker", "C12 apply"])
+    def test_C1_a_task_that_replaces_itself_runs_each_time(self, local: Local, how: str) -> None:
+        pages = []
+
+        @local.app.task(bind=True)
         @idempotent_task
         def crawl(self: Task, page: int) -> Any:
-            runs(page)
+            pages.append(page)
             return self.replace(self.s(page + 1)) if page < 3 else "end"
 
-        return crawl
-
-    def test_C1_C12_a_task_that_replaces_itself_eagerly(self, crawl: Any, runs: Runs) -> None:
-        assert [crawl.apply([1], task_id="1").get() for _ in range(2)] == ["end", "end"]
-        assert runs == [(1,), (2,), (3,)]
-
-    def test_C1_a_task_that_replaces_itself_runs_each_time(
-        self, local: Local, crawl: Any, runs: Runs
-    ) -> None:
-        first = local.send(crawl, 1)
-        local.deliver(first)
-        done = local.deliver_all()
-        again = local.deliver(first)
-
-        assert runs == [(1,), (2,), (3,)]
-        assert done[-1].value == "end"
-        assert again.state == "IGNORED"
+        if how == "worker":
+            message = local.send(crawl, 1)
+            first, *_, last = [local.deliver(message), *local.deliver_all()]
+            assert (first.state, local.deliver(message).state) == ("IGNORED", "IGNORED")
+            assert last == Done("SUCCESS", "end")
+        else:
+            assert [crawl.apply([1], task_id="1").get() for _ in range(2)] == ["end", "end"]
+        assert pages == [1, 2, 3]
 
 
 class TestScope:
-    @pytest.fixture
-    def two(self, app: Any, runs: Runs) -> Any:
-        def make(**options: Any) -> list[Any]:
-            @idempotent_task(key="order_id", **options)
-            def charge(order_id: int) -> int:
-                return runs("charge", order_id)
+    @pytest.mark.parametrize(
+        ("guard", "second"),
+        [
+            pytest.param({}, 2, id="C2 two tasks never meet"),
+            pytest.param({"scope": "money"}, MISMATCH, id="C3 I11 nor get each other's result"),
+            pytest.param({"scope": "money", "payload": None}, MISMATCH, id="C3 nor without"),
+            pytest.param({"scope": "money", "operation": "move"}, 1, id="C2 C3 one operation"),
+        ],
+    )
+    def test_C2_two_tasks(self, app: Any, memory: Any, guard: Any, second: Any) -> None:
+        runs: list[int] = []
 
-            @idempotent_task(key="order_id", **options)
-            def refund(order_id: int) -> int:
-                return runs("refund", order_id)
+        @idempotent_task(key="order_id", **guard)
+        def move(order_id: int) -> int:
+            runs.append(order_id)
+            return len(runs)
 
-            return [app.task(charge, name="charge"), app.task(refund, name="refund")]
+        charge, refund = (app.task(move, name=name) for name in ("charge", "refund"))
 
-        return make
-
-    def test_C2_two_tasks_never_meet(self, two: Any) -> None:
-        charge, refund = two()
-
-        assert [charge(1), refund(1)] == [1, 2]
-
-    @pytest.mark.parametrize("payload", [UNSET, None], ids=["arguments", "None"])
-    def test_C3_I11_two_tasks_of_one_scope_never_get_each_others_result(
-        self, two: Any, runs: Runs, payload: Any
-    ) -> None:
-        charge, refund = two(scope="money", payload=payload)
-
-        assert charge(1) == 1
-        with pytest.raises(FingerprintMismatch):
-            refund(1)
-        assert runs == [("charge", 1)]
-
-    def test_C3_two_tasks_of_one_operation_are_one(self, two: Any) -> None:
-        charge, refund = two(scope="money", operation="move")
-
-        assert [charge(1), refund(1)] == [1, 1]
+        assert results(charge, call(1)) + results(refund, call(1)) == [1, second]
+        record = next(iter(memory._records.values()))
+        expected = (guard.get("scope", "charge"), "1", guard.get("operation", "charge"))
+        assert (record.scope, record.key, record.operation) == expected
 
     @pytest.mark.parametrize("task", ["charge", "refund"])
     def test_R47_a_record_of_version_1_is_replayed_by_its_own_task(
-        self, two: Any, runs: Runs, task: str
+        self, app: Any, memory: Any, task: str
     ) -> None:
-        charge, _ = two(scope="money")
+        charge = counting(app, lambda order_id: pytest.fail("ran"), key="order_id", scope="money")
         [old] = version_1.of_task({"order_id": 1})
         held = version_1.claimed("task", "money", "1", old, task)
         stored = pack(charge.run.idempotency.codec_for(charge), "stored", max_bytes=1000)
-        store_for().complete(held, stored, retention=timedelta(days=1))
+        memory.complete(held, stored, retention=timedelta(days=1))
 
-        if task == "charge":
-            assert charge(1) == "stored"
-        else:
-            with pytest.raises(FingerprintMismatch):
-                charge(1)
-        assert runs == []
-
-    def test_C2_it_survives_a_new_name(self, app: Any, runs: Runs) -> None:
-        @idempotent_task(key="order_id", scope="charges", operation="charge")
-        def charge(order_id: int) -> int:
-            return runs(order_id)
-
-        old, new = app.task(charge, name="shop.charge"), app.task(charge, name="billing.charge")
-
-        assert [old(1), new(1)] == [1, 1]
-
-    @pytest.mark.django_db
-    def test_C2_the_record_says_whose_it_is_and_what_it_did(self, settings: Any, app: Any) -> None:
-        settings.IDEMPOTENCY = {"default": {}}
-
-        @app.task(name="shop.charge")
-        @idempotent_task(key="order_id")
-        def charge(order_id: int) -> None: ...
-
-        charge(7)
-
-        record = IdempotencyRecord.objects.get()
-        assert (record.scope, record.key, record.operation) == ("shop.charge", "7", "shop.charge")
+        assert results(charge, call(1)) == ["stored" if task == "charge" else MISMATCH]
 
 
 class TestFingerprint:
-    def test_C3_other_arguments_are_a_mismatch(self, app: Any, runs: Runs) -> None:
-        @app.task
-        @idempotent_task(key="order_id")
-        def charge(order_id: int, amount: int) -> int:
-            return runs(order_id, amount)
-
-        charge(1, 100)
-
-        with pytest.raises(FingerprintMismatch):
-            charge(1, 101)
-        assert runs == [(1, 100)]
-
-    def test_C3_payload_says_what_counts(self, app: Any, runs: Runs) -> None:
-        @app.task
-        @idempotent_task(key="order_id", payload=lambda order_id, amount, at: amount)
-        def charge(order_id: int, amount: int, at: str) -> int:
-            return runs(amount)
-
-        assert [charge(1, 100, "noon"), charge(1, 100, "night")] == [1, 1]
-        with pytest.raises(FingerprintMismatch):
-            charge(1, 101, "noon")
-
-    def test_C3_none_compares_nothing(self, app: Any, runs: Runs) -> None:
-        @app.task
-        @idempotent_task(key="order_id", payload=None)
-        def charge(order_id: int, amount: int) -> int:
-            return runs(amount)
-
-        assert [charge(1, 100), charge(1, 101)] == [1, 1]
-
     @pytest.mark.parametrize(
         "lines",
         [
@@ -370,85 +275,23 @@ class TestFingerprint:
         ids=["names", "floats", "nested"],
     )
     def test_C3_a_direct_call_and_a_message_ask_for_the_same(
-        self, local: Local, runs: Runs, lines: Any
+        self, local: Local, lines: Any
     ) -> None:
         """JSON makes a text of each member's name."""
-
-        @local.app.task
-        @idempotent_task(key="order_id")
-        def charge(order_id: int, lines: Any, **more: Any) -> int:
-            return runs(order_id)
+        charge = counting(local.app, lambda order_id, lines, **more: ..., key="order_id")
 
         charge(1, lines, more=lines)
 
-        done = local.deliver(local.send(charge, 1, lines, more=lines))
+        assert local.deliver(local.send(charge, 1, lines, more=lines)).value == 1
 
-        assert (done.value, runs) == (1, [(1,)])
+    def test_C3_a_retry_may_meet_code_that_has_gained_an_argument(self, app: Any) -> None:
+        guard = {"key": "order_id", "scope": "charges", "operation": "charge"}
 
-    def test_C3_other_names_of_members_are_a_mismatch(self, app: Any, runs: Runs) -> None:
-        @app.task
-        @idempotent_task(key="order_id")
-        def charge(order_id: int, lines: Any) -> int:
-            return runs(order_id)
-
-        charge(1, {1: 2})
-
-        with pytest.raises(FingerprintMismatch):
-            charge(1, {2: 2})
-
-    @pytest.mark.parametrize(
-        "payload", [{}, {"payload": lambda message: message["body"]}], ids=["", "payload"]
-    )
-    def test_C3_a_key_of_a_message_does_not_compare_its_receipt(
-        self, app: Any, runs: Runs, payload: Any
-    ) -> None:
-        @app.task
-        @idempotent_task(key=sqs_message_id, **payload)
-        def handle(message: dict[str, str]) -> None:
-            runs.append((message["body"],))
-
-        message = {"messageId": "m-1", "body": "order 1"}
-        handle({**message, "receiptHandle": "r-1"})
-        handle({**message, "receiptHandle": "r-2"})
-
-        assert runs == [("order 1",)]
-        if payload:
-            with pytest.raises(FingerprintMismatch):
-                handle({**message, "body": "another"})
-
-    def test_C3_the_id_of_the_task_needs_none(self, local: Local, runs: Runs) -> None:
-        @local.app.task
-        @idempotent_task
-        def charge(order: Any) -> int:
-            return runs(order)
-
-        first = charge.apply([object()], task_id="1").get()
-        again = charge.apply([object()], task_id="1").get()
-
-        assert [first, again] == [1, 1]
-
-    def test_C3_a_retry_may_meet_code_that_has_gained_an_argument(
-        self, app: Any, runs: Runs
-    ) -> None:
-        @idempotent_task(key="order_id", scope="charges", operation="charge")
-        def old(order_id: int) -> None:
+        def fail(order_id: int) -> None:
             raise ConnectionError
 
-        @idempotent_task(key="order_id", scope="charges", operation="charge")
-        def new(order_id: int, currency: str = "EUR", *tags: str, **more: str) -> int:
-            return runs(order_id, currency)
+        def new(order_id: int, currency: str = "EUR", *tags: str, **more: str) -> None: ...
 
-        with pytest.raises(ConnectionError):
-            app.task(old, name="old")(1)
-
-        assert app.task(new, name="new")(1) == 1
-        with pytest.raises(FingerprintMismatch):
-            app.tasks["new"](1, "USD")
-
-    def test_C3_arguments_without_a_canonical_form_are_named(self, app: Any) -> None:
-        @app.task
-        @idempotent_task(key="order_id")
-        def charge(order_id: int, order: object) -> None: ...
-
-        with pytest.raises(TypeError, match="type object"):
-            charge(1, object())
+        assert results(counting(app, fail, "old", **guard), call(1)) == [ConnectionError]
+        new_task = counting(app, new, "new", **guard)
+        assert results(new_task, call(1), call(1, "USD")) == [1, MISMATCH]

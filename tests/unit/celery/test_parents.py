@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import uuid
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -19,7 +21,7 @@ from django_idempotency.contrib.celery import from_parent, idempotent_task
 from django_idempotency.http import idempotent
 from django_idempotency.http.scopes import anyone
 from tests import version_1
-from tests.unit.celery.local import Local
+from tests.unit.celery.local import Done, Local
 
 HEADER = "idempotency_parent"
 RECORD_HEADER = "idempotency_parent_record"
@@ -87,39 +89,31 @@ class TestCurrent:
 
 @pytest.mark.usefixtures("memory")
 class TestHeader:
-    def test_C15_a_task_names_itself_to_its_children(self, local: Local, receipt: Any) -> None:
+    @pytest.mark.parametrize("work", ["task", "view", "function"])
+    def test_C15_guarded_work_names_itself_to_its_children(
+        self, local: Local, receipt: Any, work: str
+    ) -> None:
         ids = []
 
-        @local.app.task
-        @idempotent_task
-        def parent() -> None:
+        def start() -> None:
             lease = idempotency.current()
             assert lease is not None
             ids.append((str(lease.seed), str(lease.record_id)))
             receipt.delay("a")
 
-        local.deliver(local.send(parent))
+        if work == "task":
+            local.app.task(idempotent_task(key=lambda: "one")(start))()
+        elif work == "view":
+            view = idempotent(required=True, scope=anyone)(
+                lambda request: start() or HttpResponse()
+            )
+            view(RequestFactory().post("/", headers={"Idempotency-Key": "k"}))
+        else:
+            idempotency.run(lambda lease: start(), key="k", scope="s")
 
         [message] = local.sent()
         assert [(message.headers[HEADER], message.headers[RECORD_HEADER])] == ids
-
-    def test_C15_a_view_names_itself_to_its_children(self, local: Local, receipt: Any) -> None:
-        @idempotent(required=True, scope=anyone)
-        def view(request: Any) -> HttpResponse:
-            receipt.delay("a")
-            return HttpResponse(str(request.idempotency.seed))
-
-        request = RequestFactory().post("/", headers={"Idempotency-Key": "k"})
-        response = view(request)
-
-        [message] = local.sent()
-        assert message.headers[HEADER] == response.content.decode()
         assert local.deliver(message).value == 1
-
-    def test_C15_a_function_names_itself_to_its_children(self, local: Local, receipt: Any) -> None:
-        outcome = idempotency.run(lambda lease: receipt.delay("a").id, key="k", scope="s")
-
-        assert [m.headers[RECORD_HEADER] for m in local.sent()] == [str(outcome.record_id)]
 
     def test_C15_the_old_protocol_has_its_header_elsewhere(
         self, local: Local, receipt: Any
@@ -200,79 +194,73 @@ class TestHeader:
 @pytest.mark.usefixtures("memory")
 class TestFromParent:
     @pytest.fixture
-    def parent(self, app: Any, receipt: Any) -> Any:
-        """A task that starts a child, and then fails the first time."""
+    def twice(self, local: Local) -> Callable[[Callable[[], Any]], list[Done]]:
+        """Run guarded work that starts something and then fails; twice, under one key."""
+
+        def twice(start: Callable[[], Any]) -> list[Done]:
+            @local.app.task(name="parent")
+            @idempotent_task(key=lambda: "one")
+            def parent() -> None:
+                start()
+                raise ConnectionError
+
+            done = []
+            for _ in range(2):
+                with pytest.raises(ConnectionError):
+                    parent()
+                done += local.deliver_all()
+            return done
+
+        return twice
+
+    def test_C15_a_parent_that_runs_again_starts_no_second_child(
+        self, local: Local, receipt: Any, sent: list[str]
+    ) -> None:
         runs = []
 
-        @app.task(name="parent")
+        @local.app.task(name="parent")
         @idempotent_task(key="order_id")
-        def parent(order_id: int) -> int:
+        def parent(order_id: int) -> None:
             runs.append(order_id)
             receipt.delay(f"order {order_id}")
             if len(runs) == 1:
                 raise ConnectionError
-            return len(runs)
 
-        return parent
-
-    def test_C15_a_parent_that_runs_again_starts_no_second_child(
-        self, local: Local, parent: Any, sent: list[str]
-    ) -> None:
-        messages = [local.send(parent, 1), local.send(parent, 1)]
-
-        done = [local.deliver(message).state for message in messages]
-        children = local.deliver_all()
-
-        assert done == ["FAILURE", "SUCCESS"]
-        assert [child.value for child in children] == [1, 1]
-        assert sent == ["order 1"]
-
-    def test_C15_two_parents_have_two_children(
-        self, local: Local, parent: Any, sent: list[str]
-    ) -> None:
-        for message in [local.send(parent, order_id) for order_id in (1, 2, 3)]:
+        for message in [local.send(parent, order_id) for order_id in (1, 1, 2)]:
             local.deliver(message)
-        local.deliver_all()
 
-        assert sorted(sent) == ["order 1", "order 2", "order 3"]
+        assert [child.value for child in local.deliver_all()] == [1, 1, 2]
+        assert runs == [1, 1, 2]
+        assert sent == ["order 1", "order 2"]
 
-    def test_C15_without_a_parent_there_is_no_key(self, local: Local, receipt: Any) -> None:
-        done = local.deliver(local.send(receipt, "a"))
-
-        assert (done.state, type(done.value)) == ("FAILURE", InvalidKey)
-        assert "from_parent('receipt')" in str(done.value)
-
-    @pytest.mark.parametrize("header", ["nonsense", 5], ids=str)
-    def test_C15_a_header_that_is_no_UUID_is_no_key(
-        self, local: Local, receipt: Any, header: Any
+    @pytest.mark.parametrize(
+        ("headers", "text"),
+        [
+            ({}, r"from_parent\('receipt'\)"),
+            ({HEADER: "nonsense"}, "no UUID"),
+            ({HEADER: 5}, "no UUID"),
+        ],
+        ids=str,
+    )
+    def test_C15_without_a_parent_there_is_no_key(
+        self, local: Local, receipt: Any, headers: Any, text: str
     ) -> None:
-        receipt.apply_async(["a"], headers={HEADER: header})
+        receipt.apply_async(["a"], headers=headers)
 
         [done] = local.deliver_all()
 
-        assert type(done.value) is InvalidKey
-        assert "no UUID" in str(done.value)
+        assert (done.state, type(done.value)) == ("FAILURE", InvalidKey)
+        assert re.search(text, str(done.value))
 
     def test_C15_a_name_may_tell_children_apart_by_their_arguments(
-        self, local: Local, sent: list[str]
+        self, app: Any, twice: Any, sent: list[str]
     ) -> None:
-        @local.app.task
+        @app.task
         @idempotent_task(key=from_parent("line-{number}"))
         def line(number: int) -> None:
             sent.append(f"line {number}")
 
-        @local.app.task
-        @idempotent_task(key=lambda: "one")
-        def parent() -> None:
-            group(line.s(number) for number in range(3))()
-            raise ConnectionError
-
-        for _ in range(2):
-            with pytest.raises(ConnectionError):
-                parent()
-        done = local.deliver_all()
-
-        assert len(done) == 6
+        assert len(twice(lambda: group(line.s(number) for number in range(3))())) == 6
         assert sent == ["line 0", "line 1", "line 2"]
 
     def test_C15_a_parent_of_another_request_has_another_child(
@@ -312,7 +300,7 @@ class TestFromParent:
     @pytest.mark.parametrize("how", ["chain", "link", "chord", "inside", "guarded chain"])
     @pytest.mark.parametrize("where", ["worker", "C12 eager"])
     def test_C15_what_follows_a_child_has_its_parent(
-        self, local: Local, sent: list[str], how: str, where: str
+        self, local: Local, twice: Any, sent: list[str], how: str, where: str
     ) -> None:
         @local.app.task
         @idempotent_task(key=from_parent("receipt"), payload=None)
@@ -332,33 +320,22 @@ class TestFromParent:
         def second(*results: Any) -> str:
             return "second"
 
-        def start() -> None:
-            match how:
-                case "chain":
-                    chain(first.si(), second.s(), receipt.s()).delay()
-                case "guarded chain":
-                    chain(second.si(), first.si(), receipt.s()).delay()
-                case "link":
-                    first.apply_async(link=receipt.s())
-                case "chord":
-                    chord([first.si(), second.si()], receipt.s()).delay()
-                case "inside":
-                    first.delay()
+        starts = {
+            "chain": lambda: chain(first.si(), second.s(), receipt.s()).delay(),
+            "guarded chain": lambda: chain(second.si(), first.si(), receipt.s()).delay(),
+            "link": lambda: first.apply_async(link=receipt.s()),
+            "chord": lambda: chord([first.si(), second.si()], receipt.s()).delay(),
+            "inside": first.delay,
+        }
 
-        @local.app.task(name="parent")
-        @idempotent_task(key=lambda: "one")
-        def parent() -> None:
+        def start() -> None:
             lease = idempotency.current()
             assert lease is not None
             sent.append(lease.derive_key("receipt"))
-            start()
-            raise ConnectionError
+            starts[how]()
 
         local.app.conf.task_always_eager = where == "C12 eager"
-        for _ in range(2):
-            with pytest.raises(ConnectionError):
-                parent()
-            local.deliver_all()
+        twice(start)
 
         derived, key, *again = sent
         assert derived == key
@@ -388,19 +365,11 @@ class TestFromParent:
 
     @pytest.mark.parametrize("how", ["delay", "apply", "call"])
     def test_C15_eagerly_the_parent_is_around_the_child(
-        self, app: Any, receipt: Any, sent: list[str], how: str
+        self, app: Any, twice: Any, receipt: Any, sent: list[str], how: str
     ) -> None:
         app.conf.task_always_eager = True
         start = {"delay": receipt.delay, "apply": lambda text: receipt.apply([text])}
 
-        @app.task
-        @idempotent_task(key=lambda: "one")
-        def parent() -> None:
-            start.get(how, receipt)("a")
-            raise ConnectionError
-
-        for _ in range(2):
-            with pytest.raises(ConnectionError):
-                parent()
+        twice(lambda: start.get(how, receipt)("a"))
 
         assert sent == ["a"]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import subprocess
 import sys
-from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -14,41 +13,32 @@ from celery import Celery
 import django_idempotency as idempotency
 from django_idempotency import StoreError
 from django_idempotency.conf import store_for
-from django_idempotency.models import IdempotencyRecord
 from django_idempotency.tasks import sweep_expired
+from django_idempotency.testing import FakeClock
 from tests.services.processes import ROOT
-from tests.unit.core.conftest import Clock
+from tests.unit.celery.conftest import MEMORY
 
-MEMORY = "django_idempotency.stores.memory.MemoryStore"
 NAME = "django_idempotency.tasks.sweep_expired"
 
 
 @pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
-
-@pytest.fixture
-def aliases(settings: Any, clock: Clock) -> None:
+def aliases(settings: Any, clock: FakeClock) -> None:
     """Two aliases with three and one expired records."""
     memory = {"BACKEND": MEMORY, "OPTIONS": {"clock": clock}, "RETENTION": 3600}
     settings.IDEMPOTENCY = {"default": memory, "other": dict(memory)}
     for number in range(3):
         idempotency.run(lambda lease: None, key=str(number), scope="s")
     idempotency.run(lambda lease: None, key="k", scope="s", store="other")
-    clock.tick(5000)
+    clock.advance(5000)
 
 
 @pytest.mark.usefixtures("aliases")
 class TestTask:
-    def test_it_is_a_task_of_every_app(self) -> None:
-        assert NAME in Celery(set_as_current=False, fixups=[]).tasks
+    def test_it_is_a_task_of_every_app_and_counts_what_it_deleted(self) -> None:
+        task = Celery(set_as_current=False, fixups=[]).tasks[NAME]
 
-    def test_it_counts_what_it_deleted_per_alias(self) -> None:
-        app = Celery(set_as_current=False, fixups=[])
-
-        assert app.tasks[NAME].apply().get() == {"default": 3, "other": 1}
-        assert app.tasks[NAME].apply().get() == {"default": 0, "other": 0}
+        assert task.apply().get() == {"default": 3, "other": 1}
+        assert task.apply().get() == {"default": 0, "other": 0}
 
     def test_it_can_be_of_one_alias(self) -> None:
         assert sweep_expired("other") == {"other": 1}
@@ -82,20 +72,6 @@ class TestTask:
             sweep_expired()
 
         assert len(store_for("other")._records) == 0
-
-
-@pytest.mark.django_db(transaction=True)
-def test_two_at_once_do_no_harm(settings: Any, run_in_threads: Any) -> None:
-    settings.IDEMPOTENCY = {"default": {}}
-    for number in range(40):
-        idempotency.run(lambda lease: None, key=str(number), scope="s")
-    old = IdempotencyRecord.objects.filter(pk__in=IdempotencyRecord.objects.all()[:30])
-    old.update(expires_at=IdempotencyRecord.objects.all()[0].created_at - timedelta(days=1))
-
-    counts = run_in_threads(2, lambda index: sweep_expired(limit=5)["default"])
-
-    assert sum(counts) == 30
-    assert IdempotencyRecord.objects.count() == 10
 
 
 WITHOUT_CELERY = """
