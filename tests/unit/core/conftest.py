@@ -1,9 +1,10 @@
-"""The stores and modes that the rules are shown on, a clock of the test's own, and a loop."""
+"""Who calls, in which mode and on which store: each rule of the engine is told once, of all."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
@@ -12,13 +13,15 @@ from asgiref.sync import sync_to_async
 from django.db import connections
 from hypothesis import settings as hypothesis_settings
 
+import django_idempotency as idempotency
 from django_idempotency.conf import store_for
+from django_idempotency.keys import record_id
 from tests.app.models import Effect
 
 MEMORY = "django_idempotency.stores.memory.MemoryStore"
 
 # How long one example takes says nothing here, on a machine that runs other tests beside it.
-hypothesis_settings.register_profile("core", deadline=None)
+hypothesis_settings.register_profile("core", deadline=None, max_examples=50)
 hypothesis_settings.load_profile("core")
 
 
@@ -59,6 +62,131 @@ class Work:
         return Effect.objects.count()
 
 
+def never(lease: Any = None) -> Any:
+    """Be the work that must not run."""
+    pytest.fail("ran")
+
+
+def run_in_loop(main: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
+    """
+    Await ``main()`` in a new loop, with no synchronous caller above it.
+
+    So threads and connections of coroutines are what they are under an ASGI server.
+    """
+
+    async def closing() -> Any:
+        try:
+            return await asyncio.wait_for(main(), 20)
+        finally:
+            await sync_to_async(connections.close_all)()
+
+    return asyncio.run(closing())
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a caller gets; a decorated function says nothing of `stored`."""
+
+    result: Any
+    replayed: bool
+    stored: bool | None = None
+    outcome: Any = None
+
+    @property
+    def record(self) -> Any:
+        return store_for().get(self.outcome.record_id)
+
+
+def _answer(outcome: Any) -> Answer:
+    return Answer(outcome.result, outcome.replayed, outcome.stored, outcome)
+
+
+def _run(work: Any, **arguments: Any) -> Answer:
+    return _answer(idempotency.run(work, **arguments))
+
+
+def _arun(work: Any, **arguments: Any) -> Answer:
+    return _answer(run_in_loop(lambda: idempotency.arun(sync_to_async(work), **arguments)))
+
+
+def _attempt(work: Any, **arguments: Any) -> Answer:
+    with idempotency.attempt(**arguments) as attempt:
+        if not attempt.replayed:
+            attempt.complete(work(attempt.lease))
+    return _answer(attempt.outcome)
+
+
+def _aattempt(work: Any, **arguments: Any) -> Answer:
+    async def main() -> Any:
+        async with idempotency.attempt(**arguments) as attempt:
+            if not attempt.replayed:
+                attempt.complete(await sync_to_async(work)(attempt.lease))
+        return attempt.outcome
+
+    return _answer(run_in_loop(main))
+
+
+def _decorator(key: str, payload: Any = None, **arguments: Any) -> Any:
+    return idempotency.idempotent_function(key="key", payload=lambda key: payload, **arguments)
+
+
+def _decorated(work: Any, *, key: str, **arguments: Any) -> Answer:
+    ran = []
+
+    @_decorator(key, **arguments)
+    def function(key: str) -> Any:
+        ran.append(key)
+        return work(idempotency.current())
+
+    return Answer(function(key), not ran)
+
+
+def _adecorated(work: Any, *, key: str, **arguments: Any) -> Answer:
+    ran = []
+
+    @_decorator(key, **arguments)
+    async def function(key: str) -> Any:
+        ran.append(key)
+        return await sync_to_async(work)(idempotency.current())
+
+    return Answer(run_in_loop(lambda: function(key)), not ran)
+
+
+CALLERS = {
+    "run": _run,
+    "arun": _arun,
+    "attempt": _attempt,
+    "aattempt": _aattempt,
+    "decorated": _decorated,
+    "adecorated": _adecorated,
+}
+MODES = ["single", "joined", "separate", "memory"]
+# `run` and `arun` are the two paths of the engine, in each mode; the others lead to one of them.
+CELLS = [(caller, mode) for caller in ("run", "arun") for mode in MODES]
+CELLS += [("attempt", "single"), ("aattempt", "joined"), ("decorated", "memory")]
+CELLS += [("adecorated", "joined")]
+JOINING = [cell for cell in CELLS if cell[1] in ("single", "joined")]
+SEPARATE = [cell for cell in CELLS if cell[1] in ("separate", "memory")]
+
+
+class Call:
+    """``call(work)``: one caller in one mode, by default under the key "k" of scope "s"."""
+
+    def __init__(self, caller: str, mode: str) -> None:
+        self.caller = caller
+        self.mode = mode
+        self.coroutine = caller in ("arun", "aattempt", "adecorated")
+        self.joins = mode in ("single", "joined")
+
+    def __call__(self, work: Any, **arguments: Any) -> Answer:
+        return CALLERS[self.caller](work, **{"key": "k", "scope": "s", **arguments})
+
+    @property
+    def record(self) -> Any:
+        """What the store keeps of the default call."""
+        return store_for().get(record_id("call", "s", "k"))
+
+
 @pytest.fixture
 def work() -> type[Work]:
     """`work(result)` makes work; a callable result is called, an exception raised."""
@@ -73,7 +201,7 @@ def clock() -> Clock:
 @pytest.fixture
 def memory(settings: Any, clock: Clock) -> Any:
     """The default alias is a memory store whose time is `clock`."""
-    settings.IDEMPOTENCY = {"default": {"BACKEND": MEMORY, "OPTIONS": {"clock": clock}}}
+    _configure(settings, clock, "memory")
     return store_for()
 
 
@@ -85,39 +213,25 @@ def _configure(settings: Any, clock: Clock, mode: str) -> str:
     return mode
 
 
-@pytest.fixture(params=["single", "joined", "separate", "memory"])
+@pytest.fixture(params=MODES)
 def mode(request: Any, settings: Any, clock: Clock, transactional_db: None) -> str:
     """The default alias in each mode on the database, and on a memory store."""
     return _configure(settings, clock, request.param)
 
 
-@pytest.fixture(params=["single", "joined"])
-def joining_mode(request: Any, settings: Any, clock: Clock, transactional_db: None) -> str:
-    """The default alias in the modes in which work and record commit together."""
-    return _configure(settings, clock, request.param)
+def _call(request: Any, settings: Any, clock: Clock, transactional_db: None) -> Call:
+    caller, mode = request.param
+    _configure(settings, clock, mode)
+    return Call(caller, mode)
 
 
-@pytest.fixture(params=["separate", "memory"])
-def separate_mode(request: Any, settings: Any, clock: Clock, transactional_db: None) -> str:
-    """The default alias where the completion commits by itself."""
-    return _configure(settings, clock, request.param)
+#: Each caller, each mode; those in which work and record commit together; and the others.
+call = pytest.fixture(params=CELLS, ids="-".join)(_call)
+joining_call = pytest.fixture(params=JOINING, ids="-".join, name="joining_call")(_call)
+separate_call = pytest.fixture(params=SEPARATE, ids="-".join, name="separate_call")(_call)
 
 
 @pytest.fixture
 def in_loop() -> Callable[..., Any]:
-    """
-    `in_loop(main)` awaits ``main()`` in a new loop, with no synchronous caller above it.
-
-    So threads and connections of coroutines are what they are under an ASGI server.
-    """
-
-    def run(main: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
-        async def closing() -> Any:
-            try:
-                return await asyncio.wait_for(main(), 20)
-            finally:
-                await sync_to_async(connections.close_all)()
-
-        return asyncio.run(closing())
-
-    return run
+    """See `run_in_loop`."""
+    return run_in_loop

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import threading
 from datetime import timedelta
 
@@ -260,32 +258,3 @@ class TestProcessGlobal:
     def test_is_a_mapping(self):
         with configured(default={}, memory={"BACKEND": MEMORY}):
             assert dict(stores) == {name: store_for(name) for name in ("default", "memory")}
-
-
-@pytest.mark.processes
-@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
-def test_a_forked_child_does_not_wait_for_a_thread_of_its_parent():
-    held, over = threading.Event(), threading.Event()
-
-    def hold():
-        with stores._mutex:
-            held.set()
-            over.wait(30)
-
-    with configured(default={"BACKEND": MEMORY}):
-        thread = threading.Thread(target=hold)
-        thread.start()
-        assert held.wait(10)
-        try:
-            child = os.fork()
-            if child == 0:
-                code = 1
-                try:
-                    signal.alarm(10)
-                    code = 0 if type(store_for()) is MemoryStore else 2
-                finally:
-                    os._exit(code)
-            assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-        finally:
-            over.set()
-            thread.join(10)

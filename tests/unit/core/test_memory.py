@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 import gc
-import os
-import signal
-import threading
 import weakref
 from dataclasses import replace
 from datetime import timedelta
 
 import pytest
 
-import django_idempotency as idempotency
-from django_idempotency import InProgress, LeaseLost
-from django_idempotency.engine import CLAIM_TRIES, Engine
+from django_idempotency import LeaseLost
+from django_idempotency.engine import Engine
 from django_idempotency.keys import record_id
 from django_idempotency.records import ClaimRequest, Lease, Record, State
-from django_idempotency.stores.base import ClaimAgain
 from django_idempotency.stores.memory import MemoryStore
 from tests.meetings import MEANS, READERS, what_it_means
 
@@ -119,87 +114,14 @@ class TestLostProof:
         assert store.renew([lease], HOUR) == set()
 
 
-class Unlucky(MemoryStore):
-    """Its claims are lost to somebody so many times."""
-
-    losses = 0
-    claims = 0
-
-    def claim(self, request):
-        type(self).claims += 1
-        if self.claims <= self.losses:
-            raise ClaimAgain
-        return super().claim(request)
-
-
-class TestClaimAgain:
-    @pytest.fixture
-    def losses(self, settings, monkeypatch):
-        def lose(times):
-            monkeypatch.setattr(Unlucky, "claims", 0)
-            monkeypatch.setattr(Unlucky, "losses", times)
-            settings.IDEMPOTENCY = {"default": {"BACKEND": f"{__name__}.Unlucky"}}
-
-        return lose
-
-    def test_R76_a_lost_claim_is_tried_again(self, losses):
-        losses(CLAIM_TRIES - 1)
-        assert idempotency.run(lambda lease: "done", key="k", scope="s").result == "done"
-
-    def test_R54_but_not_for_ever(self, losses):
-        losses(CLAIM_TRIES)
-        with pytest.raises(InProgress):
-            idempotency.run(lambda lease: pytest.fail("ran"), key="k", scope="s")
-        assert Unlucky.claims == CLAIM_TRIES
-
-    def test_R54_for_coroutines_alike(self, losses, in_loop):
-        async def never(lease):
-            pytest.fail("ran")
-
-        losses(CLAIM_TRIES)
-        with pytest.raises(InProgress):
-            in_loop(lambda: idempotency.arun(never, key="k", scope="s"))
-        assert Unlucky.claims == CLAIM_TRIES
-
-
 def test_R79_a_lease_shows_its_record_and_neither_key_nor_token(store):
     shown = repr(store.claim(request()))
     assert str(record_id("call", "s", "k"))[:12] in shown
     assert str(store.get(record_id("call", "s", "k")).token) not in shown
 
 
-@pytest.mark.parametrize("state", list(State))
-def test_a_state_is_its_name(state):
-    assert str(state) == state.value == state.name
-
-
-@pytest.mark.processes
-@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
-def test_forked_child_does_not_wait_for_a_thread_of_its_parent(store):
-    store.claim(request())
-    held, over = threading.Event(), threading.Event()
-
-    def hold():
-        with store._mutex:
-            held.set()
-            over.wait(30)
-
-    thread = threading.Thread(target=hold)
-    thread.start()
-    assert held.wait(10)
-    try:
-        child = os.fork()
-        if child == 0:
-            code = 1
-            try:
-                signal.alarm(10)
-                code = 0 if isinstance(store.claim(request()), Record) else 2
-            finally:
-                os._exit(code)
-        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-    finally:
-        over.set()
-        thread.join(10)
+def test_a_state_is_its_name():
+    assert [(str(it), it.value) for it in State] == [(it.name, it.name) for it in State]
 
 
 def test_a_store_that_nobody_uses_is_not_kept():

@@ -31,28 +31,19 @@ DESIGNED = {
 ERRORS = [name for name in exceptions.__all__ if name != "IdempotencyError"]
 
 
-def test_all_of_the_design_are_there():
-    assert set(django_idempotency.__all__) >= DESIGNED
+def test_all_of_the_design_are_there_once_and_sorted():
+    names = django_idempotency.__all__
+    assert names == sorted(set(names))
+    assert set(names) >= DESIGNED | set(exceptions.__all__)
+    assert set(dir(django_idempotency)) >= set(names)
 
 
-def test_all_is_sorted_and_has_no_name_twice():
-    assert django_idempotency.__all__ == sorted(set(django_idempotency.__all__))
-
-
-@pytest.mark.parametrize("name", django_idempotency.__all__)
-def test_can_be_imported(name):
-    value = getattr(django_idempotency, name)
-    assert value.__name__ == name
-    assert value.__module__.startswith("django_idempotency.")
-    assert inspect.getdoc(value)
-
-
-def test_every_error_is_public():
-    assert set(exceptions.__all__) <= set(django_idempotency.__all__)
-
-
-def test_dir_lists_them():
-    assert set(django_idempotency.__all__) <= set(dir(django_idempotency))
+def test_each_can_be_imported_and_says_what_it_is():
+    values = {name: getattr(django_idempotency, name) for name in django_idempotency.__all__}
+    assert {name: value.__name__ for name, value in values.items()} == {n: n for n in values}
+    assert [name for name, value in values.items() if not inspect.getdoc(value)] == []
+    modules = {value.__module__.partition(".")[0] for value in values.values()}
+    assert modules == {"django_idempotency"}
 
 
 def test_a_name_that_is_none_is_an_AttributeError():
@@ -65,12 +56,11 @@ def test_the_version_is_that_of_the_distribution():
     assert f'\nversion = "{django_idempotency.__version__}"\n' in project
 
 
-@pytest.mark.parametrize("name", ERRORS)
-def test_an_errors_docstring_is_its_default_message(name):
-    error = getattr(exceptions, name)
-    assert str(error()) == inspect.getdoc(error)
-    assert str(error("mine")) == "mine"
-    assert issubclass(error, django_idempotency.IdempotencyError)
+def test_an_errors_docstring_is_its_default_message():
+    errors = [getattr(exceptions, name) for name in ERRORS]
+    assert [str(error()) for error in errors] == [inspect.getdoc(error) for error in errors]
+    assert {str(error("mine")) for error in errors} == {"mine"}
+    assert all(issubclass(error, django_idempotency.IdempotencyError) for error in errors)
 
 
 def test_InProgress_tells_more():

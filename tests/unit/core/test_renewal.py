@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import threading
 import time
 from contextlib import contextmanager
 from datetime import timedelta
 
 import pytest
-from django.db import connections
 
-import django_idempotency as idempotency
 from django_idempotency import InProgress, LeaseLost, StoreError, renewal
 from django_idempotency.codecs import JSONCodec
 from django_idempotency.engine import Engine, Operation
@@ -23,7 +19,7 @@ from django_idempotency.records import ClaimRequest, Lease, Proof
 from django_idempotency.renewal import Keeper
 from django_idempotency.stores.base import BaseStore
 from django_idempotency.stores.memory import MemoryStore
-from tests.services.processes import ROOT, wait_until
+from tests.services.processes import wait_until
 
 SECONDS = 10.0
 
@@ -340,71 +336,6 @@ class TestKeeper:
         keeper.add(store, make_lease())
         assert keeper._threads[store].daemon
 
-    @pytest.mark.processes
-    def test_a_forked_child_starts_with_nothing(self):
-        assert_succeeds("""
-import os, sys
-from tests.unit.core.test_renewal import Renewals, make_lease
-from django_idempotency.renewal import Keeper, keeper as own
-
-store, keeper, lease = Renewals(), Keeper(), make_lease()
-keeper.add(store, lease)
-own.add(store, make_lease(key="own"))
-store.wait_for_calls(1)
-keeper._changed.acquire()  # as another thread might at that moment
-child = os.fork()
-if child == 0:
-    assert (keeper._kept, keeper._threads) == ({}, {}), keeper._kept
-    assert (own._kept, own._threads) == ({}, {}), own._kept
-    mine = Renewals()
-    keeper.add(mine, make_lease(key="child"))
-    mine.wait_for_calls(2)
-    assert all(lease not in call.leases for call in mine.calls)
-    os._exit(0)
-keeper._changed.release()
-_, status = os.waitpid(child, 0)
-sys.exit(os.waitstatus_to_exitcode(status))
-""")
-
-    @pytest.mark.processes
-    def test_a_child_forked_in_mid_renewal_renews_its_own_on_the_same_store(self):
-        assert_succeeds("""
-import os, sys
-from tests.unit.core.test_renewal import Blocked, Renewals, make_lease
-from django_idempotency.renewal import keeper
-
-store, lease = Blocked(), make_lease()
-keeper.add(store, lease)
-assert store.entered.wait(10)
-child = os.fork()
-if child == 0:
-    store.free.set()
-    mine = make_lease(key="child")
-    keeper.add(store, mine)
-    store.wait_for_calls(2)
-    assert all(call.leases == {mine} for call in store.calls), store.calls
-    os._exit(0)
-_, status = os.waitpid(child, 0)
-assert store.calls == []
-store.free.set()
-store.wait_for_calls(2)
-assert all(call.leases == {lease} for call in store.calls), store.calls
-lease.check()
-sys.exit(os.waitstatus_to_exitcode(status))
-""")
-
-
-def assert_succeeds(code):
-    """Run the code in a process of its own."""
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", code],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
-    assert done.returncode == 0, done.stderr
-
 
 class TestSeveralStores:
     """Stores do not wait for one another (R69)."""
@@ -530,43 +461,3 @@ class TestEngine:
         with pytest.raises(ValueError, match="boom"):
             engine.run(operation(), boom)
         assert keeper._kept == {}
-
-
-@pytest.mark.django_db(transaction=True)
-@pytest.mark.leg("postgres18", "postgres16")
-@pytest.mark.parametrize("mode", ["joined", "separate"])
-def test_R69_work_of_three_leases_beside_a_claimant(mode):
-    """The claimant tries all the time; only the process's keeper stands between them."""
-    arguments = {"key": "k", "scope": "s", "transaction": mode, "lease": 1}
-    began, ended = threading.Event(), threading.Event()
-    outcomes = []
-
-    def work(lease):
-        began.set()
-        ended.wait(3)
-        lease.check()
-        return "A"
-
-    def owner():
-        try:
-            outcomes.append(idempotency.run(work, **arguments))
-        finally:
-            ended.set()
-            connections.close_all()
-
-    thread = threading.Thread(target=owner)
-    thread.start()
-    assert began.wait(SECONDS)
-    refused = 0
-    while not ended.wait(0.05):
-        try:
-            late = idempotency.run(lambda lease: pytest.fail("took over"), **arguments)
-        except InProgress:
-            refused += 1
-        else:
-            assert late.replayed
-            break
-    thread.join(SECONDS)
-    assert outcomes[0].replayed is False
-    assert refused > 10
-    assert idempotency.run(lambda lease: pytest.fail("ran"), **arguments).result == "A"
