@@ -6,7 +6,7 @@ from contextlib import nullcontext
 from datetime import timedelta
 
 import pytest
-from django.db import connection
+from django.db import connection, transaction
 
 from django_idempotency.engine import Decision, decide
 from django_idempotency.exceptions import StoreError
@@ -285,6 +285,36 @@ def test_R72_the_clock_is_the_one_of_the_database(store):
     record = store.get(lease.record_id)
     assert record.updated_at <= record.now <= record.updated_at + 10 * SECOND
     assert lease.claimed_at == record.updated_at
+
+
+@pytest.mark.leg("postgres18", "postgres16")
+@pytest.mark.parametrize(
+    ("mode", "before", "end"),
+    [
+        ("separate", claims.absent, "complete"),
+        ("separate", claims.failed, "fail"),
+        ("separate", claims.absent, "release"),
+        ("single", claims.absent, "complete"),
+        ("single", claims.failed, "complete"),
+    ],
+)
+def test_R72_the_time_is_that_of_each_statement_and_not_of_its_transaction(
+    store, mode, before, end
+):
+    """Or the lease of a claim in a long transaction would begin too early."""
+    before(store, claim_request())
+    with transaction.atomic(), connection.cursor() as cursor:
+        cursor.execute("SELECT now()")
+        [began] = cursor.fetchone()
+        lease = won(store.claim(claim_request(transaction=mode)))
+        if end == "complete":
+            store.complete(lease, b"", retention=claims.RETENTION)
+        elif end == "fail":
+            store.fail(lease, "error")
+        else:
+            store.release(lease)
+        record = store.get(lease.record_id)
+    assert began < lease.claimed_at < record.updated_at
 
 
 @pytest.mark.leg("postgres18", "postgres16")

@@ -19,7 +19,6 @@ from django_idempotency.engine import Engine
 from django_idempotency.exceptions import InProgress, StoreError
 from django_idempotency.models import IdempotencyRecord
 from django_idempotency.records import ClaimRequest, Filters, Lease, State
-from django_idempotency.stores import sql_mariadb
 from django_idempotency.stores.base import ClaimAgain
 from tests.app.models import Effect, Unique
 from tests.integration.database import claims
@@ -46,19 +45,6 @@ def statements(function, *arguments, **keywords):
     return len([query for query in queries if "idempotency_record" in query["sql"]])
 
 
-@pytest.fixture
-def held(two):
-    """The row of "key", in progress under a lapsed lease, held by another session's transaction."""
-    lease = claims.lapsed(two.mine, claim_request())
-    two.other(transaction.set_autocommit, False)
-    two.other(
-        IdempotencyRecord.objects.filter(pk=lease.record_id).update, error="a change under way"
-    )
-    yield lease
-    two.other(transaction.rollback)
-    two.other(transaction.set_autocommit, True)
-
-
 class TestStatements:
     def test_new_key(self, store):
         request = claim_request()
@@ -80,55 +66,6 @@ class TestStatements:
         leases = [claims.live(store, claim_request(f"key {n}")) for n in range(20)]
         with transaction.atomic():  # outside of one it connects anew
             assert statements(store.renew, leases, HOUR) == 2
-
-
-class TestHeldRow:
-    def test_R49_claim_is_told_in_progress_at_once(self, two, held):
-        claimed = two.mine.claim(claim_request())
-        assert claimed.live
-
-    def test_R67_renewal_counts_it_as_held_and_renews_the_others(self, two, held):
-        other = claims.live(two.mine, claim_request("another key"))
-        before = two.mine.get(other.record_id).lease_until
-        assert two.mine.renew([held, other], HOUR) == {held, other}
-        assert two.mine.get(other.record_id).lease_until > before
-
-    def test_operator_finds_it_busy(self, two, held):
-        seen = two.mine.get(held.record_id)
-        done = two.mine.resolve(seen.record_id, "release", epoch=seen.epoch, state=seen.state)
-        assert done is False
-
-    def test_I9_sweep_leaves_it_and_takes_the_rest(self, two, held):
-        expired = claims.completed(two.mine, claim_request("expired"))
-        IdempotencyRecord.objects.filter(pk=expired.record_id).update(expires_at=claims.LONG_AGO)
-        two.other(
-            IdempotencyRecord.objects.filter(pk=held.record_id).update, expires_at=claims.LONG_AGO
-        )
-        assert two.mine.sweep() == 1
-
-    @pytest.mark.parametrize("name", ["RECLAIM", "RENEW", "RESOLVE"])
-    def test_without_the_limit_it_would_be_waited_for(self, two, held, monkeypatch, name):
-        """The tripwire of these tests goes off when the statement is a naive one."""
-        limit = "SET STATEMENT innodb_lock_wait_timeout = 0 FOR"
-        naive = getattr(sql_mariadb, name).replace(limit, "")
-        assert naive != getattr(sql_mariadb, name)
-        monkeypatch.setattr(sql_mariadb, name, naive)
-        with connection.cursor() as cursor:
-            cursor.execute("SET SESSION innodb_lock_wait_timeout = 1")
-            cursor.execute("SELECT UTC_TIMESTAMP(6)")
-            [began] = cursor.fetchone()
-        seen = two.mine.get(held.record_id)
-        if name == "RECLAIM":
-            two.mine.claim(claim_request())
-        elif name == "RENEW":
-            with transaction.atomic():  # on this connection
-                two.mine.renew([held], HOUR)
-        else:
-            two.mine.resolve(seen.record_id, "release", epoch=seen.epoch, state=seen.state)
-        with connection.cursor() as cursor:
-            cursor.execute("SELECT UTC_TIMESTAMP(6)")
-            [ended] = cursor.fetchone()
-        assert ended - began > timedelta(seconds=0.9)
 
 
 class TestSingle:

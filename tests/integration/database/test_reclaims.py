@@ -32,8 +32,9 @@ def test_I3_R66_owner_completes_between_look_and_reclaim(two):
     assert two.theirs.get(lease.record_id).result == packed("owner")
 
 
-def test_I1_owner_renews_between_look_and_reclaim(two):
-    lease = claims.lapsed(two.theirs, claim_request())
+@pytest.mark.parametrize("before", [claims.lapsed, claims.expired_lapsed])
+def test_I1_owner_renews_between_look_and_reclaim(two, before):
+    lease = before(two.theirs, claim_request())
     two.mine.before("RECLAIM", lambda: two.other(two.theirs.renew, [lease], timedelta(seconds=60)))
     record = lost(two.mine.claim(claim_request()))
     assert two.mine.reached

@@ -58,8 +58,9 @@ def test_I5_stalled_owner_completes_while_single_runs(two):
     assert two.mine.get(outcome.record_id).result == packed("owner")
 
 
-def test_I1_I7_stalled_owner_renews_while_single_runs(two):
-    stalled = claims.lapsed(two.theirs, claim_request())
+@pytest.mark.parametrize("before", [claims.lapsed, claims.expired_lapsed])
+def test_I1_I7_stalled_owner_renews_while_single_runs(two, before):
+    stalled = before(two.theirs, claim_request())
 
     def run(lease):
         two.other(two.theirs.renew, [stalled], timedelta(seconds=60))
