@@ -48,6 +48,8 @@ SELECT record.id, record.scope, record.`key`, record.operation, record.fingerpri
    FOR UPDATE
 """
 
+# The token alone would do to tell that the record is the one that was seen; the epoch is compared
+# because `row_of_update` takes the new one from it.
 RECLAIM = """
 SET STATEMENT innodb_lock_wait_timeout = 0 FOR
 UPDATE idempotency_record

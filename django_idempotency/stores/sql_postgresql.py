@@ -68,7 +68,6 @@ UPDATE idempotency_record AS record
        (SELECT id FROM idempotency_record WHERE id = %(id)s::uuid
            FOR NO KEY UPDATE SKIP LOCKED) AS free
  WHERE record.id = free.id
-   AND record.epoch = %(seen_epoch)s
    AND record.token = %(seen_token)s::uuid
    AND (-- expired
            (record.expires_at <= clock.now
@@ -218,7 +217,6 @@ UPDATE idempotency_record AS record
                                                ELSE current_setting('lock_timeout') END, true)
         OFFSET 0) AS clock
  WHERE record.id = %(id)s::uuid
-   AND record.epoch = %(seen_epoch)s
    AND record.token = %(seen_token)s::uuid
    AND record.state = %(seen_state)s
    AND (-- expired

@@ -61,7 +61,6 @@ UPDATE idempotency_record
        result = NULL,
        error = ''
  WHERE id = %(id)s
-   AND epoch = %(seen_epoch)s
    AND token = %(seen_token)s
    AND (-- expired
            (expires_at <= strftime('%%Y-%%m-%%d %%H:%%M:%%f', 'now')
