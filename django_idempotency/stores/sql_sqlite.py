@@ -188,9 +188,6 @@ DELETE FROM idempotency_record
                           AND lease_until > strftime('%%Y-%%m-%%d %%H:%%M:%%f', 'now'))
                ORDER BY expires_at
                LIMIT %(limit)s)
-   AND expires_at <= strftime('%%Y-%%m-%%d %%H:%%M:%%f', 'now')
-   AND NOT (state = 'IN_PROGRESS'
-            AND lease_until > strftime('%%Y-%%m-%%d %%H:%%M:%%f', 'now'))
 """
 
 #: The sweep is this one statement.
