@@ -1,389 +1,188 @@
-"""crash_at: the attempt dies at its point, and a retry finds what the guarantees say."""
+"""A process dies at each point of an attempt, and a retry finds what docs/guarantees.md says."""
 
 from __future__ import annotations
 
-import asyncio
-import sys
-from datetime import datetime, timedelta
+import re
+from collections.abc import Iterator
+from datetime import timedelta
 from typing import Any
 
 import pytest
-from django.http import Http404, HttpRequest, HttpResponse
-from django.http.response import HttpResponseBase
-from django.test import RequestFactory
+from django.utils import timezone
 
 import django_idempotency as idempotency
-from django_idempotency import keys
-from django_idempotency.conf import store_for
-from django_idempotency.http import idempotent
-from django_idempotency.records import ClaimRequest, Lease, Record
-from django_idempotency.stores.base import BaseStore
-from django_idempotency.stores.memory import MemoryStore
-from django_idempotency.sweep import sweep
-from django_idempotency.testing import FakeClock, crash_at, override_store
-from django_idempotency.testing.crash import POINTS
+from django_idempotency.models import IdempotencyRecord
 from tests.app.models import Effect
-from tests.services.processes import spawn, wait_until
+from tests.pages import DOCS, table_of
+from tests.services.databases import environment_for_children
+from tests.services.forks import Forks
+from tests.services.processes import wait_until
 
-MEMORY = "django_idempotency.stores.memory.MemoryStore"
 MODES = ["joined", "single", "separate"]
-#: What is left behind where an attempt dies: its effects, and the state of its record.
-LEFT = {
-    "before_claim": {"joined": (0, None), "single": (0, None), "separate": (0, None)},
+DIED = 42
+NOTHING, CLAIMED, DONE = (0, None), (0, "IN_PROGRESS"), (1, "COMPLETED")
+#: Where an attempt dies: the failure of the guarantees, the effects, and the state of the record.
+CRASHES = {
+    "before_claim": dict.fromkeys(MODES, ("F1", *NOTHING)),
     "after_claim": {
-        "joined": (0, "IN_PROGRESS"),
-        "single": (0, None),
-        "separate": (0, "IN_PROGRESS"),
+        "joined": ("F2", *CLAIMED),
+        "single": ("F2", *NOTHING),
+        "separate": ("F2", *CLAIMED),
     },
-    "in_work": {"joined": (0, "IN_PROGRESS"), "single": (0, None), "separate": (1, "IN_PROGRESS")},
+    "in_work": {
+        "joined": ("F3", *CLAIMED),
+        "single": ("F3", *NOTHING),
+        "separate": ("F3", 1, "IN_PROGRESS"),
+    },
     "after_work": {
-        "joined": (0, "IN_PROGRESS"),
-        "single": (0, None),
-        "separate": (1, "IN_PROGRESS"),
+        "joined": ("F4", *CLAIMED),
+        "single": ("F4", *NOTHING),
+        "separate": ("F4", 1, "IN_PROGRESS"),
     },
     "before_complete": {
-        "joined": (0, "IN_PROGRESS"),
-        "single": (0, None),
-        "separate": (1, "IN_PROGRESS"),
+        "joined": ("F4", *CLAIMED),
+        "single": ("F4", *NOTHING),
+        "separate": ("F4", 1, "IN_PROGRESS"),
     },
     "after_complete": {
-        "joined": (0, "IN_PROGRESS"),
-        "single": (0, None),
-        "separate": (1, "COMPLETED"),
+        "joined": ("F4", *CLAIMED),
+        "single": ("F4", *NOTHING),
+        "separate": ("F5", *DONE),
     },
-    "before_commit": {"joined": (0, "IN_PROGRESS"), "single": (0, None)},
-    "after_commit": {"joined": (1, "COMPLETED"), "single": (1, "COMPLETED")},
+    "before_commit": {"joined": ("F4", *CLAIMED), "single": ("F4", *NOTHING)},
+    "after_commit": {"joined": ("F5", *DONE), "single": ("F5", *DONE)},
 }
-CRASHES = [
-    pytest.param(point, mode, *left, id=f"{point}-{mode}")
-    for point, by_mode in LEFT.items()
-    for mode, left in by_mode.items()
-]
+TABLE = "## Transaction mode by failure"
+TIMES = {"once": 1, "twice": 2, "up to twice": 2}
+
+BEGIN = """
+import threading
+import django_idempotency as idempotency
+from django.http import Http404, HttpResponse
+from django.test import RequestFactory
+from django_idempotency.http import idempotent
+from django_idempotency.testing import crash_at, override_store
+from tests.app.models import Effect
+
+crash = crash_at({point!r}, exit_code=42).__enter__()
+"""
+ATTEMPT = """
+def work(lease):
+    Effect.objects.create(name="crash")
+    if {point!r} == "in_work":
+        crash()
+    return "done"
+
+idempotency.run(work, key="crash", scope="tests", transaction={mode!r})
+"""
+VIEW = """
+@idempotent(scope="django_idempotency.http.scopes.anyone", keep="stripe", transaction={mode!r})
+def view(request):
+    Effect.objects.create(name="crash")
+    if {point!r} == "before_keep":
+        raise Http404
+    return HttpResponse("done")
+
+view(RequestFactory().post("/", headers={{"Idempotency-Key": "crash"}}))
+"""
+RENEWED = """
+def work(lease):
+    Effect.objects.create(name="crash")
+    threading.Event().wait(30)
+
+idempotency.run(work, key="crash", scope="tests", transaction={mode!r}, lease=0.3)
+"""
+
+
+@pytest.fixture(scope="module")
+def forks(django_db_setup: None) -> Iterator[Forks]:
+    with Forks(environment_for_children()) as forks:
+        yield forks
 
 
 @pytest.fixture(autouse=True)
-def _project(settings: Any, transactional_db: None) -> None:
+def default_store(settings: Any, transactional_db: None) -> None:
     settings.IDEMPOTENCY = {"default": {}}
 
 
-def attempt(mode: str | None = None, crash: Any = None, error: Exception | None = None) -> Any:
+def dies(forks: Forks, program: str, point: str, mode: str) -> bool:
+    return forks.run((BEGIN + program).format(point=point, mode=mode)) == DIED
+
+
+def left() -> tuple[int, str | None]:
+    """The effects, and the state of the one record."""
+    state = IdempotencyRecord.objects.values_list("state", flat=True).first()
+    return Effect.objects.count(), state
+
+
+def attempt(mode: str) -> idempotency.Outcome:
     def work(lease: Any) -> str:
-        Effect.objects.create(name="work")
-        if crash is not None and crash.point == "in_work":
-            crash("anything")
-        if error is not None:
-            raise error
+        Effect.objects.create(name="retry")
         return "done"
 
-    policy = {} if mode is None else {"transaction": mode}
-    return idempotency.run(work, key="k", scope="s", **policy)
+    return idempotency.run(work, key="crash", scope="tests", transaction=mode)
 
 
-def state() -> str | None:
-    record_id = keys.record_id("call", "s", "k")
-    record = store_for().get(record_id)
-    return None if record is None else str(record.state)
+def retry_when_the_session_has_ended(mode: str) -> idempotency.Outcome:
+    outcomes = []
+
+    def answered() -> bool:
+        try:
+            outcomes.append(attempt(mode))
+        except idempotency.InProgress:
+            return False
+        return True
+
+    wait_until(answered, seconds=5, what="the server to end the dead session")
+    return outcomes[0]
 
 
-def states() -> list[str]:
-    return [str(record.state) for record in store_for().browse().records]
+def times(failure: str, mode: str) -> int:
+    """Return how often the work takes effect by the table of the guarantees."""
+    rows = {row[0]: row[2:] for row in table_of(DOCS / "guarantees.md", TABLE)}
+    [word] = re.findall(r"\*\*(.+?)\*\*", rows[failure][MODES.index(mode)])
+    return TIMES[word]
 
 
-@pytest.mark.parametrize(("point", "mode", "effects", "left"), CRASHES)
-def test_R59_R65_attempt_dies_at_the_point(
-    point: str, mode: str, effects: int, left: str | None
+@pytest.mark.parametrize(
+    ("point", "mode", "failure", "effects", "state"),
+    [
+        pytest.param(point, mode, *after, id=f"{after[0]}-{point}-{mode}")
+        for point, by_mode in CRASHES.items()
+        for mode, after in by_mode.items()
+    ],
+)
+def test_R59_R65_I5_crash_and_retry(
+    forks: Forks, point: str, mode: str, failure: str, effects: int, state: str | None
 ) -> None:
-    with crash_at(point) as crash:
-        attempt(mode, crash)
+    assert dies(forks, ATTEMPT, point, mode)
 
-    assert crash.happened
-    assert (Effect.objects.count(), state()) == (effects, left)
-
-
-@pytest.mark.parametrize("mode", MODES)
-def test_work_that_fails_dies_after_it(mode: str) -> None:
-    with crash_at("after_work"):
-        attempt(mode, error=RuntimeError())
-
-    assert state() == (None if mode == "single" else "IN_PROGRESS")
-
-
-@pytest.mark.parametrize("mode", ["joined", "single"])
-def test_work_that_fails_dies_after_its_rollback(mode: str) -> None:
-    with crash_at("after_rollback"):
-        attempt(mode, error=RuntimeError())
-
-    assert (Effect.objects.count(), state()) == (0, None if mode == "single" else "IN_PROGRESS")
-
-
-def test_R66_retry_takes_over_when_the_lease_has_lapsed() -> None:
-    clock = FakeClock()
-    with override_store("memory", clock=clock):
-        with crash_at("before_complete"):
-            attempt()
-        with pytest.raises(idempotency.InProgress):
-            attempt()
-        clock.advance(61)
-
-        assert not attempt().replayed
-
-    assert Effect.objects.count() == 2
-
-
-def send(mode: str, error: Exception | None = None) -> HttpResponseBase:
-    """Send a request to a view that keeps whatever it answers."""
-
-    def view(request: HttpRequest) -> HttpResponse:
-        Effect.objects.create(name="view")
-        if error is not None:
-            raise error
-        return HttpResponse("done")
-
-    keep: dict[str, Any] = {"keep": "stripe", "transaction": mode}
-    guarded = idempotent(scope="django_idempotency.http.scopes.anyone", **keep)(view)
-    request = RequestFactory().post("/", headers={"Idempotency-Key": "k"})
-    response: HttpResponseBase = guarded(request)
-    return response
+    assert left() == (effects, state)
+    if state == "IN_PROGRESS":
+        with pytest.raises(idempotency.InProgress) as told:
+            attempt(mode)
+        assert 1 <= told.value.retry_after <= 30
+        IdempotencyRecord.objects.update(lease_until=timezone.now() - timedelta(seconds=1))
+    retry = retry_when_the_session_has_ended(mode)
+    assert (retry.result, retry.replayed) == ("done", failure == "F5")
+    assert Effect.objects.count() == times(failure, mode)
+    assert attempt(mode).replayed
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_R57_R65_answer_made_of_an_exception_dies_before_it_is_kept(mode: str) -> None:
-    with crash_at("before_keep") as crash:
-        send(mode, error=Http404())
+@pytest.mark.parametrize("point", ["before_keep", "before_send"])
+def test_R25_R57_R65_crash_in_a_view(forks: Forks, point: str, mode: str) -> None:
+    assert dies(forks, VIEW, point, mode)
 
-    assert crash.happened
-    [state] = states() or [None]
-    assert (Effect.objects.count(), state) == (
-        1 if mode == "separate" else 0,
-        None if mode == "single" else "IN_PROGRESS",
-    )
-
-
-@pytest.mark.parametrize("mode", MODES)
-def test_before_keep_is_not_passed_by_an_answer_of_the_works_own(mode: str) -> None:
-    with pytest.raises(AssertionError, match="did not pass"), crash_at("before_keep"):
-        send(mode)
-
-
-@pytest.mark.parametrize("mode", MODES)
-def test_R25_answer_that_was_never_sent_is_replayed(mode: str) -> None:
-    with crash_at("before_send") as crash:
-        send(mode)
-
-    assert crash.happened
-    assert (Effect.objects.count(), states()) == (1, ["COMPLETED"])
-    again = send(mode, error=RuntimeError())
-    assert (again.status_code, again.headers["Idempotency-Replayed"]) == (200, "true")
-
-
-def test_answer_of_another_alias_is_sent(settings: Any) -> None:
-    settings.IDEMPOTENCY = {"default": {}, "memory": {"BACKEND": MEMORY}}
-
-    with (
-        pytest.raises(AssertionError, match="did not pass"),
-        crash_at("before_send", store="memory"),
-    ):
-        send("joined")
+    # What is made of an exception is kept without its work; what was never sent is there.
+    unkept = {"joined": CLAIMED, "single": NOTHING, "separate": (1, "IN_PROGRESS")}
+    assert left() == (DONE if point == "before_send" else unkept[mode])
 
 
 @pytest.mark.parametrize(
     "mode", [pytest.param("joined", marks=pytest.mark.leg("postgres18", "mariadb")), "separate"]
 )
-def test_R69_attempt_whose_renewal_dies_is_not_completed(mode: str) -> None:
-    def work(lease: Lease) -> str:
-        Effect.objects.create(name="work")
-        wait_until(lambda: crash.happened, seconds=20, what="a renewal")
-        return "done"
+def test_R69_crash_in_a_renewal(forks: Forks, mode: str) -> None:
+    assert dies(forks, RENEWED, "in_renewal", mode)
 
-    with crash_at("in_renewal") as crash:
-        idempotency.run(work, key="k", scope="s", transaction=mode, lease=0.3)
-
-    assert (Effect.objects.count(), state()) == (int(mode == "separate"), "IN_PROGRESS")
-
-
-def test_R69_leases_are_renewed_again_when_the_block_has_ended() -> None:
-    def dies(lease: Lease) -> None:
-        wait_until(lambda: crash.happened, seconds=20, what="a renewal")
-
-    def is_renewed(lease: Lease) -> None:
-        assert lease.lease_until is not None
-        until = lease.lease_until
-        wait_until(lambda: until < renewed_until(store, lease), seconds=20, what="a renewal")
-
-    with override_store("memory") as store:
-        with crash_at("in_renewal") as crash:
-            idempotency.run(dies, key="k", scope="s", lease=0.3)
-
-        idempotency.run(is_renewed, key="another", scope="s", lease=0.3)
-
-
-def renewed_until(store: BaseStore, lease: Lease) -> datetime:
-    record = store.get(lease.record_id)
-    assert record is not None
-    assert record.lease_until is not None
-    return record.lease_until
-
-
-def test_sweep_dies() -> None:
-    with crash_at("in_sweep") as crash:
-        sweep()
-
-    assert crash.happened
-
-
-@pytest.mark.parametrize("point", ["before_keep", "before_send"])
-def test_coroutine_of_a_view_dies(point: str) -> None:
-    @idempotent(scope="django_idempotency.http.scopes.anyone", keep="stripe")
-    async def view(request: HttpRequest) -> HttpResponse:
-        if point == "before_keep":
-            raise Http404
-        return HttpResponse("done")
-
-    request = RequestFactory().post("/", headers={"Idempotency-Key": "k"})
-    with override_store("memory") as store:
-        with crash_at(point):
-            asyncio.run(view(request))
-
-        [record] = store.browse().records
-    assert record.state == ("COMPLETED" if point == "before_send" else "IN_PROGRESS")
-
-
-@pytest.mark.parametrize("point", ["after_claim", "in_work", "before_complete", "after_complete"])
-def test_coroutine_dies(point: str) -> None:
-    async def work(lease: Any) -> str:
-        if point == "in_work":
-            crash()
-        return "done"
-
-    with override_store("memory"):
-        with crash_at(point) as crash:
-            asyncio.run(idempotency.arun(work, key="k", scope="s"))
-
-        assert state() == ("COMPLETED" if point == "after_complete" else "IN_PROGRESS")
-
-
-class OwnTwins(MemoryStore):
-    """A store whose coroutines do not go through its other operations."""
-
-    async def aclaim(self, request: ClaimRequest) -> Lease | Record:
-        return MemoryStore.claim(self, request)
-
-    async def acomplete(self, lease: Lease, result: bytes, *, retention: timedelta) -> datetime:
-        return MemoryStore.complete(self, lease, result, retention=retention)
-
-
-@pytest.mark.parametrize("point", ["before_claim", "after_claim", "before_complete"])
-def test_coroutine_dies_on_a_store_with_twins_of_its_own(point: str) -> None:
-    async def work(lease: Any) -> str:
-        return "done"
-
-    with override_store(OwnTwins()):
-        with crash_at(point):
-            asyncio.run(idempotency.arun(work, key="k", scope="s"))
-
-        assert state() == (None if point == "before_claim" else "IN_PROGRESS")
-
-
-def test_another_alias_dies(settings: Any) -> None:
-    settings.IDEMPOTENCY = {"default": {}, "memory": {"BACKEND": MEMORY}}
-
-    with crash_at("after_claim", store="memory") as crash:
-        attempt()
-        idempotency.run(lambda lease: 1, key="k", scope="s", store="memory")
-
-    assert crash.happened
-    assert state() == "COMPLETED"
-
-
-def test_store_is_as_before_when_the_block_has_ended() -> None:
-    with override_store("memory") as store:
-        before = dict(vars(store))
-        with crash_at("after_claim"):
-            attempt()
-
-        assert vars(store) == before
-
-
-def test_point_that_is_not_passed_fails() -> None:
-    with (
-        pytest.raises(AssertionError, match=r"did not pass the point 'after_commit'"),
-        crash_at("after_commit"),
-    ):
-        attempt("separate")
-
-
-def test_other_exceptions_pass() -> None:
-    with pytest.raises(ZeroDivisionError), crash_at("after_commit"):
-        attempt("separate", error=ZeroDivisionError())
-
-
-def test_unknown_point_is_told_with_those_that_there_are() -> None:
-    with pytest.raises(ValueError, match=r"'before_lunch'.*before_claim, after_claim"):
-        crash_at("before_lunch")
-
-
-def test_every_point_is_tested() -> None:
-    elsewhere = {"after_rollback", "before_keep", "before_send", "in_renewal", "in_sweep"}
-    assert {*LEFT, *elsewhere} == set(POINTS)
-
-
-@pytest.mark.processes
-@pytest.mark.parametrize(("point", "code"), [("after_claim", 42), ("after_complete", 7)])
-def test_process_ends_with_the_exit_code(
-    process_environment: dict[str, str], point: str, code: int
-) -> None:
-    program = f"""
-import django
-django.setup()
-import django_idempotency as idempotency
-from django_idempotency.testing import crash_at, override_store
-
-with override_store("memory"), crash_at({point!r}, exit_code={code}):
-    idempotency.run(lambda lease: 1, key="k", scope="s")
-"""
-    process = spawn([sys.executable, "-c", program], env=process_environment)
-
-    assert process.wait(30) == code
-
-
-VIEW = """
-from django.http import Http404, HttpResponse
-from django.test import RequestFactory
-from django_idempotency.http import idempotent
-
-@idempotent(scope="django_idempotency.http.scopes.anyone", keep="stripe")
-def view(request):
-    if point == "before_keep":
-        raise Http404
-    return HttpResponse("done")
-
-view(RequestFactory().post("/", headers={"Idempotency-Key": "k"}))
-"""
-RENEWED = """
-import threading
-idempotency.run(lambda lease: threading.Event().wait(30), key="k", scope="s", lease=0.1)
-"""
-
-
-@pytest.mark.processes
-@pytest.mark.parametrize(
-    ("point", "program"),
-    [("before_keep", VIEW), ("before_send", VIEW), ("in_renewal", RENEWED)],
-    ids=["before_keep", "before_send", "in_renewal"],
-)
-def test_process_ends_in_a_view_or_in_a_renewal(
-    process_environment: dict[str, str], point: str, program: str
-) -> None:
-    begin = f"""
-import django
-django.setup()
-import django_idempotency as idempotency
-from django_idempotency.testing import crash_at, override_store
-
-point = {point!r}
-override_store("memory").enable()
-crash_at(point, exit_code=42).__enter__()
-"""
-    process = spawn([sys.executable, "-c", begin + program], env=process_environment)
-
-    assert process.wait(30) == 42
+    assert left() == (int(mode == "separate"), "IN_PROGRESS")
