@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import threading
@@ -105,6 +106,7 @@ def nothing_left_behind() -> Iterator[None]:
     threads = set(threading.enumerate())
     processes = descendants(os.getpid())
     yield
+    gc.collect()  # an error that was kept keeps its frames, and they the threads of event loops
     try:
         wait_until(
             lambda: not _left_threads(threads) and not _left_processes(processes),

@@ -6,6 +6,7 @@ import json
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any, ClassVar, TypeVar
@@ -38,11 +39,11 @@ ENDED = ("lapsed", "completed", "failed", "released")
 Rule = TypeVar("Rule", bound=Callable[..., Any])
 
 
-def needs(need: str) -> Callable[[Rule], Rule]:
-    """Mark a rule that can only be shown on a store that has this; see `ContractBase.lacks`."""
+def needs(*needs: str) -> Callable[[Rule], Rule]:
+    """Mark a rule that can only be shown on a store that has these; see `ContractBase.lacks`."""
 
     def mark(rule: Rule) -> Rule:
-        rule.need = need  # type: ignore[attr-defined]
+        rule.needs = needs  # type: ignore[attr-defined]
         return rule
 
     return mark
@@ -118,6 +119,29 @@ class ContractBase:
         """Delete the stored record; without this hook the rules about that are left out."""
         raise NotImplementedError
 
+    def lose_answer(self, store: BaseStore) -> AbstractContextManager[None]:
+        """
+        Return a context in which the answer to the store's next write is lost.
+
+        The server gets the write and does it (or refuses it), and then the connection breaks.
+        What follows goes through, a resend of the same write too. The context fails at its end if
+        no answer was lost. Without this hook the rules about lost answers are left out.
+        """
+        raise NotImplementedError
+
+    def between_read_and_write(
+        self, store: BaseStore, callback: Callable[[], object]
+    ) -> AbstractContextManager[None]:
+        """
+        Return a context in which `callback` is called once, just before the store's next write.
+
+        Where a claim or a sweep reads first and then writes what it has decided, that is between
+        the two. The callback uses the same store in another thread, and what it does goes through.
+        The context fails at its end if nothing was called. Without this hook the rules about
+        interleavings are left out: so for a store whose every operation is one atomic step.
+        """
+        raise NotImplementedError
+
     def child_environment(self) -> dict[str, str]:
         """Return the environment variables by which a child process finds the records."""
         from django.conf import settings
@@ -148,6 +172,10 @@ class ContractBase:
             lacking["damage"] = "there is no hook corrupt()"
         if cls.forget is ContractBase.forget:
             lacking["deletion"] = "there is no hook forget()"
+        if cls.lose_answer is ContractBase.lose_answer:
+            lacking["lost answers"] = "there is no hook lose_answer()"
+        if cls.between_read_and_write is ContractBase.between_read_and_write:
+            lacking["interleavings"] = "there is no hook between_read_and_write()"
         if not cls.shared:
             lacking["processes"] = "its records belong to one process"
         if not cls.own_clock or not cls.shared:

@@ -8,6 +8,8 @@ from typing import Any
 from django_idempotency.testing.contract_claims import ClaimRules
 from django_idempotency.testing.contract_endings import EndingRules
 from django_idempotency.testing.contract_expiry import ExpiryRules
+from django_idempotency.testing.contract_interleavings import InterleavingRules
+from django_idempotency.testing.contract_lost_answers import LostAnswerRules
 from django_idempotency.testing.contract_operators import OperatorRules
 from django_idempotency.testing.contract_processes import ProcessRules
 from django_idempotency.testing.contract_races import RaceRules
@@ -17,7 +19,15 @@ __all__ = ["StoreContract"]
 
 
 class StoreContract(
-    ClaimRules, EndingRules, ExpiryRules, OperatorRules, RaceRules, ProcessRules, TwinRules
+    ClaimRules,
+    EndingRules,
+    ExpiryRules,
+    OperatorRules,
+    LostAnswerRules,
+    InterleavingRules,
+    RaceRules,
+    ProcessRules,
+    TwinRules,
 ):
     """
     Every promise of a store, as a test.
@@ -36,9 +46,9 @@ class StoreContract(
         lacks = cls.lacks()
         cls.left_out = {}
         for name, rule in cls._all_rules().items():
-            need = getattr(rule, "need", None)
-            if need in lacks:
-                cls.left_out[name] = lacks[need]
+            missing = [need for need in getattr(rule, "needs", ()) if need in lacks]
+            if missing:
+                cls.left_out[name] = lacks[missing[0]]
                 setattr(cls, name, None)  # pytest collects functions only
             elif getattr(cls, name) is None:  # a base class left out what this one has
                 setattr(cls, name, rule)

@@ -1,7 +1,9 @@
-"""Every defective store is noticed, by the rule that is meant for it; the sound one is not."""
+"""Each defective store is noticed by the rule that is meant for it; the sound one by none."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from uuid import UUID
 
 import pytest
@@ -31,6 +33,22 @@ def contract_on(store_class: type[SoundStore]) -> type[StoreContract]:
             assert isinstance(store, SoundStore)
             store.forget(record_id)
 
+        @contextmanager
+        def lose_answer(self, store: BaseStore) -> Iterator[None]:
+            assert isinstance(store, SoundStore)
+            store.losing = True
+            yield
+            assert not store.losing
+
+        @contextmanager
+        def between_read_and_write(
+            self, store: BaseStore, callback: Callable[[], object]
+        ) -> Iterator[None]:
+            assert isinstance(store, SoundStore)
+            store.callback = callback
+            yield
+            assert store.callback is None
+
     Contract.options = {"clock": FakeClock()}
     for name, value in getattr(store_class, "contract", {}).items():
         setattr(Contract, name, value)
@@ -42,11 +60,9 @@ def test_sound_store_breaks_no_rule() -> None:
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.__name__)
-def test_mutant_is_noticed_by_exactly_its_rules(mutant: type[Mutant]) -> None:
-    failed = failures(contract_on(mutant))
-
-    assert mutant.rule in failed
-    assert set(failed) == {mutant.rule, *mutant.also}
+def test_mutant_is_noticed_by_the_rule_that_is_meant(mutant: type[Mutant]) -> None:
+    """That no other rule fails but those of `also` is shown by `make proof`."""
+    assert set(failures(contract_on(mutant), [mutant.rule])) == {mutant.rule}
 
 
 def test_every_rule_notices_something() -> None:

@@ -64,6 +64,10 @@ class ClaimsQueue(Mutant):
     """A claim is refused while another one is under way, of whatever key."""
 
     rule = "test_R53_claims_of_different_keys_are_all_won"
+    also = (
+        "test_R66_I1_I3_I6_claim_repeats_its_predicate_as_it_writes",
+        "test_R76_claim_of_a_record_that_is_swept_meanwhile",
+    )
 
     def claim(self, request: ClaimRequest) -> Lease | Record:
         if not self.busy.acquire(blocking=False):
@@ -101,6 +105,8 @@ class FailedIsNeverClaimedAgain(Mutant):
         "test_I6_any_of_the_fingerprints_may_match_and_the_kept_one_stays",
         "test_R26_I1_one_of_many_threads_wins_each_key",
         "test_R47_I6_refused_claim_is_sent_once_more_with_the_stored_fingerprint",
+        "test_R66_I1_I3_I6_claim_repeats_its_predicate_as_it_writes",
+        "test_R68_claim_whose_answer_is_lost_is_won_once",
         "test_R68_claim_whose_answer_was_lost_is_won_when_it_is_sent_again",
         "test_R68_each_claim_has_its_own_token",
         "test_R71_refusing_take_overs_refuses_nothing_else",
@@ -119,6 +125,7 @@ class RefusedClaimLeavesSomething(Mutant):
 
     rule = "test_I1_I12_claim_of_a_live_lease_is_refused"
     also = (
+        "test_I1_I12_refused_claim_whose_answer_is_lost_stays_refused",
         "test_R80_hostile_text_comes_back_as_it_was",
         "test_twin_of_claim",
     )
@@ -139,10 +146,13 @@ class LeasesAreNeverTakenOver(Mutant):
         "test_I6_any_of_the_fingerprints_may_match_and_the_kept_one_stays",
         "test_R26_I1_one_of_many_threads_wins_each_key",
         "test_R47_I6_refused_claim_is_sent_once_more_with_the_stored_fingerprint",
+        "test_R66_I1_I3_I6_claim_repeats_its_predicate_as_it_writes",
         "test_R66_I7_late_completion_is_refused",
+        "test_R66_I7_late_completion_whose_answer_is_lost_is_refused",
         "test_R67_I7_late_failure_changes_nothing",
         "test_R67_I7_late_release_changes_nothing",
         "test_R68_I7_late_renewal_is_refused",
+        "test_R68_claim_whose_answer_is_lost_is_won_once",
         "test_R68_claim_whose_answer_was_lost_is_won_when_it_is_sent_again",
         "test_R68_each_claim_has_its_own_token",
         "test_R68_many_leases_are_renewed_and_those_still_held_are_told",
@@ -174,6 +184,7 @@ class LiveLeaseIsTakenOver(Mutant):
 
     rule = "test_I1_I12_claim_of_a_live_lease_is_refused"
     also = (
+        "test_I1_I12_refused_claim_whose_answer_is_lost_stays_refused",
         "test_I9_live_lease_is_not_expired",
         "test_R26_I1_one_of_many_coroutines_wins",
         "test_R26_I1_one_of_many_threads_wins_each_key",

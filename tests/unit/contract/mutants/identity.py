@@ -103,6 +103,7 @@ class EpochStandsStill(Mutant):
     also = (
         "test_I2_epoch_grows_faster_than_the_clock_if_need_be",
         "test_I2_epoch_grows_over_what_operators_do",
+        "test_R66_I1_I3_I6_claim_repeats_its_predicate_as_it_writes",
         "test_operator_comes_after_the_next_owner",
     )
 
@@ -128,6 +129,7 @@ class EpochIsTheClock(Mutant):
     also = (
         "test_I2_epoch_grows_over_what_operators_do",
         "test_I2_epoch_grows_with_each_claim",
+        "test_R66_I1_I3_I6_claim_repeats_its_predicate_as_it_writes",
         "test_operator_expires_what_has_ended",
         "test_operator_may_force_a_live_lease",
         "test_operator_resolves_what_nobody_is_at",
@@ -168,6 +170,8 @@ class TokenIsTheStores(Mutant):
     rule = "test_I1_claim_of_a_new_key_is_won"
     also = (
         "test_R47_I6_refused_claim_is_sent_once_more_with_the_stored_fingerprint",
+        "test_R68_claim_of_a_coroutine_whose_answer_is_lost_is_won_once",
+        "test_R68_claim_whose_answer_is_lost_is_won_once",
         "test_R68_claim_whose_answer_was_lost_is_won_when_it_is_sent_again",
         "test_twin_of_claim",
         "test_won_claim_is_recorded",
@@ -183,14 +187,18 @@ class TokenIsReused(Mutant):
     rule = "test_R68_each_claim_has_its_own_token"
     also = (
         "test_I2_epoch_grows_with_each_claim",
+        "test_I9_R75_sweep_repeats_its_predicate_as_it_deletes",
         "test_R26_I1_one_of_many_threads_wins_each_key",
         "test_R47_I6_refused_claim_is_sent_once_more_with_the_stored_fingerprint",
+        "test_R66_I1_I3_I6_claim_repeats_its_predicate_as_it_writes",
         "test_R66_I7_late_completion_is_refused",
+        "test_R66_I7_late_completion_whose_answer_is_lost_is_refused",
         "test_R66_lapsed_lease_is_taken_over_by_the_same_fingerprint",
         "test_R67_I7_late_failure_changes_nothing",
         "test_R67_I7_late_release_changes_nothing",
         "test_R67_I7_no_late_write_undoes_a_take_over",
         "test_R68_I7_late_renewal_is_refused",
+        "test_R68_claim_whose_answer_is_lost_is_won_once",
         "test_R68_claim_whose_answer_was_lost_is_won_when_it_is_sent_again",
         "test_R68_many_leases_are_renewed_and_those_still_held_are_told",
         "test_R74_expired_record_is_claimed_by_anything",
@@ -209,7 +217,11 @@ class ResentClaimIsRefused(Mutant):
     """A claim that is sent again, because its answer was lost, meets itself."""
 
     rule = "test_R68_claim_whose_answer_was_lost_is_won_when_it_is_sent_again"
-    also = ("test_twin_of_claim",)
+    also = (
+        "test_R68_claim_of_a_coroutine_whose_answer_is_lost_is_won_once",
+        "test_R68_claim_whose_answer_is_lost_is_won_once",
+        "test_twin_of_claim",
+    )
 
     def claim(self, request: ClaimRequest) -> Lease | Record:
         seen = self.get(request.record_id)
@@ -222,7 +234,7 @@ class ResentClaimIsAnother(Mutant):
     """A claim that is sent again is another claim: the first answer's lease is lost."""
 
     rule = "test_R68_claim_whose_answer_was_lost_is_won_when_it_is_sent_again"
-    also = ("test_twin_of_claim",)
+    also = ("test_R68_claim_whose_answer_is_lost_is_won_once", "test_twin_of_claim")
 
     def claim(self, request: ClaimRequest) -> Lease | Record:
         seen = self.get(request.record_id)

@@ -44,6 +44,7 @@ class GetKeepsTheResultBack(Mutant):
         "test_I3_I12_claim_of_a_completed_record_is_refused",
         "test_I4_result_is_kept_byte_for_byte",
         "test_I9_R75_owner_beyond_the_expiry_still_completes",
+        "test_R68_completion_whose_answer_is_lost_is_kept",
         "test_R71_operator_resolves_what_would_stay_for_ever",
         "test_browse_gives_whole_records",
         "test_completion_by_an_operator_lasts_for_its_retention",

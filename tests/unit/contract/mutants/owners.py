@@ -17,6 +17,7 @@ class CompletionIsNotFenced(Mutant):
 
     rule = "test_R66_I7_late_completion_is_refused"
     also = (
+        "test_R66_I7_late_completion_whose_answer_is_lost_is_refused",
         "test_R66_record_that_was_gone_and_claimed_is_anothers",
         "test_R67_I7_no_late_write_undoes_a_take_over",
         "test_R68_proof_is_the_epoch_and_the_token",
@@ -101,7 +102,11 @@ class OwnersLoseTheirLeaseWithTime(Mutant):
     """An owner's write is refused once its lease has lapsed, though nobody took it over."""
 
     rule = "test_R68_owner_whose_lease_has_lapsed_still_ends_it"
-    also = ("test_R69_lapsed_lease_that_nobody_took_is_renewed",)
+    also = (
+        "test_I9_R75_sweep_repeats_its_predicate_as_it_deletes",
+        "test_R66_I1_I3_I6_claim_repeats_its_predicate_as_it_writes",
+        "test_R69_lapsed_lease_that_nobody_took_is_renewed",
+    )
 
     def owned(self, records: Records, lease: Lease) -> Record | None:
         record = super().owned(records, lease)
@@ -115,6 +120,7 @@ class ResentCompletionIsRefused(Mutant):
     """A completion that is sent again, because its answer was lost, is told that it lost."""
 
     rule = "test_R68_completion_whose_answer_was_lost_succeeds_again"
+    also = ("test_R68_completion_whose_answer_is_lost_is_kept",)
 
     def complete(self, lease: Lease, result: bytes, *, retention: timedelta) -> datetime:
         record = self.get(lease.record_id)
@@ -175,6 +181,7 @@ class CompletionKeepsTheClaimsExpiry(Mutant):
     also = (
         "test_I9_R75_owner_beyond_the_expiry_still_completes",
         "test_I9_count_of_expired_records_leaves_out_the_live",
+        "test_R66_I1_I3_I6_claim_repeats_its_predicate_as_it_writes",
         "test_duration_may_be_seconds",
     )
 
@@ -314,6 +321,7 @@ class FailureForgetsTheFingerprint(Mutant):
         "test_I11_none_of_the_fingerprints_matches",
         "test_I6_any_of_the_fingerprints_may_match_and_the_kept_one_stays",
         "test_R47_I6_refused_claim_is_sent_once_more_with_the_stored_fingerprint",
+        "test_R66_I1_I3_I6_claim_repeats_its_predicate_as_it_writes",
         "test_operator_resolves_what_nobody_is_at",
     )
 
@@ -328,7 +336,10 @@ class ReleaseKeepsTheFingerprint(Mutant):
     """A release keeps the fingerprint."""
 
     rule = "test_release_keeps_the_record_and_forgets_the_fingerprint"
-    also = ("test_claim_of_a_released_record_is_won_by_anything",)
+    also = (
+        "test_R66_I1_I3_I6_claim_repeats_its_predicate_as_it_writes",
+        "test_claim_of_a_released_record_is_won_by_anything",
+    )
 
     def release(self, lease: Lease) -> None:
         before = self.get(lease.record_id)
@@ -349,8 +360,11 @@ class ReleaseDeletes(Mutant):
         "test_I7_lease_that_was_given_up_completes_nothing",
         "test_I9_sweep_deletes_what_has_expired",
         "test_I9_sweep_leaves_what_has_not_expired",
+        "test_R66_I1_I3_I6_claim_repeats_its_predicate_as_it_writes",
         "test_R68_claim_that_arrives_once_more_after_its_end_is_answered",
+        "test_R68_claim_whose_answer_is_lost_is_won_once",
         "test_R68_ended_lease_is_not_renewed",
+        "test_R68_ending_whose_answer_is_lost_is_made",
         "test_R68_owner_whose_lease_has_lapsed_still_ends_it",
         "test_R71_ended_record_lasts_no_longer_for_ever",
         "test_browse_by_state",

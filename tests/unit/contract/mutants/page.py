@@ -23,7 +23,8 @@ of [the store of the guide](../howto/writing-a-store.md) for that.
 A rule's test is its text with underscores: "I2: epoch grows with each claim" is
 `test_I2_epoch_grows_with_each_claim`. The page is generated from the defects. What it says is
 proved by these tests:
-`tests/unit/contract/test_mutants.py::test_mutant_is_noticed_by_exactly_its_rules`,
+`tests/unit/contract/test_mutants.py::test_mutant_is_noticed_by_the_rule_that_is_meant`,
+`tests/proof/test_mutants.py::test_mutant_is_noticed_by_exactly_its_rules`,
 `tests/unit/contract/test_mutants.py::test_every_rule_notices_something`,
 `tests/unit/contract/test_writing_a_store.py::test_defect_is_noticed_by_its_rules_about_processes`.
 """

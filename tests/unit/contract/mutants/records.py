@@ -22,11 +22,13 @@ class LeaseExpiresTheRecord(Mutant):
         "test_I6_any_of_the_fingerprints_may_match_and_the_kept_one_stays",
         "test_I9_sweep_leaves_what_has_not_expired",
         "test_R47_I6_refused_claim_is_sent_once_more_with_the_stored_fingerprint",
+        "test_R66_I1_I3_I6_claim_repeats_its_predicate_as_it_writes",
         "test_R66_I7_late_completion_is_refused",
         "test_R66_lapsed_lease_is_taken_over_by_the_same_fingerprint",
         "test_R67_I7_late_failure_changes_nothing",
         "test_R67_I7_late_release_changes_nothing",
         "test_R68_I7_late_renewal_is_refused",
+        "test_R68_claim_whose_answer_is_lost_is_won_once",
         "test_R68_many_leases_are_renewed_and_those_still_held_are_told",
         "test_R70_I11_lapsed_lease_is_not_taken_over_by_another_fingerprint",
         "test_R71_lapsed_lease_is_not_taken_over_where_that_is_refused",
@@ -63,7 +65,11 @@ class ExpiryIsLeftToTheSweep(Mutant):
     also = (
         "test_I2_epoch_grows_with_each_claim",
         "test_I9_R75_no_sweep_deletes_a_lease_that_is_claimed_meanwhile",
+        "test_I9_R75_sweep_repeats_its_predicate_as_it_deletes",
         "test_R26_I1_one_of_many_threads_wins_each_key",
+        "test_R66_I1_I3_I6_claim_repeats_its_predicate_as_it_writes",
+        "test_R68_claim_whose_answer_is_lost_is_won_once",
+        "test_R76_claim_of_a_record_that_is_swept_meanwhile",
         "test_operator_expires_what_has_ended",
         "test_operator_resolves_what_nobody_is_at",
     )
@@ -97,6 +103,7 @@ class GetHidesTheExpiry(Mutant):
 
     rule = "test_R74_get_says_that_a_record_has_expired"
     also = (
+        "test_R66_I1_I3_I6_claim_repeats_its_predicate_as_it_writes",
         "test_R71_operator_resolves_what_would_stay_for_ever",
         "test_operator_expires_what_has_ended",
         "test_operator_may_force_a_live_lease",
@@ -114,6 +121,7 @@ class ClaimIgnoresALiveLeaseBeyondTheExpiry(Mutant):
     """A claim takes a record for expired whose owner is still at it."""
 
     rule = "test_I9_live_lease_is_not_expired"
+    also = ("test_R66_I1_I3_I6_claim_repeats_its_predicate_as_it_writes",)
 
     def claim(self, request: ClaimRequest) -> Lease | Record:
         seen = self.get(request.record_id)
@@ -137,6 +145,7 @@ class SweepIgnoresALiveLeaseBeyondTheExpiry(Mutant):
     """The sweep deletes a record whose owner is still at it."""
 
     rule = "test_I9_R75_sweep_leaves_a_live_lease_beyond_the_expiry"
+    also = ("test_I9_R75_sweep_repeats_its_predicate_as_it_deletes",)
 
     def sweep(self, *, limit: int = 5000) -> int:
         with self._mutex:
@@ -158,6 +167,7 @@ class SweepAsksForNothing(Mutant):
     also = (
         "test_I9_R75_no_sweep_deletes_a_lease_that_is_claimed_meanwhile",
         "test_I9_R75_sweep_leaves_a_live_lease_beyond_the_expiry",
+        "test_I9_R75_sweep_repeats_its_predicate_as_it_deletes",
         "test_R71_record_whose_take_over_is_refused_lasts_until_it_is_ended",
     )
 
@@ -173,6 +183,7 @@ class SweepTakesTwoSteps(Mutant):
     """The sweep selects and then deletes, whatever was claimed in between."""
 
     rule = "test_I9_R75_no_sweep_deletes_a_lease_that_is_claimed_meanwhile"
+    also = ("test_I9_R75_sweep_repeats_its_predicate_as_it_deletes",)
 
     def sweep(self, *, limit: int = 5000) -> int:
         now = self._clock()
@@ -202,6 +213,7 @@ class SweepDoesNothing(Mutant):
     rule = "test_I9_sweep_deletes_what_has_expired"
     also = (
         "test_I2_epoch_grows_over_a_sweep",
+        "test_I9_R75_sweep_repeats_its_predicate_as_it_deletes",
         "test_I9_sweeps_that_meet_delete_each_record_once",
         "test_sweep_takes_no_more_than_its_limit",
         "test_twin_of_sweep",
@@ -218,6 +230,7 @@ class SweepLeavesTombstones(Mutant):
     also = (
         "test_I2_epoch_grows_over_a_sweep",
         "test_I9_R75_no_sweep_deletes_a_lease_that_is_claimed_meanwhile",
+        "test_R76_claim_of_a_record_that_is_swept_meanwhile",
         "test_twin_of_sweep",
     )
 
