@@ -88,7 +88,7 @@ NOT_FROM_OUTSIDE: Mapping[str, tuple[str, str]] = {
     ),
     "R96": (
         "an error of the project",
-        "tests/unit/http/test_k_coroutines.py::"
+        "tests/unit/http/test_keyless.py::"
         "test_R96_guarded_coroutine_is_refused_as_django_refuses_it",
     ),
     "R97": (

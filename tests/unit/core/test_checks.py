@@ -41,7 +41,7 @@ IN_OTHER_MODULES = {
     *("E012", "E013", "E014", "W010", "W012"),  # tests/unit/http/test_checks.py
     "W013",  # below
     "W014",  # tests/unit/views/test_checks.py
-    "E015",  # tests/unit/http/test_k_coroutines.py
+    "E015",  # tests/unit/http/test_keyless.py
     *("E020", "E021", "E022", "E023", "E024", "W020", "W021", "W022"),  # DynamoDB
     *("E030", "E031", "W030", "W031", "W032", "W033", "W034", "W035", "W036"),  # Celery
 }

@@ -122,13 +122,13 @@ ON_DISPATCH = [OnDispatch, Inherits]
 
 @pytest.mark.django_db
 @pytest.mark.parametrize("view", ON_DISPATCH)
-@pytest.mark.parametrize("method", ["GET", "POST"])
 def test_R14_dispatch_of_a_drf_view_is_refused_with_what_to_write(
-    api: Api, mount: Mount, view: Any, method: str
+    api: Api, mount: Mount, view: Any
 ) -> None:
     write = rf"dispatch of {view.__name__}.*class {view.__name__}\(IdempotencyMixin, \.\.\.\)"
-    with pytest.raises(TypeError, match=write):
-        api(path=mount(view), method=method)
+    for method in ("GET", "POST"):
+        with pytest.raises(TypeError, match=write):
+            api(path=mount(view), method=method)
 
     assert not Effect.objects.exists()
     assert not IdempotencyRecord.objects.exists()
@@ -136,39 +136,27 @@ def test_R14_dispatch_of_a_drf_view_is_refused_with_what_to_write(
 
 @pytest.mark.parametrize("view", ON_DISPATCH)
 def test_R14_check_finds_dispatch_of_a_drf_view(view: Any) -> None:
-    found = messages(view.as_view(), view.as_view())
+    [found] = messages(view.as_view(), view.as_view())
 
-    assert [(m.id, m.obj, m.level) for m in found] == [
-        ("django_idempotency.E012", view, checks.ERROR)
-    ]
-    assert f"class {view.__name__}(IdempotencyMixin, ...)" in str(found[0].hint)
+    assert (found.id, found.obj, found.level) == ("django_idempotency.E012", view, checks.ERROR)
+    assert f"class {view.__name__}(IdempotencyMixin, ...)" in str(found.hint)
 
 
-@pytest.mark.parametrize("view", [Plain, OnPost, OnPostOfMixin, OnDispatchOfMixin])
-def test_R14_check_finds_no_other_methods(view: Any) -> None:
-    assert ids(view.as_view()) == []
+def test_R14_check_finds_no_other_methods() -> None:
+    right: list[Any] = [Plain, OnPost, OnPostOfMixin, OnDispatchOfMixin]
 
-
-@pytest.mark.django_db
-@pytest.mark.parametrize("view", [OnPost, OnPostOfMixin])
-def test_R17_post_of_a_drf_view_is_guarded_once(api: Api, mount: Mount, view: Any) -> None:
-    url = mount(view)
-
-    first, again = api(path=url), api(path=url)
-
-    assert (first.status_code, again.status_code) == (201, 201)
-    assert (replayed(first), replayed(again)) == (False, True)
-    assert Effect.objects.count() == IdempotencyRecord.objects.count() == 1
+    assert ids(*[view.as_view() for view in right]) == []
 
 
 @pytest.mark.django_db
 @pytest.mark.parametrize("view", [OnPost, OnPostOfMixin])
-def test_R14_R34_post_of_a_drf_view_stands_behind_permissions_and_throttles(
+def test_R14_R17_R34_post_of_a_drf_view_is_guarded_once_behind_permissions_and_throttles(
     api: Api, mount: Mount, monkeypatch: pytest.MonkeyPatch, view: Any
 ) -> None:
     url = mount(view)
-    api(path=url)
 
+    assert [replayed(api(path=url)) for _ in range(2)] == [False, True]
+    assert Effect.objects.count() == IdempotencyRecord.objects.count() == 1
     monkeypatch.setattr(Refused, "withdrawn", True)
     assert api(path=url).status_code == 403
     monkeypatch.setattr(view, "permission_classes", [])
@@ -272,9 +260,9 @@ KINDS = {
 
 
 @pytest.mark.parametrize(
-    ("given", "text"), WRONG, ids=[f"{next(iter(g))}-{n}" for n, (g, _) in enumerate(WRONG)]
+    ("kind", "given", "text"),
+    [*[(kind, *WRONG[0]) for kind in KINDS], *[("function", *wrong) for wrong in WRONG[1:]]],
 )
-@pytest.mark.parametrize("kind", KINDS)
 def test_E013_policy_of_a_view_that_cannot_be(kind: str, given: dict[str, Any], text: str) -> None:
     view = KINDS[kind](**given)
 
@@ -285,7 +273,6 @@ def test_E013_policy_of_a_view_that_cannot_be(kind: str, given: dict[str, Any], 
     assert text in message.msg
 
 
-@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(
     "given",
     [
@@ -294,8 +281,10 @@ def test_E013_policy_of_a_view_that_cannot_be(kind: str, given: dict[str, Any], 
         {"store": "memory", "transaction": "separate"},
     ],
 )
-def test_E013_policy_of_a_view_that_can_be(kind: str, given: dict[str, Any]) -> None:
-    assert ids(KINDS[kind](**given), IDEMPOTENCY={"default": {}, "memory": MEMORY}) == []
+def test_E013_policy_of_a_view_that_can_be(given: dict[str, Any]) -> None:
+    views = [made(**given) for made in KINDS.values()]
+
+    assert ids(*views, IDEMPOTENCY={"default": {}, "memory": MEMORY}) == []
 
 
 @pytest.mark.parametrize("kind", ["as_view", "action"])
@@ -331,11 +320,8 @@ def test_E013_callables_and_properties_of_a_mixin_are_not_computed() -> None:
         ("memory", "E001"),
     ],
 )
-@pytest.mark.parametrize("kind", KINDS)
-def test_E013_what_is_wrong_with_the_setting_is_told_once(
-    kind: str, setting: Any, number: str
-) -> None:
-    assert ids(KINDS[kind](), IDEMPOTENCY=setting) == [number]
+def test_E013_what_is_wrong_with_the_setting_is_told_once(setting: Any, number: str) -> None:
+    assert ids(*[made() for made in KINDS.values()], IDEMPOTENCY=setting) == [number]
 
 
 class OfNoAlias(IdempotencyMiddleware):
@@ -388,14 +374,11 @@ def test_R21_middleware_that_sets_the_user(
     assert ids(MIDDLEWARE=[*middleware, OURS]) == of_middleware
 
 
-@pytest.mark.parametrize("kind", ["function", "class", "method"])
-def test_R21_a_scope_needs_no_middleware(kind: str) -> None:
-    assert ids(KINDS[kind](scope=ANYONE), MIDDLEWARE=[]) == []
+def test_R21_a_scope_or_a_view_of_drf_needs_no_middleware() -> None:
+    scoped = [KINDS[kind](scope=ANYONE) for kind in ("function", "class", "method")]
+    of_drf = [KINDS[kind]() for kind in ("above api_view", "below api_view", "mixin", "action")]
 
-
-@pytest.mark.parametrize("kind", ["above api_view", "below api_view", "mixin", "action"])
-def test_R21_views_of_drf_need_no_middleware(kind: str) -> None:
-    assert ids(KINDS[kind](), MIDDLEWARE=[]) == []
+    assert ids(*scoped, *of_drf, MIDDLEWARE=[]) == []
 
 
 @pytest.mark.parametrize("first", [[], [f"{HeaderUsers.__module__}.HeaderUsers"]])
@@ -414,10 +397,12 @@ def test_R21_W010_where_nobody_sets_the_user(api: Api, mount: Mount, settings: A
 # What can be, and was perhaps not meant.
 
 
-@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(
-    ("given", "number"),
-    [({"fail_open": True}, "W005"), ({"lease": 100, "retention": 10}, "W012")],
+    ("kind", "given", "number"),
+    [
+        *[(kind, {"fail_open": True}, "W005") for kind in KINDS],
+        ("function", {"lease": 100, "retention": 10}, "W012"),
+    ],
 )
 def test_R61_policy_of_a_view_that_is_doubtful(
     kind: str, given: dict[str, Any], number: str
@@ -433,11 +418,10 @@ def test_R61_policy_of_a_view_that_is_doubtful(
     ("setting", "number"),
     [({"HTTP": {"FAIL_OPEN": True}}, "W005"), ({"LEASE": 100, "RETENTION": 10}, "W001")],
 )
-@pytest.mark.parametrize("kind", KINDS)
-def test_R61_doubts_about_the_setting_are_told_once(
-    kind: str, setting: dict[str, Any], number: str
-) -> None:
-    assert ids(KINDS[kind](), IDEMPOTENCY={"default": setting}) == [number]
+def test_R61_doubts_about_the_setting_are_told_once(setting: dict[str, Any], number: str) -> None:
+    views = [made() for made in KINDS.values()]
+
+    assert ids(*views, IDEMPOTENCY={"default": setting}) == [number]
 
 
 @pytest.mark.parametrize(

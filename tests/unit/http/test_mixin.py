@@ -1,4 +1,4 @@
-"""How a DRF view says what it wants: attributes, actions, keywords of @action, and its errors."""
+"""How a DRF view says what it wants: attributes, `@action`, and `@idempotent` beside the mixin."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 from django.utils import timezone
-from rest_framework import serializers, viewsets
+from django.utils.decorators import method_decorator
+from rest_framework import permissions, serializers, viewsets
 from rest_framework.decorators import action
 from rest_framework.generics import CreateAPIView
 from rest_framework.request import Request
@@ -17,15 +18,19 @@ from rest_framework.views import APIView
 import django_idempotency as idempotency
 from django_idempotency.conf import InvalidStore, store_for
 from django_idempotency.contrib.rest_framework import IdempotencyMixin
+from django_idempotency.http import idempotent
 from django_idempotency.keys import record_id
 from django_idempotency.models import IdempotencyRecord
 from tests.app.models import Effect
+from tests.app.views import HeaderAuthentication
 from tests.unit.http.api import Api, problem, replayed
 from tests.unit.http.conftest import Mount, SetPolicy
 from tests.unit.http.views import BareView, FullViewSet, GuardedView
 
 pytestmark = pytest.mark.django_db
 
+ANYONE = "django_idempotency.http.scopes.anyone"
+MISSING = (400, "idempotency_key_missing")
 
 # Actions.
 
@@ -39,72 +44,58 @@ def test_R13_idempotency_actions_leave_others_unguarded(
     copy = mount(OnlyCopy.as_view({"post": "copy"}))
     create = mount(OnlyCopy.as_view({"post": "create"}))
 
-    assert problem(api(key=None, path=copy)) == (400, "idempotency_key_missing")
-    assert api(key=None, path=create).status_code == 201
+    assert problem(api(key=None, path=copy)) == MISSING
+    assert api(key='"', path=create).status_code == 201
     assert [replayed(api(path=create)) for _ in range(2)] == [False, False]
     assert [replayed(api(path=copy)) for _ in range(2)] == [False, True]
     assert len(runs) == 4
-    assert IdempotencyRecord.objects.get().operation.startswith("POST")
 
 
-def test_R13_unguarded_action_passes_with_a_malformed_key(api: Api) -> None:
-    response = api(key='"', path="/set/1/unguarded/")
-
-    assert response.status_code == 200
-
-
-def test_R18_keywords_of_action_are_policy(api: Api) -> None:
-    Effect.objects.create(pk=7_000_000, name="seven")
-
-    with_key, without = api(path="/set/7000000/rename/"), api(key=None, path="/set/7000000/rename/")
-
-    assert with_key.status_code == 200
-    assert problem(without) == (400, "idempotency_key_missing")
-    assert api(key=None, path="/set/").status_code == 201
-
-
-def test_R18_lease_of_an_action(api: Api, mount: Mount) -> None:
+def test_R18_keywords_of_action_are_policy(api: Api, mount: Mount) -> None:
     leases: list[Any] = []
 
     class Leased(FullViewSet):
-        @action(detail=False, methods=["post"], idempotency_lease=300)
-        def long(self, request: Request) -> Response:
+        idempotency_required = False
+
+        def note(self, request: Request) -> Response:
             leases.append(request._request.idempotency)  # type: ignore[attr-defined]
             return Response({})
 
-        @action(detail=False, methods=["post"])
-        def short(self, request: Request) -> Response:
-            leases.append(request._request.idempotency)  # type: ignore[attr-defined]
-            return Response({})
+        long = action(
+            detail=False, methods=["post"], idempotency_lease=300, idempotency_required=True
+        )(lambda self, request: self.note(request))
+        short = action(detail=False, methods=["post"])(lambda self, request: self.note(request))
 
-    for name in ("long", "short"):
-        keywords = getattr(Leased, name).kwargs
-        api(path=mount(Leased.as_view({"post": name}, **keywords)), key=name)
+    urls = {
+        name: mount(Leased.as_view({"post": name}, **getattr(Leased, name).kwargs))
+        for name in ("long", "short")
+    }
+    for name, url in urls.items():
+        api(path=url, key=name)
 
     lengths = [lease.request.lease for lease in leases]
     assert lengths == [timedelta(seconds=300), timedelta(seconds=60)]
+    assert problem(api(key=None, path=urls["long"])) == MISSING
+    assert api(key=None, path=urls["short"]).status_code == 200
 
 
 def test_R18_unknown_keyword_of_action_is_a_type_error(mount: Mount) -> None:
-    class Misspelt(FullViewSet):
-        @action(detail=False, methods=["post"], idempotency_leese=300)
-        def long(self, request: Request) -> Response:
-            return Response({})
-
     with pytest.raises(TypeError, match="idempotency_leese"):
-        Misspelt.as_view({"post": "long"}, **Misspelt.long.kwargs)  # type: ignore[attr-defined]
+        FullViewSet.as_view({"post": "copy"}, idempotency_leese=300)
 
 
 # Attributes.
 
 
-def test_a_view_decides_before_the_setting(api: Api, policy: SetPolicy, mount: Mount) -> None:
+def test_a_view_decides_before_the_setting_and_a_subclass_inherits(
+    api: Api, policy: SetPolicy, mount: Mount
+) -> None:
     class Own(BareView):
         idempotency_replay_header = "X-Own"
         idempotency_retention = timedelta(days=9)
 
     policy(RETENTION=60, HTTP={"REPLAY_HEADER": "X-Setting"})
-    url = mount(Own)
+    url = mount(type("Child", (Own,), {}))
 
     api(path=url)
 
@@ -114,80 +105,31 @@ def test_a_view_decides_before_the_setting(api: Api, policy: SetPolicy, mount: M
     assert expires_at > timezone.now() + timedelta(days=8)
 
 
-def test_a_subclass_inherits_the_policy(api: Api, mount: Mount) -> None:
-    class Parent(BareView):
-        idempotency_echo_key = True
-
-    class Child(Parent):
-        pass
-
-    assert api(path=mount(Child)).headers["Idempotency-Key"] == '"key-1"'
-
-
-def test_values_that_cannot_be_are_errors(api: Api, mount: Mount, runs: list[str]) -> None:
-    class Wrong(BareView):
-        idempotency_lease = -1
-
-    with pytest.raises(ValueError, match="lease"):
-        api(path=mount(Wrong))
+@pytest.mark.parametrize(
+    ("given", "error", "match"),
+    [
+        ({"idempotency_lease": -1}, ValueError, "lease"),
+        ({"idempotency_store": "memroy"}, InvalidStore, "Did you mean 'memory'"),
+    ],
+)
+def test_values_that_cannot_be_are_errors(
+    api: Api, mount: Mount, policy: SetPolicy, runs: list[str], given: Any, error: Any, match: str
+) -> None:
+    with pytest.raises(error, match=match):
+        api(path=mount(type("Wrong", (BareView,), given)))
     assert runs == []
 
 
-@pytest.mark.django_db(transaction=True)
 def test_idempotency_store_is_an_alias(
-    api: Api, policy: SetPolicy, mount: Mount, atomic_requests: bool, runs: list[str]
+    api: Api, policy: SetPolicy, mount: Mount, runs: list[str]
 ) -> None:
-    class InMemory(BareView):
-        idempotency_store = "memory"
-        idempotency_scope = "django_idempotency.http.scopes.anyone"
+    members = {"idempotency_store": "memory", "idempotency_scope": ANYONE}
+    url = mount(type("InMemory", (BareView,), members))
 
-    url = mount(InMemory)
-    first, again = api(path=url, key="in-memory"), api(path=url, key="in-memory")
-
-    assert again.content == first.content
-    assert replayed(again)
+    assert [replayed(api(path=url, key="in-memory")) for _ in range(2)] == [False, True]
     assert len(runs) == 1
     assert not IdempotencyRecord.objects.exists()
     assert store_for("memory").get(record_id("http", "anyone", "in-memory")) is not None
-
-
-def test_R37_memory_store_tells_mismatches(
-    api: Api, policy: SetPolicy, mount: Mount, runs: list[str]
-) -> None:
-    class InMemory(BareView):
-        idempotency_store = "memory"
-
-    url = mount(InMemory)
-    api({"a": 1}, path=url)
-
-    assert problem(api({"a": 2}, path=url)) == (422, "idempotency_key_reused")
-    assert len(runs) == 1
-
-
-def test_unknown_alias_is_an_error_with_a_suggestion(
-    api: Api, policy: SetPolicy, mount: Mount
-) -> None:
-    class Misspelt(BareView):
-        idempotency_store = "memroy"
-
-    with pytest.raises(InvalidStore, match="Did you mean 'memory'"):
-        api(path=mount(Misspelt))
-
-
-@pytest.mark.parametrize("header", ["X-Idempotency-Key", "Idempotency-Key"])
-def test_header_can_have_another_name(api: Api, policy: SetPolicy, header: str) -> None:
-    policy(HTTP={"HEADER": header})
-
-    first, again = (api(key=None, headers={header: "key-1"}) for _ in range(2))
-
-    assert first.status_code == 201
-    assert replayed(again)
-
-
-def test_other_header_is_not_the_key(api: Api, policy: SetPolicy) -> None:
-    policy(HTTP={"HEADER": "X-Key"})
-
-    assert problem(api(key="key-1")) == (400, "idempotency_key_missing")
 
 
 # What the view sees.
@@ -198,16 +140,12 @@ def test_lease_is_in_reach_of_the_work(api: Api, mount: Mount) -> None:
         def post(self, request: Request) -> Response:
             lease = request.idempotency
             assert lease is idempotency.current()
-            return Response(
-                {"token": lease.fencing_token, "key": lease.derive_key("stripe")}, status=201
-            )
+            return Response({"token": lease.fencing_token, "key": lease.derive_key("stripe")})
 
     url = mount(Looking)
-    told = api(path=url).json()
-    other = api(path=url, key="key-2").json()
+    told, other = api(path=url).json(), api(path=url, key="key-2").json()
 
-    record = IdempotencyRecord.objects.get(key="key-1")
-    assert told["token"] == record.epoch
+    assert told["token"] == IdempotencyRecord.objects.get(key="key-1").epoch
     assert told["key"] != other["key"]
     assert "key-1" not in told["key"]
     assert idempotency.current() is None
@@ -232,34 +170,12 @@ def test_lease_is_none_where_nothing_is_guarded(api: Api, mount: Mount) -> None:
     assert seen == [None, None]
 
 
-def test_R58_idempotent_calls_of_the_work_keep_their_own_errors(api: Api, mount: Mount) -> None:
-    """An error about another key is the view's to answer, and no problem of this request's."""
-
-    class Nested(BareView):
-        def post(self, request: Request) -> Response:
-            for payload in (1, 2):
-                idempotency.run(lambda lease: None, key="inner", scope="test", payload=payload)
-            return Response({})
-
-    with pytest.raises(idempotency.FingerprintMismatch):
-        api(path=mount(Nested))
-
-
 # Errors of a class.
 
 
-def test_mixin_after_other_bases_is_a_type_error() -> None:
-    with pytest.raises(TypeError, match=r"class Wrong\(IdempotencyMixin, \.\.\.\)"):
-
-        class Wrong(APIView, IdempotencyMixin):
-            pass
-
-
-@pytest.mark.parametrize(
-    "base", [CreateAPIView, viewsets.ViewSet, viewsets.GenericViewSet, viewsets.ModelViewSet]
-)
+@pytest.mark.parametrize("base", [APIView, CreateAPIView, viewsets.ModelViewSet])
 def test_mixin_after_any_view_is_a_type_error(base: type[Any]) -> None:
-    with pytest.raises(TypeError, match="IdempotencyMixin before"):
+    with pytest.raises(TypeError, match=r"IdempotencyMixin before.*\(IdempotencyMixin, \.\.\.\)"):
         type("Wrong", (base, IdempotencyMixin), {})
 
 
@@ -274,25 +190,35 @@ def test_mixin_first_is_right_also_in_a_subclass() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "meant"),
+    ("name", "said"),
     [
-        ("idempotency_require", "idempotency_required"),
-        ("idempotency_leases", "idempotency_lease"),
-        ("idempotency_action", "idempotency_actions"),
-        ("idempotency_replay_headres", "idempotency_replay_headers"),
+        ("idempotency_require", ".*Did you mean 'idempotency_required'"),
+        ("idempotency_action", ".*Did you mean 'idempotency_actions'"),
+        ("idempotency_replay_headres", ".*Did you mean 'idempotency_replay_headers'"),
+        ("idempotency_xyzzy", "'"),
     ],
 )
-def test_unknown_attribute_is_a_type_error_with_a_suggestion(name: str, meant: str) -> None:
-    with pytest.raises(TypeError, match=f"{name}.*Did you mean '{meant}'"):
+def test_unknown_attribute_is_a_type_error_with_a_suggestion(name: str, said: str) -> None:
+    with pytest.raises(TypeError, match=f"{name}{said}"):
         type("Misspelt", (GuardedView,), {name: True})
 
 
-def test_unknown_attribute_without_a_likeness() -> None:
-    with pytest.raises(TypeError, match="idempotency_xyzzy"):
-        type("Misspelt", (GuardedView,), {"idempotency_xyzzy": True})
-
-
-# Signatures.
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        (
+            "idempotency_keep",
+            lambda response: "keep",
+            r"must take \(response, exception\)",
+        ),
+        ("idempotency_scope", staticmethod(lambda: "all"), r"must take \(request\)"),
+    ],
+)
+def test_R18_R56_callable_of_the_wrong_arity_is_refused_when_the_class_is_made(
+    name: str, value: Any, said: str
+) -> None:
+    with pytest.raises(TypeError, match=said):
+        type("Pay", (IdempotencyMixin, APIView), {name: value})
 
 
 def test_R18_callable_without_self_is_refused_when_the_class_is_made() -> None:
@@ -304,15 +230,7 @@ def test_R18_callable_without_self_is_refused_when_the_class_is_made() -> None:
                 return "all"
 
 
-def test_R56_keep_of_the_wrong_arity_is_refused_when_the_class_is_made() -> None:
-    with pytest.raises(TypeError, match=r"must take \(self, response, exception\)"):
-
-        class Pay(IdempotencyMixin, APIView):
-            def idempotency_keep(self, response: Any) -> str:
-                return "keep"
-
-
-def test_R18_every_form_of_a_callable_is_a_form_of_its_own() -> None:
+def test_R18_every_form_of_a_callable_is_taken() -> None:
     class Scope:
         def __call__(self, request: Any) -> str:
             return "all"
@@ -329,7 +247,116 @@ def test_R18_every_form_of_a_callable_is_a_form_of_its_own() -> None:
         def idempotency_replay_check(self) -> Any:
             return lambda request, record: True
 
-    with pytest.raises(TypeError, match=r"must take \(request\)"):
+    assert issubclass(Pay, IdempotencyMixin)
 
-        class Wrong(Pay):
-            idempotency_scope = staticmethod(lambda: "all")
+
+# R17: `@idempotent` on a view that has the mixin: one guard, the mixin's, of one policy.
+
+
+class Refused(permissions.BasePermission):
+    """Lets nobody through once somebody has withdrawn the permission."""
+
+    withdrawn = False
+
+    def has_permission(self, request: Request, view: Any) -> bool:
+        return not Refused.withdrawn
+
+
+class Mixed(IdempotencyMixin, viewsets.ViewSet):
+    authentication_classes = [HeaderAuthentication]
+    permission_classes = [permissions.IsAuthenticated, Refused]
+    idempotency_replay_header = "X-Of-Class"
+    idempotency_echo_key = True
+
+    def create(self, request: Request) -> Response:
+        return Response({"id": Effect.objects.create(name="once").pk}, status=201)
+
+
+def in_urlconf(**given: Any) -> Any:
+    return idempotent(**given)(Mixed.as_view({"post": "create"}))
+
+
+def below_a_subclass(**given: Any) -> Any:
+    base: Any = method_decorator(idempotent(**given), name="dispatch")(type("On", (Mixed,), {}))
+    return type("Below", (base,), {}).as_view({"post": "create"})
+
+
+def on_method(**given: Any) -> Any:
+    members = {"create": lambda self, request: Mixed.create(self, request)}
+    view: Any = method_decorator(idempotent(**given), name="create")(type("On", (Mixed,), members))
+    return view.as_view({"post": "create"})
+
+
+@pytest.fixture(params=[in_urlconf, below_a_subclass, on_method], ids=lambda made: made.__name__)
+def place(request: pytest.FixtureRequest) -> Any:
+    """``place(required=True)`` is a view with the mixin, and with the decorator somewhere."""
+    return request.param
+
+
+def test_R17_decorator_and_mixin_do_the_work_once(
+    api: Api, mount: Mount, place: Any, runs: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Behind the permissions, by what the decorator says before what the class says."""
+    url = mount(place(required=True, replay_header="X-Of-Decorator", scope=ANYONE))
+
+    missing, first, again = api(key=None, path=url), api(path=url), api(path=url)
+
+    assert problem(missing) == MISSING
+    assert (first.status_code, again.content) == (201, first.content)
+    assert again.headers["X-Of-Decorator"] == "true"
+    assert again.headers["Idempotency-Key"] == '"key-1"'  # the class's own
+    assert len(runs) == IdempotencyRecord.objects.count() == 1
+    monkeypatch.setattr(Refused, "withdrawn", True)
+    assert api(path=url).status_code == 403
+
+
+def test_R17_callable_of_the_decorator_gets_the_request(api: Api, mount: Mount, place: Any) -> None:
+    api(path=mount(place(scope=lambda request: request.headers["X-User"])))
+
+    assert IdempotencyRecord.objects.get().scope == "alice"
+
+
+def test_R17_store_of_the_decorator(
+    api: Api, mount: Mount, place: Any, policy: SetPolicy, runs: list[str]
+) -> None:
+    url = mount(place(store="memory"))
+
+    answers = [api(path=url, key=f"{url} {place.__name__}") for _ in range(2)]
+
+    assert [answer.status_code for answer in answers] == [201, 201]
+    assert len(runs) == 1
+    assert not IdempotencyRecord.objects.exists()
+
+
+def test_R17_keyword_of_action_counts_before_dispatch(api: Api, mount: Mount) -> None:
+    @method_decorator(idempotent(required=True, echo_key=False), name="dispatch")
+    class Set(Mixed):
+        @action(detail=False, methods=["post"], idempotency_required=False)
+        def capture(self, request: Request) -> Response:
+            return self.create(request)
+
+    keywords = Set.capture.kwargs  # type: ignore[attr-defined]
+    url = mount(Set.as_view({"post": "capture"}, **keywords))
+
+    assert api(key=None, path=url).status_code == 201
+    assert "Idempotency-Key" not in api(path=url).headers
+
+
+def test_R17_undecorated_override_leaves_what_its_base_said(api: Api, mount: Mount) -> None:
+    base: Any = method_decorator(idempotent(required=True), name="create")(
+        type("Base", (Mixed,), {"create": lambda self, request: Mixed.create(self, request)})
+    )
+    override = type("Override", (base,), {"create": lambda self, request: Response(status=201)})
+
+    assert api(key=None, path=mount(override.as_view({"post": "create"}))).status_code == 201
+
+
+def test_R17_two_requests_by_turns_have_the_policy_of_their_own_views(
+    api: Api, mount: Mount
+) -> None:
+    """What a decorator gives is no state of the class."""
+    strict, free = mount(in_urlconf(required=True)), mount(Mixed.as_view({"post": "create"}))
+
+    statuses = [api(key=None, path=url).status_code for url in (strict, free, strict)]
+
+    assert statuses == [400, 201, 400]

@@ -1,0 +1,411 @@
+"""Section I, R78 to R81: what errors say and keep to themselves, their log, hostile input."""
+
+from __future__ import annotations
+
+import json
+import logging
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import User
+from django.db import DatabaseError, IntegrityError, connections
+from django.http import HttpResponse, JsonResponse
+from django.test import Client, RequestFactory
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from django_idempotency.exceptions import ScopeMissing, StoreError
+from django_idempotency.http.problems import problem_response
+from django_idempotency.logs import log_store_error
+from django_idempotency.models import IdempotencyRecord
+from django_idempotency.policy import HTTPPolicy
+from tests.unit.http.api import Api, problem, replayed
+from tests.unit.http.conftest import InProgress, Mount, SetPolicy
+from tests.unit.http.views import BareView
+
+pytestmark = pytest.mark.django_db
+
+MEMBERS = {"type", "title", "status", "detail", "instance", "code", "retryable", "safe_new_key"}
+KEY, PAYLOAD = "confidential-key", "confidential-payload"
+#: By code: status, retryable, safe_new_key, and what the log calls it.
+TABLE = {
+    "idempotency_key_missing": (400, False, True, "key missing"),
+    "idempotency_key_invalid": (400, False, True, "key invalid"),
+    "scope_missing": (400, False, True, "scope missing"),
+    "idempotency_key_reused": (422, False, True, "mismatch"),
+    "in_progress": (409, True, False, "in progress"),
+    "stale": (409, False, False, "stale"),
+    "result_unavailable": (409, False, False, "result unavailable"),
+    "store_unavailable": (503, True, False, "store unavailable"),
+    "replay_refused": (403, False, False, "replay refused"),
+}
+
+
+def made(code: str, api: Api, policy: SetPolicy, in_progress: InProgress) -> Any:
+    """Make the library answer with one of its problems."""
+    match code:
+        case "idempotency_key_missing":
+            return api(key=None)
+        case "idempotency_key_invalid":
+            return api(key=f'"{KEY}')
+        case "scope_missing":
+            return api(user=None, path="/optional/")
+        case "stale":
+            policy(ON_STALE="refuse")
+        case "store_unavailable":
+            policy(BACKEND="tests.unit.http.stores.CannotComplete")
+            return api()
+        case "replay_refused":
+            policy(HTTP={"REPLAY_CHECK": "tests.unit.http.test_replay.never"})
+        case "result_unavailable":
+            api.then("stream")
+            return api.then("stream")
+    api()
+    if code == "idempotency_key_reused":
+        return api({"name": "other"})
+    if code in ("in_progress", "stale"):
+        in_progress(on_stale="refuse" if code == "stale" else "take_over")
+    if code == "stale":
+        IdempotencyRecord.objects.update(lease_until="2001-01-01T00:00:00Z")
+    return api()
+
+
+@pytest.mark.parametrize("code", TABLE)
+def test_R78_R79_problem_and_its_line_of_the_log(
+    api: Api,
+    policy: SetPolicy,
+    in_progress: InProgress,
+    caplog: pytest.LogCaptureFixture,
+    code: str,
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    api.key, api.name = KEY, PAYLOAD
+
+    response = made(code, api, policy, in_progress)
+
+    status, retryable, safe_new_key, outcome = TABLE[code]
+    members = response.json()
+    assert problem(response) == (status, code)
+    assert members.keys() == MEMBERS
+    assert (members["retryable"], members["safe_new_key"]) == (retryable, safe_new_key)
+    assert all(isinstance(members[name], str) and members[name] for name in ("title", "detail"))
+    assert code in members["type"]
+    assert members["instance"] in ("/effects/", "/optional/")
+    assert ("Retry-After" in response.headers) == retryable
+    assert response.headers["Cache-Control"] == "no-store"
+    assert response.headers["Link"] == f'<{members["type"]}>; rel="describedby"'
+    assert response.headers["Content-Language"] == "en-us"
+    for text in (response.content.decode(), repr(response.headers), caplog.text):
+        assert KEY not in text
+        assert PAYLOAD not in text
+    line: Any = [entry for entry in caplog.records if entry.name == "django_idempotency"][-1]
+    assert (line.outcome, line.alias) == (outcome, "default")
+    assert line.operation.startswith("POST optional" if code == "scope_missing" else "POST effect")
+    assert f": {outcome} (" in line.getMessage()
+    assert line.levelname == ("ERROR" if code == "store_unavailable" else "INFO")
+    if record := IdempotencyRecord.objects.first():
+        assert line.record_id == str(record.pk)[:12]
+        assert line.record_id in line.getMessage()
+        assert str(record.pk)[:13] not in line.getMessage()
+
+
+def rendered(request: Any, members: dict[str, Any]) -> HttpResponse:
+    """An error_renderer for the dotted path below."""
+    return JsonResponse({"error": members["code"], "user": request.user.username}, status=418)
+
+
+def test_R78_error_renderer_as_a_dotted_path(api: Api, policy: SetPolicy) -> None:
+    policy(HTTP={"ERROR_RENDERER": f"{__name__}.rendered"})
+
+    response = api(key=None)
+
+    assert response.status_code == 418
+    assert response.json() == {"error": "idempotency_key_missing", "user": "alice"}
+    assert response.headers["Cache-Control"] == "no-store"
+
+
+def test_R78_error_renderer_as_a_method_may_answer_as_the_view_does(api: Api, mount: Mount) -> None:
+    class Own(BareView):
+        action_name = "own"
+
+        def idempotency_error_renderer(self, request: Request, members: dict[str, Any]) -> Response:
+            assert members.keys() == MEMBERS
+            return Response({self.action_name: members["code"]}, status=members["status"])
+
+    response = api(key=None, path=mount(Own))
+
+    assert (response.status_code, response.json()) == (400, {"own": "idempotency_key_missing"})
+    assert response.headers["Content-Type"] == "application/json"
+
+
+@pytest.mark.parametrize("debug", [True, False])
+def test_R21_debug_says_how_a_view_of_each_kind_asks_for_a_login(
+    settings: Any, rf: RequestFactory, debug: bool
+) -> None:
+    settings.DEBUG = debug
+
+    detail = json.loads(problem_response(ScopeMissing(), rf.post("/"), HTTPPolicy()).content)
+
+    for told in ["@login_required above @idempotent", "permission_classes", "scopes.session"]:
+        assert (told in detail["detail"]) is debug
+
+
+# The log.
+
+
+@pytest.fixture
+def lines(caplog: pytest.LogCaptureFixture) -> Any:
+    """Give the lines of our logger since the last call."""
+    caplog.set_level(logging.INFO, logger="django_idempotency")
+
+    def take() -> list[Any]:
+        found = [record for record in caplog.records if record.name == "django_idempotency"]
+        caplog.clear()
+        return found
+
+    return take
+
+
+def test_R79_each_end_of_an_attempt_is_one_line(
+    api: Api, in_progress: InProgress, mode: str, lines: Any
+) -> None:
+    told = []
+    for then, status in (("created", 201), ("created", 201), ("returned", 400), ("returned", 500)):
+        api.then(then, status=status, key=str(status))
+        told += [line.outcome for line in lines()]
+    IdempotencyRecord.objects.exclude(key="201").delete()
+    in_progress()
+    IdempotencyRecord.objects.update(lease_until="2001-01-01T00:00:00Z")
+    api.then("created", status=201, key="201")
+    told += [line.outcome for line in lines()]
+
+    assert told == ["completed", "replayed", "released", "failed", "taken over", "completed"]
+
+
+def test_R79_nothing_is_made_of_a_line_that_is_not_wanted(
+    api: Api, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    caplog.set_level(logging.WARNING, logger="django_idempotency")
+    made: list[Any] = []
+    monkeypatch.setattr("django_idempotency.logs._facts", lambda *facts: made.append(facts))
+
+    api(), api(), api(key='"')
+
+    assert made == []
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("mode", ["joined", "separate"], indirect=True)
+@pytest.mark.parametrize("then", ["created", "boom", "raised", "broken"])
+def test_R79_failures_of_the_store_are_lines_with_the_short_record_id(
+    api: Api, policy: SetPolicy, mode: str, lines: Any, caplog: pytest.LogCaptureFixture, then: str
+) -> None:
+    api.client.raise_request_exception = False
+    policy(BACKEND="tests.unit.http.stores.CannotEnd")
+
+    api({"name": PAYLOAD, "then": then, "status": 409}, key=KEY)
+
+    assert KEY not in caplog.text
+    short = str(IdempotencyRecord.objects.get().pk)[:12]
+    told = lines()
+    assert "ERROR" in [line.levelname for line in told]
+    assert all(short in line.getMessage() for line in told)
+    assert not [line for line in told if PAYLOAD in line.getMessage()]
+
+
+def test_R61_work_whose_completion_cannot_be_written_is_one_line_with_the_cause(
+    api: Api, policy: SetPolicy, lines: Any
+) -> None:
+    policy(BACKEND="tests.unit.http.stores.CannotEnd")
+
+    assert problem(api()) == (503, "store_unavailable")
+
+    [line] = lines()
+    assert "no_such_table" in line.getMessage()
+    assert line.exc_info[1].__cause__ is not None
+
+
+def test_R79_error_of_the_work_is_recorded_by_its_type_alone(api: Api, mount: Mount) -> None:
+    class Telling(BareView):
+        def post(self, request: Request) -> None:
+            raise RuntimeError(PAYLOAD)
+
+    with pytest.raises(RuntimeError):
+        api(path=mount(Telling))
+
+    assert IdempotencyRecord.objects.get().error == "builtins.RuntimeError"
+
+
+@pytest.mark.parametrize(
+    "cause",
+    [
+        IntegrityError(f"Failing row contains ({KEY}, {PAYLOAD})."),
+        ValueError(f"invalid literal: {PAYLOAD}"),
+        DatabaseError(f"LINE 4: SELECT 'scope', '{KEY}'"),
+    ],
+)
+def test_R79_a_cause_that_quotes_the_record_is_named_by_its_type(
+    lines: Any, caplog: pytest.LogCaptureFixture, cause: Exception
+) -> None:
+    failure = StoreError("The record is damaged.")
+    failure.__cause__ = cause
+
+    log_store_error("default", "POST pay", failure, key=KEY)
+
+    said = f"{caplog.text} {failure.told}"
+    assert type(cause).__name__ in failure.told
+    assert KEY not in said
+    assert PAYLOAD not in said
+    assert len(lines()) == 1
+
+
+def test_R79_the_work_that_a_failure_followed_is_not_quoted(
+    lines: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    try:
+        try:
+            raise RuntimeError(PAYLOAD)
+        except RuntimeError:
+            try:
+                raise OSError("refused")
+            except OSError as refused:
+                raise StoreError("No answer.") from refused
+    except StoreError as error:
+        log_store_error("default", "POST pay", error)
+        log_store_error("default", "POST pay", error)
+
+    assert "refused" in caplog.text
+    assert PAYLOAD not in caplog.text
+    assert len(lines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("accept", "debug", "installed"),
+    [
+        ("application/json", True, True),
+        ("text/html", True, False),
+        ("application/json", False, False),
+    ],
+)
+def test_R61_a_table_that_is_not_there_is_told_by_the_503_itself(
+    api: Api,
+    lines: Any,
+    settings: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    accept: str,
+    debug: bool,
+    installed: bool,
+) -> None:
+    settings.DEBUG = debug
+    monkeypatch.setattr("django.apps.apps.is_installed", lambda name: installed)
+    with connections["default"].cursor() as cursor:  # the test's transaction brings it back
+        cursor.execute("ALTER TABLE idempotency_record RENAME TO idempotency_record_away")
+
+    answer = api(headers={"Accept": accept})
+
+    assert answer.status_code == 503
+    [line] = lines()
+    assert line.levelname == "ERROR"
+    assert isinstance(line.exc_info[1].__cause__, DatabaseError)
+    detail = answer.content.decode()
+    for told in ["run manage.py migrate"] + ["INSTALLED_APPS"] * (not installed):
+        assert told in line.getMessage()
+        assert (told in detail) is debug
+    assert ("idempotency_record" in detail) is debug
+
+
+# Hostile input.
+
+HOSTILE = [
+    "'; DROP TABLE idempotency_record; --",
+    "{{7*7}}",
+    "{% debug %}",
+    "%s%n{0.__class__}",
+    "../../../etc/passwd",
+    "\\" * 255,
+    "%00%0d%0a",
+    "<script>alert(1)</script>",
+    "%_%",
+    "NULL",
+]
+
+
+def test_R80_hostile_keys_are_inert_in_the_admin_as_well(api: Api, runs: list[str]) -> None:
+    admin, listed = Client(), "/admin/django_idempotency/idempotencyrecord/"
+    admin.force_login(User.objects.create_superuser("root"))
+
+    for key in HOSTILE:
+        assert [replayed(api(key=key)) for _ in range(2)] == [False, True]
+        pk = IdempotencyRecord.objects.get(key=key).pk
+        for page in (admin.get(f"{listed}{pk}/change/"), admin.get(listed, {"q": key})):
+            assert page.status_code == 200
+            assert "<script>alert(1)" not in page.content.decode()
+            assert ">49<" not in page.content.decode()
+    assert len(runs) == len(HOSTILE)
+
+
+def test_R80_hostile_scopes_are_inert(api: Api, mount: Mount, runs: list[str]) -> None:
+    class Scoped(BareView):
+        def idempotency_scope(self, request: Request) -> str:
+            return bytes.fromhex(request.headers["X-Scope"]).decode()
+
+    url = mount(Scoped)
+    for scope in ("a\0b", "';--", "x" * 10_000, "é\u2028😀", "a"):
+        sent: dict[str, Any] = {"path": url, "headers": {"X-Scope": scope.encode().hex()}}
+        assert [replayed(api(**sent)) for _ in range(2)] == [False, True]
+
+    assert len(runs) == 5
+
+
+@pytest.mark.parametrize("field", ["\0", "a\0b", '"a\0b"'])
+def test_R80_NUL_in_the_key_is_400(api: Api, field: str) -> None:
+    assert problem(api(key=field)) == (400, "idempotency_key_invalid")
+
+
+BODIES: dict[str, tuple[bytes, str]] = {
+    "no JSON": (b"\0", "application/json"),
+    "JSON": (b'{"\\u0000": "\\u0000"}', "application/json"),
+    "form": (b"a=%00&b=\0", "application/x-www-form-urlencoded"),
+    "bytes": (b"\0" * 100, "application/octet-stream"),
+    "multipart": (
+        b'--b\r\nContent-Disposition: form-data; name="a"\r\n\r\n\0\r\n--b--\r\n',
+        "multipart/form-data; boundary=b",
+    ),
+    "no boundary": (b"a", "multipart/form-data"),
+    "charset": (b"a", "application/json; charset=nonsense"),
+    "content type": (b"a", "\xff/\xfe"),
+    "exponent": (b'{"a": 1e999999}', "application/json"),
+    "digits": (b'{"a": ' + b"9" * 5000 + b"}", "application/json"),
+    "half of a pair": (b'"\\ud800"', "application/json"),
+}
+
+
+@pytest.mark.parametrize("name", BODIES)
+def test_R80_hostile_bodies_are_no_500(api: Api, mount: Mount, name: str) -> None:
+    url, (body, content_type) = mount(BareView), BODIES[name]
+
+    first, again = (api(body, content_type=content_type, path=url) for _ in range(2))
+
+    assert first.status_code in (201, 400)
+    assert again.status_code == first.status_code
+    assert replayed(again) == (first.status_code == 201)
+
+
+LONG = ["a" * 8192, "a/" * 4096, "a?b=" + "c" * 8192, "a?" + "&".join(["b=12345"] * 999)]
+
+
+@pytest.mark.parametrize("named", [True, False], ids=["named", "unnamed"])
+@pytest.mark.parametrize(
+    "tail",
+    ["a%00b", "%ff%fe", "%ed%a0%80", "é", "a?b=%00", "a?%ff=%fe", "a?&&&==;", *LONG],
+    ids=lambda tail: tail[:8],
+)
+def test_R80_R81_hostile_and_long_addresses_are_no_500(
+    api: Api, mount: Mount, tail: str, named: bool
+) -> None:
+    url = mount(BareView, "<path:rest>", name="x" * 5000 if named else None) + tail
+
+    first, again, other = api(path=url), api(path=url), api(path=url + "d")
+
+    assert (first.status_code, replayed(again)) == (201, True)
+    assert problem(other) == (422, "idempotency_key_reused")
