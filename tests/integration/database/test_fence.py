@@ -1,17 +1,12 @@
-"""An owner whose lease was taken over: none of its writes lands any more."""
+"""Work whose lease was taken over: it is rolled back, or does not begin (SQLite)."""
 
 from __future__ import annotations
-
-from contextlib import suppress
-from datetime import timedelta
 
 import pytest
 from django.db import OperationalError, connection
 
 from django_idempotency.engine import Engine
 from django_idempotency.exceptions import LeaseLost
-from django_idempotency.keys import new_token
-from django_idempotency.models import IdempotencyRecord
 from django_idempotency.records import State
 from tests.app.models import Effect
 from tests.integration.database import claims
@@ -22,120 +17,11 @@ from tests.integration.database.claims import (
     lapse,
     operation,
     packed,
-    state_of,
     won,
     work,
 )
 
 pytestmark = pytest.mark.django_db(transaction=True)
-
-
-def taken_over(two):
-    """A lease that another session has taken over, and the other's."""
-    late = claims.lapsed(two.mine, claim_request())
-    return late, won(two.other(two.theirs.claim, claim_request()))
-
-
-def test_R66_I7_late_completion_is_refused(two):
-    late, owner = taken_over(two)
-    with pytest.raises(LeaseLost):
-        two.mine.complete(late, packed("late"), retention=claims.RETENTION)
-    record = two.mine.get(owner.record_id)
-    assert (record.state, record.token, record.result) == (State.IN_PROGRESS, owner.token, None)
-
-
-def test_R66_I3_late_completion_leaves_the_result_of_the_owner(two):
-    late, owner = taken_over(two)
-    two.theirs.complete(owner, packed("owner"), retention=claims.RETENTION)
-    with pytest.raises(LeaseLost):
-        two.mine.complete(late, packed("late"), retention=claims.RETENTION)
-    assert two.mine.get(owner.record_id).result == packed("owner")
-
-
-@pytest.mark.parametrize("completed", [False, True], ids=["claim", "result"])
-def test_R67_I7_late_failure_touches_nothing(two, completed):
-    late, owner = taken_over(two)
-    if completed:
-        two.theirs.complete(owner, packed("owner"), retention=claims.RETENTION)
-    before = two.theirs.get(owner.record_id)
-    two.mine.fail(late, "late")
-    after = two.theirs.get(owner.record_id)
-    assert (after.state, after.token, after.error, after.result) == (
-        before.state,
-        owner.token,
-        "",
-        before.result,
-    )
-
-
-@pytest.mark.parametrize("completed", [False, True], ids=["claim", "result"])
-def test_R67_I7_late_release_touches_nothing(two, completed):
-    late, owner = taken_over(two)
-    if completed:
-        two.theirs.complete(owner, packed("owner"), retention=claims.RETENTION)
-    before = two.theirs.get(owner.record_id)
-    two.mine.release(late)
-    after = two.theirs.get(owner.record_id)
-    assert (after.state, after.token, after.fingerprint, after.result) == (
-        before.state,
-        owner.token,
-        claims.FINGERPRINT,
-        before.result,
-    )
-
-
-def test_R68_I7_late_renewal_is_refused(two):
-    late, owner = taken_over(two)
-    before = two.theirs.get(owner.record_id).lease_until
-    assert two.mine.renew([late], timedelta(hours=9)) == set()
-    assert two.theirs.get(owner.record_id).lease_until == before
-
-
-ENDINGS = {
-    "complete": lambda store, lease: store.complete(lease, b"", retention=claims.RETENTION),
-    "fail": lambda store, lease: store.fail(lease, "late"),
-    "release": lambda store, lease: store.release(lease),
-    "renew": lambda store, lease: store.renew([lease], timedelta(hours=9)),
-}
-
-
-@pytest.mark.parametrize("end", ENDINGS)
-@pytest.mark.parametrize("another", ["epoch", "token"])
-def test_R68_proof_is_the_epoch_and_the_token(two, end, another):
-    lease = won(two.mine.claim(claim_request()))
-    value = lease.fencing_token + 1 if another == "epoch" else new_token()
-    IdempotencyRecord.objects.update(**{another: value})
-    before = IdempotencyRecord.objects.values().get()
-    with suppress(LeaseLost):
-        ENDINGS[end](two.mine, lease)
-    assert IdempotencyRecord.objects.values().get() == before
-
-
-@pytest.mark.parametrize("end", ["fail", "release"])
-def test_I13_completion_after_the_own_ending_is_refused(two, end):
-    lease = won(two.mine.claim(claim_request()))
-    getattr(two.mine, end)(lease, *(["error"] if end == "fail" else []))
-    with pytest.raises(LeaseLost):
-        two.mine.complete(lease, packed("late"), retention=claims.RETENTION)
-    assert two.mine.get(lease.record_id).result is None
-
-
-def test_I3_failure_after_the_own_completion_touches_nothing(two):
-    lease = claims.completed(two.mine, claim_request())
-    two.mine.fail(lease, "late")
-    assert state_of(two.mine) is State.COMPLETED
-
-
-def test_I3_release_after_the_own_completion_touches_nothing(two):
-    lease = claims.completed(two.mine, claim_request())
-    two.mine.release(lease)
-    assert state_of(two.mine) is State.COMPLETED
-
-
-def test_renewal_after_the_own_ending_is_refused(two):
-    lease = claims.failed(two.mine, claim_request())
-    assert two.mine.renew([lease], timedelta(hours=9)) == set()
-    assert two.mine.get(lease.record_id).lease_until is None
 
 
 @pytest.mark.leg("postgres18", "postgres16")

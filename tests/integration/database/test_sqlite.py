@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from datetime import timedelta
 
 import pytest
 from django.core import checks
@@ -37,8 +38,9 @@ def never_wait():
         cursor.execute("PRAGMA busy_timeout = 0")
 
 
-@MODES
-@pytest.mark.parametrize("running", ["joined", "separate"])
+@pytest.mark.parametrize(
+    ("running", "mode"), [("joined", "single"), ("joined", "separate"), ("separate", "joined")]
+)
 def test_R49_duplicate_does_not_wait_for_the_work(two, running, mode):
     def run(lease):
         two.other(never_wait)
@@ -74,7 +76,7 @@ def test_R61_claim_that_cannot_get_the_write_lock_is_a_store_error(two, mode):
     assert effects() == ["other work", "theirs"]
 
 
-def test_R50_R61_view_that_cannot_get_the_write_lock_is_503(api, mode, two):
+def test_R50_R61_view_that_cannot_get_the_write_lock_is_503(api, two):
     api(key="another")  # alice is there
 
     def send():
@@ -87,6 +89,14 @@ def test_R50_R61_view_that_cannot_get_the_write_lock_is_503(api, mode, two):
     assert problem(refused) == (503, "store_unavailable")
     assert int(refused.headers["Retry-After"]) >= 1
     assert not replayed(api(key="mine"))
+
+
+def test_R69_renewal_that_meets_the_write_lock_counts_as_held(two):
+    lease = claims.live(two.mine, claim_request())
+    with two.mine.atomic():
+        claims.live(two.mine, claim_request("another"))
+        two.other(never_wait)
+        assert two.other(two.theirs.renew, [lease], timedelta(hours=1)) == {lease}
 
 
 def test_work_that_cannot_get_the_write_lock_has_not_begun(two):
@@ -112,12 +122,20 @@ def give_way():
     transaction.set_autocommit(True)
 
 
-@pytest.fixture(
-    params=[{"transaction_mode": "IMMEDIATE"}, {"init_command": "PRAGMA journal_mode = WAL"}],
-    ids=["immediate", "WAL"],
-)
+#: What Django's documentation recommends for SQLite in production, in some of the modes.
+PRODUCTION = [
+    pytest.param(options, mode, id=f"{name}-{mode}")
+    for name, options, modes in (
+        ("immediate", {"transaction_mode": "IMMEDIATE"}, ("joined", "single")),
+        ("WAL", {"init_command": "PRAGMA journal_mode = WAL"}, ("joined", "separate")),
+    )
+    for mode in modes
+]
+
+
+@pytest.fixture
 def options(request, transactional_db, monkeypatch):
-    """What Django's documentation recommends for SQLite in production."""
+    """OPTIONS of the default database."""
     settings = connections.settings["default"]
     connection.close()
     monkeypatch.setitem(settings, "OPTIONS", {**settings["OPTIONS"], **request.param})
@@ -127,8 +145,9 @@ def options(request, transactional_db, monkeypatch):
     connection.close()
 
 
-@MODES
-def test_a_key_has_its_life(options, store, mode):
+@pytest.mark.parametrize(("options", "mode"), PRODUCTION, indirect=["options"])
+def test_I5_R26_threads_and_a_key_that_has_failed(options, store, run_in_threads, mode):
+    keys = [f"key {number}" for number in range(10)]
     engine = Engine(store)
 
     def fail(lease):
@@ -136,23 +155,16 @@ def test_a_key_has_its_life(options, store, mode):
         raise Boom
 
     with pytest.raises(Boom):
-        engine.run(operation(transaction=mode), fail)
-    assert engine.run(operation(transaction=mode), work("mine")).result == "mine"
-    assert engine.run(operation(transaction=mode), work("again")).replayed
-    assert effects() == (["failed", "mine"] if mode == "separate" else ["mine"])
-
-
-@MODES
-def test_I5_R26_threads(options, store, run_in_threads, mode):
-    keys = [f"key {number}" for number in range(10)]
+        engine.run(operation(keys[0], transaction=mode), fail)
 
     def run_all(index):
         for key in keys:
             with suppress(InProgress):
-                Engine(store).run(operation(key, transaction=mode), read_and_write(key))
+                engine.run(operation(key, transaction=mode), read_and_write(key))
 
     run_in_threads(4, run_all, seconds=60)
-    assert sorted(effects()) == sorted(keys)
+    assert sorted(effects()) == [*(["failed"] if mode == "separate" else []), *keys]
+    assert engine.run(operation(keys[0], transaction=mode), work("again")).replayed
 
 
 def read_and_write(name):
