@@ -22,6 +22,7 @@ __all__ = [
     "DAY",
     "FINGERPRINT",
     "HOUR",
+    "OTHERS",
     "OTHER_FINGERPRINT",
     "asked",
     "found",
@@ -34,6 +35,8 @@ __all__ = [
 
 HOUR = timedelta(hours=1)
 DAY = timedelta(days=1)
+#: A request under another fingerprint.
+OTHERS = asked(fingerprints=(OTHER_FINGERPRINT,))
 
 
 def once(store: DynamoDBStore, method: str, meanwhile: Callable[[], object]) -> None:

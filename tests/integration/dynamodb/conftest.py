@@ -15,14 +15,12 @@ from django.conf import settings as django_settings
 from django_idempotency.stores.dynamodb import DynamoDBStore
 from django_idempotency.stores.dynamodb_items import Names
 from django_idempotency.stores.dynamodb_schema import definition
-from tests.integration.dynamodb.claims import DAY, HOUR
 from tests.integration.dynamodb.wire import Wire
 from tests.services import MissingService, may_be_missing
 from tests.services.dynamodb import ENVIRONMENT, Dynalite, LockedMoto
 from tests.services.proxy import Proxy
 
-__all__ = ["DAY", "HOUR", "MakeStore", "Options"]
-
+BACKEND = "django_idempotency.stores.dynamodb.DynamoDBStore"
 LOADER = create_loader()
 
 #: `options(**more)`: OPTIONS of a store on a table of its own.

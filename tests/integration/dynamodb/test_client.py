@@ -21,22 +21,10 @@ from tests.integration.dynamodb.conftest import Options
 from tests.services.processes import ROOT
 
 
-@pytest.fixture
-def client(url: str) -> Client:
-    return Client(region_name=None, endpoint_url=url, timeout=10)
-
-
-def test_is_built_when_it_is_first_used(client: Client) -> None:
+def test_threads_that_need_it_at_the_same_moment_share_one(url: str, run_in_threads: Any) -> None:
+    client = Client(region_name=None, endpoint_url=url, timeout=10)
     assert client._built is None
 
-    client.send("list_tables", {})
-
-    assert client._built is not None
-
-
-def test_threads_that_need_it_at_the_same_moment_share_one(
-    client: Client, run_in_threads: Any
-) -> None:
     natives = run_in_threads(8, lambda index: client.native)
 
     assert len({id(native) for native in natives}) == 1
@@ -45,14 +33,12 @@ def test_threads_that_need_it_at_the_same_moment_share_one(
 @pytest.mark.processes
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 def test_forked_child_builds_its_own_and_leaves_the_parents_connections(
-    options: Options,
+    store: DynamoDBStore,
 ) -> None:
     """With another thread of the parent in the middle of building one."""
-    store = DynamoDBStore(**options())
     won(store.claim(asked("parent's")))
     parents = store.table.client.native
-    store.table.client._mutex.acquire()
-    try:
+    with store.table.client._mutex:
         child = os.fork()
         if child == 0:
             code = 1
@@ -63,31 +49,19 @@ def test_forked_child_builds_its_own_and_leaves_the_parents_connections(
             finally:
                 os._exit(code)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-    finally:
-        store.table.client._mutex.release()
 
     assert found(store, "child's").live
     assert found(store, "parent's").live
 
 
-def test_its_threads_do_not_wait_for_a_connection(options: Options, run_in_threads: Any) -> None:
+@pytest.mark.parametrize("callers", ["threads", "coroutines"])
+def test_calls_of_a_process_do_not_wait_for_one_another(
+    options: Options, run_in_threads: Any, callers: str
+) -> None:
+    """All claims are on the wire at the same moment, or none of them arrives."""
     store = DynamoDBStore(**options())
-    together = threading.Barrier(16)
-    original = store.table.client.native.meta.events
-
-    def meet(**kwargs: Any) -> None:
-        together.wait(20)
-
-    original.register("before-send.dynamodb.UpdateItem", meet)
-
-    claimed = run_in_threads(16, lambda index: store.claim(asked(str(index))))
-
-    assert all(isinstance(lease, Lease) for lease in claimed)
-
-
-def test_its_coroutines_do_not_wait_for_one_another(options: Options) -> None:
-    store = DynamoDBStore(**options())
-    together = threading.Barrier(4)
+    number = 16 if callers == "threads" else 4
+    together = threading.Barrier(number)
 
     def meet(**kwargs: Any) -> None:
         together.wait(20)
@@ -95,26 +69,31 @@ def test_its_coroutines_do_not_wait_for_one_another(options: Options) -> None:
     store.table.client.native.meta.events.register("before-send.dynamodb.UpdateItem", meet)
 
     async def main() -> list[Any]:
-        return await asyncio.gather(*(store.aclaim(asked(str(number))) for number in range(4)))
+        return await asyncio.gather(*(store.aclaim(asked(str(n))) for n in range(number)))
 
-    assert all(isinstance(lease, Lease) for lease in asyncio.run(main()))
+    if callers == "threads":
+        claimed = run_in_threads(number, lambda index: store.claim(asked(str(index))))
+    else:
+        claimed = asyncio.run(main())
 
-
-def test_region_that_is_not_configured_is_a_store_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("AWS_DEFAULT_REGION")
-
-    with pytest.raises(StoreError, match="NoRegionError"):
-        DynamoDBStore(table_name="t").claim(asked())
+    assert all(isinstance(lease, Lease) for lease in claimed)
 
 
-def test_credentials_that_are_not_there_are_a_store_error(
-    url: str, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("lacks", "error"),
+    [
+        (["AWS_DEFAULT_REGION"], "NoRegionError"),
+        (["AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"], "NoCredentialsError"),
+    ],
+)
+def test_what_is_not_configured_is_a_store_error(
+    monkeypatch: pytest.MonkeyPatch, lacks: list[str], error: str
 ) -> None:
-    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+    for name in lacks:
         monkeypatch.delenv(name)
 
-    with pytest.raises(StoreError, match="NoCredentialsError"):
-        DynamoDBStore(table_name="t", endpoint_url=url).claim(asked())
+    with pytest.raises(StoreError, match=error):
+        DynamoDBStore(table_name="t").claim(asked())
 
 
 def test_R79_error_says_what_failed_and_quotes_nothing(url: str) -> None:
@@ -127,9 +106,7 @@ def test_R79_error_says_what_failed_and_quotes_nothing(url: str) -> None:
     assert str(raised.value) == message
 
 
-@pytest.mark.processes
-def test_without_boto3_the_error_names_the_extra() -> None:
-    code = """
+WITHOUT_BOTO3 = """
 import sys
 sys.modules["boto3"] = None
 from django_idempotency.stores.dynamodb import DynamoDBStore
@@ -138,12 +115,11 @@ try:
 except ImportError as error:
     print(error)
 """
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", code],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
+
+
+@pytest.mark.processes
+def test_without_boto3_the_error_names_the_extra() -> None:
+    command = [sys.executable, "-W", "error", "-c", WITHOUT_BOTO3]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
 
     assert 'pip install "django-idempotency[dynamodb]"' in done.stdout, done.stderr

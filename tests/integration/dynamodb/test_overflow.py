@@ -16,22 +16,31 @@ from django.core.files.base import ContentFile
 from django.core.files.storage import InMemoryStorage
 
 import django_idempotency as idempotency
-from django_idempotency.conf import store_for
 from django_idempotency.engine import Engine
 from django_idempotency.exceptions import LeaseLost, ResultTooLarge, ResultUnavailable, StoreError
-from django_idempotency.keys import record_id as id_of
 from django_idempotency.records import State
 from django_idempotency.stores.dynamodb import DynamoDBStore
 from django_idempotency.stores.dynamodb_overflow import INLINE_BYTES
 from django_idempotency.testing import FakeClock
 from tests.app.models import Effect
-from tests.claims import operation
-from tests.integration.dynamodb.claims import DAY, HOUR, asked, found, lost, record_id, won
-from tests.integration.dynamodb.conftest import MakeStore, Options
+from tests.integration.dynamodb.claims import (
+    DAY,
+    HOUR,
+    OTHERS,
+    asked,
+    found,
+    lost,
+    operation,
+    record_id,
+    won,
+)
+from tests.integration.dynamodb.conftest import BACKEND, MakeStore, Options
 from tests.unit.http.api import Api, bare_body, problem, replayed
 
-BACKEND = "django_idempotency.stores.dynamodb.DynamoDBStore"
 TWO_MIB = 2 * 1024 * 1024
+LARGE = os.urandom(TWO_MIB)
+#: A result that MAX_RESULT_BYTES allows, and that no item can hold.
+TEXT = LARGE[: TWO_MIB // 2].hex()
 
 #: ``with down("_save"):`` the storage fails there.
 Down = Callable[[str], AbstractContextManager[object]]
@@ -47,11 +56,6 @@ class Overwriting(InMemoryStorage):
         if self.exists(name):
             self.delete(name)
         return str(super()._save(name, content))  # type: ignore[misc]
-
-
-@pytest.fixture(params=["moto", "dynalite"])
-def kind(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
 
 
 @pytest.fixture
@@ -77,199 +81,167 @@ def objects(storage: Any) -> list[str]:
     ]
 
 
-class TestStorage:
-    def test_I4_result_comes_back_byte_for_byte(self, store: DynamoDBStore, storage: Any) -> None:
-        result = os.urandom(TWO_MIB)
-        lease = won(store.claim(asked()))
+def completed(store: DynamoDBStore, result: bytes = LARGE) -> Any:
+    lease = won(store.claim(asked()))
+    store.complete(lease, result, retention=HOUR)
+    return lease
 
-        store.complete(lease, result, retention=HOUR)
 
-        assert lost(store.claim(asked())).result == result
-        assert found(store).result == result
-        digest = hashlib.sha256(result).hexdigest()
-        assert objects(storage) == [f"idempotency/{record_id()}/{lease.token}-{digest}"]
+@pytest.mark.parametrize("kind", ["moto", "dynalite"])
+def test_I4_result_comes_back_byte_for_byte(store: DynamoDBStore, storage: Any) -> None:
+    lease = completed(store)
 
-    def test_result_that_fits_is_in_the_item(self, store: DynamoDBStore, storage: Any) -> None:
-        result = os.urandom(INLINE_BYTES)
+    assert lost(store.claim(asked())).result == found(store).result == LARGE
+    digest = hashlib.sha256(LARGE).hexdigest()
+    assert objects(storage) == [f"idempotency/{record_id()}/{lease.token}-{digest}"]
 
-        store.complete(won(store.claim(asked())), result, retention=HOUR)
 
-        assert found(store).result == result
-        assert objects(storage) == []
+@pytest.mark.parametrize("kind", ["moto", "dynalite"])
+def test_first_byte_too_many_overflows(store: DynamoDBStore, storage: Any) -> None:
+    """Up to it the item holds all, with the longest of everything."""
+    longest = "\N{KEY}" * 255
+    lease = won(store.claim(asked(scope=longest, operation=longest)))
+    store.complete(lease, LARGE[:INLINE_BYTES], retention=HOUR)
+    assert (found(store).result, objects(storage)) == (LARGE[:INLINE_BYTES], [])
 
-    def test_first_byte_too_many_overflows(self, store: DynamoDBStore, storage: Any) -> None:
-        result = os.urandom(INLINE_BYTES + 1)
+    store.complete(won(store.claim(asked("more"))), LARGE[: INLINE_BYTES + 1], retention=HOUR)
+    assert found(store, "more").result == LARGE[: INLINE_BYTES + 1]
+    assert len(objects(storage)) == 1
 
-        store.complete(won(store.claim(asked())), result, retention=HOUR)
 
-        assert found(store).result == result
-        assert len(objects(storage)) == 1
+def test_R66_object_of_a_stalled_owner_changes_nothing(store: DynamoDBStore, storage: Any) -> None:
+    stalled = won(store.claim(asked(lease=-HOUR)))
+    completed(store)
 
-    def test_largest_item_fits_with_the_longest_of_everything(self, store: DynamoDBStore) -> None:
-        longest = "\N{KEY}" * 255
-        request = asked(scope=longest, operation=longest)
+    with pytest.raises(LeaseLost):
+        store.complete(stalled, os.urandom(TWO_MIB), retention=HOUR)
 
-        store.complete(won(store.claim(request)), os.urandom(INLINE_BYTES), retention=HOUR)
+    assert len(objects(storage)) == 2
+    assert found(store).result == LARGE
 
-        assert found(store).operation == longest
 
-    def test_R66_object_of_a_stalled_owner_changes_nothing(
-        self, store: DynamoDBStore, storage: Any
-    ) -> None:
-        stalled = won(store.claim(asked(lease=-HOUR)))
-        owner = won(store.claim(asked()))
-        result = os.urandom(TWO_MIB)
-        store.complete(owner, result, retention=HOUR)
-
-        with pytest.raises(LeaseLost):
-            store.complete(stalled, os.urandom(TWO_MIB), retention=HOUR)
-
-        assert len(objects(storage)) == 2
-        assert found(store).result == result
-
-    def test_R68_completion_that_is_sent_again_leaves_the_first_result(
-        self, store: DynamoDBStore
-    ) -> None:
-        lease = won(store.claim(asked()))
-        result = os.urandom(TWO_MIB)
-        expires_at = store.complete(lease, result, retention=HOUR)
-
-        assert store.complete(lease, os.urandom(TWO_MIB), retention=DAY) == expires_at
-
-        assert found(store).result == result
-
-    @pytest.mark.parametrize("damage", ["changed", "cut short", "gone"])
-    def test_R62_result_whose_object_is_damaged_is_unavailable_and_never_a_run(
-        self, store: DynamoDBStore, storage: Any, damage: str, caplog: pytest.LogCaptureFixture
-    ) -> None:
-        result = os.urandom(TWO_MIB)
-        store.complete(won(store.claim(asked())), result, retention=HOUR)
-        [name] = objects(storage)
-        storage.delete(name)
-        if damage != "gone":
-            content = result[:-1] if damage == "cut short" else result[:-1] + b"!"
-            assert storage.save(name, ContentFile(content)) == name
-
-        with pytest.raises(ResultUnavailable):
-            store.claim(asked())
-
-        assert (found(store).state, found(store).result) == (State.COMPLETED, None)
-        assert {entry.levelname for entry in caplog.records} == {"ERROR"}
-        assert "in the storage 'overflow' is" in caplog.text
-
-    @pytest.mark.parametrize("look", ["get", "claim"])
-    def test_R60_storage_that_does_not_answer_may_answer_later(
-        self, store: DynamoDBStore, storage: Any, down: Down, look: str
-    ) -> None:
-        result = os.urandom(TWO_MIB)
-        store.complete(won(store.claim(asked())), result, retention=HOUR)
-
-        with down("_open"), pytest.raises(StoreError, match="storage 'overflow'"):
-            store.get(record_id()) if look == "get" else store.claim(asked())
-
-        assert lost(store.claim(asked())).result == result
-
-    def test_I3_storage_that_overwrites_keeps_each_result(
-        self, store: DynamoDBStore, settings: Any
-    ) -> None:
-        backend = {"BACKEND": "tests.integration.dynamodb.test_overflow.Overwriting"}
+@pytest.mark.parametrize("overwrites", [False, True])
+def test_I3_R68_completion_that_is_sent_again_leaves_the_first_result(
+    store: DynamoDBStore, settings: Any, overwrites: bool
+) -> None:
+    if overwrites:
+        backend = {"BACKEND": f"{__name__}.Overwriting"}
         settings.STORAGES = {**settings.STORAGES, "overflow": backend}
-        lease = won(store.claim(asked()))
-        result = os.urandom(TWO_MIB)
-        store.complete(lease, result, retention=HOUR)
+    lease = completed(store)
+    expires_at = found(store).expires_at
 
-        store.complete(lease, os.urandom(TWO_MIB), retention=HOUR)
+    assert store.complete(lease, os.urandom(TWO_MIB), retention=DAY) == expires_at
 
-        assert lost(store.claim(asked())).result == result
+    assert lost(store.claim(asked())).result == LARGE
 
-    def test_object_is_not_read_for_a_mismatch(self, store: DynamoDBStore, storage: Any) -> None:
-        store.complete(won(store.claim(asked())), os.urandom(TWO_MIB), retention=HOUR)
-        storage.delete(objects(storage)[0])
 
-        record = lost(store.claim(asked(fingerprints=(b"3" * 32,))))
+@pytest.mark.parametrize("content", [LARGE[:-1], LARGE[:-1] + b"!", None], ids=[0, 1, 2])
+def test_R62_result_whose_object_is_damaged_is_unavailable_and_never_a_run(
+    store: DynamoDBStore, storage: Any, content: bytes | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    completed(store)
+    [name] = objects(storage)
+    storage.delete(name)
+    if content is not None:
+        assert storage.save(name, ContentFile(content)) == name
 
-        assert record.state is State.COMPLETED
+    with pytest.raises(ResultUnavailable):
+        store.claim(asked())
 
-    def test_R47_object_is_read_where_the_secret_of_the_record_is_gone(
-        self, store: DynamoDBStore
-    ) -> None:
-        """The mismatch that the store sees has no result: the claim is sent once more."""
-        result = os.urandom(TWO_MIB // 2).hex()
-        for secret in (b"old", b"new"):
-            asked_for = operation(fingerprint=b"\2" + secret + b"f" * 28)
-            outcome = Engine(store).run(
-                replace(asked_for, policy=replace(asked_for.policy, max_result_bytes=2 * TWO_MIB)),
-                lambda lease: result,
-            )
+    assert (found(store).state, found(store).result) == (State.COMPLETED, None)
+    assert {entry.levelname for entry in caplog.records} == {"ERROR"}
+    assert "in the storage 'overflow' is" in caplog.text
 
-        assert (outcome.replayed, outcome.result) == (True, result)
 
-    def test_R74_expired_object_may_be_gone(self, options: Options, storage: Any) -> None:
-        clock = FakeClock()
-        store = DynamoDBStore(**options(overflow_storage="overflow"), clock=clock)
-        store.complete(won(store.claim(asked())), os.urandom(TWO_MIB), retention=HOUR)
-        storage.delete(objects(storage)[0])
-        clock.advance(DAY)
+@pytest.mark.parametrize("look", ["get", "claim"])
+def test_R60_storage_that_does_not_answer_may_answer_later(
+    store: DynamoDBStore, down: Down, look: str
+) -> None:
+    completed(store)
 
+    with down("_open"), pytest.raises(StoreError, match="storage 'overflow'"):
+        store.get(record_id()) if look == "get" else store.claim(asked())
+
+    assert lost(store.claim(asked())).result == LARGE
+
+
+def test_object_is_not_read_for_a_mismatch_nor_for_a_page(store: DynamoDBStore, down: Down) -> None:
+    completed(store)
+
+    with down("_open"):
+        [record] = store.browse().records
+        assert (record.state, record.result) == (State.COMPLETED, None)
+        assert lost(store.claim(OTHERS)).state is State.COMPLETED
+
+
+def test_R47_object_is_read_where_the_secret_of_the_record_is_gone(store: DynamoDBStore) -> None:
+    """The mismatch that the store sees has no result: the claim is sent once more."""
+    for secret in (b"old", b"new"):
+        asked_for = operation(fingerprint=b"\2" + secret + b"f" * 28)
+        outcome = Engine(store).run(
+            replace(asked_for, policy=replace(asked_for.policy, max_result_bytes=2 * TWO_MIB)),
+            lambda lease: TEXT,
+        )
+
+    assert (outcome.replayed, outcome.result) == (True, TEXT)
+
+
+def test_R74_object_of_an_expired_record_is_not_read(make_store: MakeStore, down: Down) -> None:
+    clock = FakeClock()
+    store = make_store(overflow_storage="overflow", clock=clock)
+    completed(store)
+    clock.advance(DAY)
+
+    with down("_open"):
         assert found(store).expired
         won(store.claim(asked()))
 
-    def test_R62_storage_that_fails_is_told_as_a_result_that_is_too_large(
-        self, store: DynamoDBStore, down: Down, caplog: pytest.LogCaptureFixture
-    ) -> None:
-        lease = won(store.claim(asked()))
 
-        with down("_save"), pytest.raises(ResultTooLarge) as raised:
-            store.complete(lease, os.urandom(TWO_MIB), retention=HOUR)
+@pytest.mark.parametrize("lacks", ["an answer", "the option"])
+def test_R62_result_that_cannot_be_kept_is_too_large_and_changes_nothing(
+    make_store: MakeStore, down: Down, lacks: str
+) -> None:
+    option = {} if lacks == "the option" else {"overflow_storage": "overflow"}
+    store = make_store(**option)
+    lease = won(store.claim(asked()))
 
-        assert isinstance(raised.value.__cause__, OSError)
-        assert found(store).live
-        assert "A large result is not kept" in caplog.text
+    with down("_save"), pytest.raises(ResultTooLarge, match="storage") as raised:
+        store.complete(lease, LARGE[: INLINE_BYTES + 1], retention=HOUR)
 
-    def test_store_without_the_option_says_what_it_lacks(
-        self, options: Options, storage: Any
-    ) -> None:
-        shared = options()
-        writer = DynamoDBStore(**shared, overflow_storage="overflow")
-        writer.complete(won(writer.claim(asked())), os.urandom(TWO_MIB), retention=HOUR)
+    assert isinstance(raised.value.__cause__, OSError if option else type(None))
+    assert found(store).live
 
-        with pytest.raises(StoreError, match="overflow_storage"):
-            DynamoDBStore(**shared).claim(asked())
 
-    def test_operator_may_give_a_large_result(self, store: DynamoDBStore) -> None:
-        lease = won(store.claim(asked()))
-        store.fail(lease, "boom")
-        result = os.urandom(TWO_MIB)
-        epoch, state = lease.fencing_token, State.FAILED
+def test_store_without_the_option_says_what_it_lacks(options: Options, storage: Any) -> None:
+    shared = options()
+    completed(DynamoDBStore(**shared, overflow_storage="overflow"))
 
-        assert store.resolve(record_id(), "complete", epoch=epoch, state=state, result=result)
+    with pytest.raises(StoreError, match="overflow_storage"):
+        DynamoDBStore(**shared).claim(asked())
 
-        assert found(store).result == result
 
-    def test_page_has_the_record_without_its_result(self, store: DynamoDBStore) -> None:
-        store.complete(won(store.claim(asked())), os.urandom(TWO_MIB), retention=HOUR)
+def test_operator_may_give_a_large_result(store: DynamoDBStore) -> None:
+    lease = won(store.claim(asked()))
+    store.fail(lease, "boom")
+    epoch, state = lease.fencing_token, State.FAILED
 
-        [record] = store.browse().records
+    assert store.resolve(record_id(), "complete", epoch=epoch, state=state, result=LARGE)
 
-        assert (record.state, record.result) == (State.COMPLETED, None)
+    assert found(store).result == LARGE
 
 
 @pytest.mark.django_db(transaction=True)
-class TestViews:
-    def configure(self, settings: Any, options: Options, **more: Any) -> Api:
-        alias = {
-            "BACKEND": BACKEND,
-            "OPTIONS": options(**more),
-            "MAX_RESULT_BYTES": 2 * TWO_MIB,
-        }
+class TestCalls:
+    @pytest.fixture
+    def api(self, request: pytest.FixtureRequest, settings: Any, options: Options) -> Api:
+        """Requests to a store with the storage, unless the parameter says "without"."""
+        without = getattr(request, "param", "") == "without"
+        given = options() if without else options(overflow_storage="overflow")
+        alias = {"BACKEND": BACKEND, "OPTIONS": given, "MAX_RESULT_BYTES": 2 * TWO_MIB}
         settings.IDEMPOTENCY = {"default": alias}
         return Api()
 
-    def test_R62_two_megabytes_replay_through_the_storage(
-        self, settings: Any, options: Options, storage: Any
-    ) -> None:
-        api = self.configure(settings, options, overflow_storage="overflow")
-
+    def test_R62_two_megabytes_replay_through_the_storage(self, storage: Any, api: Api) -> None:
         first, again = api.then("large"), api.then("large")
 
         assert len(bare_body(first)) == TWO_MIB
@@ -277,43 +249,10 @@ class TestViews:
         assert replayed(again)
         assert bare_body(again) == bare_body(first)
 
-    def test_R62_without_it_they_are_delivered_and_not_replayed(
-        self, settings: Any, options: Options
+    @pytest.mark.parametrize("api", ["with", "without"], indirect=True)
+    def test_R62_view_whose_result_is_not_kept_is_answered_and_never_run_again(
+        self, api: Api, down: Down
     ) -> None:
-        api = self.configure(settings, options)
-
-        first, again = api.then("large"), api.then("large")
-
-        assert (first.status_code, len(bare_body(first))) == (200, TWO_MIB)
-        assert first.headers["Idempotency-Stored"] == "false"
-        assert problem(again) == (409, "result_unavailable")
-        assert Effect.objects.count() == 1
-
-    @pytest.mark.parametrize("caller", ["run", "arun"])
-    def test_R62_storage_that_is_down_at_the_completion_never_means_a_second_run(
-        self, settings: Any, options: Options, down: Down, caller: str
-    ) -> None:
-        self.configure(settings, options, overflow_storage="overflow")
-        result = os.urandom(TWO_MIB).hex()
-
-        async def awork(lease: Any) -> str:
-            return result
-
-        with down("_save"):
-            if caller == "run":
-                outcome = idempotency.run(lambda lease: result, key="k", scope="s")
-            else:
-                outcome = asyncio.run(idempotency.arun(awork, key="k", scope="s"))
-
-        assert (outcome.result, outcome.stored) == (result, False)
-        with pytest.raises(ResultUnavailable):
-            idempotency.run(lambda lease: pytest.fail("ran"), key="k", scope="s")
-
-    def test_R62_view_whose_storage_is_down_is_answered_and_never_run_again(
-        self, settings: Any, options: Options, down: Down
-    ) -> None:
-        api = self.configure(settings, options, overflow_storage="overflow")
-
         with down("_save"):
             first = api.then("large")
         again = api.then("large")
@@ -323,25 +262,20 @@ class TestViews:
         assert problem(again) == (409, "result_unavailable")
         assert Effect.objects.count() == 1
 
-    def test_R62_run_completes_without_its_result(self, settings: Any, options: Options) -> None:
-        self.configure(settings, options)
-        result = os.urandom(TWO_MIB).hex()
+    @pytest.mark.parametrize("api", ["with", "without"], indirect=True)
+    @pytest.mark.parametrize("caller", ["run", "arun"])
+    def test_R62_call_whose_result_is_not_kept_never_means_a_second_run(
+        self, api: Api, down: Down, caller: str
+    ) -> None:
+        async def awork(lease: Any) -> str:
+            return TEXT
 
-        outcome = idempotency.run(lambda lease: result, key="k", scope="s")
+        with down("_save"):
+            if caller == "run":
+                outcome = idempotency.run(lambda lease: TEXT, key="k", scope="s")
+            else:
+                outcome = asyncio.run(idempotency.arun(awork, key="k", scope="s"))
 
-        assert (outcome.result, outcome.stored) == (result, False)
+        assert (outcome.result, outcome.stored) == (TEXT, False)
         with pytest.raises(ResultUnavailable):
             idempotency.run(lambda lease: pytest.fail("ran"), key="k", scope="s")
-        record = store_for("default").get(id_of("call", "s", "k"))
-        assert record is not None
-        assert record.state is State.COMPLETED
-
-
-def test_result_that_no_item_can_hold_changes_nothing(make_store: MakeStore) -> None:
-    store = make_store()
-    lease = won(store.claim(asked()))
-
-    with pytest.raises(ResultTooLarge, match="overflow_storage"):
-        store.complete(lease, os.urandom(INLINE_BYTES + 1), retention=HOUR)
-
-    assert found(store).live

@@ -19,15 +19,15 @@ import django_idempotency as idempotency
 from django_idempotency.conf import store_for
 from django_idempotency.exceptions import ResultUnavailable, TransactionOpen
 from django_idempotency.keys import new_token, record_id
-from django_idempotency.records import ClaimRequest, Lease, Record, State
+from django_idempotency.records import Lease, Record, State
 from django_idempotency.stores.dynamodb import DynamoDBStore
-from tests.integration.dynamodb.claims import won
-from tests.integration.dynamodb.conftest import Options
+from tests.integration.dynamodb.claims import HOUR, asked, won
+from tests.integration.dynamodb.conftest import BACKEND, Options
 from tests.integration.dynamodb.wire import Wire
 
-BACKEND = "django_idempotency.stores.dynamodb.DynamoDBStore"
 CALL: dict[str, Any] = {"key": "k", "scope": "s"}
 ID = record_id("call", "s", "k")
+LARGE = secrets.token_hex(2**20)
 
 
 class Payments:
@@ -79,99 +79,93 @@ def the_record(store: DynamoDBStore) -> Record:
     return record
 
 
-def test_I5_payment_and_record_are_written_together(
-    store: DynamoDBStore, payments: Payments
+def run(work: Any, caller: str = "run") -> Any:
+    if caller == "run":
+        return idempotency.run(work, **CALL)
+
+    async def awork(lease: Lease) -> Any:
+        return work(lease)
+
+    return asyncio.run(idempotency.arun(awork, **CALL))
+
+
+def again() -> Any:
+    return idempotency.run(lambda lease: pytest.fail("ran"), **CALL)
+
+
+@pytest.mark.parametrize("result", ["paid", LARGE], ids=["in the item", "overflow"])
+def test_I5_R25_payment_and_record_are_written_together_and_replayed(
+    store: DynamoDBStore, payments: Payments, result: str
 ) -> None:
     seen: list[State] = []
+    wire = Wire(store)
 
     def work(lease: Lease) -> Any:
-        result = payments.pay(lease)
+        payments.pay(lease, result=result)
         seen.append(the_record(store).state)
         return result
 
-    outcome = idempotency.run(work, **CALL)
+    outcome = run(work)
 
+    # The completion at the end is one call, which changes nothing.
+    assert [name for name in wire.taken() if name != "GetItem"] == [
+        "UpdateItem",
+        "TransactWriteItems",
+        "UpdateItem",
+    ]
     assert seen == [State.COMPLETED]
     assert payments.names == ["payment"]
-    assert (outcome.result, outcome.replayed) == ("paid", False)
+    assert (outcome.result, outcome.replayed) == (result, False)
     assert outcome.expires_at == the_record(store).expires_at
+    assert (again().result, again().replayed) == (result, True)
 
 
-def test_R25_replay_gives_its_result(store: DynamoDBStore, payments: Payments) -> None:
-    idempotency.run(payments.pay, **CALL)
-
-    again = idempotency.run(lambda lease: pytest.fail("ran"), **CALL)
-
-    assert (again.result, again.replayed) == ("paid", True)
-
-
-def test_R59_crash_after_the_transaction_loses_nothing(
-    store: DynamoDBStore, payments: Payments
-) -> None:
+def test_R59_crash_after_the_transaction_loses_nothing(payments: Payments) -> None:
     def dies(lease: Lease) -> Any:
         payments.pay(lease)
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        idempotency.run(dies, **CALL)
+        run(dies)
 
-    again = idempotency.run(lambda lease: pytest.fail("ran"), **CALL)
-    assert (again.result, again.replayed) == ("paid", True)
-
-
-def test_completion_at_the_end_is_one_call_that_changes_nothing(
-    store: DynamoDBStore, payments: Payments
-) -> None:
-    wire = Wire(store)
-
-    idempotency.run(payments.pay, **CALL)
-
-    assert wire.taken() == ["UpdateItem", "TransactWriteItems", "UpdateItem"]
+    assert (again().result, again().replayed) == ("paid", True)
 
 
-@pytest.mark.parametrize("committed", [{"id": 1}, "x" * 2**20], ids=["in the item", "overflow"])
-@pytest.mark.parametrize("caller", ["run", "arun"])
+@pytest.mark.parametrize(
+    ("caller", "committed"), [("run", {"id": 1}), ("arun", LARGE)], ids=["run", "arun"]
+)
 def test_I4_work_that_returns_another_result_answers_with_what_it_committed(
-    store: DynamoDBStore, payments: Payments, caller: str, committed: Any, caplog: Any
+    payments: Payments, caller: str, committed: Any, caplog: Any
 ) -> None:
     def work(lease: Lease) -> str:
         payments.pay(lease, result=committed)
         return "other"
 
-    async def awork(lease: Lease) -> str:
-        return work(lease)
+    first = run(work, caller)
 
-    if caller == "run":
-        first = idempotency.run(work, **CALL)
-    else:
-        first = asyncio.run(idempotency.arun(awork, **CALL))
-
-    again = idempotency.run(lambda lease: pytest.fail("ran"), **CALL)
-    assert first.result == again.result == committed
-    assert first.expires_at == again.expires_at
+    assert first.result == again().result == committed
+    assert first.expires_at == again().expires_at
     assert [entry.levelname for entry in caplog.records] == ["WARNING"]
 
 
-def test_I4_completion_that_is_sent_again_is_no_other_result(
-    store: DynamoDBStore,
-) -> None:
-    lease = won(store.claim(ClaimRequest(ID, "s", "k")))
-    expires_at = store.complete(lease, b"done", retention=timedelta(hours=1))
+def test_I4_completion_that_is_sent_again_is_no_other_result(store: DynamoDBStore) -> None:
+    lease = won(store.claim(asked()))
+    expires_at = store.complete(lease, b"done", retention=HOUR)
 
-    assert store.complete(lease, b"done", retention=timedelta(hours=1)) == expires_at
+    assert store.complete(lease, b"done", retention=HOUR) == expires_at
 
     assert lease.completed_before is None
 
 
-@pytest.mark.parametrize("successor", ["in progress", "completed"])
+@pytest.mark.parametrize("successor", [State.IN_PROGRESS, State.COMPLETED])
 def test_I7_transaction_of_a_superseded_owner_is_refused_whole(
-    store: DynamoDBStore, payments: Payments, successor: str
+    store: DynamoDBStore, payments: Payments, successor: State
 ) -> None:
     def stalls(lease: Lease) -> Any:
         another = replace(lease.request, token=new_token(), lease=timedelta(minutes=1))
         taken = won(store.claim(another))
-        if successor == "completed":
-            store.complete(taken, b"theirs", retention=timedelta(hours=1))
+        if successor is State.COMPLETED:
+            store.complete(taken, b"theirs", retention=HOUR)
         return payments.pay(lease)
 
     with pytest.raises(ClientError) as raised:
@@ -179,8 +173,7 @@ def test_I7_transaction_of_a_superseded_owner_is_refused_whole(
 
     assert raised.value.response["Error"]["Code"] == "TransactionCanceledException"
     assert payments.names == []
-    expected = State.COMPLETED if successor == "completed" else State.IN_PROGRESS
-    assert the_record(store).state is expected
+    assert the_record(store).state is successor
 
 
 def test_R58_transaction_that_the_business_refuses_leaves_the_key_free(
@@ -190,28 +183,19 @@ def test_R58_transaction_that_the_business_refuses_leaves_the_key_free(
     new = {"ConditionExpression": "attribute_not_exists(id)"}
 
     with pytest.raises(ClientError):
-        idempotency.run(lambda lease: payments.pay(lease, "taken", **new), **CALL)
+        run(lambda lease: payments.pay(lease, "taken", **new))
 
     assert the_record(store).state is State.FAILED
-    assert idempotency.run(lambda lease: payments.pay(lease, "free", **new), **CALL).stored
+    assert run(lambda lease: payments.pay(lease, "free", **new)).stored
 
 
-def test_R62_large_result_goes_through_the_storage(
-    store: DynamoDBStore, payments: Payments
-) -> None:
-    result = secrets.token_hex(2**20)
-
-    idempotency.run(lambda lease: payments.pay(lease, result=result), **CALL)
-
-    assert idempotency.run(lambda lease: pytest.fail("ran"), **CALL).result == result
-
-
-@pytest.mark.parametrize("down", ["throughout", "at the item", "at the end"])
-@pytest.mark.parametrize("caller", ["run", "arun"])
+@pytest.mark.parametrize(
+    ("caller", "down"),
+    [("run", "throughout"), ("run", "at the item"), ("run", "at the end"), ("arun", "throughout")],
+)
 def test_R62_storage_that_is_down_never_means_a_second_payment(
-    store: DynamoDBStore, payments: Payments, storage: Any, caller: str, down: str
+    payments: Payments, storage: Any, caller: str, down: str
 ) -> None:
-    result = secrets.token_hex(2**20)
     error = OSError("the storage does not answer")
     broken = mock.patch.multiple(
         type(storage), _save=mock.Mock(side_effect=error), _open=mock.Mock(side_effect=error)
@@ -220,50 +204,42 @@ def test_R62_storage_that_is_down_never_means_a_second_payment(
     def work(lease: Lease) -> Any:
         if down == "at the item":
             with broken:
-                return payments.pay(lease, result=result)
-        payments.pay(lease, result=result)
+                return payments.pay(lease, result=LARGE)
+        payments.pay(lease, result=LARGE)
         if down == "at the end":
             stack.enter_context(broken)
-        return result
-
-    async def awork(lease: Lease) -> Any:
-        return work(lease)
+        return LARGE
 
     with ExitStack() as stack:
         if down == "throughout":
             stack.enter_context(broken)
-        if caller == "run":
-            first = idempotency.run(work, **CALL)
-        else:
-            first = asyncio.run(idempotency.arun(awork, **CALL))
+        first = run(work, caller)
 
-    assert (first.result, first.replayed, first.stored) == (result, False, False)
+    assert (first.result, first.replayed, first.stored) == (LARGE, False, False)
     assert first.expires_at is not None
     if down == "at the end":
-        assert idempotency.run(lambda lease: pytest.fail("ran"), **CALL).result == result
+        assert again().result == LARGE
     else:
         with pytest.raises(ResultUnavailable):
-            idempotency.run(lambda lease: pytest.fail("ran"), **CALL)
+            again()
     assert payments.names == ["payment"]
 
 
 def test_R62_result_that_is_too_large_for_the_policy_is_left_out_of_the_item(
-    store: DynamoDBStore, payments: Payments
+    payments: Payments,
 ) -> None:
     result = "x" * 2**22
 
-    first = idempotency.run(lambda lease: payments.pay(lease, result=result), **CALL)
+    first = run(lambda lease: payments.pay(lease, result=result))
 
     assert (first.result, first.stored) == (result, False)
     with pytest.raises(ResultUnavailable):
-        idempotency.run(lambda lease: pytest.fail("ran"), **CALL)
+        again()
 
 
 @pytest.mark.django_db(transaction=True)
-def test_I13_not_inside_a_transaction_that_is_open(
-    store: DynamoDBStore, payments: Payments
-) -> None:
+def test_I13_not_inside_a_transaction_that_is_open(payments: Payments) -> None:
     with pytest.raises(TransactionOpen), transaction.atomic():
-        idempotency.run(payments.pay, **CALL)
+        run(payments.pay)
 
     assert payments.names == []

@@ -12,12 +12,14 @@ import pytest
 import redis
 
 from django_idempotency.stores.redis import RedisStore
+from tests.integration.redis.wire import Wiretap
 from tests.services import MissingService, may_be_missing
 from tests.services.proxy import Proxy
-from tests.services.redis import VERSIONS, RedisSentinel, RedisServer, redis_url
+from tests.services.redis import RedisSentinel, RedisServer, redis_url
 
 T = TypeVar("T")
 
+BACKEND = "django_idempotency.stores.redis.RedisStore"
 #: `make_store(url, **options)`: a store with keys of its own.
 MakeStore = Callable[..., RedisStore]
 
@@ -40,17 +42,16 @@ def urls() -> Iterator[Callable[[str], str]]:
         yield url
 
 
-@pytest.fixture(params=VERSIONS)
-def version(request: pytest.FixtureRequest) -> str:
-    """Each version of the server."""
-    return str(request.param)
+@pytest.fixture
+def version() -> str:
+    """The version of the server; a test that depends on it names more of them."""
+    return "valkey9"
 
 
 @pytest.fixture
-def url(request: pytest.FixtureRequest, urls: Callable[[str], str]) -> str:
-    """A server that no test stops: of each version where the test asks for `version`, too."""
-    named = "version" in request.fixturenames
-    return or_skip(lambda: urls(request.getfixturevalue("version") if named else "valkey9"))
+def url(urls: Callable[[str], str], version: str) -> str:
+    """A server that no test stops."""
+    return or_skip(lambda: urls(version))
 
 
 @pytest.fixture
@@ -70,8 +71,12 @@ def make_store(prefix: str) -> Iterator[MakeStore]:
 
     yield make
     for store in made:
-        if store._clients._client is not None:
-            store._clients._client.close()
+        client = store._clients._client
+        if isinstance(client, redis.RedisCluster):
+            # Its close() leaves the connections to the nodes to the garbage collector.
+            client.disconnect_connection_pools()
+        if client is not None:
+            client.close()
 
 
 @pytest.fixture
@@ -109,6 +114,14 @@ def proxied(url: str, proxy: Callable[[str, int], Proxy]) -> tuple[Proxy, str]:
     parts = urlsplit(url)
     started = proxy(parts.hostname or "", parts.port or 6379)
     return started, through(url, started)
+
+
+@pytest.fixture
+def wire(url: str) -> Iterator[Wiretap]:
+    """A proxy in front of the server that counts."""
+    parts = urlsplit(url)
+    with Wiretap(parts.hostname or "", parts.port or 6379) as tap:
+        yield tap
 
 
 def through(url: str, proxy: Proxy) -> str:

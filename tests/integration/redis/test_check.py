@@ -6,12 +6,10 @@ from typing import Any
 
 import pytest
 from django.core import checks
-from django.core.management import call_command
-from django.core.management.base import SystemCheckError
 
 from django_idempotency.stores import redis as module
 from django_idempotency.stores.redis import RedisStore
-from tests.integration.redis.conftest import MakeStore, StartServer
+from tests.integration.redis.conftest import BACKEND, MakeStore, StartServer
 
 
 def ids(store: RedisStore) -> list[str]:
@@ -20,18 +18,21 @@ def ids(store: RedisStore) -> list[str]:
     return [str(message.id).removeprefix("django_idempotency.") for message in messages]
 
 
-def test_good_server_has_none(version: str, store: RedisStore) -> None:
+def test_good_server_has_none(store: RedisStore) -> None:
     assert ids(store) == []
 
 
-@pytest.mark.parametrize("policy", ["allkeys-lru", "volatile-ttl", "volatile-lru"])
-def test_W008_server_that_may_evict_claims(
-    version: str, start_server: StartServer, make_store: MakeStore, policy: str
+def test_W008_W015_server_that_may_evict_claims_and_is_a_replica(
+    start_server: StartServer, make_store: MakeStore
 ) -> None:
-    server = start_server(version, maxmemory_policy=policy, maxmemory="100mb")
+    server = start_server(
+        maxmemory_policy="volatile-ttl", maxmemory="100mb", replicaof="127.0.0.1 1"
+    )
     store = make_store(server.url)
-    assert ids(store) == ["W008"]
-    assert policy in store.check()[0].msg
+    assert ids(store) == ["W008", "W015"]
+    evicts, replica = store.check()
+    assert "volatile-ttl" in evicts.msg
+    assert "is a replica" in replica.msg
 
 
 def test_W009_server_that_does_not_answer(make_store: MakeStore) -> None:
@@ -41,40 +42,14 @@ def test_W009_server_that_does_not_answer(make_store: MakeStore) -> None:
     assert "at 127.0.0.1:1: ConnectionError" in store.check()[0].msg
 
 
-def test_W015_server_that_is_a_replica(
-    version: str, start_server: StartServer, make_store: MakeStore
-) -> None:
-    server = start_server(version, replicaof="127.0.0.1 1")
-    store = make_store(server.url)
-    assert ids(store) == ["W015"]
-    assert "is a replica" in store.check()[0].msg
-
-
 def test_E010_server_that_is_too_old(store: RedisStore, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "OLDEST", (99, 0))  # no wheel has a server that is too old
     assert ids(store) == ["E010"]
 
 
-@pytest.fixture
-def alias(settings: Any) -> dict[str, Any]:
-    store = {
-        "BACKEND": "django_idempotency.stores.redis.RedisStore",
-        "OPTIONS": {"url": "redis://127.0.0.1:1/0"},
-    }
+def test_server_is_asked_with_deploy_only(settings: Any) -> None:
+    store = {"BACKEND": BACKEND, "OPTIONS": {"url": "redis://127.0.0.1:1/0"}}
     settings.IDEMPOTENCY = {"default": {}, "fast": store}
-    return store
-
-
-def test_server_is_asked_with_deploy_only(alias: dict[str, Any]) -> None:
     assert checks.run_checks(tags=["idempotency"]) == []
     told = checks.run_checks(tags=["idempotency"], include_deployment_checks=True)
     assert [message.id for message in told] == ["django_idempotency.W009"]
-
-
-@pytest.mark.parametrize("transaction", ["single", "joined"])
-def test_E002_transaction_that_only_a_database_store_can_do(
-    alias: dict[str, Any], transaction: str
-) -> None:
-    alias["TRANSACTION"] = transaction
-    with pytest.raises(SystemCheckError, match="RedisStore can only do 'separate'"):
-        call_command("check")

@@ -19,10 +19,9 @@ from django_idempotency.stores.redis import RedisStore
 from django_idempotency.stores.redis_rows import claim_arguments
 from django_idempotency.stores.redis_scripts import CLAIM
 from tests.integration.redis.claims import HOUR, asked, record_id, won
-from tests.integration.redis.conftest import MakeStore
+from tests.integration.redis.conftest import BACKEND, MakeStore
 from tests.services.processes import ROOT
 
-REDIS = "django_idempotency.stores.redis.RedisStore"
 URL = "redis://127.0.0.1:1/0"
 SENTINELS = [("127.0.0.1", 26379)]
 
@@ -60,7 +59,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
 @pytest.mark.parametrize("name", REFUSED)
 def test_setting_that_makes_no_sense_is_refused(settings: Any, name: str) -> None:
     options, text = REFUSED[name]
-    settings.IDEMPOTENCY = {"default": {"BACKEND": REDIS, "OPTIONS": options}}
+    settings.IDEMPOTENCY = {"default": {"BACKEND": BACKEND, "OPTIONS": options}}
     with pytest.raises(InvalidStore, match=text):
         stores["default"]
 
@@ -82,13 +81,10 @@ TAKEN: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("name", TAKEN)
 def test_setting_that_makes_sense_connects_to_nothing_yet(settings: Any, name: str) -> None:
-    settings.IDEMPOTENCY = {"default": {"BACKEND": REDIS, "OPTIONS": TAKEN[name]}}
-    assert isinstance(stores["default"], RedisStore)
-
-
-def test_durations_may_be_timedeltas() -> None:
-    store = RedisStore(URL, timeout=timedelta(seconds=5), wait_timeout=timedelta(milliseconds=100))
-    assert (store.timeout, store.wait_timeout) == (5.0, 0.1)
+    settings.IDEMPOTENCY = {"default": {"BACKEND": BACKEND, "OPTIONS": TAKEN[name]}}
+    store = stores["default"]
+    assert isinstance(store, RedisStore)
+    assert (store.timeout, store.wait_timeout) == ((5, 3) if name == "durations" else (2, 1))
 
 
 def test_stores_with_other_prefixes_do_not_meet(url: str, make_store: MakeStore) -> None:
@@ -103,9 +99,8 @@ def documented_rights() -> str:
     return page.partition("ACL SETUSER idempotency on >password ")[2].partition("```")[0]
 
 
-def test_documented_rights_are_enough_and_none_is_too_many(
-    version: str, url: str, client: redis.Redis
-) -> None:
+@pytest.mark.parametrize("version", ["valkey9", "redis6"])
+def test_documented_rights_are_enough_and_none_is_too_many(url: str, client: redis.Redis) -> None:
     rights = documented_rights().split()
     assert "~idempotency:*" in rights
     user = f"user-{uuid4().hex}"

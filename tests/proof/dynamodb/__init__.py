@@ -1,0 +1,1 @@
+"""What takes long to prove of the DynamoDB store."""
