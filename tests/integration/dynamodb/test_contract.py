@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
 from datetime import timedelta
 from typing import Any, ClassVar
 from uuid import UUID, uuid4
 
 import pytest
+from botocore.exceptions import ConnectionClosedError
 from django.conf import settings
 from django.test import override_settings
 
@@ -95,6 +96,58 @@ class DynamoDBContract(StoreContract):
         assert isinstance(store, DynamoDBStore)
         parameters = {"TableName": self.table, "Key": store.names.key(record_id)}
         store.table.client.send("delete_item", parameters)
+
+    @contextmanager
+    def lose_answer(self, store: BaseStore) -> Iterator[None]:
+        """Of the first update and of the first put: an expired record is claimed by both."""
+        assert isinstance(store, DynamoDBStore)
+        native = store.table.client.native
+        lost: set[str] = set()
+
+        def lose(event_name: str, request: Any, **kwargs: Any) -> None:
+            if event_name not in lost:
+                lost.add(event_name)
+                native._endpoint.http_session.send(request)
+                raise ConnectionClosedError(endpoint_url=request.url)
+
+        names = [f"before-send.dynamodb.{name}" for name in ("UpdateItem", "PutItem")]
+        for name in names:
+            native.meta.events.register(name, lose)
+        try:
+            yield
+            assert lost, "no answer was lost"
+        finally:
+            for name in names:
+                native.meta.events.unregister(name, lose)
+
+    @contextmanager
+    def between_read_and_write(
+        self, store: BaseStore, callback: Callable[[], object]
+    ) -> Iterator[None]:
+        """Before a put or a delete, or an update; but that of an expired record only reads it."""
+        assert isinstance(store, DynamoDBStore)
+        client, called = store.table.client, False
+
+        def send(operation: str, parameters: dict[str, Any]) -> dict[str, Any]:
+            nonlocal called
+            reads = operation not in ("update_item", "put_item", "delete_item") or (
+                operation == "update_item" and expired(UUID(parameters["Key"][store.names.id]["S"]))
+            )
+            if not called and not reads:
+                called = True
+                callback()
+            return Client.send(client, operation, parameters)
+
+        def expired(record_id: UUID) -> bool:
+            item = store.table.item(record_id)
+            return item is not None and store.names.record(item, store._now(), store._skew).expired
+
+        client.send = send  # type: ignore[method-assign]
+        try:
+            yield
+            assert called, "nothing was written"
+        finally:
+            del client.send  # type: ignore[method-assign]
 
 
 class TestDynalite(DynamoDBContract):

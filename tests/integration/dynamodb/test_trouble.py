@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
+from django_idempotency.engine import Engine
 from django_idempotency.exceptions import StoreError
 from django_idempotency.stores.dynamodb import DynamoDBStore
 from tests.app.models import Effect
-from tests.integration.dynamodb.claims import HOUR, asked, found, won
+from tests.integration.dynamodb.claims import HOUR, asked, found, operation, won
 from tests.integration.dynamodb.conftest import BACKEND, Options
 from tests.integration.dynamodb.throttle import Throttle
 from tests.services.proxy import Proxy
@@ -103,6 +104,18 @@ class TestNoAnswer:
         store = DynamoDBStore(**options(endpoint_url=proxied[1], timeout=self.TIMEOUT))
         won(store.claim(asked("before")))  # its connection is open
         return store
+
+    def test_I5_R26_work_runs_once_when_the_answer_to_its_claim_is_lost(
+        self, store: DynamoDBStore, link: Proxy
+    ) -> None:
+        runs: list[object] = []
+        # Of the body, which goes out after the head: the server has it all.
+        link.cut_after(b'"UpdateExpression"')
+
+        outcomes = [Engine(store).run(operation(), runs.append) for _ in range(2)]
+
+        assert link.fired.is_set()
+        assert (len(runs), [outcome.replayed for outcome in outcomes]) == (1, [False, True])
 
     def test_call_that_the_server_missed_is_sent_again(
         self, store: DynamoDBStore, link: Proxy

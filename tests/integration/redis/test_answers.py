@@ -8,11 +8,12 @@ from collections.abc import Callable, Iterator
 import pytest
 import redis
 
+from django_idempotency.engine import Engine
 from django_idempotency.exceptions import StoreError
 from django_idempotency.records import State
 from django_idempotency.stores.redis import RedisStore
-from django_idempotency.stores.redis_scripts import CLAIM
-from tests.integration.redis.claims import HOUR, asked, found, lost, record_id, won
+from django_idempotency.stores.redis_scripts import CLAIM, COMPLETE, Script
+from tests.integration.redis.claims import HOUR, asked, found, lost, operation, record_id, won
 from tests.integration.redis.conftest import MakeStore
 from tests.services.processes import wait_until
 from tests.services.proxy import Proxy
@@ -32,6 +33,20 @@ def store(proxied: tuple[Proxy, str], make_store: MakeStore, client: redis.Redis
     store = make_store(proxied[1], timeout=TIMEOUT)
     won(store.claim(asked("before")))
     return store
+
+
+@pytest.mark.parametrize("script", [CLAIM, COMPLETE], ids=["claim", "complete"])
+def test_I5_work_runs_once_whichever_answer_is_lost(
+    store: RedisStore, link: Proxy, client: redis.Redis, script: Script
+) -> None:
+    runs: list[object] = []
+    client.script_load(script.text)
+    link.cut_after(script.sha.encode())
+
+    outcomes = [Engine(store).run(operation(), runs.append) for _ in range(2)]
+
+    assert link.fired.is_set()
+    assert (len(runs), [outcome.replayed for outcome in outcomes]) == (1, [False, True])
 
 
 @pytest.mark.parametrize("how", ["before the server", "while nothing was sent"])

@@ -229,6 +229,28 @@ MUTATIONS = [
         "            return lease\n",
         f"{TESTS}/test_replicas.py -k won_by_another",
     ),
+    # Lost answers.
+    Change(
+        "a claim does not recognise what it has written",
+        SCRIPTS,
+        "if state == 'IN_PROGRESS' and owner == token then",
+        "if state == 'IN_PROGRESS' and owner == epoch then",
+        f"{TESTS}/test_contract.py -k R68_claim_whose_answer",
+    ),
+    Change(
+        "a completion does not recognise what it has written",
+        SCRIPTS,
+        "if seen[1] == 'COMPLETED' then",
+        "if seen[1] == 'RELEASED' then",
+        f"{TESTS}/test_answers.py -k I5",
+    ),
+    Change(
+        "a decision does not recognise what it has written",
+        SCRIPTS,
+        "if seen[3] == token then",
+        "if seen[3] == epoch then",
+        f"{TESTS}/test_contract.py -k resolution_whose_answer",
+    ),
     # Records.
     Change(
         "a resolution loses digits of the epoch",
