@@ -13,7 +13,7 @@ from django.contrib.auth.models import User
 
 from django_idempotency.testing.http_contract.declared import Declared
 from tests.pages import DOCS, table_of
-from tests.unit.project.test_docs_examples import run_page  # noqa: F401
+from tests.unit.project.conftest import run_page  # noqa: F401
 
 GUIDE = DOCS / "howto/contract-http.md"
 

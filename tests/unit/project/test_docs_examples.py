@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-import inspect
 import json
 import re
 import sys
@@ -12,30 +11,28 @@ import threading
 import time
 import unittest
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from datetime import timedelta
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from itertools import product
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 from urllib.error import HTTPError
 
 import pytest
-from asgiref.sync import async_to_sync
-from celery import _state
-from django.conf import settings as django_settings
 from django.contrib.auth.models import User
 from django.core import checks
 from django.core.exceptions import BadRequest, PermissionDenied, SuspiciousOperation
 from django.core.files.uploadedfile import SimpleUploadedFile
 from django.db import connections
-from django.db.utils import ConnectionHandler
 from django.http import Http404, HttpResponse
 from django.test import Client, override_settings
 from django.urls import path as url
 from django.utils import timezone
 from django.utils.module_loading import import_string
-from rest_framework import serializers
 from rest_framework.test import APIClient, APIRequestFactory, force_authenticate
 
 import django_idempotency as idempotency
@@ -43,124 +40,15 @@ from django_idempotency.conf import stores
 from django_idempotency.models import IdempotencyRecord
 from django_idempotency.records import State
 from django_idempotency.stores.database import DatabaseStore
+from django_idempotency.testing import override_store
+from django_idempotency.waiting import Patience
 from tests.app.models import Payment
-from tests.pages import BLOCKS, DOCS, ROOT, Block, blocks_of, code_in, name_of, table_of
+from tests.pages import BLOCKS, DOCS, Block, name_of, table_of
+from tests.unit.project.conftest import Post, RunPage
 
 EXAMPLES = [block for block in BLOCKS if block.language == "python"]
 PAGES_WITH_EXAMPLES = list(dict.fromkeys(block.page for block in EXAMPLES))
 SETTINGS = [block for block in EXAMPLES if block.marker == "settings"]
-
-
-# The project that the examples belong to.
-
-
-class Gateway:
-    """A payment provider that knows keys: the second call gets the first one's answer."""
-
-    def __init__(self) -> None:
-        self.charges: dict[str, dict[str, Any]] = {}
-        self.charged = 0
-
-    def charge(self, amount: int, *, idempotency_key: str) -> dict[str, Any]:
-        if idempotency_key not in self.charges:
-            self.charged += amount
-            self.charges[idempotency_key] = {"id": f"ch_{len(self.charges)}", "amount": amount}
-        return self.charges[idempotency_key]
-
-
-class PaymentSerializer(serializers.ModelSerializer[Payment]):
-    class Meta:
-        model = Payment
-        fields = ["id", "amount", "reference", "captured"]
-
-
-@pytest.fixture
-def run_page(
-    transactional_db: None, settings: Any, monkeypatch: pytest.MonkeyPatch
-) -> Callable[[str], SimpleNamespace]:
-    """`run_page("docs/quickstart.md")`: run its examples in order, and return their names."""
-    settings.IDEMPOTENCY = {"default": {}}
-    # What a page makes a shared task is none for the apps of other tests.
-    shared = set(_state._on_app_finalizers)
-    monkeypatch.setattr(_state, "_on_app_finalizers", set(shared))
-
-    def forget_tasks() -> None:
-        _state._on_app_finalizers.intersection_update(shared)
-        for app in list(_state._get_active_apps()):
-            for task in [task for task in app.tasks if task.startswith("shop.")]:
-                app.tasks.unregister(task)
-
-    def add_module(name: str, **names: Any) -> ModuleType:
-        module = ModuleType(name)
-        vars(module).update(names)
-        monkeypatch.setitem(sys.modules, name, module)
-        return module
-
-    add_module("shop")
-    add_module("shop.models", Payment=Payment)
-    add_module("shop.serializers", PaymentSerializer=PaymentSerializer)
-
-    templates: dict[str, str] = {}
-
-    def run(name: str) -> SimpleNamespace:
-        forget_tasks()  # those of another page, or of this one before
-        module = add_module("shop.page", gateway=Gateway())
-        for block in blocks_of(ROOT / name):
-            if block.language == "html+django":
-                own = re.fullmatch(r"template=(\S+)", block.marker)
-                assert own, f"{name}:{block.line}: which template is it?"
-                templates[own[1]] = block.text
-        settings.TEMPLATES = with_templates(templates)
-        for block in blocks_of(ROOT / name):
-            if block.language == "python" and block.marker != "settings":
-                own = re.fullmatch(r"module=(\S+)", block.marker)
-                assert own or not block.marker, f"{name}:{block.line}: what is {block.marker}?"
-                _run(block, vars(add_module(own[1]) if own else module))
-        settings.ROOT_URLCONF = "shop.page"
-        return SimpleNamespace(**vars(module))
-
-    return run
-
-
-def with_templates(texts: dict[str, str]) -> list[dict[str, Any]]:
-    """Return TEMPLATES of a project that has these templates, which are searched first."""
-    [engine] = django_settings.TEMPLATES
-    first = ("django.template.loaders.locmem.Loader", texts)
-    loaders = [first, "django.template.loaders.app_directories.Loader"]
-    rest = {name: value for name, value in engine.items() if name != "APP_DIRS"}
-    return [{**rest, "OPTIONS": {**engine["OPTIONS"], "loaders": loaders}}]
-
-
-def _run(block: Block, names: dict[str, Any]) -> None:
-    code = block.compiled()
-    if code.co_flags & inspect.CO_COROUTINE:
-
-        async def main() -> None:
-            await eval(code, names)
-
-        async_to_sync(main)()
-    else:
-        exec(code, names)
-
-
-@pytest.fixture
-def alice(transactional_db: None) -> User:
-    return User.objects.create(username="alice")
-
-
-@pytest.fixture
-def post(alice: User) -> Callable[..., Any]:
-    """Post to a view, or to an action of a ViewSet, as alice and with a key."""
-
-    def post(
-        view: Any, payload: Any, *, key: str = "key-1", user: User = alice, **fields: str
-    ) -> Any:
-        headers = {"Idempotency-Key": key, **{k.replace("_", "-"): v for k, v in fields.items()}}
-        request = APIRequestFactory().post("/", payload, format="json", headers=headers)
-        force_authenticate(request, alice)
-        return view.as_view({"post": "create"})(request)
-
-    return post
 
 
 COFFEE = {"amount": 1250, "reference": "coffee"}
@@ -170,7 +58,7 @@ COFFEE = {"amount": 1250, "reference": "coffee"}
 
 
 @pytest.mark.parametrize("page", [name_of(page) for page in PAGES_WITH_EXAMPLES])
-def test_examples_run(run_page: Callable[[str], SimpleNamespace], page: str) -> None:
+def test_examples_run(run_page: RunPage, page: str) -> None:
     run_page(page)
 
 
@@ -182,94 +70,49 @@ def test_few_blocks_do_not_run() -> None:
 
 
 @pytest.mark.parametrize("block", SETTINGS, ids=lambda b: f"{name_of(b.page)}:{b.line}")
-def test_settings_are_what_a_project_may_have(
-    run_page: Callable[[str], SimpleNamespace], block: Block
-) -> None:
+def test_settings_are_what_a_project_may_have(run_page: RunPage, block: Block) -> None:
     run_page(name_of(block.page))
     names: dict[str, Any] = {}
     exec(block.compiled(), names)
     given = {name: value for name, value in names.items() if name.isupper()}
     assert given, "a block of settings that sets nothing"
 
-    for name, value in given.items():
-        if name == "IDEMPOTENCY":
-            with override_settings(IDEMPOTENCY=value):
-                assert checks.run_checks(tags=["idempotency"]) == []
-                assert all(stores.configured(alias).store for alias in stores)
-                if dotted := stores.configured("default").http_policy.scope:
-                    assert callable(import_string(dotted))
-        elif name == "INSTALLED_APPS":
-            assert "django_idempotency" in value
-        elif name == "MIDDLEWARE":
-            with override_settings(MIDDLEWARE=value):
-                assert checks.run_checks(tags=["idempotency"]) == []
-                assert all(callable(import_string(dotted)) for dotted in value)
-        elif name == "CELERY_BEAT_SCHEDULE":
-            assert {import_string(entry["task"]).name for entry in value.values()} == {
-                "django_idempotency.tasks.sweep_expired"
-            }
-        elif name.startswith("CORS_"):
-            assert {"CORS_ALLOW_HEADERS", "CORS_EXPOSE_HEADERS"} <= set(given)
-        elif name == "LOGGING":
-            assert set(value["loggers"]) == {"django_idempotency"}
-            assert all(callable(import_string(h["class"])) for h in value["handlers"].values())
-        else:
-            assert name == "DATABASES"
-            assert import_string(f"{value['default']['ENGINE']}.base.DatabaseWrapper")
+    with override_settings(**{name: given[name] for name in given if name in CHECKED}):
+        assert checks.run_checks(tags=["idempotency"]) == []
+        assert all(stores.configured(alias).store for alias in stores)
+        if dotted := stores.configured("default").http_policy.scope:
+            assert callable(import_string(dotted))
+    for name in given.keys() - {"IDEMPOTENCY"}:
+        assert MEANS[name](given[name]), name
 
 
-def documented_database(engine: str) -> Block:
-    blocks = [b for b in SETTINGS if b.page.name == "databases.md"]
-    [block] = [b for b in blocks if f'"django.db.backends.{engine}"' in b.text]
-    return block
+def is_swept(schedule: Any) -> bool:
+    names = {import_string(entry["task"]).name for entry in schedule.values()}
+    return names == {"django_idempotency.tasks.sweep_expired"}
 
 
-def connect(block: Block) -> Any:
-    """Return a connection with the documented settings to the database of the tests."""
-    names: dict[str, Any] = {}
-    exec(block.compiled(), names)
-    documented, ours = names["DATABASES"]["default"], connections["default"].settings_dict
-    where = {key: ours[key] for key in ("NAME", "HOST", "PORT", "USER", "PASSWORD")}
-    return ConnectionHandler({"default": {**documented, **where}})["default"]
+def is_of_ours(logging: Any) -> bool:
+    handlers = logging["handlers"].values()
+    ours = set(logging["loggers"]) == {"django_idempotency"}
+    return ours and all(callable(import_string(handler["class"])) for handler in handlers)
 
 
-@pytest.mark.leg("postgres18", "postgres16")
-def test_R65_server_takes_the_keepalive_settings(transactional_db: None) -> None:
-    block = documented_database("postgresql")
-    asked = dict(re.findall(r"-c (\w+)=(\w+)", block.text))
-    described = [code_in(row[0]) for row in table_of(block.page, "### Dead hosts")]
-    connection = connect(block)
-    try:
-        with connection.cursor() as cursor:
-            found = {}
-            for name in described:
-                cursor.execute(f"SHOW {name}")
-                [found[name]] = cursor.fetchone()
-    finally:
-        connection.close()
-        connection.close_pool()
-    assert len(asked) == 4
-    assert found == {**found, **asked}
+CHECKED = ("IDEMPOTENCY", "MIDDLEWARE")
+#: What a documented setting has to have besides passing the checks.
+MEANS: dict[str, Any] = {
+    "INSTALLED_APPS": lambda apps: "django_idempotency" in apps,
+    "MIDDLEWARE": lambda paths: all(callable(import_string(path)) for path in paths),
+    "CELERY_BEAT_SCHEDULE": is_swept,
+    "CORS_ALLOW_HEADERS": bool,  # see test_CORS_settings_are_enough
+    "CORS_EXPOSE_HEADERS": bool,
+    "LOGGING": is_of_ours,
+    "DATABASES": lambda databases: import_string(
+        f"{databases['default']['ENGINE']}.base.DatabaseWrapper"
+    ),
+}
 
 
-@pytest.mark.leg("sqlite")
-def test_SQLite_takes_the_settings(transactional_db: None) -> None:
-    connection = connect(documented_database("sqlite3"))
-    try:
-        with connection.cursor() as cursor:
-            cursor.execute("PRAGMA journal_mode")
-            [mode] = cursor.fetchone()
-            cursor.execute("PRAGMA busy_timeout")
-            [timeout] = cursor.fetchone()
-            cursor.execute("PRAGMA journal_mode=DELETE")
-    finally:
-        connection.close()
-    assert (mode, timeout) == ("wal", 20_000)
-
-
-def test_README_view_pays_once(
-    run_page: Callable[[str], SimpleNamespace], post: Callable[..., Any]
-) -> None:
+def test_README_view_pays_once(run_page: RunPage, post: Post) -> None:
     page = run_page("README.md")
     before = Payment.objects.count()
     first = post(page.PaymentViewSet, COFFEE)
@@ -280,9 +123,7 @@ def test_README_view_pays_once(
     assert Payment.objects.count() == before + 1
 
 
-def test_quickstart_answers_as_its_table_says(
-    run_page: Callable[[str], SimpleNamespace], alice: User
-) -> None:
+def test_quickstart_answers_as_its_table_says(run_page: RunPage, alice: User) -> None:
     run_page("docs/quickstart.md")
     client, bob = APIClient(), User.objects.create(username="bob")
 
@@ -304,7 +145,7 @@ def test_quickstart_answers_as_its_table_says(
 
 
 def test_guide_to_DRF_guards_create_and_capture_alone(
-    run_page: Callable[[str], SimpleNamespace], post: Callable[..., Any], alice: User
+    run_page: RunPage, post: Post, alice: User
 ) -> None:
     view = run_page("docs/howto/drf.md").PaymentViewSet
     payment = json.loads(post(view, COFFEE).content)
@@ -326,7 +167,7 @@ def test_guide_to_DRF_guards_create_and_capture_alone(
 
 
 def test_guide_to_DRF_takes_methods_for_callables(
-    run_page: Callable[[str], SimpleNamespace], post: Callable[..., Any], alice: User
+    run_page: RunPage, post: Post, alice: User
 ) -> None:
     view = run_page("docs/howto/drf.md").TransferViewSet
     assert post(view, COFFEE, X_Branch="north").status_code == 201
@@ -336,9 +177,7 @@ def test_guide_to_DRF_takes_methods_for_callables(
     assert post(view, COFFEE, X_Branch="south").status_code == 201
 
 
-def test_guide_to_DRF_releases_402(
-    run_page: Callable[[str], SimpleNamespace], post: Callable[..., Any]
-) -> None:
+def test_guide_to_DRF_releases_402(run_page: RunPage, post: Post) -> None:
     page = run_page("docs/howto/drf.md")
 
     class Poor(page.StrictViewSet):  # type: ignore[name-defined, misc]
@@ -351,9 +190,7 @@ def test_guide_to_DRF_releases_402(
     assert IdempotencyRecord.objects.get().state == State.COMPLETED
 
 
-def test_guide_to_scopes_keeps_tenants_apart(
-    run_page: Callable[[str], SimpleNamespace], post: Callable[..., Any]
-) -> None:
+def test_guide_to_scopes_keeps_tenants_apart(run_page: RunPage, post: Post) -> None:
     view = run_page("docs/quickstart.md").PaymentViewSet
     run_page("docs/howto/scope.md")
     scoped = {"default": {"HTTP": {"SCOPE": "shop.scopes.by_tenant_and_user"}}}
@@ -374,13 +211,6 @@ def settings_of(page: str) -> dict[str, Any]:
     return {name: value for name, value in names.items() if name.isupper()}
 
 
-@pytest.fixture
-def client_of_alice(alice: User) -> Client:
-    client = Client()
-    client.force_login(alice)
-    return client
-
-
 def sent_twice(client: Client, path: str, data: Any = None, **arguments: Any) -> list[Any]:
     headers = {"Idempotency-Key": "key-1", **arguments.pop("headers", {})}
     return [client.post(path, data, headers=headers, **arguments) for _ in range(2)]
@@ -391,13 +221,11 @@ def replays(responses: list[Any]) -> list[bool]:
 
 
 @pytest.mark.parametrize("path", ["/pay/", "/refund/", "/orders/", "/capture/"])
-def test_guide_to_views_pays_once(
-    run_page: Callable[[str], SimpleNamespace], client_of_alice: Client, path: str
-) -> None:
+def test_guide_to_views_pays_once(run_page: RunPage, client: Client, path: str) -> None:
     run_page("docs/howto/views.md")
 
-    answers = sent_twice(client_of_alice, path, {"amount": 5})
-    keyless = client_of_alice.post(path, {"amount": 5})
+    answers = sent_twice(client, path, {"amount": 5})
+    keyless = client.post(path, {"amount": 5})
 
     assert [answer.status_code for answer in answers] == [201, 201]
     assert answers[0].content == answers[1].content
@@ -408,27 +236,25 @@ def test_guide_to_views_pays_once(
 
 @pytest.mark.parametrize("key", ["key-1", None])
 def test_R57_R90_guide_to_transactions_says_what_survives_a_refusal(
-    run_page: Callable[[str], SimpleNamespace], client_of_alice: Client, key: str | None
+    run_page: RunPage, client: Client, key: str | None
 ) -> None:
     run_page("docs/howto/transaction.md")
     headers = {"Idempotency-Key": key} if key else {}
 
-    answers = [
-        client_of_alice.post("/unlock/", {"pin": str(pin)}, headers=headers) for pin in range(5)
-    ]
+    answers = [client.post("/unlock/", {"pin": str(pin)}, headers=headers) for pin in range(5)]
 
     assert [answer.status_code for answer in answers] == [403, 403, 403, 403, 423]
 
 
-@pytest.mark.parametrize("keep", ["default", "success", "stripe"])
+ERRORS = [Http404, PermissionDenied, BadRequest, SuspiciousOperation, KeyError]
+
+
 @pytest.mark.parametrize(
-    "error", [Http404, PermissionDenied, BadRequest, SuspiciousOperation, KeyError]
+    ("keep", "error"),
+    [*product(("default", "success"), ERRORS), ("stripe", Http404)],
 )
 def test_guide_to_views_says_what_becomes_of_an_exception(
-    run_page: Callable[[str], SimpleNamespace],
-    client_of_alice: Client,
-    keep: str,
-    error: type[Exception],
+    run_page: RunPage, client: Client, keep: str, error: type[Exception]
 ) -> None:
     page = run_page("docs/howto/views.md")
 
@@ -439,9 +265,9 @@ def test_guide_to_views_says_what_becomes_of_an_exception(
     vars(sys.modules["shop.page"])["urlpatterns"].append(
         url("failing/", page.idempotent(keep=keep)(failing))
     )
-    client_of_alice.raise_request_exception = False
+    client.raise_request_exception = False
 
-    answers = sent_twice(client_of_alice, "/failing/")
+    answers = sent_twice(client, "/failing/")
 
     path = DOCS / "howto/views.md"
     rows = table_of(path, "## What becomes of an exception")
@@ -453,13 +279,13 @@ def test_guide_to_views_says_what_becomes_of_an_exception(
 
 
 def test_guide_to_the_middleware_pays_once(
-    run_page: Callable[[str], SimpleNamespace], client_of_alice: Client, settings: Any
+    run_page: RunPage, client: Client, settings: Any
 ) -> None:
     run_page("docs/howto/middleware.md")
     settings.MIDDLEWARE = settings_of("docs/howto/middleware.md")["MIDDLEWARE"]
 
-    answers = sent_twice(client_of_alice, "/pay/", {"amount": 5})
-    keyless = [client_of_alice.post("/pay/", {"amount": 5}) for _ in range(2)]
+    answers = sent_twice(client, "/pay/", {"amount": 5})
+    keyless = [client.post("/pay/", {"amount": 5}) for _ in range(2)]
 
     assert replays(answers) == [False, True]
     assert replays(keyless) == [False, False]
@@ -471,9 +297,7 @@ def key_in(page: Any) -> str:
     return str(key)
 
 
-def test_guide_to_forms_answers_as_its_table_says(
-    run_page: Callable[[str], SimpleNamespace],
-) -> None:
+def test_guide_to_forms_answers_as_its_table_says(run_page: RunPage) -> None:
     run_page("docs/howto/forms.md")
     visitor = Client(headers={"Accept": "text/html,*/*;q=0.8"})
     form = {**COFFEE, "idempotency_key": key_in(visitor.get("/checkout/"))}
@@ -496,65 +320,47 @@ def test_guide_to_forms_answers_as_its_table_says(
     assert Payment.objects.count() == 3
 
 
-@pytest.fixture
-def duplicate_waits(run_page: Callable[[str], SimpleNamespace], settings: Any) -> threading.Event:
-    """Set when somebody has looked at a record, and has waited for a second look."""
+def test_guide_to_waiting_gives_a_duplicate_the_answer(run_page: RunPage, settings: Any) -> None:
+    page = run_page("docs/howto/waiting.md")
     waits = threading.Event()
     seen = set()
 
     class Watched(DatabaseStore):
+        """Says when somebody has looked at a record, and has waited for a second look."""
+
         def claim(self, request: Any) -> Any:
             if request.token in seen:
                 waits.set()
             seen.add(request.token)
             return super().claim(request)
 
-    vars(sys.modules["shop"])["Watched"] = Watched
-    settings.IDEMPOTENCY = {"default": {"BACKEND": "shop.Watched"}}
-    return waits
-
-
-def test_guide_to_waiting_gives_a_duplicate_the_answer(
-    run_page: Callable[[str], SimpleNamespace], duplicate_waits: threading.Event
-) -> None:
-    page = run_page("docs/howto/waiting.md")
-    results: list[Any] = []
-
-    def duplicate() -> None:
+    def duplicate() -> Any:
         try:
-            results.append(page.book("order-1"))
+            return page.book("order-1")
         finally:
             connections.close_all()
 
-    thread = threading.Thread(target=duplicate)
-
     def work(lease: Any) -> str:
-        thread.start()
-        assert duplicate_waits.wait(10)
+        futures.append(pool.submit(duplicate))
+        assert waits.wait(10)
         return "the first answer"
 
-    try:
+    futures: list[Future[Any]] = []
+    with override_store(Watched), ThreadPoolExecutor(1) as pool:
         idempotency.run(work, key="order-1", scope="billing", transaction="separate")
-    finally:
-        thread.join(10)
-
-    assert results == ["the first answer"]
+        assert futures[0].result(10) == "the first answer"
 
 
-def test_guide_to_uploads_receives_once(
-    run_page: Callable[[str], SimpleNamespace], client_of_alice: Client, settings: Any
-) -> None:
+def test_guide_to_uploads_receives_once(run_page: RunPage, client: Client, settings: Any) -> None:
     run_page("docs/howto/uploads.md")
     settings.DATA_UPLOAD_MAX_MEMORY_SIZE = 1000
 
     def uploaded() -> Any:
         file = SimpleUploadedFile("a.txt", b"x" * 5000)
-        return client_of_alice.post(
-            "/upload/", {"file": file}, headers={"Idempotency-Key": "key-1"}
-        )
+        return client.post("/upload/", {"file": file}, headers={"Idempotency-Key": "key-1"})
 
     def put(size: int, key: str) -> Any:
-        return client_of_alice.put(
+        return client.put(
             "/files/a.bin",
             b"x" * size,
             content_type="application/octet-stream",
@@ -569,9 +375,7 @@ def test_guide_to_uploads_receives_once(
         assert put(size + 1, key).status_code == 422
 
 
-def test_guide_to_uploads_compares_the_digest(
-    run_page: Callable[[str], SimpleNamespace], post: Callable[..., Any]
-) -> None:
+def test_guide_to_uploads_compares_the_digest(run_page: RunPage, post: Post) -> None:
     page = run_page("docs/howto/uploads.md")
 
     class Digests(page.UploadView):  # type: ignore[name-defined, misc]
@@ -589,9 +393,7 @@ def test_guide_to_uploads_compares_the_digest(
 
 
 @pytest.mark.parametrize("path", ["/events/", "/events-by-body/"])
-def test_guide_to_webhooks_takes_an_event_once(
-    run_page: Callable[[str], SimpleNamespace], path: str
-) -> None:
+def test_guide_to_webhooks_takes_an_event_once(run_page: RunPage, path: str) -> None:
     page = run_page("docs/howto/webhooks.md")
     provider = Client(enforce_csrf_checks=True)
     body = json.dumps({"id": "evt-1", "order": "order-1", "amount": 5}).encode()
@@ -622,9 +424,7 @@ def test_CORS_settings_are_enough(settings: Any, tmp_path: Path) -> None:
     assert not {"django_idempotency.W006", "django_idempotency.W007"} & set(found)
 
 
-def test_guide_to_testing_has_tests_that_pass(
-    run_page: Callable[[str], SimpleNamespace], settings: Any
-) -> None:
+def test_guide_to_testing_has_tests_that_pass(run_page: RunPage, settings: Any) -> None:
     run_page("docs/quickstart.md")
     settings.ROOT_URLCONF = urls = ModuleType("shop.urls")  # type: ignore[assignment]
     vars(urls)["urlpatterns"] = sys.modules["shop.page"].urlpatterns
@@ -642,40 +442,31 @@ def test_guide_to_testing_has_tests_that_pass(
     assert result.testsRun == 5
 
 
-@pytest.fixture
-def scripted_server() -> Iterator[Callable[[list[Any]], Any]]:
-    """Start a server that gives the answers of a list, one after the other."""
-    servers = []
+@contextmanager
+def scripted(answers: list[tuple[int, dict[str, str], Any]]) -> Iterator[SimpleNamespace]:
+    """A server that gives the answers of a list, one after the other; 0 breaks the connection."""
+    seen: list[tuple[str, bytes]] = []
+    left = iter(answers)
 
-    def start(answers: list[tuple[int, dict[str, str], Any]]) -> SimpleNamespace:
-        seen: list[tuple[str, bytes]] = []
-        left = iter(answers)
+    class Scripted(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers["Content-Length"]))
+            seen.append((self.headers["Idempotency-Key"], body))
+            status, fields, payload = next(left)
+            if status:
+                self.send_response(status)
+                for name, value in fields.items():
+                    self.send_header(name, value)
+                self.end_headers()
+                self.wfile.write(json.dumps(payload).encode())
 
-        class Scripted(BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
-                body = self.rfile.read(int(self.headers["Content-Length"]))
-                seen.append((self.headers["Idempotency-Key"], body))
-                status, fields, payload = next(left)
-                if status:
-                    self.send_response(status)
-                    for name, value in fields.items():
-                        self.send_header(name, value)
-                    self.end_headers()
-                    self.wfile.write(json.dumps(payload).encode())
+        def log_message(self, *args: Any) -> None: ...
 
-            def log_message(self, *args: Any) -> None:
-                pass
-
-        server = HTTPServer(("127.0.0.1", 0), Scripted)
+    with HTTPServer(("127.0.0.1", 0), Scripted) as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
-        servers.append((server, thread))
-        return SimpleNamespace(url=f"http://127.0.0.1:{server.server_port}/", seen=seen)
-
-    yield start
-    for server, thread in servers:
+        yield SimpleNamespace(url=f"http://127.0.0.1:{server.server_port}/", seen=seen)
         server.shutdown()
-        server.server_close()
         thread.join()
 
 
@@ -683,25 +474,23 @@ PROBLEM = {"Content-Type": "application/problem+json"}
 
 
 def test_client_retries_with_one_key_until_there_is_an_answer(
-    run_page: Callable[[str], SimpleNamespace],
-    scripted_server: Callable[[list[Any]], Any],
-    monkeypatch: pytest.MonkeyPatch,
+    run_page: RunPage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     page = run_page("docs/howto/clients.md")
     slept: list[float] = []
     monkeypatch.setattr(time, "sleep", slept.append)
-    server = scripted_server(
-        [
-            (0, {}, None),  # the connection breaks
-            (503, {**PROBLEM, "Retry-After": "3"}, {"retryable": True}),
-            (409, {**PROBLEM, "Retry-After": "30"}, {"retryable": True}),
-            (500, {}, {}),
-            (201, {}, {"id": 1}),
-        ]
-    )
-    assert page.post(server.url, COFFEE) == (201, b'{"id": 1}')
-    assert len(server.seen) == 5
-    assert len(set(server.seen)) == 1
+    answers = [
+        (0, {}, None),
+        (503, {**PROBLEM, "Retry-After": "3"}, {"retryable": True}),
+        (409, {**PROBLEM, "Retry-After": "30"}, {"retryable": True}),
+        (500, {}, {}),
+        (201, {}, {"id": 1}),
+    ]
+
+    with scripted(answers) as server:
+        assert page.post(server.url, COFFEE) == (201, b'{"id": 1}')
+
+    assert (len(server.seen), len(set(server.seen))) == (5, 1)
     assert slept[1] >= 3
     assert slept[2] == 30
 
@@ -711,20 +500,15 @@ def test_client_retries_with_one_key_until_there_is_an_answer(
     [(422, PROBLEM, {"retryable": False}), (409, {}, {"detail": "sold out"}), (404, {}, {})],
     ids=lambda answer: str(answer[0]),
 )
-def test_client_does_not_retry_what_is_an_answer(
-    run_page: Callable[[str], SimpleNamespace],
-    scripted_server: Callable[[list[Any]], Any],
-    answer: Any,
-) -> None:
+def test_client_does_not_retry_what_is_an_answer(run_page: RunPage, answer: Any) -> None:
     page = run_page("docs/howto/clients.md")
-    server = scripted_server([answer])
-    with pytest.raises(HTTPError) as error:
+    with scripted([answer]) as server, pytest.raises(HTTPError) as error:
         page.post(server.url, COFFEE)
     error.value.close()
     assert len(server.seen) == 1
 
 
-def test_operator_releases_a_stale_record(run_page: Callable[[str], SimpleNamespace]) -> None:
+def test_operator_releases_a_stale_record(run_page: RunPage) -> None:
     page = run_page("docs/howto/records.md")
     call = {"key": "k", "scope": "tests", "transaction": "separate", "on_stale": "refuse"}
     outcomes = []
@@ -757,88 +541,86 @@ def test_operator_releases_a_stale_record(run_page: Callable[[str], SimpleNamesp
 # The loops of consumers.
 
 
-class FakeQueue:
-    """SQS as boto3 has it: what nobody deletes is delivered again, under another receipt."""
-
-    def __init__(self, *bodies: str) -> None:
-        self.left = {f"m-{number}": body for number, body in enumerate(bodies)}
-        self.deliveries = 0
-
-    def receive_message(self, **asked: Any) -> dict[str, Any]:
-        self.deliveries += 1
-        return {
-            "Messages": [
-                {"MessageId": name, "Body": body, "ReceiptHandle": f"{self.deliveries}:{name}"}
-                for name, body in self.left.items()
-            ]
-        }
-
-    def delete_message(self, *, QueueUrl: str, ReceiptHandle: str) -> None:
-        del self.left[ReceiptHandle.partition(":")[2]]
+def references() -> list[str]:
+    return list(Payment.objects.values_list("reference", flat=True))
 
 
-def test_loop_over_SQS_books_each_message_once(
-    run_page: Callable[[str], SimpleNamespace], monkeypatch: pytest.MonkeyPatch
+def test_C7_loop_over_SQS_books_each_message_once_and_goes_on_after_a_bad_one(
+    run_page: RunPage,
 ) -> None:
     page = run_page("docs/howto/events.md")
-    queue = FakeQueue("sqs-1", "sqs-2")
-    with monkeypatch.context() as patch:
-        patch.setattr(queue, "delete_message", lambda **given: None)  # a consumer that dies there
-        page.consume(queue, "url")
+    Payment.objects.all().delete()
+    left = {"m-1": {"Body": "sqs-1"}, "m-2": {"Boddy": "x"}, "": {"Body": "no id"}}
+    left["m-3"] = {"Body": "sqs-3"}
+    dies = [True]
 
-    page.consume(queue, "url")
+    def delete(*, QueueUrl: str, ReceiptHandle: str) -> None:
+        if not dies:
+            del left[ReceiptHandle]
 
-    assert queue.left == {}
-    assert Payment.objects.filter(reference__startswith="sqs-").count() == 2
+    sqs = SimpleNamespace(
+        receive_message=lambda **asked: {
+            "Messages": [{"MessageId": m, "ReceiptHandle": m, **left[m]} for m in left]
+        },
+        delete_message=delete,
+    )
+    page.consume(sqs, "url")  # a consumer that dies before it deletes
+    dies.clear()
+    page.consume(sqs, "url")
+
+    assert list(left) == ["m-2", ""]
+    assert references() == ["sqs-1", "sqs-3"]
 
 
-def test_loop_over_Kafka_books_each_offset_once(
-    run_page: Callable[[str], SimpleNamespace],
-) -> None:
+def test_loop_over_Kafka_books_each_offset_once(run_page: RunPage) -> None:
     page = run_page("docs/howto/events.md")
-    messages = [
-        SimpleNamespace(topic="orders", partition=0, offset=number, value=f"kafka-{number}")
-        for number in range(2)
-    ]
+    Payment.objects.all().delete()
     commits: list[int] = []
 
     class Consumer(list[Any]):
         def commit(self) -> None:
             commits.append(len(commits))
 
+    messages = [
+        SimpleNamespace(topic="orders", partition=0, offset=n, value=f"kafka-{n}") for n in (1, 2)
+    ]
     page.poll(Consumer(messages))
     page.poll(Consumer(messages))  # after a rebalance
 
     assert len(commits) == 4
-    assert Payment.objects.filter(reference__startswith="kafka-").count() == 2
+    assert references() == ["kafka-1", "kafka-2"]
 
 
-def test_callback_of_AMQP_books_each_message_once_and_hands_back_what_is_under_way(
-    run_page: Callable[[str], SimpleNamespace],
+def test_callback_of_AMQP_answers_for_every_message(
+    run_page: RunPage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(Patience, "next", lambda patience: 0)
     page = run_page("docs/howto/events.md")
+    Payment.objects.all().delete()
     told: list[str] = []
     channel = SimpleNamespace(
         basic_ack=lambda tag: told.append("ack"),
         basic_nack=lambda tag, requeue: told.append(f"nack, requeue={requeue}"),
     )
-    method, properties = SimpleNamespace(delivery_tag=1), SimpleNamespace(message_id="a-1")
 
-    for _ in range(2):
-        page.callback(channel, method, properties, b"amqp-1")
+    def deliver(message_id: str | None, body: bytes) -> None:
+        method, properties = SimpleNamespace(delivery_tag=1), SimpleNamespace(message_id=message_id)
+        page.callback(channel, method, properties, body)
 
-    def meanwhile(lease: Any) -> None:
-        other = SimpleNamespace(message_id="a-2")
-        page.callback(channel, method, other, b"amqp-2")
-
-    idempotency.run(
-        meanwhile,
-        key="a-2",
+    deliver("a-1", b"amqp-1")
+    deliver("a-1", b"amqp-1")  # C4: a duplicate
+    deliver(None, b"amqp-1")  # C1: no id
+    deliver("a-1", b"forged")  # C3: another body
+    deliver("a-2", b"\xff")  # C7: its work fails
+    idempotency.run(  # C6: while the first is at work
+        lambda lease: deliver("a-3", b"amqp-3"),
+        key="a-3",
         scope="orders-exchange",
-        payload={"message_id": "a-2", "body": b"amqp-2"},
+        payload={"message_id": "a-3", "body": b"amqp-3"},
         operation=f"{page.__name__}.on_delivery",
         transaction="separate",
     )
 
-    assert told == ["ack", "ack", "nack, requeue=True"]
-    assert Payment.objects.filter(reference__startswith="amqp-").count() == 1
+    bad, again = "nack, requeue=False", "nack, requeue=True"
+    assert told == ["ack", "ack", bad, bad, again, again]
+    assert references() == ["amqp-1"]

@@ -1,0 +1,139 @@
+"""The project that the examples of the documentation belong to."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import sys
+from collections.abc import Callable
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+from asgiref.sync import async_to_sync
+from celery import _state
+from django.conf import settings as django_settings
+from django.contrib.auth.models import User
+from django.test import Client
+from rest_framework import serializers
+from rest_framework.test import APIRequestFactory, force_authenticate
+
+from tests.app.models import Payment
+from tests.pages import ROOT, Block, blocks_of
+
+RunPage = Callable[[str], SimpleNamespace]
+Post = Callable[..., Any]
+
+
+class Gateway:
+    """A payment provider that knows keys: the second call gets the first one's answer."""
+
+    def __init__(self) -> None:
+        self.charges: dict[str, dict[str, Any]] = {}
+        self.charged = 0
+
+    def charge(self, amount: int, *, idempotency_key: str) -> dict[str, Any]:
+        if idempotency_key not in self.charges:
+            self.charged += amount
+            self.charges[idempotency_key] = {"id": f"ch_{len(self.charges)}", "amount": amount}
+        return self.charges[idempotency_key]
+
+
+class PaymentSerializer(serializers.ModelSerializer[Payment]):
+    class Meta:
+        model = Payment
+        fields = ["id", "amount", "reference", "captured"]
+
+
+@pytest.fixture
+def run_page(transactional_db: None, settings: Any, monkeypatch: pytest.MonkeyPatch) -> RunPage:
+    """`run_page("docs/quickstart.md")`: run its examples in order, and return their names."""
+    settings.IDEMPOTENCY = {"default": {}}
+    # What a page makes a shared task is none for the apps of other tests.
+    shared = set(_state._on_app_finalizers)
+    monkeypatch.setattr(_state, "_on_app_finalizers", set(shared))
+
+    def forget_tasks() -> None:
+        _state._on_app_finalizers.intersection_update(shared)
+        for app in list(_state._get_active_apps()):
+            for task in [task for task in app.tasks if task.startswith("shop.")]:
+                app.tasks.unregister(task)
+
+    def add_module(name: str, **names: Any) -> ModuleType:
+        module = ModuleType(name)
+        vars(module).update(names)
+        monkeypatch.setitem(sys.modules, name, module)
+        return module
+
+    add_module("shop")
+    add_module("shop.models", Payment=Payment)
+    add_module("shop.serializers", PaymentSerializer=PaymentSerializer)
+
+    templates: dict[str, str] = {}
+
+    def run(name: str) -> SimpleNamespace:
+        forget_tasks()  # those of another page, or of this one before
+        module = add_module("shop.page", gateway=Gateway())
+        for block in blocks_of(ROOT / name):
+            if block.language == "html+django":
+                own = re.fullmatch(r"template=(\S+)", block.marker)
+                assert own, f"{name}:{block.line}: which template is it?"
+                templates[own[1]] = block.text
+        settings.TEMPLATES = with_templates(templates)
+        for block in blocks_of(ROOT / name):
+            if block.language == "python" and block.marker != "settings":
+                own = re.fullmatch(r"module=(\S+)", block.marker)
+                assert own or not block.marker, f"{name}:{block.line}: what is {block.marker}?"
+                _run(block, vars(add_module(own[1]) if own else module))
+        settings.ROOT_URLCONF = "shop.page"
+        return SimpleNamespace(**vars(module))
+
+    return run
+
+
+def with_templates(texts: dict[str, str]) -> list[dict[str, Any]]:
+    """Return TEMPLATES of a project that has these templates, which are searched first."""
+    [engine] = django_settings.TEMPLATES
+    first = ("django.template.loaders.locmem.Loader", texts)
+    loaders = [first, "django.template.loaders.app_directories.Loader"]
+    rest = {name: value for name, value in engine.items() if name != "APP_DIRS"}
+    return [{**rest, "OPTIONS": {**engine["OPTIONS"], "loaders": loaders}}]
+
+
+def _run(block: Block, names: dict[str, Any]) -> None:
+    code = block.compiled()
+    if code.co_flags & inspect.CO_COROUTINE:
+
+        async def main() -> None:
+            await eval(code, names)
+
+        async_to_sync(main)()
+    else:
+        exec(code, names)
+
+
+@pytest.fixture
+def alice(transactional_db: None) -> User:
+    return User.objects.create(username="alice")
+
+
+@pytest.fixture
+def post(alice: User) -> Post:
+    """Post to a view, or to an action of a ViewSet, as alice and with a key."""
+
+    def post(
+        view: Any, payload: Any, *, key: str = "key-1", user: User = alice, **fields: str
+    ) -> Any:
+        headers = {"Idempotency-Key": key, **{k.replace("_", "-"): v for k, v in fields.items()}}
+        request = APIRequestFactory().post("/", payload, format="json", headers=headers)
+        force_authenticate(request, alice)
+        return view.as_view({"post": "create"})(request)
+
+    return post
+
+
+@pytest.fixture
+def client(alice: User) -> Client:
+    client = Client()
+    client.force_login(alice)
+    return client
