@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import threading
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from weakref import ref
 
@@ -25,6 +26,8 @@ from django_idempotency.transactions import of_caller
 from tests.app.models import Child, Effect, Unique
 from tests.unit.core.test_renewal import operation
 
+numbers = itertools.count()
+
 
 def run(func=None, key="k", **arguments):
     return idempotency.run(func or effect, key=key, scope="s", **arguments)
@@ -40,15 +43,14 @@ def never(lease):
 
 def mode_of(**arguments):
     """The mode in which an attempt without a choice of its own runs here."""
-    return run(lambda lease: lease.request.transaction, key="mode", **arguments).result
+    key = f"mode {next(numbers)}"
+    return run(lambda lease: lease.request.transaction, key=key, **arguments).result
 
 
 @pytest.mark.django_db(transaction=True)
 class TestDefault:
-    def test_outside_of_a_transaction_it_is_joined(self):
+    def test_outside_of_a_transaction_it_is_joined_and_inside_one_single(self):
         assert mode_of() == "joined"
-
-    def test_inside_one_it_is_single(self):
         with transaction.atomic():
             assert mode_of() == "single"
 
@@ -87,38 +89,29 @@ class TestDefault:
 @pytest.mark.django_db(transaction=True)
 class TestInsideTheCallersTransaction:
     @pytest.mark.parametrize("chosen", ["joined", "separate"])
-    def test_a_mode_that_commits_by_itself_raises_and_nothing_runs(self, chosen):
+    def test_a_mode_that_commits_by_itself_raises_and_nothing_runs(self, settings, chosen):
+        """Whether the call, an attempt or the setting chose it."""
+        attempt = idempotency.attempt(key="k", scope="s", transaction=chosen)
         with transaction.atomic():
             with pytest.raises(TransactionOpen, match=chosen) as caught:
                 run(never, transaction=chosen)
+            with pytest.raises(TransactionOpen), attempt:
+                pytest.fail("ran")
+            settings.IDEMPOTENCY = {"default": {"TRANSACTION": chosen}}
+            with pytest.raises(TransactionOpen):
+                run(never)
             Effect.objects.create(name="goes on")
         assert isinstance(caught.value, RuntimeError)
         assert Effect.objects.count() == 1
-        assert run(transaction=chosen).replayed is False
-
-    @pytest.mark.parametrize("chosen", ["joined", "separate"])
-    def test_so_does_one_that_the_setting_chose(self, settings, chosen):
-        settings.IDEMPOTENCY = {"default": {"TRANSACTION": chosen}}
-        with transaction.atomic(), pytest.raises(TransactionOpen):
-            run(never)
-
-    @pytest.mark.parametrize("chosen", ["joined", "separate"])
-    def test_so_does_an_attempt(self, chosen):
-        attempt = idempotency.attempt(key="k", scope="s", transaction=chosen)
-        with transaction.atomic(), pytest.raises(TransactionOpen), attempt:
-            pytest.fail("ran")
+        assert run().replayed is False
 
     def test_so_does_separate_on_a_store_that_cannot_join(self, memory):
         with transaction.atomic(), pytest.raises(TransactionOpen):
             run(never, transaction="separate")
 
-    def test_single_may_be_chosen(self):
-        with transaction.atomic():
-            assert run(transaction="single").stored
-
     def test_I13_work_and_record_commit_with_the_caller(self):
         with transaction.atomic():
-            run()
+            assert run(transaction="single").stored
         assert Effect.objects.count() == 1
         assert run(never).replayed
 
@@ -193,10 +186,8 @@ class TestInsideATestCase:
         assert run(never, transaction=chosen).replayed is True
         assert Effect.objects.count() == 1
 
-    def test_R84_the_default_is_joined(self):
+    def test_R84_the_default_is_joined_and_inside_atomic_single(self):
         assert mode_of() == "joined"
-
-    def test_R84_and_single_inside_atomic(self):
         with transaction.atomic():
             assert mode_of() == "single"
 
@@ -272,13 +263,13 @@ class DjangoTestCase(TestCase):
 class TestAStoreThatCannotJoin:
     """Its completion waits for the caller's commit: what rolls back is never replayed."""
 
+    aliases = pytest.mark.parametrize(
+        ("outer", "inner"), [("default", "other"), ("other", "default")], ids=["default", "other"]
+    )
+
     @pytest.fixture(autouse=True)
     def store(self, memory):
         return memory
-
-    def test_outside_of_a_transaction_it_completes_at_once(self, store):
-        outcome = run()
-        assert store.get(outcome.record_id).state is State.COMPLETED
 
     def test_I13_inside_one_it_completes_after_the_commit(self, store):
         with transaction.atomic():
@@ -299,22 +290,25 @@ class TestAStoreThatCannotJoin:
             assert store.get(outcome.record_id).state is State.IN_PROGRESS
         assert run(never).result == "done"
 
-    def test_I13_after_a_rollback_nothing_is_replayed_and_the_lease_lapses(self, clock):
-        with transaction.atomic():
-            run()
-            transaction.set_rollback(True)
+    @pytest.mark.parametrize("end", ["rollback", "savepoint", "commit"])
+    def test_I13_after_a_rollback_nothing_is_replayed_and_the_lease_lapses(self, clock, end):
+        """Also after that of a savepoint, and where a deferred constraint fails at the COMMIT."""
+
+        def work(lease):
+            effect(lease)
+            if end == "commit":
+                Child.objects.create(parent_id=10**9)
+
+        with suppress(IntegrityError), transaction.atomic():
+            with transaction.atomic() if end == "savepoint" else nullcontext():
+                run(work)
+                if end != "commit":
+                    transaction.set_rollback(True)
         with pytest.raises(InProgress):
             run(never)
         clock.tick(60)
         assert run().replayed is False
         assert Effect.objects.count() == 1
-
-    def test_I13_after_the_rollback_of_a_savepoint_neither(self, clock):
-        with transaction.atomic(), transaction.atomic():
-            run()
-            transaction.set_rollback(True)
-        clock.tick(60)
-        assert run().replayed is False
 
     def test_R69_lease_is_kept_for_as_long_as_the_completion_may_come(self, store):
         with transaction.atomic():
@@ -328,19 +322,6 @@ class TestAStoreThatCannotJoin:
             assert not rolled_back.is_open()
             assert kept.is_open()
         assert not kept.is_open()
-
-    def test_I13_after_a_deferred_constraint_failed_at_the_commit_neither(self, clock):
-        def orphan(lease):
-            Child.objects.create(parent_id=10**9)
-
-        def call():
-            with transaction.atomic():
-                run(orphan)
-
-        with pytest.raises(IntegrityError):
-            call()
-        clock.tick(60)
-        assert run().replayed is False
 
     @pytest.mark.parametrize("using", ["default", "other"])
     def test_R91_success_that_dooms_the_callers_transaction_is_an_error(self, store, using):
@@ -404,29 +385,17 @@ class TestAStoreThatCannotJoin:
         assert [entry.levelname for entry in caplog.records] == ["ERROR"]
         assert run(never).result == "B"
 
-    @pytest.mark.parametrize(
-        ("outer", "inner"), [("default", "other"), ("other", "default")], ids=["default", "other"]
-    )
-    def test_I13_it_waits_for_the_last_of_several_transactions(self, store, outer, inner):
-        with transaction.atomic(using=outer):
-            with transaction.atomic(using=inner):
-                outcome = run()
-            assert store.get(outcome.record_id).state is State.IN_PROGRESS
-        assert store.get(outcome.record_id).state is State.COMPLETED
-
-    @pytest.mark.parametrize("rolled_back", ["outer", "inner"])
-    @pytest.mark.parametrize(
-        ("outer", "inner"), [("default", "other"), ("other", "default")], ids=["default", "other"]
-    )
+    @aliases
+    @pytest.mark.parametrize("rolled_back", [None, "outer", "inner"])
     def test_I13_every_open_transaction_must_commit(self, store, outer, inner, rolled_back):
         with transaction.atomic(using=outer):
             with transaction.atomic(using=inner):
                 outcome = run()
-                if rolled_back == "inner":
-                    transaction.set_rollback(True, using=inner)
-            if rolled_back == "outer":
-                transaction.set_rollback(True, using=outer)
-        assert store.get(outcome.record_id).state is State.IN_PROGRESS
+                transaction.set_rollback(rolled_back == "inner", using=inner)
+            assert store.get(outcome.record_id).state is State.IN_PROGRESS
+            transaction.set_rollback(rolled_back == "outer", using=outer)
+        expected = State.IN_PROGRESS if rolled_back else State.COMPLETED
+        assert store.get(outcome.record_id).state is expected
 
     def test_R94_the_completion_comes_before_the_callers_hooks_whatever_they_raise(self):
         def fail():
@@ -454,9 +423,7 @@ class TestAStoreThatCannotJoin:
             run()
         assert told == [True]
 
-    @pytest.mark.parametrize(
-        ("outer", "inner"), [("default", "other"), ("other", "default")], ids=["default", "other"]
-    )
+    @aliases
     def test_R94_with_two_aliases_before_the_hooks_of_the_last(self, outer, inner):
         told = []
 
@@ -596,25 +563,20 @@ class TestWithoutAutocommit:
 class TestADatabaseStoreOnAnotherAlias:
     """It cannot join a transaction of another database any more than a memory store can."""
 
-    def test_without_a_transaction_it_is_joined(self):
+    def test_in_a_transaction_of_its_own_alias_alone_it_is_single(self):
         assert mode_of(store="other") == "joined"
-
-    def test_in_a_transaction_of_its_own_alias_it_is_single(self):
         with transaction.atomic(using="other"):
             assert mode_of(store="other") == "single"
 
-    def test_I13_a_database_store_on_another_alias_waits(self):
+    @pytest.mark.parametrize("rolled_back", [True, False])
+    def test_I13_it_waits_for_the_commit(self, rolled_back):
         with transaction.atomic():
             outcome = run(store="other")
             assert store_for("other").get(outcome.record_id).state is State.IN_PROGRESS
-        assert run(never, store="other").replayed
-
-    def test_I13_a_database_store_on_another_alias_waits_in_vain(self):
-        with transaction.atomic():
-            outcome = run(store="other")
-            transaction.set_rollback(True)
-        assert Effect.objects.count() == 0
-        assert store_for("other").get(outcome.record_id).state is State.IN_PROGRESS
+            transaction.set_rollback(rolled_back)
+        assert Effect.objects.count() == (0 if rolled_back else 1)
+        expected = State.IN_PROGRESS if rolled_back else State.COMPLETED
+        assert store_for("other").get(outcome.record_id).state is expected
 
 
 def in_thread(function):
@@ -675,32 +637,25 @@ class TestHooks:
 
         assert seen == [True, True, True]
 
-    def test_C15_robust_hook_that_raises_stops_no_other(self, store, caplog):
+    @pytest.mark.parametrize("robust", [True, False])
+    def test_C15_hook_that_raises_leaves_nothing_entered(self, store, caplog, robust):
         def fail():
             raise RuntimeError
 
         seen = []
 
         def work(lease):
-            transaction.on_commit(fail, robust=True)
+            transaction.on_commit(fail, robust=robust)
             transaction.on_commit(lambda: seen.append(1))
 
-        with transaction.atomic():
+        with suppress(RuntimeError), transaction.atomic():
             run(work, store=store)
 
-        assert seen == [1]
-        assert [entry.levelname for entry in caplog.records] == ["ERROR"]
-
-    def test_C15_hook_that_raises_leaves_nothing_entered(self, store):
-        def fail():
-            raise RuntimeError
-
-        with pytest.raises(RuntimeError), transaction.atomic():
-            run(lambda lease: transaction.on_commit(fail), store=store)
-
         assert idempotency.current() is None
+        assert seen == [1] * robust
+        assert [entry.levelname for entry in caplog.records] == ["ERROR"] * robust
 
-    def test_R57_hooks_of_a_savepoint_that_was_rolled_back_do_not_run(self, store):
+    def test_R57_hooks_of_what_was_rolled_back_do_not_run(self, store):
         calls = []
 
         def work(lease):
