@@ -201,11 +201,12 @@ def clock() -> Clock:
 @pytest.fixture
 def memory(settings: Any, clock: Clock) -> Any:
     """The default alias is a memory store whose time is `clock`."""
-    _configure(settings, clock, "memory")
+    configure(settings, clock, "memory")
     return store_for()
 
 
-def _configure(settings: Any, clock: Clock, mode: str) -> str:
+def configure(settings: Any, clock: Clock, mode: str) -> str:
+    """Let the default alias be in this mode, on a memory store or on the database."""
     if mode == "memory":
         settings.IDEMPOTENCY = {"default": {"BACKEND": MEMORY, "OPTIONS": {"clock": clock}}}
     else:
@@ -216,19 +217,19 @@ def _configure(settings: Any, clock: Clock, mode: str) -> str:
 @pytest.fixture(params=MODES)
 def mode(request: Any, settings: Any, clock: Clock, transactional_db: None) -> str:
     """The default alias in each mode on the database, and on a memory store."""
-    return _configure(settings, clock, request.param)
+    return configure(settings, clock, request.param)
 
 
 def _call(request: Any, settings: Any, clock: Clock, transactional_db: None) -> Call:
     caller, mode = request.param
-    _configure(settings, clock, mode)
+    configure(settings, clock, mode)
     return Call(caller, mode)
 
 
 #: Each caller, each mode; those in which work and record commit together; and the others.
 call = pytest.fixture(params=CELLS, ids="-".join)(_call)
-joining_call = pytest.fixture(params=JOINING, ids="-".join, name="joining_call")(_call)
-separate_call = pytest.fixture(params=SEPARATE, ids="-".join, name="separate_call")(_call)
+joining_call = pytest.fixture(params=JOINING, ids="-".join)(_call)
+separate_call = pytest.fixture(params=SEPARATE, ids="-".join)(_call)
 
 
 @pytest.fixture

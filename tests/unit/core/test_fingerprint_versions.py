@@ -6,6 +6,7 @@ import logging
 from contextlib import suppress
 from datetime import timedelta
 from decimal import Decimal
+from functools import partial
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from django_idempotency.conf import store_for
 from django_idempotency.keys import record_id
 from django_idempotency.records import ClaimRequest, Record, State
 from tests import version_1
+from tests.unit.core.conftest import MODES, Call, configure
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -30,15 +32,15 @@ def run(job: Any, **changes: Any) -> Any:
     return idempotency.run(job, **asked)
 
 
-@pytest.fixture(params=["run", "arun"])
-def send(request: Any, in_loop: Any) -> Any:
-    """`run`, and `arun` in a loop of its own."""
+CELLS = [*(("run", mode) for mode in MODES), ("arun", "single"), ("arun", "memory")]
 
-    def arun(job: Any, **changes: Any) -> Any:
-        asked = {"key": "k", "scope": "s", "payload": PAYLOAD, "renew": False, **changes}
-        return in_loop(lambda: idempotency.arun(job.asynchronous, **asked))
 
-    return run if request.param == "run" else arun
+@pytest.fixture(params=CELLS, ids="-".join)
+def send(request: Any, settings: Any, clock: Any) -> Any:
+    """`run` in each mode, and `arun` in two of them."""
+    caller, mode = request.param
+    configure(settings, clock, mode)
+    return partial(Call(caller, mode), payload=PAYLOAD, renew=False)
 
 
 def bring_to(state: str, fingerprint: bytes, operation: str = "") -> Any:
@@ -85,9 +87,7 @@ class TestVersion1:
         ]
 
     @pytest.mark.parametrize("form", ["plain", "secret"])
-    def test_R47_a_record_of_version_1_is_replayed(
-        self, mode: str, work: Any, send: Any, form: str
-    ) -> None:
+    def test_R47_a_record_of_version_1_is_replayed(self, work: Any, send: Any, form: str) -> None:
         secrets = ["one", "two"] if form == "secret" else []
         bring_to("completed", version_1.of_call(PAYLOAD, "pay", secrets[1:])[0], "pay")
         job = work("new")
@@ -101,7 +101,7 @@ class TestVersion1:
 
     @pytest.mark.parametrize("state", ["failed", "lapsed"])
     def test_R47_R70_I6_a_record_of_version_1_is_claimed_and_keeps_its_fingerprint(
-        self, mode: str, work: Any, send: Any, state: str
+        self, work: Any, send: Any, state: str
     ) -> None:
         [old] = version_1.of_call(PAYLOAD)
         identifier = bring_to(state, old)
@@ -147,7 +147,7 @@ class TestVersion1:
 class TestSecretThatIsGone:
     @pytest.mark.parametrize("state", STATES)
     def test_R47_I6_it_counts_as_equal_in_every_state(
-        self, mode: str, work: Any, send: Any, state: str, caplog: Any
+        self, work: Any, send: Any, state: str, caplog: Any
     ) -> None:
         old = written_under("gone")
         identifier = bring_to(state, old)
@@ -189,13 +189,11 @@ class TestSecretThatIsGone:
             run(refund, operation="refund")
         assert refund.runs == 0
 
-    def test_R47_a_waiting_duplicate_warns_once(
-        self, separate_mode: str, work: Any, caplog: Any
-    ) -> None:
+    def test_R47_a_waiting_duplicate_warns_once(self, memory: Any, work: Any, caplog: Any) -> None:
         bring_to("in progress", written_under("gone"))
 
         with pytest.raises(InProgress):
-            run(work(1), wait=0.5)
+            run(work(1), wait=0.1)
 
         assert caplog.text.count("secret that is gone") == 1
 

@@ -299,11 +299,10 @@ class TestAStoreThatCannotJoin:
             if end == "commit":
                 Child.objects.create(parent_id=10**9)
 
-        with suppress(IntegrityError), transaction.atomic():
-            with transaction.atomic() if end == "savepoint" else nullcontext():
-                run(work)
-                if end != "commit":
-                    transaction.set_rollback(True)
+        savepoint = transaction.atomic() if end == "savepoint" else nullcontext()
+        with suppress(IntegrityError), transaction.atomic(), savepoint:
+            run(work)
+            transaction.set_rollback(end != "commit")
         with pytest.raises(InProgress):
             run(never)
         clock.tick(60)
