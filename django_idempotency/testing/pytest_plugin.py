@@ -17,7 +17,18 @@ if TYPE_CHECKING:
 
 __all__ = ["idempotency_clock", "idempotency_store"]
 
-_PARTS = ("base", "claims", "endings", "expiry", "operators", "processes", "races", "twins")
+_PARTS = (
+    "base",
+    "claims",
+    "endings",
+    "expiry",
+    "interleavings",
+    "lost_answers",
+    "operators",
+    "processes",
+    "races",
+    "twins",
+)
 pytest.register_assert_rewrite(
     "django_idempotency.testing.http_contract",
     *(f"django_idempotency.testing.contract_{part}" for part in _PARTS),

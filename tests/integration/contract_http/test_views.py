@@ -12,7 +12,7 @@ from tests.app.contract.in_process import in_process
 
 pytestmark = [
     pytest.mark.django_db(transaction=True),
-    pytest.mark.leg("postgres18", "postgres16"),
+    pytest.mark.leg("postgres18"),
 ]
 
 

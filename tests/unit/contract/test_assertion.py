@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from copy import deepcopy
 from typing import Any
 
 import pytest
@@ -83,17 +84,13 @@ def test_first_answer_is_returned(client: Any) -> None:
     assert len(RUNS) == 1
 
 
-def test_each_call_draws_a_key(client: Any) -> None:
+def test_each_call_draws_a_key_unless_it_is_given(client: Any) -> None:
     for _ in range(2):
         assert_idempotent(client.post, "/pay/")
-
-    assert len(set(RUNS)) == 2
-
-
-def test_key_and_headers_may_be_given(client: Any) -> None:
     assert_idempotent(client.post, "/pay/", key="key-1", headers={"Accept": "*/*"})
 
-    assert RUNS == ["key-1"]
+    assert len(set(RUNS)) == len(RUNS) == 3
+    assert RUNS[2] == "key-1"
 
 
 def test_names_of_headers_may_be_given(client: Any) -> None:
@@ -139,38 +136,41 @@ def test_key_that_was_used_before_fails(client: Any) -> None:
     assert "this key was used before" in said(client.post, "/pay/", key="key-1")
 
 
-def test_another_status_fails(client: Any) -> None:
-    answers(HttpResponse(status=201), HttpResponse(status=200))
-
-    text = said(client.post, "/fake/")
-
-    assert text.startswith(
-        "The replay has another status. The first answer was 201, the second 200."
-    )
+TEXT = {"Location": "/1/", "Content-Type": "text/plain"}
 
 
-def test_another_header_fails_and_is_named(client: Any) -> None:
-    first = {"Location": "/1/", "Content-Type": "text/plain", "Date": "now"}
-    answers(
-        HttpResponse(b"x", headers=first),
-        HttpResponse(b"x", headers={**first, "Location": "/2/", "Date": "then"}),
-    )
+@pytest.mark.parametrize(
+    ("first", "again", "expected"),
+    [
+        (
+            HttpResponse(status=201),
+            HttpResponse(status=200),
+            "The replay has another status. The first answer was 201, the second 200.",
+        ),
+        (
+            HttpResponse(b"x", headers=TEXT),
+            HttpResponse(b"x", headers={**TEXT, "Location": "/2/"}),
+            "The replay has another location: '/2/' after '/1/'.",
+        ),
+        (
+            HttpResponse(b"x", headers={"ETag": '"1"'}),
+            HttpResponse(b"x"),
+            "The replay has another etag: None after '\"1\"'.",
+        ),
+        (
+            HttpResponse(b"first"),
+            HttpResponse(b"x" * 1000),
+            f"The replay has another body: {b'x' * 300 + b'...'!r} after b'first'.",
+        ),
+    ],
+    ids=["status", "header", "no header", "body"],
+)
+def test_what_differs_fails_and_is_named(
+    client: Any, first: HttpResponse, again: HttpResponse, expected: str
+) -> None:
+    answers(deepcopy(first), deepcopy(again))
 
-    assert said(client.post, "/fake/") == "The replay has another location: '/2/' after '/1/'."
-
-
-def test_missing_header_fails(client: Any) -> None:
-    answers(HttpResponse(b"x", headers={"ETag": '"1"'}), HttpResponse(b"x"))
-
-    assert said(client.post, "/fake/") == "The replay has another etag: None after '\"1\"'."
-
-
-def test_another_body_fails_and_is_shown(client: Any) -> None:
-    answers(HttpResponse(b"first"), HttpResponse(b"x" * 1000))
-
-    text = said(client.post, "/fake/")
-
-    assert text == f"The replay has another body: {b'x' * 300 + b'...'!r} after b'first'."
+    assert said(client.post, "/fake/") == expected
 
 
 def test_a_date_may_differ(client: Any) -> None:

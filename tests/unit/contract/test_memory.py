@@ -8,6 +8,7 @@ from uuid import UUID
 from django_idempotency.stores.base import BaseStore
 from django_idempotency.stores.memory import MemoryStore
 from django_idempotency.testing import FakeClock, StoreContract
+from django_idempotency.testing.contract_expiry import ExpiryRules
 
 MEMORY = "django_idempotency.stores.memory.MemoryStore"
 
@@ -22,7 +23,9 @@ class TestMemoryStore(StoreContract):
         del store._records[record_id]
 
 
-class TestMemoryStoreWithTheHostsClock(StoreContract):
+class TestMemoryStoreWithTheHostsClock(ExpiryRules):
+    """Where the clock is waited for, and not moved."""
+
     backend = MEMORY
     shared = False
     moment = timedelta(milliseconds=10)

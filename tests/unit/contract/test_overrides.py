@@ -1,20 +1,25 @@
-"""override_store: another store for a block, a test, a class of tests, and back."""
+"""Another store for a block, a test, a class of tests, and back; the fixtures, and their clock."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
+from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import pytest
+from django.conf import settings
 from django.core import checks
 from django.test import SimpleTestCase
 
 import django_idempotency as idempotency
 from django_idempotency import InvalidStore
 from django_idempotency.conf import policy_for, store_for
+from django_idempotency.stores.base import BaseStore
 from django_idempotency.stores.database import DatabaseStore
 from django_idempotency.stores.memory import MemoryStore
 from django_idempotency.testing import FakeClock, override_store
+from tests.pages import DOCS, blocks_of
 
 
 @pytest.fixture(autouse=True)
@@ -33,26 +38,16 @@ def test_store_is_replaced_in_the_block_and_comes_back() -> None:
     assert isinstance(store_for(), DatabaseStore)
 
 
-def test_store_works() -> None:
-    with override_store("memory"):
-        outcomes = [idempotency.run(lambda lease: 5, key="k", scope="s") for _ in range(2)]
-
-    assert [outcome.replayed for outcome in outcomes] == [False, True]
-
-
-def test_each_block_has_a_store_of_its_own() -> None:
+def test_each_block_has_a_store_of_its_own_that_works() -> None:
     for _ in range(2):
         with override_store("memory"):
-            assert not idempotency.run(lambda lease: 5, key="k", scope="s").replayed
+            outcomes = [idempotency.run(lambda lease: 5, key="k", scope="s") for _ in range(2)]
+            assert [outcome.replayed for outcome in outcomes] == [False, True]
 
 
-def test_policy_of_the_alias_stays() -> None:
+def test_policy_of_the_alias_stays_without_a_mode_that_the_store_cannot_do() -> None:
     with override_store("memory"):
         assert policy_for().lease.total_seconds() == 30
-
-
-def test_mode_that_the_store_cannot_do_is_left_out() -> None:
-    with override_store("memory"):
         assert policy_for().transaction is None
 
 
@@ -68,24 +63,26 @@ def test_another_alias_is_replaced() -> None:
         assert isinstance(store_for(), DatabaseStore)
 
 
-def test_alias_may_be_new() -> None:
-    with override_store("memory", "new") as store:
-        assert store_for("new") is store
-
-
-def test_project_without_the_setting_has_a_store_replaced(settings: Any) -> None:
+def test_alias_may_be_new_and_the_setting_absent(settings: Any) -> None:
     del settings.IDEMPOTENCY
 
-    with override_store("memory") as store:
+    with override_store("memory") as store, override_store("memory", "new") as new:
         assert store_for() is store
+        assert store_for("new") is new
 
 
-def test_store_may_be_a_dotted_path_with_options() -> None:
+class Mine(MemoryStore):
+    """A class of stores."""
+
+
+@pytest.mark.parametrize("given", ["django_idempotency.stores.memory.MemoryStore", Mine])
+def test_store_may_be_a_dotted_path_or_a_class_with_options(given: Any) -> None:
     clock = FakeClock()
 
-    with override_store("django_idempotency.stores.memory.MemoryStore", clock=clock):
+    with override_store(given, clock=clock) as store:
         lease = idempotency.run(lambda lease: lease.claimed_at, key="k", scope="s").result
 
+    assert isinstance(store, Mine if given is Mine else MemoryStore)
     assert lease == clock()
 
 
@@ -107,30 +104,6 @@ def test_store_of_an_outer_block_keeps_its_records_when_another_is_replaced(alia
         assert store_for() is outer is not inner
         again = idempotency.run(lambda lease: pytest.fail("ran"), key="k", scope="s")
         assert again.record_id == first.record_id
-
-
-def test_store_of_the_fixture_keeps_its_records_when_another_is_replaced(
-    idempotency_store: Any,
-) -> None:
-    idempotency.run(lambda lease: 5, key="k", scope="s")
-
-    with override_store("memory", "other"):
-        assert store_for() is idempotency_store
-
-    assert idempotency.run(lambda lease: pytest.fail("ran"), key="k", scope="s").replayed
-
-
-def test_store_may_be_a_class_with_options() -> None:
-    clock = FakeClock()
-
-    class Mine(MemoryStore):
-        """Of no path that could be imported."""
-
-    with override_store(Mine, clock=clock) as store:
-        lease = idempotency.run(lambda lease: lease.claimed_at, key="k", scope="s").result
-
-    assert isinstance(store, Mine)
-    assert lease == clock()
 
 
 @pytest.mark.parametrize("given", [{"BACKEND": "memory"}, None, dict])
@@ -182,3 +155,77 @@ class TestOfAProject(SimpleTestCase):
 
     def test_class_is_decorated(self) -> None:
         assert store_for() is self.store
+
+
+# The plugin's fixtures, and the clock.
+
+
+def test_fixture_of_the_store_is_the_default_one(
+    idempotency_store: BaseStore, idempotency_clock: FakeClock
+) -> None:
+    assert store_for() is idempotency_store
+    assert not idempotency.run(lambda lease: 1, key="k", scope="s").replayed
+    assert idempotency.run(lambda lease: 1, key="k", scope="s").replayed
+
+    idempotency_clock.advance(timedelta(hours=25))
+
+    assert not idempotency.run(lambda lease: 1, key="k", scope="s").replayed
+
+
+@pytest.fixture
+def setting_that_comes_back() -> Iterator[None]:
+    before = settings.IDEMPOTENCY
+    yield
+    assert settings.IDEMPOTENCY is before
+
+
+def test_fixture_puts_the_setting_back(
+    setting_that_comes_back: None, idempotency_store: BaseStore
+) -> None:
+    assert store_for() is idempotency_store
+
+
+def test_fixture_has_a_store_for_each_test(idempotency_store: BaseStore) -> None:
+    assert idempotency_store.browse().records == ()
+
+
+def test_documented_test_with_the_fixtures_passes(
+    idempotency_store: BaseStore, idempotency_clock: FakeClock
+) -> None:
+    texts = [block.text for block in blocks_of(DOCS / "howto" / "testing.md")]
+    names: dict[str, Any] = {"idempotency": idempotency, "timedelta": timedelta}
+    [run] = [text for text in texts if "def run(" in text]
+    [test] = [text for text in texts if "idempotency_clock" in text]
+    exec(run.partition("clock = ")[0] + test, names)
+
+    names["test_a_key_is_new_after_a_day"](idempotency_store, idempotency_clock)
+
+
+NEW_YEAR = datetime(2026, 1, 1, tzinfo=timezone.utc)
+
+
+def test_clock_begins_with_now_and_stands_still() -> None:
+    before = datetime.now(timezone.utc)
+
+    clock = FakeClock()
+
+    assert before <= clock() <= datetime.now(timezone.utc)
+    assert clock() == clock()
+
+
+def test_clock_may_begin_elsewhere_and_is_in_utc() -> None:
+    clock = FakeClock(datetime(2026, 1, 1, 2, tzinfo=timezone(timedelta(hours=2))))
+
+    assert clock() == NEW_YEAR
+    assert clock().utcoffset() == timedelta(0)
+    assert repr(clock) == "<FakeClock 2026-01-01T00:00:00+00:00>"
+    with pytest.raises(ValueError, match="aware"):
+        FakeClock(datetime(2026, 1, 1))
+
+
+@pytest.mark.parametrize("duration", [timedelta(seconds=90), 90, -1.0])
+def test_clock_moves_when_told(duration: timedelta | float) -> None:
+    clock = FakeClock(NEW_YEAR)
+    moved = duration if isinstance(duration, timedelta) else timedelta(seconds=duration)
+
+    assert clock.advance(duration) == clock() == NEW_YEAR + moved

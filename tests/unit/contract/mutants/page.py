@@ -26,7 +26,7 @@ proved by these tests:
 `tests/unit/contract/test_mutants.py::test_mutant_is_noticed_by_the_rule_that_is_meant`,
 `tests/proof/test_mutants.py::test_mutant_is_noticed_by_exactly_its_rules`,
 `tests/unit/contract/test_mutants.py::test_every_rule_notices_something`,
-`tests/unit/contract/test_writing_a_store.py::test_defect_is_noticed_by_its_rules_about_processes`.
+`tests/acceptance/contract/test_file_store.py::test_defect_is_noticed_by_its_rule_about_processes`.
 """
 _NUMBERS = re.compile(r"((?:[RI]\d+_)+)")
 

@@ -1,0 +1,89 @@
+"""The pytest plugin in runs of its own: what it imports, and what it says of contracts."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.services.processes import ROOT
+
+pytestmark = [pytest.mark.processes, pytest.mark.leg("postgres18")]
+
+PLUGIN = "django_idempotency.testing.pytest_plugin"
+
+# The contract of a store outside of any Django project, with a rule that fails.
+CONTRACT = """
+from django_idempotency.stores.memory import MemoryStore
+from django_idempotency.testing import FakeClock, StoreContract
+
+class Forgetful(MemoryStore):
+    def claim(self, request):
+        claimed = super().claim(request)
+        self._records.pop(request.record_id)
+        return claimed
+
+class TestMine(StoreContract):
+    backend = "django_idempotency.stores.memory.MemoryStore"
+    options = {"clock": FakeClock()}
+    shared = False
+    thread_keys = 2
+
+class TestForgetful(TestMine):
+    backend = "test_mine.Forgetful"
+"""
+
+
+def run_pytest(directory: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run pytest in a project of its own, which has no settings."""
+    environment = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("DJANGO", "PYTEST"))
+    }
+    return subprocess.run(
+        [sys.executable, "-W", "error", "-m", "pytest", "-p", "no:cacheprovider", *arguments],
+        cwd=directory,
+        env={**environment, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+def test_loading_the_plugin_imports_neither_Django_nor_the_contract() -> None:
+    code = f"import {PLUGIN}, sys; print(*sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", code],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    )
+
+    loaded = [name for name in done.stdout.split() if name.startswith(("django.", "django_id"))]
+    assert sorted(loaded) == ["django_idempotency", "django_idempotency.testing", PLUGIN]
+
+
+def test_contracts_are_summed_up_without_Django_and_over_the_workers_of_xdist(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "test_mine.py").write_text(CONTRACT)
+    rules = "TestMine and (test_I6 or twin) or TestForgetful and won_claim_is_recorded"
+
+    done = run_pytest(tmp_path, "-v", "-n", "2", "-k", rules)
+
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert " store contract " in done.stdout
+    assert "\nTestMine: 28 passed\n" in done.stdout
+    assert "left out: 4, because its records belong to one process" in done.stdout
+    assert "left out: 2, because there is no hook corrupt()" in done.stdout
+    assert "    test_get_of_a_damaged_record_is_an_error\n" in done.stdout  # as -v asks
+    assert "\nTestForgetful: 0 passed, 1 did not\n" in done.stdout
+    assert "the record is gone" in done.stdout
+    assert "assert None is not None" in done.stdout  # pytest's own explanation
