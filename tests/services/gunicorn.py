@@ -46,6 +46,10 @@ class Gunicorn(Server):
         """Process ids of the living workers."""
         return children(self.pid)
 
+    def is_whole(self) -> bool:
+        """Whether all of its workers are there."""
+        return len(self.worker_pids()) >= self.workers
+
     def kill(self, pid: int | None = None, number: signal.Signals = signal.SIGKILL) -> None:
         """Kill it all, or send a signal to the arbiter or one of its workers alone."""
         if pid is None:
@@ -60,7 +64,7 @@ class Gunicorn(Server):
         return [*command, *self._arguments, self.app]
 
     def _answers(self) -> bool:
-        return len(self.worker_pids()) >= self.workers and super()._answers()
+        return self.is_whole() and super()._answers()
 
 
 def _shared() -> str:

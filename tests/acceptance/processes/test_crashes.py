@@ -12,7 +12,7 @@ import pytest
 
 from tests.acceptance.processes.clients import Work
 from tests.acceptance.processes.conftest import Serve
-from tests.services import DATABASES_VARIABLE, MissingService, may_be_missing
+from tests.services import DATABASES_VARIABLE, or_skip
 from tests.services.gunicorn import Gunicorn
 from tests.services.postgres import URL_VARIABLE, PostgresServer
 from tests.services.processes import spawn, wait_until
@@ -34,13 +34,7 @@ def environment(database: PostgresServer) -> dict[str, str]:
 @pytest.fixture(scope="module")
 def migrated() -> Iterator[PostgresServer]:
     """A server of these tests' own, on which Django has its tables."""
-    try:
-        own = PostgresServer(18, durable=True)
-    except MissingService as error:
-        if may_be_missing():
-            pytest.skip(str(error))
-        raise
-    with own as server:
+    with or_skip(lambda: PostgresServer(18, durable=True)) as server:
         server.create_database(DATABASE)
         command = [sys.executable, "-m", "django", "migrate", "--verbosity", "0", "--run-syncdb"]
         assert spawn(command, env=environment(server)).wait(60) == 0

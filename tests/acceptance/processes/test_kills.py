@@ -16,13 +16,6 @@ pytestmark = pytest.mark.processes
 MODES = ["single", "joined", "separate"]
 # The settings of the tests give ATOMIC_REQUESTS to every alias, so both databases must be there.
 BOTH = pytest.mark.django_db(transaction=True, databases=["default", "other"])
-ATOMIC_REQUESTS = pytest.mark.parametrize(
-    "atomic_requests",
-    [
-        pytest.param(False, id="autocommit"),
-        pytest.param(True, id="ATOMIC_REQUESTS", marks=BOTH),
-    ],
-)
 
 
 def killed(server: Gunicorn, work: Work) -> None:
@@ -36,12 +29,11 @@ def killed(server: Gunicorn, work: Work) -> None:
 # In the middle of the work, with a lease.
 
 
-@ATOMIC_REQUESTS
 @pytest.mark.parametrize("mode", ["joined", "separate"])
 def test_R65_after_a_kill_a_retry_within_the_lease_is_told_to_come_again_within_the_rest(
-    serve, work, mode, atomic_requests
+    serve, work, mode
 ):
-    server, work = serve(mode, lease=20, atomic_requests=atomic_requests), work()
+    server, work = serve(mode, lease=20), work()
     killed(server, work)
     before = work.record.lease_left
     answer = work.post(server)
@@ -51,8 +43,10 @@ def test_R65_after_a_kill_a_retry_within_the_lease_is_told_to_come_again_within_
     assert 1 <= answer.retry_after <= math.ceil(before)
 
 
-@ATOMIC_REQUESTS
-@pytest.mark.parametrize("mode", ["joined", "separate"])
+@pytest.mark.parametrize(
+    ("mode", "atomic_requests"),
+    [("joined", False), ("separate", False), pytest.param("separate", True, marks=BOTH)],
+)
 def test_R65_after_a_kill_and_the_lease_a_retry_runs_once(serve, work, mode, atomic_requests):
     server, work = serve(mode, lease=1, atomic_requests=atomic_requests), work()
     killed(server, work)
@@ -65,11 +59,9 @@ def test_R65_after_a_kill_and_the_lease_a_retry_runs_once(serve, work, mode, ato
     assert work.effects == (2 if mode == "separate" and not atomic_requests else 1)
 
 
-@ATOMIC_REQUESTS
-def test_R65_single_after_a_kill_a_retry_runs_as_soon_as_the_session_has_ended(
-    serve, work, atomic_requests
-):
-    server, work = serve("single", lease=600, atomic_requests=atomic_requests), work()
+@BOTH
+def test_R65_single_after_a_kill_a_retry_runs_as_soon_as_the_session_has_ended(serve, work):
+    server, work = serve("single", lease=600, atomic_requests=True), work()
     killed(server, work)
     told: list[Answer] = []
 
@@ -111,16 +103,15 @@ def test_R59_killed_right_after_the_answer_was_read_a_retry_replays(serve, work,
 
 
 @pytest.mark.leg("postgres18")
-@pytest.mark.parametrize("mode", MODES)
-def test_R25_a_graceful_stop_lets_the_work_finish_and_its_answer_is_kept(serve, work, mode):
-    server, work = serve(mode), work()
+def test_R25_a_graceful_stop_lets_the_work_finish_and_its_answer_is_kept(serve, work):
+    server, work = serve("joined", own=True), work()
     waiting = work.send(server)
     attempt = work.begun()
     server.kill(server.pid, signal.SIGTERM)
     wait_until(lambda: len(server.worker_pids()) == 1, seconds=5, what="the idle worker to end")
     attempt.go_on()
     first = waiting.result(10)
-    retry = work.post(serve(mode))
+    retry = work.post(serve("joined"))
     assert (first.status, first.replayed) == (201, False)
     assert (retry.status, retry.replayed, retry.body) == (201, True, first.body)
     assert work.effects == 1

@@ -93,9 +93,8 @@ def test_R69_work_longer_than_its_lease_is_not_taken_over(serve, work, mode):
 
 
 @pytest.mark.leg("postgres18")
-@pytest.mark.parametrize("mode", ["separate", "joined"])
-def test_R69_without_renewal_such_work_is_taken_over(serve, work, mode):
-    server, work = serve(mode, lease=1, renew=False), work()
+def test_R69_without_renewal_such_work_is_taken_over(serve, work):
+    server, work = serve("joined", lease=1, renew=False), work()
     waiting = work.send(server)
     attempt = work.begun()
     claimed = work.record

