@@ -1,23 +1,30 @@
-"""What a client sees of a store that is no database: one short story, told over each."""
+"""Two short stories of a store whose server is elsewhere, each told over each such store."""
 
 from __future__ import annotations
 
-from typing import Any
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any, ClassVar
 
 import pytest
 from django.db import connections
 
 from django_idempotency.conf import store_for
+from django_idempotency.engine import Engine
+from django_idempotency.exceptions import StoreError
 from django_idempotency.records import State
+from django_idempotency.stores.base import BaseStore
 from tests.app.models import Effect
 from tests.app.views import THEN, created
+from tests.claims import asked, found, operation, record_id, won
 from tests.services.proxy import Proxy
 from tests.unit.http.api import Api, problem, replayed
 
 
 @pytest.mark.django_db(transaction=True)
 class HTTPStory:
-    """A subclass has the fixture `api`, whose default store is behind the proxy `link`."""
+    """What a client sees: with the fixture `api`, whose default store is behind `link`."""
 
     def test_R24_R25_R26_first_and_again(self, api: Api) -> None:
         first, again = api(), api()
@@ -78,3 +85,72 @@ class HTTPStory:
         assert (first.status_code, first["Idempotency-Stored"]) == (201, "false")
         assert problem(api()) == (409, "in_progress")
         assert Effect.objects.count() == 1
+
+
+class ServerStory:
+    """
+    A server that misses a call, or does not answer.
+
+    With the fixture `store`, whose connection through the proxy `link` is open.
+    """
+
+    #: The store's timeout, in seconds.
+    TIMEOUT: ClassVar[float] = 0.5
+    #: What goes over the wire with a claim, when the server has all of it.
+    CLAIM: ClassVar[bytes]
+
+    def test_I5_R26_work_runs_once_when_the_answer_to_its_claim_is_lost(
+        self, store: BaseStore, link: Proxy
+    ) -> None:
+        runs: list[object] = []
+        link.cut_after(self.CLAIM)
+
+        outcomes = [Engine(store).run(operation(), runs.append) for _ in range(2)]
+
+        assert link.fired.is_set()
+        assert (len(runs), [outcome.replayed for outcome in outcomes]) == (1, [False, True])
+
+    @pytest.mark.parametrize("how", ["before the server", "while nothing was sent"])
+    def test_call_whose_connection_is_cut_off_is_sent_again(
+        self, store: BaseStore, link: Proxy, how: str
+    ) -> None:
+        if how == "before the server":
+            link.cut_before(self.CLAIM)
+        else:
+            link.cut()
+
+        won(store.claim(asked()))
+
+        assert link.fired.is_set() is (how == "before the server")
+        assert found(store).attempts == 1
+
+    @pytest.mark.parametrize("how", ["refuse", "swallow"])
+    def test_R61_server_that_does_not_answer_is_an_error_within_the_timeout(
+        self, store: BaseStore, link: Proxy, how: str
+    ) -> None:
+        getattr(link, how)()
+        calls: list[Callable[[], object]] = [lambda: store.claim(asked())]
+        if how == "refuse":
+            link.cut()
+            calls += [lambda: store.get(record_id()), store.browse]
+        for call in calls:
+            begun = time.monotonic()
+            with pytest.raises(StoreError) as raised:
+                call()
+            assert time.monotonic() - begun < self.TIMEOUT + 0.5
+            assert raised.value.__cause__ is not None
+            assert "key" not in str(raised.value)
+
+    def test_R69_server_that_does_not_answer_costs_one_renewal_and_no_lease(
+        self, store: BaseStore, link: Proxy
+    ) -> None:
+        leases = {won(store.claim(asked(key))) for key in ("one", "two")}
+        link.swallow()
+        begun = time.monotonic()
+
+        with pytest.raises(StoreError):
+            store.renew(leases, timedelta(hours=1))
+
+        assert time.monotonic() - begun < self.TIMEOUT + 0.5
+        link.heal()
+        assert store.renew(leases, timedelta(hours=1)) == leases

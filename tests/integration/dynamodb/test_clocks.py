@@ -181,20 +181,6 @@ def test_R66_R69_owner_that_was_taken_over_early_can_neither_renew_nor_complete(
     assert found(mine).result == b"theirs"
 
 
-def test_R72_host_that_is_behind_takes_over_late(
-    stores: Stores, here: FakeClock, there: FakeClock
-) -> None:
-    mine, theirs = stores
-    there.advance(-TEN_MINUTES)
-    won(mine.claim(asked(lease=MINUTE)))
-    for clock in (here, there):
-        clock.advance(TEN_MINUTES)
-    lost(theirs.claim(asked()))
-    there.advance(MINUTE + 5 * SECOND)
-
-    assert won(theirs.claim(asked())).takeover
-
-
 def test_I2_epoch_grows_on_a_host_that_is_behind(stores: Stores, there: FakeClock) -> None:
     mine, theirs = stores
     there.advance(-TEN_MINUTES)

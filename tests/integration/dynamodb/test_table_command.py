@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import sys
-from collections.abc import Iterator
 from typing import Any
 from uuid import uuid4
 
@@ -43,12 +42,6 @@ def configure(settings: Any, url: str, name: str) -> Any:
 @pytest.fixture(autouse=True)
 def poll(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dynamodb_schema, "_POLL", 0.01)
-
-
-@pytest.fixture
-def throttle(url: str) -> Iterator[Throttle]:
-    with Throttle(url) as throttle:
-        yield throttle
 
 
 def said(*arguments: str) -> str:
@@ -166,22 +159,22 @@ class TestCreateAgain:
         ],
     )
     def test_what_is_not_possible_yet_is_tried_again(
-        self, configure: Any, throttle: Throttle, operation: str, error: str
+        self, configure: Any, operation: str, error: str
     ) -> None:
-        store = configure(endpoint_url=throttle.url)
-        throttle.begin(times=3, error=error, operation=operation)
+        store = configure()
+        throttle = Throttle(store, error, operation=operation, times=3)
 
         assert said("--create").endswith("is ready\n")
 
         assert throttle.refused == 3
         assert store.check() == []
 
-    def test_TTL_that_the_lost_call_has_turned_on_is_on(
-        self, configure: Any, throttle: Throttle
-    ) -> None:
+    def test_TTL_that_the_lost_call_has_turned_on_is_on(self, configure: Any) -> None:
         """DynamoDB refuses the call that is sent again; moto does not."""
-        store = configure(endpoint_url=throttle.url)
-        throttle.begin(error="ValidationException", operation="UpdateTimeToLive", applied=True)
+        store = configure()
+        throttle = Throttle(
+            store, "ValidationException", operation="UpdateTimeToLive", applied=True
+        )
 
         said("--create")
 
@@ -196,20 +189,16 @@ class TestCreateAgain:
         ],
     )
     def test_other_errors_are_told_at_once(
-        self, configure: Any, throttle: Throttle, operation: str, error: str
+        self, configure: Any, operation: str, error: str
     ) -> None:
-        configure(endpoint_url=throttle.url)
-        throttle.begin(error=error, operation=operation)
+        throttle = Throttle(configure(), error, operation=operation)
 
         with pytest.raises(CommandError, match=error):
             said("--create")
         assert throttle.refused == 1
 
-    def test_patience_has_an_end(
-        self, configure: Any, throttle: Throttle, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        configure(endpoint_url=throttle.url)
-        throttle.begin(error="ResourceNotFoundException", operation="DescribeTable")
+    def test_patience_has_an_end(self, configure: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+        Throttle(configure(), "ResourceNotFoundException", operation="DescribeTable")
         monkeypatch.setattr(dynamodb_schema, "PATIENCE", 0.05)
 
         with pytest.raises(CommandError, match=r"was not active within 0\.05 s"):

@@ -242,7 +242,7 @@ MUTATIONS = [
         SCRIPTS,
         "if seen[1] == 'COMPLETED' then",
         "if seen[1] == 'RELEASED' then",
-        f"{TESTS}/test_answers.py -k I5",
+        f"{TESTS}/test_answers.py -k completion",
     ),
     Change(
         "a decision does not recognise what it has written",
