@@ -10,6 +10,7 @@ from django.contrib.auth.models import User
 
 from django_idempotency.models import IdempotencyRecord
 from tests.unit.forms.conftest import Visitor, orders, taken
+from tests.unit.forms.urls import ANYONE
 from tests.unit.http.api import replayed
 from tests.unit.http.conftest import InProgress, SetPolicy
 from tests.unit.views.work import Gate
@@ -24,7 +25,9 @@ def someone(request: pytest.FixtureRequest, visitor: Visitor) -> Visitor:
     return visitor
 
 
-@pytest.mark.parametrize("then", ["page", "redirect"])
+@pytest.mark.parametrize(
+    ("someone", "then"), [("visitor", "page"), ("user", "redirect")], indirect=["someone"]
+)
 def test_R89_a_double_click_runs_once_and_shows_the_page_twice(
     someone: Visitor, gate: Gate, looked_twice: None, policy: SetPolicy, then: str
 ) -> None:
@@ -45,50 +48,37 @@ def test_R89_a_double_click_runs_once_and_shows_the_page_twice(
 
 
 def test_R89_two_clicks_one_after_the_other(someone: Visitor) -> None:
-    fields = {**someone.page(), "item": "tea"}
+    """The page opened again is another order; another item under the same key is none."""
+    page, opened_again = someone.page(), someone.page()
+    fields = {**page, "item": "tea"}
 
     first, again = someone.submit(fields), someone.submit(fields)
+    another = someone.submit({**opened_again, "item": "tea"})
+    other = someone.submit({**fields, "item": "coffee"})
 
-    assert not replayed(first)
-    assert replayed(again)
+    assert [replayed(answer) for answer in (first, again, another)] == [False, True, False]
     assert again.content == first.content
-    assert orders() == ["tea"]
-
-
-def test_R89_the_page_opened_again_is_another_order(someone: Visitor) -> None:
-    for _ in range(2):
-        assert not replayed(someone.submit({**someone.page(), "item": "tea"}))
-
+    assert other.status_code == 422
     assert orders() == ["tea", "tea"]
 
 
-def test_R89_another_item_under_the_same_key_is_422(someone: Visitor) -> None:
-    fields = someone.page()
-    someone.submit({**fields, "item": "tea"})
-
-    other = someone.submit({**fields, "item": "coffee"})
-
-    assert other.status_code == 422
-    assert orders() == ["tea"]
-
-
-def test_R89_the_csrf_token_is_not_fingerprinted(someone: Visitor) -> None:
-    page, opened_again = someone.page(), someone.page()
+def test_R89_the_csrf_token_is_not_fingerprinted(visitor: Visitor) -> None:
+    page, opened_again = visitor.page(), visitor.page()
     fields = {**page, "item": "tea"}
     other = {**fields, "csrfmiddlewaretoken": opened_again["csrfmiddlewaretoken"]}
 
-    first, again = someone.submit(fields), someone.submit(other)
+    first, again = visitor.submit(fields), visitor.submit(other)
 
     assert fields["csrfmiddlewaretoken"] != other["csrfmiddlewaretoken"]
     assert first.status_code == 200
     assert replayed(again)
 
 
-def test_R89_without_the_csrf_token_nothing_is_claimed(someone: Visitor) -> None:
-    fields = someone.page()
+def test_R89_without_the_csrf_token_nothing_is_claimed(visitor: Visitor) -> None:
+    fields = visitor.page()
     del fields["csrfmiddlewaretoken"]
 
-    assert someone.submit({**fields, "item": "tea"}).status_code == 403
+    assert visitor.submit({**fields, "item": "tea"}).status_code == 403
     assert not IdempotencyRecord.objects.exists()
 
 
@@ -122,7 +112,7 @@ def test_R89_the_scope_of_a_user_outlives_his_session(visitor: Visitor) -> None:
 
 
 def test_R89_the_scope_of_the_policy_replaces_both(someone: Visitor, policy: SetPolicy) -> None:
-    policy(HTTP={"SCOPE": "django_idempotency.http.scopes.anyone"})
+    policy(HTTP={"SCOPE": ANYONE})
 
     someone.submit({**someone.page(), "item": "tea"})
 
@@ -152,74 +142,52 @@ def test_R89_header_wins_over_the_field(visitor: Visitor) -> None:
 
 
 @pytest.mark.parametrize("key", ["", " ", "a\x7fb", "ä", "x" * 256])
-def test_R89_a_field_that_is_no_key_is_400(someone: Visitor, key: str) -> None:
-    response = someone.submit(
-        {**someone.page(), "idempotency_key": key, "item": "tea"}, Accept="application/json"
+def test_R89_a_field_that_is_no_key_is_400(visitor: Visitor, key: str) -> None:
+    response = visitor.submit(
+        {**visitor.page(), "idempotency_key": key, "item": "tea"}, Accept="application/json"
     )
 
     assert (response.status_code, response.json()["code"]) == (400, "idempotency_key_invalid")
     assert orders() == []
 
 
-def test_R89_a_field_is_the_key_as_it_stands(someone: Visitor) -> None:
+def test_R89_a_field_is_the_key_as_it_stands(visitor: Visitor) -> None:
     """It is no structured field: quotes and commas are part of it."""
-    someone.submit({**someone.page(), "idempotency_key": '"a",b', "item": "tea"})
+    visitor.submit({**visitor.page(), "idempotency_key": '"a",b', "item": "tea"})
 
     assert IdempotencyRecord.objects.get().key == '"a",b'
 
 
-def test_R89_no_field_at_all_is_not_guarded(someone: Visitor) -> None:
-    fields = someone.page()
+def test_R89_no_field_at_all_is_not_guarded(visitor: Visitor) -> None:
+    fields = visitor.page()
     del fields["idempotency_key"]
 
     for _ in range(2):
-        assert someone.submit({**fields, "item": "tea"}).status_code == 200
+        assert visitor.submit({**fields, "item": "tea"}).status_code == 200
 
     assert orders() == ["tea", "tea"]
     assert not IdempotencyRecord.objects.exists()
 
 
-def test_R89_the_fields_name_is_a_choice_of_the_policy(someone: Visitor, policy: SetPolicy) -> None:
+def test_R89_the_fields_name_is_a_choice_of_the_policy(visitor: Visitor, policy: SetPolicy) -> None:
     policy(HTTP={"FORM_FIELD": "once"})
-    fields = {**someone.page(), "item": "tea"}
+    fields = {**visitor.page(), "item": "tea"}
 
-    first, again = someone.submit(fields), someone.submit(fields)
+    first, again = visitor.submit(fields), visitor.submit(fields)
 
     assert IdempotencyRecord.objects.get().key == str(uuid.UUID(fields["once"]))
     assert (replayed(first), replayed(again)) == (False, True)
 
 
-# How long a second click waits.
-
-
-@pytest.mark.parametrize(
-    ("wait", "headers", "seconds"),
-    [
-        pytest.param(None, {}, 10, id="10 by default"),
-        pytest.param(0, {}, 0, id="not at all"),
-        pytest.param(3, {}, 3, id="the policy's"),
-        pytest.param(30, {}, 30, id="the policy's, longer"),
-        pytest.param(None, {"Prefer": "wait=2"}, 2, id="shorter if preferred"),
-        pytest.param(None, {"Idempotency_Key": "HEADER"}, 0, id="not with a header"),
-    ],
-)
-def test_R89_a_second_click_waits(
-    visitor: Visitor,
-    policy: SetPolicy,
-    in_progress: InProgress,
-    waited: SimpleNamespace,
-    wait: float | None,
-    headers: dict[str, str],
-    seconds: float,
+def test_R89_a_key_in_the_header_does_not_make_a_form_wait(
+    visitor: Visitor, in_progress: InProgress, waited: SimpleNamespace
 ) -> None:
-    policy(**({} if wait is None else {"WAIT": wait}))
+    """How long others wait: test_R89_wait_of_a_form in tests/unit/views/test_waiting.py."""
     visitor.client.force_login(User.objects.create(username="alice"))
     fields = {**visitor.page(), "item": "tea"}
-    visitor.submit(fields, **headers)
+    visitor.submit(fields, Idempotency_Key="HEADER")
     in_progress()
 
-    response = visitor.submit(fields, **headers)
-
-    assert response.status_code == 409
-    assert waited.seconds == pytest.approx(seconds)
+    assert visitor.submit(fields, Idempotency_Key="HEADER").status_code == 409
+    assert waited.seconds == 0
     assert orders() == ["tea"]

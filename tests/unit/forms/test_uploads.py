@@ -1,19 +1,29 @@
-"""R43 at plain views: forms with files, and bodies that are one file."""
+"""R43, R89: forms with files, and bodies that are one file, however the view reads them."""
 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from django.core.files.uploadedfile import TemporaryUploadedFile, UploadedFile
+from django.core.files.uploadhandler import TemporaryFileUploadHandler
+from django.http import HttpRequest, HttpResponse, JsonResponse
+from django.test import RequestFactory
+from django.urls import path
+from django.views.decorators.csrf import csrf_exempt
 
-from django_idempotency.http import content
+from django_idempotency.http import content, idempotent
+from django_idempotency.models import IdempotencyRecord
 from tests.app.models import Effect
+from tests.unit.forms import urls
 from tests.unit.forms.conftest import Part, Send, multipart
+from tests.unit.forms.urls import ANYONE
 from tests.unit.http.api import problem, replayed
+from tests.unit.views.conftest import api_for
 
-pytestmark = [pytest.mark.django_db, pytest.mark.urls("tests.unit.forms.urls")]
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.urls(__name__)]
 
 PARTS: tuple[Part, ...] = (
     ("title", None, None, b"Report"),
@@ -22,8 +32,8 @@ PARTS: tuple[Part, ...] = (
 )
 #: Above DATA_UPLOAD_MAX_MEMORY_SIZE and FILE_UPLOAD_MAX_MEMORY_SIZE.
 LARGE = b"0123456789abcdef" * 250_000
-
-each_method = pytest.mark.parametrize("method", ["POST", "PUT", "PATCH"])
+#: Django parses forms that are POSTed, and no others.
+each_method = pytest.mark.parametrize("method", ["POST", "PUT"])
 
 
 def sha256(content: bytes) -> str:
@@ -36,79 +46,45 @@ def form(*parts: Part, boundary: str = "boundary", method: str = "POST") -> dict
 
 
 @each_method
-def test_R43_a_new_boundary_is_the_same_request(send: Send, method: str) -> None:
-    first = send(**form(*PARTS, boundary="one", method=method))
-    again = send(**form(*PARTS, boundary="another", method=method))
+@pytest.mark.parametrize("size", [b"small", LARGE], ids=["small", "large"])
+def test_R43_a_new_boundary_is_the_same_request(send: Send, method: str, size: bytes) -> None:
+    parts = (PARTS[0], ("file", "a", "text/plain", size), PARTS[2])
 
-    assert first.status_code == 201
-    assert replayed(again)
-    assert again.content == first.content
+    first = send(**form(*parts, boundary="one", method=method))
+    again = send(**form(*parts, boundary="another", method=method))
+    changed = ("file", "a", "text/plain", size[:-1] + b"?")
+    other = send(**form(PARTS[0], changed, PARTS[2], boundary="one", method=method))
+
+    assert first.json() == {
+        "fields": {"title": ["Report"]},
+        "files": {"file": [sha256(size)], "more": [sha256(b"two")]},
+    }
+    assert (replayed(again), again.content) == (True, first.content)
+    assert problem(other) == (422, "idempotency_key_reused")
     assert Effect.objects.count() == 1
+
+
+TITLE, FILE, MORE = PARTS
 
 
 @each_method
 @pytest.mark.parametrize(
     "changed",
     [
-        pytest.param(("file", "a.pdf", "application/pdf", b"%PDF onE"), id="byte"),
-        pytest.param(("file", "A.pdf", "application/pdf", b"%PDF one"), id="file name"),
-        pytest.param(("file", "a.pdf", "application/x-pdf", b"%PDF one"), id="type"),
-        pytest.param(("other", "a.pdf", "application/pdf", b"%PDF one"), id="name"),
-        pytest.param(("file", None, None, b"%PDF one"), id="no file"),
+        pytest.param([TITLE, ("file", "A.pdf", *FILE[2:]), MORE], id="file name"),
+        pytest.param([TITLE, ("file", "a.pdf", "image/png", FILE[3]), MORE], id="type"),
+        pytest.param([TITLE, ("other", *FILE[1:]), MORE], id="name"),
+        pytest.param([TITLE, ("file", None, None, FILE[3]), MORE], id="no file"),
+        pytest.param([("title", None, None, b"report"), FILE, MORE], id="field"),
+        pytest.param([TITLE, MORE, FILE], id="order of files"),
     ],
 )
-def test_R43_a_changed_file_is_another_request(send: Send, changed: Part, method: str) -> None:
-    title, _, more = PARTS
-
-    send(**form(*PARTS, method=method))
-    other = send(**form(title, changed, more, method=method))
-
-    assert problem(other) == (422, "idempotency_key_reused")
-    assert Effect.objects.count() == 1
-
-
-@each_method
-def test_R43_a_changed_field_is_another_request(send: Send, method: str) -> None:
-    _, file, more = PARTS
-
+def test_R43_a_changed_part_is_another_request(
+    send: Send, changed: list[Part], method: str
+) -> None:
     send(**form(*PARTS, method=method))
 
-    other = send(**form(("title", None, None, b"report"), file, more, method=method))
-    assert other.status_code == 422
-
-
-@each_method
-def test_R43_order_of_files_counts(send: Send, method: str) -> None:
-    title, file, more = PARTS
-
-    send(**form(title, file, more, method=method))
-
-    assert send(**form(title, more, file, method=method)).status_code == 422
-
-
-@each_method
-@pytest.mark.parametrize("content", [b"small", LARGE], ids=["small", "large"])
-def test_R43_the_view_still_reads_its_uploads(send: Send, content: bytes, method: str) -> None:
-    parts = (PARTS[0], ("file", "a", "text/plain", content), ("file", "b", "text/plain", b"two"))
-
-    response = send(**form(*parts, method=method))
-
-    assert response.json() == {
-        "fields": {"title": ["Report"]},
-        "files": {"file": [sha256(content), sha256(b"two")]},
-    }
-
-
-@each_method
-def test_R43_a_large_changed_byte(send: Send, method: str) -> None:
-    def upload(content: bytes, boundary: str) -> Any:
-        part = ("file", "a", "text/plain", content)
-        return send(**form(part, boundary=boundary, method=method))
-
-    upload(LARGE, "one")
-
-    assert replayed(upload(LARGE, "two"))
-    assert upload(LARGE[:-1] + b"F", "one").status_code == 422
+    assert problem(send(**form(*changed, method=method))) == (422, "idempotency_key_reused")
     assert Effect.objects.count() == 1
 
 
@@ -155,13 +131,10 @@ def test_R43_a_form_that_cannot_be_parsed_leaves_the_key_free(send: Send) -> Non
 RAW = "application/octet-stream"
 
 
-@each_method
 @pytest.mark.parametrize("path", ["/receive/", "/async/"])
 @pytest.mark.parametrize("content", [b"small", LARGE], ids=["small", "large"])
-def test_R43_a_raw_upload_arrives_and_replays(
-    send: Send, content: bytes, path: str, method: str
-) -> None:
-    arguments = {"path": path, "content_type": RAW, "method": method}
+def test_R43_a_raw_upload_arrives_and_replays(send: Send, content: bytes, path: str) -> None:
+    arguments = {"path": path, "content_type": RAW}
 
     first, again = send(content, **arguments), send(content, **arguments)
     other = send(content[:-1] + b"?", **arguments)
@@ -169,16 +142,12 @@ def test_R43_a_raw_upload_arrives_and_replays(
     assert first.json() == {"sha256": sha256(content), "size": len(content)}
     assert replayed(again)
     assert other.status_code == 422
+    assert send(content, path=path, content_type="image/png").status_code == 422
     assert Effect.objects.count() == 1
 
 
-def test_R43_the_type_of_a_raw_upload_counts(send: Send) -> None:
-    send(LARGE, content_type=RAW)
-
-    assert send(LARGE, content_type="image/png").status_code == 422
-
-
 def test_R43_large_json_is_read_in_pieces_and_compared_byte_by_byte(send: Send) -> None:
+    """Django's own limit stands for a view that asks for all of it: nothing was executed."""
     text = '{"a": "%s", "b": 1}' % ("x" * 3_000_000)
 
     first = send(text, X_Read="pieces")
@@ -186,31 +155,135 @@ def test_R43_large_json_is_read_in_pieces_and_compared_byte_by_byte(send: Send) 
     assert first.json()["size"] == len(text)
     assert replayed(send(text, X_Read="pieces"))
     assert send(text.replace("1}", "2}"), X_Read="pieces").status_code == 422
+    assert send(text, key="key-2").status_code in (400, 413)
+    assert send({"a": 1}, key="key-2").status_code == 201
 
 
-def test_R43_what_is_too_large_for_request_body_is_so_still(send: Send) -> None:
-    """Django's own limit stands for a view that asks for all of it: nothing was executed."""
-    text = '{"a": "%s"}' % ("x" * 3_000_000)
-
-    assert send(text).status_code in (400, 413)
-    assert send({"a": 1}).status_code == 201
+# However the view reads a form, whoever looked for its key.
 
 
-@pytest.mark.parametrize("method", ["POST", "PUT"])
-@pytest.mark.parametrize("content", [b"small", LARGE], ids=["small", "large"])
-def test_R43_a_raw_upload_to_FileUploadParser(send: Send, content: bytes, method: str) -> None:
-    arguments = {
-        "path": "/files/",
-        "content_type": "application/pdf",
-        "method": method,
-        "Content_Disposition": 'attachment; filename="a.pdf"',
-    }
+def body(request: HttpRequest) -> Any:
+    return len(request.body)
 
-    first, again = send(content, **arguments), send(content, **arguments)
-    other = send(content[:-1] + b"?", **arguments)
-    renamed = send(content, **{**arguments, "Content_Disposition": 'attachment; filename="b.pdf"'})
 
-    assert first.json() == {"sha256": sha256(content), "size": len(content)}
-    assert replayed(again)
-    assert (other.status_code, renamed.status_code) == (422, 422)
+def stream(request: HttpRequest) -> Any:
+    return len(request.read())
+
+
+def handlers(request: HttpRequest) -> Any:
+    request.upload_handlers = [TemporaryFileUploadHandler(request)]
+    return type(request.FILES["file"]).__name__
+
+
+def parsed(request: Any) -> Any:
+    return [request.POST["title"], request.FILES["file"].read().decode()]
+
+
+READ: dict[str, Callable[[HttpRequest], Any]] = {
+    function.__name__: function for function in (body, stream, handlers, parsed)
+}
+
+
+def guarded(read: Callable[[HttpRequest], Any]) -> Any:
+    @csrf_exempt
+    @idempotent(scope=ANYONE)
+    def view(request: HttpRequest) -> HttpResponse:
+        Effect.objects.create(name="read")
+        return JsonResponse({"read": read(request)}, status=201)
+
+    return view
+
+
+def async_guarded(read: Callable[[HttpRequest], Any]) -> Any:
+    @csrf_exempt
+    @idempotent(scope=ANYONE)
+    async def view(request: HttpRequest) -> HttpResponse:
+        return JsonResponse({"read": read(request)}, status=201)
+
+    return view
+
+
+def either(request: HttpRequest) -> Any:
+    """Look at the form first, or at the body as who verifies a signature does, or at nothing."""
+    match request.headers.get("X-Look"):
+        case "form":
+            assert request.POST
+        case "body":
+            assert request.body
+    return views["parsed"](request)
+
+
+views = {name: guarded(read) for name, read in READ.items()}
+urlpatterns = [
+    *urls.urlpatterns,
+    *(path(f"{name}/", view) for name, view in views.items()),
+    *(path(f"async/{name}/", async_guarded(read)) for name, read in READ.items()),
+    path("either/", either),
+]
+KEY: Part = ("idempotency_key", None, None, b"of the form")
+
+
+@pytest.mark.parametrize(("stack", "key"), [("wsgi", None), ("wsgi", "k"), ("asgi", "k")])
+@pytest.mark.parametrize("name", READ)
+def test_R2_R43_the_view_reads_the_form_as_it_likes(name: str, stack: str, key: str | None) -> None:
+    sent, content_type = multipart(*PARTS)
+    view = f"/async/{name}/" if stack == "asgi" else f"/{name}/"
+
+    response = api_for(stack)(sent, path=view, key=key, content_type=content_type)
+
+    expected = {"handlers": "TemporaryUploadedFile", "parsed": ["Report", "%PDF one"]}
+    assert response.json() == {"read": expected.get(name, len(sent))}
+
+
+@pytest.mark.parametrize("name", READ)
+def test_R89_key_in_the_form_of_a_csrf_exempt_view(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The form is parsed apart once: by who looks for the key, and not for the fingerprint."""
+    times: list[HttpRequest] = []
+    parse = content._parsed_apart
+    monkeypatch.setattr(content, "_parsed_apart", lambda sent: (times.append(sent), parse(sent))[1])
+    answers = []
+    for boundary in ("one", "another"):
+        sent, content_type = multipart(*PARTS, KEY, boundary=boundary)
+        answers.append(api_for("wsgi")(sent, path=f"/{name}/", key=None, content_type=content_type))
+
+    assert [replayed(answer) for answer in answers] == [False, True]
     assert Effect.objects.count() == 1
+    assert IdempotencyRecord.objects.get().key == "of the form"
+    assert len(times) == 2
+
+
+@pytest.mark.parametrize(
+    "looked", [("form", None), (None, "form"), ("body", None), (None, "body")], ids=str
+)
+def test_R43_it_is_the_same_request_whoever_has_read_it_before(looked: Any) -> None:
+    sent, content_type = multipart(*PARTS)
+
+    answers = [
+        api_for("wsgi")(sent, path="/either/", content_type=content_type, headers={"X-Look": look})
+        for look in looked
+    ]
+
+    assert [answer.status_code for answer in answers] == [201, 201]
+    assert replayed(answers[1])
+
+
+@each_method
+def test_R43_chunked_form_whose_body_was_read_before(rf: RequestFactory, method: str) -> None:
+    """As a server hands on what came in chunks: whole, and of a length that nobody has said."""
+
+    def send(part: Any) -> Any:
+        sent, content_type = multipart(part)
+        headers = {"Idempotency-Key": "k"}
+        request: Any = rf.generic(method, "/", sent, content_type, headers=headers)
+        assert request.body
+        del request.META["CONTENT_LENGTH"]
+        request.META["HTTP_TRANSFER_ENCODING"] = "chunked"
+        return views["stream"](request)
+
+    first, again, other = (send(part) for part in (PARTS[1], PARTS[1], PARTS[2]))
+
+    assert first.status_code == 201
+    assert replayed(again)
+    assert problem(other) == (422, "idempotency_key_reused")

@@ -13,13 +13,7 @@ from django.http import HttpRequest, HttpResponse, HttpResponseRedirect, JsonRes
 from django.http.multipartparser import MultiPartParser
 from django.template import engines
 from django.urls import path
-from rest_framework.parsers import FileUploadParser
-from rest_framework.permissions import AllowAny
-from rest_framework.request import Request
-from rest_framework.response import Response
-from rest_framework.views import APIView
 
-from django_idempotency.contrib.rest_framework import IdempotencyMixin
 from django_idempotency.http import idempotent
 from tests.app.models import Effect
 from tests.unit.views.work import gates
@@ -98,25 +92,6 @@ async def areceive(request: HttpRequest) -> HttpResponse:
     return JsonResponse({"sha256": digest.hexdigest(), "size": size}, status=201)
 
 
-class FileView(IdempotencyMixin, APIView):
-    """Takes raw uploads as Django REST framework does."""
-
-    authentication_classes: Any = []
-    permission_classes = [AllowAny]
-    parser_classes = [FileUploadParser]
-    idempotency_required = True
-    idempotency_scope = ANYONE
-
-    def post(self, request: Request) -> Response:
-        upload = request.data["file"]
-        with upload:
-            digest = _digest(upload.chunks())
-        Effect.objects.create(name="received")
-        return Response({"sha256": digest, "size": upload.size}, status=201)
-
-    put = post
-
-
 order_view = idempotent(order)
 receive_view = idempotent(required=True, scope=ANYONE)(receive)
 
@@ -127,19 +102,4 @@ urlpatterns = [
     path("join/session/", idempotent(scope=SESSION)(join)),
     path("receive/", receive_view),
     path("async/", idempotent(required=True, scope=ANYONE)(areceive)),
-    path("files/", FileView.as_view()),
-    path(
-        "exclude/",
-        idempotent(
-            required=True,
-            scope=ANYONE,
-            fingerprint_exclude=["client.sent_at", "items.note", "#seen", "meta.#", "trace"],
-        )(receive),
-    ),
-    path(
-        "headers/",
-        idempotent(required=True, scope=ANYONE, fingerprint_headers=["X-Version", "Accept"])(
-            receive
-        ),
-    ),
 ]

@@ -321,6 +321,7 @@ urlpatterns = [path("form/", form), path("impatient-form/", impatient_form)]
         pytest.param("/form/", {"LEASE": 77}, None, 10, id="10 seconds, other fields given"),
         pytest.param("/form/", {}, "wait=2", 2, id="less if preferred"),
         pytest.param("/form/", {"WAIT": 3}, None, 3, id="the policy's"),
+        pytest.param("/form/", {"WAIT": 30}, None, 30, id="the policy's, longer"),
         pytest.param("/form/", {"WAIT": 0}, None, 0, id="not at all"),
         pytest.param("/form/", {"WAIT": timedelta(0)}, None, 0, id="not at all, as a timedelta"),
         pytest.param("/form/", {"WAIT": 0}, "wait=2", 0, id="not at all, whatever is preferred"),
