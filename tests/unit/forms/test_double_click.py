@@ -141,13 +141,12 @@ def test_R89_header_wins_over_the_field(visitor: Visitor) -> None:
     assert IdempotencyRecord.objects.get().key == "of-the-header"
 
 
-@pytest.mark.parametrize("key", ["", " ", "a\x7fb", "ä", "x" * 256])
-def test_R89_a_field_that_is_no_key_is_400(visitor: Visitor, key: str) -> None:
-    response = visitor.submit(
-        {**visitor.page(), "idempotency_key": key, "item": "tea"}, Accept="application/json"
-    )
+def test_R89_a_field_that_is_no_key_is_400(visitor: Visitor) -> None:
+    fields = {**visitor.page(), "item": "tea"}
+    for key in ("", " ", "a\x7fb", "ä", "x" * 256):
+        answer = visitor.submit({**fields, "idempotency_key": key}, Accept="application/json")
 
-    assert (response.status_code, response.json()["code"]) == (400, "idempotency_key_invalid")
+        assert (answer.status_code, answer.json()["code"]) == (400, "idempotency_key_invalid"), key
     assert orders() == []
 
 

@@ -116,15 +116,15 @@ def test_R21_the_scope_ends_with_the_session(engine: str) -> None:
 
 
 @every_engine
-@pytest.mark.parametrize("cookie", ["deleted", "x" * 32, "a:b:c"])
-def test_R21_R97_a_cookie_alone_is_no_session(engine: str, cookie: str) -> None:
+def test_R21_R97_a_cookie_alone_is_no_session(engine: str) -> None:
     """Strangers may send the same one."""
-    session = store_of(engine, cookie)
+    for cookie in ("deleted", "x" * 32, "a:b:c"):
+        session = store_of(engine, cookie)
 
-    with pytest.raises(ScopeMissing):
-        scope_of(session)
+        with pytest.raises(ScopeMissing):
+            scope_of(session)
 
-    assert "_idempotency_scope" not in session
+        assert "_idempotency_scope" not in session
 
 
 @every_engine

@@ -136,6 +136,7 @@ def test_R97_scope_of_the_view_or_of_the_policy_opts_in(policy: SetPolicy) -> No
 
     assert twice("/anyone/") == [False, True]
     assert IdempotencyRecord.objects.get().scope == "anyone"
+    IdempotencyRecord.objects.all().delete()
     policy(HTTP={"SCOPE": ANYONE})
     assert twice("/order/") == [False, True]
 

@@ -93,7 +93,7 @@ both = pytest.mark.django_db(transaction=True, databases=["default", "other"])
 
 @both
 def test_R61_fail_open_runs_the_view_once_and_says_so(
-    api: Api, mode: str, store_is_down: None, runs: list[str]
+    api: Api, store_is_down: None, runs: list[str]
 ) -> None:
     first = api()
     assert len(runs) == 1
@@ -228,6 +228,7 @@ def asks_another(api: Api, policy: SetPolicy, settings: Any) -> Api:
     return api
 
 
+@pytest.mark.parametrize("mode", ["joined", "separate"], indirect=True)
 def test_R61_fail_open_never_for_a_store_that_the_work_asks(
     asks_another: Api, mode: str, runs: list[str]
 ) -> None:

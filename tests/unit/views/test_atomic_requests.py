@@ -29,6 +29,14 @@ def api() -> Api:
     return api
 
 
+#: Each way to commit, and ATOMIC_REQUESTS where it makes a difference.
+each_way = pytest.mark.parametrize(
+    ("mode", "atomic_requests"),
+    [("joined", False), ("single", True), ("separate", False), ("separate", True)],
+    indirect=True,
+)
+
+
 def names() -> list[str]:
     return sorted(Effect.objects.values_list("name", flat=True))
 
@@ -36,6 +44,7 @@ def names() -> list[str]:
 # R57: what commits.
 
 
+@each_way
 @pytest.mark.parametrize(
     ("then", "status", "effects"),
     [
@@ -72,6 +81,7 @@ def test_R57_work_that_asked_to_be_rolled_back_is_not_kept(
     assert len(runs) == 2
 
 
+@each_way
 def test_R57_R58_deferred_constraint_fails_at_the_commit(
     api: Api, mode: str, atomic_requests: bool
 ) -> None:
@@ -102,6 +112,7 @@ def test_R83_R90_requests_without_a_key_have_a_transaction(
     assert seen == [atomic_requests or method == "POST"]
 
 
+@each_way
 def test_R83_R90_work_without_a_key_that_raises_rolls_back(
     api: Api, atomic_requests: bool, mode: str
 ) -> None:
@@ -130,7 +141,11 @@ def test_R83_exempt_view_has_no_transaction(
     assert seen == [False]
 
 
-@pytest.mark.parametrize("mode", ["joined", "separate"], indirect=True)
+@pytest.mark.parametrize(
+    ("mode", "atomic_requests"),
+    [("joined", False), ("separate", False), ("separate", True)],
+    indirect=True,
+)
 def test_R83_claim_is_visible_while_the_view_runs(
     mode: str, atomic_requests: bool, gate: Gate
 ) -> None:
@@ -151,6 +166,7 @@ def test_R83_claim_is_visible_while_the_view_runs(
 # R86: on_commit hooks.
 
 
+@each_way
 @pytest.mark.parametrize(
     ("status", "left"), [(201, ["first", "hook"]), (400, ["first", "hook"]), (500, [])]
 )
@@ -166,6 +182,7 @@ def test_R57_R86_hook_runs_once_if_the_work_commits_and_not_on_a_replay(
         assert names() == left
 
 
+@each_way
 def test_R86_R58_hook_that_raises_passes_on_and_the_answer_is_kept(
     api: Api, mode: str, atomic_requests: bool, runs: list[str]
 ) -> None:

@@ -105,9 +105,15 @@ def serve(settings: Any, policy: SetPolicy, monkeypatch: pytest.MonkeyPatch) -> 
     return mount
 
 
-@pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize(
-    ("view_class", "stack"), [(FreeClass, "wsgi"), (FreeAsyncClass, "asgi"), (FreeClass, "asgi")]
+    ("place", "view_class", "stack"),
+    [
+        *((place, FreeClass, "wsgi") for place in PLACES),
+        ("on the class", FreeAsyncClass, "asgi"),
+        ("around decorators", FreeAsyncClass, "asgi"),
+        ("middleware", FreeAsyncClass, "asgi"),
+        ("middleware, decorated", FreeClass, "asgi"),
+    ],
 )
 def test_R34_check_of_a_mixin_is_asked_on_a_replay(
     serve: Serve, policy: SetPolicy, runs: list[str], place: str, view_class: Any, stack: str
@@ -214,8 +220,15 @@ def test_R28_other_redirects_are_kept(
     assert [replayed(api()) for _ in range(2)] == [False, True]
 
 
-@pytest.mark.parametrize("place", ["on the class", "around as_view()", "middleware"])
-@pytest.mark.parametrize("view_class", [FreeClass, FreeAsyncClass])
+@pytest.mark.parametrize(
+    ("place", "view_class"),
+    [
+        ("on the class", FreeClass),
+        ("around as_view()", FreeAsyncClass),
+        ("middleware", FreeClass),
+        ("middleware", FreeAsyncClass),
+    ],
+)
 def test_R15_method_that_the_view_lacks_never_claims(
     serve: Serve, policy: SetPolicy, caplog: pytest.LogCaptureFixture, place: str, view_class: Any
 ) -> None:

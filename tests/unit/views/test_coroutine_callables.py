@@ -48,7 +48,7 @@ def test_R34_coroutine_functions_are_refused_with_what_to_write(name: str) -> No
 
 PATH = "tests.unit.views.test_coroutine_callables.says_no"
 #: One view of each kind.
-each_kind = pytest.mark.parametrize("kind", ["function", "async-function", "drf"], indirect=True)
+each_kind = pytest.mark.parametrize("kind", ["async-function", "drf"], indirect=True)
 
 
 @pytest.mark.django_db(transaction=True)

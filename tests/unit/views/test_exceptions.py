@@ -115,7 +115,7 @@ def test_R56_success_keeps_success_alone(api: Api, policy: SetPolicy) -> None:
     assert {state for then, state in states.items() if then not in kept} == {"FAILED"}
 
 
-@pytest.mark.parametrize("mode", ["single", "joined", "separate"], indirect=True)
+@modes
 def test_R56_stripe_keeps_every_answer(
     api: Api, policy: SetPolicy, mode: str, runs: list[str]
 ) -> None:
@@ -174,7 +174,7 @@ def test_R56_callable_decides(
 # Errors of idempotent calls, and views that answer nothing.
 
 
-@modes
+@joined
 def test_R66_lost_lease_of_a_call_within_the_work_is_the_works_own_error(
     api: Api, mode: str
 ) -> None:
@@ -183,7 +183,7 @@ def test_R66_lost_lease_of_a_call_within_the_work_is_the_works_own_error(
     assert state() == "FAILED"
 
 
-@modes
+@joined
 def test_R66_lost_lease_of_the_work_is_told(api: Api, mode: str) -> None:
     assert problem(api.then("loses_ours")) == (409, "lease_lost")
 
