@@ -119,7 +119,7 @@ def test_R79_a_completion_after_the_callers_commit_is_told_when_it_is_written(
 
 
 @pytest.mark.django_db(transaction=True)
-@pytest.mark.parametrize("transaction_mode", ["single", "joined", "separate"])
+@pytest.mark.parametrize("transaction_mode", ["single", "separate"])
 def test_R61_an_error_of_the_store_is_one_line_with_its_cause(
     settings: Any, lines: Any, in_loop: Any, transaction_mode: str
 ) -> None:

@@ -17,6 +17,7 @@ from django_idempotency.stores.memory import MemoryStore
 from tests.meetings import MEANS, READERS, what_it_means
 
 HOUR = timedelta(hours=1)
+FAILED = (b"f" * 32, "boom")
 
 
 def request(fingerprint=b"f" * 32, **fields):
@@ -60,25 +61,14 @@ class TestRepeated:
         record = store.get(lease.record_id)
         assert (record.state, record.result) == (State.COMPLETED, b"A")
 
-    def test_a_released_record_keeps_its_row_and_forgets_the_fingerprint(self, store):
+    @pytest.mark.parametrize("ending", ["release", "fail"])
+    def test_I6_an_ended_record_keeps_its_row_and_its_fingerprint_if_it_failed(self, store, ending):
         lease = store.claim(request())
-        store.release(lease)
+        store.release(lease) if ending == "release" else store.fail(lease, "boom")
         record = store.get(lease.record_id)
-        assert (record.state, record.fingerprint, record.token) == (
-            State.RELEASED,
-            None,
-            lease.token,
-        )
-
-    def test_I6_a_failed_record_keeps_its_fingerprint(self, store):
-        lease = store.claim(request())
-        store.fail(lease, "boom")
-        record = store.get(lease.record_id)
-        assert (record.state, record.fingerprint, record.error) == (
-            State.FAILED,
-            b"f" * 32,
-            "boom",
-        )
+        expected = (State.RELEASED, None, "") if ending == "release" else (State.FAILED, *FAILED)
+        assert (record.state, record.fingerprint, record.error) == expected
+        assert record.token == lease.token
 
 
 class TestLostProof:

@@ -15,7 +15,7 @@ from django.db import IntegrityError, connections, transaction
 from django.test import TestCase
 
 import django_idempotency as idempotency
-from django_idempotency import InProgress, TransactionOpen, WorkRolledBack
+from django_idempotency import InProgress, TransactionOpen
 from django_idempotency.attempts import entered
 from django_idempotency.conf import store_for
 from django_idempotency.engine import Engine
@@ -23,7 +23,7 @@ from django_idempotency.records import State
 from django_idempotency.renewal import Keeper
 from django_idempotency.testing import override_store
 from django_idempotency.transactions import of_caller
-from tests.app.models import Child, Effect, Unique
+from tests.app.models import Child, Effect
 from tests.unit.core.test_renewal import operation
 
 numbers = itertools.count()
@@ -321,17 +321,6 @@ class TestAStoreThatCannotJoin:
             assert not rolled_back.is_open()
             assert kept.is_open()
         assert not kept.is_open()
-
-    @pytest.mark.parametrize("using", ["default", "other"])
-    def test_R91_success_that_dooms_the_callers_transaction_is_an_error(self, store, using):
-        def swallow(lease):
-            Unique.objects.using(using).create(name="taken")
-            with suppress(IntegrityError):
-                Unique.objects.using(using).create(name="taken")
-
-        with transaction.atomic(using=using), pytest.raises(WorkRolledBack):
-            run(swallow)
-        assert run().replayed is False
 
     def test_R91_for_coroutines_alike(self):
         async def wish(lease):
