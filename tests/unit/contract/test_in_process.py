@@ -1,0 +1,157 @@
+"""Transports of the HTTP contract within this process: what a server would do, they do."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from django_idempotency.testing.http_contract import ASGITransport, Call, WSGITransport
+from django_idempotency.testing.http_contract.wire import Exchange, Transport
+
+#: What an application is told, and answers: ("GET", "/path", …) -> (status, fields, body).
+Told = dict[str, str]
+Reply = tuple[int, list[tuple[str, str]], bytes]
+Respond = Callable[[Told, bytes], Reply]
+
+
+def wsgi(respond: Respond) -> WSGITransport:
+    def application(environ: dict[str, Any], start_response: Any) -> list[bytes]:
+        told = {name: value for name, value in environ.items() if isinstance(value, str)}
+        status, fields, body = respond(told, environ["wsgi.input"].read())
+        start_response(f"{status} Status", fields)
+        return [body]
+
+    return WSGITransport(application)
+
+
+def asgi(respond: Respond) -> ASGITransport:
+    async def application(scope: dict[str, Any], receive: Any, send: Any) -> None:
+        body, more = b"", True
+        while more:
+            message = await receive()
+            body, more = body + message["body"], message["more_body"]
+        told = {
+            "REQUEST_METHOD": scope["method"],
+            "PATH_INFO": scope["path"].encode().decode("latin-1"),
+            "QUERY_STRING": scope["query_string"].decode(),
+        }
+        for name, text in scope["headers"]:
+            variable = f"HTTP_{name.decode().upper().replace('-', '_')}"
+            told[variable] = ",".join(filter(None, [told.get(variable), text.decode("latin-1")]))
+        status, fields, answered = respond(told, body)
+        headers = [(name.encode(), text.encode()) for name, text in fields]
+        await send({"type": "http.response.start", "status": status, "headers": headers})
+        await send({"type": "http.response.body", "body": answered})
+
+    return ASGITransport(application)
+
+
+@pytest.fixture(params=[wsgi, asgi])
+def serve(request: pytest.FixtureRequest) -> Any:
+    return request.param
+
+
+def sent(transport: Transport, call: Call, *fields: tuple[str, str], **more: Any) -> Exchange:
+    return transport.send("", call, fields, seconds=5, **more)
+
+
+def test_application_is_told_what_a_server_has_read(serve: Any) -> None:
+    told: list[tuple[Told, bytes]] = []
+
+    def respond(environ: Told, body: bytes) -> Reply:
+        told.append((environ, body))
+        return 201, [("X-One", "1"), ("X-One", "2")], b"made"
+
+    call = Call("/caf%C3%A9/?a=%20", {"amount": 5}, headers=[("X-Two", " a "), ("x-two", "b")])
+    answer = sent(serve(respond), call, ("Idempotency-Key", '"k"'), chunked=serve is asgi).answer()
+
+    [(environ, body)] = told
+    assert (answer.status, answer.headers.get_all("X-One"), answer.body) == (
+        201,
+        ["1", "2"],
+        b"made",
+    )
+    assert answer.headers["Date"].endswith(" GMT")
+    assert body == b'{"amount": 5}'
+    assert environ["REQUEST_METHOD"] == "POST"
+    assert environ["PATH_INFO"].encode("latin-1").decode() == "/café/"
+    assert environ["QUERY_STRING"] == "a=%20"
+    assert environ["HTTP_HOST"] == "testserver"
+    assert environ["HTTP_X_TWO"] == "a,b"
+    assert environ["HTTP_IDEMPOTENCY_KEY"] == '"k"'
+
+
+@pytest.mark.parametrize(("method", "status"), [("HEAD", 200), ("POST", 204), ("GET", 304)])
+def test_body_that_must_not_be_is_not_sent(serve: Any, method: str, status: int) -> None:
+    transport = serve(lambda environ, body: (status, [], b"body"))
+
+    assert sent(transport, Call("/", method=method)).answer().body == b""
+
+
+def test_application_that_fails_gives_no_answer(serve: Any) -> None:
+    def respond(environ: Told, body: bytes) -> Reply:
+        raise RuntimeError("boom")
+
+    with pytest.raises(ConnectionError, match="boom"):
+        sent(serve(respond), Call("/")).answer()
+
+
+def test_first_answered_is_whoever_answers_first(serve: Any) -> None:
+    go_on = threading.Event()
+
+    def respond(environ: Told, body: bytes) -> Reply:
+        if serve is wsgi and environ["PATH_INFO"] == "/held/":
+            assert go_on.wait(5)
+        return 200, [], b""
+
+    transport = serve(respond)
+    held = sent(transport, Call("/held/"))
+    if serve is wsgi:
+        assert transport.first_answered([held], 0.01) is None
+        other = sent(transport, Call("/"))
+        assert transport.first_answered([held, other], 5) is other
+        with pytest.raises(TimeoutError):
+            transport.send("", Call("/held/"), (), seconds=0.01).answer()
+    go_on.set()
+    held.close()
+    assert transport.first_answered([held], 0) is held
+
+
+def test_application_is_told_that_a_client_has_hung_up() -> None:
+    told: list[str] = []
+
+    async def application(scope: Any, receive: Any, send: Any) -> None:
+        await receive()
+        told.append((await receive())["type"])
+
+    exchange = sent(ASGITransport(application), Call("/"))
+    exchange.close()
+
+    assert told == ["http.disconnect"]
+    with pytest.raises(ConnectionError, match="has not answered"):
+        exchange.answer()
+
+
+def test_requests_at_the_same_time_share_an_event_loop_that_ends_with_them() -> None:
+    loops: list[asyncio.AbstractEventLoop] = []
+    together = asyncio.Event()
+
+    async def application(scope: Any, receive: Any, send: Any) -> None:
+        loops.append(asyncio.get_running_loop())
+        if len(loops) == 2:
+            together.set()
+        await asyncio.wait_for(together.wait(), 5)
+
+    transport = ASGITransport(application)
+    for exchange in [sent(transport, Call("/")) for _ in range(2)]:
+        with pytest.raises(ConnectionError):
+            exchange.answer()
+    for thread in [x for x in threading.enumerate() if x.name == "HTTPContract"]:
+        thread.join(5)
+
+    assert loops[0] is loops[1]
+    assert loops[0].is_closed()
