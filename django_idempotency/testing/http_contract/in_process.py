@@ -27,6 +27,11 @@ ASGIApplication = Callable[[dict[str, Any], Any, Any], Awaitable[None]]
 BASE_URL = "http://testserver"
 
 
+def _start(work: Callable[[], None]) -> None:
+    """Work in another thread, which does not keep a process that would end."""
+    Thread(target=work, name="HTTPContract", daemon=True).start()
+
+
 class _Exchange:
     """A request that an application works on in another thread."""
 
@@ -76,7 +81,7 @@ class WSGITransport(_InProcess):
         """See `Transport`."""
         environ = _environ(_Request(base_url, call, fields, chunked=chunked))
         future: Future[Answer] = Future()
-        Thread(target=self._work, args=[environ, future], name="HTTPContract").start()
+        _start(lambda: self._work(environ, future))
         return _Exchange(future, seconds)
 
     def _work(self, environ: dict[str, Any], future: Future[Answer]) -> None:
@@ -132,7 +137,7 @@ class ASGITransport(_InProcess):
         with self._lock:
             if self._running is None:
                 started: Future[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = Future()
-                Thread(target=lambda: asyncio.run(_loop(started)), name="HTTPContract").start()
+                _start(lambda: asyncio.run(_loop(started)))
                 self._running = started.result()
             self._open += 1
             loop, _ = self._running

@@ -20,7 +20,6 @@ class ResendDrawsAToken(Mutant):
     """A claim whose answer is lost is sent again under a new token."""
 
     rule = "test_R68_claim_whose_answer_is_lost_is_won_once"
-    also = ("test_R68_claim_of_a_coroutine_whose_answer_is_lost_is_won_once",)
 
     def claim(self, request: ClaimRequest) -> Lease | Record:
         try:
@@ -143,7 +142,6 @@ class ClaimForgetsWhatHappenedMeanwhile(Mutant):
     """A claim writes by what it has read, whatever has happened since."""
 
     rule = "test_R66_I1_I3_I6_claim_repeats_its_predicate_as_it_writes"
-    also = ("test_R76_claim_of_a_record_that_is_swept_meanwhile",)
 
     def claim(self, request: ClaimRequest) -> Lease | Record:
         seen = self.get(request.record_id)

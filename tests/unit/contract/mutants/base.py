@@ -105,8 +105,6 @@ class Mutant(SoundStore):
 
     #: The rule that is meant to notice.
     rule: ClassVar[str] = ""
-    #: The others that notice, too.
-    also: ClassVar[tuple[str, ...]] = ()
     #: Attributes that the contract has for it.
     contract: ClassVar[dict[str, Any]] = {}
 

@@ -16,7 +16,6 @@ class ClaimReadsThenWrites(Mutant):
     """A claim reads, decides, and then writes, whatever has happened in between."""
 
     rule = "test_R26_I1_one_of_many_threads_wins_each_key"
-    also = ("test_R67_I7_no_late_write_undoes_a_take_over",)
 
     def claim(self, request: ClaimRequest) -> Lease | Record:
         seen = self.get(request.record_id)
@@ -34,7 +33,6 @@ class ClaimComparesEpochAndTokenAlone(Mutant):
     """A claim takes over what has been completed, or renewed, since it read the record."""
 
     rule = "test_R67_I7_no_late_write_undoes_a_take_over"
-    also = ("test_I9_R75_no_sweep_deletes_a_lease_that_is_claimed_meanwhile",)
 
     def claim(self, request: ClaimRequest) -> Lease | Record:
         seen = self.get(request.record_id)
@@ -64,10 +62,6 @@ class ClaimsQueue(Mutant):
     """A claim is refused while another one is under way, of whatever key."""
 
     rule = "test_R53_claims_of_different_keys_are_all_won"
-    also = (
-        "test_R66_I1_I3_I6_claim_repeats_its_predicate_as_it_writes",
-        "test_R76_claim_of_a_record_that_is_swept_meanwhile",
-    )
 
     def claim(self, request: ClaimRequest) -> Lease | Record:
         if not self.busy.acquire(blocking=False):
@@ -83,11 +77,6 @@ class CompletedIsClaimedAgain(Mutant):
     """A claim runs again what has been completed."""
 
     rule = "test_I3_I12_claim_of_a_completed_record_is_refused"
-    also = (
-        "test_I4_result_is_kept_byte_for_byte",
-        "test_R67_I7_no_late_write_undoes_a_take_over",
-        "test_get_is_what_a_refused_claim_is_told",
-    )
 
     def claim(self, request: ClaimRequest) -> Lease | Record:
         seen = self.get(request.record_id)
@@ -100,18 +89,6 @@ class FailedIsNeverClaimedAgain(Mutant):
     """A failed record stands against everybody."""
 
     rule = "test_claim_of_a_failed_record_is_won_by_the_same_fingerprint"
-    also = (
-        "test_I2_epoch_grows_with_each_claim",
-        "test_I6_any_of_the_fingerprints_may_match_and_the_kept_one_stays",
-        "test_R26_I1_one_of_many_threads_wins_each_key",
-        "test_R47_I6_refused_claim_is_sent_once_more_with_the_stored_fingerprint",
-        "test_R66_I1_I3_I6_claim_repeats_its_predicate_as_it_writes",
-        "test_R68_claim_whose_answer_is_lost_is_won_once",
-        "test_R68_claim_whose_answer_was_lost_is_won_when_it_is_sent_again",
-        "test_R68_each_claim_has_its_own_token",
-        "test_R71_refusing_take_overs_refuses_nothing_else",
-        "test_claim_lasts_for_the_retention_and_for_the_longest_attempt",
-    )
 
     def claim(self, request: ClaimRequest) -> Lease | Record:
         seen = self.get(request.record_id)
@@ -124,11 +101,6 @@ class RefusedClaimLeavesSomething(Mutant):
     """A claim that is refused counts as an attempt."""
 
     rule = "test_I1_I12_claim_of_a_live_lease_is_refused"
-    also = (
-        "test_I1_I12_refused_claim_whose_answer_is_lost_stays_refused",
-        "test_R80_hostile_text_comes_back_as_it_was",
-        "test_twin_of_claim",
-    )
 
     def claim(self, request: ClaimRequest) -> Lease | Record:
         claimed = super().claim(request)
@@ -141,24 +113,6 @@ class LeasesAreNeverTakenOver(Mutant):
     """A lapsed lease stands against everybody."""
 
     rule = "test_R66_lapsed_lease_is_taken_over_by_the_same_fingerprint"
-    also = (
-        "test_I2_epoch_grows_with_each_claim",
-        "test_I6_any_of_the_fingerprints_may_match_and_the_kept_one_stays",
-        "test_R26_I1_one_of_many_threads_wins_each_key",
-        "test_R47_I6_refused_claim_is_sent_once_more_with_the_stored_fingerprint",
-        "test_R66_I1_I3_I6_claim_repeats_its_predicate_as_it_writes",
-        "test_R66_I7_late_completion_is_refused",
-        "test_R66_I7_late_completion_whose_answer_is_lost_is_refused",
-        "test_R67_I7_late_failure_changes_nothing",
-        "test_R67_I7_late_release_changes_nothing",
-        "test_R68_I7_late_renewal_is_refused",
-        "test_R68_claim_whose_answer_is_lost_is_won_once",
-        "test_R68_claim_whose_answer_was_lost_is_won_when_it_is_sent_again",
-        "test_R68_each_claim_has_its_own_token",
-        "test_R68_many_leases_are_renewed_and_those_still_held_are_told",
-        "test_claim_lasts_for_the_retention_and_for_the_longest_attempt",
-        "test_operator_comes_after_the_next_owner",
-    )
 
     def claim(self, request: ClaimRequest) -> Lease | Record:
         seen = self.get(request.record_id)
@@ -183,17 +137,6 @@ class LiveLeaseIsTakenOver(Mutant):
     """A claim takes over a lease that has not lapsed."""
 
     rule = "test_I1_I12_claim_of_a_live_lease_is_refused"
-    also = (
-        "test_I1_I12_refused_claim_whose_answer_is_lost_stays_refused",
-        "test_I9_live_lease_is_not_expired",
-        "test_R26_I1_one_of_many_coroutines_wins",
-        "test_R26_I1_one_of_many_threads_wins_each_key",
-        "test_R53_refused_claim_does_not_wait",
-        "test_R69_lapsed_lease_that_nobody_took_is_renewed",
-        "test_R69_renewed_lease_is_not_taken_over",
-        "test_R80_hostile_text_comes_back_as_it_was",
-        "test_twin_of_claim",
-    )
 
     def claim(self, request: ClaimRequest) -> Lease | Record:
         seen = self.get(request.record_id)
@@ -246,10 +189,6 @@ class OperationIsForgotten(Mutant):
     """A record does not say what is being done."""
 
     rule = "test_won_claim_is_recorded"
-    also = (
-        "test_R80_hostile_text_comes_back_as_it_was",
-        "test_browse_by_operation",
-    )
 
     def claim(self, request: ClaimRequest) -> Lease | Record:
         return super().claim(replace(request, operation=""))
@@ -299,5 +238,4 @@ class DamageIsAbsence(Mutant):
     """A record that cannot be read is taken for none."""
 
     rule = "test_claim_of_a_damaged_record_is_an_error_and_never_a_lease"
-    also = ("test_get_of_a_damaged_record_is_an_error",)
     records_class = AbsentRecords

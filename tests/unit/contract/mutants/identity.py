@@ -18,10 +18,6 @@ class TakeOverComparesNoFingerprint(Mutant):
     """A lapsed lease is taken over by another request."""
 
     rule = "test_R70_I11_lapsed_lease_is_not_taken_over_by_another_fingerprint"
-    also = (
-        "test_I11_none_of_the_fingerprints_matches",
-        "test_R47_I6_refused_claim_is_sent_once_more_with_the_stored_fingerprint",
-    )
 
     def claim(self, request: ClaimRequest) -> Lease | Record:
         seen = self.get(request.record_id)
@@ -34,10 +30,6 @@ class FailedIsClaimedByAnything(Mutant):
     """A failed record is claimed by another request."""
 
     rule = "test_I11_I12_claim_of_a_failed_record_is_refused_to_another_fingerprint"
-    also = (
-        "test_I11_none_of_the_fingerprints_matches",
-        "test_R47_I6_refused_claim_is_sent_once_more_with_the_stored_fingerprint",
-    )
 
     def claim(self, request: ClaimRequest) -> Lease | Record:
         seen = self.get(request.record_id)
@@ -50,7 +42,6 @@ class TakeOverReplacesTheFingerprint(Mutant):
     """A claim of a record that has a fingerprint stores the claimant's newest one."""
 
     rule = "test_I6_any_of_the_fingerprints_may_match_and_the_kept_one_stays"
-    also = ("test_R47_I6_refused_claim_is_sent_once_more_with_the_stored_fingerprint",)
 
     def claim(self, request: ClaimRequest) -> Lease | Record:
         claimed = super().claim(request)
@@ -63,7 +54,6 @@ class OnlyTheNewestFingerprintIsCompared(Mutant):
     """A claim compares one fingerprint, so an upgrade turns retries into mismatches."""
 
     rule = "test_I6_any_of_the_fingerprints_may_match_and_the_kept_one_stays"
-    also = ("test_R47_I6_refused_claim_is_sent_once_more_with_the_stored_fingerprint",)
 
     def claim(self, request: ClaimRequest) -> Lease | Record:
         return super().claim(replace(request, fingerprints=request.fingerprints[:1]))
@@ -100,12 +90,6 @@ class EpochStandsStill(Mutant):
     """The epoch of a record is that of its first claim."""
 
     rule = "test_I2_epoch_grows_with_each_claim"
-    also = (
-        "test_I2_epoch_grows_faster_than_the_clock_if_need_be",
-        "test_I2_epoch_grows_over_what_operators_do",
-        "test_R66_I1_I3_I6_claim_repeats_its_predicate_as_it_writes",
-        "test_operator_comes_after_the_next_owner",
-    )
 
     def claim(self, request: ClaimRequest) -> Lease | Record:
         seen = self.get(request.record_id)
@@ -126,14 +110,6 @@ class EpochIsTheClock(Mutant):
     """The epoch is the clock, which may not have moved since the last claim."""
 
     rule = "test_I2_epoch_grows_faster_than_the_clock_if_need_be"
-    also = (
-        "test_I2_epoch_grows_over_what_operators_do",
-        "test_I2_epoch_grows_with_each_claim",
-        "test_R66_I1_I3_I6_claim_repeats_its_predicate_as_it_writes",
-        "test_operator_expires_what_has_ended",
-        "test_operator_may_force_a_live_lease",
-        "test_operator_resolves_what_nobody_is_at",
-    )
 
     def claim(self, request: ClaimRequest) -> Lease | Record:
         seen = self.get(request.record_id)
@@ -146,7 +122,6 @@ class EpochCountsClaims(Mutant):
     """The epoch counts the claims of a record, and begins again after a sweep."""
 
     rule = "test_I2_epoch_grows_over_a_sweep"
-    also = ("test_I2_epoch_begins_with_the_clock_in_microseconds",)
 
     def claim(self, request: ClaimRequest) -> Lease | Record:
         seen = self.get(request.record_id)
@@ -168,14 +143,6 @@ class TokenIsTheStores(Mutant):
     """A claim draws a token of its own, so no resend of it is known."""
 
     rule = "test_I1_claim_of_a_new_key_is_won"
-    also = (
-        "test_R47_I6_refused_claim_is_sent_once_more_with_the_stored_fingerprint",
-        "test_R68_claim_of_a_coroutine_whose_answer_is_lost_is_won_once",
-        "test_R68_claim_whose_answer_is_lost_is_won_once",
-        "test_R68_claim_whose_answer_was_lost_is_won_when_it_is_sent_again",
-        "test_twin_of_claim",
-        "test_won_claim_is_recorded",
-    )
 
     def claim(self, request: ClaimRequest) -> Lease | Record:
         return super().claim(replace(request, token=new_token()))
@@ -185,26 +152,6 @@ class TokenIsReused(Mutant):
     """A record keeps the token of its first claim."""
 
     rule = "test_R68_each_claim_has_its_own_token"
-    also = (
-        "test_I2_epoch_grows_with_each_claim",
-        "test_I9_R75_sweep_repeats_its_predicate_as_it_deletes",
-        "test_R26_I1_one_of_many_threads_wins_each_key",
-        "test_R47_I6_refused_claim_is_sent_once_more_with_the_stored_fingerprint",
-        "test_R66_I1_I3_I6_claim_repeats_its_predicate_as_it_writes",
-        "test_R66_I7_late_completion_is_refused",
-        "test_R66_I7_late_completion_whose_answer_is_lost_is_refused",
-        "test_R66_lapsed_lease_is_taken_over_by_the_same_fingerprint",
-        "test_R67_I7_late_failure_changes_nothing",
-        "test_R67_I7_late_release_changes_nothing",
-        "test_R67_I7_no_late_write_undoes_a_take_over",
-        "test_R68_I7_late_renewal_is_refused",
-        "test_R68_claim_whose_answer_is_lost_is_won_once",
-        "test_R68_claim_whose_answer_was_lost_is_won_when_it_is_sent_again",
-        "test_R68_many_leases_are_renewed_and_those_still_held_are_told",
-        "test_R74_expired_record_is_claimed_by_anything",
-        "test_claim_lasts_for_the_retention_and_for_the_longest_attempt",
-        "test_operator_comes_after_the_next_owner",
-    )
 
     def claim(self, request: ClaimRequest) -> Lease | Record:
         seen = self.get(request.record_id)
@@ -217,11 +164,6 @@ class ResentClaimIsRefused(Mutant):
     """A claim that is sent again, because its answer was lost, meets itself."""
 
     rule = "test_R68_claim_whose_answer_was_lost_is_won_when_it_is_sent_again"
-    also = (
-        "test_R68_claim_of_a_coroutine_whose_answer_is_lost_is_won_once",
-        "test_R68_claim_whose_answer_is_lost_is_won_once",
-        "test_twin_of_claim",
-    )
 
     def claim(self, request: ClaimRequest) -> Lease | Record:
         seen = self.get(request.record_id)
@@ -234,7 +176,6 @@ class ResentClaimIsAnother(Mutant):
     """A claim that is sent again is another claim: the first answer's lease is lost."""
 
     rule = "test_R68_claim_whose_answer_was_lost_is_won_when_it_is_sent_again"
-    also = ("test_R68_claim_whose_answer_is_lost_is_won_once", "test_twin_of_claim")
 
     def claim(self, request: ClaimRequest) -> Lease | Record:
         seen = self.get(request.record_id)

@@ -16,12 +16,6 @@ class CompletionIsNotFenced(Mutant):
     """A completion asks for no proof: a late owner overwrites its successor's record."""
 
     rule = "test_R66_I7_late_completion_is_refused"
-    also = (
-        "test_R66_I7_late_completion_whose_answer_is_lost_is_refused",
-        "test_R66_record_that_was_gone_and_claimed_is_anothers",
-        "test_R67_I7_no_late_write_undoes_a_take_over",
-        "test_R68_proof_is_the_epoch_and_the_token",
-    )
 
     def complete(self, lease: Lease, result: bytes, *, retention: timedelta) -> datetime:
         return super().complete(self.owners(lease), result, retention=retention)
@@ -31,10 +25,6 @@ class FailureIsNotFenced(Mutant):
     """A failure asks for no proof."""
 
     rule = "test_R67_I7_late_failure_changes_nothing"
-    also = (
-        "test_R67_I7_no_late_write_undoes_a_take_over",
-        "test_R68_proof_is_the_epoch_and_the_token",
-    )
 
     def fail(self, lease: Lease, error: str) -> None:
         super().fail(self.owners(lease), error)
@@ -44,10 +34,6 @@ class ReleaseIsNotFenced(Mutant):
     """A release asks for no proof."""
 
     rule = "test_R67_I7_late_release_changes_nothing"
-    also = (
-        "test_R67_I7_no_late_write_undoes_a_take_over",
-        "test_R68_proof_is_the_epoch_and_the_token",
-    )
 
     def release(self, lease: Lease) -> None:
         super().release(self.owners(lease))
@@ -57,7 +43,6 @@ class ProofIsTheEpoch(Mutant):
     """The epoch alone is proof of ownership."""
 
     rule = "test_R68_proof_is_the_epoch_and_the_token"
-    also = ("test_R66_record_that_was_gone_and_claimed_is_anothers",)
 
     def owned(self, records: Records, lease: Lease) -> Record | None:
         record = records.get(lease.record_id)
@@ -82,14 +67,6 @@ class OwnersCompareEpochAndTokenAlone(Mutant):
     """An owner's write is not conditional on the state: a completed record fails afterwards."""
 
     rule = "test_I3_ended_lease_is_not_ended_otherwise"
-    also = (
-        "test_I7_lease_that_was_given_up_completes_nothing",
-        "test_R68_completion_whose_answer_was_lost_succeeds_again",
-        "test_R68_ended_lease_is_not_renewed",
-        "test_R68_many_leases_are_renewed_and_those_still_held_are_told",
-        "test_twin_of_complete_refuses_what_is_late",
-        "test_twin_of_renew",
-    )
 
     def owned(self, records: Records, lease: Lease) -> Record | None:
         record = records.get(lease.record_id)
@@ -102,11 +79,6 @@ class OwnersLoseTheirLeaseWithTime(Mutant):
     """An owner's write is refused once its lease has lapsed, though nobody took it over."""
 
     rule = "test_R68_owner_whose_lease_has_lapsed_still_ends_it"
-    also = (
-        "test_I9_R75_sweep_repeats_its_predicate_as_it_deletes",
-        "test_R66_I1_I3_I6_claim_repeats_its_predicate_as_it_writes",
-        "test_R69_lapsed_lease_that_nobody_took_is_renewed",
-    )
 
     def owned(self, records: Records, lease: Lease) -> Record | None:
         record = super().owned(records, lease)
@@ -120,7 +92,6 @@ class ResentCompletionIsRefused(Mutant):
     """A completion that is sent again, because its answer was lost, is told that it lost."""
 
     rule = "test_R68_completion_whose_answer_was_lost_succeeds_again"
-    also = ("test_R68_completion_whose_answer_is_lost_is_kept",)
 
     def complete(self, lease: Lease, result: bytes, *, retention: timedelta) -> datetime:
         record = self.get(lease.record_id)
@@ -156,7 +127,6 @@ class EmptyResultIsNone(Mutant):
     """An empty result is kept as none."""
 
     rule = "test_I4_result_is_kept_byte_for_byte"
-    also = ("test_R68_completion_whose_answer_was_lost_succeeds_again",)
 
     def complete(self, lease: Lease, result: bytes, *, retention: timedelta) -> datetime:
         expires_at = super().complete(lease, result, retention=retention)
@@ -178,12 +148,6 @@ class CompletionKeepsTheClaimsExpiry(Mutant):
     """A completed record expires when the claim said."""
 
     rule = "test_completed_record_lasts_for_the_retention"
-    also = (
-        "test_I9_R75_owner_beyond_the_expiry_still_completes",
-        "test_I9_count_of_expired_records_leaves_out_the_live",
-        "test_R66_I1_I3_I6_claim_repeats_its_predicate_as_it_writes",
-        "test_duration_may_be_seconds",
-    )
 
     def complete(self, lease: Lease, result: bytes, *, retention: timedelta) -> datetime:
         before = self.get(lease.record_id)
@@ -198,11 +162,6 @@ class CompletionLastsForHalf(Mutant):
     """A completed record lasts for half of its retention."""
 
     rule = "test_completed_record_lasts_for_nearly_the_retention_of_its_claim"
-    also = (
-        "test_I9_R75_owner_beyond_the_expiry_still_completes",
-        "test_completed_record_lasts_for_the_retention",
-        "test_duration_may_be_seconds",
-    )
 
     def complete(self, lease: Lease, result: bytes, *, retention: timedelta) -> datetime:
         return super().complete(lease, result, retention=as_duration(retention) / 2)
@@ -237,7 +196,6 @@ class GoneRecordIsAnothers(Mutant):
     """A completion that finds no record says that another attempt took over."""
 
     rule = "test_R60_completion_of_a_record_that_is_gone_says_so"
-    also = ("test_twin_of_complete_says_that_a_record_is_gone",)
 
     def complete(self, lease: Lease, result: bytes, *, retention: timedelta) -> datetime:
         try:
@@ -250,7 +208,6 @@ class AnothersRecordIsGone(Mutant):
     """A completion that was superseded says that the record is gone."""
 
     rule = "test_R66_I7_late_completion_is_refused"
-    also = ("test_R66_record_that_was_gone_and_claimed_is_anothers",)
 
     def complete(self, lease: Lease, result: bytes, *, retention: timedelta) -> datetime:
         try:
@@ -263,7 +220,6 @@ class CompletionClaimsAGoneRecord(Mutant):
     """A completion that finds no record claims it anew."""
 
     rule = "test_R60_completion_of_a_record_that_is_gone_says_so"
-    also = ("test_twin_of_complete_says_that_a_record_is_gone",)
 
     def complete(self, lease: Lease, result: bytes, *, retention: timedelta) -> datetime:
         if self.get(lease.record_id) is None:
@@ -316,14 +272,6 @@ class FailureForgetsTheFingerprint(Mutant):
     """A failure forgets the fingerprint, so another request may claim the key."""
 
     rule = "test_I6_failure_keeps_the_fingerprint"
-    also = (
-        "test_I11_I12_claim_of_a_failed_record_is_refused_to_another_fingerprint",
-        "test_I11_none_of_the_fingerprints_matches",
-        "test_I6_any_of_the_fingerprints_may_match_and_the_kept_one_stays",
-        "test_R47_I6_refused_claim_is_sent_once_more_with_the_stored_fingerprint",
-        "test_R66_I1_I3_I6_claim_repeats_its_predicate_as_it_writes",
-        "test_operator_resolves_what_nobody_is_at",
-    )
 
     def fail(self, lease: Lease, error: str) -> None:
         super().fail(lease, error)
@@ -336,10 +284,6 @@ class ReleaseKeepsTheFingerprint(Mutant):
     """A release keeps the fingerprint."""
 
     rule = "test_release_keeps_the_record_and_forgets_the_fingerprint"
-    also = (
-        "test_R66_I1_I3_I6_claim_repeats_its_predicate_as_it_writes",
-        "test_claim_of_a_released_record_is_won_by_anything",
-    )
 
     def release(self, lease: Lease) -> None:
         before = self.get(lease.record_id)
@@ -352,26 +296,6 @@ class ReleaseDeletes(Mutant):
     """A release deletes the record, and with it the token by which a resend is known."""
 
     rule = "test_release_keeps_the_record_and_forgets_the_fingerprint"
-    also = (
-        "test_I2_epoch_grows_faster_than_the_clock_if_need_be",
-        "test_I2_epoch_grows_with_each_claim",
-        "test_I3_ended_lease_is_not_ended_otherwise",
-        "test_I3_operator_makes_nothing_else_of_what_has_ended",
-        "test_I7_lease_that_was_given_up_completes_nothing",
-        "test_I9_sweep_deletes_what_has_expired",
-        "test_I9_sweep_leaves_what_has_not_expired",
-        "test_R66_I1_I3_I6_claim_repeats_its_predicate_as_it_writes",
-        "test_R68_claim_that_arrives_once_more_after_its_end_is_answered",
-        "test_R68_claim_whose_answer_is_lost_is_won_once",
-        "test_R68_ended_lease_is_not_renewed",
-        "test_R68_ending_whose_answer_is_lost_is_made",
-        "test_R68_owner_whose_lease_has_lapsed_still_ends_it",
-        "test_R71_ended_record_lasts_no_longer_for_ever",
-        "test_browse_by_state",
-        "test_claim_of_a_released_record_is_won_by_anything",
-        "test_operator_expires_what_has_ended",
-        "test_twin_of_release",
-    )
 
     def release(self, lease: Lease) -> None:
         super().release(lease)

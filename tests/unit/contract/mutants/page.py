@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import inspect
+import json
 import re
 from pathlib import Path
 
 from tests.unit.contract.mutants import MUTANTS, Mutant
 
-__all__ = ["PAGE", "page"]
+__all__ = ["NOTICED", "PAGE", "page"]
 
 PAGE = Path(__file__).resolve().parents[4] / "docs" / "reference" / "mutants.md"
+#: All rules that notice a mutant; written and checked by tests/proof/test_mutants.py.
+NOTICED: dict[str, list[str]] = json.loads(
+    (Path(__file__).resolve().parents[3] / "proof" / "mutants.json").read_text()
+)
 
 _HEAD = """# Mutants of a store
 
@@ -46,7 +51,8 @@ def page() -> str:
 
 def _row(mutant: type[Mutant]) -> str:
     assert mutant.__doc__ is not None
-    return f"| {mutant.__doc__.strip()} | {_words(mutant.rule)} | {len(mutant.also) or ''} |"
+    others = len(NOTICED[mutant.__name__]) - 1 or ""
+    return f"| {mutant.__doc__.strip()} | {_words(mutant.rule)} | {others} |"
 
 
 def _words(rule: str) -> str:

@@ -17,26 +17,6 @@ class LeaseExpiresTheRecord(Mutant):
     """A record in progress expires with its lease, and the fingerprint is lost with it."""
 
     rule = "test_I6_record_outlives_its_lease"
-    also = (
-        "test_I11_none_of_the_fingerprints_matches",
-        "test_I6_any_of_the_fingerprints_may_match_and_the_kept_one_stays",
-        "test_I9_sweep_leaves_what_has_not_expired",
-        "test_R47_I6_refused_claim_is_sent_once_more_with_the_stored_fingerprint",
-        "test_R66_I1_I3_I6_claim_repeats_its_predicate_as_it_writes",
-        "test_R66_I7_late_completion_is_refused",
-        "test_R66_lapsed_lease_is_taken_over_by_the_same_fingerprint",
-        "test_R67_I7_late_failure_changes_nothing",
-        "test_R67_I7_late_release_changes_nothing",
-        "test_R68_I7_late_renewal_is_refused",
-        "test_R68_claim_whose_answer_is_lost_is_won_once",
-        "test_R68_many_leases_are_renewed_and_those_still_held_are_told",
-        "test_R70_I11_lapsed_lease_is_not_taken_over_by_another_fingerprint",
-        "test_R71_lapsed_lease_is_not_taken_over_where_that_is_refused",
-        "test_claim_lasts_for_the_retention_and_for_the_longest_attempt",
-        "test_completion_by_an_operator_lasts_for_its_retention",
-        "test_one_of_many_operators_resolves_a_record",
-        "test_operator_resolves_what_nobody_is_at",
-    )
 
     def claim(self, request: ClaimRequest) -> Lease | Record:
         claimed = super().claim(request)
@@ -62,17 +42,6 @@ class ExpiryIsLeftToTheSweep(Mutant):
     """A claim takes an expired record for a good one, as long as it has not been swept."""
 
     rule = "test_R74_expired_record_is_claimed_by_anything"
-    also = (
-        "test_I2_epoch_grows_with_each_claim",
-        "test_I9_R75_no_sweep_deletes_a_lease_that_is_claimed_meanwhile",
-        "test_I9_R75_sweep_repeats_its_predicate_as_it_deletes",
-        "test_R26_I1_one_of_many_threads_wins_each_key",
-        "test_R66_I1_I3_I6_claim_repeats_its_predicate_as_it_writes",
-        "test_R68_claim_whose_answer_is_lost_is_won_once",
-        "test_R76_claim_of_a_record_that_is_swept_meanwhile",
-        "test_operator_expires_what_has_ended",
-        "test_operator_resolves_what_nobody_is_at",
-    )
 
     def claim(self, request: ClaimRequest) -> Lease | Record:
         seen = self.get(request.record_id)
@@ -102,13 +71,6 @@ class GetHidesTheExpiry(Mutant):
     """A look at an expired record does not say that it has expired."""
 
     rule = "test_R74_get_says_that_a_record_has_expired"
-    also = (
-        "test_R66_I1_I3_I6_claim_repeats_its_predicate_as_it_writes",
-        "test_R71_operator_resolves_what_would_stay_for_ever",
-        "test_operator_expires_what_has_ended",
-        "test_operator_may_force_a_live_lease",
-        "test_operator_resolves_what_nobody_is_at",
-    )
 
     def get(self, record_id: UUID) -> Record | None:
         record = super().get(record_id)
@@ -121,7 +83,6 @@ class ClaimIgnoresALiveLeaseBeyondTheExpiry(Mutant):
     """A claim takes a record for expired whose owner is still at it."""
 
     rule = "test_I9_live_lease_is_not_expired"
-    also = ("test_R66_I1_I3_I6_claim_repeats_its_predicate_as_it_writes",)
 
     def claim(self, request: ClaimRequest) -> Lease | Record:
         seen = self.get(request.record_id)
@@ -145,7 +106,6 @@ class SweepIgnoresALiveLeaseBeyondTheExpiry(Mutant):
     """The sweep deletes a record whose owner is still at it."""
 
     rule = "test_I9_R75_sweep_leaves_a_live_lease_beyond_the_expiry"
-    also = ("test_I9_R75_sweep_repeats_its_predicate_as_it_deletes",)
 
     def sweep(self, *, limit: int = 5000) -> int:
         with self._mutex:
@@ -164,12 +124,6 @@ class SweepAsksForNothing(Mutant):
     """The sweep deletes the oldest records, expired or not."""
 
     rule = "test_I9_sweep_leaves_what_has_not_expired"
-    also = (
-        "test_I9_R75_no_sweep_deletes_a_lease_that_is_claimed_meanwhile",
-        "test_I9_R75_sweep_leaves_a_live_lease_beyond_the_expiry",
-        "test_I9_R75_sweep_repeats_its_predicate_as_it_deletes",
-        "test_R71_record_whose_take_over_is_refused_lasts_until_it_is_ended",
-    )
 
     def sweep(self, *, limit: int = 5000) -> int:
         with self._mutex:
@@ -183,7 +137,6 @@ class SweepTakesTwoSteps(Mutant):
     """The sweep selects and then deletes, whatever was claimed in between."""
 
     rule = "test_I9_R75_no_sweep_deletes_a_lease_that_is_claimed_meanwhile"
-    also = ("test_I9_R75_sweep_repeats_its_predicate_as_it_deletes",)
 
     def sweep(self, *, limit: int = 5000) -> int:
         now = self._clock()
@@ -211,13 +164,6 @@ class SweepDoesNothing(Mutant):
     """The sweep leaves everything."""
 
     rule = "test_I9_sweep_deletes_what_has_expired"
-    also = (
-        "test_I2_epoch_grows_over_a_sweep",
-        "test_I9_R75_sweep_repeats_its_predicate_as_it_deletes",
-        "test_I9_sweeps_that_meet_delete_each_record_once",
-        "test_sweep_takes_no_more_than_its_limit",
-        "test_twin_of_sweep",
-    )
 
     def sweep(self, *, limit: int = 5000) -> int:
         return 0
@@ -227,12 +173,6 @@ class SweepLeavesTombstones(Mutant):
     """A key that has been swept is used up for ever."""
 
     rule = "test_R74_sweep_gives_expired_keys_no_trouble"
-    also = (
-        "test_I2_epoch_grows_over_a_sweep",
-        "test_I9_R75_no_sweep_deletes_a_lease_that_is_claimed_meanwhile",
-        "test_R76_claim_of_a_record_that_is_swept_meanwhile",
-        "test_twin_of_sweep",
-    )
 
     def claim(self, request: ClaimRequest) -> Lease | Record:
         if request.record_id in self.swept:

@@ -16,10 +16,6 @@ class RenewalIsNotFenced(Mutant):
     """A renewal asks for no proof."""
 
     rule = "test_R68_I7_late_renewal_is_refused"
-    also = (
-        "test_R68_many_leases_are_renewed_and_those_still_held_are_told",
-        "test_R68_proof_is_the_epoch_and_the_token",
-    )
 
     def renew(self, leases: Iterable[Lease], duration: timedelta) -> set[Lease]:
         owners = {self.owners(lease): lease for lease in leases}
@@ -30,11 +26,6 @@ class RenewalMovesTheExpiry(Mutant):
     """A renewal prolongs the record, too."""
 
     rule = "test_R69_renewal_does_not_prolong_the_record"
-    also = (
-        "test_I9_R75_sweep_leaves_a_live_lease_beyond_the_expiry",
-        "test_I9_count_of_expired_records_leaves_out_the_live",
-        "test_I9_live_lease_is_not_expired",
-    )
 
     def renew(self, leases: Iterable[Lease], duration: timedelta) -> set[Lease]:
         held = super().renew(leases, duration)
@@ -115,13 +106,6 @@ class RenewalTellsThatAllAreHeld(Mutant):
     """A renewal says of lost leases, too, that they are held."""
 
     rule = "test_R68_I7_late_renewal_is_refused"
-    also = (
-        "test_R67_other_writes_leave_a_record_gone",
-        "test_R68_ended_lease_is_not_renewed",
-        "test_R68_many_leases_are_renewed_and_those_still_held_are_told",
-        "test_R68_proof_is_the_epoch_and_the_token",
-        "test_twin_of_renew",
-    )
 
     def renew(self, leases: Iterable[Lease], duration: timedelta) -> set[Lease]:
         leases = list(leases)
@@ -133,7 +117,6 @@ class RenewalAddsToTheLease(Mutant):
     """A renewal begins where the lease would have ended, not now."""
 
     rule = "test_R69_renewal_extends_the_lease_from_now_on"
-    also = ("test_duration_may_be_seconds",)
 
     def renew(self, leases: Iterable[Lease], duration: timedelta) -> set[Lease]:
         before = {lease: self.get(lease.record_id) for lease in leases}
