@@ -64,10 +64,3 @@ def test_R49_in_progress_status_is_a_choice(
     in_progress()
 
     assert problem(api()) == (425, "in_progress")
-
-
-def test_R53_another_key_is_not_held_up(api: Api, in_progress: InProgress, mode: str) -> None:
-    api()
-    in_progress()
-
-    assert api(key="key-2").status_code == 201

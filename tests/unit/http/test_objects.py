@@ -40,7 +40,7 @@ class Effects(GuardedView, GenericAPIView[Effect]):
     idempotency_replay_check = object_permissions
 
     def get_queryset(self) -> QuerySet[Effect]:
-        # It needs a transaction, as the handler has one.
+        assert connections["default"].in_atomic_block  # as the handler has it
         return Effect.objects.select_for_update().exclude(name="hidden")
 
     def post(self, request: Request, **kwargs: Any) -> Response:

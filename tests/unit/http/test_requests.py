@@ -1,4 +1,4 @@
-"""Section A, R12 to R18: which requests the guard is for."""
+"""Section A, R1 to R18: whose requests are guarded, by which key; its spelling: core/test_keys.py."""
 
 from __future__ import annotations
 
@@ -6,113 +6,111 @@ from typing import Any
 
 import pytest
 from rest_framework.parsers import JSONParser
-from rest_framework.permissions import BasePermission
-from rest_framework.request import Request
-from rest_framework.response import Response
-from rest_framework.throttling import BaseThrottle
-from rest_framework.views import APIView
 
+from django_idempotency.exceptions import InvalidKey
 from django_idempotency.models import IdempotencyRecord
+from django_idempotency.policy import UNSET
 from tests.app.models import Effect
 from tests.app.views import EffectView
 from tests.unit.http.api import Api, problem, replayed
-from tests.unit.http.conftest import Mount
-from tests.unit.http.views import BareView, CreateView, FullViewSet
+from tests.unit.http.conftest import Mount, SetPolicy
+from tests.unit.http.views import BareView
 
 pytestmark = pytest.mark.django_db
 
-# Methods.
+UUID4 = "8e03978e-40d5-43e8-bc93-6894a57f9324"
+UUID7 = "01890a5d-ac96-774b-bcce-b302099a8057"
+INVALID = (400, "idempotency_key_invalid")
 
 
-@pytest.mark.parametrize("method", ["GET", "HEAD", "OPTIONS", "TRACE"])
-def test_R12_safe_methods_pass(api: Api, mount: Mount, method: str) -> None:
-    class Readable(BareView):
-        def get(self, request: Request) -> Response:
-            return Response({"read": True})
+def test_R1_required_and_missing_is_a_problem(api: Api, runs: list[str]) -> None:
+    response = api(key=None)
 
-        head = trace = get
-
-    url = mount(Readable)
-    for field in ("key-1", "key-1", '"malformed'):
-        response = api(key=field, path=url, method=method, body="")
-        assert response.status_code == 200
-        assert not replayed(response)
+    assert problem(response) == (400, "idempotency_key_missing")
+    assert response.json()["title"] == "Idempotency-Key is missing"
+    assert response.headers["Link"] == f'<{response.json()["type"]}>; rel="describedby"'
+    assert runs == []
     assert not IdempotencyRecord.objects.exists()
 
 
-@pytest.mark.parametrize("method", ["POST", "PUT", "PATCH", "DELETE"])
-def test_R13_unsafe_methods_are_guarded(
-    api: Api, mount: Mount, runs: list[str], method: str
+@pytest.mark.parametrize(
+    ("given", "pages"),
+    [("problems#", "problems#"), ("problems/", "problems/"), ("problems", "problems/")],
+)
+def test_R1_documentation_url_is_a_choice(
+    api: Api, policy: SetPolicy, given: str, pages: str
 ) -> None:
-    url = mount(BareView)
+    policy(HTTP={"DOCUMENTATION_URL": f"https://shop.example/{given}"})
 
-    missing = api(key=None, path=url, method=method)
-    first, again = (api(path=url, method=method) for _ in range(2))
+    page = api(key=None).json()["type"]
 
-    assert problem(missing) == (400, "idempotency_key_missing")
-    assert (first.status_code, replayed(first)) == (201, False)
-    assert (again.status_code, replayed(again)) == (201, True)
-    assert len(runs) == 1
+    assert page.startswith(f"https://shop.example/{pages}idempotency_key_missing")
 
 
-def test_R13_methods_are_a_choice(api: Api, mount: Mount, runs: list[str]) -> None:
-    url = mount(type("OnlyPost", (BareView,), {"idempotency_methods": {"post"}}))
+def test_R1_required_by_the_setting_unless_the_view_decides(
+    api: Api, policy: SetPolicy, mount: Mount
+) -> None:
+    silent = type("Silent", (BareView,), {"idempotency_required": UNSET})
+    deciding = type("Deciding", (BareView,), {"idempotency_required": False})
+    policy(HTTP={"REQUIRED": True})
 
-    assert [replayed(api(path=url)) for _ in range(2)] == [False, True]
-    assert [replayed(api(path=url, method="PUT")) for _ in range(2)] == [False, False]
-    assert api(key=None, path=url, method="PUT").status_code == 201
-    assert len(runs) == 4
+    assert problem(api(key=None, path=mount(silent))) == (400, "idempotency_key_missing")
+    assert api(key=None, path=mount(deciding)).status_code == 201
+
+
+BOUNDS = {"KEY_MIN_LENGTH": 10, "KEY_MAX_LENGTH": 20}
+POLICIES: list[tuple[dict[str, Any], str, int]] = [
+    ({"STRICT_HEADER": True}, UUID4, 400),
+    ({"STRICT_HEADER": True}, f'"{UUID4}"', 201),
+    (BOUNDS, "k" * 9, 400),
+    (BOUNDS, f'"{"k" * 20}"', 201),
+    (BOUNDS, "k" * 21, 400),
+    ({"KEY_VALIDATOR": "uuid"}, UUID4.upper(), 201),
+    ({"KEY_VALIDATOR": "uuid"}, UUID7, 201),
+    ({"KEY_VALIDATOR": "uuid"}, UUID4.replace("-", ""), 400),
+    ({"KEY_VALIDATOR": "uuid"}, "{" + UUID4 + "}", 400),
+    ({"KEY_VALIDATOR": "uuid"}, "order-1", 400),
+    ({"KEY_VALIDATOR": "uuid7"}, UUID7, 201),
+    ({"KEY_VALIDATOR": "uuid7"}, UUID4, 400),
+    ({"KEY_VALIDATOR": "uuid7"}, "order-1", 400),
+]
+
+
+@pytest.mark.parametrize(("http", "field", "status"), POLICIES)
+def test_R4_R9_R10_policy_says_which_keys_are_taken(
+    api: Api, policy: SetPolicy, runs: list[str], http: dict[str, Any], field: str, status: int
+) -> None:
+    policy(HTTP=http)
+
+    assert api(key=field).status_code == status
+    assert len(runs) == (status == 201)
+
+
+def test_R10_key_validator_as_a_method(api: Api, mount: Mount) -> None:
+    class Orders(BareView):
+        def idempotency_key_validator(self, key: str) -> None:
+            if not key.startswith("order-"):
+                raise InvalidKey("A key starts with order-.")
+
+    url = mount(Orders)
+    refused = api(key="payment-1", path=url)
+
+    assert problem(refused) == INVALID
+    assert refused.json()["detail"] == "A key starts with order-."
+    assert api(key="order-1", path=url).status_code == 201
+
+
+def test_header_can_have_another_name(api: Api, policy: SetPolicy) -> None:
+    policy(HTTP={"HEADER": "X-Key"})
+
+    first, again = (api(key=None, headers={"X-Key": "key-1"}) for _ in range(2))
+
+    assert first.status_code == 201
+    assert replayed(again)
+    assert problem(api(key="key-1")) == (400, "idempotency_key_missing")
 
 
 # What comes before the claim.
-
-
-class NotMallory(BasePermission):
-    def has_permission(self, request: Request, view: APIView) -> bool:
-        return "X-Forbidden" not in request.headers
-
-
-class OnDemand(BaseThrottle):
-    def allow_request(self, request: Request, view: APIView) -> bool:
-        return "X-Throttled" not in request.headers
-
-    def wait(self) -> float:
-        return 17
-
-
-class Gated(EffectView):
-    """One scope for all, so that nothing but the gate keeps a stored body from a caller."""
-
-    permission_classes = [*EffectView.permission_classes, NotMallory]
-    throttle_classes = [OnDemand]
-    idempotency_scope = "django_idempotency.http.scopes.anyone"
-
-
-@pytest.mark.parametrize(
-    ("status", "user", "headers"),
-    [
-        (401, None, {}),
-        (403, "mallory", {"X-Forbidden": "1"}),
-        (429, "alice", {"X-Throttled": "1"}),
-    ],
-)
-def test_R14_refused_callers_claim_nothing_and_get_no_stored_body(
-    api: Api, mount: Mount, atomic_requests: bool, status: int, user: Any, headers: dict[str, str]
-) -> None:
-    url = mount(Gated)
-
-    strange = api(path=url, user=user, headers=headers)
-    claimed = IdempotencyRecord.objects.exists()
-    stored = api(path=url)
-    before = IdempotencyRecord.objects.values().get()
-    refused = api(path=url, user=user, headers=headers)
-
-    assert strange.status_code == refused.status_code == status
-    assert not claimed
-    assert stored.status_code == 201
-    assert not replayed(refused)
-    assert refused.content != stored.content
-    assert IdempotencyRecord.objects.values().get() == before
 
 
 @pytest.mark.parametrize("key", ['"malformed', None])
@@ -173,31 +171,6 @@ def test_R15_404_of_the_view_itself_leaves_the_key_free(api: Api) -> None:
 
     assert refused.status_code == 404
     assert there.status_code == 200
-
-
-# Kinds.
-
-
-@pytest.mark.parametrize("kind", ["APIView", "generic", "ViewSet", "@action"])
-def test_R18_every_kind_of_view_behaves_alike(
-    api: Api, mount: Mount, atomic_requests: bool, runs: list[str], kind: str
-) -> None:
-    views = {
-        "APIView": BareView.as_view(),
-        "generic": CreateView.as_view(),
-        "ViewSet": FullViewSet.as_view({"post": "create"}),
-        "@action": FullViewSet.as_view({"post": "copy"}),
-    }
-    url = mount(views[kind])
-
-    missing, first, again = api(key=None, path=url), api(path=url), api(path=url)
-    other = api({"name": "other"}, path=url)
-
-    assert problem(missing) == (400, "idempotency_key_missing")
-    assert (first.status_code, replayed(first)) == (201, False)
-    assert (again.content, replayed(again)) == (first.content, True)
-    assert problem(other) == (422, "idempotency_key_reused")
-    assert len(runs) == 1
 
 
 def test_R18_router_and_action_url(api: Api, runs: list[str]) -> None:

@@ -12,7 +12,6 @@ from django.contrib.auth.models import AnonymousUser, User
 from django.contrib.sessions.models import Session
 from django.core.checks import run_checks
 from django.urls import path
-from rest_framework.authentication import BaseAuthentication
 from rest_framework.permissions import AllowAny
 from rest_framework.request import Request
 
@@ -20,10 +19,8 @@ from django_idempotency.exceptions import ScopeMissing
 from django_idempotency.http import scopes
 from django_idempotency.http.scopes import tenant_and_user
 from django_idempotency.models import IdempotencyRecord
-from tests.app.models import Effect
-from tests.app.views import EffectView
 from tests.unit.http.api import Api, problem, replayed
-from tests.unit.http.conftest import InProgress, Mount, SetPolicy
+from tests.unit.http.conftest import Mount, SetPolicy
 from tests.unit.http.views import BareView
 
 pytestmark = pytest.mark.django_db
@@ -119,20 +116,6 @@ def test_R19_scope_as_a_method_replaces_the_user(api: Api, mount: Mount) -> None
     assert not replayed(api(path=url, user="alice", headers={"X-Tenant": "blue"}))
 
 
-def tenant(request: Any) -> str:
-    """A scope for the dotted path below: the tenant alone."""
-    return str(request.headers["X-Tenant"])
-
-
-def test_R19_scope_as_a_dotted_path_in_the_setting(api: Api, policy: SetPolicy) -> None:
-    policy(HTTP={"SCOPE": f"{__name__}.tenant"})
-
-    api(user="alice", headers={"X-Tenant": "red"})
-
-    assert IdempotencyRecord.objects.get().scope == "red"
-    assert replayed(api(user="bob", headers={"X-Tenant": "red"}))
-
-
 @pytest.mark.parametrize("scope", [f"{__name__}.nothing", "nowhere.at.all"])
 def test_R19_dotted_path_must_import(api: Api, policy: SetPolicy, scope: str) -> None:
     policy(HTTP={"SCOPE": scope})
@@ -156,26 +139,6 @@ def test_R19_tenants_by_host_name_meet_unless_the_scope_names_them(
     answers = [api(headers={"Host": host}) for host in settings.ALLOWED_HOSTS]
 
     assert [replayed(answer) for answer in answers] == [False, tenant is None]
-
-
-class TokenAuthentication(BaseAuthentication):
-    """``X-Token: alice.2`` is alice with her second token."""
-
-    def authenticate(self, request: Request) -> tuple[User, str]:
-        token = request.headers["X-Token"]
-        return User.objects.get_or_create(username=token.split(".")[0])[0], token
-
-
-def test_R20_a_refreshed_token_is_the_same_scope(api: Api, mount: Mount, runs: list[str]) -> None:
-    url = mount(type("Tokens", (BareView,), {"authentication_classes": [TokenAuthentication]}))
-
-    first, refreshed = (
-        api(path=url, user=None, headers={"X-Token": token}) for token in ("alice.1", "alice.2")
-    )
-
-    assert first.status_code == 201
-    assert replayed(refreshed)
-    assert len(runs) == 1
 
 
 # Nobody.
@@ -238,19 +201,6 @@ class Visitors(Open):
     idempotency_scope = "django_idempotency.http.scopes.session"
 
 
-def test_R19_session_scope_for_visitors(api: Api, mount: Mount, runs: list[str]) -> None:
-    url, stranger = mount(Visitors), Api()
-    for visitor in (api, stranger):
-        session = visitor.client.session
-        session["basket"] = []
-        session.save()
-
-    answers = [visitor(path=url, user=None) for visitor in (api, api, stranger)]
-
-    assert [replayed(answer) for answer in answers] == [False, True, False]
-    assert len(runs) == 2
-
-
 def test_R97_session_scope_begins_no_session(api: Api, mount: Mount, runs: list[str]) -> None:
     """A retry whose first answer was lost would come without its cookie, and run again."""
     response = api(path=mount(Visitors), user=None)
@@ -283,37 +233,7 @@ def test_R22_I10_a_key_that_somebody_used_looks_like_any_other(api: Api, status:
     assert told(used) == told(fresh)
 
 
-def test_R22_also_while_it_is_in_progress(api: Api, in_progress: InProgress, mode: str) -> None:
-    api.then("returned", status=200, key="used", user="alice")
-    in_progress()
-
-    used = api.then("returned", status=200, key="used", user="bob")
-    fresh = api.then("returned", status=200, key="fresh", user="bob")
-
-    assert used.status_code == 200
-    assert told(used) == told(fresh)
-
-
 # Endpoints.
-
-
-def test_R23_one_key_on_two_endpoints_is_422(api: Api, mount: Mount, runs: list[str]) -> None:
-    one, other = mount(BareView), mount(BareView)
-
-    assert api(path=one).status_code == 201
-    assert problem(api(path=other)) == (422, "idempotency_key_reused")
-    assert len(runs) == 1
-
-
-def test_R23_scope_endpoint_keeps_them_apart_and_users_as_well(
-    api: Api, policy: SetPolicy, mount: Mount, runs: list[str]
-) -> None:
-    policy(HTTP={"SCOPE_ENDPOINT": True})
-    callers = [(url, user) for url in (mount(BareView), mount(EffectView)) for user in "ab"]
-
-    assert [replayed(api(path=url, user=user)) for url, user in callers] == [False] * 4
-    assert [replayed(api(path=url, user=user)) for url, user in callers] == [True] * 4
-    assert Effect.objects.count() == len(runs) == 4
 
 
 class ByHeader(BareView):
