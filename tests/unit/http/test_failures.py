@@ -134,9 +134,7 @@ def test_R58_idempotent_calls_of_the_work_keep_their_own_errors(api: Api, mount:
 
 
 @OPEN
-def test_R58_hook_that_raises_after_the_commit(
-    api: Api, mode: str, atomic_requests: bool, runs: list[str]
-) -> None:
+def test_R58_hook_that_raises_after_the_commit(api: Api, mode: str, runs: list[str]) -> None:
     with pytest.raises(RuntimeError, match=r"^boom in a hook$"):
         api.then("hook_boom")
     seen_by_others = state_seen_by_others()
@@ -213,18 +211,22 @@ def looking(get_response: Callable[[HttpRequest], HttpResponseBase]) -> Any:
     return middleware
 
 
-@WAYS
 @pytest.mark.parametrize(
-    ("then", "status", "state"),
+    ("mode", "then", "status", "state"),
     [
-        ("created", 201, "COMPLETED"),
-        ("stream", 200, "COMPLETED"),
-        ("invalid", 400, "RELEASED"),
-        ("returned", 500, "FAILED"),
+        ("single", "created", 201, "COMPLETED"),
+        ("joined", "created", 201, "COMPLETED"),
+        ("separate", "created", 201, "COMPLETED"),
+        ("joined", "stream", 200, "COMPLETED"),
+        ("joined", "invalid", 400, "RELEASED"),
+        ("separate", "invalid", 400, "RELEASED"),
+        ("joined", "returned", 500, "FAILED"),
+        ("separate", "returned", 500, "FAILED"),
     ],
+    indirect=["mode"],
 )
 def test_R59_record_is_committed_before_the_response_is_sent(
-    api: Api, settings: Any, mode: str, atomic_requests: bool, then: str, status: int, state: str
+    api: Api, settings: Any, mode: str, then: str, status: int, state: str
 ) -> None:
     settings.MIDDLEWARE = [*settings.MIDDLEWARE, f"{__name__}.looking"]
     passed.clear()
@@ -251,7 +253,6 @@ def test_R60_work_that_cannot_be_completed_is_rolled_back(
     api: Api,
     policy: SetPolicy,
     mode: str,
-    atomic_requests: bool,
     runs: list[str],
     then: str,
     status: int,
@@ -274,7 +275,7 @@ def test_R60_work_that_cannot_be_completed_is_rolled_back(
 
 @OPEN
 def test_R60_raised_answer_that_cannot_be_kept_is_503(
-    api: Api, policy: SetPolicy, mode: str, atomic_requests: bool, runs: list[str]
+    api: Api, policy: SetPolicy, mode: str, runs: list[str]
 ) -> None:
     policy(BACKEND="tests.unit.http.stores.CannotComplete")
     refused = api.then("raised", status=409)
@@ -342,7 +343,6 @@ def test_R60_separate_gives_the_response_and_says_so(
     api: Api,
     policy: SetPolicy,
     mode: str,
-    atomic_requests: bool,
     runs: list[str],
     caplog: pytest.LogCaptureFixture,
     then: str,
@@ -380,9 +380,7 @@ def store_is_down(
 
 @BOTH
 @pytest.mark.usefixtures("store_is_down")
-def test_R61_store_down_at_the_claim_is_503(
-    api: Api, mode: str, atomic_requests: bool, runs: list[str]
-) -> None:
+def test_R61_store_down_at_the_claim_is_503(api: Api, mode: str, runs: list[str]) -> None:
     response = api()
 
     assert problem(response) == UNAVAILABLE

@@ -120,7 +120,7 @@ def guesses(mount: Mount, settings: Any) -> Callable[..., list[int]]:
 @pytest.mark.parametrize("kind", views(raises=False))
 @pytest.mark.parametrize("key", ["header", "field", "none"])
 def test_R57_R90_returned_refusal_counts_whether_there_is_a_key_or_not(
-    guesses: Any, atomic_requests: bool, kind: str, key: str
+    guesses: Any, kind: str, key: str
 ) -> None:
     assert guesses(kind, key, raises=False) == [403, 403, 423]
 
@@ -216,7 +216,7 @@ def test_R90_status_and_callable_decide_about_the_work(
     assert Effect.objects.exists() == commits
 
 
-@pytest.mark.parametrize("transaction", ["joined", "single", "separate"])
+@pytest.mark.parametrize("transaction", ["joined", "separate"])
 @pytest.mark.parametrize("then", ["403", "503", "raised"])
 @KEYED
 def test_R90_coroutine(mount: Mount, transaction: str, then: str, key: str | None) -> None:

@@ -93,23 +93,23 @@ def test_R30_header_fields_of_the_answer_are_kept() -> None:
     assert dict(kept(HttpResponse(b"body", headers=KEPT)).items()) == KEPT
 
 
-@pytest.mark.parametrize("name", [*OF_ONE_REQUEST, *NEVER])
-def test_R30_header_field_of_a_request_or_a_connection_is_not_kept(name: str) -> None:
-    assert name not in kept(with_field(name))
-    assert (name in kept(with_field(name), name)) is (name not in NEVER)
+def test_R30_header_field_of_a_request_or_a_connection_is_not_kept() -> None:
+    names = [*OF_ONE_REQUEST, *NEVER]
+
+    assert [name for name in names if name in kept(with_field(name))] == []
+    assert [name for name in names if name in kept(with_field(name), name)] == OF_ONE_REQUEST
 
 
-@pytest.mark.parametrize("name", NEVER)
 def test_R30_header_field_that_an_older_record_has_is_dropped(
-    name: str, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     with monkeypatch.context() as patch:
         patch.setattr(snapshot, "_NEVER", frozenset())
         patch.setattr(snapshot, "_NEVER_PREFIXES", ())
-        payload = SnapshotCodec().encode(with_field(name))
+        old = {name: SnapshotCodec().encode(with_field(name)) for name in NEVER}
 
-    assert name.encode() in payload
-    assert name not in SnapshotCodec().decode(payload).response()
+    assert all(name.encode() in payload for name, payload in old.items())
+    assert [n for n in NEVER if n in SnapshotCodec().decode(old[n]).response()] == []
 
 
 def test_R30_cookies_are_the_first_callers_however_they_were_set() -> None:
@@ -135,13 +135,13 @@ def test_R30_field_that_cannot_be_sent_is_not_kept(value: str) -> None:
     assert "X-Anything" not in kept(with_field("X-Anything", value))
 
 
-@pytest.mark.parametrize("name", ELSEWHERE)
-def test_R30_R62_body_that_is_elsewhere_counts_as_a_stream_unless_it_is_named(name: str) -> None:
-    for named in ((), (f"-{name}",)):
-        with pytest.raises(TypeError, match="whose body is where"):
-            kept(with_field(name), *named)
+def test_R30_R62_body_that_is_elsewhere_counts_as_a_stream_unless_it_is_named() -> None:
+    for name in ELSEWHERE:
+        for named in ((), (f"-{name}",)):
+            with pytest.raises(TypeError, match="whose body is where"):
+                kept(with_field(name), *named)
 
-    assert kept(with_field(name), name.title())[name] == "value"
+        assert kept(with_field(name), name.title())[name] == "value"
 
 
 @pytest.mark.parametrize("names", [["-"], ["a b"], ["X-A\r\nX-B"], [""], [5]])
@@ -161,20 +161,21 @@ def test_R28_status_is_kept(status: int) -> None:
     assert getattr(again, "url", "/things/1/") == "/things/1/"
 
 
-BODIES = {
-    "empty": b"",
-    "NUL": b"\0",
-    "every byte": bytes(range(256)),
-    "gzip": gzip.compress(b"a" * 99),
-    "invalid UTF-8": b"\xff\xfe\xfa",
-    "large and compressible": b"abc" * 99_999,
-}
+#: Empty, NUL, every byte, gzip, invalid UTF-8, large and compressible.
+BODIES = [
+    b"",
+    b"\0",
+    bytes(range(256)),
+    gzip.compress(b"a" * 99),
+    b"\xff\xfe\xfa",
+    b"abc" * 99_999,
+]
 
 
-@pytest.mark.parametrize("body", BODIES)
-def test_R29_R64_bodies_are_byte_equal(body: str) -> None:
-    assert kept(HttpResponse(BODIES[body])).content == BODIES[body]
-    assert kept(HttpResponse([BODIES[body], b"more"])).content == BODIES[body] + b"more"
+def test_R29_R64_bodies_are_byte_equal() -> None:
+    for body in BODIES:
+        assert kept(HttpResponse(body)).content == body
+        assert kept(HttpResponse([body, b"more"])).content == body + b"more"
 
 
 @pytest.mark.parametrize(

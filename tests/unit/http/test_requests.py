@@ -1,4 +1,4 @@
-"""Section A, R1 to R18: whose requests are guarded, by which key; its spelling: core/test_keys.py."""
+"""Section A, R1 to R18: the key of a request, and which are guarded."""
 
 from __future__ import annotations
 

@@ -104,8 +104,13 @@ def told(request: HttpRequest) -> HttpResponse:
     return HttpResponse(" ".join(message.message for message in get_messages(request)))
 
 
-@pytest.mark.parametrize("empty", EMPTY)
-@pytest.mark.parametrize(("last", "status"), ENDINGS)
+@pytest.mark.parametrize(
+    ("empty", "last", "status"),
+    [
+        *[("pop", *end) for end in ENDINGS],
+        *[(empty, boom, 500) for empty in ("flush", "cycle_key")],
+    ],
+)
 @KEYED
 def test_R92_rolled_back_work_leaves_session_and_messages(
     mount: Mount, empty: str, last: Any, status: int, key: str | None

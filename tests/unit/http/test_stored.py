@@ -67,7 +67,7 @@ def test_R47_no_pin_comes_out_of_the_table(api: Api) -> None:
 
 @pytest.mark.parametrize("state", ["completed", "failed"])
 def test_R47_a_record_of_version_1_answers_its_request(
-    api: Api, mode: str, runs: list[str], state: str
+    api: Api, runs: list[str], state: str
 ) -> None:
     body = {"name": "first"} | ({"then": "returned", "status": 500} if state == "failed" else {})
     first = api(body)
@@ -169,7 +169,7 @@ def derived() -> list[str]:
 
 
 def test_a_corrected_request_derives_another_key(
-    api: Api, mount: Mount, mode: str, derived: list[str]
+    api: Api, mount: Mount, derived: list[str]
 ) -> None:
     """A gateway that has refused the first one would repeat its refusal under the same key."""
     url = mount(Gateway)

@@ -46,6 +46,7 @@ class Row:
         return {"name": "first", "then": self.then, "status": self.status}
 
 
+BROKEN = "broken transaction, raised 409"
 ROWS = {
     "success": Row("created", 201, work_stands=True, state="COMPLETED"),
     "204": Row("empty", 204, work_stands=True, state="COMPLETED"),
@@ -58,15 +59,16 @@ ROWS = {
     "returned 500": Row("returned", 500, work_stands=False, state="FAILED"),
     "raised 503": Row("raised", 503, work_stands=False, state="FAILED"),
     "unhandled exception": Row("boom", 500, work_stands=False, state="FAILED"),
-    "broken transaction, raised 409": Row("broken", 409, work_stands=False, state="COMPLETED"),
+    BROKEN: Row("broken", 409, work_stands=False, state="COMPLETED"),
     "constraint at COMMIT": Row("deferred", 500, work_stands=False, state="FAILED"),
 }
 #: The rows in which Django's transaction around a record that commits by itself tells.
 TELLING = ["success", "raised 409", "returned 500", "constraint at COMMIT"]
 ENDS = [
-    *[("default", mode, False, row) for mode in ("single", "joined", "separate") for row in ROWS],
-    *[("default", "separate", True, row) for row in ROWS],
-    *[("default", mode, True, row) for mode in ("single", "joined") for row in TELLING],
+    *[("default", mode, False, row) for mode in ("joined", "separate") for row in ROWS],
+    *[("default", "single", False, row) for row in [*TELLING, "returned 400", BROKEN]],
+    *[("default", "separate", True, row) for row in [*TELLING, BROKEN]],
+    *[("default", "joined", True, row) for row in TELLING],
     *[("memory", "separate", atomic, row) for atomic in (False, True) for row in TELLING],
 ]
 
@@ -202,7 +204,9 @@ def test_R57_in_a_callers_transaction_a_returned_refusal_commits_with_it(
 # What is not guarded.
 
 
-@WAYS
+@pytest.mark.parametrize(
+    ("mode", "atomic_requests"), [("joined", False), ("separate", True)], indirect=True
+)
 @pytest.mark.parametrize("key", [None, "key-1"], ids=["no key", "unguarded method"])
 @pytest.mark.parametrize(("then", "work_stands"), [("created", True), ("raised", False)])
 def test_R57_unguarded_requests_keep_djangos_transaction(
