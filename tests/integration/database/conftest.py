@@ -78,15 +78,11 @@ def told(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], Any]], None]
     return lambda function: monkeypatch.setattr(ToldView, "does", staticmethod(function))
 
 
-@pytest.fixture(
-    params=[(level, how) for level in ISOLATION_LEVELS for how in ("server", "option")],
-    ids=lambda param: f"{param[0]} by {param[1]}",
-)
-def isolation(
+def isolated(
     request: pytest.FixtureRequest, transactional_db: None, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[str]:
     """
-    The default database at REPEATABLE READ and at SERIALIZABLE, for sessions opened from now on.
+    The default database at an isolation level, for sessions opened from now on.
 
     By the server's default, which counts everywhere, or by Django's option, which does not count in
     autocommit.
@@ -105,6 +101,12 @@ def isolation(
     with connection.cursor() as cursor:
         cursor.execute(f"{alter} RESET default_transaction_isolation")
     connection.close()
+
+
+#: Make proof has the other two pairs.
+isolation = pytest.fixture(
+    params=[("repeatable read", "option"), ("serializable", "server")], ids=" by ".join
+)(isolated)
 
 
 @pytest.fixture

@@ -270,6 +270,7 @@ MARIADB: dict[str, Mistake] = {
     "renew that waits": reword("RENEW", _AT_ONCE),
     "resolve that waits": reword("RESOLVE", _AT_ONCE),
     "sweep that waits": reword("SWEEPABLE", _WAITING),
+    "sweep by expiry alone": reword("SWEEPABLE", (r"AND NOT \(.*\)", "")),
 }
 
 #: By the vendor of the database.

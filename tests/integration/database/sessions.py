@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -91,6 +91,15 @@ class InterruptedStore(DatabaseStore):
     def before(self, statement: str, callback: Callable[[], Any]) -> None:
         """Call `callback` when `statement` is about to be sent for the next time."""
         self._before[statement] = callback
+
+    def before_any(self, statements: Iterable[str], callback: Callable[[], Any]) -> None:
+        """Call `callback` when the first of these statements is about to be sent."""
+
+        def once() -> None:
+            self._before.clear()
+            callback()
+
+        self._before.update(dict.fromkeys(statements, once))
 
     @property
     def reached(self) -> bool:

@@ -2,26 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import timedelta
+from typing import Any
 from uuid import UUID
 
 import pytest
+from django.db import OperationalError, connection
 
 from django_idempotency.models import IdempotencyRecord
 from django_idempotency.stores.base import BaseStore
 from django_idempotency.testing import StoreContract
 from django_idempotency.testing.contract_claims import ClaimRules
-from django_idempotency.testing.contract_races import RaceRules
+from django_idempotency.testing.contract_interleavings import InterleavingRules
+from tests.integration.database.sessions import InterruptedStore
 from tests.services import current_leg
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
-class TestDatabaseStore(StoreContract):
-    backend = "django_idempotency.stores.database.DatabaseStore"
-    options = {"using": "default"}
+class DatabaseHooks:
+    """What the contract asks of the tests of a store."""
+
+    backend = "tests.integration.database.sessions.InterruptedStore"
     moment = timedelta(milliseconds=20)
-    own_clock = current_leg() != "sqlite"
 
     def corrupt(self, store: BaseStore, record_id: UUID) -> None:
         assert IdempotencyRecord.objects.filter(pk=record_id).update(state="NO STATE") == 1
@@ -29,10 +34,50 @@ class TestDatabaseStore(StoreContract):
     def forget(self, store: BaseStore, record_id: UUID) -> None:
         assert IdempotencyRecord.objects.filter(pk=record_id).delete()[0] == 1
 
+    @contextmanager
+    def lose_answer(self, store: BaseStore) -> Iterator[None]:
+        """Close the connection after a write; `test_lost_answers` has a proxy do so."""
+        lost, looked = [], []
 
-class TestDatabaseStoreJoined(ClaimRules, RaceRules):
+        def lose(execute: Any, sql: str, params: Any, many: bool, context: Any) -> Any:
+            result = execute(sql, params, many, context)
+            # PostgreSQL's claim inserts nothing where there is a record.
+            found = "INSERT" in sql and context["cursor"].rowcount == 0
+            if found and connection.vendor == "postgresql":
+                return result
+            if lost or not any(word in sql for word in ("INSERT INTO", "UPDATE idempotency")):
+                looked.append(sql)
+                return result
+            lost.append(sql)
+            if connection.vendor == "postgresql":
+                connection.connection.close()
+            connection.errors_occurred = True
+            raise OperationalError("The server closed the connection unexpectedly.")
+
+        with connection.execute_wrapper(lose):
+            yield
+        assert lost or looked, "no answer was lost"  # a refused claim only looks
+
+    @contextmanager
+    def between_read_and_write(
+        self, store: BaseStore, callback: Callable[[], object]
+    ) -> Iterator[None]:
+        assert isinstance(store, InterruptedStore)
+        # MariaDB's sweep reads what it then holds, so nobody comes in between.
+        names = ("RECLAIM", "SWEEPABLE" if connection.vendor == "mysql" else "SWEEP")
+        store.before_any(names, callback)
+        yield
+        assert store.reached, "nothing was called"
+
+
+class TestDatabaseStore(DatabaseHooks, StoreContract):
+    own_clock = current_leg() != "sqlite"
+    # Of which make proof has more.
+    racers = 2
+    process_keys = 50
+
+
+class TestDatabaseStoreJoined(DatabaseHooks, ClaimRules, InterleavingRules):
     """Claims of the mode that commits them alone and completes them with the work."""
 
-    backend = TestDatabaseStore.backend
     transaction = "joined"
-    moment = TestDatabaseStore.moment

@@ -36,15 +36,20 @@ def rule(name: str, **arguments: Any) -> Callable[[Two], None]:
     return lambda two: test(two.mine, **arguments)
 
 
+def reclaimed(before: str, between: str, told: str) -> Callable[[Two], None]:
+    name = "test_R66_I1_I3_I6_claim_repeats_its_predicate_as_it_writes"
+    return rule(name, before=before, between=between, told=told)
+
+
 reclaims, single, held = test_reclaims, test_single, test_held_rows.TestHeldRow()
 
 FOUND_OUT_EVERYWHERE: dict[str, Callable[[Two], None]] = {
-    "reclaim by token": reclaims.test_I3_R66_owner_completes_between_look_and_reclaim,
-    "reclaim by state": reclaims.test_I1_another_takes_over_between_look_and_reclaim,
-    "reclaim of what has expired, owner or not": partial(
-        reclaims.test_I1_owner_renews_between_look_and_reclaim, before=claims.expired_lapsed
+    "reclaim by token": reclaimed("lapsed", "completed by its owner", "COMPLETED"),
+    "reclaim by state": reclaimed("lapsed", "claimed by another", "IN_PROGRESS"),
+    "reclaim of what has expired, owner or not": reclaimed(
+        "expired in progress", "renewed by its owner", "IN_PROGRESS"
     ),
-    "reclaim that leaves the error": reclaims.test_I2_owner_fails_between_look_and_reclaim,
+    "reclaim that leaves the error": reclaimed("lapsed", "failed by its owner", "won"),
     "reclaim that leaves no fingerprint": reclaims.test_I6_owner_releases_between_look_and_reclaim,
     "complete without the fence": rule("test_R66_I7_late_completion_is_refused", loss="taken over"),
     "complete by the epoch": rule(
@@ -96,7 +101,7 @@ FOUND_OUT_ON: dict[str, dict[str, Callable[[Two], None]]] = {
         "sweep that waits": held.test_I9_R75_sweep_leaves_it_and_takes_the_rest,
         "sweep by ids": reclaims.test_I9_R75_sweep_against_a_reclaim_that_commits_meanwhile,
         "sweep by expiry alone": SWEEP_BY_EXPIRY,
-        "sweep that looks anew for each record": reclaims.test_sweep_takes_no_more_than_its_limit,
+        "sweep that looks anew for each record": rule("test_sweep_takes_no_more_than_its_limit"),
         "sweep that joins what it limits": (
             reclaims.test_sweep_looks_for_expired_records_once_however_it_is_planned
         ),
@@ -137,6 +142,7 @@ FOUND_OUT_ON: dict[str, dict[str, Callable[[Two], None]]] = {
         ),
     },
     "mysql": {
+        "sweep by expiry alone": SWEEP_BY_EXPIRY,
         "reclaim that waits": partial(
             held.test_R49_claim_is_told_in_progress_at_once, before=claims.lapsed
         ),

@@ -14,44 +14,10 @@ from django_idempotency.records import State
 from django_idempotency.stores import database, sql_postgresql
 from django_idempotency.stores.database import TRIES
 from tests.integration.database import claims
-from tests.integration.database.claims import claim_request, lapse, lost, packed, state_of, won
+from tests.integration.database.claims import claim_request, lost, packed, won
 from tests.integration.database.sessions import PATIENCE
 
 pytestmark = pytest.mark.django_db(transaction=True)
-
-
-def test_I3_R66_owner_completes_between_look_and_reclaim(two):
-    lease = claims.lapsed(two.theirs, claim_request())
-    two.mine.before(
-        "RECLAIM",
-        lambda: two.other(two.theirs.complete, lease, packed("owner"), retention=claims.RETENTION),
-    )
-    record = lost(two.mine.claim(claim_request()))
-    assert two.mine.reached
-    assert (record.state, record.result) == (State.COMPLETED, packed("owner"))
-    assert two.theirs.get(lease.record_id).result == packed("owner")
-
-
-@pytest.mark.parametrize("before", [claims.lapsed, claims.expired_lapsed])
-def test_I1_owner_renews_between_look_and_reclaim(two, before):
-    lease = before(two.theirs, claim_request())
-    two.mine.before("RECLAIM", lambda: two.other(two.theirs.renew, [lease], timedelta(seconds=60)))
-    record = lost(two.mine.claim(claim_request()))
-    assert two.mine.reached
-    assert decide(record, claim_request()) is Decision.IN_PROGRESS
-    assert record.epoch == lease.fencing_token
-    two.theirs.complete(lease, packed("owner"), retention=claims.RETENTION)
-    assert state_of(two.mine) is State.COMPLETED
-
-
-def test_I2_owner_fails_between_look_and_reclaim(two):
-    lease = claims.lapsed(two.theirs, claim_request())
-    two.mine.before("RECLAIM", lambda: two.other(two.theirs.fail, lease, "builtins.OSError"))
-    mine = won(two.mine.claim(claim_request()))
-    record = two.mine.get(mine.record_id)
-    assert two.mine.reached
-    assert mine.fencing_token > lease.fencing_token
-    assert (record.state, record.token, record.error) == (State.IN_PROGRESS, mine.token, "")
 
 
 def test_I6_owner_releases_between_look_and_reclaim(two):
@@ -65,59 +31,12 @@ def test_I6_owner_releases_between_look_and_reclaim(two):
     assert decide(record, asked_for_another_thing) is Decision.MISMATCH
 
 
-def test_I1_another_takes_over_between_look_and_reclaim(two):
-    claims.lapsed(two.theirs, claim_request())
-    theirs = []
-    two.mine.before(
-        "RECLAIM", lambda: theirs.append(won(two.other(two.theirs.claim, claim_request())))
-    )
-    record = lost(two.mine.claim(claim_request()))
-    assert (record.token, record.epoch) == (theirs[0].token, theirs[0].fencing_token)
-    assert decide(record, claim_request()) is Decision.IN_PROGRESS
-
-
-@pytest.mark.parametrize("before", [claims.expired, claims.released], ids=["expired", "released"])
-def test_I6_I11_another_asks_for_another_thing_between_look_and_reclaim(two, before):
-    before(two.theirs, claim_request())
-
-    def ask_for_another_thing():
-        lease = won(two.theirs.claim(claim_request(fingerprints=(claims.OTHER_FINGERPRINT,))))
-        two.theirs.fail(lease, "")
-
-    two.mine.before("RECLAIM", lambda: two.other(ask_for_another_thing))
-    record = lost(two.mine.claim(claim_request()))
-    assert two.mine.reached
-    assert decide(record, claim_request()) is Decision.MISMATCH
-    assert state_of(two.theirs) is State.FAILED
-
-
 def test_R76_swept_between_conflict_and_look(two):
     claims.expired(two.theirs, claim_request())
     two.mine.before("LOOK", lambda: two.other(two.theirs.sweep))
     mine = won(two.mine.claim(claim_request()))
     assert two.mine.reached
     assert two.mine.get(mine.record_id).token == mine.token
-
-
-def test_R76_swept_between_look_and_reclaim(two):
-    claims.expired(two.theirs, claim_request())
-    two.mine.before("RECLAIM", lambda: two.other(two.theirs.sweep))
-    mine = won(two.mine.claim(claim_request()))
-    assert two.mine.reached
-    assert two.mine.get(mine.record_id).token == mine.token
-
-
-def test_R76_swept_and_claimed_by_another_between_look_and_reclaim(two):
-    claims.expired(two.theirs, claim_request())
-
-    def sweep_and_claim():
-        assert two.theirs.sweep() == 1
-        return won(two.theirs.claim(claim_request()))
-
-    theirs = []
-    two.mine.before("RECLAIM", lambda: theirs.append(two.other(sweep_and_claim)))
-    record = lost(two.mine.claim(claim_request()))
-    assert record.token == theirs[0].token
 
 
 @pytest.mark.leg("postgres18", "postgres16", "mariadb")
@@ -195,13 +114,6 @@ def test_I9_R75_sweep_against_a_reclaim_that_commits_meanwhile(two):
     assert two.mine.get(mine.record_id).token == mine.token
 
 
-def test_sweep_takes_no_more_than_its_limit(two):
-    for name in "abcde":
-        claims.expired(two.theirs, claim_request(name))
-
-    assert [two.mine.sweep(limit=2) for _ in range(4)] == [2, 2, 1, 0]
-
-
 @pytest.mark.leg("postgres18", "postgres16")
 def test_sweep_looks_for_expired_records_once_however_it_is_planned(two):
     """A join may be planned to run the limited query anew for each record; a table will not."""
@@ -209,12 +121,6 @@ def test_sweep_looks_for_expired_records_once_however_it_is_planned(two):
         cursor.execute(f"EXPLAIN (COSTS false) {sql_postgresql.SWEEP}", {"limit": 2})
         plan = "\n".join(line for (line,) in cursor.fetchall())
     assert re.search(r"^ *CTE expired\n *->  Limit$", plan, re.MULTILINE), plan
-
-
-def test_I9_R75_sweep_leaves_a_live_lease_beyond_its_expiry(two):
-    lease = claims.live_beyond_expiry(two.theirs, claim_request())
-    assert two.mine.sweep() == 0
-    assert two.mine.get(lease.record_id).token == lease.token
 
 
 @pytest.mark.leg("postgres18", "postgres16")
@@ -236,13 +142,6 @@ def test_claim_of_a_new_key_does_not_wait_for_an_uncommitted_claim(two):
         assert decide(record, claim_request()) is Decision.IN_PROGRESS
 
 
-def test_R53_claims_of_other_keys_do_not_wait(two):
-    with transaction.atomic():
-        if transaction.get_connection().vendor == "postgresql":  # on SQLite writers queue
-            won(two.mine.claim(claim_request("a key")))
-        won(two.other(two.theirs.claim, claim_request("another key")))
-
-
 @pytest.mark.leg("postgres18", "postgres16")
 def test_renewal_does_not_wait_for_an_owner_between_completion_and_commit(two):
     stopped = won(two.theirs.claim(claim_request("stopped")))
@@ -252,10 +151,3 @@ def test_renewal_does_not_wait_for_an_owner_between_completion_and_commit(two):
         held = two.other(two.theirs.renew, [stopped, running], timedelta(seconds=60))
     assert held == {stopped, running}
     assert two.mine.get(running.record_id).live
-
-
-def test_a_lapsed_lease_that_nobody_took_over_can_still_be_completed(two):
-    lease = claims.live(two.mine, claim_request())
-    two.other(lapse)
-    two.mine.complete(lease, packed("late"), retention=claims.RETENTION)
-    assert two.mine.get(lease.record_id).result == packed("late")

@@ -18,22 +18,13 @@ from tests.integration.database import (
     test_single,
 )
 from tests.integration.database.claims import claim_request, operation, packed, state_of, won, work
-from tests.integration.database.test_naive import VENDOR, rule
+from tests.integration.database.test_naive import VENDOR, reclaimed, rule
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
 MORE = [
-    (
-        "reclaim by token",
-        partial(test_reclaims.test_I1_owner_renews_between_look_and_reclaim, before=claims.lapsed),
-    ),
-    (
-        "reclaim by state",
-        partial(
-            test_reclaims.test_I6_I11_another_asks_for_another_thing_between_look_and_reclaim,
-            before=claims.expired,
-        ),
-    ),
+    ("reclaim by token", reclaimed("lapsed", "renewed by its owner", "IN_PROGRESS")),
+    ("reclaim by state", reclaimed("expired", "failed by another", "FAILED")),
     *(
         (f"{write} without the fence", rule(name, loss="taken over and completed"))
         for write, name in (

@@ -10,7 +10,7 @@ MARIADB = "stores/sql_mariadb.py"
 STATEMENTS = "stores/statements.py"
 
 HELD = "tests/integration/database/test_held_rows.py"
-RECLAIMS = "tests/integration/database/test_reclaims.py"
+CONTRACT = "tests/integration/database/test_contract.py"
 CLAIM = "tests/integration/database/test_claim.py"
 SINGLE = "tests/integration/database/test_single.py"
 
@@ -41,7 +41,7 @@ MUTATIONS = [
    AND (-- expired
            record.expires_at <= clock.now
 """,
-        f"{RECLAIMS} -k owner_renews",
+        f"{CONTRACT} -k claim_repeats",
         leg="postgres18",
     ),
     Mutation(
@@ -55,7 +55,7 @@ MUTATIONS = [
         """           expires_at <= strftime('%%Y-%%m-%%d %%H:%%M:%%f', 'now')
         OR state = 'RELEASED'
 """,
-        f"{RECLAIMS} -k owner_renews",
+        f"{CONTRACT} -k claim_repeats",
         leg="sqlite",
     ),
     Mutation(
@@ -68,7 +68,7 @@ MUTATIONS = [
         """           expires_at <= UTC_TIMESTAMP(6)
         OR state = 'RELEASED'
 """,
-        f"{RECLAIMS} -k owner_renews",
+        f"{CONTRACT} -k claim_repeats",
         leg="mariadb",
     ),
     Mutation(
@@ -209,5 +209,24 @@ MUTATIONS = [
 """,
         f"{HELD} -k single_has_claimed",
         leg="postgres18",
+    ),
+    Mutation(
+        "MariaDB: a sweep takes a record whose owner is still at it",
+        MARIADB,
+        """   AND NOT (state = 'IN_PROGRESS' AND lease_until > UTC_TIMESTAMP(6))
+ ORDER BY""",
+        " ORDER BY",
+        f"{CONTRACT} -k sweep_leaves",
+        leg="mariadb",
+    ),
+    Mutation(
+        "MariaDB: a sweep takes a record that has not expired",
+        MARIADB,
+        """ WHERE expires_at <= UTC_TIMESTAMP(6)
+   AND NOT (state = 'IN_PROGRESS' AND lease_until > UTC_TIMESTAMP(6))
+ ORDER BY""",
+        " ORDER BY",
+        f"{CONTRACT} -k sweep_leaves",
+        leg="mariadb",
     ),
 ]

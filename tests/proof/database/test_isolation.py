@@ -1,0 +1,13 @@
+"""The tests of REPEATABLE READ and SERIALIZABLE, with what makes them so the other way round."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.integration.database.conftest import isolated
+from tests.integration.database.test_isolation import *  # noqa: F403
+from tests.integration.database.test_isolation import pytestmark  # noqa: F401
+
+isolation = pytest.fixture(
+    params=[("serializable", "option"), ("repeatable read", "server")], ids=" by ".join
+)(isolated)
