@@ -74,7 +74,7 @@ lint: $(DEV)
 
 types: $(DEV)
 	@echo "==> mypy --strict"
-	@$(PY) -m mypy django_idempotency example_project tests/services tests/app/contract tests/acceptance/contract_http tests/conftest.py tests/settings.py
+	@$(PY) -m mypy django_idempotency example_project tests/services tests/app/contract tests/acceptance/contract_http tests/conftest.py tests/settings.py tests/typing_api.py
 
 docs: $(DEV)
 	@echo "==> sphinx"

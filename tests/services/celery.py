@@ -25,7 +25,7 @@ class CeleryWorker(OwnServer):
 
     def __init__(
         self,
-        app: str = "tests.acceptance.celery.app",
+        app: str = "tests.acceptance.celery.stage",
         *,
         env: Mapping[str, str] | None = None,
         pool: str = "prefork",

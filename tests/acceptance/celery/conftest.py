@@ -70,24 +70,17 @@ def tasks_table() -> Iterator[str]:
         yield url
 
 
-@contextmanager
-def _stage(url: str, amqp: str | None = None) -> Iterator[Test]:
-    test = Test(url, f"{uuid.uuid4().hex[:8]}:", amqp)
-    yield test
-    test.close()
-
-
 @pytest.fixture(scope="session")
 def stage(broker_url: str) -> Iterator[Test]:
     """A broker, and a log of events."""
-    with _stage(broker_url) as test:
+    with Test(broker_url, f"{uuid.uuid4().hex[:8]}:") as test:
         yield test
 
 
 @pytest.fixture(scope="session")
 def rabbitmq_stage(broker_url: str, amqp_url: str) -> Iterator[Test]:
     """Messages on RabbitMQ; results and the log of events where they always are."""
-    with _stage(broker_url, amqp_url) as test:
+    with Test(broker_url, f"{uuid.uuid4().hex[:8]}:", amqp_url) as test:
         yield test
 
 
@@ -112,9 +105,7 @@ def _factory(session: pytest.Session, environment: dict[str, str]) -> Iterator[W
                 started.append(found[-1])
                 stack.callback(found[-1].close)
                 found[-1].launch()
-            for worker in found:
-                worker.start()
-            return found
+            return [worker.start() for worker in found]
 
         yield start
 

@@ -5,17 +5,19 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 import redis
 from celery import Celery
 from celery.backends.redis import RedisBackend
 from celery.states import READY_STATES
 
-from tests.acceptance.celery.app import AMQP, BROKER, PREFIX, configuration
 from tests.services.processes import wait_until
+
+BROKER = "IDEMPOTENCY_TEST_BROKER"
+PREFIX = "IDEMPOTENCY_TEST_PREFIX"
+#: Where the messages are, if not with all else.
+AMQP = "IDEMPOTENCY_TEST_TASKS_AMQP"
 
 SECONDS = 30.0
 #: How a task commits, by the name that it has in a test.
@@ -26,6 +28,31 @@ MODES: dict[str, dict[str, Any]] = {
     "redis": {"store": "redis"},
     "dynamodb": {"store": "dynamodb"},
 }
+
+
+def configuration(url: str, prefix: str, amqp: str | None) -> dict[str, Any]:
+    """Return the settings of an app: messages and results on Redis, or messages on RabbitMQ."""
+    on_redis = {
+        "global_keyprefix": prefix,
+        "visibility_timeout": 2,
+        "unacked_restore_interval": 1,
+        "unacked_restore_throttle": 1,
+        # Who is killed while it looks for such messages keeps the others from it for so long.
+        "unacked_mutex_expire": 2,
+    }
+    return {
+        "broker_url": amqp or url,
+        "broker_transport_options": on_redis if amqp is None else {},
+        "broker_connection_retry_on_startup": True,
+        "result_backend": url,
+        "result_backend_transport_options": {"global_keyprefix": prefix},
+        "task_acks_late": True,
+        "task_reject_on_worker_lost": True,
+        "worker_prefetch_multiplier": 1,
+    }
+
+
+S = TypeVar("S", bound="Stage")
 
 
 class Stage:
@@ -46,18 +73,16 @@ class Stage:
         if self.client.blpop([f"{self.prefix}go:{name}"], timeout=SECONDS) is None:
             raise TimeoutError(name)
 
-    def close(self) -> None:
+    def __enter__(self: S) -> S:
+        return self
+
+    def __exit__(self, *error: object) -> None:
         self.client.close()
 
 
-@contextmanager
-def stage_of_process() -> Iterator[Stage]:
+def stage_of_process() -> Stage:
     """The stage that this worker's environment names."""
-    stage = Stage(os.environ[BROKER], os.environ[PREFIX])
-    try:
-        yield stage
-    finally:
-        stage.close()
+    return Stage(os.environ[BROKER], os.environ[PREFIX])
 
 
 class QuietBackend(RedisBackend):
@@ -76,26 +101,17 @@ class Test(Stage):
 
     def __init__(self, url: str, prefix: str, amqp: str | None = None) -> None:
         super().__init__(url, prefix)
-        self.amqp = amqp
         # Without Django's fixup: it would make this the app of the whole test run.
         self.app = Celery("tests", set_as_current=False, fixups=[])
         self.app.conf.update(configuration(url, prefix, amqp))
         self.app.conf.result_backend = f"{__name__}:QuietBackend+{url}"
-
-    @property
-    def environment(self) -> dict[str, str]:
-        """What makes a worker play here."""
-        return {
-            BROKER: self.url,
-            PREFIX: self.prefix,
-            **({} if self.amqp is None else {AMQP: self.amqp}),
-            "DJANGO_SETTINGS_MODULE": "tests.acceptance.celery.settings",
-        }
+        #: What makes a worker play here.
+        self.environment = {BROKER: url, PREFIX: prefix, **({AMQP: amqp} if amqp else {})}
+        self.environment["DJANGO_SETTINGS_MODULE"] = "tests.acceptance.celery.settings"
 
     def send(self, task: str, *args: Any, **options: Any) -> str:
         """Send a message; return the id of the task."""
-        result = self.app.send_task(f"tests.{task}", args, **options)
-        return str(result.id)
+        return str(self.app.send_task(f"tests.{task}", args, **options).id)
 
     def sig(self, task: str, *args: Any, **options: Any) -> Any:
         """A signature, to be part of a chain or a chord."""
@@ -105,24 +121,22 @@ class Test(Stage):
         """Let those who wait for this word go on."""
         self.client.rpush(f"{self.prefix}go:{name}", *["go"] * words)
 
-    def events(self, what: str | None = None, **facts: Any) -> list[dict[str, Any]]:
-        """The events so far, or those that are so."""
+    def events(self, what: str, **facts: Any) -> list[dict[str, Any]]:
+        """The events so far that are so."""
         found = [json.loads(text) for text in self.client.lrange(f"{self.prefix}events", 0, -1)]
-        wanted = facts if what is None else {"what": what, **facts}
+        wanted = {"what": what, **facts}
         return [event for event in found if wanted.items() <= event.items()]
 
-    def wait_for(
-        self, what: str, count: int = 1, seconds: float = SECONDS, **facts: Any
-    ) -> list[dict[str, Any]]:
+    def wait_for(self, what: str, count: int = 1, **facts: Any) -> list[dict[str, Any]]:
         """Wait until so many events are there, and return them."""
         wait_until(
             lambda: len(self.events(what, **facts)) >= count,
-            seconds=seconds,
+            seconds=SECONDS,
             what=f"{count} x {what} {facts}",
         )
         return self.events(what, **facts)
 
-    def end(self, task_id: str, seconds: float = SECONDS) -> tuple[str, Any]:
+    def end(self, task_id: str) -> tuple[str, Any]:
         """Wait until a task has ended for its callers; its state and its result."""
         found: dict[str, Any] = {}
 
@@ -130,11 +144,16 @@ class Test(Stage):
             found.update(self.app.backend.get_task_meta(task_id, cache=False))
             return found["status"] in READY_STATES
 
-        wait_until(ended, seconds=seconds, what=f"the end of {task_id}")
+        wait_until(ended, seconds=SECONDS, what=f"the end of {task_id}")
         return found["status"], found["result"]
 
-    def close(self) -> None:
+    def __exit__(self, *error: object) -> None:
         self.app.backend.client.close()
         self.app.pool.force_close_all()
         self.app.close()
-        super().close()
+        super().__exit__()
+
+
+if BROKER in os.environ:  # of a worker: ``celery --app``
+    app = Celery("tests.acceptance.celery", include=["tests.acceptance.celery.tasks"])
+    app.conf.update(configuration(os.environ[BROKER], os.environ[PREFIX], os.environ.get(AMQP)))

@@ -1,4 +1,4 @@
-"""The tasks that workers run in the tests; each in every way to commit."""
+"""The tasks that workers run in the tests; the first of them in every way to commit."""
 
 from __future__ import annotations
 
@@ -7,81 +7,52 @@ import uuid
 from typing import Any
 
 from celery import Task, shared_task, signals
-from celery.exceptions import SoftTimeLimitExceeded
 
 from django_idempotency.contrib.celery import from_parent, idempotent_task
 from tests.acceptance.celery.stage import MODES, stage_of_process
 from tests.app.models import Effect
 
 
-def tell(task: Task, what: str, **facts: Any) -> None:
+def begin(task: Task, name: str, *, wait: bool = False) -> None:
+    """Leave an effect, and wait for the test's word before it is committed."""
+    Effect.objects.create(name=name)
     with stage_of_process() as stage:
-        stage.tell(what, id=task.request.id, **facts)
-
-
-def _held(mode: str) -> None:
-    def held(self: Task, name: str) -> dict[str, str]:
-        """Leave an effect, and wait for the test's word before it is committed."""
-        Effect.objects.create(name=name)
-        with stage_of_process() as stage:
-            stage.tell("begun", id=self.request.id, name=name)
+        stage.tell("begun", id=task.request.id, name=name)
+        if wait:
             stage.wait_for_word(name)
-        return {"name": name, "made": str(uuid.uuid4())}
-
-    def stalled(self: Task, name: str) -> str:
-        """Leave an effect, and wait for the test's word; the first one alone."""
-        Effect.objects.create(name=name)
-        with stage_of_process() as stage:
-            is_first = not stage.client.set(f"{stage.prefix}first:{self.request.id}", 1, get=True)
-            stage.tell("begun", id=self.request.id, name=name)
-            if is_first:
-                stage.wait_for_word(name)
-        return str(uuid.uuid4())
-
-    renewed = idempotent_task(lease=1, **MODES[mode])
-    shared_task(name=f"tests.held-{mode}", bind=True)(renewed(held))
-    unrenewed = idempotent_task(lease=1, renew=False, **MODES[mode])
-    shared_task(name=f"tests.stalled-{mode}", bind=True)(unrenewed(stalled))
 
 
-def _quick(mode: str) -> None:
-    @shared_task(name=f"tests.quick-{mode}", bind=True)
-    @idempotent_task(lease=1, **MODES[mode])
-    def quick(self: Task, name: str) -> str:
-        Effect.objects.create(name=name)
-        tell(self, "begun", name=name)
-        time.sleep(0.1)
-        return name
+def held(self: Task, name: str) -> dict[str, str]:
+    begin(self, name, wait=True)
+    return {"name": name, "made": str(uuid.uuid4())}
 
 
-for _mode in MODES:
-    _held(_mode)
-    _quick(_mode)
+def stalled(self: Task, name: str) -> str:
+    """Wait in the first delivery alone."""
+    with stage_of_process() as stage:
+        again = stage.client.set(f"{stage.prefix}first:{self.request.id}", 1, get=True)
+    begin(self, name, wait=not again)
+    return str(uuid.uuid4())
+
+
+def quick(self: Task, name: str) -> str:
+    begin(self, name)
+    time.sleep(0.1)
+    return name
+
+
+for _mode, _options in MODES.items():
+    for _work, _renew in ((held, True), (stalled, False), (quick, True)):
+        _guarded = idempotent_task(lease=1, renew=_renew, **_options)(_work)
+        shared_task(name=f"tests.{_work.__name__}-{_mode}", bind=True)(_guarded)
 
 
 @shared_task(name="tests.retries", bind=True, max_retries=5)
 @idempotent_task
 def retries(self: Task, name: str, failures: int) -> int:
-    tell(self, "begun", name=name)
-    Effect.objects.create(name=name)
+    begin(self, name)
     if self.request.retries < failures:
         raise self.retry(countdown=0.1)
-    return int(self.request.retries)
-
-
-@shared_task(
-    name="tests.autoretries",
-    bind=True,
-    autoretry_for=(ConnectionError,),
-    retry_backoff=False,
-    default_retry_delay=0.1,
-)
-@idempotent_task
-def autoretries(self: Task, name: str, failures: int) -> int:
-    tell(self, "begun", name=name)
-    Effect.objects.create(name=name)
-    if self.request.retries < failures:
-        raise ConnectionError
     return int(self.request.retries)
 
 
@@ -94,7 +65,7 @@ def autoretries(self: Task, name: str, failures: int) -> int:
 )
 @idempotent_task(key="name", on_failed="replay")
 def refused(self: Task, name: str) -> None:
-    tell(self, "begun", name=name)
+    begin(self, name)
     raise ConnectionError
 
 
@@ -128,47 +99,35 @@ def receipt(name: str) -> str:
 @shared_task(name="tests.capture", bind=True)
 @idempotent_task(key="name", lease=1)
 def capture(self: Task, name: str) -> str:
-    """Start a child when it commits; die the first time before that."""
-    Effect.objects.create(name=f"capture {name}")
+    """Start a child now, and another one at the commit."""
     receipt.delay_on_commit(name)
     receipt.delay(name)
-    with stage_of_process() as stage:
-        stage.tell("begun", id=self.request.id, name=name)
-        stage.wait_for_word(name)
+    begin(self, name, wait=True)
     return name
 
 
 @shared_task(name="tests.limited", bind=True)
 @idempotent_task(lease=1)
 def limited(self: Task, name: str, seconds: float) -> str:
-    """Be ended by a time limit, unless there is little to do."""
-    tell(self, "begun", name=name)
-    Effect.objects.create(name=name)
-    try:
-        time.sleep(seconds)
-    except SoftTimeLimitExceeded:
-        tell(self, "soft limit", name=name)
-        raise
+    begin(self, name)
+    ends = time.monotonic() + seconds
+    while time.monotonic() < ends:
+        time.sleep(0.05)  # one long sleep would outlast a signal that another thread is given
     return name
 
 
-@signals.task_retry.connect(weak=False)
-def _retried(sender: Task, request: Any, **kwargs: Any) -> None:
-    tell(sender, "retried", of=sender.name)
+def _tell(what: str) -> Any:
+    def tell(sender: Task, **facts: Any) -> None:
+        # A task that is retried or revoked has a request to tell of, one that fails an id.
+        task = facts.get("task_id") or getattr(facts.get("request"), "id", sender.request.id)
+        with stage_of_process() as stage:
+            error = type(facts.get("exception")).__name__
+            stage.tell(what, id=task, of=sender.name, error=error)
+
+    return tell
 
 
-@signals.task_success.connect(weak=False)
-def _succeeded(sender: Task, result: Any, **kwargs: Any) -> None:
-    tell(sender, "succeeded", of=sender.name)
-
-
-@signals.task_failure.connect(weak=False)
-def _failed(sender: Task, exception: BaseException, **kwargs: Any) -> None:
-    with stage_of_process() as stage:
-        stage.tell("failed", id=kwargs["task_id"], error=type(exception).__name__)
-
-
-@signals.task_revoked.connect(weak=False)
-def _revoked(sender: Task, request: Any, **kwargs: Any) -> None:
-    with stage_of_process() as stage:
-        stage.tell("revoked", id=request.id)
+signals.task_retry.connect(_tell("retried"), weak=False)
+signals.task_success.connect(_tell("succeeded"), weak=False)
+signals.task_failure.connect(_tell("failed"), weak=False)
+signals.task_revoked.connect(_tell("revoked"), weak=False)

@@ -28,9 +28,8 @@ SECONDS = 600
 
 def at_work(stage: Test) -> list[int]:
     """The processes that have begun a task, and have neither ended it nor themselves."""
-    events = stage.events()
-    ended = {event["id"] for event in events if event["what"] == "succeeded"}
-    latest = {event["id"]: event["pid"] for event in events if event["what"] == "begun"}
+    ended = {event["id"] for event in stage.events("succeeded")}
+    latest = {event["id"]: event["pid"] for event in stage.events("begun")}
     return [pid for task, pid in latest.items() if task not in ended and is_alive(pid)]
 
 

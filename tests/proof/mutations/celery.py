@@ -262,6 +262,13 @@ MUTATIONS = [
         f"{CHILDREN} -k retry_is_no_child",
     ),
     Mutation(
+        "a task that replaces itself counts as retried",
+        PARENTS,
+        'described["retries"] > task.request.retries',
+        'described["retries"] >= task.request.retries',
+        f"{KEYS} -k replaces_itself",
+    ),
+    Mutation(
         "what follows a child has no parent",
         PARENTS,
         "for name in (HEADER, RECORD_HEADER) if name in given}",

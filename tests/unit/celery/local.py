@@ -7,7 +7,6 @@ import itertools
 from collections.abc import Callable
 from contextvars import Context
 from dataclasses import dataclass
-from datetime import datetime
 from queue import Empty
 from typing import Any
 
@@ -30,12 +29,6 @@ class Message:
     @property
     def id(self) -> str:
         return str(self.headers["id"])
-
-    @property
-    def countdown(self) -> float:
-        """Seconds from now until it is due."""
-        eta = datetime.fromisoformat(self.headers["eta"])
-        return (eta - datetime.now(eta.tzinfo)).total_seconds()
 
 
 @dataclass(frozen=True)

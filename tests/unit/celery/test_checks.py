@@ -83,6 +83,8 @@ def test_without_an_app_there_is_nothing_to_check(
         ("W035", {}, {"soft_time_limit": 601}, {}),
         ("W036", {}, {"acks_late": False}, {}),
         ("W036", {}, {"reject_on_worker_lost": None}, {}),
+        ("", {"task_acks_late": True}, {"acks_late": None}, {}),
+        ("", {"task_reject_on_worker_lost": True}, {"reject_on_worker_lost": None}, {}),
         ("", {}, {"serializer": "pickle"}, {"codec": "json"}),
         ("", {}, {}, {"transaction": "separate", "store": "redis"}),
         ("", {}, {"time_limit": 7200}, {"transaction": "separate", "max_duration": 7200}),
@@ -106,16 +108,6 @@ def test_W036_says_what_is_missing_and_settings_count(app: Any, ids: Any) -> Non
     [message] = checks.run_checks(tags=["idempotency"])
     assert "acks_late=True, reject_on_worker_lost=True" in str(message.hint)
     assert "task_acks_late and task_reject_on_worker_lost" in str(message.hint)
-
-
-def test_W036_is_content_with_the_settings(app: Any, ids: Any) -> None:
-    app.conf.update(task_acks_late=True, task_reject_on_worker_lost=True)
-
-    @app.task(name="work")
-    @idempotent_task
-    def work() -> None: ...
-
-    assert ids() == []
 
 
 @pytest.mark.parametrize("setting", ["include", "imports"])
@@ -166,6 +158,7 @@ class TestSweep:
             pytest.param([sweep(store="default")], ["W034"], id="one of two aliases, by name"),
             pytest.param([sweep("default")], ["W034"], id="one of two aliases, by position"),
             pytest.param([sweep("default"), sweep("other")], [], id="both aliases"),
+            pytest.param([ScheduleEntry("x", SWEEP, schedule=60)], [], id="an object"),
         ],
     )
     def test_W034(self, app: Any, ids: Any, entries: Any, expected: list[str]) -> None:
@@ -174,25 +167,16 @@ class TestSweep:
         with override_settings(IDEMPOTENCY={"default": {}, "other": {}}):
             assert ids() == expected
 
-    def test_W034_an_entry_may_be_an_object(self, app: Any, ids: Any) -> None:
-        app.conf.beat_schedule = {"sweep": ScheduleEntry("sweep", SWEEP, schedule=60, app=app)}
-
-        with override_settings(IDEMPOTENCY={"default": {}}):
-            assert ids() == []
-
-    def test_W034_a_schedule_that_is_elsewhere_cannot_be_read(self, app: Any, ids: Any) -> None:
+    @pytest.mark.parametrize("alias", ["default", "redis"])
+    def test_W034_a_schedule_elsewhere_and_a_store_that_sweeps_itself(
+        self, app: Any, ids: Any, settings: Any, alias: str
+    ) -> None:
         app.conf.beat_schedule = {"other": self.OTHER}
-        app.conf.beat_scheduler = "django_celery_beat.schedulers:DatabaseScheduler"
+        if alias == "default":
+            app.conf.beat_scheduler = "django_celery_beat.schedulers:DatabaseScheduler"
+        settings.IDEMPOTENCY = {"default": settings.IDEMPOTENCY[alias]}
 
         assert ids() == []
-
-    def test_W034_a_store_that_sweeps_itself_needs_none(self, app: Any, ids: Any) -> None:
-        app.conf.beat_schedule = {"other": self.OTHER}
-        url = {"url": "redis://127.0.0.1:1/0"}
-        redis = {"BACKEND": REDIS, "OPTIONS": url}
-
-        with override_settings(IDEMPOTENCY={"default": redis}):
-            assert ids() == []
 
 
 def test_it_does_not_matter_when_celery_was_imported() -> None:

@@ -111,9 +111,10 @@ class TestRetry:
     ) -> None:
         meeting = Meeting(local)
 
-        assert meeting.duplicate(after=lambda: clock.advance(ran)).state == "RETRY"
+        done = meeting.duplicate(after=lambda: clock.advance(ran))
         [again] = local.sent()
-        assert again.countdown == pytest.approx(countdown, abs=0.8)
+        assert (done.state, done.value.when) == ("RETRY", pytest.approx(countdown))
+        assert again.headers["eta"]
         assert (again.id, again.args) == (meeting.message.id, [1])
         assert local.deliver(again) == Done("SUCCESS", "run 1")
         assert meeting.runs == 1

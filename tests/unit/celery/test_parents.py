@@ -20,6 +20,7 @@ from django_idempotency.conf import store_for
 from django_idempotency.contrib.celery import from_parent, idempotent_task
 from django_idempotency.http import idempotent
 from django_idempotency.http.scopes import anyone
+from django_idempotency.records import Lease
 from tests import version_1
 from tests.unit.celery.local import Done, Local
 
@@ -27,8 +28,11 @@ HEADER = "idempotency_parent"
 RECORD_HEADER = "idempotency_parent_record"
 
 
+pytestmark = pytest.mark.usefixtures("memory")
+
+
 @pytest.fixture
-def sent(app: Any) -> list[str]:
+def sent() -> list[str]:
     """What the receipts say that were sent."""
     return []
 
@@ -44,50 +48,16 @@ def receipt(app: Any, sent: list[str]) -> Any:
     return receipt
 
 
-@pytest.mark.usefixtures("memory")
-class TestCurrent:
-    def test_C15_it_is_the_lease_while_the_task_runs(self, app: Any) -> None:
-        @app.task
-        @idempotent_task(key=lambda: "one")
-        def task() -> list[Any]:
-            lease = idempotency.current()
-            assert lease is not None
-            return [lease.fencing_token, idempotency.derive_key("charge")]
-
-        token, derived = task()
-
-        assert token > 0
-        assert derived
-        assert idempotency.current() is None
-
-    @pytest.mark.django_db(transaction=True)
-    def test_C15_it_lasts_until_the_on_commit_hooks_have_run(
-        self, settings: Any, local: Local, receipt: Any
-    ) -> None:
-        settings.IDEMPOTENCY = {"default": {}}
-
-        class Later(DjangoTask):
-            pass
-
-        @local.app.task(base=Later, name="later")
-        @idempotent_task(key=from_parent("later"))
-        def later() -> str:
-            return "child"
-
-        @local.app.task
-        @idempotent_task(key=lambda: "one")
-        def parent() -> None:
-            later.delay_on_commit()
-            assert local.sent() == []
-
-        parent()
-
-        [message] = local.sent()
-        assert message.headers[HEADER]
-        assert local.deliver(message).value == "child"
+def in_guarded_work(start: Callable[[], Any]) -> idempotency.Outcome:
+    return idempotency.run(lambda lease: start() and None, key="k", scope="s")
 
 
-@pytest.mark.usefixtures("memory")
+def lease() -> Lease:
+    found = idempotency.current()
+    assert found is not None
+    return found
+
+
 class TestHeader:
     @pytest.mark.parametrize("work", ["task", "view", "function"])
     def test_C15_guarded_work_names_itself_to_its_children(
@@ -96,21 +66,19 @@ class TestHeader:
         ids = []
 
         def start() -> None:
-            lease = idempotency.current()
-            assert lease is not None
-            ids.append((str(lease.seed), str(lease.record_id)))
+            ids.append((str(lease().seed), str(lease().record_id)))
             receipt.delay("a")
 
         if work == "task":
             local.app.task(idempotent_task(key=lambda: "one")(start))()
         elif work == "view":
-            view = idempotent(required=True, scope=anyone)(
-                lambda request: start() or HttpResponse()
-            )
-            view(RequestFactory().post("/", headers={"Idempotency-Key": "k"}))
+            guard = idempotent(required=True, scope=anyone)
+            request = RequestFactory().post("/", headers={"Idempotency-Key": "k"})
+            guard(lambda request: start() or HttpResponse())(request)
         else:
-            idempotency.run(lambda lease: start(), key="k", scope="s")
+            in_guarded_work(start)
 
+        assert idempotency.current() is None
         [message] = local.sent()
         assert [(message.headers[HEADER], message.headers[RECORD_HEADER])] == ids
         assert local.deliver(message).value == 1
@@ -119,35 +87,20 @@ class TestHeader:
         self, local: Local, receipt: Any
     ) -> None:
         local.app.conf.task_protocol = 1
-
-        @local.app.task
-        @idempotent_task(key=lambda: "one")
-        def parent() -> str:
-            receipt.delay("a")
-            lease = idempotency.current()
-            assert lease is not None
-            return str(lease.seed)
-
-        seed = parent()
+        seeds = []
+        in_guarded_work(lambda: seeds.append(str(lease().seed)) or receipt.delay("a"))
 
         with local.app.connection_for_read() as connection:
             queue = connection.SimpleQueue("celery", no_ack=True)
-            assert queue.get_nowait().headers[HEADER] == seed
+            assert [queue.get_nowait().headers[HEADER]] == seeds
             queue.close()
 
     def test_C15_a_parent_that_is_given_stays(self, local: Local, receipt: Any) -> None:
         given = str(uuid.uuid4())
 
-        idempotency.run(
-            lambda lease: receipt.apply_async(["a"], headers={HEADER: given}).id,
-            key="k",
-            scope="s",
-        )
+        in_guarded_work(lambda: receipt.apply_async(["a"], headers={HEADER: given}))
 
         assert [message.headers[HEADER] for message in local.sent()] == [given]
-
-    def test_C15_unguarded_work_has_no_children(self, local: Local, receipt: Any) -> None:
-        assert HEADER not in local.send(receipt, "a").headers
 
     def test_C15_a_retry_is_no_child_and_keeps_its_parent(self, local: Local) -> None:
         @local.app.task(bind=True, default_retry_delay=0)
@@ -160,7 +113,7 @@ class TestHeader:
         [retry] = local.sent()
         assert HEADER not in retry.headers
 
-        idempotency.run(lambda lease: flaky.delay().id, key="k", scope="s")
+        in_guarded_work(flaky.delay)
         [child] = local.sent()
         local.deliver(child)
         [retry] = local.sent()
@@ -191,7 +144,6 @@ class TestHeader:
         assert local.deliver(child).value == 1
 
 
-@pytest.mark.usefixtures("memory")
 class TestFromParent:
     @pytest.fixture
     def twice(self, local: Local) -> Callable[[Callable[[], Any]], list[Done]]:
@@ -282,20 +234,15 @@ class TestFromParent:
         self, local: Local, sent: list[str], receipt: Any
     ) -> None:
         """Version 1 derives the child's key of the header as it is, whatever was written there."""
-        idempotency.run(lambda lease: receipt.delay("new").id, key="k", scope="s")
-        [message] = local.sent()
-        header = uuid.UUID(message.headers[HEADER])
+        in_guarded_work(lambda: receipt.delay("new"))
+        receipt.apply_async(["old"], headers={HEADER: str(uuid.uuid4())})
+        messages = local.sent()
 
-        assert local.deliver(message).value == 1
+        assert [local.deliver(message).state for message in messages] == ["SUCCESS", "SUCCESS"]
 
-        key = version_1.derived(header, "receipt")
-        record = store_for().get(keys.record_id("task", "receipt", key))
-        assert record is not None
-        old = str(uuid.uuid4())
-        receipt.apply_async(["old"], headers={HEADER: old})
-        local.deliver_all()
-        key = version_1.derived(uuid.UUID(old), "receipt")
-        assert store_for().get(keys.record_id("task", "receipt", key)) is not None
+        for message in messages:
+            key = version_1.derived(uuid.UUID(message.headers[HEADER]), "receipt")
+            assert store_for().get(keys.record_id("task", "receipt", key)) is not None
 
     @pytest.mark.parametrize("how", ["chain", "link", "chord", "inside", "guarded chain"])
     @pytest.mark.parametrize("where", ["worker", "C12 eager"])
@@ -305,9 +252,7 @@ class TestFromParent:
         @local.app.task
         @idempotent_task(key=from_parent("receipt"), payload=None)
         def receipt(*results: Any) -> None:
-            lease = idempotency.current()
-            assert lease is not None
-            sent.append(lease.request.key)
+            sent.append(lease().request.key)
 
         @local.app.task
         def first() -> str:
@@ -329,9 +274,7 @@ class TestFromParent:
         }
 
         def start() -> None:
-            lease = idempotency.current()
-            assert lease is not None
-            sent.append(lease.derive_key("receipt"))
+            sent.append(lease().derive_key("receipt"))
             starts[how]()
 
         local.app.conf.task_always_eager = where == "C12 eager"
@@ -340,28 +283,6 @@ class TestFromParent:
         derived, key, *again = sent
         assert derived == key
         assert again == [derived]
-
-    @pytest.mark.django_db(transaction=True)
-    def test_C15_a_child_that_the_callers_commit_sends_has_its_parent(
-        self, settings: Any, local: Local
-    ) -> None:
-        settings.IDEMPOTENCY = {"default": {}}
-
-        @local.app.task(base=DjangoTask)
-        @idempotent_task(key=from_parent("later"))
-        def later(number: int) -> int:
-            return number
-
-        with transaction.atomic():
-            later.delay_on_commit(0)
-            outcome = idempotency.run(lambda lease: later.delay_on_commit(1), key="k", scope="s")
-            later.delay_on_commit(2)
-
-        before, message, after = local.sent()
-        assert message.headers[RECORD_HEADER] == str(outcome.record_id)
-        assert HEADER not in before.headers
-        assert HEADER not in after.headers
-        assert local.deliver(message).value == 1
 
     @pytest.mark.parametrize("how", ["delay", "apply", "call"])
     def test_C15_eagerly_the_parent_is_around_the_child(
@@ -373,3 +294,39 @@ class TestFromParent:
         twice(lambda: start.get(how, receipt)("a"))
 
         assert sent == ["a"]
+
+
+@pytest.mark.django_db(transaction=True)
+class TestOnCommit:
+    @pytest.fixture
+    def later(self, settings: Any, app: Any) -> Any:
+        settings.IDEMPOTENCY = {"default": {}}
+
+        @app.task(base=DjangoTask)
+        @idempotent_task(key=from_parent("later"))
+        def later(number: int) -> int:
+            return number
+
+        return later
+
+    def test_C15_current_lasts_until_the_hooks_have_run(self, local: Local, later: Any) -> None:
+        def start() -> None:
+            later.delay_on_commit(1)
+            assert local.sent() == []
+
+        outcome = in_guarded_work(start)
+
+        [message] = local.sent()
+        assert message.headers[RECORD_HEADER] == str(outcome.record_id)
+        assert local.deliver(message).value == 1
+
+    def test_C15_a_child_that_the_callers_commit_sends_has_its_parent(
+        self, local: Local, later: Any
+    ) -> None:
+        with transaction.atomic():
+            later.delay_on_commit(0)
+            outcome = in_guarded_work(lambda: later.delay_on_commit(1))
+            later.delay_on_commit(2)
+
+        headers = [message.headers.get(RECORD_HEADER) for message in local.sent()]
+        assert headers == [None, str(outcome.record_id), None]
