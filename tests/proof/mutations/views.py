@@ -23,14 +23,11 @@ MUTATIONS = [
         f"{VIEWS}/test_async.py -k R18_default_of_async_views",
     ),
     Mutation(
-        "work that raises in a coroutine view is kept",
+        "a refusal that a coroutine view raises fails the attempt",
         "http/guard.py",
-        "            response = await handle()\n        except Exception as error:\n"
-        "            self.raised_by_handler = error\n            raise\n",
-        "            response = await handle()\n        except Exception as error:\n"
-        "            self.raised_by_handler = error\n"
-        "            response = self.on_error(error)\n",
-        f"{VIEWS}/test_kinds.py -k work_that_fails",
+        "engine.aattempt(operation, guarded.on_error)",
+        "engine.aattempt(operation)",
+        f"{VIEWS}/test_exceptions.py -k R55",
     ),
     Mutation(
         "the end of a replayed answer's retention is not said",
@@ -88,7 +85,7 @@ MUTATIONS = [
         "http/calls.py",
         '    if _leads_to_login(response):\n        return "release"\n',
         "",
-        f"{VIEWS}/test_class_views.py -k login_page_is_never_kept",
+        "tests/unit/http/test_kept.py -k login_page",
     ),
     # fail_open.
     Mutation(
@@ -127,14 +124,14 @@ MUTATIONS = [
         "http/guard.py",
         "                if requests.rolled_back() or doomed:",
         "                if doomed:",
-        f"{VIEWS}/test_atomic_requests.py -k asked_to_be_rolled_back",
+        "tests/unit/http/test_work.py -k wished",
     ),
     Mutation(
         "a hook that raises takes the answer of committed work back",
         "http/guard.py",
         "            if not requests.committed:\n",
         "            if True:\n",
-        f"{VIEWS}/test_atomic_requests.py -k hook_that_raises",
+        "tests/unit/http/test_failures.py -k hook_that_raises",
     ),
     # Waiting.
     Mutation(
@@ -232,6 +229,20 @@ MUTATIONS = [
         "            False\n            and SyncToAsync",
         "tests/integration/views/test_meetings.py -k failure_of_one",
         leg="postgres18",
+    ),
+    Mutation(
+        "a claim that was won by a cancelled coroutine is not given back",
+        "engine.py",
+        'if isinstance(lease, Lease) and request.transaction != "single":',
+        "if not isinstance(lease, Lease):",
+        "tests/unit/core/test_cancellation.py -k R63_before_the_work",
+    ),
+    Mutation(
+        "a coroutine view loses its ATOMIC_REQUESTS without a word",
+        "http/calls.py",
+        "        if coroutine:\n            refuse",
+        "        if False:\n            refuse",
+        "tests/unit/http/test_keyless.py -k R96_guarded_coroutine",
     ),
     # Class views and the middleware.
     Mutation(

@@ -108,7 +108,7 @@ def with_middleware(settings: Any, project: None) -> None:
 
 @pytest.fixture
 def stack(kind: str) -> str:
-    """The stack that a view is at home in; ``both_stacks`` has the other one, too."""
+    """The stack that a view is at home in."""
     return "asgi" if kind in ASYNC else "wsgi"
 
 
@@ -118,18 +118,6 @@ def kind(request: pytest.FixtureRequest) -> str:
     if request.param in FREE:
         request.getfixturevalue("with_middleware")
     return str(request.param)
-
-
-@pytest.fixture
-def is_async(kind: str) -> bool:
-    """Whether the view of this kind is a coroutine."""
-    return kind in ASYNC
-
-
-@pytest.fixture(params=["wsgi", "asgi"])
-def both_stacks(request: pytest.FixtureRequest, kind: str) -> Api:
-    """Clients of the view of this kind, under WSGI and under ASGI."""
-    return api_for(request.param, f"/{kind}/")
 
 
 @pytest.fixture

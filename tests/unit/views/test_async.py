@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 from asgiref.sync import ThreadSensitiveContext, sync_to_async
@@ -12,17 +12,12 @@ from django.db import connections
 from django.test import AsyncClient
 
 from django_idempotency.models import IdempotencyRecord
-from django_idempotency.records import ClaimRequest, Lease, Record
-from django_idempotency.stores.database import DatabaseStore
 from tests.app.models import Effect
-from tests.unit.http.api import problem, replayed
+from tests.unit.http.api import replayed
 from tests.unit.http.conftest import SetPolicy
-from tests.unit.views.conftest import api_for
 from tests.unit.views.work import PAUSED, Gate
 
 pytestmark = pytest.mark.django_db(transaction=True)
-
-CLAIMED = {"RELEASED", "FAILED", "COMPLETED"}
 
 
 @pytest.fixture
@@ -123,66 +118,6 @@ def test_R63_cancelled_in_mid_work(
     assert len(runs) == 2
 
 
-def test_R63_cancelled_anywhere(kind: str, mode: str, in_loop: Any) -> None:
-    """Before the claim, in it, in the work, in the completion: kept with its work, or neither."""
-
-    async def main() -> list[Any]:
-        await send(kind, {"name": "warm"}, "warm")
-        leftovers = []
-        for number in range(10):
-            task = asyncio.create_task(send(kind, {"name": str(number)}, str(number)))
-            await asyncio.wait([task], timeout=number / 500)
-            task.cancel()
-            await asyncio.wait([task])
-            leftovers.append(await sync_to_async(states)() - CLAIMED)
-        return leftovers
-
-    leftovers = in_loop(main)
-    kept = IdempotencyRecord.objects.filter(state="COMPLETED")
-
-    assert leftovers == [set()] * 10
-    if mode != "separate":
-        assert names() == sorted(kept.values_list("key", flat=True))
-
-
-class CancelledAfterClaim(DatabaseStore):
-    """Cancels the request some turns of the loop after its claim was written."""
-
-    task: ClassVar[asyncio.Task[Any] | None] = None
-    turns: ClassVar[int] = 0
-
-    async def aclaim(self, request: ClaimRequest) -> Lease | Record:
-        claimed = await super().aclaim(request)
-        self.cancel_in(type(self).turns)
-        return claimed
-
-    def cancel_in(self, turns: int) -> None:
-        if turns:
-            asyncio.get_running_loop().call_soon(self.cancel_in, turns - 1)
-        elif (task := type(self).task) is not None:
-            task.cancel()
-
-
-@pytest.mark.parametrize("mode", ["joined", "separate"], indirect=True)
-def test_R63_cancelled_some_turns_after_the_claim(
-    kind: str, mode: str, policy: SetPolicy, gate: Gate, in_loop: Any
-) -> None:
-    """The claim stands already, and the work has hardly begun."""
-    policy(BACKEND="tests.unit.views.test_async.CancelledAfterClaim")
-
-    async def main() -> dict[int, set[str]]:
-        left = {}
-        for turns in range(12):
-            CancelledAfterClaim.turns = turns
-            task = CancelledAfterClaim.task = asyncio.create_task(send(kind, key=str(turns)))
-            await asyncio.wait([task])
-            assert task.cancelled()
-            left[turns] = await sync_to_async(states)(key=str(turns)) - CLAIMED
-        return left
-
-    assert in_loop(main) == {turns: set() for turns in range(12)}
-
-
 def test_R63_cancelled_waiter_leaves_the_owner_alone(
     kind: str, policy: SetPolicy, gate: Gate, in_loop: Any
 ) -> None:
@@ -204,18 +139,3 @@ def test_R63_cancelled_waiter_leaves_the_owner_alone(
 
     assert state == {"IN_PROGRESS"}
     assert (answer.status_code, states()) == (201, {"COMPLETED"})
-
-
-def test_R18_async_view_with_atomic_requests(
-    kind: str, mode: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Django refuses those; behind the guard they have the store's transaction, or none (R96)."""
-    monkeypatch.setitem(connections.settings["default"], "ATOMIC_REQUESTS", True)
-    api = api_for("asgi", f"/{kind}/")
-
-    if mode == "separate":
-        with pytest.raises(RuntimeError, match="ATOMIC_REQUESTS"):
-            api()
-        return
-    assert [replayed(api()) for _ in range(2)] == [False, True]
-    assert problem(api({"name": "other"})) == (422, "idempotency_key_reused")

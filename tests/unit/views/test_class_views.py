@@ -187,28 +187,6 @@ def test_R1_key_that_is_missing_is_told_to_those_who_may_come_in(serve: Serve) -
     assert problem(api(key=None)) == (400, "idempotency_key_missing")
 
 
-@pytest.mark.parametrize("keep", ["default", "success", "stripe"])
-def test_R34_redirect_to_the_login_page_is_never_kept(
-    serve: Serve, policy: SetPolicy, settings: Any, keep: str
-) -> None:
-    """Whoever says so: a decorator below, or the view."""
-    settings.LOGIN_URL = "/sign-in/"
-    policy(HTTP={"SCOPE": ANYONE, "KEEP": keep})
-
-    @idempotent
-    def view(request: HttpRequest) -> HttpResponse:
-        if request.user.is_authenticated:
-            return HttpResponse("yes")
-        return HttpResponseRedirect("/sign-in/?next=/here/")
-
-    api = serve(view)
-    refused, record = api(user=None), IdempotencyRecord.objects.get()
-
-    assert refused.status_code == 302
-    assert record.state == "RELEASED"
-    assert api().content == b"yes"
-
-
 @pytest.mark.parametrize("login_url", ["/elsewhere/", "no-such-name", "https://sso.example/here/"])
 def test_R28_other_redirects_are_kept(
     serve: Serve, policy: SetPolicy, settings: Any, login_url: str

@@ -134,18 +134,6 @@ def test_R56_stripe_keeps_every_answer(
 
 
 @joined
-def test_R56_R57_stripe_keeps_returned_errors_and_a_5xx_without_its_work(
-    api: Api, policy: SetPolicy, mode: str
-) -> None:
-    policy(HTTP={"KEEP": "stripe"})
-
-    for status in (400, 429, 500, 503):
-        api.then("status", status=status, key=str(status))
-        assert replayed(api.then("status", status=status, key=str(status)))
-    assert Effect.objects.count() == 2
-
-
-@joined
 @pytest.mark.parametrize(
     ("verdict", "kept_state"), [("keep", "COMPLETED"), ("release", "RELEASED"), ("fail", "FAILED")]
 )

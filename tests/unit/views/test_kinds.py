@@ -145,26 +145,3 @@ def test_R57_deferred_rendering_is_part_of_the_work(api: Api) -> None:
     assert (first.status_code, replayed(again)) == (201, True)
     assert first.content == again.content
     assert Effect.objects.filter(name="rendered").count() == 1
-
-
-def test_R40_all_of_the_address_counts() -> None:
-    api = api_for("wsgi", "/function/7/")
-    api()
-
-    for method, path in (
-        ("PATCH", "/function/7/"),
-        ("POST", "/function/8/"),
-        ("POST", "/function/other/"),
-        ("POST", "/function/7/?query=1"),
-    ):
-        assert problem(api(path=path, method=method)) == (422, "idempotency_key_reused"), path
-    assert replayed(api())
-
-
-@decided
-def test_R58_exception_passes_on(api: Api) -> None:
-    """Django's test client raises it, as it does out of a view without a guard."""
-    api.client.raise_request_exception = True
-
-    with pytest.raises(RuntimeError, match=r"^boom$"):
-        api.then("boom")

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import io
-import os
 import threading
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -12,7 +10,7 @@ from typing import Any
 from asgiref.sync import sync_to_async
 from django.core.exceptions import BadRequest, PermissionDenied, SuspiciousOperation
 from django.db import connection, transaction
-from django.http import FileResponse, Http404, HttpResponse, JsonResponse, StreamingHttpResponse
+from django.http import Http404, HttpResponse, JsonResponse, StreamingHttpResponse
 from django.http.response import HttpResponseBase
 from django.template import engines
 from django.template.response import TemplateResponse
@@ -72,20 +70,8 @@ def status(data: Data, effect: Effect) -> HttpResponseBase:
     return JsonResponse({"status": data["status"]}, status=data["status"])
 
 
-def empty(data: Data, effect: Effect) -> HttpResponseBase:
-    return HttpResponse(status=204)
-
-
 def redirect(data: Data, effect: Effect) -> HttpResponseBase:
     return HttpResponse(status=303, headers={"Location": f"/effects/{effect.pk}/"})
-
-
-def falsy(data: Data, effect: Effect) -> HttpResponseBase:
-    return HttpResponse(data["text"], content_type="application/json")
-
-
-def binary(data: Data, effect: Effect) -> HttpResponseBase:
-    return HttpResponse(bytes(range(256)), content_type="application/pdf")
 
 
 def template(data: Data, effect: Effect) -> HttpResponseBase:
@@ -95,8 +81,21 @@ def template(data: Data, effect: Effect) -> HttpResponseBase:
     return TemplateResponse(None, page, context, status=201)  # type: ignore[arg-type]
 
 
-def boom(data: Data, effect: Effect) -> HttpResponseBase:
-    raise RuntimeError("boom")
+#: What work may raise, with its own name as the text.
+RAISED = {
+    "bad": BadRequest,
+    "boom": RuntimeError,
+    "denied": PermissionDenied,
+    "missing": Http404,
+    "suspicious": SuspiciousOperation,
+}
+
+
+def raising(then: str) -> Callable[[Data, Effect], HttpResponseBase]:
+    def work(data: Data, effect: Effect) -> HttpResponseBase:
+        raise RAISED[then](then)
+
+    return work
 
 
 def deferred(data: Data, effect: Effect) -> HttpResponseBase:
@@ -111,29 +110,13 @@ def hook(data: Data, effect: Effect) -> HttpResponseBase:
 
 
 def hook_boom(data: Data, effect: Effect) -> HttpResponseBase:
-    transaction.on_commit(lambda: boom(data, effect) and None)
+    transaction.on_commit(lambda: raising("boom")(data, effect) and None)
     return created(data, effect)
 
 
 def rolled_back(data: Data, effect: Effect) -> HttpResponseBase:
     transaction.set_rollback(True)
     return JsonResponse({}, status=409)
-
-
-def missing(data: Data, effect: Effect) -> HttpResponseBase:
-    raise Http404("missing")
-
-
-def denied(data: Data, effect: Effect) -> HttpResponseBase:
-    raise PermissionDenied("denied")
-
-
-def suspicious(data: Data, effect: Effect) -> HttpResponseBase:
-    raise SuspiciousOperation("suspicious")
-
-
-def bad(data: Data, effect: Effect) -> HttpResponseBase:
-    raise BadRequest("bad")
 
 
 def hook_busy(data: Data, effect: Effect) -> HttpResponseBase:
@@ -187,14 +170,6 @@ def stream(data: Data, effect: Effect) -> HttpResponseBase:
     return StreamingHttpResponse([b"a", b"b"])
 
 
-def file(data: Data, effect: Effect) -> HttpResponseBase:
-    return FileResponse(io.BytesIO(b"file"), content_type="text/plain")
-
-
-def large(data: Data, effect: Effect) -> HttpResponseBase:
-    return HttpResponse(os.urandom(2 * 1024 * 1024))
-
-
 def paused(data: Data, effect: Effect) -> HttpResponseBase:
     gates["gate"].passed()
     return THEN[gates["gate"].order(data)](data, effect)
@@ -212,37 +187,15 @@ def slow(data: Data, effect: Effect) -> HttpResponseBase:
 
 
 THEN: dict[str, Callable[[Data, Effect], HttpResponseBase]] = {
-    function.__name__: function
-    for function in (
-        away,
-        bad,
-        binary,
-        boom,
-        created,
-        deferred,
-        denied,
-        empty,
-        falsy,
-        file,
-        hook,
-        hook_boom,
-        hook_busy,
-        large,
-        loses_ours,
-        loses_theirs,
-        missing,
-        nested,
-        nested_later,
-        nothing,
-        paused,
-        redirect,
-        rolled_back,
-        slow,
-        status,
-        stream,
-        suspicious,
-        template,
-    )
+    **{then: raising(then) for then in RAISED},
+    **{
+        function.__name__: function
+        for function in (
+            *(away, created, deferred, hook, hook_boom, hook_busy, loses_ours, loses_theirs),
+            *(nested, nested_later, nothing, paused, redirect, rolled_back, slow, status, stream),
+            template,
+        )
+    },
 }
 
 
