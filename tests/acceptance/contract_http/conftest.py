@@ -6,7 +6,7 @@ import json
 import os
 import secrets
 import sys
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 import psycopg
 import pytest
 
-from tests.acceptance.contract_http.served import SERVER, SERVERS, Served, runs_under
+from tests.acceptance.contract_http.served import SERVERS, Served, runs_under
 from tests.app.contract import DIRECTORY_VARIABLE
 from tests.services import DATABASES_VARIABLE, MISSING_VARIABLE
 from tests.services.gunicorn import Gunicorn
@@ -53,18 +53,6 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         if metafunc.cls is not None and issubclass(metafunc.cls, Served):
             names = runs_under(metafunc.cls, metafunc.function.__name__)
         metafunc.parametrize("server_name", names, scope="session")
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(
-    item: pytest.Item,
-) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Show the last lines that a failed test's server wrote."""
-    report = yield
-    if report.failed and SERVER in item.stash:
-        server = item.stash[SERVER]
-        report.sections.append((f"output of {server.name} {server.app}", server.output[-4000:]))
-    return report
 
 
 @pytest.fixture(scope="session")

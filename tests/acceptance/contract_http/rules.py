@@ -1,7 +1,7 @@
 """
 Which rules are shown from outside, and where: in process, or by which server.
 
-``python -m tests.acceptance.contract_http.rules`` prints them.
+``python -m tests.rules`` prints them.
 
 A rule that nobody can see from outside is named with the test that proves it from inside.
 """
@@ -14,8 +14,7 @@ from collections.abc import Mapping
 import django
 
 from django_idempotency.testing import HTTPContract
-from tests.acceptance.contract_http.served import NOT_UNDER, SERVERS, Served, runs_under
-from tests.rules import RULES
+from tests.acceptance.contract_http.served import SERVERS, Served, runs_under
 
 __all__ = ["NOT_FROM_OUTSIDE", "PLACES", "contracts", "shown"]
 
@@ -134,29 +133,3 @@ def shown() -> dict[str, dict[str, list[str]]]:
                 for place in places(contract, name):
                     by_place[place].append(f"{contract.__name__}::{name}")
     return found
-
-
-def main() -> None:
-    """Print the rules with the number of their tests by place, and what is left out."""
-    found = shown()
-    rules = [rule for rule in RULES if rule.startswith("R")]
-    print("Rules that are shown from outside, and the number of their tests:")
-    print(f"  {'':4}{''.join(f'{place:>12}' for place in PLACES)}")
-    for rule in rules:
-        if rule in found:
-            counts = "".join(f"{len(found[rule][place]):>12}" for place in PLACES)
-            print(f"  {rule:4}{counts}  {RULES[rule]}")
-    print("Not to be seen from outside:")
-    for rule, (reason, test) in NOT_FROM_OUTSIDE.items():
-        print(f"  {rule:4} {RULES[rule]} ({reason})\n       {test}")
-    print("Left out:")
-    for server, reasons in NOT_UNDER.items():
-        for name, reason in reasons.items():
-            print(f"  {server}: {name}: {reason}")
-    print(f"{len(found)} of {len(rules)} rules are shown from outside.")
-    if missing := [rule for rule in rules if rule not in found and rule not in NOT_FROM_OUTSIDE]:
-        print(f"Nowhere: {', '.join(missing)}.")
-
-
-if __name__ == "__main__":
-    main()

@@ -14,7 +14,6 @@ from tests.services.processes import wait_until
 from tests.services.servers import Server
 
 SERVERS = ("gunicorn", "uvicorn")
-SERVER = pytest.StashKey[Server]()
 
 #: What a server cannot show, and why.
 NOT_UNDER: Mapping[str, Mapping[str, str]] = {
@@ -36,20 +35,11 @@ class Served(HTTPContract):
 
     @pytest.fixture(autouse=True)
     def _served(
-        self,
-        request: pytest.FixtureRequest,
-        serve: Callable[[str, str], Server],
-        contract_directory: Path,
-        server_name: str,
+        self, serve: Callable[[str, str], Server], contract_directory: Path, server_name: str
     ) -> None:
-        self.ask_at(serve(self.project, server_name), contract_directory)
-        request.node.stash[SERVER] = self.server
-
-    def ask_at(self, server: Server, directory: Path) -> None:
-        """Ask this server from now on, whose views are let go by files in this directory."""
-        self.server = server
-        self.base_url = server.url
-        self.directory = directory
+        self.server = serve(self.project, server_name)
+        self.base_url = self.server.url
+        self.directory = contract_directory
 
     def crash(self) -> None:
         """Kill all that serves: gunicorn starts new workers by itself."""

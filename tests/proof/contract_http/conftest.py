@@ -7,7 +7,6 @@ from tests.acceptance.contract_http.conftest import (  # noqa: F401
     other_session,
     projects,
     pytest_generate_tests,
-    pytest_runtest_makereport,
     serve,
     shop_database,
 )
