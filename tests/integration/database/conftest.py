@@ -78,9 +78,7 @@ def told(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], Any]], None]
     return lambda function: monkeypatch.setattr(ToldView, "does", staticmethod(function))
 
 
-def isolated(
-    request: pytest.FixtureRequest, transactional_db: None, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[str]:
+def at_level(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """
     The default database at an isolation level, for sessions opened from now on.
 
@@ -104,9 +102,12 @@ def isolated(
 
 
 #: Make proof has the other two pairs.
-isolation = pytest.fixture(
-    params=[("repeatable read", "option"), ("serializable", "server")], ids=" by ".join
-)(isolated)
+@pytest.fixture(params=[("repeatable read", "option"), ("serializable", "server")], ids=" by ".join)
+def isolation(
+    request: pytest.FixtureRequest, transactional_db: None, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[str]:
+    """See `at_level`."""
+    yield from at_level(request, monkeypatch)
 
 
 @pytest.fixture
