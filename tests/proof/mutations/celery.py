@@ -23,6 +23,13 @@ MUTATIONS = [
         f"{KEYS} -k names_of_its_own",
     ),
     Mutation(
+        "an argument that has its default is compared",
+        "arguments.py",
+        "        if not _is_default(value, parameters[name])\n",
+        "",
+        "tests/unit/core/test_idempotent_function.py -k has_its_default",
+    ),
+    Mutation(
         "members are compared by their names in Python",
         DELIVERIES,
         "{_name_as_sent(name): _as_sent(item)",
