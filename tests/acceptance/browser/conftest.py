@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
@@ -16,7 +16,7 @@ import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, expect
 from psycopg import sql
 
-from tests.services import MissingService, may_be_missing
+from tests.services import or_skip
 from tests.services.chromium import chromium
 from tests.services.gunicorn import Gunicorn
 from tests.services.postgres import URL_VARIABLE
@@ -94,16 +94,11 @@ def value(session: psycopg.Connection[Any], query: str, *parameters: object) -> 
 
 @pytest.fixture(scope="session")
 def browser() -> Iterator[Browser]:
-    try:
-        with chromium() as browser:
-            yield browser
-    except MissingService as error:
-        if may_be_missing():
-            pytest.skip(str(error))
-        raise
+    with ExitStack() as stack:
+        yield or_skip(lambda: stack.enter_context(chromium()))
 
 
-@pytest.fixture(scope="session", params=list(SERVERS))
+@pytest.fixture(scope="session")
 def shop(request: pytest.FixtureRequest) -> Iterator[Shop]:
     """The shop under gunicorn, or uvicorn; the demo's settings serve the style sheets, too."""
     server_url = os.environ[URL_VARIABLE]
@@ -145,10 +140,3 @@ def context(
 @pytest.fixture
 def page(context: BrowserContext) -> Page:
     return context.new_page()
-
-
-def pytest_itemcollected(item: pytest.Item) -> None:
-    """The tests of a shop run on one xdist worker, so it is served once."""
-    callspec = getattr(item, "callspec", None)
-    if callspec is not None and "shop" in callspec.params:
-        item.add_marker(pytest.mark.xdist_group(callspec.params["shop"]))

@@ -92,18 +92,18 @@ def test_R80_the_list_shows_hostile_keys_as_text(
     assert harm == []
 
 
-@pytest.mark.parametrize("place", range(len(HOSTILE)))
 def test_R80_the_page_of_a_record_shows_a_hostile_key_as_text(
-    shop: Shop, admin: Page, keys: list[str], harm: list[str], place: int
+    shop: Shop, admin: Page, keys: list[str], harm: list[str]
 ) -> None:
-    admin.goto(LIST)
-    row = admin.get_by_role("row").filter(has=admin.get_by_text(keys[place], exact=True))
-    row.first.get_by_role("link").first.click()
-    expect(admin).to_have_url(re.compile(r"/change/"))
-    admin.wait_for_load_state("networkidle")
+    for key in keys:
+        admin.goto(LIST)
+        row = admin.get_by_role("row").filter(has=admin.get_by_text(key, exact=True))
+        row.first.get_by_role("link").first.click()
+        expect(admin).to_have_url(re.compile(r"/change/"))
+        admin.wait_for_load_state("networkidle")
 
-    expect(admin.locator(".field-key .readonly")).to_have_text(keys[place])
-    assert injected(admin) == 0
+        expect(admin.locator(".field-key .readonly")).to_have_text(key)
+        assert injected(admin) == 0
     assert harm == []
 
 

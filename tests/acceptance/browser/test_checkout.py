@@ -12,7 +12,12 @@ from tests.acceptance.browser.conftest import Shop
 pytestmark = [
     pytest.mark.leg("browser"),
     pytest.mark.parametrize(
-        "context", [True, False], ids=["javascript", "no-javascript"], indirect=True
+        ("shop", "context"),
+        [
+            pytest.param("gunicorn", True, id="gunicorn-javascript"),
+            pytest.param("uvicorn", False, id="uvicorn-no-javascript"),
+        ],
+        indirect=True,
     ),
 ]
 

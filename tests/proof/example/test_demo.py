@@ -1,0 +1,33 @@
+"""The demo tells the same story in every mode, and on every store."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from tests.acceptance.example.test_demo import STORES, assert_told, own_temporary_directory, play
+
+__all__ = ["own_temporary_directory"]
+
+pytestmark = pytest.mark.processes
+
+
+def test_it_tells_the_whole_story_and_ends() -> None:
+    code, output = play()
+    assert code == 0, output
+    assert_told(output)
+
+
+@pytest.mark.parametrize("transaction", ["single", "separate"])
+def test_it_tells_the_same_in_the_other_modes(transaction: str) -> None:
+    code, output = play(EXAMPLE_TRANSACTION=transaction)
+    assert code == 0, output
+
+
+@pytest.mark.parametrize("store", STORES)
+def test_it_tells_the_same_on_another_store(store: str) -> None:
+    code, output = play(IDEMPOTENCY_STORE=store)
+    assert code == 0, output
+    assert re.search(STORES[store], output), output
+    assert_told(output)
