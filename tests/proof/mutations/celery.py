@@ -114,7 +114,7 @@ MUTATIONS = [
         DELIVERIES,
         'self.guard.on_in_progress == "wait" and transactions.may_wait()',
         "transactions.may_wait()",
-        f"{MEETINGS} -k only_who_wishes",
+        f"{MEETINGS} -k waits_if_it_is",
     ),
     Mutation(
         "an eager duplicate is sent again",
@@ -164,7 +164,7 @@ MUTATIONS = [
         DELIVERIES,
         "        if lost.gone:\n            return False\n",
         "",
-        f"{MEETINGS} -k hears_that_its_record_is_gone",
+        f"{MEETINGS} -k makes_way_for_nobody",
     ),
     Mutation(
         "a task that has outlived its deadline makes way",
@@ -178,7 +178,7 @@ MUTATIONS = [
         DELIVERIES,
         "ours = lost is not self._raised or lease.lost",
         "ours = True",
-        f"{MEETINGS} -k meets_elsewhere",
+        f"{MEETINGS} -k makes_way_for_nobody",
     ),
     # C7
     Mutation(

@@ -13,14 +13,14 @@ from unittest.mock import Mock
 
 import pytest
 from celery import Task, chain
-from celery.exceptions import Ignore, Reject
+from celery.exceptions import Ignore, Reject, Retry
 from kombu.exceptions import OperationalError
 
 from django_idempotency import InProgress, LeaseLost, StoreError, current
 from django_idempotency.contrib.celery import idempotent_task
 from django_idempotency.stores.memory import MemoryStore
 from django_idempotency.testing import FakeClock
-from tests.unit.celery.conftest import MEMORY
+from django_idempotency.waiting import Patience
 from tests.unit.celery.local import Done, Local, Message
 
 pytestmark = pytest.mark.usefixtures("memory")
@@ -209,21 +209,6 @@ class TestRetry:
         assert meeting.met.value.stale
         assert local.sent() == []
 
-    @pytest.mark.parametrize("error", [InProgress, LeaseLost])
-    def test_C6_what_the_work_meets_elsewhere_is_the_works(
-        self, local: Local, error: type[Exception]
-    ) -> None:
-        meeting = Meeting(local)
-
-        def other() -> None:
-            raise error("another operation")
-
-        meeting.meanwhile = other
-        done = local.deliver(meeting.message)
-
-        assert (done.state, str(done.value)) == ("FAILURE", "another operation")
-        assert local.sent() == []
-
     @pytest.mark.parametrize("how", ["call", "C12 apply", "C12 always eager", "inside of itself"])
     def test_C6_a_call_in_place_is_told(self, local: Local, how: str) -> None:
         meeting = Meeting(local, key="order_id")
@@ -254,18 +239,23 @@ class TestOtherWishes:
     @pytest.mark.parametrize(
         ("wish", "state", "error"),
         [
+            ("retry", "RETRY", Retry),
             ("ignore", "IGNORED", Ignore),
             ("raise", "FAILURE", InProgress),
             ("wait", "FAILURE", InProgress),
         ],
     )
-    def test_C6_it_ends_as_it_is_told(
-        self, local: Local, wish: str, state: str, error: Any
+    def test_C6_it_ends_as_it_is_told_and_waits_if_it_is(
+        self, local: Local, monkeypatch: pytest.MonkeyPatch, wish: str, state: str, error: Any
     ) -> None:
-        done = Meeting(local, on_in_progress=wish, wait=0.01).duplicate()
+        waits: list[float] = []
+        look = Patience.next
+        monkeypatch.setattr(Patience, "next", lambda patience: waits.append(look(patience)) or 0)
 
-        assert (done.state, type(done.value)) == (state, error)
-        assert local.sent() == []
+        done = Meeting(local, on_in_progress=wish, wait=20).duplicate()
+
+        assert (done.state, type(done.value), any(waits)) == (state, error, wish == "wait")
+        assert len(local.sent()) == (wish == "retry")
 
     def test_C6_waiting_ends_with_the_result(
         self, local: Local, memory: MemoryStore, monkeypatch: pytest.MonkeyPatch
@@ -286,13 +276,6 @@ class TestOtherWishes:
             meeting.meanwhile = meanwhile
             first = local.deliver(meeting.message)
             assert meeting.met.result(10) == first == Done("SUCCESS", "run 1")
-
-    def test_C6_only_who_wishes_to_waits(self, local: Local, settings: Any) -> None:
-        settings.IDEMPOTENCY = {"default": {"BACKEND": MEMORY, "WAIT": 20}}
-        started = time.monotonic()
-
-        assert Meeting(local).duplicate().state == "RETRY"
-        assert time.monotonic() - started < 20
 
 
 class TestSuperseded:
@@ -361,26 +344,35 @@ class TestSuperseded:
 
 
 @pytest.mark.parametrize("wish", ["retry", "ignore"])
-def test_C6_task_whose_record_is_gone_makes_way_for_nobody(
-    local: Local, memory: MemoryStore, wish: str
+@pytest.mark.parametrize(
+    ("meanwhile", "ends"),
+    [
+        ("gone", Done("SUCCESS", "run 1")),
+        ("told that it is gone", LeaseLost),
+        (InProgress("another operation"), InProgress),
+        (LeaseLost("another operation"), LeaseLost),
+    ],
+    ids=str,
+)
+def test_C6_without_another_delivery_at_work_it_makes_way_for_nobody(
+    local: Local, memory: MemoryStore, wish: str, meanwhile: Any, ends: Any
 ) -> None:
     """Neither sent again, and run twice, nor ignored."""
     meeting = Meeting(local, on_in_progress=wish)
-    meeting.meanwhile = memory._records.clear
 
-    assert local.deliver(meeting.message) == Done("SUCCESS", "run 1")
-    assert local.sent() == []
+    def work() -> None:
+        if isinstance(meanwhile, Exception):
+            raise meanwhile
+        memory._records.clear()
+        if meanwhile == "told that it is gone":
+            lease = current()
+            assert lease is not None
+            lease.mark_lost(gone=True)  # as a refused renewal does
+            lease.check()
 
-
-def test_C6_task_that_hears_that_its_record_is_gone_fails(local: Local) -> None:
-    def check() -> None:
-        lease = current()
-        assert lease is not None
-        lease.mark_lost(gone=True)  # as a refused renewal does
-        lease.check()
-
-    meeting = Meeting(local, on_in_progress="ignore")
-    meeting.meanwhile = check
+    meeting.meanwhile = work
     done = local.deliver(meeting.message)
 
-    assert (done.state, type(done.value)) == ("FAILURE", LeaseLost)
+    assert done == ends if isinstance(ends, Done) else type(done.value) is ends
+    assert done.state in ("SUCCESS", "FAILURE")
+    assert local.sent() == []
