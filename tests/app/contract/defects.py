@@ -198,8 +198,8 @@ FOUND_BY: Mapping[str, list[str]] = {
         "test_R31_a_refusal_meanwhile_is_never_stored_in_between",
     ],
     "mismatch is 409": [
-        "test_R23_one_key_on_two_endpoints_is_a_mismatch",
         "test_R37_other_body_is_a_mismatch",
+        "test_R23_one_key_on_two_endpoints_is_a_mismatch",
         "test_R38_mismatch_beats_in_progress",
     ],
     "no Retry-After": [

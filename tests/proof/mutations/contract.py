@@ -97,11 +97,13 @@ MUTATIONS = [
         f"{STORES} -k ResendIsAnotherAttempt",
     ),
     Mutation(
-        "a claim may be lost to what happened before its write",
+        "what should happen within a call happens after it",
         f"{KIT}contract_interleavings.py",
-        "            lease = self.won(claimed)\n",
-        "            lease = self.won(claimed) if isinstance(claimed, Lease) else other\n",
-        f"{STORES} -k ClaimGivesUpWhatHasChanged",
+        "        with self.between_read_and_write(store, other):\n            told = call()\n",
+        "        told = call()\n"
+        "        with self.between_read_and_write(store, other):\n"
+        "            pass\n",
+        f"{STORES} -k sound_store",
     ),
     Mutation(
         "what is thought to be lost is not: the hook is not used",
