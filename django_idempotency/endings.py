@@ -269,12 +269,6 @@ class Endings:
         if record is None or (record.epoch, record.token) != (lease.fencing_token, lease.token):
             lost = LeaseLost(gone=record is None)
             return lost if isinstance(raised, StoreError) else raised
-        if record.state is State.IN_PROGRESS:
-            unclear = StoreError(
-                "Whether the work was committed is not known; its lease will lapse."
-            )
-            unclear.__cause__ = raised
-            return unclear
         committed = record.state is _STATES[attempt.verdict] and attempt.verdict != ending
         attempt.rolled_back = not committed
         return None if committed and isinstance(raised, Exception) else raised
