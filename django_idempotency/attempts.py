@@ -252,7 +252,7 @@ class Attempt:
         except BaseException as error:
             self._log_error(error)
             raise
-        if self.operation.hooks is not None and not self.replayed:
+        if self.operation.hooks is not None:
             self.operation.hooks.belong_to(self)
         self.log_end()
 
