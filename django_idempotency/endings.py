@@ -280,8 +280,10 @@ class Endings:
         A claim under the same token, in a new transaction, takes the same lock, and so tells
         whether the first one is still alive, has committed, or is gone.
         """
-        if attempt.committed or attempt.request.transaction != "single" or not attempt.concluded:
+        if attempt.committed:  # an on_commit hook raised
             return raised
+        if attempt.request.transaction != "single" or not attempt.concluded:
+            return raised  # by an ending that failed otherwise: no second one is tried
         attempt.rolled_back = True
         if attempt.phase is Phase.UNKEPT:
             return None

@@ -74,7 +74,9 @@ class BaseStore:
     A store of records: thread-safe, one object per process and alias.
 
     Every state change repeats its whole predicate in the write itself; see each method for what
-    it is conditional on. All methods raise StoreError if the store cannot be reached. Durations are
+    it is conditional on. That of a claim has the clauses of `decide` once more, although the record
+    was decided on and its epoch and token are compared: the statement is right by itself, whichever
+    release decided. All methods raise StoreError if the store cannot be reached. Durations are
     timedelta or seconds, and TypeError says what is neither.
     """
 
