@@ -161,10 +161,11 @@ CALLERS = {
     "adecorated": _adecorated,
 }
 MODES = ["single", "joined", "separate", "memory"]
-# `run` and `arun` are the two paths of the engine, in each mode; the others lead to one of them.
-CELLS = [(caller, mode) for caller in ("run", "arun") for mode in MODES]
-CELLS += [("attempt", "single"), ("aattempt", "joined"), ("decorated", "memory")]
-CELLS += [("adecorated", "joined")]
+# `run` and `arun` are the two paths of the engine, which the others lead to: each of them in each
+# mode, and each caller in one.
+CELLS = [(caller, mode) for caller in ("run", "arun") for mode in ("single", "joined", "memory")]
+CELLS += [("attempt", "joined"), ("aattempt", "separate")]
+CELLS += [("decorated", "separate"), ("adecorated", "single")]
 JOINING = [cell for cell in CELLS if cell[1] in ("single", "joined")]
 SEPARATE = [cell for cell in CELLS if cell[1] in ("separate", "memory")]
 

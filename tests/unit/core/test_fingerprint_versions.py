@@ -18,9 +18,16 @@ from django_idempotency.conf import store_for
 from django_idempotency.keys import record_id
 from django_idempotency.records import ClaimRequest, Record, State
 from tests import version_1
-from tests.unit.core.conftest import MODES, Call, configure
+from tests.unit.core.conftest import Call, configure
 
 pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.fixture(params=["single", "memory"])
+def mode(request: Any, settings: Any, clock: Any) -> str:
+    """A mode in which the database claims late, and a store that claims first."""
+    return configure(settings, clock, request.param)
+
 
 PAYLOAD = {"amount": 5}
 STATES = ["completed", "failed", "lapsed", "in progress"]
@@ -32,12 +39,12 @@ def run(job: Any, **changes: Any) -> Any:
     return idempotency.run(job, **asked)
 
 
-CELLS = [*(("run", mode) for mode in MODES), ("arun", "single"), ("arun", "memory")]
+CELLS = [("run", "single"), ("run", "memory"), ("arun", "joined"), ("arun", "separate")]
 
 
 @pytest.fixture(params=CELLS, ids="-".join)
 def send(request: Any, settings: Any, clock: Any) -> Any:
-    """`run` in each mode, and `arun` in two of them."""
+    """`run` and `arun`, each in two of the modes."""
     caller, mode = request.param
     configure(settings, clock, mode)
     return partial(Call(caller, mode), payload=PAYLOAD, renew=False)

@@ -154,16 +154,13 @@ HTTP_PROBLEMS = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("policy", "values"),
-    [*((Policy, it) for it in PROBLEMS), *((HTTPPolicy, it) for it in HTTP_PROBLEMS)],
-    ids=lambda value: str(value) if isinstance(value, dict) else "",
-)
-def test_problem_names_its_field_and_keeps_the_policy_from_being_made(policy, values):
-    [problem] = policy(**values).problems()
-    assert next(iter(values)) in problem
-    with pytest.raises(ValueError, match=next(iter(values))):
-        merge(policy(), values)
+@pytest.mark.parametrize(("policy", "problems"), [(Policy, PROBLEMS), (HTTPPolicy, HTTP_PROBLEMS)])
+def test_problem_names_its_field_and_keeps_the_policy_from_being_made(policy, problems):
+    for values in problems:
+        [problem] = policy(**values).problems()
+        assert next(iter(values)) in problem
+        with pytest.raises(ValueError, match=next(iter(values))):
+            merge(policy(), values)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,21 @@
+"""The rules of the engine that a database's own transactions decide, on each database."""
+
+from __future__ import annotations
+
+from tests.unit.core.conftest import call, clock, in_loop, joining_call, memory, mode, work
+from tests.unit.core.test_engine import TestConcurrency, TestErrors, TestNested
+from tests.unit.core.test_transactions import TestInsideTheCallersTransaction
+
+__all__ = [
+    "TestConcurrency",
+    "TestErrors",
+    "TestInsideTheCallersTransaction",
+    "TestNested",
+    "call",
+    "clock",
+    "in_loop",
+    "joining_call",
+    "memory",
+    "mode",
+    "work",
+]
