@@ -11,23 +11,20 @@ import pytest
 from django.core import checks
 from django.db import OperationalError, connection, transaction
 from django.db.transaction import TransactionManagementError
-from django.test.utils import CaptureQueriesContext
 
 import django_idempotency as idempotency
 from django_idempotency import WorkRolledBack
 from django_idempotency.engine import Engine
 from django_idempotency.exceptions import InProgress, StoreError
 from django_idempotency.models import IdempotencyRecord
-from django_idempotency.records import ClaimRequest, Filters, Lease, State
+from django_idempotency.records import ClaimRequest, Filters
 from django_idempotency.stores.base import ClaimAgain
 from tests.app.models import Effect, Unique
 from tests.integration.database import claims
 from tests.integration.database.claims import (
-    Boom,
     claim_request,
     effects,
     operation,
-    state_of,
     won,
     work,
 )
@@ -38,66 +35,28 @@ pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.leg("mariadb"
 HOUR = timedelta(hours=1)
 
 
-def statements(function, *arguments, **keywords):
-    """Return how many statements of the store a call sends."""
-    with CaptureQueriesContext(connection) as queries:
-        function(*arguments, **keywords)
-    return len([query for query in queries if "idempotency_record" in query["sql"]])
-
-
-class TestStatements:
-    def test_new_key(self, store):
-        request = claim_request()
-        assert statements(store.claim, request) == 2
-
-    def test_duplicate(self, store):
-        claims.live(store, claim_request())
-        assert statements(store.claim, claim_request()) == 1
-
-    def test_another_try(self, store):
-        claims.failed(store, claim_request())
-        assert statements(store.claim, claim_request()) == 2
-
-    def test_completion(self, store):
-        lease = claims.live(store, claim_request())
-        assert statements(store.complete, lease, b"1", retention=HOUR) == 1
-
-    def test_renewal(self, store):
-        leases = [claims.live(store, claim_request(f"key {n}")) for n in range(20)]
-        with transaction.atomic():  # outside of one it connects anew
-            assert statements(store.renew, leases, HOUR) == 2
-
-
 class TestSingle:
-    def test_R49_duplicate_of_a_first_claim_is_told_at_once(self, two):
+    @pytest.mark.parametrize(
+        ("before", "mode"),
+        [
+            (claims.absent, "single"),
+            (claims.failed, "single"),
+            (claims.failed, "joined"),
+            (claims.lapsed, "separate"),
+        ],
+    )
+    def test_R49_duplicate_is_told_at_once(self, two, before, mode):
+        before(two.mine, claim_request())
+
         def duplicate(lease):
             with pytest.raises(InProgress):
-                two.other(Engine(two.theirs).run, operation(transaction="single"), work("other"))
+                two.other.at_once(
+                    Engine(two.theirs).run, operation(transaction=mode), work("other")
+                )
             return work("mine")(lease)
 
         Engine(two.mine).run(operation(transaction="single"), duplicate)
         assert effects() == ["mine"]
-
-    @pytest.mark.parametrize("mode", ["joined", "separate", "single"])
-    def test_R49_duplicate_of_another_try_is_told_at_once(self, two, mode):
-        claims.failed(two.mine, claim_request())
-
-        def duplicate(lease):
-            with pytest.raises(InProgress):
-                two.other(Engine(two.theirs).run, operation(transaction=mode), work("other"))
-            return work("mine")(lease)
-
-        Engine(two.mine).run(operation(transaction="single"), duplicate)
-        assert effects() == ["mine"]
-
-    def test_R58_failure_is_kept_and_its_work_is_not(self, store):
-        def fail(lease):
-            work("mine")(lease)
-            raise Boom
-
-        with pytest.raises(Boom):
-            Engine(store).run(operation(transaction="single"), fail)
-        assert (effects(), state_of(store)) == ([], State.FAILED)
 
     def test_R85_lost_claim_leaves_the_callers_transaction_usable(self, two):
         with transaction.atomic():
@@ -268,11 +227,3 @@ def test_server_that_is_too_old_is_refused(store, monkeypatch):
         if message.id == "django_idempotency.E011"
     ]
     assert "MariaDB 10.5.29" in found.msg
-
-
-def test_lease_of_a_claim_tells_the_time_of_the_server(store):
-    lease = won(store.claim(claim_request(lease=HOUR)))
-    again = won(store.claim(claim_request("again", lease=HOUR)))
-    assert isinstance(lease, Lease)
-    assert lease.lease_until - lease.claimed_at == HOUR
-    assert again.fencing_token > lease.fencing_token
