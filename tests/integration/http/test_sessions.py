@@ -22,7 +22,6 @@ from tests.app.models import Effect
 from tests.app.views import EffectView, Refusal
 from tests.services.processes import wait_until
 from tests.unit.http.api import Api, problem, replayed
-from tests.unit.http.conftest import Mount, SetPolicy
 from tests.unit.http.test_sessions import Shopper, checkout, told
 from tests.unit.http.test_work import KEYED
 from tests.unit.http.views import WAYS, answering
@@ -65,9 +64,7 @@ def working(tmp_path: Path, settings: Any) -> Callable[..., Any]:
 
 
 @pytest.mark.parametrize("mode", ["joined", "separate"], indirect=True)
-def test_R38_mismatch_beats_in_progress_while_the_view_runs(
-    api: Api, mode: str, atomic_requests: bool, working: Callable[..., Any]
-) -> None:
+def test_R38_mismatch_beats_in_progress_while_the_view_runs(api, mode, atomic_requests, working):
     with working() as body:
         other, same = api({"name": "other"}), api(body)
 
@@ -77,9 +74,7 @@ def test_R38_mismatch_beats_in_progress_while_the_view_runs(
 
 
 @pytest.mark.parametrize("mode", ["single"], indirect=True)
-def test_R38_single_has_no_row_yet(
-    api: Api, mode: str, atomic_requests: bool, working: Callable[..., Any]
-) -> None:
+def test_R38_single_has_no_row_yet(api, mode, atomic_requests, working):
     with working() as body:
         during, same = api({"name": "other"}), api(body)
     after = api({"name": "other"})
@@ -124,9 +119,7 @@ class TakenOver(EffectView):
         ("raised", 500, 500),
     ],
 )
-def test_R57_nothing_is_kept_without_the_lease(
-    api: Api, mount: Mount, mode: str, then: str, status: int, answer: int
-) -> None:
+def test_R57_nothing_is_kept_without_the_lease(api, mount, mode, then, status, answer):
     if (then, status, mode) == ("returned", 400, "separate"):
         answer = 400  # the work has committed, and its answer is not kept in any case
 
@@ -141,9 +134,7 @@ def test_R57_nothing_is_kept_without_the_lease(
         assert not Effect.objects.exists()
 
 
-def test_R57_single_releases_nothing_without_the_proof(
-    api: Api, mount: Mount, policy: SetPolicy
-) -> None:
+def test_R57_single_releases_nothing_without_the_proof(api, mount, policy):
     policy(TRANSACTION="single")
     api.then("returned", status=400)  # leaves a record for another to take
     Effect.objects.all().delete()
@@ -158,9 +149,7 @@ ANYONE = {"SCOPE": "django_idempotency.http.scopes.anyone"}
 
 
 @pytest.mark.parametrize("every_request", [False, True])
-def test_R92_problem_in_the_place_of_the_work(
-    mount: Mount, policy: SetPolicy, settings: Any, every_request: bool
-) -> None:
+def test_R92_problem_in_the_place_of_the_work(mount, policy, settings, every_request):
     policy(HTTP=ANYONE)
     settings.SESSION_SAVE_EVERY_REQUEST = every_request
     url, page, shopper = mount(checkout("pop", take_over)), mount(told), Shopper()
@@ -181,9 +170,7 @@ def unsaved(get_response: Any) -> Any:
     return middleware
 
 
-def test_R92_what_a_middleware_has_left_before_the_work_stays(
-    mount: Mount, policy: SetPolicy, settings: Any
-) -> None:
+def test_R92_what_a_middleware_has_left_before_the_work_stays(mount, policy, settings):
     policy(HTTP=ANYONE)
     url, page, shopper = mount(checkout("pop", take_over)), mount(told), Shopper()
     before = settings.MIDDLEWARE
@@ -217,9 +204,7 @@ class Severed(EffectView):
 
 
 @WAYS
-def test_R57_answer_is_kept_on_a_new_connection(
-    api: Api, mount: Mount, mode: str, atomic_requests: bool, runs: list[str]
-) -> None:
+def test_R57_answer_is_kept_on_a_new_connection(api, mount, mode, atomic_requests, runs):
     url = mount(Severed)
 
     first, again = api.then("raised", path=url), api.then("raised", path=url)
@@ -231,9 +216,7 @@ def test_R57_answer_is_kept_on_a_new_connection(
 
 
 @WAYS
-def test_R58_exception_passes_out_of_a_lost_connection(
-    api: Api, mount: Mount, mode: str, atomic_requests: bool, runs: list[str]
-) -> None:
+def test_R58_exception_passes_out_of_a_lost_connection(api, mount, mode, atomic_requests, runs):
     url = mount(Severed)
 
     for _ in range(2):
@@ -255,9 +238,7 @@ def test_R58_exception_passes_out_of_a_lost_connection(
     ],
     indirect=["mode", "atomic_requests"],
 )
-def test_R60_success_on_a_lost_connection_is_503(
-    api: Api, mount: Mount, mode: str, atomic_requests: bool, then: str
-) -> None:
+def test_R60_success_on_a_lost_connection_is_503(api, mount, mode, atomic_requests, then):
     url = mount(Severed)
 
     for _ in range(2):
@@ -272,9 +253,7 @@ def test_R60_success_on_a_lost_connection_is_503(
 
 @pytest.mark.parametrize("mode", ["joined"], indirect=True)
 @KEYED
-def test_R86_R90_hook_of_a_refusal_that_is_rolled_back_does_not_run(
-    api: Api, mount: Mount, mode: str, key: str | None
-) -> None:
+def test_R86_R90_hook_of_a_refusal_that_is_rolled_back_does_not_run(api, mount, mode, key):
     """Django takes PostgreSQL's answer to such a COMMIT for a commit."""
     hooks: list[str] = []
 

@@ -35,14 +35,14 @@ MUTATIONS = [
         "http/guard.py",
         "= _quoted(self.key)",
         "= f'\"{self.key}\"'",
-        f"{CONTRACT} R16_echo",
+        f"{UNIT}_requests.py -k R16",
     ),
     Mutation(
         "a safe method is guarded if it has a key",
         "http/views.py",
         "return request.method in (http.methods or methods)",
         "return request.method in (http.methods or methods) or http.header in request.headers",
-        f"{CONTRACT} R12_safe",
+        f"{UNIT}_requests.py -k R12",
     ),
     # The scope.
     Mutation(

@@ -39,7 +39,6 @@ from django_idempotency.policy import HTTPPolicy
 from tests.app.models import Effect
 from tests.app.views import HeaderAuthentication
 from tests.unit.http.api import Api, problem, replayed
-from tests.unit.http.conftest import Mount, SetPolicy
 from tests.unit.http.views import BareView, GuardedView
 
 MISMATCH = (422, "idempotency_key_reused")
@@ -92,7 +91,7 @@ MORE: Part = ("more", "b.txt", "text/plain", b"two")
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT"])
-def test_R43_a_new_boundary_is_the_same_request(method: str) -> None:
+def test_R43_a_new_boundary_is_the_same_request(method):
     one, other = (multipart(TITLE, FILE, MORE, boundary=b) for b in ("one", "other"))
 
     assert compared(**one, method=method) == compared(**other, method=method)
@@ -111,7 +110,7 @@ def test_R43_a_new_boundary_is_the_same_request(method: str) -> None:
         pytest.param((TITLE, FILE), id="a file less"),
     ],
 )
-def test_R43_a_changed_form_is_another_request(parts: tuple[Part, ...]) -> None:
+def test_R43_a_changed_form_is_another_request(parts):
     assert compared(**multipart(*parts)) != compared(**multipart(TITLE, FILE, MORE))
 
 
@@ -127,7 +126,7 @@ def raw(body: bytes, filename: str = "a.pdf") -> dict[str, Any]:
 @pytest.mark.parametrize(
     "other", [raw(b"%PDF onE"), raw(b"%PDF one", "b.pdf")], ids=["byte", "file name"]
 )
-def test_R43_a_changed_raw_upload_is_another_request(other: dict[str, Any]) -> None:
+def test_R43_a_changed_raw_upload_is_another_request(other):
     one, same, changed = (
         compared(**sent, parser=FileUploadParser)
         for sent in (raw(b"%PDF one"), raw(b"%PDF one"), other)
@@ -138,9 +137,7 @@ def test_R43_a_changed_raw_upload_is_another_request(other: dict[str, Any]) -> N
 
 @pytest.mark.django_db
 @pytest.mark.parametrize("size", [100, 3_000_000], ids=["small", "large"])
-def test_R43_uploads_arrive_whole_and_are_never_held_in_memory(
-    api: Api, mount: Mount, size: int
-) -> None:
+def test_R43_uploads_arrive_whole_and_are_never_held_in_memory(api, mount, size):
     text = b"0123456789" * (size // 10)
 
     class Receiving(Receiver):
@@ -169,7 +166,7 @@ def test_R43_uploads_arrive_whole_and_are_never_held_in_memory(
 
 
 @pytest.mark.django_db
-def test_R43_parser_of_the_view_is_used(api: Api, mount: Mount) -> None:
+def test_R43_parser_of_the_view_is_used(api, mount):
     class Own(MultiPartParser):
         def parse(self, *args: Any, **kwargs: Any) -> Any:
             parsed = super().parse(*args, **kwargs)
@@ -206,8 +203,8 @@ class RawView(GuardedView):
     ("fingerprint", "size"), [("json", 100), ("json", 3_000_000), ("raw", 100), (None, 3_000_000)]
 )
 def test_R43_raw_uploads_arrive_whole_and_are_never_held_in_memory(
-    api: Api, policy: SetPolicy, mount: Mount, fingerprint: str | None, size: int
-) -> None:
+    api, policy, mount, fingerprint, size
+):
     policy(HTTP={"FINGERPRINT": fingerprint})
     url, text = mount(RawView), b"0123456789" * (size // 10)
 
@@ -218,7 +215,7 @@ def test_R43_raw_uploads_arrive_whole_and_are_never_held_in_memory(
 
 
 @pytest.mark.django_db
-def test_R44_a_form_still_reaches_the_view(api: Api) -> None:
+def test_R44_a_form_still_reaches_the_view(api):
     first, again = (api("name=formed", path="/set/", content_type=FORM) for _ in range(2))
 
     assert (first.status_code, first.json()["name"]) == (201, "formed")
@@ -274,7 +271,7 @@ def large(members: str) -> str:
 @pytest.mark.django_db
 @pytest.mark.usefixtures("limit")
 @pytest.mark.parametrize("below", [False, True], ids=["mixin", "below api_view"])
-def test_R42_large_json_is_compared_by_its_bytes(api: Api, mount: Mount, below: bool) -> None:
+def test_R42_large_json_is_compared_by_its_bytes(api, mount, below):
     url = mount(below_api_view if below else Large)
 
     first, again = (api(large('"amount": 0.1'), path=url) for _ in range(2))
@@ -288,9 +285,7 @@ def test_R42_large_json_is_compared_by_its_bytes(api: Api, mount: Mount, below: 
 @pytest.mark.django_db
 @pytest.mark.usefixtures("limit")
 @pytest.mark.parametrize(("content_type", "status"), [("application/json", 400), ("text/csv", 415)])
-def test_R15_large_body_that_cannot_be_read_leaves_the_key_free(
-    api: Api, mount: Mount, content_type: str, status: int
-) -> None:
+def test_R15_large_body_that_cannot_be_read_leaves_the_key_free(api, mount, content_type, status):
     url = mount(Large)
 
     assert api("x" * (LIMIT + 1), path=url, content_type=content_type).status_code == status
@@ -299,7 +294,7 @@ def test_R15_large_body_that_cannot_be_read_leaves_the_key_free(
 
 @pytest.mark.django_db
 @pytest.mark.usefixtures("limit")
-def test_R15_large_body_that_DRF_itself_refuses_leaves_the_key_free(api: Api, mount: Mount) -> None:
+def test_R15_large_body_that_DRF_itself_refuses_leaves_the_key_free(api, mount):
     """JSONParser of DRF 3.16 takes it; later ones ask for all of it, which Django refuses then."""
     url = mount(type("Parsed", (Large,), {"parser_classes": [JSONParser]}))
 
@@ -313,9 +308,7 @@ def test_R15_large_body_that_DRF_itself_refuses_leaves_the_key_free(api: Api, mo
 
 @pytest.mark.django_db
 @pytest.mark.usefixtures("limit")
-def test_R43_large_body_that_does_not_count_is_not_read(
-    api: Api, mount: Mount, policy: SetPolicy
-) -> None:
+def test_R43_large_body_that_does_not_count_is_not_read(api, mount, policy):
     policy(HTTP={"FINGERPRINT": None})
     streams: list[Any] = []
 
@@ -371,9 +364,7 @@ def peak(api: Api, **arguments: Any) -> int:
 
 @pytest.mark.django_db
 @pytest.mark.parametrize("kind", BODIES)
-def test_R93_a_body_of_who_may_not_come_in_costs_nothing(
-    api: Api, mount: Mount, monkeypatch: pytest.MonkeyPatch, kind: str
-) -> None:
+def test_R93_a_body_of_who_may_not_come_in_costs_nothing(api, mount, monkeypatch, kind):
     """It is not waited for, either: its sender may take all day."""
     made: list[Any] = []
     for module in (content, rest_framework):
@@ -401,8 +392,8 @@ def test_R93_a_body_of_who_may_not_come_in_costs_nothing(
     [("key-1", 400, "scope_missing"), ('"malformed', 400, "idempotency_key_invalid")],
 )
 def test_R93_a_body_without_a_key_or_a_scope_is_not_read(
-    api: Api, mount: Mount, monkeypatch: pytest.MonkeyPatch, key: str, status: int, code: str
-) -> None:
+    api, mount, monkeypatch, key, status, code
+):
     """Anybody may come in here, but nobody's key is looked up."""
     made: list[Any] = []
     monkeypatch.setattr(rest_framework, "body_of", lambda *arguments: made.append(arguments) or b"")
@@ -447,9 +438,7 @@ class Signed(GuardedView):
 
 @pytest.mark.django_db
 @pytest.mark.parametrize("read", READ)
-def test_R93_R48_what_authentication_reads_is_still_compared(
-    api: Api, mount: Mount, runs: list[str], read: str
-) -> None:
+def test_R93_R48_what_authentication_reads_is_still_compared(api, mount, runs, read):
     """By its bytes: not by what a parser has made of them, and whether it was read or not."""
     url = mount(Signed)
     body, other = '{"amount":\n0.1}', '{"amount":\n0.10000000000000000001}'
@@ -466,7 +455,7 @@ def test_R93_R48_what_authentication_reads_is_still_compared(
 
 
 @pytest.mark.django_db
-def test_R93_the_rest_of_a_body_goes_to_the_view(api: Api, mount: Mount) -> None:
+def test_R93_the_rest_of_a_body_goes_to_the_view(api, mount):
     class Rest(GuardedView):
         authentication_classes = [Reading]
 
@@ -480,7 +469,7 @@ def test_R93_the_rest_of_a_body_goes_to_the_view(api: Api, mount: Mount) -> None
 
 @pytest.mark.django_db
 @pytest.mark.parametrize("read", ["data", "a part"])
-def test_R93_a_refusal_after_the_body_was_read(api: Api, mount: Mount, read: str) -> None:
+def test_R93_a_refusal_after_the_body_was_read(api, mount, read):
     class Refused(Signed):
         def check_permissions(self, request: Request) -> None:
             raise NotAuthenticated

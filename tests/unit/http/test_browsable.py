@@ -15,7 +15,6 @@ from rest_framework.response import Response
 
 from django_idempotency.http import scopes
 from tests.unit.http.api import Api
-from tests.unit.http.conftest import Mount, SetPolicy
 from tests.unit.http.views import BareView, CreateView
 
 pytestmark = pytest.mark.django_db
@@ -45,7 +44,7 @@ def get(api: Api, path: str, **arguments: Any) -> Any:
 
 
 @pytest.mark.parametrize("renderer", [BrowsableAPIRenderer, AdminRenderer])
-def test_R35_the_key_of_a_page_is_taken_once(api: Api, mount: Mount, renderer: Any) -> None:
+def test_R35_the_key_of_a_page_is_taken_once(api, mount, renderer):
     class Rendered(CreateView):
         renderer_classes = [JSONRenderer, renderer]
 
@@ -63,7 +62,7 @@ def test_R35_the_key_of_a_page_is_taken_once(api: Api, mount: Mount, renderer: A
     assert keys_of(answers[0])["POST"] != field
 
 
-def test_R35_each_guarded_method_has_a_key_of_its_own(api: Api, mount: Mount) -> None:
+def test_R35_each_guarded_method_has_a_key_of_its_own(api, mount):
     class Some(Browsable):
         idempotency_methods = {"POST", "PUT"}
 
@@ -73,7 +72,7 @@ def test_R35_each_guarded_method_has_a_key_of_its_own(api: Api, mount: Mount) ->
     assert keys["POST"]["key"] != keys["PUT"]["key"]
 
 
-def test_R35_keys_keep_to_the_policy(api: Api, mount: Mount, policy: SetPolicy) -> None:
+def test_R35_keys_keep_to_the_policy(api, mount, policy):
     policy(HTTP={"HEADER": "X-Key", "KEY_VALIDATOR": "uuid7", "STRICT_HEADER": True})
 
     field = keys_of(get(api, mount(Browsable)))["PATCH"]
@@ -88,9 +87,7 @@ def test_R35_keys_keep_to_the_policy(api: Api, mount: Mount, policy: SetPolicy) 
     [{}, {"idempotency_scope": scopes.user}, {"idempotency_key_validator": scopes.anyone}],
     ids=["plain", "scope", "validator"],
 )
-def test_R2_where_no_key_is_required_none_is_in_the_way(
-    api: Api, mount: Mount, user: str | None, policy_fields: dict[str, Any]
-) -> None:
+def test_R2_where_no_key_is_required_none_is_in_the_way(api, mount, user, policy_fields):
     optional = type("Optional", (Browsable,), {"idempotency_required": False, **policy_fields})
 
     keys = keys_of(get(api, mount(optional), user=user))
@@ -98,7 +95,7 @@ def test_R2_where_no_key_is_required_none_is_in_the_way(
     assert bool(keys) == (user is not None and not policy_fields)
 
 
-def test_R13_an_unguarded_view_has_the_page_that_it_had(api: Api, mount: Mount) -> None:
+def test_R13_an_unguarded_view_has_the_page_that_it_had(api, mount):
     class Unguarded(Browsable):
         idempotency_methods = {"DELETE"}
         http_method_names = ["get", "post"]
@@ -106,9 +103,7 @@ def test_R13_an_unguarded_view_has_the_page_that_it_had(api: Api, mount: Mount) 
     assert keys_of(get(api, mount(Unguarded))) == {}
 
 
-def test_R35_a_page_without_the_app_is_as_ever(
-    api: Api, mount: Mount, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_R35_a_page_without_the_app_is_as_ever(api, mount, monkeypatch):
     monkeypatch.setattr(apps, "is_installed", lambda name: False)
 
     response = get(api, mount(Browsable))

@@ -30,8 +30,7 @@ from django_idempotency.http.middleware import IdempotencyMiddleware
 from django_idempotency.models import IdempotencyRecord
 from tests.app.models import Effect
 from tests.app.views import HeaderAuthentication
-from tests.unit.http.api import Api, problem, replayed
-from tests.unit.http.conftest import Mount
+from tests.unit.http.api import problem, replayed
 from tests.unit.views.users import HeaderUsers
 
 ANYONE = "django_idempotency.http.scopes.anyone"
@@ -122,9 +121,7 @@ ON_DISPATCH = [OnDispatch, Inherits]
 
 @pytest.mark.django_db
 @pytest.mark.parametrize("view", ON_DISPATCH)
-def test_R14_dispatch_of_a_drf_view_is_refused_with_what_to_write(
-    api: Api, mount: Mount, view: Any
-) -> None:
+def test_R14_dispatch_of_a_drf_view_is_refused_with_what_to_write(api, mount, view):
     write = rf"dispatch of {view.__name__}.*class {view.__name__}\(IdempotencyMixin, \.\.\.\)"
     for method in ("GET", "POST"):
         with pytest.raises(TypeError, match=write):
@@ -135,14 +132,14 @@ def test_R14_dispatch_of_a_drf_view_is_refused_with_what_to_write(
 
 
 @pytest.mark.parametrize("view", ON_DISPATCH)
-def test_R14_check_finds_dispatch_of_a_drf_view(view: Any) -> None:
+def test_R14_check_finds_dispatch_of_a_drf_view(view):
     [found] = messages(view.as_view(), view.as_view())
 
     assert (found.id, found.obj, found.level) == ("django_idempotency.E012", view, checks.ERROR)
     assert f"class {view.__name__}(IdempotencyMixin, ...)" in str(found.hint)
 
 
-def test_R14_check_finds_no_other_methods() -> None:
+def test_R14_check_finds_no_other_methods():
     right: list[Any] = [Plain, OnPost, OnPostOfMixin, OnDispatchOfMixin]
 
     assert ids(*[view.as_view() for view in right]) == []
@@ -151,8 +148,8 @@ def test_R14_check_finds_no_other_methods() -> None:
 @pytest.mark.django_db
 @pytest.mark.parametrize("view", [OnPost, OnPostOfMixin])
 def test_R14_R17_R34_post_of_a_drf_view_is_guarded_once_behind_permissions_and_throttles(
-    api: Api, mount: Mount, monkeypatch: pytest.MonkeyPatch, view: Any
-) -> None:
+    api, mount, monkeypatch, view
+):
     url = mount(view)
 
     assert [replayed(api(path=url)) for _ in range(2)] == [False, True]
@@ -263,7 +260,7 @@ KINDS = {
     ("kind", "given", "text"),
     [*[(kind, *WRONG[0]) for kind in KINDS], *[("function", *wrong) for wrong in WRONG[1:]]],
 )
-def test_E013_policy_of_a_view_that_cannot_be(kind: str, given: dict[str, Any], text: str) -> None:
+def test_E013_policy_of_a_view_that_cannot_be(kind, given, text):
     view = KINDS[kind](**given)
 
     [message] = messages(view, view, IDEMPOTENCY={"default": {}, "memory": MEMORY})
@@ -281,21 +278,21 @@ def test_E013_policy_of_a_view_that_cannot_be(kind: str, given: dict[str, Any], 
         {"store": "memory", "transaction": "separate"},
     ],
 )
-def test_E013_policy_of_a_view_that_can_be(given: dict[str, Any]) -> None:
+def test_E013_policy_of_a_view_that_can_be(given):
     views = [made(**given) for made in KINDS.values()]
 
     assert ids(*views, IDEMPOTENCY={"default": {}, "memory": MEMORY}) == []
 
 
 @pytest.mark.parametrize("kind", ["as_view", "action"])
-def test_E013_callable_that_does_not_take_what_it_is_called_with(kind: str) -> None:
+def test_E013_callable_that_does_not_take_what_it_is_called_with(kind):
     [message] = messages(KINDS[kind](keep=lambda response: "keep"), IDEMPOTENCY={"default": {}})
 
     assert message.id == "django_idempotency.E013"
     assert "keep must take (response, exception)" in message.msg
 
 
-def test_E013_callables_and_properties_of_a_mixin_are_not_computed() -> None:
+def test_E013_callables_and_properties_of_a_mixin_are_not_computed():
     class Own(IdempotencyMixin, Plain):
         def idempotency_keep(self, response: Any, exception: Any) -> str:
             raise AssertionError
@@ -320,7 +317,7 @@ def test_E013_callables_and_properties_of_a_mixin_are_not_computed() -> None:
         ("memory", "E001"),
     ],
 )
-def test_E013_what_is_wrong_with_the_setting_is_told_once(setting: Any, number: str) -> None:
+def test_E013_what_is_wrong_with_the_setting_is_told_once(setting, number):
     assert ids(*[made() for made in KINDS.values()], IDEMPOTENCY=setting) == [number]
 
 
@@ -329,13 +326,13 @@ class OfNoAlias(IdempotencyMiddleware):
 
 
 @pytest.mark.parametrize("after", [[], [AUTHENTICATION]])
-def test_E013_alias_of_a_middleware(after: list[str]) -> None:
+def test_E013_alias_of_a_middleware(after):
     own = f"{__name__}.OfNoAlias"
     assert ids(MIDDLEWARE=[SESSIONS, AUTHENTICATION, own]) == ["E013"]
     assert "E013" in ids(MIDDLEWARE=[SESSIONS, own, AUTHENTICATION])
 
 
-def test_E013_manage_py_check_says_it_and_is_no_traceback() -> None:
+def test_E013_manage_py_check_says_it_and_is_no_traceback():
     with (
         override_settings(ROOT_URLCONF=Urls(decorated(keep="defualt"))),
         pytest.raises(SystemCheckError, match=r"django_idempotency\.E013"),
@@ -366,15 +363,13 @@ def factory(get_response: Any) -> Any:
         (["django.contrib.auth.middleware.RemoteUserMiddleware"], ["E007"], ["E009"]),
     ],
 )
-def test_R21_middleware_that_sets_the_user(
-    middleware: list[str], of_view: list[str], of_middleware: list[str]
-) -> None:
+def test_R21_middleware_that_sets_the_user(middleware, of_view, of_middleware):
     assert ids(decorated(), MIDDLEWARE=middleware) == of_view
     assert ids(class_view("post")(), MIDDLEWARE=middleware) == of_view
     assert ids(MIDDLEWARE=[*middleware, OURS]) == of_middleware
 
 
-def test_R21_a_scope_or_a_view_of_drf_needs_no_middleware() -> None:
+def test_R21_a_scope_or_a_view_of_drf_needs_no_middleware():
     scoped = [KINDS[kind](scope=ANYONE) for kind in ("function", "class", "method")]
     of_drf = [KINDS[kind]() for kind in ("above api_view", "below api_view", "mixin", "action")]
 
@@ -382,13 +377,13 @@ def test_R21_a_scope_or_a_view_of_drf_needs_no_middleware() -> None:
 
 
 @pytest.mark.parametrize("first", [[], [f"{HeaderUsers.__module__}.HeaderUsers"]])
-def test_R21_middleware_before_a_subclass_of_authentication(first: list[str]) -> None:
+def test_R21_middleware_before_a_subclass_of_authentication(first):
     middleware = [*first, SESSIONS, OURS, f"{__name__}.OwnAuthentication"]
     assert ids(MIDDLEWARE=middleware) == ["E009"]
 
 
 @pytest.mark.django_db
-def test_R21_W010_where_nobody_sets_the_user(api: Api, mount: Mount, settings: Any) -> None:
+def test_R21_W010_where_nobody_sets_the_user(api, mount, settings):
     settings.MIDDLEWARE = [f"{__name__}.factory"]
 
     assert problem(api(path=mount(decorated()))) == (400, "scope_missing")
@@ -404,9 +399,7 @@ def test_R21_W010_where_nobody_sets_the_user(api: Api, mount: Mount, settings: A
         ("function", {"lease": 100, "retention": 10}, "W012"),
     ],
 )
-def test_R61_policy_of_a_view_that_is_doubtful(
-    kind: str, given: dict[str, Any], number: str
-) -> None:
+def test_R61_policy_of_a_view_that_is_doubtful(kind, given, number):
     [message] = messages(KINDS[kind](**given))
 
     assert message.id == f"django_idempotency.{number}"
@@ -418,7 +411,7 @@ def test_R61_policy_of_a_view_that_is_doubtful(
     ("setting", "number"),
     [({"HTTP": {"FAIL_OPEN": True}}, "W005"), ({"LEASE": 100, "RETENTION": 10}, "W001")],
 )
-def test_R61_doubts_about_the_setting_are_told_once(setting: dict[str, Any], number: str) -> None:
+def test_R61_doubts_about_the_setting_are_told_once(setting, number):
     views = [made() for made in KINDS.values()]
 
     assert ids(*views, IDEMPOTENCY={"default": setting}) == [number]
@@ -432,7 +425,7 @@ def test_R61_doubts_about_the_setting_are_told_once(setting: dict[str, Any], num
         ({"HTTP": {"OPTIONS": {}}}, "It belongs beside 'HTTP'."),
     ],
 )
-def test_E002_known_name_at_the_wrong_level(setting: dict[str, Any], where: str) -> None:
+def test_E002_known_name_at_the_wrong_level(setting, where):
     [message] = messages(IDEMPOTENCY={"default": setting})
 
     assert message.id == "django_idempotency.E002"
@@ -464,12 +457,12 @@ UNKNOWN = ["above api_view", "below api_view", "post", "post of a mixin", "dispa
 
 
 @pytest.mark.parametrize("kind", UNKNOWN)
-def test_R21_E006_decorated_view_that_authenticates_nobody(kind: str) -> None:
+def test_R21_E006_decorated_view_that_authenticates_nobody(kind):
     assert ids(nobody(kind)) == ["E006"]
     assert ids(nobody(kind, scope=ANYONE)) == []
 
 
-def test_R21_E006_not_for_a_view_that_is_not_guarded() -> None:
+def test_R21_E006_not_for_a_view_that_is_not_guarded():
     free: Any = type("Free", (Plain,), {"authentication_classes": []})
 
     assert ids(free.as_view()) == []
@@ -504,7 +497,7 @@ def guarding(actions: Any) -> type[Actions]:
         ("create", "'create', one string"),
     ],
 )
-def test_R13_E014_action_that_there_is_not(actions: Any, text: str) -> None:
+def test_R13_E014_action_that_there_is_not(actions, text):
     view = guarding(actions)
 
     [message] = messages(view.as_view({"post": "create"}), view.as_view({"post": "capture"}))
@@ -515,11 +508,11 @@ def test_R13_E014_action_that_there_is_not(actions: Any, text: str) -> None:
 
 
 @pytest.mark.parametrize("actions", [None, set(), {"create"}, ["create", "capture", "release"]])
-def test_R13_E014_actions_that_there_are(actions: Any) -> None:
+def test_R13_E014_actions_that_there_are(actions):
     assert ids(guarding(actions).as_view({"post": "create"})) == []
 
 
-def test_R13_E014_view_that_is_no_viewset() -> None:
+def test_R13_E014_view_that_is_no_viewset():
     view: Any = type("OnlyPost", (IdempotencyMixin, Plain), {"idempotency_actions": {"post"}})
 
     [message] = messages(view.as_view())
@@ -528,7 +521,7 @@ def test_R13_E014_view_that_is_no_viewset() -> None:
     assert "idempotency_methods" in str(message.hint)
 
 
-def test_R13_E014_base_of_several_names_what_one_of_them_has() -> None:
+def test_R13_E014_base_of_several_names_what_one_of_them_has():
     base: Any = type("Base", (IdempotencyMixin, ViewSet), {"idempotency_actions": {"create", "x"}})
     one = type("One", (base,), {"create": Actions.create})
     other = type("Other", (base,), {"x": Actions.create})

@@ -10,7 +10,7 @@ import pytest
 from django.contrib.auth.models import User
 from django.db import DatabaseError, IntegrityError, connections
 from django.http import HttpResponse, JsonResponse
-from django.test import Client, RequestFactory
+from django.test import Client
 from rest_framework.request import Request
 from rest_framework.response import Response
 
@@ -20,7 +20,7 @@ from django_idempotency.logs import log_store_error
 from django_idempotency.models import IdempotencyRecord
 from django_idempotency.policy import HTTPPolicy
 from tests.unit.http.api import Api, problem, replayed
-from tests.unit.http.conftest import InProgress, Mount, SetPolicy
+from tests.unit.http.conftest import InProgress, SetPolicy
 from tests.unit.http.views import BareView
 
 pytestmark = pytest.mark.django_db
@@ -71,13 +71,7 @@ def made(code: str, api: Api, policy: SetPolicy, in_progress: InProgress) -> Any
 
 
 @pytest.mark.parametrize("code", TABLE)
-def test_R78_R79_problem_and_its_line_of_the_log(
-    api: Api,
-    policy: SetPolicy,
-    in_progress: InProgress,
-    caplog: pytest.LogCaptureFixture,
-    code: str,
-) -> None:
+def test_R78_R79_problem_and_its_line_of_the_log(api, policy, in_progress, caplog, code):
     caplog.set_level(logging.DEBUG)
     api.key, api.name = KEY, PAYLOAD
 
@@ -114,7 +108,7 @@ def rendered(request: Any, members: dict[str, Any]) -> HttpResponse:
     return JsonResponse({"error": members["code"], "user": request.user.username}, status=418)
 
 
-def test_R78_error_renderer_as_a_dotted_path(api: Api, policy: SetPolicy) -> None:
+def test_R78_error_renderer_as_a_dotted_path(api, policy):
     policy(HTTP={"ERROR_RENDERER": f"{__name__}.rendered"})
 
     response = api(key=None)
@@ -124,7 +118,7 @@ def test_R78_error_renderer_as_a_dotted_path(api: Api, policy: SetPolicy) -> Non
     assert response.headers["Cache-Control"] == "no-store"
 
 
-def test_R78_error_renderer_as_a_method_may_answer_as_the_view_does(api: Api, mount: Mount) -> None:
+def test_R78_error_renderer_as_a_method_may_answer_as_the_view_does(api, mount):
     class Own(BareView):
         action_name = "own"
 
@@ -139,9 +133,7 @@ def test_R78_error_renderer_as_a_method_may_answer_as_the_view_does(api: Api, mo
 
 
 @pytest.mark.parametrize("debug", [True, False])
-def test_R21_debug_says_how_a_view_of_each_kind_asks_for_a_login(
-    settings: Any, rf: RequestFactory, debug: bool
-) -> None:
+def test_R21_debug_says_how_a_view_of_each_kind_asks_for_a_login(settings, rf, debug):
     settings.DEBUG = debug
 
     detail = json.loads(problem_response(ScopeMissing(), rf.post("/"), HTTPPolicy()).content)
@@ -166,9 +158,7 @@ def lines(caplog: pytest.LogCaptureFixture) -> Any:
     return take
 
 
-def test_R79_each_end_of_an_attempt_is_one_line(
-    api: Api, in_progress: InProgress, mode: str, lines: Any
-) -> None:
+def test_R79_each_end_of_an_attempt_is_one_line(api, in_progress, mode, lines):
     told = []
     for then, status in (("created", 201), ("created", 201), ("returned", 400), ("returned", 500)):
         api.then(then, status=status, key=str(status))
@@ -182,9 +172,7 @@ def test_R79_each_end_of_an_attempt_is_one_line(
     assert told == ["completed", "replayed", "released", "failed", "taken over", "completed"]
 
 
-def test_R79_nothing_is_made_of_a_line_that_is_not_wanted(
-    api: Api, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_R79_nothing_is_made_of_a_line_that_is_not_wanted(api, caplog, monkeypatch):
     caplog.set_level(logging.WARNING, logger="django_idempotency")
     made: list[Any] = []
     monkeypatch.setattr("django_idempotency.logs._facts", lambda *facts: made.append(facts))
@@ -197,8 +185,8 @@ def test_R79_nothing_is_made_of_a_line_that_is_not_wanted(
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.parametrize("then", ["created", "boom", "raised", "broken"])
 def test_R79_failures_of_the_store_are_lines_with_the_short_record_id(
-    api: Api, policy: SetPolicy, lines: Any, caplog: pytest.LogCaptureFixture, then: str
-) -> None:
+    api, policy, lines, caplog, then
+):
     api.client.raise_request_exception = False
     policy(BACKEND="tests.unit.http.stores.CannotEnd")
 
@@ -212,9 +200,7 @@ def test_R79_failures_of_the_store_are_lines_with_the_short_record_id(
     assert not [line for line in told if PAYLOAD in line.getMessage()]
 
 
-def test_R61_work_whose_completion_cannot_be_written_is_one_line_with_the_cause(
-    api: Api, policy: SetPolicy, lines: Any
-) -> None:
+def test_R61_work_whose_completion_cannot_be_written_is_one_line_with_the_cause(api, policy, lines):
     policy(BACKEND="tests.unit.http.stores.CannotEnd")
 
     assert problem(api()) == (503, "store_unavailable")
@@ -224,7 +210,7 @@ def test_R61_work_whose_completion_cannot_be_written_is_one_line_with_the_cause(
     assert line.exc_info[1].__cause__ is not None
 
 
-def test_R79_error_of_the_work_is_recorded_by_its_type_alone(api: Api, mount: Mount) -> None:
+def test_R79_error_of_the_work_is_recorded_by_its_type_alone(api, mount):
     class Telling(BareView):
         def post(self, request: Request) -> None:
             raise RuntimeError(PAYLOAD)
@@ -243,9 +229,7 @@ def test_R79_error_of_the_work_is_recorded_by_its_type_alone(api: Api, mount: Mo
         DatabaseError(f"LINE 4: SELECT 'scope', '{KEY}'"),
     ],
 )
-def test_R79_a_cause_that_quotes_the_record_is_named_by_its_type(
-    lines: Any, caplog: pytest.LogCaptureFixture, cause: Exception
-) -> None:
+def test_R79_a_cause_that_quotes_the_record_is_named_by_its_type(lines, caplog, cause):
     failure = StoreError("The record is damaged.")
     failure.__cause__ = cause
 
@@ -258,9 +242,7 @@ def test_R79_a_cause_that_quotes_the_record_is_named_by_its_type(
     assert len(lines()) == 1
 
 
-def test_R79_the_work_that_a_failure_followed_is_not_quoted(
-    lines: Any, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_R79_the_work_that_a_failure_followed_is_not_quoted(lines, caplog):
     try:
         try:
             raise RuntimeError(PAYLOAD)
@@ -287,14 +269,8 @@ def test_R79_the_work_that_a_failure_followed_is_not_quoted(
     ],
 )
 def test_R61_a_table_that_is_not_there_is_told_by_the_503_itself(
-    api: Api,
-    lines: Any,
-    settings: Any,
-    monkeypatch: pytest.MonkeyPatch,
-    accept: str,
-    debug: bool,
-    installed: bool,
-) -> None:
+    api, lines, settings, monkeypatch, accept, debug, installed
+):
     settings.DEBUG = debug
     monkeypatch.setattr("django.apps.apps.is_installed", lambda name: installed)
     with connections["default"].cursor() as cursor:  # the test's transaction brings it back
@@ -329,7 +305,7 @@ HOSTILE = [
 ]
 
 
-def test_R80_hostile_keys_are_inert_in_the_admin_as_well(api: Api, runs: list[str]) -> None:
+def test_R80_hostile_keys_are_inert_in_the_admin_as_well(api, runs):
     admin, listed = Client(), "/admin/django_idempotency/idempotencyrecord/"
     admin.force_login(User.objects.create_superuser("root"))
 
@@ -343,7 +319,7 @@ def test_R80_hostile_keys_are_inert_in_the_admin_as_well(api: Api, runs: list[st
     assert len(runs) == len(HOSTILE)
 
 
-def test_R80_hostile_scopes_are_inert(api: Api, mount: Mount, runs: list[str]) -> None:
+def test_R80_hostile_scopes_are_inert(api, mount, runs):
     class Scoped(BareView):
         def idempotency_scope(self, request: Request) -> str:
             return bytes.fromhex(request.headers["X-Scope"]).decode()
@@ -357,7 +333,7 @@ def test_R80_hostile_scopes_are_inert(api: Api, mount: Mount, runs: list[str]) -
 
 
 @pytest.mark.parametrize("field", ["\0", "a\0b", '"a\0b"'])
-def test_R80_NUL_in_the_key_is_400(api: Api, field: str) -> None:
+def test_R80_NUL_in_the_key_is_400(api, field):
     assert problem(api(key=field)) == (400, "idempotency_key_invalid")
 
 
@@ -380,7 +356,7 @@ BODIES: dict[str, tuple[bytes, str]] = {
 
 
 @pytest.mark.parametrize("name", BODIES)
-def test_R80_hostile_bodies_are_no_500(api: Api, mount: Mount, name: str) -> None:
+def test_R80_hostile_bodies_are_no_500(api, mount, name):
     url, (body, content_type) = mount(BareView), BODIES[name]
 
     first, again = (api(body, content_type=content_type, path=url) for _ in range(2))
@@ -399,9 +375,7 @@ LONG = ["a" * 8192, "a/" * 4096, "a?b=" + "c" * 8192, "a?" + "&".join(["b=12345"
     ["a%00b", "%ff%fe", "%ed%a0%80é", "a?b=%00", "a?%ff=%fe&&&==;", *LONG],
     ids=lambda tail: tail[:8],
 )
-def test_R80_R81_hostile_and_long_addresses_are_no_500(
-    api: Api, mount: Mount, tail: str, name: str | None
-) -> None:
+def test_R80_R81_hostile_and_long_addresses_are_no_500(api, mount, tail, name):
     url = mount(BareView, "<path:rest>", name=name) + tail
 
     first, again, other = api(path=url), api(path=url), api(path=url + "d")

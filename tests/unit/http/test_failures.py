@@ -22,8 +22,8 @@ from django_idempotency.models import IdempotencyRecord
 from django_idempotency.stores.memory import MemoryStore
 from tests.app.models import Effect
 from tests.app.views import THEN, EffectView, created
-from tests.unit.http.api import Api, problem, replayed
-from tests.unit.http.conftest import Mount, SetPolicy
+from tests.unit.http.api import problem, replayed
+from tests.unit.http.conftest import SetPolicy
 from tests.unit.http.forged import FORGED, each_is_a_503
 from tests.unit.http.views import WAYS, BareView, answering, state_seen_by_others
 
@@ -40,9 +40,7 @@ WORKING = "django_idempotency.stores.database.DatabaseStore"
 
 @WAYS
 @pytest.mark.parametrize("then", ["boom", "deferred"])
-def test_R58_exception_is_the_one_that_was_raised(
-    api: Api, mount: Mount, mode: str, atomic_requests: bool, then: str
-) -> None:
+def test_R58_exception_is_the_one_that_was_raised(api, mount, mode, atomic_requests, then):
     """It comes out of the guarded view as it comes out of the same view without a key."""
     url = mount(type("Unguarded", (EffectView,), {"idempotency_required": False}))
     errors = []
@@ -55,7 +53,7 @@ def test_R58_exception_is_the_one_that_was_raised(
     assert not connection.in_atomic_block
 
 
-def test_R58_next_try_runs(api: Api, mode: str, runs: list[str]) -> None:
+def test_R58_next_try_runs(api, mode, runs):
     api.client.raise_request_exception = False
 
     failed = api.then("boom")
@@ -72,9 +70,7 @@ def test_R58_next_try_runs(api: Api, mode: str, runs: list[str]) -> None:
 
 
 @WAYS
-def test_R58_exception_out_of_a_broken_transaction(
-    api: Api, mount: Mount, mode: str, atomic_requests: bool, runs: list[str]
-) -> None:
+def test_R58_exception_out_of_a_broken_transaction(api, mount, mode, atomic_requests, runs):
     class Breaking(EffectView):
         def handle_exception(self, exc: Exception) -> Any:
             raise RuntimeError("boom") from exc
@@ -90,12 +86,8 @@ def test_R58_exception_out_of_a_broken_transaction(
 
 @WAYS
 def test_R58_failure_that_cannot_be_written_masks_nothing(
-    api: Api,
-    policy: SetPolicy,
-    mode: str,
-    atomic_requests: bool,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+    api, policy, mode, atomic_requests, caplog
+):
     policy(BACKEND="tests.unit.http.stores.CannotEnd")
 
     with pytest.raises(RuntimeError, match=r"^boom$"):
@@ -109,8 +101,8 @@ def test_R58_failure_that_cannot_be_written_masks_nothing(
 @WAYS
 @pytest.mark.parametrize(("then", "status"), [("invalid", 400), ("returned", 500)])
 def test_R58_answer_is_given_although_its_end_cannot_be_written(
-    api: Api, policy: SetPolicy, mode: str, atomic_requests: bool, then: str, status: int
-) -> None:
+    api, policy, mode, atomic_requests, then, status
+):
     policy(BACKEND="tests.unit.http.stores.CannotEnd")
 
     response = api.then(then, status=status)
@@ -120,7 +112,7 @@ def test_R58_answer_is_given_although_its_end_cannot_be_written(
     assert Effect.objects.count() == (mode == "separate" and not atomic_requests)
 
 
-def test_R58_idempotent_calls_of_the_work_keep_their_own_errors(api: Api, mount: Mount) -> None:
+def test_R58_idempotent_calls_of_the_work_keep_their_own_errors(api, mount):
     """An error about another key is the view's to answer, and no problem of this request's."""
 
     class Nested(BareView):
@@ -134,7 +126,7 @@ def test_R58_idempotent_calls_of_the_work_keep_their_own_errors(api: Api, mount:
 
 
 @OPEN
-def test_R58_hook_that_raises_after_the_commit(api: Api, mode: str, runs: list[str]) -> None:
+def test_R58_hook_that_raises_after_the_commit(api, mode, runs):
     with pytest.raises(RuntimeError, match=r"^boom in a hook$"):
         api.then("hook_boom")
     seen_by_others = state_seen_by_others()
@@ -149,8 +141,8 @@ def test_R58_hook_that_raises_after_the_commit(api: Api, mode: str, runs: list[s
 @pytest.mark.parametrize("atomic_requests", [True], indirect=True)
 @pytest.mark.parametrize("store", ["default", "memory"])
 def test_R58_hook_that_raises_after_the_commit_of_atomic_requests(
-    api: Api, mount: Mount, mode: str, atomic_requests: bool, runs: list[str], store: str
-) -> None:
+    api, mount, mode, atomic_requests, runs, store
+):
     url = mount(type("Stored", (EffectView,), {"idempotency_store": store}))
 
     with pytest.raises(RuntimeError, match=r"^boom in a hook$"):
@@ -166,13 +158,8 @@ def test_R58_hook_that_raises_after_the_commit_of_atomic_requests(
 @pytest.mark.parametrize("atomic_requests", [True], indirect=True)
 @pytest.mark.parametrize("key", ["key-1", None], ids=["key", "no key"])
 def test_R58_R90_hook_that_raises_on_one_database_rolls_no_other_back(
-    api: Api,
-    mount: Mount,
-    monkeypatch: pytest.MonkeyPatch,
-    mode: str,
-    atomic_requests: bool,
-    key: str | None,
-) -> None:
+    api, mount, monkeypatch, mode, atomic_requests, key
+):
     monkeypatch.setitem(connections.settings["other"], "ATOMIC_REQUESTS", True)
     hooks: list[str] = []
 
@@ -226,8 +213,8 @@ def looking(get_response: Callable[[HttpRequest], HttpResponseBase]) -> Any:
     indirect=["mode"],
 )
 def test_R59_record_is_committed_before_the_response_is_sent(
-    api: Api, settings: Any, mode: str, then: str, status: int, state: str
-) -> None:
+    api, settings, mode, then, status, state
+):
     settings.MIDDLEWARE = [*settings.MIDDLEWARE, f"{__name__}.looking"]
     passed.clear()
 
@@ -236,7 +223,7 @@ def test_R59_record_is_committed_before_the_response_is_sent(
     assert passed == [(status, state)]
 
 
-def test_R59_replays_need_nothing_but_the_record(api: Api, mode: str, runs: list[str]) -> None:
+def test_R59_replays_need_nothing_but_the_record(api, mode, runs):
     first = api()
     connections.close_all()
 
@@ -249,14 +236,7 @@ def test_R59_replays_need_nothing_but_the_record(api: Api, mode: str, runs: list
 
 @OPEN
 @pytest.mark.parametrize(("then", "status"), [("created", 201), ("returned", 409)])
-def test_R60_work_that_cannot_be_completed_is_rolled_back(
-    api: Api,
-    policy: SetPolicy,
-    mode: str,
-    runs: list[str],
-    then: str,
-    status: int,
-) -> None:
+def test_R60_work_that_cannot_be_completed_is_rolled_back(api, policy, mode, runs, then, status):
     policy(BACKEND="tests.unit.http.stores.CannotComplete")
     refused = api.then(then, status=status)
     effects = Effect.objects.count()
@@ -274,9 +254,7 @@ def test_R60_work_that_cannot_be_completed_is_rolled_back(
 
 
 @OPEN
-def test_R60_raised_answer_that_cannot_be_kept_is_503(
-    api: Api, policy: SetPolicy, mode: str, runs: list[str]
-) -> None:
+def test_R60_raised_answer_that_cannot_be_kept_is_503(api, policy, mode, runs):
     policy(BACKEND="tests.unit.http.stores.CannotComplete")
     refused = api.then("raised", status=409)
 
@@ -294,8 +272,8 @@ def test_R60_raised_answer_that_cannot_be_kept_is_503(
     ("store", "state"), [("CannotComplete", "RELEASED"), ("CannotEnd", "IN_PROGRESS")]
 )
 def test_R60_release_frees_the_key_at_once_or_else_the_lease_lapses(
-    api: Api, policy: SetPolicy, mode: str, store: str, state: str
-) -> None:
+    api, policy, mode, store, state
+):
     policy(BACKEND=f"tests.unit.http.stores.{store}")
 
     assert problem(api()) == UNAVAILABLE
@@ -304,7 +282,7 @@ def test_R60_release_frees_the_key_at_once_or_else_the_lease_lapses(
 
 
 @pytest.mark.parametrize("mode", ["joined", "separate"], indirect=True)
-def test_R60_record_that_is_gone_was_not_taken_over(api: Api, policy: SetPolicy, mode: str) -> None:
+def test_R60_record_that_is_gone_was_not_taken_over(api, policy, mode):
     def delete(sender: Any, **kwargs: Any) -> None:
         IdempotencyRecord.objects.all().delete()
 
@@ -328,9 +306,7 @@ def test_R60_record_that_is_gone_was_not_taken_over(api: Api, policy: SetPolicy,
 
 
 @JOINED
-def test_R57_R60_refusal_whose_record_is_gone_has_not_lost_its_lease(
-    api: Api, policy: SetPolicy, mode: str
-) -> None:
+def test_R57_R60_refusal_whose_record_is_gone_has_not_lost_its_lease(api, policy, mode):
     policy(BACKEND="tests.unit.http.stores.Vanishing")
 
     assert problem(api.then("returned", status=400)) == UNAVAILABLE
@@ -339,15 +315,7 @@ def test_R57_R60_refusal_whose_record_is_gone_has_not_lost_its_lease(
 
 @pytest.mark.parametrize("mode", ["separate"], indirect=True)
 @pytest.mark.parametrize(("then", "status"), [("created", 201), ("raised", 409)])
-def test_R60_separate_gives_the_response_and_says_so(
-    api: Api,
-    policy: SetPolicy,
-    mode: str,
-    runs: list[str],
-    caplog: pytest.LogCaptureFixture,
-    then: str,
-    status: int,
-) -> None:
+def test_R60_separate_gives_the_response_and_says_so(api, policy, mode, runs, caplog, then, status):
     policy(BACKEND="tests.unit.http.stores.CannotComplete")
 
     response = api.then(then, status=status)
@@ -380,7 +348,7 @@ def store_is_down(
 
 @BOTH
 @pytest.mark.usefixtures("store_is_down")
-def test_R61_store_down_at_the_claim_is_503(api: Api, mode: str, runs: list[str]) -> None:
+def test_R61_store_down_at_the_claim_is_503(api, mode, runs):
     response = api()
 
     assert problem(response) == UNAVAILABLE
@@ -393,9 +361,7 @@ def test_R61_store_down_at_the_claim_is_503(api: Api, mode: str, runs: list[str]
 
 @BOTH
 @pytest.mark.usefixtures("store_is_down")
-def test_R61_R90_requests_without_a_key_do_not_need_the_store_unless_they_join_it(
-    api: Api, mode: str, runs: list[str]
-) -> None:
+def test_R61_R90_requests_without_a_key_do_not_need_the_store_unless_they_join_it(api, mode, runs):
     first = api(key=None, path="/optional/")
 
     assert api(method="GET", body="").status_code == 200
@@ -410,20 +376,18 @@ def test_R61_R90_requests_without_a_key_do_not_need_the_store_unless_they_join_i
 # R95: what a store gives back is input.
 
 
-def test_R95_forged_record_of_the_database(api: Api, caplog: pytest.LogCaptureFixture) -> None:
+def test_R95_forged_record_of_the_database(api, caplog):
     each_is_a_503(api, lambda result: IdempotencyRecord.objects.update(result=result), caplog)
 
 
-def test_R95_empty_fingerprint_of_the_database(api: Api) -> None:
+def test_R95_empty_fingerprint_of_the_database(api):
     api()
     IdempotencyRecord.objects.update(fingerprint=b"")
 
     assert problem(api()) == UNAVAILABLE
 
 
-def test_R95_forged_record_in_memory(
-    api: Api, policy: SetPolicy, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_R95_forged_record_in_memory(api, policy, caplog):
     policy(BACKEND="django_idempotency.stores.memory.MemoryStore")
     store = store_for("default")
     assert isinstance(store, MemoryStore)
@@ -436,7 +400,7 @@ def test_R95_forged_record_in_memory(
 
 
 @pytest.mark.parametrize("name", ["cut short", "newer", "foreign codec", "NUL"])
-def test_R95_forged_result_of_a_call_is_a_StoreError(name: str) -> None:
+def test_R95_forged_result_of_a_call_is_a_StoreError(name):
     def call() -> object:
         return idempotency.run(lambda lease: {"a": 1}, key="k", scope="s").result
 

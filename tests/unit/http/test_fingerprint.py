@@ -19,8 +19,8 @@ from django_idempotency.http.content import body_of, fingerprint_of, path_of
 from django_idempotency.models import IdempotencyRecord
 from django_idempotency.policy import HTTPPolicy, Policy
 from tests.app.models import Effect
-from tests.unit.http.api import Api, problem, replayed
-from tests.unit.http.conftest import Mount, SetPolicy
+from tests.unit.http.api import problem, replayed
+from tests.unit.http.conftest import Mount
 from tests.unit.http.views import BareView, GuardedView
 
 JSON = "application/json"
@@ -61,6 +61,14 @@ EQUAL: dict[str, tuple[Any, Any]] = {
     "form names": (sent("a=1&a=2&b=3", FORM), sent("b=3&a=1&a=2", FORM)),
     "form names interleaved": (sent("a=1&a=2&b=3", FORM), sent("a=1&b=3&a=2", FORM)),
     "form escapes": (sent("a=1", FORM), sent("a=%31", FORM)),
+    "another Accept": (
+        sent("", JSON, "/a/", "POST", {"Accept": "text/html"}),
+        sent("", JSON, "/a/", "POST", {"Accept": "text/csv"}),
+    ),
+    "another If-Match": (
+        sent("", JSON, "/a/", "POST", {"If-Match": '"1"'}),
+        sent("", JSON, "/a/", "POST", {"If-Match": '"2"'}),
+    ),
     "another header": (sent("", JSON, "/a/", "POST", X_V1), sent("", JSON, "/a/", "POST", X_V2)),
     "member that is excluded": (
         sent('{"a": 1, "b": {"c": 1}}', fingerprint_exclude=["b.c"]),
@@ -108,21 +116,21 @@ DIFFERENT: dict[str, tuple[Any, Any]] = {
 
 
 @pytest.mark.parametrize("pair", EQUAL)
-def test_R40_R42_R44_R45_one_request(pair: str) -> None:
+def test_R32_R33_R40_R42_R44_R45_one_request(pair):
     (one, policy), (other, same_policy) = EQUAL[pair]
 
     assert printed(*one, **policy) == printed(*other, **same_policy)
 
 
 @pytest.mark.parametrize("pair", DIFFERENT)
-def test_R40_R42_R44_R45_R46_two_requests(pair: str) -> None:
+def test_R40_R42_R44_R45_R46_two_requests(pair):
     (one, policy), (other, same_policy) = DIFFERENT[pair]
 
     assert printed(*one, **policy) == printed(*one, **policy)
     assert printed(*one, **policy).forms != printed(*other, **same_policy).forms
 
 
-def test_R93_a_form_beyond_djangos_limit_is_compared_byte_by_byte(settings: Any) -> None:
+def test_R93_a_form_beyond_djangos_limit_is_compared_byte_by_byte(settings):
     settings.DATA_UPLOAD_MAX_NUMBER_FIELDS = 2
 
     assert printed("a=1&b=2&c=3", FORM).forms != printed("b=2&a=1&c=3", FORM).forms
@@ -145,7 +153,7 @@ def test_R93_a_form_beyond_djangos_limit_is_compared_byte_by_byte(settings: Any)
         ({"RAW_URI": ""}, b"/caf%C3%A9/a%20b"),
     ],
 )
-def test_R40_path_of_a_wsgi_request(variables: Any, expected: bytes) -> None:
+def test_R40_path_of_a_wsgi_request(variables, expected):
     request = RequestFactory().post("/caf%C3%A9/a%20b?q=1", **variables)
 
     assert path_of(request) == expected
@@ -154,7 +162,7 @@ def test_R40_path_of_a_wsgi_request(variables: Any, expected: bytes) -> None:
 @pytest.mark.parametrize(
     ("raw", "expected"), [(None, b"/a/b"), (b"/a%2Fb", b"/a%2Fb"), (b"/a%2Fb?c", b"/a%2Fb")]
 )
-def test_R40_path_of_an_asgi_request(raw: bytes | None, expected: bytes) -> None:
+def test_R40_path_of_an_asgi_request(raw, expected):
     request = AsyncRequestFactory().post("/a/b?c=1")
     assert isinstance(request, ASGIRequest)
     request.scope["raw_path"] = raw
@@ -172,7 +180,7 @@ class Routes:
     ]
 
 
-def test_R40_R47_version_1_is_made_of_what_it_was_made_of(settings: Any) -> None:
+def test_R40_R47_version_1_is_made_of_what_it_was_made_of(settings):
     """The hexadecimal values come from the last release that stored version 1."""
     settings.ROOT_URLCONF = Routes
     request = RequestFactory().post(
@@ -197,7 +205,7 @@ def test_R40_R47_version_1_is_made_of_what_it_was_made_of(settings: Any) -> None
 
 
 @pytest.mark.django_db
-def test_R37_other_body_is_422(api: Api, mode: str, atomic_requests: bool, runs: list[str]) -> None:
+def test_R37_other_body_is_422(api, mode, atomic_requests, runs):
     first = api({"name": "a"})
     before = IdempotencyRecord.objects.values().get()
 
@@ -211,7 +219,7 @@ def test_R37_other_body_is_422(api: Api, mode: str, atomic_requests: bool, runs:
 
 
 @pytest.mark.django_db
-def test_R37_mismatch_status_is_a_choice(api: Api, policy: SetPolicy) -> None:
+def test_R37_mismatch_status_is_a_choice(api, policy):
     policy(HTTP={"MISMATCH_STATUS": 409})
     api({"name": "a"})
 
@@ -219,7 +227,7 @@ def test_R37_mismatch_status_is_a_choice(api: Api, policy: SetPolicy) -> None:
 
 
 @pytest.mark.django_db
-def test_R37_a_failed_attempt_keeps_its_fingerprint(api: Api, mode: str, runs: list[str]) -> None:
+def test_R37_a_failed_attempt_keeps_its_fingerprint(api, mode, runs):
     api.then("returned", status=500)
 
     assert problem(api({"name": "b"})) == MISMATCH
@@ -263,9 +271,7 @@ class NoText:
 
 @pytest.mark.django_db
 @pytest.mark.parametrize("name", ["Anna Miller", NoText()], ids=["renamed", "without a text"])
-def test_R40_path_counts_and_not_what_django_makes_of_it(
-    api: Api, accounts: str, monkeypatch: pytest.MonkeyPatch, name: Any
-) -> None:
+def test_R40_path_counts_and_not_what_django_makes_of_it(api, accounts, monkeypatch, name):
     """Neither the text of an argument nor what the URLconf adds, whose `repr` is an address."""
     api(path=f"{accounts}1/")
     get_resolver().url_patterns[-1].default_args["serializer"] = object()
@@ -276,7 +282,7 @@ def test_R40_path_counts_and_not_what_django_makes_of_it(
 
 
 @pytest.mark.django_db
-def test_R40_view_that_two_routes_share_is_two_operations(api: Api, mount: Mount) -> None:
+def test_R40_view_that_two_routes_share_is_two_operations(api, mount):
     one, other = mount(BareView, name="same"), mount(BareView, name="same")
 
     api(path=one)
@@ -296,7 +302,7 @@ class ByName(GuardedView):
 
 
 @pytest.mark.django_db
-def test_R42_fingerprint_as_a_method(api: Api, mount: Mount, runs: list[str]) -> None:
+def test_R42_fingerprint_as_a_method(api, mount, runs):
     url = mount(ByName)
     first = api({"name": "a", "sent": 1}, path=url)
 
@@ -326,9 +332,7 @@ class Consuming(GuardedView):
 
 @pytest.mark.django_db
 @pytest.mark.parametrize("parser", [JSONParser, Lossy])
-def test_R48_a_view_or_a_parser_that_changes_the_data(
-    api: Api, mount: Mount, parser: Any, runs: list[str]
-) -> None:
+def test_R48_a_view_or_a_parser_that_changes_the_data(api, mount, parser, runs):
     url = mount(type("Parsed", (Consuming,), {"parser_classes": [parser]}))
 
     api({"name": "a"}, path=url)

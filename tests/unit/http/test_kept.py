@@ -17,8 +17,7 @@ from django_idempotency.models import IdempotencyRecord
 from django_idempotency.policy import HTTPPolicy
 from tests.app.models import Effect
 from tests.app.views import EffectView, Refusal
-from tests.unit.http.api import Api, bare_body, problem, replayed
-from tests.unit.http.conftest import Mount, SetPolicy
+from tests.unit.http.api import bare_body, problem, replayed
 from tests.unit.http.views import WAYS, answering
 
 # The verdicts of the presets.
@@ -42,7 +41,7 @@ def default(status: int) -> str:
         ("stripe", lambda status: "keep"),
     ],
 )
-def test_R55_R56_verdict_of_a_preset(preset: str, expected: Any) -> None:
+def test_R55_R56_verdict_of_a_preset(preset, expected):
     policy = HTTPPolicy(keep=preset)
     for error in (None, Refusal(409)):
         found = {s: verdict_for(policy, HttpResponse(status=s), error) for s in STATUSES}
@@ -59,9 +58,7 @@ def test_R55_R56_verdict_of_a_preset(preset: str, expected: Any) -> None:
         ("/elsewhere/", "", "keep"),
     ],
 )
-def test_R34_redirect_to_the_login_page_is_never_kept(
-    settings: Any, location: str, login: str, verdict: str
-) -> None:
+def test_R34_redirect_to_the_login_page_is_never_kept(settings, location, login, verdict):
     settings.LOGIN_URL = login
     response = HttpResponse(status=302, headers={"Location": location})
 
@@ -69,7 +66,7 @@ def test_R34_redirect_to_the_login_page_is_never_kept(
         assert verdict_for(HTTPPolicy(keep=preset), response, None) == verdict
 
 
-def test_R56_keep_sees_the_response_and_the_exception() -> None:
+def test_R56_keep_sees_the_response_and_the_exception():
     seen: list[Any] = []
 
     def keep(response: Any, exception: Any) -> str:
@@ -82,7 +79,7 @@ def test_R56_keep_sees_the_response_and_the_exception() -> None:
     assert seen == [sent]
 
 
-def test_R56_another_verdict_is_an_error() -> None:
+def test_R56_another_verdict_is_an_error():
     with pytest.raises(ValueError, match="'maybe'"):
         verdict_for(HTTPPolicy(keep=lambda response, exception: "maybe"), HttpResponse(), None)
 
@@ -92,9 +89,7 @@ def test_R56_another_verdict_is_an_error() -> None:
 
 @pytest.mark.django_db
 @pytest.mark.parametrize(("then", "status"), [("returned", 400), ("raised", 403), ("invalid", 400)])
-def test_R55_nothing_was_executed_so_the_key_is_free(
-    api: Api, runs: list[str], status: int, then: str
-) -> None:
+def test_R55_nothing_was_executed_so_the_key_is_free(api, runs, status, then):
     refused = api.then(then, status=status)
     state = IdempotencyRecord.objects.values("state", "fingerprint").get()
     corrected = api({"name": "corrected"})
@@ -108,9 +103,7 @@ def test_R55_nothing_was_executed_so_the_key_is_free(
 
 @pytest.mark.django_db
 @pytest.mark.parametrize(("then", "status"), [("returned", 500), ("raised", 503), ("boom", 500)])
-def test_R55_failed_may_run_again_as_it_was(
-    api: Api, runs: list[str], status: int, then: str
-) -> None:
+def test_R55_failed_may_run_again_as_it_was(api, runs, status, then):
     api.client.raise_request_exception = False
 
     failed = api.then(then, status=status)
@@ -139,9 +132,7 @@ class Judged(EffectView):
     ("verdict", "state"), [("keep", "COMPLETED"), ("release", "RELEASED"), ("fail", "FAILED")]
 )
 @pytest.mark.parametrize(("then", "status"), [("created", 201), ("raised", 500)])
-def test_R56_R57_keep_as_a_method(
-    api: Api, mount: Mount, mode: str, then: str, status: int, verdict: str, state: str
-) -> None:
+def test_R56_R57_keep_as_a_method(api, mount, mode, then, status, verdict, state):
     url = mount(Judged)
     body = {"name": "a", "then": then, "status": status, "keep": verdict}
 
@@ -157,7 +148,7 @@ def test_R56_R57_keep_as_a_method(
 
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.parametrize("mode", ["joined", "separate"], indirect=True)
-def test_R56_another_verdict_keeps_nothing(api: Api, mount: Mount, mode: str) -> None:
+def test_R56_another_verdict_keeps_nothing(api, mount, mode):
     with pytest.raises(ValueError, match="'maybe'"):
         api({"name": "a", "keep": "maybe"}, path=mount(Judged))
 
@@ -183,7 +174,7 @@ def encoded(response: Any, limit: int) -> int:
 
 
 @pytest.mark.parametrize("kind", [HttpResponse, lambda body: FileResponse(io.BytesIO(body))])
-def test_R62_limit_counts_all_that_is_stored(kind: Any) -> None:
+def test_R62_limit_counts_all_that_is_stored(kind):
     """Status and header fields included, to the byte; a limit of 0 keeps nothing."""
     size = encoded(kind(b"x" * 100), 10_000)
 
@@ -193,7 +184,7 @@ def test_R62_limit_counts_all_that_is_stored(kind: Any) -> None:
             encoded(kind(b"x" * 100), limit)
 
 
-def test_R62_of_a_large_file_no_more_is_read_than_is_allowed() -> None:
+def test_R62_of_a_large_file_no_more_is_read_than_is_allowed():
     file = Counted(b"x" * 1000)
     file.seek(10)
 
@@ -202,7 +193,7 @@ def test_R62_of_a_large_file_no_more_is_read_than_is_allowed() -> None:
     assert (file.asked, file.tell()) == (100, 10)
 
 
-def test_R62_stream_is_not_consumed() -> None:
+def test_R62_stream_is_not_consumed():
     drawn: list[bytes] = []
     response = StreamingHttpResponse(drawn.append(chunk) or chunk for chunk in (b"a", b"b"))
 
@@ -225,8 +216,8 @@ def document(tmp_path: Path) -> Path:
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.parametrize(("then", "size"), [("stream", 2), ("large", 2 * 1024 * 1024)])
 def test_R62_what_cannot_be_kept_is_delivered_and_protected(
-    api: Api, mode: str, atomic_requests: bool, runs: list[str], then: str, size: int
-) -> None:
+    api, mode, atomic_requests, runs, then, size
+):
     first = api.then(then)
     delivered = bare_body(first)
     retry, other = api.then(then), api({"name": "other"})
@@ -244,9 +235,7 @@ def test_R62_what_cannot_be_kept_is_delivered_and_protected(
 
 @WAYS
 @pytest.mark.django_db(transaction=True)
-def test_R62_large_error_that_was_raised_is_protected_too(
-    api: Api, mode: str, atomic_requests: bool, policy: SetPolicy, runs: list[str]
-) -> None:
+def test_R62_large_error_that_was_raised_is_protected_too(api, mode, atomic_requests, policy, runs):
     policy(MAX_RESULT_BYTES=1)
 
     first, again = api.then("raised", status=409), api.then("raised", status=409)
@@ -259,9 +248,7 @@ def test_R62_large_error_that_was_raised_is_protected_too(
 
 
 @pytest.mark.django_db
-def test_R62_large_answer_that_is_not_kept_anyway(
-    api: Api, mode: str, policy: SetPolicy, runs: list[str]
-) -> None:
+def test_R62_large_answer_that_is_not_kept_anyway(api, mode, policy, runs):
     policy(MAX_RESULT_BYTES=1)
 
     first, again = api.then("invalid"), api.then("invalid")
@@ -273,9 +260,7 @@ def test_R62_large_answer_that_is_not_kept_anyway(
 
 @pytest.mark.django_db
 @pytest.mark.parametrize("source", ["file", "memory"])
-def test_R62_file_is_kept_and_closed(
-    api: Api, mount: Mount, runs: list[str], document: Path, source: str
-) -> None:
+def test_R62_file_is_kept_and_closed(api, mount, runs, document, source):
     opened: list[Any] = []
 
     def answer(request: Request) -> FileResponse:

@@ -119,9 +119,7 @@ def guesses(mount: Mount, settings: Any) -> Callable[..., list[int]]:
 
 @pytest.mark.parametrize("kind", views(raises=False))
 @pytest.mark.parametrize("key", ["header", "field", "none"])
-def test_R57_R90_returned_refusal_counts_whether_there_is_a_key_or_not(
-    guesses: Any, kind: str, key: str
-) -> None:
+def test_R57_R90_returned_refusal_counts_whether_there_is_a_key_or_not(guesses, kind, key):
     assert guesses(kind, key, raises=False) == [403, 403, 423]
 
 
@@ -141,15 +139,8 @@ def test_R57_R90_returned_refusal_counts_whether_there_is_a_key_or_not(
 )
 @pytest.mark.parametrize("key", ["header", "none"])
 def test_R90_raised_refusal_counts_or_not_whether_there_is_a_key_or_not(
-    guesses: Any,
-    anyone: SetPolicy,
-    monkeypatch: pytest.MonkeyPatch,
-    kind: str,
-    transaction: str | None,
-    atomic: bool,
-    counts: bool,
-    key: str,
-) -> None:
+    guesses, anyone, monkeypatch, kind, transaction, atomic, counts, key
+):
     monkeypatch.setitem(connections.settings["default"], "ATOMIC_REQUESTS", atomic)
     anyone(TRANSACTION=transaction)
 
@@ -163,14 +154,8 @@ def test_R90_raised_refusal_counts_or_not_whether_there_is_a_key_or_not(
 )
 @KEYED
 def test_R90_middleware_opens_no_transaction_of_its_own(
-    mount: Mount,
-    anyone: SetPolicy,
-    settings: Any,
-    atomic_requests: bool,
-    chosen: str | None,
-    opened: bool,
-    key: str | None,
-) -> None:
+    mount, anyone, settings, atomic_requests, chosen, opened, key
+):
     settings.MIDDLEWARE = [GUARD]
     anyone(TRANSACTION=chosen)
     seen: list[bool] = []
@@ -202,9 +187,7 @@ def fail_teapots(response: HttpResponseBase, exception: BaseException | None) ->
     ],
 )
 @KEYED
-def test_R90_status_and_callable_decide_about_the_work(
-    mount: Mount, keep: Any, status: int, commits: bool, key: str | None
-) -> None:
+def test_R90_status_and_callable_decide_about_the_work(mount, keep, status, commits, key):
     @idempotent(keep=keep)
     def view(request: HttpRequest) -> HttpResponse:
         Effect.objects.create()
@@ -219,7 +202,7 @@ def test_R90_status_and_callable_decide_about_the_work(
 @pytest.mark.parametrize("transaction", ["joined", "separate"])
 @pytest.mark.parametrize("then", ["403", "503", "raised"])
 @KEYED
-def test_R90_coroutine(mount: Mount, transaction: str, then: str, key: str | None) -> None:
+def test_R90_coroutine(mount, transaction, then, key):
     @idempotent(transaction=transaction)
     async def view(request: HttpRequest) -> HttpResponse:
         await Effect.objects.acreate()
@@ -232,9 +215,7 @@ def test_R90_coroutine(mount: Mount, transaction: str, then: str, key: str | Non
     assert Effect.objects.exists() == (transaction == "separate" or then == "403")
 
 
-def test_R90_guard_within_leaves_a_request_without_a_key_to_the_one_around(
-    mount: Mount, anyone: SetPolicy
-) -> None:
+def test_R90_guard_within_leaves_a_request_without_a_key_to_the_one_around(mount, anyone):
     """An explicit "joined" cannot be opened within the one that is open."""
     anyone(TRANSACTION="joined")
 
@@ -292,9 +273,7 @@ ATOMIC = pytest.mark.usefixtures("everywhere_atomic")
 @ATOMIC
 @SENT
 @pytest.mark.parametrize("kind", coroutines())
-def test_R96_guarded_coroutine_is_refused_as_django_refuses_it(
-    mount: Mount, kind: str, method: str, key: str | None
-) -> None:
+def test_R96_guarded_coroutine_is_refused_as_django_refuses_it(mount, kind, method, key):
     with pytest.raises(RuntimeError, match=DJANGO_SAYS):
         send(mount(coroutines()[kind]), method, given(key))
 
@@ -305,7 +284,7 @@ def test_R96_guarded_coroutine_is_refused_as_django_refuses_it(
 @ATOMIC
 @KEYED
 @pytest.mark.parametrize("client", ["asgi", "wsgi"])
-def test_R96_middleware(mount: Mount, settings: Any, client: str, key: str | None) -> None:
+def test_R96_middleware(mount, settings, client, key):
     settings.MIDDLEWARE = [GUARD]
     url = mount(tells)
     post = partial(send, url, "POST") if client == "asgi" else partial(Client().post, url)
@@ -316,9 +295,7 @@ def test_R96_middleware(mount: Mount, settings: Any, client: str, key: str | Non
 
 @ATOMIC
 @pytest.mark.django_db(transaction=True, databases=["default", "other"])
-def test_R96_joined_gives_none_on_another_alias(
-    mount: Mount, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_R96_joined_gives_none_on_another_alias(mount, monkeypatch):
     monkeypatch.setitem(connections.settings["other"], "ATOMIC_REQUESTS", True)
 
     with pytest.raises(RuntimeError, match=DJANGO_SAYS):
@@ -327,15 +304,13 @@ def test_R96_joined_gives_none_on_another_alias(
 
 @ATOMIC
 @SENT
-def test_R96_view_that_the_project_exempts_is_exempt(
-    mount: Mount, method: str, key: str | None
-) -> None:
+def test_R96_view_that_the_project_exempts_is_exempt(mount, method, key):
     assert send(mount(idempotent(exempt)), method, given(key)).content == b"False"
 
 
 @ATOMIC
 @pytest.mark.parametrize("kind", coroutines())
-def test_R96_check_names_joined_where_something_is_lost(mount: Mount, kind: str) -> None:
+def test_R96_check_names_joined_where_something_is_lost(mount, kind):
     mount(coroutines(transaction="joined")[kind])
     mount(idempotent(exempt))
     quiet = [found for found in check_views() if found.id == "django_idempotency.E015"]

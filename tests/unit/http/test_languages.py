@@ -16,8 +16,6 @@ from django.utils import translation
 import django_idempotency
 from django_idempotency import InvalidKey
 from django_idempotency.http import problems
-from tests.unit.http.api import Api
-from tests.unit.http.conftest import SetPolicy
 
 pytestmark = pytest.mark.django_db
 
@@ -43,9 +41,7 @@ def language(settings: Any) -> Iterator[None]:
         ("fr", "en", "Idempotency-Key is missing"),
     ],
 )
-def test_R78_content_language_is_that_of_the_text(
-    api: Api, asked: str, said: str, title: str
-) -> None:
+def test_R78_content_language_is_that_of_the_text(api, asked, said, title):
     response = api(key=None, headers={"Accept-Language": asked})
 
     assert response.headers["Content-Language"] == said
@@ -55,9 +51,7 @@ def test_R78_content_language_is_that_of_the_text(
 
 
 @pytest.mark.parametrize("code", ["de", "fr"])
-def test_R78_without_translation_it_is_english(
-    api: Api, settings: Any, monkeypatch: pytest.MonkeyPatch, code: str
-) -> None:
+def test_R78_without_translation_it_is_english(api, settings, monkeypatch, code):
     settings.LANGUAGE_CODE = code
     settings.USE_I18N = False
     monkeypatch.setattr(translation, "_trans", type(translation._trans)())  # read once
@@ -80,9 +74,7 @@ REASONS: list[tuple[str, dict[str, Any], str, str]] = [
 
 @pytest.mark.usefixtures("language")
 @pytest.mark.parametrize(("field", "http", "english", "german"), REASONS)
-def test_R78_reason_of_an_invalid_key_is_translated(
-    api: Api, policy: SetPolicy, field: str, http: dict[str, Any], english: str, german: str
-) -> None:
+def test_R78_reason_of_an_invalid_key_is_translated(api, policy, field, http, english, german):
     policy(HTTP=http)
 
     said = [api(key=field, headers={"Accept-Language": asked}).json() for asked in ("en", "de")]
@@ -93,7 +85,7 @@ def test_R78_reason_of_an_invalid_key_is_translated(
 
 
 @pytest.mark.usefixtures("language")
-def test_R78_what_a_validator_says_stays(api: Api, policy: SetPolicy) -> None:
+def test_R78_what_a_validator_says_stays(api, policy):
     def refuse(key: str) -> None:
         raise InvalidKey("result")
 
@@ -104,8 +96,8 @@ def test_R78_what_a_validator_says_stays(api: Api, policy: SetPolicy) -> None:
 
 @pytest.mark.parametrize(("code", "said"), [("de", "de"), ("fr", None)])
 def test_R78_an_answer_of_the_project_is_labelled_where_our_texts_are_its_language(
-    api: Api, policy: SetPolicy, settings: Any, code: str, said: str | None
-) -> None:
+    api, policy, settings, code, said
+):
     """What else it says, nobody here knows."""
     settings.LANGUAGE_CODE = code
     policy(HTTP={"ERROR_RENDERER": lambda request, members: HttpResponse(members["title"])})
@@ -126,7 +118,7 @@ def marked() -> set[str]:
     return texts | set(problems._REASONS) | {str(problems._LENGTH)}
 
 
-def test_R78_german_has_every_text_and_is_compiled_of_its_source() -> None:
+def test_R78_german_has_every_text_and_is_compiled_of_its_source():
     with (CATALOGUE / "django.mo").open("rb") as compiled:
         german = gettext.GNUTranslations(compiled)
     lines = (CATALOGUE / "django.po").read_text().splitlines()
@@ -141,7 +133,7 @@ def test_R78_german_has_every_text_and_is_compiled_of_its_source() -> None:
     assert not [text for text, german_text in zip(source, said, strict=True) if text == german_text]
 
 
-def test_R78_reasons_are_those_that_are_given() -> None:
+def test_R78_reasons_are_those_that_are_given():
     """A reason that keys.py or the guard words anew would not be translated any more."""
     raised = set()
     for module in ("keys.py", "http/guard.py"):

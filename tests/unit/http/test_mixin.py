@@ -23,8 +23,7 @@ from django_idempotency.keys import record_id
 from django_idempotency.models import IdempotencyRecord
 from tests.app.models import Effect
 from tests.app.views import HeaderAuthentication
-from tests.unit.http.api import Api, problem, replayed
-from tests.unit.http.conftest import Mount, SetPolicy
+from tests.unit.http.api import problem, replayed
 from tests.unit.http.views import BareView, FullViewSet, GuardedView
 
 pytestmark = pytest.mark.django_db
@@ -35,9 +34,7 @@ MISSING = (400, "idempotency_key_missing")
 # Actions.
 
 
-def test_R13_idempotency_actions_leave_others_unguarded(
-    api: Api, mount: Mount, runs: list[str]
-) -> None:
+def test_R13_idempotency_actions_leave_others_unguarded(api, mount, runs):
     class OnlyCopy(FullViewSet):
         idempotency_actions = {"copy"}
 
@@ -51,7 +48,7 @@ def test_R13_idempotency_actions_leave_others_unguarded(
     assert len(runs) == 4
 
 
-def test_R18_keywords_of_action_are_policy(api: Api, mount: Mount) -> None:
+def test_R18_keywords_of_action_are_policy(api, mount):
     leases: list[Any] = []
 
     class Leased(FullViewSet):
@@ -79,7 +76,7 @@ def test_R18_keywords_of_action_are_policy(api: Api, mount: Mount) -> None:
     assert api(key=None, path=urls["short"]).status_code == 200
 
 
-def test_R18_unknown_keyword_of_action_is_a_type_error(mount: Mount) -> None:
+def test_R18_unknown_keyword_of_action_is_a_type_error(mount):
     with pytest.raises(TypeError, match="idempotency_leese"):
         FullViewSet.as_view({"post": "copy"}, idempotency_leese=300)
 
@@ -87,9 +84,7 @@ def test_R18_unknown_keyword_of_action_is_a_type_error(mount: Mount) -> None:
 # Attributes.
 
 
-def test_a_view_decides_before_the_setting_and_a_subclass_inherits(
-    api: Api, policy: SetPolicy, mount: Mount
-) -> None:
+def test_a_view_decides_before_the_setting_and_a_subclass_inherits(api, policy, mount):
     class Own(BareView):
         idempotency_replay_header = "X-Own"
         idempotency_retention = timedelta(days=9)
@@ -112,17 +107,13 @@ def test_a_view_decides_before_the_setting_and_a_subclass_inherits(
         ({"idempotency_store": "memroy"}, InvalidStore, "Did you mean 'memory'"),
     ],
 )
-def test_values_that_cannot_be_are_errors(
-    api: Api, mount: Mount, policy: SetPolicy, runs: list[str], given: Any, error: Any, match: str
-) -> None:
+def test_values_that_cannot_be_are_errors(api, mount, policy, runs, given, error, match):
     with pytest.raises(error, match=match):
         api(path=mount(type("Wrong", (BareView,), given)))
     assert runs == []
 
 
-def test_idempotency_store_is_an_alias(
-    api: Api, policy: SetPolicy, mount: Mount, runs: list[str]
-) -> None:
+def test_idempotency_store_is_an_alias(api, policy, mount, runs):
     members = {"idempotency_store": "memory", "idempotency_scope": ANYONE}
     url = mount(type("InMemory", (BareView,), members))
 
@@ -135,7 +126,7 @@ def test_idempotency_store_is_an_alias(
 # What the view sees.
 
 
-def test_lease_is_in_reach_of_the_work(api: Api, mount: Mount) -> None:
+def test_lease_is_in_reach_of_the_work(api, mount):
     class Looking(BareView):
         def post(self, request: Request) -> Response:
             lease = request.idempotency
@@ -151,7 +142,7 @@ def test_lease_is_in_reach_of_the_work(api: Api, mount: Mount) -> None:
     assert idempotency.current() is None
 
 
-def test_lease_is_none_where_nothing_is_guarded(api: Api, mount: Mount) -> None:
+def test_lease_is_none_where_nothing_is_guarded(api, mount):
     seen: list[Any] = []
 
     class Looking(BareView):
@@ -174,12 +165,12 @@ def test_lease_is_none_where_nothing_is_guarded(api: Api, mount: Mount) -> None:
 
 
 @pytest.mark.parametrize("base", [APIView, CreateAPIView, viewsets.ModelViewSet])
-def test_mixin_after_any_view_is_a_type_error(base: type[Any]) -> None:
+def test_mixin_after_any_view_is_a_type_error(base):
     with pytest.raises(TypeError, match=r"IdempotencyMixin before.*\(IdempotencyMixin, \.\.\.\)"):
         type("Wrong", (base, IdempotencyMixin), {})
 
 
-def test_mixin_first_is_right_also_in_a_subclass() -> None:
+def test_mixin_first_is_right_also_in_a_subclass():
     class Base(IdempotencyMixin, viewsets.ModelViewSet[Effect]):
         pass
 
@@ -198,7 +189,7 @@ def test_mixin_first_is_right_also_in_a_subclass() -> None:
         ("idempotency_xyzzy", "'"),
     ],
 )
-def test_unknown_attribute_is_a_type_error_with_a_suggestion(name: str, said: str) -> None:
+def test_unknown_attribute_is_a_type_error_with_a_suggestion(name, said):
     with pytest.raises(TypeError, match=f"{name}{said}"):
         type("Misspelt", (GuardedView,), {name: True})
 
@@ -214,14 +205,12 @@ def test_unknown_attribute_is_a_type_error_with_a_suggestion(name: str, said: st
         ("idempotency_scope", staticmethod(lambda: "all"), r"must take \(request\)"),
     ],
 )
-def test_R18_R56_callable_of_the_wrong_arity_is_refused_when_the_class_is_made(
-    name: str, value: Any, said: str
-) -> None:
+def test_R18_R56_callable_of_the_wrong_arity_is_refused_when_the_class_is_made(name, value, said):
     with pytest.raises(TypeError, match=said):
         type("Pay", (IdempotencyMixin, APIView), {name: value})
 
 
-def test_R18_callable_without_self_is_refused_when_the_class_is_made() -> None:
+def test_R18_callable_without_self_is_refused_when_the_class_is_made():
     write = r"Pay\.idempotency_scope must take \(self, request\), and idempotency_scope\(request\)"
     with pytest.raises(TypeError, match=write):
 
@@ -230,7 +219,7 @@ def test_R18_callable_without_self_is_refused_when_the_class_is_made() -> None:
                 return "all"
 
 
-def test_R18_every_form_of_a_callable_is_taken() -> None:
+def test_R18_every_form_of_a_callable_is_taken():
     class Scope:
         def __call__(self, request: Any) -> str:
             return "all"
@@ -293,9 +282,7 @@ def place(request: pytest.FixtureRequest) -> Any:
     return request.param
 
 
-def test_R17_decorator_and_mixin_do_the_work_once(
-    api: Api, mount: Mount, place: Any, runs: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_R17_decorator_and_mixin_do_the_work_once(api, mount, place, runs, monkeypatch):
     """Behind the permissions, by what the decorator says before what the class says."""
     url = mount(place(required=True, replay_header="X-Of-Decorator", scope=ANYONE))
 
@@ -310,15 +297,13 @@ def test_R17_decorator_and_mixin_do_the_work_once(
     assert api(path=url).status_code == 403
 
 
-def test_R17_callable_of_the_decorator_gets_the_request(api: Api, mount: Mount, place: Any) -> None:
+def test_R17_callable_of_the_decorator_gets_the_request(api, mount, place):
     api(path=mount(place(scope=lambda request: request.headers["X-User"])))
 
     assert IdempotencyRecord.objects.get().scope == "alice"
 
 
-def test_R17_store_of_the_decorator(
-    api: Api, mount: Mount, place: Any, policy: SetPolicy, runs: list[str]
-) -> None:
+def test_R17_store_of_the_decorator(api, mount, place, policy, runs):
     url = mount(place(store="memory"))
 
     answers = [api(path=url, key=f"{url} {place.__name__}") for _ in range(2)]
@@ -328,7 +313,7 @@ def test_R17_store_of_the_decorator(
     assert not IdempotencyRecord.objects.exists()
 
 
-def test_R17_keyword_of_action_counts_before_dispatch(api: Api, mount: Mount) -> None:
+def test_R17_keyword_of_action_counts_before_dispatch(api, mount):
     @method_decorator(idempotent(required=True, echo_key=False), name="dispatch")
     class Set(Mixed):
         @action(detail=False, methods=["post"], idempotency_required=False)
@@ -342,7 +327,7 @@ def test_R17_keyword_of_action_counts_before_dispatch(api: Api, mount: Mount) ->
     assert "Idempotency-Key" not in api(path=url).headers
 
 
-def test_R17_undecorated_override_leaves_what_its_base_said(api: Api, mount: Mount) -> None:
+def test_R17_undecorated_override_leaves_what_its_base_said(api, mount):
     base: Any = method_decorator(idempotent(required=True), name="create")(
         type("Base", (Mixed,), {"create": lambda self, request: Mixed.create(self, request)})
     )
@@ -351,9 +336,7 @@ def test_R17_undecorated_override_leaves_what_its_base_said(api: Api, mount: Mou
     assert api(key=None, path=mount(override.as_view({"post": "create"}))).status_code == 201
 
 
-def test_R17_two_requests_by_turns_have_the_policy_of_their_own_views(
-    api: Api, mount: Mount
-) -> None:
+def test_R17_two_requests_by_turns_have_the_policy_of_their_own_views(api, mount):
     """What a decorator gives is no state of the class."""
     strict, free = mount(in_urlconf(required=True)), mount(Mixed.as_view({"post": "create"}))
 

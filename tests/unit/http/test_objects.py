@@ -20,8 +20,8 @@ from django_idempotency.http import idempotent
 from django_idempotency.models import IdempotencyRecord
 from tests.app.models import Effect
 from tests.app.views import EffectSerializer
-from tests.unit.http.api import Api, problem, replayed
-from tests.unit.http.conftest import Mount, SetPolicy
+from tests.unit.http.api import problem, replayed
+from tests.unit.http.conftest import Mount
 from tests.unit.http.views import BareView, GuardedView
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -62,7 +62,7 @@ def url(mount: Mount) -> str:
 
 
 @pytest.mark.parametrize("name", ["bob", "hidden", None])
-def test_R34_object_permission_withdrawn_in_between(api: Api, url: str, name: str | None) -> None:
+def test_R34_object_permission_withdrawn_in_between(api, url, name):
     first, again = api(path=url), api(path=url)
     if name is None:
         Effect.objects.all().delete()
@@ -77,25 +77,21 @@ def test_R34_object_permission_withdrawn_in_between(api: Api, url: str, name: st
     assert IdempotencyRecord.objects.values().get() == kept
 
 
-def test_R34_ATOMIC_REQUESTS_are_around_the_check(
-    api: Api, url: str, policy: SetPolicy, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_R34_ATOMIC_REQUESTS_are_around_the_check(api, url, policy, monkeypatch):
     policy(TRANSACTION="separate")
     monkeypatch.setitem(connections.settings["default"], "ATOMIC_REQUESTS", True)
 
     assert [replayed(api(path=url)) for _ in range(2)] == [False, True]
 
 
-def test_R34_DELETE_that_was_done_is_replayed(api: Api, url: str) -> None:
+def test_R34_DELETE_that_was_done_is_replayed(api, url):
     answers = [api(path=url, method="DELETE") for _ in range(2)]
 
     assert [answer.status_code for answer in answers] == [204, 204]
     assert replayed(answers[1])
 
 
-def test_R34_DELETE_that_was_refused_is_not_shown_when_the_object_is_out_of_sight(
-    api: Api, url: str
-) -> None:
+def test_R34_DELETE_that_was_refused_is_not_shown_when_the_object_is_out_of_sight(api, url):
     refuse = {"body": {"refuse": True}, "path": url, "method": "DELETE"}
     assert [replayed(api(**refuse)) for _ in range(2)] == [False, True]
 
@@ -105,9 +101,7 @@ def test_R34_DELETE_that_was_refused_is_not_shown_when_the_object_is_out_of_sigh
 
 
 @pytest.mark.parametrize("kind", ["look-up argument", "mixin", "@api_view", "plain"])
-def test_R34_without_a_look_up_argument_it_is_true(
-    api: Api, mount: Mount, policy: SetPolicy, kind: str
-) -> None:
+def test_R34_without_a_look_up_argument_it_is_true(api, mount, policy, kind):
     """A view that has no get_object() is an error as soon as its URL names something."""
     policy(HTTP={"REPLAY_CHECK": "django_idempotency.contrib.rest_framework.object_permissions"})
     anybody: Any = idempotent(scope="django_idempotency.http.scopes.anyone")

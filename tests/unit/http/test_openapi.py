@@ -19,7 +19,6 @@ from rest_framework.response import Response
 from django_idempotency.contrib import spectacular
 from django_idempotency.contrib.rest_framework import IdempotencyMixin
 from django_idempotency.http import idempotent
-from tests.unit.http.conftest import SetPolicy
 
 PROBLEM = {"schema": {"$ref": "#/components/schemas/IdempotencyProblem"}}
 
@@ -85,7 +84,7 @@ def key_of(operation: dict[str, Any]) -> dict[str, Any]:
     return parameter
 
 
-def test_R78_each_answer_of_the_guard_is_described() -> None:
+def test_R78_each_answer_of_the_guard_is_described():
     told = document(pay=Payments.as_view({"post": "create"}))
 
     operation = told["pay", "post"]
@@ -103,7 +102,7 @@ def test_R78_each_answer_of_the_guard_is_described() -> None:
     )
 
 
-def test_R77_kept_answers_tell_of_replay_and_expiry() -> None:
+def test_R77_kept_answers_tell_of_replay_and_expiry():
     told = document(refund=Payments.as_view({"post": "refund"}))
 
     responses = told["refund", "post"]["responses"]
@@ -116,7 +115,7 @@ def test_R77_kept_answers_tell_of_replay_and_expiry() -> None:
     assert set(responses["409"]["content"]) == {"application/json", "application/problem+json"}
 
 
-def test_R1_the_key_is_required_as_the_action_says() -> None:
+def test_R1_the_key_is_required_as_the_action_says():
     create = Payments.as_view({"get": "list", "post": "create", "put": "update"})
     capture = Payments.as_view({"post": "capture"}, idempotency_required=False)  # as routers do
     told = document(create=create, capture=capture)
@@ -131,7 +130,7 @@ def test_R1_the_key_is_required_as_the_action_says() -> None:
         assert "headers" not in operation["responses"]["200"]
 
 
-def test_R10_the_form_of_the_key_is_told(policy: SetPolicy) -> None:
+def test_R10_the_form_of_the_key_is_told(policy):
     policy(HTTP={"HEADER": "X-Key", "KEY_VALIDATOR": "uuid7", "REPLAY_HEADER": None})
 
     told = document(pay=Payments.as_view({"post": "create"}))["pay", "post"]
@@ -141,7 +140,7 @@ def test_R10_the_form_of_the_key_is_told(policy: SetPolicy) -> None:
     assert set(told["responses"]["201"]["headers"]) == {"Idempotency-Expires"}
 
 
-def test_R78_statuses_of_the_policy_count(policy: SetPolicy) -> None:
+def test_R78_statuses_of_the_policy_count(policy):
     policy(HTTP={"IN_PROGRESS_STATUS": 425, "MISMATCH_STATUS": 409, "KEY_MIN_LENGTH": 8})
 
     told = document(pay=Payments.as_view({"post": "create"}))["pay", "post"]
@@ -150,7 +149,7 @@ def test_R78_statuses_of_the_policy_count(policy: SetPolicy) -> None:
     assert key_of(told)["schema"] == {"type": "string", "minLength": 8, "maxLength": 255}
 
 
-def test_R78_a_renderer_of_the_project_has_a_form_of_its_own(policy: SetPolicy) -> None:
+def test_R78_a_renderer_of_the_project_has_a_form_of_its_own(policy):
     policy(HTTP={"ERROR_RENDERER": lambda request, problem: Response(problem)})
 
     told = document(pay=Payments.as_view({"post": "create"}))
@@ -159,13 +158,13 @@ def test_R78_a_renderer_of_the_project_has_a_form_of_its_own(policy: SetPolicy) 
     assert "IdempotencyProblem" not in told["components"]
 
 
-def test_what_the_project_says_comes_first() -> None:
+def test_what_the_project_says_comes_first():
     told = document(refund=Payments.as_view({"post": "refund"}))["refund", "post"]
 
     assert key_of(told)["description"] == "Ours."
 
 
-def test_R18_the_decorator_above_api_view_is_described() -> None:
+def test_R18_the_decorator_above_api_view_is_described():
     @idempotent(required=True)
     @extend_schema(request=AmountSerializer, responses={201: AmountSerializer})
     @api_view(["POST"])
@@ -180,7 +179,7 @@ def test_R18_the_decorator_above_api_view_is_described() -> None:
     assert told["description"] == "Take money."
 
 
-def test_no_word_of_ours_is_in_the_description_of_a_view() -> None:
+def test_no_word_of_ours_is_in_the_description_of_a_view():
     class Silent(Payments):
         pass
 
@@ -189,7 +188,7 @@ def test_no_word_of_ours_is_in_the_description_of_a_view() -> None:
     assert "description" not in told
 
 
-def test_the_view_itself_stays_as_it_is() -> None:
+def test_the_view_itself_stays_as_it_is():
     before = dict(vars(Payments)), Payments.create.__dict__.copy()
 
     document(pay=Payments.as_view({"post": "create"}))

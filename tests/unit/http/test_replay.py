@@ -20,8 +20,7 @@ from django_idempotency.models import IdempotencyRecord
 from django_idempotency.policy import HTTPPolicy, merge
 from django_idempotency.records import Record
 from tests.app.models import Effect
-from tests.unit.http.api import Api, problem, replayed
-from tests.unit.http.conftest import InProgress, Mount, SetPolicy
+from tests.unit.http.api import problem, replayed
 from tests.unit.http.views import BareView, answering
 
 pytestmark = pytest.mark.django_db
@@ -89,20 +88,18 @@ NEVER = [
 ELSEWHERE = ["X-Accel-Redirect", "x-sendfile", "X-LIGHTTPD-send-file", "X-LiteSpeed-Location"]
 
 
-def test_R30_header_fields_of_the_answer_are_kept() -> None:
+def test_R30_header_fields_of_the_answer_are_kept():
     assert dict(kept(HttpResponse(b"body", headers=KEPT)).items()) == KEPT
 
 
-def test_R30_header_field_of_a_request_or_a_connection_is_not_kept() -> None:
+def test_R30_header_field_of_a_request_or_a_connection_is_not_kept():
     names = [*OF_ONE_REQUEST, *NEVER]
 
     assert [name for name in names if name in kept(with_field(name))] == []
     assert [name for name in names if name in kept(with_field(name), name)] == OF_ONE_REQUEST
 
 
-def test_R30_header_field_that_an_older_record_has_is_dropped(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_R30_header_field_that_an_older_record_has_is_dropped(monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(snapshot, "_NEVER", frozenset())
         patch.setattr(snapshot, "_NEVER_PREFIXES", ())
@@ -112,7 +109,7 @@ def test_R30_header_field_that_an_older_record_has_is_dropped(
     assert [n for n in NEVER if n in SnapshotCodec().decode(old[n]).response()] == []
 
 
-def test_R30_cookies_are_the_first_callers_however_they_were_set() -> None:
+def test_R30_cookies_are_the_first_callers_however_they_were_set():
     response = with_field("Set-Cookie", "session=written")
     response.set_cookie("session", "set")
 
@@ -122,7 +119,7 @@ def test_R30_cookies_are_the_first_callers_however_they_were_set() -> None:
     assert "Set-Cookie" not in again
 
 
-def test_R30_field_that_is_named_with_a_minus_is_dropped() -> None:
+def test_R30_field_that_is_named_with_a_minus_is_dropped():
     named = ("-X-Anything", "ETag")
 
     assert "X-Anything" not in kept(with_field("x-anything"), *named)
@@ -131,11 +128,11 @@ def test_R30_field_that_is_named_with_a_minus_is_dropped() -> None:
 
 
 @pytest.mark.parametrize("value", ["a\x00b", "a\x7fb"])
-def test_R30_field_that_cannot_be_sent_is_not_kept(value: str) -> None:
+def test_R30_field_that_cannot_be_sent_is_not_kept(value):
     assert "X-Anything" not in kept(with_field("X-Anything", value))
 
 
-def test_R30_R62_body_that_is_elsewhere_counts_as_a_stream_unless_it_is_named() -> None:
+def test_R30_R62_body_that_is_elsewhere_counts_as_a_stream_unless_it_is_named():
     for name in ELSEWHERE:
         for named in ((), (f"-{name}",)):
             with pytest.raises(TypeError, match="whose body is where"):
@@ -145,13 +142,13 @@ def test_R30_R62_body_that_is_elsewhere_counts_as_a_stream_unless_it_is_named() 
 
 
 @pytest.mark.parametrize("names", [["-"], ["a b"], ["X-A\r\nX-B"], [""], [5]])
-def test_R30_replay_headers_are_names(names: Any) -> None:
+def test_R30_replay_headers_are_names(names):
     with pytest.raises(ValueError, match="replay_headers must be names of header fields"):
         merge(HTTPPolicy(), {"replay_headers": names})
 
 
 @pytest.mark.parametrize("status", [200, 201, 202, 204, 302, 303, 307, 402, 500])
-def test_R28_status_is_kept(status: int) -> None:
+def test_R28_status_is_kept(status):
     first = HttpResponse(status=status, headers={"Location": "/things/1/"})
 
     again = kept(first)
@@ -172,7 +169,7 @@ BODIES = [
 ]
 
 
-def test_R29_R64_bodies_are_byte_equal() -> None:
+def test_R29_R64_bodies_are_byte_equal():
     for body in BODIES:
         assert kept(HttpResponse(body)).content == body
         assert kept(HttpResponse([body, b"more"])).content == body + b"more"
@@ -181,7 +178,7 @@ def test_R29_R64_bodies_are_byte_equal() -> None:
 @pytest.mark.parametrize(
     "response", [StreamingHttpResponse([b"a"]), HttpResponse(status=103)], ids=["stream", "interim"]
 )
-def test_R62_what_is_no_whole_answer_is_refused(response: Any) -> None:
+def test_R62_what_is_no_whole_answer_is_refused(response):
     with pytest.raises(TypeError):
         kept(response)
 
@@ -192,7 +189,7 @@ def test_R62_what_is_no_whole_answer_is_refused(response: Any) -> None:
 # Again.
 
 
-def test_R25_I4_again_is_equal(api: Api, mode: str, atomic_requests: bool, runs: list[str]) -> None:
+def test_R25_I4_again_is_equal(api, mode, atomic_requests, runs):
     first, again = api(), api()
 
     assert again.status_code == first.status_code == 201
@@ -205,7 +202,7 @@ def test_R25_I4_again_is_equal(api: Api, mode: str, atomic_requests: bool, runs:
 
 
 @pytest.mark.parametrize("name", ["X-Replay", None])
-def test_R25_replay_header_is_a_choice(api: Api, policy: SetPolicy, name: str | None) -> None:
+def test_R25_replay_header_is_a_choice(api, policy, name):
     policy(HTTP={"REPLAY_HEADER": name})
 
     first, again = api(), api()
@@ -216,7 +213,7 @@ def test_R25_replay_header_is_a_choice(api: Api, policy: SetPolicy, name: str | 
     assert not replayed(again)
 
 
-def test_R27_replay_is_a_snapshot(api: Api) -> None:
+def test_R27_replay_is_a_snapshot(api):
     first = api()
     Effect.objects.update(name="changed")
 
@@ -227,9 +224,7 @@ def test_R27_replay_is_a_snapshot(api: Api) -> None:
     assert changed.content == deleted.content == first.content
 
 
-def test_R30_what_middleware_adds_is_on_the_replay_once(
-    api: Api, mount: Mount, settings: Any
-) -> None:
+def test_R30_what_middleware_adds_is_on_the_replay_once(api, mount, settings):
     """Outside of the guard: in the first answer and in the replay alike."""
     settings.MIDDLEWARE = [
         "django.middleware.security.SecurityMiddleware",
@@ -251,9 +246,7 @@ def test_R30_what_middleware_adds_is_on_the_replay_once(
     assert gzip.decompress(again.content) == b"a" * 500
 
 
-def test_R31_replays_and_conflicts_are_not_stored(
-    api: Api, mount: Mount, in_progress: InProgress
-) -> None:
+def test_R31_replays_and_conflicts_are_not_stored(api, mount, in_progress):
     cached = mount(answering(lambda request: with_field("Cache-Control", "public, max-age=60")))
     first, replay, reused = api(path=cached), api(path=cached), api({"a": 1}, path=cached)
     in_progress()
@@ -275,9 +268,7 @@ class NotWithdrawn(BasePermission):
         return not self.withdrawn
 
 
-def test_R34_permission_withdrawn_in_between(
-    api: Api, mount: Mount, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_R34_permission_withdrawn_in_between(api, mount, monkeypatch):
     url = mount(type("Withdrawable", (BareView,), {"permission_classes": [NotWithdrawn]}))
     first = api(path=url)
     monkeypatch.setattr(NotWithdrawn, "withdrawn", True)
@@ -289,9 +280,7 @@ def test_R34_permission_withdrawn_in_between(
     assert first.content not in refused.content
 
 
-def test_R34_replay_check_is_asked_on_a_replay_and_says_no_with_403(
-    api: Api, mount: Mount, runs: list[str]
-) -> None:
+def test_R34_replay_check_is_asked_on_a_replay_and_says_no_with_403(api, mount, runs):
     seen: list[tuple[Request, Record]] = []
 
     class Checked(BareView):
@@ -314,7 +303,7 @@ def test_R34_replay_check_is_asked_on_a_replay_and_says_no_with_403(
     assert len(runs) == 1
 
 
-def test_R34_replay_check_may_raise_what_a_view_may(api: Api, mount: Mount) -> None:
+def test_R34_replay_check_may_raise_what_a_view_may(api, mount):
     class Checked(BareView):
         def idempotency_replay_check(self, request: Request, record: Record) -> bool:
             raise PermissionDenied
@@ -331,7 +320,7 @@ def never(request: Any, record: Record) -> bool:
     return False
 
 
-def test_R36_finalize_response_and_rendering_happen_once(api: Api, mount: Mount) -> None:
+def test_R36_finalize_response_and_rendering_happen_once(api, mount):
     finalised, rendered = [], []
 
     class Counting(JSONRenderer):

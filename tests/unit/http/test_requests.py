@@ -8,12 +8,12 @@ import pytest
 from rest_framework.parsers import JSONParser
 
 from django_idempotency.exceptions import InvalidKey
+from django_idempotency.http.views import guards
 from django_idempotency.models import IdempotencyRecord
-from django_idempotency.policy import UNSET
+from django_idempotency.policy import UNSAFE_METHODS, UNSET, HTTPPolicy
 from tests.app.models import Effect
 from tests.app.views import EffectView
-from tests.unit.http.api import Api, problem, replayed
-from tests.unit.http.conftest import Mount, SetPolicy
+from tests.unit.http.api import problem, replayed
 from tests.unit.http.views import BareView
 
 pytestmark = pytest.mark.django_db
@@ -23,7 +23,7 @@ UUID7 = "01890a5d-ac96-774b-bcce-b302099a8057"
 INVALID = (400, "idempotency_key_invalid")
 
 
-def test_R1_required_and_missing_is_a_problem(api: Api, runs: list[str]) -> None:
+def test_R1_required_and_missing_is_a_problem(api, runs):
     response = api(key=None)
 
     assert problem(response) == (400, "idempotency_key_missing")
@@ -37,9 +37,7 @@ def test_R1_required_and_missing_is_a_problem(api: Api, runs: list[str]) -> None
     ("given", "pages"),
     [("problems#", "problems#"), ("problems/", "problems/"), ("problems", "problems/")],
 )
-def test_R1_documentation_url_is_a_choice(
-    api: Api, policy: SetPolicy, given: str, pages: str
-) -> None:
+def test_R1_documentation_url_is_a_choice(api, policy, given, pages):
     policy(HTTP={"DOCUMENTATION_URL": f"https://shop.example/{given}"})
 
     page = api(key=None).json()["type"]
@@ -47,9 +45,7 @@ def test_R1_documentation_url_is_a_choice(
     assert page.startswith(f"https://shop.example/{pages}idempotency_key_missing")
 
 
-def test_R1_required_by_the_setting_unless_the_view_decides(
-    api: Api, policy: SetPolicy, mount: Mount
-) -> None:
+def test_R1_required_by_the_setting_unless_the_view_decides(api, policy, mount):
     silent = type("Silent", (BareView,), {"idempotency_required": UNSET})
     deciding = type("Deciding", (BareView,), {"idempotency_required": False})
     policy(HTTP={"REQUIRED": True})
@@ -77,16 +73,14 @@ POLICIES: list[tuple[dict[str, Any], str, int]] = [
 
 
 @pytest.mark.parametrize(("http", "field", "status"), POLICIES)
-def test_R4_R9_R10_policy_says_which_keys_are_taken(
-    api: Api, policy: SetPolicy, runs: list[str], http: dict[str, Any], field: str, status: int
-) -> None:
+def test_R4_R9_R10_policy_says_which_keys_are_taken(api, policy, runs, http, field, status):
     policy(HTTP=http)
 
     assert api(key=field).status_code == status
     assert len(runs) == (status == 201)
 
 
-def test_R10_key_validator_as_a_method(api: Api, mount: Mount) -> None:
+def test_R10_key_validator_as_a_method(api, mount):
     class Orders(BareView):
         def idempotency_key_validator(self, key: str) -> None:
             if not key.startswith("order-"):
@@ -100,7 +94,7 @@ def test_R10_key_validator_as_a_method(api: Api, mount: Mount) -> None:
     assert api(key="order-1", path=url).status_code == 201
 
 
-def test_header_can_have_another_name(api: Api, policy: SetPolicy) -> None:
+def test_header_can_have_another_name(api, policy):
     policy(HTTP={"HEADER": "X-Key"})
 
     first, again = (api(key=None, headers={"X-Key": "key-1"}) for _ in range(2))
@@ -110,11 +104,39 @@ def test_header_can_have_another_name(api: Api, policy: SetPolicy) -> None:
     assert problem(api(key="key-1")) == (400, "idempotency_key_missing")
 
 
+@pytest.mark.parametrize(("field", "echo"), [("abc", '"abc"'), (r'"a\"b\\c"', r'"a\"b\\c"')])
+def test_R16_echo_key_returns_the_key(api, policy, field, echo):
+    policy(HTTP={"ECHO_KEY": True})
+
+    first, again = api(key=field), api(key=field)
+
+    assert [first.headers["Idempotency-Key"], again.headers["Idempotency-Key"]] == [echo, echo]
+    assert replayed(again)
+
+
+@pytest.mark.parametrize(
+    ("methods", "guarded"),
+    [
+        (None, {"POST", "PUT", "PATCH", "DELETE"}),
+        ({"post"}, {"POST"}),
+        ({"PUT", "delete"}, {"PUT", "DELETE"}),
+    ],
+)
+def test_R12_R13_safe_methods_pass_and_others_by_choice(rf, methods, guarded):
+    policy = HTTPPolicy(methods=methods)
+    every = [*UNSAFE_METHODS, "GET", "HEAD", "OPTIONS", "TRACE"]
+    sent = [rf.generic(method, "/", headers={"Idempotency-Key": "key-1"}) for method in every]
+
+    found = {request.method for request in sent if guards(policy, UNSAFE_METHODS, request)}
+
+    assert found == guarded
+
+
 # What comes before the claim.
 
 
 @pytest.mark.parametrize("key", ['"malformed', None])
-def test_R14_refusal_comes_before_the_key_is_looked_at(api: Api, key: str | None) -> None:
+def test_R14_refusal_comes_before_the_key_is_looked_at(api, key):
     assert api(user=None, key=key).status_code == 401
 
 
@@ -126,9 +148,7 @@ def test_R14_refusal_comes_before_the_key_is_looked_at(api: Api, key: str | None
         (406, {"headers": {"Accept": "application/xml"}}),
     ],
 )
-def test_R15_what_reaches_no_code_of_the_view_claims_nothing(
-    api: Api, status: int, arguments: dict[str, Any]
-) -> None:
+def test_R15_what_reaches_no_code_of_the_view_claims_nothing(api, status, arguments):
     assert api(**arguments).status_code == status
     assert not IdempotencyRecord.objects.exists()
 
@@ -151,9 +171,7 @@ class OnlyJSON(EffectView):
     ],
     ids=["text", "form", "multipart", "parse error"],
 )
-def test_R15_what_cannot_be_read_leaves_the_key_free(
-    api: Api, mount: Mount, runs: list[str], status: int, body: str, content_type: str
-) -> None:
+def test_R15_what_cannot_be_read_leaves_the_key_free(api, mount, runs, status, body, content_type):
     url = mount(OnlyJSON)
 
     refused = api(body, content_type=content_type, path=url)
@@ -164,7 +182,7 @@ def test_R15_what_cannot_be_read_leaves_the_key_free(
     assert runs == ["corrected"]
 
 
-def test_R15_404_of_the_view_itself_leaves_the_key_free(api: Api) -> None:
+def test_R15_404_of_the_view_itself_leaves_the_key_free(api):
     refused = api(path="/set/999999/rename/")
     api({"name": "there"}, key="key-2", path="/set/")
     there = api(path=f"/set/{Effect.objects.get().pk}/rename/")
@@ -173,7 +191,7 @@ def test_R15_404_of_the_view_itself_leaves_the_key_free(api: Api) -> None:
     assert there.status_code == 200
 
 
-def test_R18_router_and_action_url(api: Api, runs: list[str]) -> None:
+def test_R18_router_and_action_url(api, runs):
     url = f"/set/{api({'name': 'a'}, path='/set/').json()['id']}/rename/"
 
     renamed, again = api(key="key-2", path=url), api(key="key-2", path=url)

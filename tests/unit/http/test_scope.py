@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
@@ -19,8 +18,7 @@ from django_idempotency.exceptions import ScopeMissing
 from django_idempotency.http import scopes
 from django_idempotency.http.scopes import tenant_and_user
 from django_idempotency.models import IdempotencyRecord
-from tests.unit.http.api import Api, problem, replayed
-from tests.unit.http.conftest import Mount, SetPolicy
+from tests.unit.http.api import problem, replayed
 from tests.unit.http.views import BareView
 
 pytestmark = pytest.mark.django_db
@@ -43,7 +41,7 @@ def asked_by(principal: Any, **attributes: Any) -> Any:
 # The scope of a request.
 
 
-def test_R19_each_principal_has_a_scope_of_its_own() -> None:
+def test_R19_each_principal_has_a_scope_of_its_own():
     """A primary key that two models or two classes of one name share makes no two of them one."""
     theirs = type("Machine", (Machine,), {"__module__": "another.package"})
     principals = [User(pk=7), User(pk=8), Machine(7), theirs(7)]
@@ -66,19 +64,19 @@ def test_R19_each_principal_has_a_scope_of_its_own() -> None:
     ],
     ids=["no user", "None", "anonymous", "not authenticated", "no primary key"],
 )
-def test_R21_who_is_nobody_has_no_scope(request_of_nobody: Any) -> None:
+def test_R21_who_is_nobody_has_no_scope(request_of_nobody):
     with pytest.raises(ScopeMissing):
         scopes.user(request_of_nobody)
 
 
-def test_R19_tenant_and_user_do_not_run_together() -> None:
+def test_R19_tenant_and_user_do_not_run_together():
     """``tenant:a:b:c`` would be tenant a with user b:c, and tenant a:b with user c."""
     pairs = [("a", "b:c"), ("a:b", "c"), ("", "a:b:c"), ("1:a", "c"), ("a:", "b:c")]
 
     assert len({scopes.of_tenant(name, principal) for name, principal in pairs}) == len(pairs)
 
 
-def test_R19_tenant_is_part_of_the_scope_or_missing() -> None:
+def test_R19_tenant_is_part_of_the_scope_or_missing():
     scope = tenant_and_user(lambda request: request.tenant)
     callers = [(User(pk=7), "red"), (User(pk=7), "blue"), (User(pk=8), "red")]
 
@@ -92,7 +90,7 @@ def test_R19_tenant_is_part_of_the_scope_or_missing() -> None:
 # In a request.
 
 
-def test_R19_two_users_with_one_key_run_twice(api: Api, mode: str, runs: list[str]) -> None:
+def test_R19_two_users_with_one_key_run_twice(api, mode, runs):
     alice, bob = api(user="alice"), api(user="bob")
 
     assert (alice.status_code, bob.status_code) == (201, 201)
@@ -103,7 +101,7 @@ def test_R19_two_users_with_one_key_run_twice(api: Api, mode: str, runs: list[st
     assert len(runs) == IdempotencyRecord.objects.count() == 2
 
 
-def test_R19_scope_as_a_method_replaces_the_user(api: Api, mount: Mount) -> None:
+def test_R19_scope_as_a_method_replaces_the_user(api, mount):
     class Shared(BareView):
         def idempotency_scope(self, request: Request) -> str:
             return f"tenant {request.headers['X-Tenant']}"
@@ -117,7 +115,7 @@ def test_R19_scope_as_a_method_replaces_the_user(api: Api, mount: Mount) -> None
 
 
 @pytest.mark.parametrize("scope", [f"{__name__}.nothing", "nowhere.at.all"])
-def test_R19_dotted_path_must_import(api: Api, policy: SetPolicy, scope: str) -> None:
+def test_R19_dotted_path_must_import(api, policy, scope):
     policy(HTTP={"SCOPE": scope})
 
     with pytest.raises(ImportError):
@@ -129,9 +127,7 @@ def by_host(request: Request) -> str:
 
 
 @pytest.mark.parametrize("tenant", [None, by_host])
-def test_R19_tenants_by_host_name_meet_unless_the_scope_names_them(
-    api: Api, policy: SetPolicy, settings: Any, tenant: Callable[[Any], str] | None
-) -> None:
+def test_R19_tenants_by_host_name_meet_unless_the_scope_names_them(api, policy, settings, tenant):
     """As the threat model says: neither the scope nor the fingerprint holds the host."""
     settings.ALLOWED_HOSTS = ["a.example.com", "b.example.com"]
     policy(HTTP={"SCOPE": tenant and tenant_and_user(tenant)})
@@ -145,7 +141,7 @@ def test_R19_tenants_by_host_name_meet_unless_the_scope_names_them(
 
 
 @pytest.mark.parametrize("address", ["192.0.2.1", "192.0.2.2"])
-def test_R21_anonymous_with_a_key_is_a_problem(api: Api, runs: list[str], address: str) -> None:
+def test_R21_anonymous_with_a_key_is_a_problem(api, runs, address):
     api.client.defaults["REMOTE_ADDR"] = address  # is no scope
 
     assert problem(api(user=None, path="/optional/")) == MISSING
@@ -154,18 +150,14 @@ def test_R21_anonymous_with_a_key_is_a_problem(api: Api, runs: list[str], addres
 
 
 @pytest.mark.parametrize("nobody", [None, ""])
-def test_R21_scope_that_names_nobody_is_a_problem(
-    api: Api, policy: SetPolicy, runs: list[str], nobody: str | None
-) -> None:
+def test_R21_scope_that_names_nobody_is_a_problem(api, policy, runs, nobody):
     policy(HTTP={"SCOPE": lambda request: nobody})
 
     assert problem(api()) == MISSING
     assert runs == []
 
 
-def test_R21_scope_that_is_no_text_is_an_error(
-    api: Api, policy: SetPolicy, runs: list[str]
-) -> None:
+def test_R21_scope_that_is_no_text_is_an_error(api, policy, runs):
     policy(HTTP={"SCOPE": lambda request: 7})
 
     with pytest.raises(TypeError, match="scope must return a str"):
@@ -173,7 +165,7 @@ def test_R21_scope_that_is_no_text_is_an_error(
     assert runs == []
 
 
-def test_R21_anyone_makes_keys_capabilities(api: Api, policy: SetPolicy, runs: list[str]) -> None:
+def test_R21_anyone_makes_keys_capabilities(api, policy, runs):
     policy(HTTP={"SCOPE": "django_idempotency.http.scopes.anyone"})
 
     first, again = (api(user=None, path="/optional/") for _ in range(2))
@@ -189,7 +181,7 @@ class Open(BareView):
 
 
 @pytest.mark.parametrize("scope", [None, "django_idempotency.http.scopes.anyone"])
-def test_R21_a_check_finds_views_that_know_nobody(mount: Mount, scope: str | None) -> None:
+def test_R21_a_check_finds_views_that_know_nobody(mount, scope):
     mount(type("Nobody", (Open,), {"idempotency_scope": scope}))
 
     found = [message for message in run_checks() if "Nobody" in str(message)]
@@ -201,7 +193,7 @@ class Visitors(Open):
     idempotency_scope = "django_idempotency.http.scopes.session"
 
 
-def test_R97_session_scope_begins_no_session(api: Api, mount: Mount, runs: list[str]) -> None:
+def test_R97_session_scope_begins_no_session(api, mount, runs):
     """A retry whose first answer was lost would come without its cookie, and run again."""
     response = api(path=mount(Visitors), user=None)
 
@@ -223,7 +215,7 @@ def told(response: Any) -> tuple[int, bytes, dict[str, str]]:
 
 
 @pytest.mark.parametrize("status", [200, 409, 400, 500])
-def test_R22_I10_a_key_that_somebody_used_looks_like_any_other(api: Api, status: int) -> None:
+def test_R22_I10_a_key_that_somebody_used_looks_like_any_other(api, status):
     api({"name": "alice's", "then": "returned", "status": 200}, key="used", user="alice")
 
     used = api.then("returned", status=status, key="used", user="bob")
@@ -249,9 +241,7 @@ class TwoRoutes:
     urlpatterns = [path(route, ByHeader.as_view(), name="same") for route in ("a", "a:x", "a:x:y")]
 
 
-def test_R23_endpoint_and_scope_do_not_run_together(
-    api: Api, settings: Any, runs: list[str]
-) -> None:
+def test_R23_endpoint_and_scope_do_not_run_together(api, settings, runs):
     """``POST same a:x:y`` would be route a with scope x:y, and route a:x with scope y."""
     settings.ROOT_URLCONF = TwoRoutes
     sent = [("/a", "x:y"), ("/a:x", "y"), ("/a", "x"), ("/a:x", "x:y"), ("/a:x:y", "y")]

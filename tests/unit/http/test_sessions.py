@@ -20,7 +20,7 @@ from rest_framework.views import APIView
 from django_idempotency.contrib.rest_framework import IdempotencyMixin
 from django_idempotency.http import idempotent
 from tests.app.models import Child, Effect
-from tests.unit.http.conftest import Mount, SetPolicy
+from tests.unit.http.conftest import SetPolicy
 from tests.unit.http.test_work import KEYED, swallow
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -112,9 +112,7 @@ def told(request: HttpRequest) -> HttpResponse:
     ],
 )
 @KEYED
-def test_R92_rolled_back_work_leaves_session_and_messages(
-    mount: Mount, empty: str, last: Any, status: int, key: str | None
-) -> None:
+def test_R92_rolled_back_work_leaves_session_and_messages(mount, empty, last, status, key):
     url, page, shopper = mount(checkout(empty, last)), mount(told), Shopper()
     cookie = shopper.client.cookies["sessionid"].value
 
@@ -129,7 +127,7 @@ def test_R92_rolled_back_work_leaves_session_and_messages(
 
 
 @pytest.mark.parametrize("engine", ["signed_cookies", "cached_db"])
-def test_R92_other_session_engines(mount: Mount, settings: Any, engine: str) -> None:
+def test_R92_other_session_engines(mount, settings, engine):
     settings.SESSION_ENGINE = f"django.contrib.sessions.backends.{engine}"
     url, shopper = mount(checkout("pop", boom)), Shopper()
 
@@ -138,7 +136,7 @@ def test_R92_other_session_engines(mount: Mount, settings: Any, engine: str) -> 
 
 
 @KEYED
-def test_R92_error_that_drf_answers(mount: Mount, key: str | None) -> None:
+def test_R92_error_that_drf_answers(mount, key):
     class Checkout(IdempotencyMixin, APIView):
         authentication_classes: list[Any] = []
 
@@ -154,9 +152,7 @@ def test_R92_error_that_drf_answers(mount: Mount, key: str | None) -> None:
 
 @pytest.mark.parametrize("last", [lambda: 201, lambda: 403, wish], ids=["201", "403", "wish"])
 @KEYED
-def test_R92_work_that_is_answered_with_its_own_response_keeps_its_session(
-    mount: Mount, last: Any, key: str | None
-) -> None:
+def test_R92_work_that_is_answered_with_its_own_response_keeps_its_session(mount, last, key):
     url, page, shopper = mount(checkout("pop", last)), mount(told), Shopper()
 
     shopper.post(url, key)
@@ -166,7 +162,7 @@ def test_R92_work_that_is_answered_with_its_own_response_keeps_its_session(
 
 
 @KEYED
-def test_R92_hook_that_raises_takes_nothing_back(mount: Mount, key: str | None) -> None:
+def test_R92_hook_that_raises_takes_nothing_back(mount, key):
     """The work of a coroutine has committed before its hook ran."""
 
     def work(request: HttpRequest) -> HttpResponse:
@@ -192,7 +188,7 @@ def test_R92_hook_that_raises_takes_nothing_back(mount: Mount, key: str | None) 
     assert later.content == b"Thank you"
 
 
-def test_R92_without_a_transaction_nothing_is_taken_back(mount: Mount, policy: SetPolicy) -> None:
+def test_R92_without_a_transaction_nothing_is_taken_back(mount, policy):
     policy(TRANSACTION="separate")
     url, shopper = mount(checkout("flush", boom)), Shopper()
 

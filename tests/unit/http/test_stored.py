@@ -2,33 +2,24 @@
 
 from __future__ import annotations
 
-import json
-from datetime import timedelta
 from typing import Any
 
 import pytest
 from django.conf import settings as project
-from django.urls import resolve
-from django.utils.timezone import now
-from rest_framework.request import Request
-from rest_framework.response import Response
 
 from django_idempotency.fingerprint import (
     VERSION,
     Fingerprint,
-    canonical_json,
     canonical_payload,
 )
 from django_idempotency.models import IdempotencyRecord
 from tests import version_1
-from tests.unit.http.api import Api, problem, replayed
-from tests.unit.http.conftest import InProgress, Mount, SetPolicy
-from tests.unit.http.views import GuardedView
+from tests.unit.http.api import replayed
 
 pytestmark = pytest.mark.django_db
 
 
-def test_R47_only_hashes_are_stored(api: Api, mode: str) -> None:
+def test_R47_only_hashes_are_stored(api, mode):
     api(
         {"name": "first", "card": "4242424242424242", "then": "empty"},
         path="/effects/?hint=confidential",
@@ -44,7 +35,7 @@ def test_R47_only_hashes_are_stored(api: Api, mode: str) -> None:
     assert "confidential" not in text
 
 
-def test_R47_no_pin_comes_out_of_the_table(api: Api) -> None:
+def test_R47_no_pin_comes_out_of_the_table(api):
     """All 1 000 bodies are tried, with all that the table and the code tell."""
     api({"name": "123"})
     record = IdempotencyRecord.objects.get()
@@ -65,32 +56,6 @@ def test_R47_no_pin_comes_out_of_the_table(api: Api) -> None:
     assert stored == known.forms[0]  # with the secret, these parts are the ones
 
 
-@pytest.mark.parametrize("state", ["completed", "failed"])
-def test_R47_a_record_of_version_1_answers_its_request(
-    api: Api, runs: list[str], state: str
-) -> None:
-    body = {"name": "first"} | ({"then": "returned", "status": 500} if state == "failed" else {})
-    first = api(body)
-    old = version_1_of(body)
-    IdempotencyRecord.objects.update(fingerprint=old)
-
-    assert problem(api({"name": "other"})) == (422, "idempotency_key_reused")
-    again = api(body)
-
-    assert (again.status_code, replayed(again)) == (first.status_code, state == "completed")
-    assert len(runs) == (1 if state == "completed" else 2)
-    assert bytes(IdempotencyRecord.objects.get().fingerprint) == old
-
-
-def version_1_of(body: Any) -> bytes:
-    """What version 1 made of the request whose record there is."""
-    operation = IdempotencyRecord.objects.get().operation.encode()
-    arguments = canonical_payload({"args": [], "kwargs": {}})
-    asked = b"json:" + (canonical_json(json.dumps(body).encode()) or b"")
-    route = resolve("/effects/").route.encode()
-    return version_1.forms([operation, route, arguments, b"", asked])[0]
-
-
 # Secrets.
 
 
@@ -100,9 +65,7 @@ def rotate(settings: Any, *, fallbacks: bool) -> None:
 
 
 @pytest.mark.parametrize("fallbacks", [True, False])
-def test_R47_rotation_of_the_secret_key(
-    api: Api, mode: str, runs: list[str], settings: Any, fallbacks: bool, caplog: Any
-) -> None:
+def test_R47_rotation_of_the_secret_key(api, mode, runs, settings, fallbacks, caplog):
     first = api()
     failed = {"name": "boom", "then": "returned", "status": 500}
     api(failed, key="failed")
@@ -119,21 +82,7 @@ def test_R47_rotation_of_the_secret_key(
     assert runs == ["first", "boom", "boom"]
 
 
-@pytest.mark.parametrize(("fallbacks", "code"), [(True, 422), (False, 409)])
-def test_R47_R38_rotation_while_the_first_is_in_progress(
-    api: Api, in_progress: InProgress, settings: Any, fallbacks: bool, code: int
-) -> None:
-    api()
-    in_progress()
-    rotate(settings, fallbacks=fallbacks)
-
-    assert problem(api()) == (409, "in_progress")
-    assert api({"name": "other"}).status_code == code
-
-
-def test_R47_secrets_of_the_policy_take_the_place_of_the_key(
-    api: Api, policy: SetPolicy, runs: list[str]
-) -> None:
+def test_R47_secrets_of_the_policy_take_the_place_of_the_key(api, policy, runs):
     policy(FINGERPRINT_SECRETS=["old"])
     api(key="before")
     policy(FINGERPRINT_SECRETS=["new", "old"])
@@ -150,43 +99,3 @@ def test_R47_secrets_of_the_policy_take_the_place_of_the_key(
 
 
 # What a key is derived of.
-
-
-class Gateway(GuardedView):
-    """Charges a card, under a derived key."""
-
-    derived: list[str] = []
-
-    def post(self, request: Request) -> Response:
-        self.derived.append(request.idempotency.derive_key("charge"))
-        return Response(status=400 if request.data["card"] == "mistyped" else 201)
-
-
-@pytest.fixture
-def derived() -> list[str]:
-    Gateway.derived.clear()
-    return Gateway.derived
-
-
-def test_a_corrected_request_derives_another_key(
-    api: Api, mount: Mount, derived: list[str]
-) -> None:
-    """A gateway that has refused the first one would repeat its refusal under the same key."""
-    url = mount(Gateway)
-
-    for card in ("mistyped", "mistyped", "right"):
-        api({"card": card}, path=url)
-
-    assert derived[0] == derived[1] != derived[2]
-
-
-def test_another_amount_after_the_retention_derives_another_key(
-    api: Api, mount: Mount, derived: list[str]
-) -> None:
-    url = mount(Gateway)
-
-    for amount in (5, 6):
-        assert api({"card": "right", "amount": amount}, path=url).status_code == 201
-        IdempotencyRecord.objects.update(expires_at=now() - timedelta(seconds=1))
-
-    assert derived[0] != derived[1]

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from django.db import DatabaseError, IntegrityError, connection, connections, transaction
-from django.utils.decorators import method_decorator
+from django.db import IntegrityError, connection, connections, transaction
 from rest_framework.renderers import JSONRenderer
 from rest_framework.request import Request
 from rest_framework.response import Response
@@ -20,8 +19,7 @@ from django_idempotency.keys import record_id
 from django_idempotency.models import IdempotencyRecord
 from tests.app.models import Child, Effect, Unique
 from tests.app.views import EffectView
-from tests.unit.http.api import Api, problem, replayed
-from tests.unit.http.conftest import Mount, SetPolicy
+from tests.unit.http.api import problem, replayed
 from tests.unit.http.views import WAYS, answering, state_seen_by_others
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -76,15 +74,7 @@ ENDS = [
 @pytest.mark.parametrize(
     ("store", "mode", "atomic_requests", "name"), ENDS, indirect=["mode", "atomic_requests"]
 )
-def test_R57_kept_and_committed_together(
-    api: Api,
-    mount: Mount,
-    store: str,
-    mode: str,
-    atomic_requests: bool,
-    runs: list[str],
-    name: str,
-) -> None:
+def test_R57_kept_and_committed_together(api, mount, store, mode, atomic_requests, runs, name):
     class Stored(EffectView):
         idempotency_store = store
         idempotency_scope = "django_idempotency.http.scopes.anyone"
@@ -122,9 +112,7 @@ def test_R57_kept_and_committed_together(
 
 
 @pytest.mark.parametrize("then", ["returned", "raised"])
-def test_R57_kept_5xx_is_kept_without_its_work(
-    api: Api, policy: SetPolicy, mode: str, runs: list[str], then: str
-) -> None:
+def test_R57_kept_5xx_is_kept_without_its_work(api, policy, mode, runs, then):
     policy(HTTP={"KEEP": "stripe"})
 
     first, again = (api.then(then, status=503) for _ in range(2))
@@ -137,9 +125,7 @@ def test_R57_kept_5xx_is_kept_without_its_work(
 
 @pytest.mark.parametrize("mode", ["joined", "single"], indirect=True)
 @pytest.mark.parametrize(("status", "state"), [(201, "COMPLETED"), (403, "RELEASED")])
-def test_R57_work_and_record_commit_at_the_same_moment(
-    api: Api, mount: Mount, mode: str, status: int, state: str
-) -> None:
+def test_R57_work_and_record_commit_at_the_same_moment(api, mount, mode, status, state):
     seen: list[Any] = []
 
     def answer(request: Request) -> Response:
@@ -159,9 +145,7 @@ class Unrenderable(JSONRenderer):
 
 
 @WAYS
-def test_R57_answer_is_rendered_inside_the_transaction(
-    api: Api, mount: Mount, mode: str, atomic_requests: bool, runs: list[str]
-) -> None:
+def test_R57_answer_is_rendered_inside_the_transaction(api, mount, mode, atomic_requests, runs):
     url = mount(type("Rendered", (EffectView,), {"renderer_classes": [Unrenderable]}))
 
     for _ in range(2):
@@ -176,8 +160,8 @@ def test_R57_answer_is_rendered_inside_the_transaction(
 @pytest.mark.parametrize(("then", "status"), [("created", 201), ("raised", 409), ("invalid", 400)])
 @pytest.mark.parametrize("rolls_back", [True, False])
 def test_R57_in_a_callers_transaction_it_lives_and_dies_with_it(
-    api: Api, policy: SetPolicy, then: str, status: int, rolls_back: bool
-) -> None:
+    api, policy, then, status, rolls_back
+):
     with transaction.atomic():
         response = api.then(then, status=status)
         during, inside = state_seen_by_others(), IdempotencyRecord.objects.count()
@@ -189,18 +173,6 @@ def test_R57_in_a_callers_transaction_it_lives_and_dies_with_it(
     assert replayed(api.then(then, status=status)) == (then != "invalid" and not rolls_back)
 
 
-def test_R57_in_a_callers_transaction_a_returned_refusal_commits_with_it(
-    api: Api, policy: SetPolicy
-) -> None:
-    with transaction.atomic():
-        assert api.then("returned", status=400).status_code == 400
-        assert api.then("returned", status=500, key="key-2").status_code == 500
-
-    assert Effect.objects.count() == 1
-    states = IdempotencyRecord.objects.order_by("created_at").values_list("state", flat=True)
-    assert list(states) == ["RELEASED", "FAILED"]
-
-
 # What is not guarded.
 
 
@@ -210,14 +182,8 @@ def test_R57_in_a_callers_transaction_a_returned_refusal_commits_with_it(
 @pytest.mark.parametrize("key", [None, "key-1"], ids=["no key", "unguarded method"])
 @pytest.mark.parametrize(("then", "work_stands"), [("created", True), ("raised", False)])
 def test_R57_unguarded_requests_keep_djangos_transaction(
-    api: Api,
-    mount: Mount,
-    mode: str,
-    atomic_requests: bool,
-    key: str | None,
-    then: str,
-    work_stands: bool,
-) -> None:
+    api, mount, mode, atomic_requests, key, then, work_stands
+):
     members = {"idempotency_required": False, "idempotency_methods": {"PUT"}}
 
     api.then(then, status=409, key=key, path=mount(type("PutOnly", (EffectView,), members)))
@@ -226,62 +192,7 @@ def test_R57_unguarded_requests_keep_djangos_transaction(
     assert not IdempotencyRecord.objects.exists()
 
 
-@pytest.mark.parametrize(
-    ("mode", "atomic_requests"), [("joined", True), ("separate", True)], indirect=True
-)
-def test_R57_exempt_views_have_no_transaction_of_djangos(
-    api: Api, mount: Mount, atomic_requests: bool, mode: str
-) -> None:
-    exempt: Any = method_decorator(transaction.non_atomic_requests, name="dispatch")
-    url = mount(exempt(type("Exempt", (EffectView,), {"idempotency_required": False})))
-
-    for key in (None, "key-1"):
-        api.then("raised", status=409, key=key, path=url)
-
-    assert Effect.objects.count() == (2 if mode == "separate" else 0)
-
-
 # Two databases.
-
-
-class Two(EffectView):
-    def post(self, request: Request) -> Any:
-        if request.data.get("then") == "deferred":
-            Child.objects.using("other").create(parent_id=10**9)
-            return Response(status=201)
-        Effect.objects.using("other").create(name="other")
-        return super().post(request)
-
-
-@BOTH
-@pytest.mark.parametrize("mode", ["joined", "separate"], indirect=True)
-@pytest.mark.parametrize("then", ["returned", "raised"])
-def test_R57_transactions_of_other_databases_are_djangos(
-    api: Api, mount: Mount, mode: str, monkeypatch: pytest.MonkeyPatch, then: str
-) -> None:
-    monkeypatch.setitem(connections.settings["other"], "ATOMIC_REQUESTS", True)
-
-    response = api.then(then, status=409, path=mount(Two))
-
-    assert response.status_code == 409
-    assert IdempotencyRecord.objects.get().state == "COMPLETED"
-    assert Effect.objects.using("other").count() == (then == "returned")
-
-
-@BOTH
-@pytest.mark.parametrize("mode", ["joined", "separate"], indirect=True)
-def test_R57_commit_that_fails_on_another_database(
-    api: Api, mount: Mount, mode: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(connections.settings["other"], "ATOMIC_REQUESTS", True)
-    url = mount(Two)
-
-    for _ in range(2):
-        with pytest.raises(DatabaseError):
-            api.then("deferred", path=url)
-
-    assert IdempotencyRecord.objects.get().state == "FAILED"
-    assert not Effect.objects.exists()
 
 
 # R91: work that returned, and can only be rolled back.
@@ -318,14 +229,8 @@ ROLLED_BACK = pytest.mark.parametrize(
 @ROLLED_BACK
 @KEYED
 def test_R91_success_that_can_only_be_rolled_back_is_a_500(
-    api: Api,
-    mount: Mount,
-    store: str,
-    mode: str,
-    atomic_requests: bool,
-    key: str | None,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+    api, mount, store, mode, atomic_requests, key, caplog
+):
     view = answering(answer_of(201), idempotency_store=store, idempotency_required=False)
     url = mount(view)
 
@@ -342,8 +247,8 @@ def test_R91_success_that_can_only_be_rolled_back_is_a_500(
 
 @ROLLED_BACK
 def test_R91_success_that_wished_to_be_rolled_back_is_answered_and_not_kept(
-    api: Api, mount: Mount, store: str, mode: str, atomic_requests: bool
-) -> None:
+    api, mount, store, mode, atomic_requests
+):
     url = mount(answering(answer_of(201, wished=True), idempotency_store=store))
 
     first, again = api(path=url), api(path=url)
@@ -356,8 +261,8 @@ def test_R91_success_that_wished_to_be_rolled_back_is_answered_and_not_kept(
 @pytest.mark.parametrize("mode", ["joined"], indirect=True)
 @KEYED
 def test_R91_refusal_that_can_only_be_rolled_back_is_answered_with_a_warning(
-    api: Api, mount: Mount, mode: str, key: str | None, caplog: pytest.LogCaptureFixture
-) -> None:
+    api, mount, mode, key, caplog
+):
     url = mount(answering(answer_of(409), idempotency_required=False))
 
     first, again = api(path=url, key=key), api(path=url, key=key)
@@ -371,8 +276,8 @@ def test_R91_refusal_that_can_only_be_rolled_back_is_answered_with_a_warning(
 @pytest.mark.parametrize("mode", ["joined", "single"], indirect=True)
 @WISHED
 def test_R55_R57_refusal_that_is_rolled_back_frees_the_key_as_its_status_says(
-    api: Api, mount: Mount, mode: str, wished: bool
-) -> None:
+    api, mount, mode, wished
+):
     """The status decides about the work, the verdict about the record."""
 
     def answer(request: Request) -> Any:
@@ -400,15 +305,8 @@ def test_R55_R57_refusal_that_is_rolled_back_frees_the_key_as_its_status_says(
     indirect=["mode"],
 )
 def test_R90_R91_no_database_commits_what_another_rolls_back(
-    api: Api,
-    mount: Mount,
-    mode: str,
-    monkeypatch: pytest.MonkeyPatch,
-    key: str | None,
-    broken: str,
-    status: int,
-    wished: bool,
-) -> None:
+    api, mount, mode, monkeypatch, key, broken, status, wished
+):
     """Half of the work would be left behind, and done once more by the retry."""
     monkeypatch.setitem(connections.settings["other"], "ATOMIC_REQUESTS", True)
     hooks: list[str] = []
@@ -440,8 +338,8 @@ def test_R90_R91_no_database_commits_what_another_rolls_back(
 @WAYS
 @KEYED
 def test_R60_success_of_work_that_went_with_its_connection_is_503(
-    api: Api, mount: Mount, mode: str, atomic_requests: bool, key: str | None
-) -> None:
+    api, mount, mode, atomic_requests, key
+):
     def answer(request: Request) -> Response:
         connection.close()
         return Response({"done": True}, status=201)
