@@ -20,12 +20,20 @@ from tests.services import MISSING_VARIABLE, current_leg, or_skip
 from tests.services.databases import environment_for_children
 from tests.services.gunicorn import Gunicorn
 from tests.services.postgres import PostgresServer
-from tests.services.processes import RUN_VARIABLE, descendants, describe, marked, wait_until
+from tests.services.processes import (
+    ROOT,
+    RUN_VARIABLE,
+    descendants,
+    describe,
+    marked,
+    wait_until,
+)
 from tests.services.proxy import Proxy
 from tests.services.rows import install as delete_rows_in_place_of_a_flush
 from tests.services.servers import OwnServer
 from tests.services.threads import run_in_threads as run_in_threads_together
 
+UNIT = ROOT / "tests" / "unit"
 DATABASE_FIXTURES = {"db", "transactional_db", "django_db_reset_sequences", "live_server"}
 
 delete_rows_in_place_of_a_flush()
@@ -138,6 +146,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     others: list[pytest.Item] = []
     for item in items:
         marker = item.get_closest_marker("leg")
+        if marker is not None and UNIT in item.path.parents and "sqlite" not in marker.args:
+            raise pytest.UsageError(f"{item.nodeid} needs a server: move it to tests/integration")
         here = marker is None or current_leg() in marker.args
         (chosen if here else others).append(item)
     config.hook.pytest_deselected(items=others)
