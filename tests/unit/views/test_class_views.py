@@ -46,54 +46,28 @@ class Withdrawable(UserPassesTestMixin):
         return Withdrawable.allowed
 
 
-def on_the_class(view_class: type[View]) -> Any:
-    return method_decorator(anybody, name="dispatch")(
-        type("OnTheClass", (Withdrawable, view_class), {})
-    ).as_view()
+def new(*bases: Any) -> Any:
+    return type("New", bases, {})
 
 
-def on_a_base(view_class: type[View]) -> Any:
-    base = method_decorator(anybody, name="dispatch")(type("Base", (view_class,), {}))
-    return type("OnABase", (Withdrawable, base), {}).as_view()  # type: ignore[attr-defined]
-
-
-def on_a_subclass(view_class: type[View]) -> Any:
-    base = type("Base", (Withdrawable, view_class), {})
-    return method_decorator(anybody, name="dispatch")(type("Sub", (base,), {})).as_view()
-
-
-def around_as_view(view_class: type[View]) -> Any:
-    return anybody(type("Free", (Withdrawable, view_class), {}).as_view())  # type: ignore[attr-defined]
-
-
-def around_decorators(view_class: type[View]) -> Any:
-    return anybody(never_cache(type("Free", (Withdrawable, view_class), {}).as_view()))  # type: ignore[attr-defined]
-
-
-def free(view_class: type[View]) -> Any:
-    return type("Free", (Withdrawable, view_class), {}).as_view()  # type: ignore[attr-defined]
-
-
-def free_below_decorators(view_class: type[View]) -> Any:
-    return never_cache(free(view_class))
-
-
+on_dispatch = method_decorator(anybody, name="dispatch")
 #: Where the guard may stand; the last two have the middleware.
 PLACES: dict[str, Callable[[type[View]], Any]] = {
-    "on the class": on_the_class,
-    "on a base": on_a_base,
-    "on a subclass": on_a_subclass,
-    "around as_view()": around_as_view,
-    "around decorators": around_decorators,
-    "middleware": free,
-    "middleware, decorated": free_below_decorators,
+    "on the class": lambda view: on_dispatch(new(Withdrawable, view)).as_view(),
+    "on a base": lambda view: new(Withdrawable, on_dispatch(new(view))).as_view(),
+    "on a subclass": lambda view: on_dispatch(new(new(Withdrawable, view))).as_view(),
+    "around as_view()": lambda view: anybody(new(Withdrawable, view).as_view()),
+    "around decorators": lambda view: anybody(never_cache(new(Withdrawable, view).as_view())),
+    "middleware": lambda view: new(Withdrawable, view).as_view(),
+    "middleware, decorated": lambda view: never_cache(new(Withdrawable, view).as_view()),
 }
 Serve = Callable[..., Api]
 
 
 @pytest.fixture
 def serve(settings: Any, policy: SetPolicy, monkeypatch: pytest.MonkeyPatch) -> Serve:
-    """`serve(view)` is a client of it, under WSGI unless told otherwise."""
+    """`serve(view)` is a client of it, under WSGI unless told otherwise; all have one scope."""
+    policy(HTTP={"SCOPE": ANYONE})
     monkeypatch.setattr(Withdrawable, "allowed", True)
 
     def mount(view: Any, stack: str = "wsgi", *, middleware: bool = False) -> Api:
@@ -116,9 +90,8 @@ def serve(settings: Any, policy: SetPolicy, monkeypatch: pytest.MonkeyPatch) -> 
     ],
 )
 def test_R34_check_of_a_mixin_is_asked_on_a_replay(
-    serve: Serve, policy: SetPolicy, runs: list[str], place: str, view_class: Any, stack: str
+    serve: Serve, runs: list[str], place: str, view_class: Any, stack: str
 ) -> None:
-    policy(HTTP={"SCOPE": ANYONE})
     api = serve(PLACES[place](view_class), stack, middleware="middleware" in place)
     Withdrawable.allowed = False
     refused_first = api()
@@ -168,7 +141,7 @@ def test_R34_permission_withdrawn_and_granted_again(serve: Serve, runs: list[str
 
 
 def test_R34_redirect_of_LoginRequiredMixin_is_not_kept(serve: Serve, policy: SetPolicy) -> None:
-    policy(HTTP={"SCOPE": ANYONE, "KEEP": "stripe"})
+    policy(HTTP={"KEEP": "stripe"})
     api = serve(LoggedIn.as_view())
 
     redirected = api(user=None)
@@ -188,11 +161,8 @@ def test_R1_key_that_is_missing_is_told_to_those_who_may_come_in(serve: Serve) -
 
 
 @pytest.mark.parametrize("login_url", ["/elsewhere/", "no-such-name", "https://sso.example/here/"])
-def test_R28_other_redirects_are_kept(
-    serve: Serve, policy: SetPolicy, settings: Any, login_url: str
-) -> None:
+def test_R28_other_redirects_are_kept(serve: Serve, settings: Any, login_url: str) -> None:
     settings.LOGIN_URL = login_url
-    policy(HTTP={"SCOPE": ANYONE})
     api = serve(idempotent(lambda request: HttpResponseRedirect("/here/")))
 
     assert [replayed(api()) for _ in range(2)] == [False, True]
@@ -210,7 +180,7 @@ def test_R28_other_redirects_are_kept(
 def test_R15_method_that_the_view_lacks_never_claims(
     serve: Serve, policy: SetPolicy, caplog: pytest.LogCaptureFixture, place: str, view_class: Any
 ) -> None:
-    policy(HTTP={"SCOPE": ANYONE, "KEEP": "stripe"})
+    policy(HTTP={"KEEP": "stripe"})
     only_get = type("OnlyGet", (View,), {"get": view_class.get})
     api = serve(PLACES[place](only_get), middleware=place == "middleware")
 
@@ -271,10 +241,8 @@ def test_R83_ATOMIC_REQUESTS_are_around_the_handler(
 
 @pytest.mark.parametrize("place", ["on the class", "around as_view()", "middleware"])
 def test_R25_dispatch_that_is_the_work_itself_is_guarded(
-    serve: Serve, policy: SetPolicy, runs: list[str], place: str
+    serve: Serve, runs: list[str], place: str
 ) -> None:
-    policy(HTTP={"SCOPE": ANYONE})
-
     class Worker(View):
         def dispatch(self, request: HttpRequest, *args: Any, **kwargs: Any) -> Any:
             return HttpResponse(str(Effect.objects.create(name="work").pk))
@@ -292,10 +260,8 @@ def test_R25_dispatch_that_is_the_work_itself_is_guarded(
 
 @pytest.mark.parametrize("is_async", [False, True])
 def test_R62_dispatch_that_passes_the_handler_by_is_not_silent(
-    serve: Serve, policy: SetPolicy, caplog: pytest.LogCaptureFixture, is_async: bool
+    serve: Serve, caplog: pytest.LogCaptureFixture, is_async: bool
 ) -> None:
-    policy(HTTP={"SCOPE": ANYONE})
-
     async def acreate(self: View, request: HttpRequest) -> HttpResponse:
         return HttpResponse("created")
 
@@ -321,10 +287,9 @@ def test_R62_dispatch_that_passes_the_handler_by_is_not_silent(
 
 @pytest.mark.parametrize("stack", ["wsgi", "asgi"])
 def test_R62_decorator_that_answers_by_itself_is_not_silent(
-    serve: Serve, policy: SetPolicy, caplog: pytest.LogCaptureFixture, stack: str
+    serve: Serve, caplog: pytest.LogCaptureFixture, stack: str
 ) -> None:
     """It says that it is of a class, whose handler it does not call."""
-    policy(HTTP={"SCOPE": ANYONE})
 
     @wraps(FreeClass.as_view())
     def by_itself(request: HttpRequest) -> HttpResponse:

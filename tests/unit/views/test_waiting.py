@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import time
+from collections.abc import Callable
 from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from asgiref.sync import ThreadSensitiveContext, async_to_sync, sync_to_async
+from asgiref.sync import async_to_sync
 from django.db import connection, connections, transaction
 from django.http import HttpRequest, HttpResponse
 from django.test import AsyncClient
@@ -25,7 +25,8 @@ from tests.app.models import Effect
 from tests.unit.http.api import Api, problem, replayed
 from tests.unit.http.conftest import InProgress, SetPolicy
 from tests.unit.views.conftest import Looks, api_for, sending, together
-from tests.unit.views.work import PAUSED, Gate
+from tests.unit.views.test_async import send
+from tests.unit.views.work import Gate
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -46,6 +47,16 @@ def pairs(name: str, *rows: str) -> Any:
     return pytest.mark.parametrize((name, "seen_mode"), [*map(str.split, rows)], indirect=indirect)
 
 
+def race(call: Callable[[], Any], gate: Gate, looks: Looks, *, number: int = 3) -> list[Any]:
+    """Return the owner's answer, and those of duplicates that come while it is at work."""
+    with together(call) as first:
+        assert gate.reached.wait(10)
+        with together(*[call] * number) as others:
+            looks.wait_for(2 * number)
+            gate.open.set()
+    return [*first, *others]
+
+
 class TestSync:
     """Each request on a thread of its own, as under a WSGI server."""
 
@@ -60,15 +71,11 @@ class TestSync:
     def test_R51_duplicates_wait_for_the_answer(
         self, kind: str, seen_mode: str, gate: Gate, looks: Looks, runs: list[str]
     ) -> None:
-        with together(sending(kind)) as first:
-            assert gate.reached.wait(10)
-            with together(*[sending(kind)] * 3) as others:
-                looks.wait_for(6)
-                gate.open.set()
+        answers = race(sending(kind), gate, looks)
 
-        assert (first[0].status_code, replayed(first[0])) == (201, False)
-        assert [(other.status_code, replayed(other)) for other in others] == [(201, True)] * 3
-        assert {other.content for other in others} == {first[0].content}
+        assert [answer.status_code for answer in answers] == [201] * 4
+        assert [replayed(answer) for answer in answers] == [False, True, True, True]
+        assert len({answer.content for answer in answers}) == 1
         assert len(runs) == Effect.objects.count() == 1
 
     @pairs("order", "boom joined", "boom separate", "missing joined")
@@ -76,70 +83,35 @@ class TestSync:
         self, order: str, seen_mode: str, gate: Gate, looks: Looks, runs: list[str]
     ) -> None:
         gate.orders = [order]
-        with together(sending("function", raises=False)) as first:
-            assert gate.reached.wait(10)
-            with together(*[sending("function", raises=False)] * 4) as others:
-                looks.wait_for(8)
-                gate.open.set()
 
-        assert first[0].status_code == {"boom": 500, "missing": 404}[order]
+        first, *others = race(sending("function", raises=False), gate, looks, number=4)
+
+        assert first.status_code == {"boom": 500, "missing": 404}[order]
         assert [other.status_code for other in others] == [201] * 4
         assert sorted(replayed(other) for other in others) == [False, True, True, True]
         assert len({other.content for other in others}) == 1
         assert len(runs) == 2
         assert Effect.objects.count() == (2 if seen_mode == "separate" else 1)
 
-    def test_R38_R51_mismatch_does_not_wait(
-        self, seen_mode: str, gate: Gate, runs: list[str]
-    ) -> None:
-        with together(sending("function")):
-            assert gate.reached.wait(10)
-            started = time.monotonic()
-            answer = sending("function", {"name": "other"})()
-            gate.open.set()
-
-        assert problem(answer) == (422, "idempotency_key_reused")
-        assert time.monotonic() - started < LONG / 2
-
     def test_R51_run_waits(self, gate: Gate, looks: Looks) -> None:
         def work(lease: Any) -> str:
             gate.passed()
             return Effect.objects.create(name="x").name
 
-        def call() -> Any:
-            return idempotency.run(work, key="k", scope="s", wait=LONG)
+        outcomes = race(lambda: idempotency.run(work, key="k", scope="s", wait=LONG), gate, looks)
 
-        with together(call) as first:
-            assert gate.reached.wait(10)
-            with together(*[call] * 3) as others:
-                looks.wait_for(6)
-                gate.open.set()
-
-        assert [outcome.replayed for outcome in (*first, *others)] == [False, True, True, True]
-        assert {outcome.result for outcome in others} == {"x"}
+        assert [outcome.replayed for outcome in outcomes] == [False, True, True, True]
+        assert {outcome.result for outcome in outcomes} == {"x"}
         assert Effect.objects.count() == 1
 
 
 class TestAsync:
     """Requests on one loop, each with the ThreadSensitiveContext of an ASGI server."""
 
-    @staticmethod
-    async def send(kind: str, body: Any = PAUSED) -> Any:
-        async with ThreadSensitiveContext():
-            try:
-                return await AsyncClient(raise_request_exception=False).post(
-                    f"/{kind}/",
-                    json.dumps(body),
-                    content_type="application/json",
-                    headers={"Idempotency-Key": "key-1", "X-User": "alice"},
-                )
-            finally:
-                await sync_to_async(connections.close_all)()
-
     async def race(self, kind: str, gate: Gate, looks: Looks, *, number: int) -> Any:
-        first = asyncio.create_task(self.send(kind))
+        first = asyncio.create_task(send(kind))
         assert await asyncio.to_thread(gate.reached.wait, 10)
-        others = [asyncio.create_task(self.send(kind)) for _ in range(number)]
+        others = [asyncio.create_task(send(kind)) for _ in range(number)]
         await asyncio.to_thread(looks.wait_for, 2 * number)
         gate.open.set()
         return await first, await asyncio.gather(*others)
@@ -187,7 +159,7 @@ class TestAsync:
         in_progress()
 
         async def main() -> Any:
-            waiter = asyncio.create_task(self.send("async-function", {"name": "first"}))
+            waiter = asyncio.create_task(send("async-function", {"name": "first"}))
             done, _ = await asyncio.wait([waiter], timeout=0.2)
             free = await AsyncClient().get("/async-function/")
             still_waiting = not waiter.done()
@@ -267,6 +239,14 @@ def test_R51_prefer_shortens_if_it_says_a_number(
 
         assert problem(busy(headers={"Prefer": prefer})) == (409, "in_progress")
         assert waited.seconds == pytest.approx(expected), prefer
+
+
+@a_function
+def test_R38_R51_mismatch_does_not_wait(busy: Api, policy: SetPolicy, looks: Looks) -> None:
+    policy(WAIT=LONG)
+
+    assert problem(busy({"name": "other"})) == (422, "idempotency_key_reused")
+    assert looks.busy == 0
 
 
 @a_function
