@@ -7,7 +7,11 @@ import pytest
 from tests.acceptance.contract_http.served import Served, all_but
 from tests.app.contract import declared, shop
 
-pytestmark = [pytest.mark.processes, pytest.mark.leg("postgres18")]
+pytestmark = [
+    pytest.mark.processes,
+    pytest.mark.leg("postgres18"),
+    pytest.mark.xdist_group("contract_http"),  # which shares databases and servers
+]
 
 G, U = ("gunicorn",), ("uvicorn",)
 BOTH = (*G, *U)

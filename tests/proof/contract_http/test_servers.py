@@ -7,7 +7,11 @@ import pytest
 from tests.acceptance.contract_http.served import Served
 from tests.app.contract import declared, shop
 
-pytestmark = [pytest.mark.processes, pytest.mark.leg("postgres18", "postgres16")]
+pytestmark = [
+    pytest.mark.processes,
+    pytest.mark.leg("postgres18", "postgres16"),
+    pytest.mark.xdist_group("contract_http"),  # which shares databases and servers
+]
 
 
 class TestViews(Served, declared.Views):
