@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import json
 import re
-from typing import Any
 from uuid import uuid4
 
 import pytest
 from botocore.exceptions import ClientError
 
 from django_idempotency.stores.dynamodb import DynamoDBStore
-from tests.services import MissingService
-from tests.services.dynamodb import FOLDER, NODE_VARIABLE, find_node
+from tests.services.dynamodb import FOLDER
 
 
 def test_lock_file_names_no_host() -> None:
@@ -21,31 +19,6 @@ def test_lock_file_names_no_host() -> None:
     assert re.findall(r"\w+://", text) == []
     packages = json.loads(text)["packages"]
     assert all("integrity" in package for name, package in packages.items() if name)
-
-
-def test_node_that_is_named_must_be_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(NODE_VARIABLE, "/bin/true")
-
-    with pytest.raises(MissingService, match=NODE_VARIABLE):
-        find_node()
-
-
-def test_moto_loses_no_count_of_threads(store: DynamoDBStore, run_in_threads: Any) -> None:
-    """Without its lock it loses about one in 60 of these."""
-    native = store.table.client.native
-    counter = {"TableName": store.table.name, "Key": {"idempotencyKey": {"S": "counter"}}}
-
-    def add(index: int) -> None:
-        for _ in range(25):
-            native.update_item(
-                **counter,
-                UpdateExpression="ADD n :one",
-                ExpressionAttributeValues={":one": {"N": "1"}},
-            )
-
-    run_in_threads(8, add)
-
-    assert native.get_item(**counter)["Item"]["n"] == {"N": "200"}
 
 
 @pytest.mark.parametrize("kind", ["moto", "dynalite"])

@@ -50,18 +50,6 @@ def said(*arguments: str) -> str:
     return out.getvalue()
 
 
-def test_stack_makes_a_table_that_the_store_can_use(configure: Any, name: str) -> None:
-    store = configure(partition_key="PK", sort_key="SK")
-    cloudformation = store.table.client._boto3.client(
-        "cloudformation", endpoint_url=store.table.client.native.meta.endpoint_url
-    )
-
-    cloudformation.create_stack(StackName=name, TemplateBody=said())
-
-    # moto's stacks turn no TTL on.
-    assert [message.id for message in store.check()] == ["django_idempotency.W020"]
-
-
 class TestCreate:
     @pytest.mark.parametrize(
         "options",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -19,8 +18,6 @@ from tests.integration.dynamodb.claims import (
     OTHER_FINGERPRINT,
     OTHERS,
     asked,
-    found,
-    lost,
     operation,
     record_id,
     won,
@@ -32,86 +29,52 @@ UPDATE, PUT, GET = "UpdateItem", "PutItem", "GetItem"
 LAPSED = timedelta(seconds=-10)
 
 
-@pytest.fixture(params=["moto", "dynalite"])
-def kind(request: pytest.FixtureRequest) -> str:
-    """A server that says what a failed condition has met, as DynamoDB does, and one without."""
-    return str(request.param)
-
-
 def test_R24_R25_a_first_request_is_two_calls_and_a_duplicate_one(
-    store: DynamoDBStore, wire: Wire, kind: str
+    store: DynamoDBStore, wire: Wire
 ) -> None:
     Engine(store).run(operation(), lambda lease: "done")
     assert wire.taken() == [UPDATE, UPDATE]
 
     assert Engine(store).run(operation(), lambda lease: pytest.fail("ran")).replayed
-    assert wire.taken() == [UPDATE, *([GET] if kind == "dynalite" else [])]
+    assert wire.taken() == [UPDATE]
 
 
-@pytest.mark.parametrize("kind", ["moto"])
 @pytest.mark.parametrize(
-    ("held", "request_"),
+    ("before", "request_", "wins", "calls"),
     [
-        (HOUR, asked()),
-        (HOUR, OTHERS),
-        (LAPSED, asked(on_stale="refuse")),
+        ({"lease": HOUR}, asked(), False, [UPDATE]),
+        ({"lease": HOUR}, OTHERS, False, [UPDATE]),
+        ({"lease": LAPSED}, asked(on_stale="refuse"), False, [UPDATE]),
+        ({"lease": LAPSED}, asked(), True, [UPDATE]),
+        ("failed", asked(), True, [UPDATE]),
+        ("failed", asked(fingerprints=(OTHER_FINGERPRINT, FINGERPRINT)), True, [UPDATE, UPDATE]),
+        ("released", OTHERS, True, [UPDATE]),
+        ("expired", OTHERS, True, [UPDATE, PUT]),
     ],
-    ids=["in progress", "mismatch", "stale"],
+    ids=["live", "mismatch", "stale", "lapsed", "failed", "I6_older", "released", "expired"],
 )
-def test_refused_claim_is_one_call(
-    store: DynamoDBStore, wire: Wire, held: timedelta, request_: Any
-) -> None:
-    won(store.claim(asked(lease=held)))
-    wire.taken()
-
-    lost(store.claim(request_))
-
-    assert wire.taken() == [UPDATE]
-
-
-ENDINGS: dict[str, Callable[[DynamoDBStore, Lease], None]] = {
-    "failed": lambda store, lease: store.fail(lease, "boom"),
-    "released": lambda store, lease: store.release(lease),
-    "lapsed": lambda store, lease: None,
-}
-
-
-@pytest.mark.parametrize("before", ENDINGS)
-def test_claim_again_is_one_call(store: DynamoDBStore, wire: Wire, before: str) -> None:
-    ENDINGS[before](store, won(store.claim(asked(lease=LAPSED))))
-    wire.taken()
-
-    won(store.claim(asked()))
-
-    assert wire.taken() == [UPDATE]
-
-
-@pytest.mark.parametrize("kind", ["moto"])
-def test_claim_of_an_expired_record_that_is_still_there_is_two_calls(
-    make_store: MakeStore,
+def test_claims_are_one_call_and_two_where_an_update_cannot_say_it(
+    make_store: MakeStore, before: Any, request_: Any, wins: bool, calls: list[str]
 ) -> None:
     clock = FakeClock()
     store = make_store(clock=clock)
-    store.complete(won(store.claim(asked())), b"old", retention=HOUR)
-    clock.advance(DAY)
+    lease = won(store.claim(asked(**(before if isinstance(before, dict) else {}))))
+    if before == "failed":
+        store.fail(lease, "boom")
+    elif before == "released":
+        store.release(lease)
+    elif before == "expired":
+        store.complete(lease, b"old", retention=HOUR)
+        clock.advance(DAY)
     wire = Wire(store)
 
-    won(store.claim(OTHERS))
+    claimed = store.claim(request_)
 
-    assert wire.taken() == [UPDATE, PUT]
-
-
-@pytest.mark.parametrize("kind", ["moto"])
-def test_I6_claim_by_an_older_fingerprint_is_two_calls(store: DynamoDBStore, wire: Wire) -> None:
-    store.fail(won(store.claim(asked())), "boom")
-    wire.taken()
-
-    won(store.claim(asked(fingerprints=(OTHER_FINGERPRINT, FINGERPRINT))))
-
-    assert wire.taken() == [UPDATE, UPDATE]
-    assert found(store).fingerprint == FINGERPRINT
+    assert isinstance(claimed, Lease) is wins
+    assert wire.taken() == calls
 
 
+@pytest.mark.parametrize("kind", ["moto", "dynalite"])
 def test_endings_and_renewals_are_one_call_each_in_vain_too(
     store: DynamoDBStore, wire: Wire
 ) -> None:
@@ -125,19 +88,20 @@ def test_endings_and_renewals_are_one_call_each_in_vain_too(
         assert wire.taken() == [UPDATE] * 7
 
 
-def test_completion_that_was_made_before_is_read_where_the_server_does_not_say_so(
-    store: DynamoDBStore, wire: Wire, kind: str
+@pytest.mark.parametrize(("kind", "more"), [("moto", []), ("dynalite", [GET])])
+def test_what_a_failed_condition_met_is_read_where_the_server_does_not_say(
+    store: DynamoDBStore, wire: Wire, more: list[str]
 ) -> None:
     lease = won(store.claim(asked()))
     store.complete(lease, b"done", retention=HOUR)
     wire.taken()
 
     store.complete(lease, b"done", retention=HOUR)
+    assert wire.taken() == [UPDATE, *more]
+    store.claim(asked())
+    assert wire.taken() == [UPDATE, *more]
 
-    assert wire.taken() == [UPDATE, *([GET] if kind == "dynalite" else [])]
 
-
-@pytest.mark.parametrize("kind", ["moto"])
 def test_get_is_one_consistent_read(store: DynamoDBStore, wire: Wire) -> None:
     asked_for: list[Any] = []
     store.table.client.native.meta.events.register(
