@@ -175,7 +175,7 @@ DAMAGE: dict[str, Any] = {
 def test_damaged_record_is_an_error_and_never_runs_again(
     store: RedisStore, client: redis.Redis, name: str, damage: str
 ) -> None:
-    won(store.claim(asked(lease=MOMENT)))
+    won(store.claim(asked(lease=-HOUR)))
     DAMAGE[damage](client, name)
 
     for look in (lambda: store.claim(asked()), lambda: store.get(record_id())):

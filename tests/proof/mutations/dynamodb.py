@@ -114,7 +114,7 @@ MUTATIONS = [
         STORE,
         "if errors and len(errors) == len(answers):",
         "if len(errors) > len(answers):",
-        f"{TESTS}/test_trouble.py -k R69_renewal_that_no",
+        f"{TESTS}/test_trouble.py -k R69_server",
     ),
     # Large results.
     Change(

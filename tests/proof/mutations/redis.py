@@ -311,10 +311,10 @@ MUTATIONS = [
     ),
     # Places, checks and options.
     Change(
-        "the sentinels' URL says where the server is",
+        "a URL beside sentinels says nothing",
         CLIENTS,
-        "if name not in place}",
-        "if name}",
+        "**options, **parsed, **(",
+        "**options, **(",
         f"{TESTS}/test_places.py -k sentinels",
     ),
     Change(
