@@ -86,7 +86,7 @@ def test_R55_refusals_release_and_other_exceptions_fail(
         assert Effect.objects.count() == len(REFUSALS)
 
 
-@modes
+@joined
 def test_R58_exceptions_pass_on_unchanged(api: Api, settings: Any, mode: str) -> None:
     """The very type, text and no cause, as it leaves the same view without a key."""
     settings.MIDDLEWARE = [*settings.MIDDLEWARE, "tests.unit.views.test_exceptions.Noting"]

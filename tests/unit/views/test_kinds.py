@@ -65,7 +65,7 @@ def test_R24_R25_R31_R18_first_and_again(served: Api, runs: list[str]) -> None:
     assert len(runs) == Effect.objects.count() == 1
 
 
-@each_pair
+@each_kind
 def test_R18_what_is_refused_does_not_run(
     served: Api, in_progress: InProgress, runs: list[str]
 ) -> None:

@@ -39,24 +39,18 @@ def free(stack: str) -> Api:
     return api_for(stack, "/free-async-function/" if stack == "asgi" else "/free-function/")
 
 
-def test_R13_middleware_guards_post_and_patch(free: Api, runs: list[str]) -> None:
-    methods = ("POST", "PATCH", "PUT", "DELETE", "GET")
+@pytest.mark.parametrize("methods", [None, ["delete"]], ids=str)
+def test_R13_middleware_guards_post_and_patch_or_what_is_chosen(
+    free: Api, policy: SetPolicy, runs: list[str], methods: list[str] | None
+) -> None:
+    policy(HTTP={"METHODS": methods})
+    asked = ("POST", "PATCH", "PUT", "DELETE", "GET")
 
-    guarded = [m for m in methods if replayed([free(method=m, key=m) for _ in range(2)][-1])]
+    guarded = [m for m in asked if replayed([free(method=m, key=m) for _ in range(2)][-1])]
 
-    assert guarded == ["POST", "PATCH"]
-    assert IdempotencyRecord.objects.count() == 2
-    assert len(runs) == 1 + 1 + 2 + 2
-
-
-def test_R13_middleware_methods_are_a_choice(free: Api, policy: SetPolicy) -> None:
-    policy(HTTP={"METHODS": ["delete"]})
-
-    guarded = [
-        m for m in ("POST", "DELETE") if replayed([free(method=m, key=m) for _ in range(2)][-1])
-    ]
-
-    assert guarded == ["DELETE"]
+    assert guarded == (["POST", "PATCH"] if methods is None else ["DELETE"])
+    assert len(runs) == 8 - len(guarded)
+    assert IdempotencyRecord.objects.count() == len(guarded)
 
 
 @csrf_exempt
@@ -184,10 +178,14 @@ def test_R17_other_methods_of_the_class_are_the_middlewares(body_views: str) -> 
     assert IdempotencyRecord.objects.get().scope != "anyone"
 
 
-def test_R17_middleware_twice_does_the_work_once(
-    stack: str, settings: Any, runs: list[str]
+@pytest.mark.parametrize(
+    "middleware", [[USERS, GUARD, GUARD], [GUARD, USERS]], ids=["twice", "first"]
+)
+def test_R17_middleware_that_stands_twice_or_first_does_the_work_once(
+    stack: str, settings: Any, runs: list[str], middleware: list[str]
 ) -> None:
-    settings.MIDDLEWARE = [USERS, GUARD, GUARD]
+    """process_view comes after all the request phases."""
+    settings.MIDDLEWARE = middleware
     api = api_for(stack, "/free-function/")
 
     assert [replayed(api()) for _ in range(2)] == [False, True]
@@ -233,16 +231,6 @@ def test_R17_exception_that_a_middleware_answers_rolls_back(
     assert (response.status_code, response.content) == (500, b"caught")
     assert not Effect.objects.exists()
     assert IdempotencyRecord.objects.get().state == "FAILED"
-
-
-def test_R17_before_authentication_middleware_it_works_all_the_same(
-    stack: str, settings: Any
-) -> None:
-    """process_view comes after all the request phases."""
-    settings.MIDDLEWARE = [GUARD, USERS]
-    api = api_for(stack, "/free-function/")
-
-    assert [replayed(api()) for _ in range(2)] == [False, True]
 
 
 def test_R15_unknown_url_never_claims(stack: str) -> None:
