@@ -30,6 +30,9 @@ class Text:
     id: ClassVar[str] = "text"
     exact: ClassVar[bool] = True
 
+    def __repr__(self) -> str:
+        return "Text"
+
     def encode(self, result: str) -> bytes:
         return result.encode("utf-16")
 

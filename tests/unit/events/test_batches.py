@@ -159,7 +159,7 @@ def test_what_the_handler_returns_is_not_kept(memory, result):
         ({"in_ordr": True}, UnknownField, "Did you mean 'in_order'"),
         ({"deadline": lambda: float("nan")}, ValueError, "seconds left"),
     ],
-    ids=str,
+    ids=lambda value: "-".join(value) if isinstance(value, dict) else "",
 )
 @pytest.mark.parametrize("batch", [[], [record(1)]], ids=["empty", "one"])
 def test_mistake_of_the_program_is_no_failure_of_records(
