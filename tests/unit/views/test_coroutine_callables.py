@@ -15,6 +15,8 @@ from tests.unit.http.api import Api, problem, replayed
 from tests.unit.http.conftest import SetPolicy
 from tests.unit.views.urls import FreeDRF, free_function
 
+pytestmark = pytest.mark.django_db(transaction=True)
+
 FIELDS = ("scope", "fingerprint", "key_validator", "keep", "error_renderer", "replay_check")
 
 
@@ -51,7 +53,6 @@ PATH = "tests.unit.views.test_coroutine_callables.says_no"
 each_kind = pytest.mark.parametrize("kind", ["async-function", "drf"], indirect=True)
 
 
-@pytest.mark.django_db(transaction=True)
 @pytest.mark.parametrize("kind", ["function"], indirect=True)
 @pytest.mark.parametrize("name", ["scope", "fingerprint", "replay_check"])
 def test_R34_dotted_path_of_a_coroutine_function_is_refused(
@@ -64,29 +65,19 @@ def test_R34_dotted_path_of_a_coroutine_function_is_refused(
         api()
 
 
-@pytest.mark.django_db(transaction=True)
 @each_kind
-def test_R34_awaitable_is_no_yes(api: Api, policy: SetPolicy) -> None:
+def test_R10_R34_awaitable_is_no_yes(api: Api, policy: SetPolicy, runs: list[str]) -> None:
     """Of a function that does not look like one that gives an awaitable."""
-    api()
-    policy(HTTP={"REPLAY_CHECK": lambda request, record: says_no()})
-
-    with pytest.raises(TypeError, match=r"^replay_check must not return an awaitable"):
+    for name, key in (("replay_check", "key-1"), ("key_validator", "key-2")):
         api()
+        policy(HTTP={name.upper(): lambda *arguments: says_no()})
+
+        with pytest.raises(TypeError, match=rf"^{name} must not return an awaitable"):
+            api(key=key)
+        policy(HTTP={name.upper(): None})
+    assert len(runs) == 1
 
 
-@pytest.mark.django_db(transaction=True)
-@each_kind
-def test_R10_awaitable_is_no_valid_key(api: Api, policy: SetPolicy, runs: list[str]) -> None:
-    policy(HTTP={"KEY_VALIDATOR": lambda key: says_no()})
-
-    with pytest.raises(TypeError, match=r"^key_validator must not return an awaitable"):
-        api()
-
-    assert runs == []
-
-
-@pytest.mark.django_db(transaction=True)
 @each_kind
 def test_R34_what_async_to_sync_makes_of_one_is_awaited(api: Api, policy: SetPolicy) -> None:
     policy(HTTP={"REPLAY_CHECK": async_to_sync(says_no)})
@@ -97,7 +88,6 @@ def test_R34_what_async_to_sync_makes_of_one_is_awaited(api: Api, policy: SetPol
     assert problem(again) == (403, "replay_refused")
 
 
-@pytest.mark.django_db(transaction=True)
 @pytest.mark.parametrize("name", ["replay_check", "key_validator"])
 def test_R34_decorated_view_is_refused_as_well(rf: Any, name: str) -> None:
     overrides: dict[str, Any] = {name: says_no, "scope": "django_idempotency.http.scopes.anyone"}
@@ -107,7 +97,6 @@ def test_R34_decorated_view_is_refused_as_well(rf: Any, name: str) -> None:
         guarded(rf.post("/", headers={"Idempotency-Key": "key-1"}))
 
 
-@pytest.mark.django_db(transaction=True)
 def test_R34_method_of_a_class_with_the_mixin_is_refused(rf: Any) -> None:
     class Checked(IdempotencyMixin, FreeDRF):
         async def idempotency_replay_check(self, request: Any, record: Any) -> bool:

@@ -66,7 +66,7 @@ def test_R24_R25_R31_R18_first_and_again(served: Api, runs: list[str]) -> None:
 
 
 @each_kind
-def test_R18_what_is_refused_does_not_run(
+def test_R2_R8_R12_R18_R21_R37_R49_what_is_refused_does_not_run(
     served: Api, in_progress: InProgress, runs: list[str]
 ) -> None:
     """Mismatch, in progress, an invalid key, no scope; and what is not guarded leaves nothing."""
