@@ -288,11 +288,11 @@ MUTATIONS = [
         f"{UNIT}_work.py -k R57_kept_and_committed",
     ),
     Mutation(
-        "work that can only be rolled back is kept",
+        "one database commits what the store's rolls back",
         "http/guard.py",
         "if requests.rolled_back() or doomed:",
         "if requests.rolled_back():",
-        f"{UNIT}_work.py -k R91_success_that_can",
+        f"{UNIT}_work.py -k R90_R91",
     ),
     Mutation(
         "a rollback that the work wished for is an error",
@@ -335,7 +335,7 @@ MUTATIONS = [
         "http/guard.py",
         '        joined = attempt.request.transaction != "separate"\n',
         '        joined = attempt.request.transaction == "joined"\n',
-        f"{UNIT}_work.py -k R91",
+        f"{UNIT}_work.py -k R90_R91",
     ),
     # Without a key.
     Mutation(
@@ -384,8 +384,8 @@ MUTATIONS = [
     Mutation(
         "a lapsed lease that waits for an operator is to be retried",
         "http/problems.py",
-        "            headers = {} if error.stale else {",
-        "            headers = {",
+        "headers = {} if error.stale else {",
+        "headers = {",
         f"{UNIT}_errors.py -k R78",
     ),
     Mutation(
