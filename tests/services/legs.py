@@ -39,7 +39,7 @@ class Run:
 
 
 def runs_of(target: str) -> list[Run]:
-    """Return the runs of a target: `unit`, `integration`, `acceptance`, `test`, `proof`, a leg."""
+    """Return the runs of one of TARGETS."""
     match target:
         case "unit":
             return [Run("unit", "sqlite", ("tests/unit",))]
@@ -49,6 +49,9 @@ def runs_of(target: str) -> list[Run]:
                 for name in _folders(f"tests/{target}")
                 if name != "browser"
             ]
+        case "database":
+            folder = "tests/integration/database"
+            return [Run(f"{leg}-database", leg, (folder,)) for leg in LEGS if leg != "browser"]
         case "browser":
             return [Run("browser", "browser", ("tests/acceptance/browser",))]
         case "proof":
@@ -62,7 +65,7 @@ def runs_of(target: str) -> list[Run]:
             return [Run(target, target, DATABASE_FOLDERS)]
 
 
-TARGETS = ("unit", "integration", "acceptance", "test", "proof", *LEGS)
+TARGETS = ("unit", "integration", "database", "acceptance", "test", "proof", *LEGS)
 
 
 def main() -> int:

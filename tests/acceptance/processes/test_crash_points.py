@@ -90,7 +90,7 @@ def work(lease):
     Effect.objects.create(name="crash")
     threading.Event().wait(30)
 
-idempotency.run(work, key="crash", scope="tests", transaction={mode!r}, lease=0.3)
+idempotency.run(work, key="crash", scope="tests", transaction={mode!r}, lease=2)
 """
 
 

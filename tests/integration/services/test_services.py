@@ -11,15 +11,44 @@ from contextlib import closing
 
 import psycopg
 import pytest
+import redis
 from django.contrib.auth.models import Group
 from django.db import OperationalError, connections, transaction
 from django.db.backends.postgresql.base import DatabaseWrapper
 
-from tests.services.processes import children, describe, marked, spawn, wait_until
+from tests.services.postgres import PostgresServer
+from tests.services.processes import describe, marked, spawn, wait_until
+from tests.services.redis import RedisServer
+from tests.services.servers import HOST
 from tests.services.threads import run_in_threads as run_together
 
 
-@pytest.mark.processes
+class TestOwnServer:
+    def test_stop_and_start_keep_the_port_and_the_data(self):
+        with RedisServer(appendonly="yes") as server, server.client() as client:
+            port, directory = server.port, server.directory
+            client.set("key", "value")
+            server.stop()
+            with pytest.raises(redis.ConnectionError):
+                client.get("key")
+            server.start()
+            assert (server.port, client.get("key")) == (port, b"value")
+        assert not directory.exists()
+
+    def test_one_that_was_stopped_by_a_signal_can_be_ended(self):
+        with RedisServer() as server:
+            pid = server.pid
+            os.kill(pid, signal.SIGSTOP)
+        assert describe(pid) == str(pid)
+
+    def test_a_start_that_fails_shows_the_output_and_leaves_nothing(self):
+        server = RedisServer(nonesuch="1")
+        with pytest.raises(RuntimeError, match=r"redis ended with 1:(.|\n)*nonesuch"):
+            server.start()
+        assert server.process is None
+        assert server._directory is None
+
+
 class TestPostgresServer:
     def test_crash_keeps_what_was_committed_and_restart_keeps_the_port(self, postgres_server):
         server = postgres_server()
@@ -37,62 +66,36 @@ class TestPostgresServer:
         with psycopg.connect(server.url) as session:
             assert session.execute("SELECT id FROM payment").fetchall() == [(1,)]
 
-    def test_stop_ends_sessions_and_leaves_no_process(self, postgres_server):
-        server = postgres_server(durable=False)
-        with closing(psycopg.connect(server.url)) as session:
-            pid = server.pid
-            server.stop()
-            with pytest.raises(psycopg.OperationalError):
-                session.execute("SELECT 1")
-        assert children(pid) == []
-        with pytest.raises(psycopg.OperationalError):
-            psycopg.connect(server.url)
-
-    @pytest.mark.parametrize(("version", "served"), [(18, {18}), (16, {14, 15, 16, 17})])
-    def test_version(self, postgres_server, version, served):
-        server = postgres_server(version)
-        with psycopg.connect(server.url) as session:
-            assert session.info.server_version // 10_000 in served
-
-    def test_data_directory_is_gone_after_close(self, postgres_server):
-        server = postgres_server()
-        directory = server._directory
-        assert directory.is_dir()
-        server.close()
-        assert not directory.exists()
+    def test_an_older_version(self):
+        with PostgresServer(16) as server, psycopg.connect(server.url) as session:
+            assert session.info.server_version // 10_000 in {14, 15, 16, 17}
 
 
 @pytest.fixture
-def through_proxy(postgres_server, proxy):
+def through_proxy(proxy, transactional_db):
     """A Django connection through a proxy, a plain session beside it, and the proxy."""
-    server = postgres_server(durable=False)
-    server.create_database("shop")
-    between = proxy("127.0.0.1", server.port)
-    settings = {**connections.configure_settings(None)["default"]}
-    settings = {**settings, **server.django_settings("shop", port=between.port)}
-    with closing(DatabaseWrapper(settings, "proxied")) as proxied:
-        direct_url = server.url.replace("/postgres?", "/shop?")
-        with psycopg.connect(direct_url, autocommit=True) as direct:
-            direct.execute("CREATE TABLE payment (id int)")
-            yield proxied, direct, between
+    default = connections["default"].settings_dict
+    between = proxy(HOST, int(default["PORT"]))
+    settings = {**default, "PORT": str(between.port)}
+    with (
+        closing(DatabaseWrapper(settings, "proxied")) as proxied,
+        psycopg.connect(
+            host=HOST, port=default["PORT"], user=default["USER"], dbname=default["NAME"]
+        ) as direct,
+    ):
+        direct.autocommit = True
+        yield proxied, direct, between
 
 
-@pytest.mark.django_db
-@pytest.mark.processes
 class TestProxy:
     def insert(self, connection):
         connection.set_autocommit(False)
         with connection.cursor() as cursor:
-            cursor.execute("INSERT INTO payment VALUES (1)")
+            cursor.execute("INSERT INTO auth_group (name) VALUES ('clerks')")
         connection.commit()
 
     def rows(self, direct):
-        return direct.execute("SELECT count(*) FROM payment").fetchone()[0]
-
-    def test_passes_everything_through(self, through_proxy):
-        connection, direct, _ = through_proxy
-        self.insert(connection)
-        assert self.rows(direct) == 1
+        return direct.execute("SELECT count(*) FROM auth_group").fetchone()[0]
 
     def test_cut_after_commit_gives_an_error_and_a_row(self, through_proxy):
         connection, direct, between = through_proxy
@@ -110,7 +113,7 @@ class TestProxy:
         assert between.fired.wait(5)
         assert self.rows(direct) == 0
 
-    def test_cut_drops_open_connections_and_heal_is_not_needed_for_new_ones(self, through_proxy):
+    def test_cut_drops_open_connections_and_new_ones_pass(self, through_proxy):
         connection, direct, between = through_proxy
         connection.ensure_connection()
         between.cut()
@@ -134,56 +137,45 @@ class TestProxy:
         connection, direct, between = through_proxy
         connection.ensure_connection()
         between.swallow()
-        ended = threading.Event()
+        connection.inc_thread_sharing()
         errors = []
 
         def insert():
-            try:
+            with pytest.raises(OperationalError) as raised:
                 self.insert(connection)
-            except OperationalError as error:
-                errors.append(error)
-            ended.set()
+            errors.append(raised.value)
 
-        connection.inc_thread_sharing()
         waiting = threading.Thread(target=insert)
         waiting.start()
-        assert not ended.wait(0.2)
+        waiting.join(0.2)
+        assert waiting.is_alive()
         between.cut()
         waiting.join(5)
         assert len(errors) == 1
         assert self.rows(direct) == 0
 
 
-@pytest.mark.processes
 @pytest.mark.django_db(transaction=True)
 class TestGunicorn:
     def status(self, server):
-        with closing(http.client.HTTPConnection("127.0.0.1", server.port, timeout=10)) as client:
+        with closing(http.client.HTTPConnection(HOST, server.port, timeout=10)) as client:
             client.request("GET", "/nowhere/")
             return client.getresponse().status
 
-    def test_serves_and_replaces_a_killed_worker(self, gunicorn):
+    def test_replaces_a_killed_worker_and_outlives_no_killed_arbiter(self, gunicorn):
         server = gunicorn(workers=2, threads=2)
-        assert self.status(server) == 404
         victim = server.worker_pids()[0]
+        with pytest.raises(ValueError, match="not one of ours"):
+            server.kill(os.getppid(), signal.SIGCONT)
         server.kill(victim)
         wait_until(
-            lambda: victim not in server.worker_pids() and len(server.worker_pids()) == 2,
+            lambda: victim not in server.worker_pids() and server.is_whole(),
             seconds=10,
             what="a new worker",
         )
         assert self.status(server) == 404
-
-    def test_kills_only_its_own(self, gunicorn):
-        server = gunicorn(workers=1)
-        with pytest.raises(ValueError, match="not one of ours"):
-            server.kill(os.getppid(), signal.SIGCONT)
-
-    def test_no_worker_outlives_a_killed_arbiter(self, gunicorn):
-        server = gunicorn(workers=2)
         workers = server.worker_pids()
-        server.kill(server.pid)
-        server.close()
+        server.kill()
         wait_until(
             lambda: not any("gunicorn" in describe(pid) for pid in workers),
             seconds=5,
@@ -208,7 +200,6 @@ class TestConnections:
             assert groups() == 0
         assert groups() == 1
 
-    @pytest.mark.processes
     def test_a_process_sees_what_the_test_committed(self, process_environment, tmp_path):
         Group.objects.create(name="clerks")
         code = (
@@ -251,7 +242,6 @@ class TestThreads:
             release.set()
 
 
-@pytest.mark.processes
 class TestProcesses:
     def test_dies_with_the_one_that_started_it(self, tmp_path):
         mark = f"IDEMPOTENCY_TEST_MARK={tmp_path.name}-{os.getpid()}"
