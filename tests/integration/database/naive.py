@@ -149,6 +149,15 @@ EVERYWHERE: dict[str, Mistake] = {
     "release in any state": forget("RELEASE", "state"),
 }
 
+_RENEW = """
+UPDATE idempotency_record AS record
+   SET lease_until = clock_timestamp() + %%(duration)s::interval
+  FROM unnest(%%(ids)s::uuid[], %%(epochs)s::bigint[], %%(tokens)s::uuid[])
+       AS lease (id, epoch, token)
+ WHERE record.id = lease.id AND %s
+RETURNING lease.token
+"""
+
 POSTGRESQL: dict[str, Mistake] = {
     "one try": put(database, "TRIES", 1),
     "one round": put(sql_postgresql, "ROUNDS", 1),
@@ -156,27 +165,9 @@ POSTGRESQL: dict[str, Mistake] = {
     "claim that lets the index find the row": forget("CLAIM", "EXISTS"),
     "reclaim without the lock": forget("RECLAIM", _LOCK),
     "reclaim that waits": reword("RECLAIM", _WAITING),
-    "renew without the fence": say(
-        "RENEW",
-        """
-UPDATE idempotency_record AS record
-   SET lease_until = clock_timestamp() + %(duration)s::interval
-  FROM unnest(%(ids)s::uuid[], %(epochs)s::bigint[], %(tokens)s::uuid[])
-       AS lease (id, epoch, token)
- WHERE record.id = lease.id AND record.state = 'IN_PROGRESS'
-RETURNING lease.token
-""",
-    ),
+    "renew without the fence": say("RENEW", _RENEW % "record.state = 'IN_PROGRESS'"),
     "renew in any state": say(
-        "RENEW",
-        """
-UPDATE idempotency_record AS record
-   SET lease_until = clock_timestamp() + %(duration)s::interval
-  FROM unnest(%(ids)s::uuid[], %(epochs)s::bigint[], %(tokens)s::uuid[])
-       AS lease (id, epoch, token)
- WHERE record.id = lease.id AND record.epoch = lease.epoch AND record.token = lease.token
-RETURNING lease.token
-""",
+        "RENEW", _RENEW % "record.epoch = lease.epoch AND record.token = lease.token"
     ),
     "renew that waits": reword("RENEW", _WAITING),
     "resolve that waits": reword("RESOLVE", _WAITING),

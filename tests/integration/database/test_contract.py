@@ -14,8 +14,6 @@ from django.db import OperationalError, connection
 from django_idempotency.models import IdempotencyRecord
 from django_idempotency.stores.base import BaseStore
 from django_idempotency.testing import StoreContract
-from django_idempotency.testing.contract_claims import ClaimRules
-from django_idempotency.testing.contract_interleavings import InterleavingRules
 from tests.integration.database.sessions import InterruptedStore
 from tests.services import current_leg
 
@@ -73,11 +71,6 @@ class DatabaseHooks:
 class TestDatabaseStore(DatabaseHooks, StoreContract):
     own_clock = current_leg() != "sqlite"
     # Of which make proof has more.
+    thread_keys = 10
     racers = 2
     process_keys = 50
-
-
-class TestDatabaseStoreJoined(DatabaseHooks, ClaimRules, InterleavingRules):
-    """Claims of the mode that commits them alone and completes them with the work."""
-
-    transaction = "joined"

@@ -87,7 +87,8 @@ FOUND_OUT_ON: dict[str, dict[str, Callable[[Two], None]]] = {
             before=claims.live,
         ),
         "reclaim without the lock": partial(
-            single.test_R49_duplicate_does_not_claim_the_record_that_single_found,
+            single.test_R49_R53_duplicate_is_told_at_once_while_the_work_runs,
+            mode="joined",
             before=claims.failed,
         ),
         "reclaim that waits": partial(

@@ -151,25 +151,23 @@ def test_a_replay_keeps_nobody_from_the_key_once_it_has_expired(two):
     assert outcome.replayed is False
 
 
-@pytest.mark.parametrize("mode", ["single", "joined", "separate"])
-def test_R49_R53_duplicate_is_told_at_once_while_the_work_runs(two, mode):
+@pytest.mark.parametrize(
+    ("mode", "before"),
+    [
+        *((mode, claims.absent) for mode in ("single", "joined", "separate")),
+        *(
+            ("joined", before)
+            for before in (claims.failed, claims.released, claims.expired, claims.lapsed)
+        ),
+    ],
+)
+def test_R49_R53_duplicate_is_told_at_once_while_the_work_runs(two, mode, before):
+    before(two.theirs, claim_request())
+
     def run(lease):
         with pytest.raises(InProgress) as duplicate:
             two.other(Engine(two.theirs).run, operation(transaction=mode), work("theirs"))
         assert duplicate.value.retry_after == 1
-        return work("mine")(lease)
-
-    assert Engine(two.mine).run(single(), run).result == "mine"
-    assert effects() == ["mine"]
-
-
-@pytest.mark.parametrize("before", [claims.failed, claims.released, claims.expired, claims.lapsed])
-def test_R49_duplicate_does_not_claim_the_record_that_single_found(two, before):
-    before(two.theirs, claim_request())
-
-    def run(lease):
-        with pytest.raises(InProgress):
-            two.other(Engine(two.theirs).run, operation(transaction="joined"), work("theirs"))
         return work("mine")(lease)
 
     assert Engine(two.mine).run(single(), run).result == "mine"

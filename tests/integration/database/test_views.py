@@ -210,44 +210,36 @@ def test_R57_view_that_marks_its_transaction_has_done_nothing(api, mode, atomic_
 # Which transactions are open in a view that is guarded. Two databases.
 
 BOTH = ["default", "other"]
-ON, OFF = [True], [False]
 
 
 @pytest.mark.django_db(transaction=True, databases=BOTH)
-@pytest.mark.parametrize("both_atomic", ON, indirect=True)
-@pytest.mark.parametrize("mode", ["separate"], indirect=True)
 @pytest.mark.parametrize(
-    ("path", "expected"),
+    ("mode", "both_atomic", "method", "path", "expected"),
     [
-        ("/atomic/", BOTH),
-        ("/non-atomic/", ["other"]),
-        ("/non-atomic-other/", ["default"]),
-        ("/non-atomic-url/", ["other"]),
+        # non_atomic_requests is respected, whether the guard has something to do or not,
+        *(
+            ("separate", True, method, path, expected)
+            for method in ("GET", "POST")
+            for path, expected in (
+                ("/atomic/", BOTH),
+                ("/non-atomic/", ["other"]),
+                ("/non-atomic-other/", ["default"]),
+                ("/non-atomic-url/", ["other"]),
+            )
+        ),
+        # but the store opens its own transaction in any case,
+        ("joined", True, "POST", "/non-atomic/", BOTH),
+        ("single", True, "POST", "/non-atomic/", BOTH),
+        ("joined", True, "POST", "/non-atomic-other/", ["default"]),
+        # and no other one is open without ATOMIC_REQUESTS.
+        ("joined", False, "GET", "/atomic/", []),
+        ("joined", False, "POST", "/atomic/", ["default"]),
+        ("separate", False, "POST", "/atomic/", []),
     ],
+    indirect=["mode", "both_atomic"],
 )
-@pytest.mark.parametrize(("method", "key"), [("GET", None), ("POST", "k")])
-def test_non_atomic_requests_is_respected(api, mode, both_atomic, path, expected, method, key):
-    assert api(path=path, method=method, key=key).json() == expected
-
-
-@pytest.mark.django_db(transaction=True, databases=BOTH)
-@pytest.mark.parametrize("both_atomic", ON, indirect=True)
-@pytest.mark.parametrize("mode", ["joined"], indirect=True)
-@pytest.mark.parametrize(
-    ("path", "expected"),
-    [("/atomic/", BOTH), ("/non-atomic/", BOTH), ("/non-atomic-other/", ["default"])],
-)
-def test_store_opens_its_own_transaction_in_any_case(api, mode, both_atomic, path, expected):
-    assert api(path=path).json() == expected
-
-
-@pytest.mark.django_db(transaction=True, databases=BOTH)
-@pytest.mark.parametrize("both_atomic", OFF, indirect=True)
-@pytest.mark.parametrize("method", ["GET", "POST"])
-@pytest.mark.parametrize("mode", ["joined", "separate"], indirect=True)
-def test_no_other_transaction_is_open_without_ATOMIC_REQUESTS(api, mode, both_atomic, method):
-    expected = ["default"] if (mode, method) == ("joined", "POST") else []
-    assert api(path="/atomic/", method=method).json() == expected
+def test_transactions_that_are_open_in_a_view(api, mode, both_atomic, method, path, expected):
+    assert api(path=path, method=method).json() == expected
 
 
 @pytest.fixture(params=BOTH)
@@ -276,21 +268,12 @@ def test_R57_work_on_two_databases_commits(api, told, using, both_atomic):
 
 
 @pytest.mark.django_db(transaction=True, databases=BOTH)
-@pytest.mark.parametrize("both_atomic", ON, indirect=True)
 def test_R57_work_on_two_databases_rolls_back(api, told, using, both_atomic):
+    """Without ATOMIC_REQUESTS only that of the store has a transaction."""
     told(fail_on_both)
     with pytest.raises(Boom):
         api(path="/told/")
-    assert (effects(), effects("other")) == ([], [])
+    left = {"default": effects(), "other": effects("other")}
+    assert left.pop(using) == []
+    assert [len(names) for names in left.values()] == [0 if both_atomic else 1]
     assert IdempotencyRecord.objects.using(using).get().state == "FAILED"
-
-
-@pytest.mark.django_db(transaction=True, databases=BOTH)
-@pytest.mark.parametrize("both_atomic", OFF, indirect=True)
-def test_R57_work_on_the_database_of_the_store_alone_rolls_back(api, told, using, both_atomic):
-    told(fail_on_both)
-    with pytest.raises(Boom):
-        api(path="/told/")
-    left = effects("other") if using == "default" else effects()
-    rolled_back = effects() if using == "default" else effects("other")
-    assert (rolled_back, len(left)) == ([], 1)

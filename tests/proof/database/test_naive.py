@@ -43,7 +43,9 @@ MORE_ON_POSTGRESQL = [
     (
         "claim without the lock",
         partial(
-            test_single.test_R49_R53_duplicate_is_told_at_once_while_the_work_runs, mode="joined"
+            test_single.test_R49_R53_duplicate_is_told_at_once_while_the_work_runs,
+            mode="joined",
+            before=claims.absent,
         ),
     ),
     (

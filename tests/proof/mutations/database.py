@@ -322,11 +322,11 @@ MUTATIONS = [
     ),
     Mutation(
         "a sweep takes any of the expired",
-        SQLITE,
-        "               ORDER BY expires_at\n               LIMIT",
-        "               LIMIT",
+        POSTGRESQL,
+        "      ORDER BY expires_at\n      LIMIT %(limit)s\n        FOR UPDATE",
+        "      LIMIT %(limit)s\n        FOR UPDATE",
         f"{CLAIM} -k batch",
-        leg="sqlite",
+        leg="postgres18",
     ),
     Mutation(
         "each lease is renewed in a statement of its own",
