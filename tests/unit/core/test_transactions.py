@@ -178,13 +178,11 @@ class TestInsideTheCallersTransaction:
 
 @pytest.mark.django_db
 class TestInsideATestCase:
-    """The blocks of a TestCase, which pytest-django opens here, do not count."""
+    """
+    The blocks of a TestCase, which pytest-django opens here, do not count.
 
-    @pytest.mark.parametrize("chosen", ["single", "joined", "separate"])
-    def test_R84_each_mode_runs_once(self, chosen):
-        assert run(transaction=chosen).replayed is False
-        assert run(never, transaction=chosen).replayed is True
-        assert Effect.objects.count() == 1
+    How calls and views go there on each store: tests/integration/database/test_testcase.py.
+    """
 
     def test_R84_the_default_is_joined_and_inside_atomic_single(self):
         assert mode_of() == "joined"
@@ -195,32 +193,9 @@ class TestInsideATestCase:
         run()
         assert run(never).replayed
 
-    @pytest.mark.parametrize("chosen", ["single", "joined"])
-    def test_R84_failed_work_is_rolled_back_and_the_test_goes_on(self, chosen):
-        def boom(lease):
-            Effect.objects.create(name="x")
-            raise ValueError("boom")
-
-        Effect.objects.create(name="test")
-        with pytest.raises(ValueError, match="boom"):
-            run(boom, transaction=chosen)
-        assert [effect.name for effect in Effect.objects.all()] == ["test"]
-        assert run(transaction=chosen).replayed is False
-
 
 class DjangoTestCase(TestCase):
     databases = ("default", "other")
-
-    def test_R84_in_djangos_own_class(self):
-        first = run()
-        assert run(never).result == first.result
-        assert mode_of() == "joined"
-
-    def test_R86_hooks_can_be_captured(self):
-        calls = []
-        with self.captureOnCommitCallbacks(execute=True):
-            run(lambda lease: transaction.on_commit(lambda: calls.append(1)))
-        assert calls == [1]
 
     @override_store("memory")
     def test_R84_a_completion_that_waits_for_a_commit_can_be_captured(self):
