@@ -178,6 +178,8 @@ def test_R79_nothing_is_made_of_a_line_that_is_not_wanted(api, caplog, monkeypat
     monkeypatch.setattr("django_idempotency.logs._facts", lambda *facts: made.append(facts))
 
     api(), api(), api(key='"')
+    with pytest.raises(RuntimeError):
+        api.then("boom", key="boom")
 
     assert made == []
 
