@@ -36,7 +36,7 @@ class Views(OnWork):
     alice_throttled = {"X-User": "alice", "X-Throttled": "1"}
     other_media_type = "text/html"
     replay_headers = ["X-Custom"]
-    lease = 5
+    lease = 8
 
     def to(self, path: str, tag: str, then: str = "created", **body: Any) -> Call:
         """Return a call to a view that is to do that."""

@@ -50,7 +50,7 @@ urlpatterns: list[URLPattern | URLResolver] = [
     work("stripe/", keep="stripe"),
     # Time.
     work("waiting/", wait=10),
-    work("lease/", lease=5),
+    work("lease/", lease=8),
     work("renewed/", lease=1.5),
     work("lapsing/", lease=0.7, renew=False),
     work("stale/", lease=0.7, renew=False, on_stale="refuse"),
