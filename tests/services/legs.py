@@ -57,7 +57,7 @@ def runs_of(target: str) -> list[Run]:
         case "proof":
             return [Run("proof", "postgres18", ("tests/proof",))]
         case "test":
-            parts = ("acceptance", "integration", "unit", *LEGS[1:])
+            parts = ("unit", "acceptance", "integration", *LEGS[1:])  # the longest first
             return [run for part in parts for run in runs_of(part)]
         case "postgres18":
             return [*runs_of("acceptance"), *runs_of("integration")]

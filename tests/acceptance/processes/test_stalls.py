@@ -26,7 +26,9 @@ ON_FEWER_LEGS = [
 ]
 # What the late owner's work does, and what it answers.
 LATE_ENDS = [
-    pytest.param("separate", "boom", 500, id="separate"),
+    pytest.param(
+        "separate", "boom", 500, id="separate", marks=pytest.mark.leg("postgres18", "sqlite")
+    ),
     pytest.param(
         "joined", "invalid", 400, id="joined-release", marks=pytest.mark.leg("postgres18")
     ),
@@ -121,7 +123,6 @@ def test_R66_with_single_a_stalled_owner_keeps_its_key_and_finishes(serve, work)
     assert work.effects == 1
 
 
-@pytest.mark.leg("postgres18", "sqlite")
 @pytest.mark.parametrize(("mode", "then", "status"), LATE_ENDS)
 def test_R67_a_late_end_does_not_touch_the_successors_claim(serve, work, mode, then, status):
     server, work = serve(mode, lease=1, renew=False), work()
@@ -139,7 +140,6 @@ def test_R67_a_late_end_does_not_touch_the_successors_claim(serve, work, mode, t
     assert waiting.result(10).status == 201
 
 
-@pytest.mark.leg("postgres18")
 @pytest.mark.parametrize(("mode", "then", "status"), LATE_ENDS)
 def test_R67_a_late_end_does_not_touch_the_successors_result(serve, work, mode, then, status):
     server, work = serve(mode, lease=1), work()
