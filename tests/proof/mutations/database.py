@@ -371,4 +371,63 @@ MUTATIONS = [
         "tests/integration/database/test_isolation.py -k owner_writes_again",
         leg="postgres18",
     ),
+    # Connections, transactions and what they cost.
+    Mutation(
+        "an owner's write is not sent again on another connection",
+        STATEMENTS,
+        '_OWNERS_WRITES = ("COMPLETE", "FAIL", "RELEASE")',
+        "_OWNERS_WRITES = ()",
+        "tests/integration/database/test_lost_answers.py -k end_of_separate",
+        leg="postgres18",
+    ),
+    Mutation(
+        "a claim that is newer than the caller's snapshot is an error of the store",
+        "stores/database.py",
+        "                elif self.connection.in_atomic_block:\n"
+        "                    raise ClaimAgain from error\n",
+        "                elif self.connection.in_atomic_block:\n                    raise\n",
+        "tests/integration/database/test_isolation.py -k newer_record",
+        leg="postgres18",
+    ),
+    Mutation(
+        "the renewer waits for a connection of the pool",
+        "stores/fresh.py",
+        '    options.pop("pool", None)\n',
+        "",
+        "tests/integration/database/test_pools.py -k keeper",
+        leg="postgres18",
+    ),
+    Mutation(
+        "PostgreSQL: a claim of a new key looks first",
+        POSTGRESQL,
+        "LOOK_FIRST = False",
+        "LOOK_FIRST = True",
+        "tests/integration/database/test_statement_counts.py -k R24",
+        leg="postgres18",
+    ),
+    Mutation(
+        "single believes what it saw before it had the lock",
+        "stores/database.py",
+        "        record, now = self._look(request.record_id)\n"
+        "        if record is not None and decide(",
+        "        if record is not None and decide(",
+        "tests/integration/database/test_statement_counts.py -k single",
+        leg="postgres18",
+    ),
+    Mutation(
+        "MariaDB: the claim of a new key waits for another's",
+        MARIADB,
+        "SET STATEMENT innodb_lock_wait_timeout = 0 FOR\nINSERT INTO",
+        "INSERT INTO",
+        "tests/integration/database/test_mariadb.py -k told_at_once",
+        leg="mariadb",
+    ),
+    Mutation(
+        "the work of SQLite's joined begins without a write",
+        "stores/database.py",
+        "        if self._sql.FENCE is None:\n            return\n",
+        "        return\n",
+        "tests/integration/database/test_fence.py",
+        leg="sqlite",
+    ),
 ]
