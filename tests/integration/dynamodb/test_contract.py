@@ -58,6 +58,9 @@ class DynamoDBContract(StoreContract):
     options: ClassVar[Mapping[str, Any]]
     newest_first = False
     precision = timedelta(seconds=1)  # of an expiry, which TTL wants in whole seconds
+    # Each process imports boto3 and builds a client, which takes seconds on a busy machine.
+    patience = 60
+    racers, process_keys = 4, 50
     server: ClassVar[Callable[[], AbstractContextManager[str]]]
     url: ClassVar[str] = ""
     table: ClassVar[str] = ""
