@@ -19,7 +19,7 @@ PREFIX = "IDEMPOTENCY_TEST_PREFIX"
 #: Where the messages are, if not with all else.
 AMQP = "IDEMPOTENCY_TEST_TASKS_AMQP"
 
-SECONDS = 30.0
+SECONDS = 60.0
 #: How a task commits, by the name that it has in a test.
 MODES: dict[str, dict[str, Any]] = {
     "joined": {"transaction": "joined"},
