@@ -289,7 +289,8 @@ SELECT record.id, record.scope, record.key, record.operation, record.fingerprint
 
 # now() of this short transaction: stable, so the index on expires_at serves the inner SELECT. Its
 # LIMIT counts once, because it is materialized: joined in a nested loop it would be run again. What
-# it gives is locked and has been looked at since, so the DELETE need not look again.
+# it gives is locked and has been looked at since; the DELETE looks again for the planner alone,
+# which otherwise reads the whole table for each batch (a hash join) and not the primary key.
 # Its lock keeps nobody out: it says to a claim who holds the rows.
 SWEEP = """
 WITH expired AS MATERIALIZED (
@@ -303,6 +304,8 @@ WITH expired AS MATERIALIZED (
 DELETE FROM idempotency_record AS record
  USING expired
  WHERE record.id = expired.id
+   AND record.expires_at <= now()
+   AND NOT (record.state = 'IN_PROGRESS' AND record.lease_until > now())
 """
 
 #: The sweep is this one statement.

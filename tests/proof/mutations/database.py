@@ -430,4 +430,15 @@ MUTATIONS = [
         "tests/integration/database/test_fence.py",
         leg="sqlite",
     ),
+    Mutation(
+        "each batch of a sweep reads the whole table",
+        POSTGRESQL,
+        """ WHERE record.id = expired.id
+   AND record.expires_at <= now()
+   AND NOT (record.state = 'IN_PROGRESS' AND record.lease_until > now())
+""",
+        " WHERE record.id = expired.id\n",
+        "tests/proof/database/test_large_sweep.py",
+        leg="postgres18",
+    ),
 ]
