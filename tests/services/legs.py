@@ -19,8 +19,20 @@ from tests.services.postgres import URL_VARIABLE
 from tests.services.processes import ROOT
 
 LOGS = ROOT / ".legs"
-#: One more than two cores: tests that wait for processes leave the cores to others.
-AT_ONCE = 3
+#: Twice two cores: tests that wait for processes leave the cores to others.
+AT_ONCE = 4
+#: What takes longest begins first, so that no core is idle at the end.
+LONGEST = (
+    "acceptance-processes",
+    "integration-dynamodb",
+    "unit",
+    "browser",
+    "sqlite",
+    "mariadb",
+    "postgres16",
+    "acceptance-example",
+    "integration-database",
+)
 #: What another database can change: each of the databases after the first runs these folders.
 DATABASE_FOLDERS = (
     "tests/integration/database",
@@ -55,12 +67,18 @@ def runs_of(target: str) -> list[Run]:
         case "browser":
             return [Run("browser", "browser", ("tests/acceptance/browser",))]
         case "proof":
-            return [Run("proof", "postgres18", ("tests/proof",))]
+            return [
+                Run("proof", "postgres18", ("tests/proof",)),
+                Run("proof-postgres16", "postgres16", DATABASE_FOLDERS[-1:]),
+            ]
         case "test":
-            parts = ("unit", "acceptance", "integration", *LEGS[1:])  # the longest first
-            return [run for part in parts for run in runs_of(part)]
+            parts = ("unit", "acceptance", "integration", *LEGS[1:])
+            runs = {run.name: run for part in parts for run in runs_of(part)}
+            return [runs.pop(name) for name in LONGEST] + list(runs.values())
         case "postgres18":
             return [*runs_of("acceptance"), *runs_of("integration")]
+        case "postgres16":  # make proof has its processes
+            return [Run(target, target, DATABASE_FOLDERS[:-1])]
         case _:
             return [Run(target, target, DATABASE_FOLDERS)]
 
@@ -92,7 +110,7 @@ def main() -> int:
     if arguments.coverage:
         _coverage("erase")
     runner = ["-m", "coverage", "run", "-m", "pytest"] if arguments.coverage else ["-m", "pytest"]
-    options = [*_order(arguments.order), *rest]
+    options = ["--durations=15", *_order(arguments.order), *rest]
     if len(runs) == 1:
         options += ["-n", "2", "--dist", "loadgroup"]
     LOGS.mkdir(exist_ok=True)

@@ -19,6 +19,7 @@ from django_idempotency.stores.dynamodb import DynamoDBStore
 from django_idempotency.stores.dynamodb_client import Client
 from django_idempotency.stores.dynamodb_schema import definition
 from django_idempotency.testing import FakeClock, StoreContract
+from tests.integration.contracts import second_server
 from tests.services import MissingService, may_be_missing
 from tests.services.dynamodb import ENVIRONMENT, dynamodb_url, moto_url
 
@@ -160,7 +161,7 @@ class TestDynalite(DynamoDBContract):
     options = {"clock": FakeClock(), "ttl": False}
 
 
-class TestMoto(DynamoDBContract):
+class MotoContract(DynamoDBContract):
     """With ALL_OLD, in a table with a sort key and names of its own."""
 
     server = staticmethod(moto_url)
@@ -173,3 +174,8 @@ class TestMoto(DynamoDBContract):
         "sort_key": "SK",
         "attributes": {"status": "state", "expiry": "ttl", "key": "name"},
     }
+
+
+@second_server
+class TestMoto(MotoContract):
+    pass

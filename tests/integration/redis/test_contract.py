@@ -16,6 +16,7 @@ from django_idempotency.stores import redis_scripts
 from django_idempotency.stores.base import BaseStore
 from django_idempotency.stores.redis import RedisStore
 from django_idempotency.testing import StoreContract
+from tests.integration.contracts import second_server
 from tests.integration.redis.conftest import through
 from tests.services import MissingService, may_be_missing
 from tests.services.proxy import Proxy
@@ -82,10 +83,15 @@ class RedisContract(StoreContract):
                 store._clients = direct
 
 
-@pytest.mark.xdist_group("redis6")
-class TestRedis62(RedisContract):
+class Redis62Contract(RedisContract):
     version = "redis6"
     racers, process_keys, threads, thread_keys = 2, 10, 4, 5
+
+
+@second_server
+@pytest.mark.xdist_group("redis6")
+class TestRedis62(Redis62Contract):
+    pass
 
 
 @pytest.mark.xdist_group("valkey9")
