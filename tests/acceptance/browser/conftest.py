@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -99,10 +100,23 @@ def browser() -> Iterator[Browser]:
 
 
 @pytest.fixture(scope="session")
-def shop(request: pytest.FixtureRequest) -> Iterator[Shop]:
-    """The shop under gunicorn, or uvicorn; the demo's settings serve the style sheets, too."""
+def shops() -> Iterator[Callable[[str], Shop]]:
+    """`shops(server)`: the shop under it, started the first time and left for the others."""
+    with ExitStack() as stack:
+        yield cache(lambda server: stack.enter_context(served(server)))
+
+
+@pytest.fixture
+def shop(request: pytest.FixtureRequest, shops: Callable[[str], Shop]) -> Shop:
+    """The shop under gunicorn, or uvicorn."""
+    return shops(request.param)
+
+
+@contextmanager
+def served(server_name: str) -> Iterator[Shop]:
+    """Serve the shop on a database of its own; the demo's settings serve the style sheets, too."""
     server_url = os.environ[URL_VARIABLE]
-    name = f"shop_{request.param}_{os.environ.get('PYTEST_XDIST_WORKER', 'main')}"
+    name = f"shop_{server_name}_{os.environ.get('PYTEST_XDIST_WORKER', 'main')}"
     url = urlsplit(server_url)._replace(path=f"/{name}").geturl()
     env = {
         "DJANGO_SETTINGS_MODULE": "example_project.demo.settings",
@@ -115,7 +129,7 @@ def shop(request: pytest.FixtureRequest) -> Iterator[Shop]:
             command = [sys.executable, "-c", FILL]
             subprocess.run(command, cwd=ROOT, env={**os.environ, **env}, check=True)
             with (
-                SERVERS[request.param](env=env) as server,
+                SERVERS[server_name](env=env) as server,
                 psycopg.connect(url, autocommit=True) as database,
             ):
                 yield Shop(server.url, database, postgres)
