@@ -408,13 +408,22 @@ class DatabaseStore(Statements):
         if self._sql.SWEEPABLE is None:
             with self._cursor("SWEEP", {"limit": limit}) as cursor:
                 return int(cursor.rowcount)
-        swept = 0
+        swept, deadlocks = 0, 0
         while swept < limit:  # in transactions so short that claims hardly meet their rows
             some = min(limit - swept, _HELD_TOGETHER)
-            with self.atomic():
-                ids = [uuid_of(row[0]) for row in self._execute("SWEEPABLE", {"limit": some})]
-                with self._cursor("SWEEP", {"ids": ids}) as cursor:
-                    swept += int(cursor.rowcount)
+            try:
+                with self.atomic():
+                    ids = [uuid_of(row[0]) for row in self._execute("SWEEPABLE", {"limit": some})]
+                    with self._cursor("SWEEP", {"ids": ids}) as cursor:
+                        deleted = int(cursor.rowcount)
+            except StoreError as error:
+                # The server has ended a deadlock of two sweeps: this one has deleted nothing.
+                deadlocks += 1
+                again = deadlocks < TRIES and is_serialization_failure(error)
+                if not again or self.connection.in_atomic_block:
+                    raise
+                continue
+            swept += deleted
             if len(ids) < some:
                 break
         return swept

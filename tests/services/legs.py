@@ -19,8 +19,8 @@ from tests.services.postgres import URL_VARIABLE
 from tests.services.processes import ROOT
 
 LOGS = ROOT / ".legs"
-#: Twice two cores: tests that wait for processes leave the cores to others.
-AT_ONCE = 4
+#: One more than two cores: tests that wait for processes leave the cores to others.
+AT_ONCE = 3
 #: What takes longest begins first, so that no core is idle at the end.
 LONGEST = (
     "acceptance-processes",

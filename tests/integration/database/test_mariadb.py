@@ -169,6 +169,26 @@ def test_R54_deadlock_in_a_claim_starts_the_transaction_again(store, monkeypatch
             store.claim(claim_request())
 
 
+@pytest.mark.parametrize(("deadlocks", "swept"), [(1, 1), (2, 1), (3, None)])
+def test_I9_sweep_that_a_deadlock_has_ended_begins_again(store, deadlocks, swept):
+    claims.expired(store, claim_request())
+    met = []
+
+    def meet(execute, sql, params, many, context):
+        if sql.lstrip().startswith("DELETE") and len(met) < deadlocks:
+            met.append(sql)
+            raise OperationalError(1213, "Deadlock found when trying to get lock")
+        return execute(sql, params, many, context)
+
+    with connection.execute_wrapper(meet):
+        if swept is None:
+            with pytest.raises(StoreError):
+                store.sweep()
+        else:
+            assert store.sweep() == swept
+    assert len(met) == deadlocks
+
+
 @pytest.mark.parametrize("mode", ["joined", "single"])
 def test_R91_work_that_goes_on_after_a_deadlock_is_no_success(run_in_threads, mode):
     """The server has rolled back all that came before; what follows would commit without it."""
