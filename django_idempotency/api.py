@@ -12,12 +12,13 @@ from contextlib import (
 from datetime import timedelta
 from typing import Any, ParamSpec, TypeVar
 
-from django_idempotency import keys, transactions
+from django_idempotency import keys
 from django_idempotency.arguments import bind, is_context, key_maker, payload_maker, without_first
-from django_idempotency.attempts import Attempt, Operation, current
 from django_idempotency.callables import is_coroutine_function, name_of
 from django_idempotency.codecs import Codec, JSONCodec
 from django_idempotency.conf import DEFAULT_ALIAS, engine_for, fingerprint_secrets, policy_for
+from django_idempotency.engine import transactions
+from django_idempotency.engine.attempt import Attempt, Operation, current
 from django_idempotency.exceptions import InvalidKey
 from django_idempotency.fingerprint import Fingerprint, canonical_payload, version_1
 from django_idempotency.logs import log_refusal

@@ -26,7 +26,7 @@ class IdempotencyConfig(AppConfig):
         from django_idempotency.http import checks as http_checks  # noqa: F401
 
         if apps.is_installed("rest_framework"):
-            from django_idempotency.contrib import rest_framework_checks  # noqa: F401
+            from django_idempotency.contrib.rest_framework import checks as rest_framework_checks  # noqa: F401
         if apps.is_installed("drf_spectacular"):
             from django_idempotency.contrib import spectacular  # noqa: F401
 
@@ -35,6 +35,6 @@ def check_celery(**kwargs: Any) -> list[CheckMessage]:
     """Check guarded tasks and beat's schedule where the project has imported Celery by now."""
     if "celery" not in sys.modules:
         return []
-    from django_idempotency.contrib import celery_checks
+    from django_idempotency.contrib.celery import checks as celery_checks
 
     return [*celery_checks.check_tasks(**kwargs), *celery_checks.check_sweep(**kwargs)]

@@ -12,8 +12,8 @@ from typing import Any
 from asgiref.sync import sync_to_async
 from django.db import connections
 
-from django_idempotency.attempts import Operation
 from django_idempotency.engine import Engine
+from django_idempotency.engine.attempt import Operation
 from django_idempotency.exceptions import FingerprintMismatch, InProgress
 from django_idempotency.records import Lease
 from tests.claims import OTHER_FINGERPRINT, operation, won

@@ -8,11 +8,12 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any
 
-from django_idempotency import fingerprint, transactions
+from django_idempotency import fingerprint
 from django_idempotency.api import call_operation
 from django_idempotency.arguments import escaped
 from django_idempotency.callables import coroutine_problem, finished, name_of
 from django_idempotency.conf import DEFAULT_ALIAS, engine_for, policy_for
+from django_idempotency.engine import transactions
 from django_idempotency.exceptions import InvalidKey
 from django_idempotency.policy import merge
 from django_idempotency.records import Lease

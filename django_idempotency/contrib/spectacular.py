@@ -22,7 +22,7 @@ try:
 except ModuleNotFoundError as error:
     raise missing("drf-spectacular", "openapi") from error
 
-from django_idempotency.contrib.rest_framework import IdempotencyMixin, guarding_policy
+from django_idempotency.contrib.rest_framework.mixin import IdempotencyMixin, guarding_policy
 from django_idempotency.http.calls import verdict_for
 from django_idempotency.policy import KEY_FORMATS, HTTPPolicy
 

@@ -14,8 +14,8 @@ from django.http.response import HttpResponseBase
 from django.shortcuts import resolve_url
 from django.urls import NoReverseMatch
 
-from django_idempotency import transactions
-from django_idempotency.attempts import entered
+from django_idempotency.engine import transactions
+from django_idempotency.engine.attempt import entered
 from django_idempotency.http.atomic_requests import atomic_aliases, refuse_coroutine
 from django_idempotency.http.content import ask
 from django_idempotency.http.problems import problem_of

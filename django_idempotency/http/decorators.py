@@ -59,7 +59,7 @@ def _decorate(declared: Declared, view: Callable[..., Any]) -> Callable[..., Any
     if _is_dispatch_of_drf(view):
         return _of_mixin(view)
     if hasattr(view, "cls"):
-        from django_idempotency.contrib import rest_framework
+        from django_idempotency.contrib.rest_framework import mixin as rest_framework
 
         if rest_framework.is_drf_view(view):
             guarded_class: Callable[..., Any] = rest_framework.guarded_view(view, declared)
@@ -89,7 +89,7 @@ def guarding(declared: Declared, view: Callable[..., Any]) -> Callable[..., Any]
         if hasattr(request, "_request"):  # below @api_view, or on a method of an APIView
             if is_guarded_already(request):  # the mixin, say (R17)
                 return view(request, *args, **kwargs)
-            from django_idempotency.contrib import rest_framework
+            from django_idempotency.contrib.rest_framework import mixin as rest_framework
 
             return rest_framework.guarded_function(declared, view, request, *args, **kwargs)
         return guarded(declared, request, lambda: view(request, *args, **kwargs))

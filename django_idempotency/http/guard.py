@@ -11,10 +11,10 @@ from asgiref.sync import sync_to_async
 from django.http.response import HttpResponseBase
 from django.utils.http import http_date
 
-from django_idempotency import keys, transactions
-from django_idempotency.attempts import Attempt, Operation, Unkept
+from django_idempotency import keys
 from django_idempotency.conf import engine_for
-from django_idempotency.engine import Engine
+from django_idempotency.engine import Engine, transactions
+from django_idempotency.engine.attempt import Attempt, Operation, Unkept
 from django_idempotency.exceptions import (
     IdempotencyError,
     InvalidKey,

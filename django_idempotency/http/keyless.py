@@ -8,8 +8,8 @@ from typing import NoReturn
 from django.db import connections
 from django.http.response import HttpResponseBase
 
-from django_idempotency.attempts import Unkept, check_rolled_back
 from django_idempotency.conf import engine_for
+from django_idempotency.engine.attempt import Unkept, check_rolled_back
 from django_idempotency.exceptions import SessionLost
 from django_idempotency.http.atomic_requests import AtomicRequests
 from django_idempotency.http.calls import GuardedCall, served_alone, using
@@ -18,7 +18,7 @@ from django_idempotency.http.problems import problem_response
 from django_idempotency.http.sessions import RequestState
 from django_idempotency.logs import log_store_error
 from django_idempotency.stores.base import BaseStore
-from django_idempotency.stores.blocks import is_rolled_back
+from django_idempotency.stores.database.atomic import is_rolled_back
 
 __all__ = ["ahandle", "handle"]
 

@@ -14,8 +14,8 @@ from django.http import Http404, HttpRequest
 from django.http.multipartparser import MultiPartParserError
 from django.http.response import HttpResponseBase
 
-from django_idempotency.attempts import Unkept
 from django_idempotency.conf import DEFAULT_ALIAS, engine_for, http_policy_for, policy_for
+from django_idempotency.engine.attempt import Unkept
 from django_idempotency.http.atomic_requests import (
     AtomicRequests,
     atomic_aliases,

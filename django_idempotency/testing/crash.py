@@ -12,8 +12,8 @@ from unittest import mock
 
 from django.http.response import HttpResponseBase
 
-from django_idempotency.attempts import Attempt, entered
 from django_idempotency.conf import DEFAULT_ALIAS, store_for
+from django_idempotency.engine.attempt import Attempt, entered
 from django_idempotency.exceptions import StoreError
 from django_idempotency.http.guard import _Guard
 from django_idempotency.records import Lease

@@ -9,9 +9,9 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from django_idempotency.conf import InvalidStore, store_for, stores
 from django_idempotency.exceptions import StoreError
-from django_idempotency.stores import dynamodb_schema
 from django_idempotency.stores.dynamodb import DynamoDBStore
-from django_idempotency.stores.dynamodb_templates import FORMATS
+from django_idempotency.stores.dynamodb import schema as dynamodb_schema
+from django_idempotency.stores.dynamodb.templates import FORMATS
 
 
 class Command(BaseCommand):

@@ -18,7 +18,7 @@ import boto3
 
 from django_idempotency.exceptions import StoreError
 from django_idempotency.stores.dynamodb import DynamoDBStore
-from django_idempotency.stores.dynamodb_schema import create
+from django_idempotency.stores.dynamodb.schema import create
 from example_project.demo import children
 from example_project.demo.stores import NoSuchStore, Started
 from tests.services import MissingService

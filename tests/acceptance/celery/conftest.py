@@ -12,7 +12,7 @@ from typing import Any, Protocol, TypeVar
 import pytest
 
 from django_idempotency.stores.dynamodb import DynamoDBStore
-from django_idempotency.stores.dynamodb_schema import create
+from django_idempotency.stores.dynamodb.schema import create
 from tests.acceptance.celery.stage import Test
 from tests.services import MissingService, may_be_missing
 from tests.services.celery import CeleryWorker

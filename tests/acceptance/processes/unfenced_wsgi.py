@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 
-from django_idempotency.stores import sql_postgresql, sql_sqlite
+from django_idempotency.stores.database import postgresql, sqlite
 from tests.services.wsgi import application
 
 __all__ = ["application"]
@@ -32,5 +32,5 @@ RETURNING expires_at
 """
 
 if os.environ.get("IDEMPOTENCY_TEST_UNFENCED") == "1":
-    sql_postgresql.COMPLETE = UNFENCED_POSTGRESQL
-    sql_sqlite.COMPLETE = UNFENCED_SQLITE
+    postgresql.COMPLETE = UNFENCED_POSTGRESQL
+    sqlite.COMPLETE = UNFENCED_SQLITE

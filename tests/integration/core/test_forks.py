@@ -75,7 +75,7 @@ KEEPERS = {
     "its parent's leases are not renewed": """
 import os, sys
 from tests.unit.core.test_renewal import Renewals, make_lease
-from django_idempotency.renewal import Keeper, keeper as own
+from django_idempotency.engine.renewal import Keeper, keeper as own
 
 store, keeper, lease = Renewals(), Keeper(), make_lease()
 keeper.add(store, lease)
@@ -98,7 +98,7 @@ sys.exit(os.waitstatus_to_exitcode(status))
     "its own are, on a store in mid-renewal": """
 import os, sys
 from tests.unit.core.test_renewal import Blocked, Renewals, make_lease
-from django_idempotency.renewal import keeper
+from django_idempotency.engine.renewal import keeper
 
 store, lease = Blocked(), make_lease()
 keeper.add(store, lease)

@@ -18,9 +18,10 @@ import pytest
 from django.db import connection
 
 from django_idempotency.engine import Engine
-from django_idempotency.stores import database, sql_postgresql
 from django_idempotency.stores.database import DatabaseStore
-from django_idempotency.stores.statements import VENDORS
+from django_idempotency.stores.database import postgresql as sql_postgresql
+from django_idempotency.stores.database import store as database
+from django_idempotency.stores.database.statements import VENDORS
 
 Mistake = Callable[[pytest.MonkeyPatch], None]
 

@@ -8,8 +8,8 @@ from django.db import DatabaseError, connection, connections
 from django_idempotency.engine import Engine
 from django_idempotency.exceptions import StoreError
 from django_idempotency.records import State
-from django_idempotency.stores.blocks import Block
 from django_idempotency.stores.database import DatabaseStore
+from django_idempotency.stores.database.atomic import Block
 from tests.integration.database.claims import Boom, effects, operation, state_of, work
 from tests.integration.database.sessions import PATIENCE
 from tests.services.processes import wait_until

@@ -13,8 +13,9 @@ from django_idempotency.engine import Decision, Engine, decide
 from django_idempotency.exceptions import StoreError, TransactionOpen
 from django_idempotency.models import IdempotencyRecord
 from django_idempotency.records import State
-from django_idempotency.stores import sql_mariadb, sql_postgresql
-from django_idempotency.stores.blocks import sqlstate
+from django_idempotency.stores.database import mariadb as sql_mariadb
+from django_idempotency.stores.database import postgresql as sql_postgresql
+from django_idempotency.stores.database.atomic import sqlstate
 from tests.integration.database import claims
 from tests.integration.database.claims import (
     claim_request,

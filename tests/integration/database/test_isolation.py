@@ -9,10 +9,10 @@ import pytest
 from django.db import connection, transaction
 
 from django_idempotency.engine import Engine
+from django_idempotency.engine.renewal import Keeper
 from django_idempotency.exceptions import FingerprintMismatch, InProgress, StoreError
 from django_idempotency.records import State
-from django_idempotency.renewal import Keeper
-from django_idempotency.stores import sql_postgresql
+from django_idempotency.stores.database import postgresql as sql_postgresql
 from tests.app.models import Effect
 from tests.integration.database import claims
 from tests.integration.database.claims import (

@@ -11,7 +11,7 @@ from django.db import connection, connections
 
 from django_idempotency.models import IdempotencyRecord
 from django_idempotency.records import Lease, State
-from django_idempotency.stores import sql_postgresql
+from django_idempotency.stores.database import postgresql as sql_postgresql
 from django_idempotency.sweep import sweep
 from tests.integration.database.claims import claim_request
 

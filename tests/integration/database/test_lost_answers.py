@@ -7,8 +7,8 @@ from contextlib import nullcontext, suppress
 import pytest
 from django.db import DatabaseError, connection
 
-from django_idempotency.attempts import Unkept
 from django_idempotency.engine import Engine
+from django_idempotency.engine.attempt import Unkept
 from django_idempotency.exceptions import InProgress, LeaseLost, StoreError
 from django_idempotency.records import State
 from tests.app.models import Effect

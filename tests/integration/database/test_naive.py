@@ -10,7 +10,7 @@ import pytest
 from django.db import DataError, NotSupportedError, ProgrammingError, connection
 
 from django_idempotency.exceptions import IdempotencyError
-from django_idempotency.stores import fresh
+from django_idempotency.stores.database import fresh
 from tests.integration.database import (
     claims,
     naive,

@@ -9,9 +9,9 @@ import pytest
 from django.db import connection, connections
 
 from django_idempotency.engine import Engine
+from django_idempotency.engine.renewal import Keeper
 from django_idempotency.exceptions import FingerprintMismatch, InProgress, LeaseLost
 from django_idempotency.records import State
-from django_idempotency.renewal import Keeper
 from tests.integration.database import claims
 from tests.integration.database.claims import (
     Boom,

@@ -11,8 +11,9 @@ from django.db import transaction
 from django_idempotency.engine import Decision, decide
 from django_idempotency.models import IdempotencyRecord
 from django_idempotency.records import State
-from django_idempotency.stores import database, sql_postgresql
-from django_idempotency.stores.database import TRIES
+from django_idempotency.stores.database import postgresql as sql_postgresql
+from django_idempotency.stores.database import store as database
+from django_idempotency.stores.database.store import TRIES
 from tests.integration.database import claims
 from tests.integration.database.claims import claim_request, lost, packed, won
 from tests.integration.database.sessions import PATIENCE

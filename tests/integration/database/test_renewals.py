@@ -8,10 +8,9 @@ from datetime import timedelta
 import pytest
 from django.db.backends.signals import connection_created
 
+from django_idempotency.engine.renewal import Keeper
 from django_idempotency.exceptions import StoreError
-from django_idempotency.renewal import Keeper
-from django_idempotency.stores import fresh
-from django_idempotency.stores.database import DatabaseStore
+from django_idempotency.stores.database import DatabaseStore, fresh
 from tests.integration.database import claims
 from tests.integration.database.claims import claim_request
 from tests.integration.database.sessions import PATIENCE, Session

@@ -17,7 +17,7 @@ from django_idempotency.exceptions import (
     StoreError,
 )
 from django_idempotency.records import State
-from django_idempotency.stores import sql_postgresql
+from django_idempotency.stores.database import postgresql as sql_postgresql
 from tests.integration.database import claims
 from tests.integration.database.claims import (
     Boom,

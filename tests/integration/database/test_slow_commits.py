@@ -8,7 +8,7 @@ from django.db import connection
 from django_idempotency.engine import Engine
 from django_idempotency.exceptions import StoreError
 from django_idempotency.records import State
-from django_idempotency.stores import sql_postgresql
+from django_idempotency.stores.database import postgresql as sql_postgresql
 from tests.integration.database.claims import effects, operation, state_of, work
 from tests.integration.database.sessions import PATIENCE, Session
 from tests.services.processes import wait_until

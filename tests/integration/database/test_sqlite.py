@@ -11,7 +11,7 @@ from django.db import connection, connections, transaction
 
 from django_idempotency.engine import Engine
 from django_idempotency.exceptions import InProgress, StoreError
-from django_idempotency.stores import statements
+from django_idempotency.stores.database import statements
 from tests.app.models import Effect
 from tests.integration.database import claims
 from tests.integration.database.claims import Boom, claim_request, effects, operation, work

@@ -13,8 +13,8 @@ from botocore.loaders import create_loader
 from django.conf import settings as django_settings
 
 from django_idempotency.stores.dynamodb import DynamoDBStore
-from django_idempotency.stores.dynamodb_items import Names
-from django_idempotency.stores.dynamodb_schema import definition
+from django_idempotency.stores.dynamodb.items import Names
+from django_idempotency.stores.dynamodb.schema import definition
 from tests.integration.dynamodb.wire import Wire
 from tests.services import MissingService, may_be_missing
 from tests.services.dynamodb import ENVIRONMENT, Dynalite, LockedMoto

@@ -10,7 +10,7 @@ from django.core import checks
 from django.core.files.base import ContentFile
 
 from django_idempotency.stores.dynamodb import DynamoDBStore
-from django_idempotency.stores.dynamodb_client import CallFailed, Client
+from django_idempotency.stores.dynamodb.client import CallFailed, Client
 from tests.integration.dynamodb.conftest import BACKEND, MakeStore, Options
 
 

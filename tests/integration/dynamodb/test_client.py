@@ -15,7 +15,7 @@ import pytest
 from django_idempotency.exceptions import StoreError
 from django_idempotency.records import Lease
 from django_idempotency.stores.dynamodb import DynamoDBStore
-from django_idempotency.stores.dynamodb_client import Client
+from django_idempotency.stores.dynamodb.client import Client
 from tests.integration.dynamodb.claims import asked, found, won
 from tests.integration.dynamodb.conftest import Options
 from tests.services.processes import ROOT

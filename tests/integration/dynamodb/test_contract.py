@@ -16,8 +16,8 @@ from django.test import override_settings
 
 from django_idempotency.stores.base import BaseStore
 from django_idempotency.stores.dynamodb import DynamoDBStore
-from django_idempotency.stores.dynamodb_client import Client
-from django_idempotency.stores.dynamodb_schema import definition
+from django_idempotency.stores.dynamodb.client import Client
+from django_idempotency.stores.dynamodb.schema import definition
 from django_idempotency.testing import FakeClock, StoreContract
 from tests.integration.contracts import second_server
 from tests.services import MissingService, may_be_missing

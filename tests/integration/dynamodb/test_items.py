@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from django_idempotency.conf import InvalidStore, store_for
 from django_idempotency.exceptions import StoreError
-from django_idempotency.stores import dynamodb_expressions
 from django_idempotency.stores.dynamodb import DynamoDBStore
-from django_idempotency.stores.dynamodb_items import ATTRIBUTES, Names, seconds, whole_seconds
+from django_idempotency.stores.dynamodb import expressions as dynamodb_expressions
+from django_idempotency.stores.dynamodb.items import ATTRIBUTES, Names, seconds, whole_seconds
 from tests.integration.dynamodb.claims import HOUR, asked, found, record_id, won
 from tests.integration.dynamodb.conftest import BACKEND, MakeStore
 

@@ -20,7 +20,7 @@ from django_idempotency.engine import Engine
 from django_idempotency.exceptions import LeaseLost, ResultTooLarge, ResultUnavailable, StoreError
 from django_idempotency.records import State
 from django_idempotency.stores.dynamodb import DynamoDBStore
-from django_idempotency.stores.dynamodb_overflow import INLINE_BYTES
+from django_idempotency.stores.dynamodb.overflow import INLINE_BYTES
 from django_idempotency.testing import FakeClock
 from tests.app.models import Effect
 from tests.integration.dynamodb.claims import (

@@ -79,7 +79,7 @@ def test_damaged_item_is_told_of_and_does_not_hide_the_others(
 def test_I9_sweep_and_count_go_over_all_pages(
     store: DynamoDBStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("django_idempotency.stores.dynamodb.READ_AT_ONCE", 2)
+    monkeypatch.setattr("django_idempotency.stores.dynamodb.store.READ_AT_ONCE", 2)
 
     assert store.count_expired() == 7
     assert [store.sweep(limit=3) for _ in range(4)] == [3, 3, 1, 0]

@@ -6,8 +6,8 @@ import re
 from dataclasses import replace
 
 from django_idempotency.keys import new_token
-from django_idempotency.stores import dynamodb_schema
 from django_idempotency.stores.dynamodb import DynamoDBStore
+from django_idempotency.stores.dynamodb import schema as dynamodb_schema
 from django_idempotency.testing import FakeClock
 from tests.integration.dynamodb.claims import DAY, HOUR, asked, found, won
 from tests.integration.dynamodb.conftest import MakeStore

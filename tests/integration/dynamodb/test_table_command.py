@@ -11,8 +11,8 @@ import pytest
 from django.core.management import CommandError, call_command
 
 from django_idempotency.conf import store_for
-from django_idempotency.stores import dynamodb_schema
 from django_idempotency.stores.dynamodb import DynamoDBStore
+from django_idempotency.stores.dynamodb import schema as dynamodb_schema
 from tests.integration.dynamodb.claims import asked, won
 from tests.integration.dynamodb.conftest import BACKEND, Options
 from tests.integration.dynamodb.throttle import Throttle

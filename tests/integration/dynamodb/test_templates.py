@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from django_idempotency.stores.dynamodb import DynamoDBStore
-from django_idempotency.stores.dynamodb_templates import FORMATS
+from django_idempotency.stores.dynamodb.templates import FORMATS
 
 SHAPES: dict[str, dict[str, Any]] = {
     "as it comes": {},

@@ -11,7 +11,7 @@ from django_idempotency.engine import Engine
 from django_idempotency.exceptions import StoreError
 from django_idempotency.records import State
 from django_idempotency.stores.redis import RedisStore
-from django_idempotency.stores.redis_scripts import CLAIM, COMPLETE
+from django_idempotency.stores.redis.scripts import CLAIM, COMPLETE
 from tests.integration.redis.claims import HOUR, asked, found, lost, operation, record_id, won
 from tests.integration.redis.conftest import MakeStore
 from tests.integration.stories import ServerStory

@@ -7,7 +7,7 @@ from uuid import UUID, uuid4
 import pytest
 import redis
 
-from django_idempotency.stores.redis import SCANS, RedisStore
+from django_idempotency.stores.redis.store import SCANS, RedisStore
 from tests.integration.redis.claims import asked, record_id
 from tests.integration.redis.conftest import MakeStore
 

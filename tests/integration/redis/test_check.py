@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from django.core import checks
 
-from django_idempotency.stores import redis as module
 from django_idempotency.stores.redis import RedisStore
+from django_idempotency.stores.redis import store as module
 from tests.integration.redis.conftest import BACKEND, MakeStore, StartServer
 
 

@@ -12,9 +12,9 @@ from uuid import UUID
 import pytest
 import redis
 
-from django_idempotency.stores import redis_scripts
 from django_idempotency.stores.base import BaseStore
 from django_idempotency.stores.redis import RedisStore
+from django_idempotency.stores.redis import scripts as redis_scripts
 from django_idempotency.testing import StoreContract
 from tests.integration.contracts import second_server
 from tests.integration.redis.conftest import through

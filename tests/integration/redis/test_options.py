@@ -16,8 +16,8 @@ import redis
 from django_idempotency.conf import InvalidStore, stores
 from django_idempotency.exceptions import StoreError
 from django_idempotency.stores.redis import RedisStore
-from django_idempotency.stores.redis_rows import claim_arguments
-from django_idempotency.stores.redis_scripts import CLAIM
+from django_idempotency.stores.redis.rows import claim_arguments
+from django_idempotency.stores.redis.scripts import CLAIM
 from tests.integration.redis.claims import HOUR, asked, record_id, won
 from tests.integration.redis.conftest import BACKEND, MakeStore
 from tests.services.processes import ROOT

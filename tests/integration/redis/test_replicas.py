@@ -16,8 +16,8 @@ from django_idempotency.engine import Engine
 from django_idempotency.exceptions import StoreError
 from django_idempotency.records import Lease, State
 from django_idempotency.stores.redis import RedisStore
-from django_idempotency.stores.redis_rows import claim_arguments
-from django_idempotency.stores.redis_scripts import CLAIM
+from django_idempotency.stores.redis.rows import claim_arguments
+from django_idempotency.stores.redis.scripts import CLAIM
 from tests.integration.redis.claims import HOUR, MOMENT, asked, found, lapse, lost, operation, won
 from tests.integration.redis.conftest import MakeStore, or_skip, through
 from tests.integration.redis.wire import Wiretap

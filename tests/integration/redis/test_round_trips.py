@@ -9,7 +9,7 @@ import pytest
 
 from django_idempotency.records import Lease, State
 from django_idempotency.stores.redis import RedisStore
-from django_idempotency.stores.redis_scripts import COMPLETE, FAIL, LOOK, RELEASE, RENEW, RESOLVE
+from django_idempotency.stores.redis.scripts import COMPLETE, FAIL, LOOK, RELEASE, RENEW, RESOLVE
 from tests.integration.redis.claims import HOUR, asked, lost, record_id, won
 from tests.integration.redis.conftest import MakeStore, through
 from tests.integration.redis.wire import Wiretap

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from django_idempotency.stores.dynamodb import DynamoDBStore
-from django_idempotency.stores.dynamodb_templates import cdk, cloudformation
+from django_idempotency.stores.dynamodb.templates import cdk, cloudformation
 from tests.services import MissingService, may_be_missing
 from tests.services.cdk import synthesize
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from tests.proof.mutations import Mutation
 
-DELIVERIES = "contrib/celery_deliveries.py"
-PARENTS = "contrib/celery_parents.py"
+DELIVERIES = "contrib/celery/deliveries.py"
+PARENTS = "contrib/celery/parents.py"
 EVENTS = "contrib/events.py"
 KEYS = "tests/unit/celery/test_keys.py"
 ENDINGS = "tests/unit/celery/test_endings.py"
@@ -82,14 +82,14 @@ MUTATIONS = [
     ),
     Mutation(
         "a result is kept that cannot be read back",
-        "contrib/celery_codec.py",
+        "contrib/celery/codec.py",
         "            serialization.loads(data, content_type, encoding, accept=[content_type])\n",
         "",
         "tests/unit/celery/test_duplicates.py -k C5_R62",
     ),
     Mutation(
         "any serializer that kombu knows is read",
-        "contrib/celery_codec.py",
+        "contrib/celery/codec.py",
         "return ({own} | accepted) - {PICKLE}",
         "return set(known.values()) - {PICKLE}",
         "tests/unit/celery/test_duplicates.py -k R95_a_serializer",
@@ -213,7 +213,7 @@ MUTATIONS = [
     ),
     Mutation(
         "a soft time limit is kept as a failure",
-        "contrib/celery_codec.py",
+        "contrib/celery/codec.py",
         "(IdempotencyError, SoftTimeLimitExceeded, TaskPredicate)",
         "(IdempotencyError, TaskPredicate)",
         f"{ENDINGS} -k how_a_task_and_its_record_end",

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from tests.proof.mutations import Mutation
 
-POSTGRESQL = "stores/sql_postgresql.py"
-SQLITE = "stores/sql_sqlite.py"
-MARIADB = "stores/sql_mariadb.py"
-STATEMENTS = "stores/statements.py"
+POSTGRESQL = "stores/database/postgresql.py"
+SQLITE = "stores/database/sqlite.py"
+MARIADB = "stores/database/mariadb.py"
+STATEMENTS = "stores/database/statements.py"
 
 HELD = "tests/integration/database/test_held_rows.py"
 CONTRACT = "tests/integration/database/test_contract.py"
@@ -146,7 +146,7 @@ MUTATIONS = [
     ),
     Mutation(
         "a write beside the transaction of another attempt waits without bound",
-        "stores/database.py",
+        "stores/database/store.py",
         "alone = not self.connection.in_atomic_block or Block.is_foreign(self.connection)",
         "alone = not self.connection.in_atomic_block",
         f"{HELD} -k foreign",
@@ -240,7 +240,7 @@ MUTATIONS = [
     ),
     Mutation(
         "the epoch of single is the clock, though the record's is ahead of it",
-        "stores/database.py",
+        "stores/database/store.py",
         "max(int(now.timestamp() * 1_000_000), record.epoch + 1 if record else 0)",
         "int(now.timestamp() * 1_000_000)",
         f"{CLAIM} -k epoch_grows",
@@ -256,7 +256,7 @@ MUTATIONS = [
     ),
     Mutation(
         "a take-over is not told as one",
-        "stores/database.py",
+        "stores/database/store.py",
         "            takeover=is_takeover(seen),\n",
         "            takeover=False,\n",
         f"{CONTRACT} -k R66_lapsed_lease_is_taken_over",
@@ -264,7 +264,7 @@ MUTATIONS = [
     ),
     Mutation(
         "a claim that is sent again is refused by what it has won",
-        "stores/database.py",
+        "stores/database/store.py",
         "                if record.token == request.token and record.state is State.IN_PROGRESS:\n"
         "                    return lease_of_resent(request, record)\n",
         "",
@@ -273,7 +273,7 @@ MUTATIONS = [
     ),
     Mutation(
         "a completion that is sent again is refused",
-        "stores/database.py",
+        "stores/database/store.py",
         "            raise\n        return utc(row[0]) if row else "
         "self._written_before(lease, State.COMPLETED)\n",
         "            raise\n        if not row:\n            raise LeaseLost\n"
@@ -283,7 +283,7 @@ MUTATIONS = [
     ),
     Mutation(
         "a late completion counts as made where another attempt has completed",
-        "stores/database.py",
+        "stores/database/store.py",
         "        if (record.epoch, record.token) != (lease.fencing_token, lease.token):\n"
         "            raise LeaseLost\n        return record.expires_at",
         "        return record.expires_at",
@@ -330,7 +330,7 @@ MUTATIONS = [
     ),
     Mutation(
         "each lease is renewed in a statement of its own",
-        "stores/database.py",
+        "stores/database/store.py",
         "            return self._renew(leases, duration)\n\n    def _renew(",
         "            return {x for lease in leases for x in self._renew([lease], duration)}\n\n"
         "    def _renew(",
@@ -339,7 +339,7 @@ MUTATIONS = [
     ),
     Mutation(
         "a renewal that meets SQLite's write lock raises",
-        "stores/database.py",
+        "stores/database/store.py",
         """            if self.connection.vendor == "sqlite" and "locked" in str(error.__cause__):
                 return set(leases)
 """,
@@ -349,7 +349,7 @@ MUTATIONS = [
     ),
     Mutation(
         "single claims by the lock alone, whatever its isolation level",
-        "stores/database.py",
+        "stores/database/store.py",
         "        if isolation != READ_COMMITTED:\n",
         "        if False:\n",
         "tests/integration/database/test_isolation.py -k begins_again",
@@ -357,7 +357,7 @@ MUTATIONS = [
     ),
     Mutation(
         "joined is renewed at every isolation level",
-        "stores/database.py",
+        "stores/database/store.py",
         'return self.connection.vendor != "sqlite" and self.may_renew_joined(isolation)',
         'return self.connection.vendor != "sqlite"',
         "tests/integration/database/test_isolation.py -k joined_is_not_renewed",
@@ -382,7 +382,7 @@ MUTATIONS = [
     ),
     Mutation(
         "a claim that is newer than the caller's snapshot is an error of the store",
-        "stores/database.py",
+        "stores/database/store.py",
         "                elif self.connection.in_atomic_block:\n"
         "                    raise ClaimAgain from error\n",
         "                elif self.connection.in_atomic_block:\n                    raise\n",
@@ -391,7 +391,7 @@ MUTATIONS = [
     ),
     Mutation(
         "the renewer waits for a connection of the pool",
-        "stores/fresh.py",
+        "stores/database/fresh.py",
         '    options.pop("pool", None)\n',
         "",
         "tests/integration/database/test_pools.py -k keeper",
@@ -407,7 +407,7 @@ MUTATIONS = [
     ),
     Mutation(
         "single believes what it saw before it had the lock",
-        "stores/database.py",
+        "stores/database/store.py",
         "        record, now = self._look(request.record_id)\n"
         "        if record is not None and decide(",
         "        if record is not None and decide(",
@@ -424,7 +424,7 @@ MUTATIONS = [
     ),
     Mutation(
         "the work of SQLite's joined begins without a write",
-        "stores/database.py",
+        "stores/database/store.py",
         "        if self._sql.FENCE is None:\n            return\n",
         "        return\n",
         "tests/integration/database/test_fence.py",

@@ -7,9 +7,9 @@ from functools import partial
 from tests.proof.mutations import Mutation
 
 TESTS = "tests/integration/dynamodb"
-STORE = "stores/dynamodb.py"
-CLIENT = "stores/dynamodb_client.py"
-SCHEMA = "stores/dynamodb_schema.py"
+STORE = "stores/dynamodb/store.py"
+CLIENT = "stores/dynamodb/client.py"
+SCHEMA = "stores/dynamodb/schema.py"
 
 #: No test of this store asks which database the project has.
 Change = partial(Mutation, leg="sqlite")
@@ -53,7 +53,7 @@ MUTATIONS = [
     ),
     Change(
         "a record says that its lease ends without the margin",
-        "stores/dynamodb_items.py",
+        "stores/dynamodb/items.py",
         "_moment(until) + skew",
         "_moment(until)",
         f"{TESTS}/test_clocks.py -k R49_retry",
@@ -119,28 +119,28 @@ MUTATIONS = [
     # Large results.
     Change(
         "one attempt's results have one object",
-        "stores/dynamodb_overflow.py",
+        "stores/dynamodb/overflow.py",
         "{token}-{digest.hex()}",
         "{token}",
         f"{TESTS}/test_overflow.py -k I3_R68",
     ),
     Change(
         "an object that was altered is replayed",
-        "stores/dynamodb_overflow.py",
+        "stores/dynamodb/overflow.py",
         "if result is not None and hashlib.sha256(result).digest() == digest:",
         "if result is not None:",
         f"{TESTS}/test_overflow.py -k R62_result_whose",
     ),
     Change(
         "a storage that fails makes the completion fail",
-        "stores/dynamodb_overflow.py",
+        "stores/dynamodb/overflow.py",
         "raise failure from error",
         "raise StoreError(str(failure)) from error",
         f"{TESTS}/test_overflow.py -k R62_call",
     ),
     Change(
         "the item's other attributes are left no room",
-        "stores/dynamodb_overflow.py",
+        "stores/dynamodb/overflow.py",
         "390 * 1024",
         "399 * 1024",
         f"{TESTS}/test_overflow.py -k first_byte",
@@ -187,7 +187,7 @@ MUTATIONS = [
     # Claims that meet another write.
     Change(
         "the late resend of a claim takes again what its attempt has ended",
-        "stores/dynamodb_expressions.py",
+        "stores/dynamodb/expressions.py",
         '"OR #token <> :token",',
         '"OR #token <> :epoch",',
         f"{TESTS}/test_contract.py -k R68_ended_attempt",
@@ -201,7 +201,7 @@ MUTATIONS = [
     ),
     Change(
         "a read may be stale",
-        "stores/dynamodb_table.py",
+        "stores/dynamodb/table.py",
         '"ConsistentRead": True',
         '"ConsistentRead": False',
         f"{TESTS}/test_wire_counts.py -k consistent",
@@ -229,35 +229,35 @@ MUTATIONS = [
     ),
     Change(
         "a claim takes an expired record's place whatever its owner has done meanwhile",
-        "stores/dynamodb_expressions.py",
+        "stores/dynamodb/expressions.py",
         'f"#epoch = :seenEpoch AND #token = :seenToken AND {EXPIRED}"',
         '"#epoch = :seenEpoch AND #token = :seenToken AND (#expiry <= :now OR #expiry > :lapsed)"',
         f"{TESTS}/test_contract.py -k R66_I1_I3_I6",
     ),
     Change(
         "a claim takes an expired record's place whoever has claimed it meanwhile",
-        "stores/dynamodb_expressions.py",
+        "stores/dynamodb/expressions.py",
         'f"#epoch = :seenEpoch AND #token = :seenToken AND {EXPIRED}"',
         'f"#epoch >= :seenEpoch AND (#token = :seenToken OR #epoch > :seenEpoch) AND {EXPIRED}"',
         f"{TESTS}/test_reclaims.py -k I2",
     ),
     Change(
         "the sweep deletes what was renewed after it was read",
-        "stores/dynamodb_expressions.py",
+        "stores/dynamodb/expressions.py",
         "SWEEP: Statement = (None, EXPIRED)",
         'SWEEP: Statement = (None, "#expiry <= :now AND (#epoch > :zero OR #epoch > :lapsed)")',
         f"{TESTS}/test_contract.py -k I9_R75_sweep_repeats",
     ),
     Change(
         "an owner proves itself by the epoch or the token",
-        "stores/dynamodb_expressions.py",
+        "stores/dynamodb/expressions.py",
         "#token = :token AND #epoch = :epoch AND #status = :IN_PROGRESS",
         "(#token = :token OR #epoch = :epoch) AND #status = :IN_PROGRESS",
         f"{TESTS}/test_contract.py -k R68_proof",
     ),
     Change(
         "a claim by an older fingerprint does not look whose the record is by now",
-        "stores/dynamodb_expressions.py",
+        "stores/dynamodb/expressions.py",
         '"OR #status = :IN_PROGRESS AND #lockExpiry <= :stale",',
         '"OR #status = :IN_PROGRESS AND #lockExpiry > :zero",',
         f"{TESTS}/test_reclaims.py -k I1",
@@ -301,14 +301,14 @@ MUTATIONS = [
     # Items and options.
     Change(
         "an expiry is rounded down",
-        "stores/dynamodb_items.py",
+        "stores/dynamodb/items.py",
         "math.ceil(moment.timestamp())",
         "math.floor(moment.timestamp())",
         f"{TESTS}/test_items.py -k moment",
     ),
     Change(
         "a forged time is no StoreError",
-        "stores/dynamodb_items.py",
+        "stores/dynamodb/items.py",
         "except (KeyError, OSError, OverflowError, TypeError, ValueError) as error:",
         "except (KeyError, TypeError) as error:",
         f"{TESTS}/test_items.py -k R95_forged",
@@ -344,14 +344,14 @@ MUTATIONS = [
     ),
     Change(
         "a name is a template to Terraform",
-        "stores/dynamodb_templates.py",
+        "stores/dynamodb/templates.py",
         '.replace("${", "$${")',
         "",
         f"{TESTS}/test_templates.py -k terraform",
     ),
     Change(
         "a stack turns on TTL for a store that sweeps",
-        "stores/dynamodb_templates.py",
+        "stores/dynamodb/templates.py",
         "    if store.ttl:\n        lines.append",
         "    if store.names:\n        lines.append",
         f"{TESTS}/test_templates.py -k CDK",

@@ -139,7 +139,7 @@ MUTATIONS = [
     ),
     Mutation(
         "an object that is gone is shown to whoever deleted it or not",
-        "contrib/rest_framework_objects.py",
+        "contrib/rest_framework/objects.py",
         'return request.method == "DELETE" and _has_succeeded(record)',
         'return request.method == "DELETE"',
         f"{UNIT}_objects.py -k out_of_sight",
@@ -203,14 +203,14 @@ MUTATIONS = [
     ),
     Mutation(
         "a body is read before anybody has come in",
-        "contrib/rest_framework.py",
+        "contrib/rest_framework/mixin.py",
         "            tee(request._request)  #",
         "            request._request.body  #",
         f"{UNIT}_bodies.py -k costs_nothing",
     ),
     Mutation(
         "a body that authentication has read is gone",
-        "contrib/rest_framework.py",
+        "contrib/rest_framework/mixin.py",
         "    read_back(request._request)\n",
         "",
         f"{UNIT}_bodies.py -k what_authentication_reads",
@@ -303,7 +303,7 @@ MUTATIONS = [
     ),
     Mutation(
         "the answer is rendered after the commit",
-        "contrib/rest_framework.py",
+        "contrib/rest_framework/mixin.py",
         "            handle=lambda: final(method()),\n",
         "            handle=method,\n",
         f"{UNIT}_work.py -k rendered",
@@ -324,7 +324,7 @@ MUTATIONS = [
     ),
     Mutation(
         "a connection that the work has closed is asked how its transaction is",
-        "stores/blocks.py",
+        "stores/database/atomic.py",
         "    if connection.needs_rollback:  # asked first: SQLite's driver says nothing once it is "
         "closed\n        return True\n    driver: Any = connection.connection\n",
         "    driver: Any = connection.connection\n",
@@ -412,7 +412,7 @@ MUTATIONS = [
     # What a view declares.
     Mutation(
         "keywords of @action do not count",
-        "contrib/rest_framework.py",
+        "contrib/rest_framework/mixin.py",
         "    given |= {name: keywords[_PREFIX + name] for name in given if _PREFIX + name in "
         "keywords}\n",
         "",
@@ -420,7 +420,7 @@ MUTATIONS = [
     ),
     Mutation(
         "actions that are not named are guarded, too",
-        "contrib/rest_framework.py",
+        "contrib/rest_framework/mixin.py",
         "        if actions is not None and self._action(request) not in actions:\n"
         "            return False\n        return guards(",
         "        return guards(",
@@ -428,7 +428,7 @@ MUTATIONS = [
     ),
     Mutation(
         "a view's own ATOMIC_REQUESTS are left out where it is not guarded",
-        "contrib/rest_framework.py",
+        "contrib/rest_framework/mixin.py",
         "        with AtomicRequests(without=self._exempt):\n            return super().dispatch(",
         "        if True:\n            return super().dispatch(",
         f"{UNIT}_work.py -k unguarded_requests",

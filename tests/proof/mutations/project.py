@@ -14,7 +14,7 @@ MUTATIONS = [
     ),
     Mutation(
         "the claim's lock belongs to the session, and outlives its transaction behind PgBouncer",
-        "stores/sql_postgresql.py",
+        "stores/database/postgresql.py",
         "WHERE NOT EXISTS (SELECT 1 FROM idempotency_record WHERE id = %(id)s::uuid)\n"
         "   AND pg_try_advisory_xact_lock(",
         "WHERE NOT EXISTS (SELECT 1 FROM idempotency_record WHERE id = %(id)s::uuid)\n"

@@ -7,10 +7,10 @@ from functools import partial
 from tests.proof.mutations import Mutation
 
 TESTS = "tests/integration/redis"
-STORE = "stores/redis.py"
-CLIENTS = "stores/redis_clients.py"
-ROWS = "stores/redis_rows.py"
-SCRIPTS = "stores/redis_scripts.py"
+STORE = "stores/redis/store.py"
+CLIENTS = "stores/redis/clients.py"
+ROWS = "stores/redis/rows.py"
+SCRIPTS = "stores/redis/scripts.py"
 
 #: No test of this store asks which database the project has.
 Change = partial(Mutation, leg="sqlite")

@@ -97,7 +97,7 @@ MUTATIONS = [
     ),
     Mutation(
         "fail_open runs beside an attempt that a waiter has seen",
-        "engine.py",
+        "engine/__init__.py",
         "                return self._claim(attempt)\n            except StoreError as error:\n"
         "                error.at_claim = patience.fresh\n",
         "                return self._claim(attempt)\n            except StoreError as error:\n"
@@ -136,35 +136,35 @@ MUTATIONS = [
     # Waiting.
     Mutation(
         "a waiter in a TestCase closes its pooled connection",
-        "transactions.py",
+        "engine/transactions.py",
         '.get("pool") and not connection.in_atomic_block:',
         '.get("pool"):',
         f"{VIEWS}/test_waiting.py -k TestCase",
     ),
     Mutation(
         "a waiter in a TestCase closes it, for no caller has opened a block",
-        "transactions.py",
+        "engine/transactions.py",
         '.get("pool") and not connection.in_atomic_block:',
         '.get("pool") and not _is_open_by_caller(connection):',
         f"{VIEWS}/test_waiting.py -k TestCase",
     ),
     Mutation(
         "nobody waits in a TestCase",
-        "transactions.py",
+        "engine/transactions.py",
         "    return not _open_by_caller()\n",
         "    return not any(one.in_atomic_block for one in connections.all())\n",
         f"{VIEWS}/test_waiting.py -k TestCase",
     ),
     Mutation(
         "a waiter closes connections of no pool, too",
-        "transactions.py",
+        "engine/transactions.py",
         'connection.settings_dict["OPTIONS"].get("pool") and not',
         "not",
         f"{VIEWS}/test_waiting.py -k keeps_others",
     ),
     Mutation(
         "a waiter keeps its pooled connection",
-        "engine.py",
+        "engine/__init__.py",
         "            attempt.operation.rest()\n",
         "",
         "tests/integration/views/test_pools.py -k R51_waiters_hold_no_pooled",
@@ -172,21 +172,21 @@ MUTATIONS = [
     ),
     Mutation(
         "a duplicate waits while it holds a caller's transaction",
-        "transactions.py",
+        "engine/transactions.py",
         "    return not _open_by_caller()\n",
         "    return True\n",
         f"{VIEWS}/test_waiting.py -k callers_transaction",
     ),
     Mutation(
         "a waiter holds up the loop",
-        "engine.py",
+        "engine/__init__.py",
         "            await asyncio.sleep(pause)",
         "            time.sleep(pause)",
         f"{VIEWS}/test_waiting.py -k leaves_the_loop_free",
     ),
     Mutation(
         "a stale attempt is waited for",
-        "engine.py",
+        "engine/__init__.py",
         "if busy.stale or not (pause := patience.next()):\n"
         "                    raise\n            attempt",
         "if not (pause := patience.next()):\n                    raise\n            attempt",
@@ -208,7 +208,7 @@ MUTATIONS = [
     ),
     Mutation(
         "who waits looks once",
-        "waiting.py",
+        "engine/backoff.py",
         "        left = self._until - time.monotonic()",
         "        left = self._until - time.monotonic() if self.fresh else 0",
         f"{VIEWS}/test_waiting.py -k duplicates_wait_for_the_answer",
@@ -216,7 +216,7 @@ MUTATIONS = [
     # Coroutines.
     Mutation(
         "cancelled work goes unrecorded",
-        "engine.py",
+        "engine/__init__.py",
         "                                    error = await finish(ending)\n",
         "                                    error = raised\n"
         "                                    ending.close()\n",
@@ -224,7 +224,7 @@ MUTATIONS = [
     ),
     Mutation(
         "coroutines of one loop share a connection",
-        "engine.py",
+        "engine/__init__.py",
         '            transaction != "separate"\n            and SyncToAsync',
         "            False\n            and SyncToAsync",
         "tests/integration/views/test_meetings.py -k failure_of_one",
@@ -232,7 +232,7 @@ MUTATIONS = [
     ),
     Mutation(
         "a claim that was won by a cancelled coroutine is not given back",
-        "engine.py",
+        "engine/__init__.py",
         'if isinstance(lease, Lease) and request.transaction != "single":',
         "if not isinstance(lease, Lease):",
         "tests/unit/core/test_cancellation.py -k R63_before_the_work",

@@ -116,7 +116,7 @@ def test_tasks_of_modules_that_the_app_names_are_checked(
 ) -> None:
     (tmp_path / f"named_by_{setting}.py").write_text(
         "from celery import current_app\n"
-        "from django_idempotency.contrib.celery import idempotent_task\n"
+        "from django_idempotency.contrib.celery.task import idempotent_task\n"
         "@current_app.task(serializer='pickle', acks_late=True, reject_on_worker_lost=True)\n"
         "@idempotent_task\n"
         "def work(): ...\n"

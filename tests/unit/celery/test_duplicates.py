@@ -18,7 +18,7 @@ from kombu import serialization
 from django_idempotency import ResultUnavailable, StoreError
 from django_idempotency.codecs import unpack
 from django_idempotency.contrib.celery import DuplicateTask, idempotent_task
-from django_idempotency.contrib.celery_codec import KombuCodec, TaskCodec
+from django_idempotency.contrib.celery.codec import KombuCodec, TaskCodec
 from django_idempotency.models import IdempotencyRecord
 from tests.app.models import Effect
 from tests.unit.celery.local import Local

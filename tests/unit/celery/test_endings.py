@@ -16,7 +16,7 @@ from django.db import IntegrityError, transaction
 
 from django_idempotency import InProgress, TaskFailed, WorkRolledBack
 from django_idempotency.contrib.celery import DuplicateTask, idempotent_task
-from django_idempotency.contrib.celery_codec import Failed, KombuCodec, TaskCodec
+from django_idempotency.contrib.celery.codec import Failed, KombuCodec, TaskCodec
 from django_idempotency.models import IdempotencyRecord
 from tests.app.models import Effect, Unique
 from tests.unit.celery.local import Done, Local

@@ -18,9 +18,9 @@ from kombu.exceptions import OperationalError
 
 from django_idempotency import InProgress, LeaseLost, StoreError, current
 from django_idempotency.contrib.celery import idempotent_task
+from django_idempotency.engine.backoff import Patience
 from django_idempotency.stores.memory import MemoryStore
 from django_idempotency.testing import FakeClock
-from django_idempotency.waiting import Patience
 from tests.unit.celery.local import Done, Local, Message
 
 pytestmark = pytest.mark.usefixtures("memory")

@@ -21,7 +21,7 @@ from django.utils import timezone
 import django_idempotency as idempotency
 from django_idempotency import admin_search, api, codecs, keys
 from django_idempotency.admin_results import shown_result
-from django_idempotency.contrib import celery_deliveries
+from django_idempotency.contrib.celery import deliveries as celery_deliveries
 from django_idempotency.http import guard, scopes
 from django_idempotency.http.snapshot import SnapshotCodec
 from django_idempotency.models import IdempotencyRecord

@@ -16,13 +16,13 @@ from django_idempotency import TransactionOpen
 from django_idempotency.codecs import JSONCodec
 from django_idempotency.conf import engine_for, store_for
 from django_idempotency.engine import Operation
+from django_idempotency.engine.transactions import of_caller
 from django_idempotency.fingerprint import Fingerprint
 from django_idempotency.keys import record_id
 from django_idempotency.policy import Policy
 from django_idempotency.records import State
 from django_idempotency.stores.database import DatabaseStore
 from django_idempotency.stores.memory import MemoryStore
-from django_idempotency.transactions import of_caller
 from tests.app.models import Effect
 
 pytestmark = pytest.mark.django_db(transaction=True)

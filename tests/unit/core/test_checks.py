@@ -17,7 +17,7 @@ from rest_framework.authentication import BasicAuthentication
 from rest_framework.views import APIView
 
 from django_idempotency.contrib.rest_framework import IdempotencyMixin
-from django_idempotency.contrib.rest_framework_checks import check_scopes
+from django_idempotency.contrib.rest_framework.checks import check_scopes
 from tests.services.processes import ROOT
 
 MEMORY = "django_idempotency.stores.memory.MemoryStore"

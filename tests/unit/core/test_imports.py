@@ -20,10 +20,11 @@ FLOORS = [
     names.split()
     for names in (
         "arguments callables codecs exceptions fingerprint keys logs policy records",
-        "attempts cancellation endings engine renewal stores stores.base stores.exclusive "
-        "stores.dynamodb* stores.memory stores.text stores.redis* waiting",
-        "conf fields models migrations migrations.* stores.database stores.blocks stores.fresh "
-        "stores.rows stores.statements stores.sql_* transactions api sweep checks",
+        "engine engine.attempt engine.backoff engine.cancellation engine.endings engine.renewal "
+        "stores stores.base stores.exclusive stores.dynamodb* stores.memory stores.text "
+        "stores.redis*",
+        "conf fields models migrations migrations.* stores.database* engine.transactions api "
+        "sweep checks",
         "http http.*",
         "contrib contrib.*",
         "admin admin_results admin_search apps management management.* tasks templatetags "
@@ -44,7 +45,7 @@ CLIENTS = {
     "testing.*": {"pytest"},
 }
 # What the decorator makes of a DRF view is the DRF adapter's, imported inside the function.
-SANCTIONED = {"http.decorators": {"contrib.rest_framework"}}
+SANCTIONED = {"http.decorators": {"contrib.rest_framework", "contrib.rest_framework.mixin"}}
 # The package itself: its public names are imported when they are first used.
 ROOT_MODULE = ""
 

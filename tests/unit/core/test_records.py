@@ -11,7 +11,7 @@ import pytest
 from django_idempotency.exceptions import StoreError
 from django_idempotency.keys import record_id
 from django_idempotency.records import ClaimRequest, Filters, Record, State
-from django_idempotency.stores.rows import record_of
+from django_idempotency.stores.database.rows import record_of
 
 DURATIONS = ["lease", "retention", "max_duration"]
 

@@ -12,17 +12,17 @@ from datetime import timedelta
 import pytest
 from django.db import transaction
 
-from django_idempotency import InProgress, LeaseLost, StoreError, renewal
+from django_idempotency import InProgress, LeaseLost, StoreError
 from django_idempotency.codecs import JSONCodec
-from django_idempotency.engine import Engine, Operation
+from django_idempotency.engine import Engine, Operation, renewal
+from django_idempotency.engine.renewal import Keeper
+from django_idempotency.engine.transactions import of_caller
 from django_idempotency.fingerprint import Fingerprint
 from django_idempotency.keys import record_id, short
 from django_idempotency.policy import Policy
 from django_idempotency.records import ClaimRequest, Lease, Proof, State
-from django_idempotency.renewal import Keeper
 from django_idempotency.stores.base import BaseStore
 from django_idempotency.stores.memory import MemoryStore
-from django_idempotency.transactions import of_caller
 from tests.services.processes import wait_until
 
 SECONDS = 10.0
@@ -123,8 +123,9 @@ class TestKeeper:
         keeper.add(store, lease)
         store.wait_for_calls(2)
         first, second = (call.at for call in store.calls[:2])
+        # The call's own time lies a little after the renewal that it belongs to.
         assert 0.1 <= first - added < 0.3
-        assert 0.1 <= second - first < 0.3
+        assert 0.09 <= second - first < 0.3
 
     @pytest.mark.parametrize(
         ("apart", "together"), [(0.02, True), (0.15, False)], ids=["soon", "much later"]

@@ -16,13 +16,13 @@ from django.test import TestCase
 
 import django_idempotency as idempotency
 from django_idempotency import InProgress, TransactionOpen
-from django_idempotency.attempts import entered
 from django_idempotency.conf import store_for
 from django_idempotency.engine import Engine
+from django_idempotency.engine.attempt import entered
+from django_idempotency.engine.renewal import Keeper
+from django_idempotency.engine.transactions import of_caller
 from django_idempotency.records import State
-from django_idempotency.renewal import Keeper
 from django_idempotency.testing import override_store
-from django_idempotency.transactions import of_caller
 from tests.app.models import Child, Effect
 from tests.unit.core.test_renewal import operation
 

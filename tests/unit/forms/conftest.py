@@ -13,7 +13,7 @@ import pytest
 from django.db import connections
 from django.test import Client
 
-from django_idempotency import waiting
+from django_idempotency.engine import backoff as waiting
 from tests.app.models import Effect
 from tests.unit.http.conftest import in_progress, policy
 from tests.unit.views.conftest import the_gate, waited

@@ -11,8 +11,8 @@ from django.db import DatabaseError
 from django_idempotency.exceptions import StoreError
 from django_idempotency.models import IdempotencyRecord
 from django_idempotency.records import Lease
-from django_idempotency.stores.blocks import Block
 from django_idempotency.stores.database import DatabaseStore
+from django_idempotency.stores.database.atomic import Block
 
 __all__ = ["CannotComplete", "CannotEnd", "Vanishing"]
 

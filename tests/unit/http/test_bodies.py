@@ -32,8 +32,8 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
-from django_idempotency.contrib import rest_framework
-from django_idempotency.contrib.rest_framework import _body
+from django_idempotency.contrib.rest_framework import mixin as rest_framework
+from django_idempotency.contrib.rest_framework.mixin import _body
 from django_idempotency.http import content, idempotent
 from django_idempotency.policy import HTTPPolicy
 from tests.app.models import Effect

@@ -113,7 +113,7 @@ def marked() -> set[str]:
     texts = {str(text) for problem in PROBLEMS for text in (problem.title, problem.detail)}
     page = (PACKAGE / "templates/django_idempotency/problem.html").read_text()
     texts |= set(re.findall(r'{% translate "([^"]+)"', page))
-    browsable = (PACKAGE / "contrib/rest_framework_browsable.py").read_text()
+    browsable = (PACKAGE / "contrib/rest_framework/browsable.py").read_text()
     texts |= set(re.findall(r'_\("([^"]+)"\)', browsable))
     return texts | set(problems._REASONS) | {str(problems._LENGTH)}
 

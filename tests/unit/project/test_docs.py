@@ -21,7 +21,7 @@ from django_idempotency import http, testing
 from django_idempotency.http import problems, scopes
 from django_idempotency.models import IdempotencyRecord
 from django_idempotency.policy import KEEP_PRESETS, HTTPPolicy, Policy
-from django_idempotency.stores import sql_mariadb, sql_postgresql, sql_sqlite
+from django_idempotency.stores.database import mariadb, postgresql, sqlite
 from tests.pages import BLOCKS, DOCS, PAGES, ROOT, code_in, name_of, table_of
 
 PACKAGE = ROOT / "django_idempotency"
@@ -161,7 +161,7 @@ def test_statements_are_documented() -> None:
     documented = set(re.findall(r"`([A-Z_]+)`", operations))
     written = {
         name
-        for module in (sql_mariadb, sql_postgresql, sql_sqlite)
+        for module in (mariadb, postgresql, sqlite)
         for name, value in vars(module).items()
         if name.isupper() and isinstance(value, str)
     }

@@ -37,11 +37,11 @@ from rest_framework.test import APIClient, APIRequestFactory, force_authenticate
 
 import django_idempotency as idempotency
 from django_idempotency.conf import stores
+from django_idempotency.engine.backoff import Patience
 from django_idempotency.models import IdempotencyRecord
 from django_idempotency.records import State
 from django_idempotency.stores.database import DatabaseStore
 from django_idempotency.testing import override_store
-from django_idempotency.waiting import Patience
 from tests.app.models import Payment
 from tests.pages import BLOCKS, DOCS, Block, name_of, table_of
 from tests.unit.project.conftest import Post, RunPage

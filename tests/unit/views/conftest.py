@@ -16,8 +16,9 @@ from asgiref.sync import sync_to_async
 from django.db import connections
 from django.test import AsyncClient, Client
 
-from django_idempotency import engine, waiting
-from django_idempotency.waiting import Patience
+from django_idempotency import engine
+from django_idempotency.engine import backoff as waiting
+from django_idempotency.engine.backoff import Patience
 from tests.services.processes import wait_until
 from tests.unit.http.api import Api
 from tests.unit.http.conftest import (  # noqa: F401

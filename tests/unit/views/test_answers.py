@@ -13,8 +13,8 @@ from django.db import OperationalError, connection, connections, transaction
 from django_idempotency.exceptions import StoreError
 from django_idempotency.models import IdempotencyRecord
 from django_idempotency.records import ClaimRequest, Lease, Record
-from django_idempotency.stores.blocks import Block
 from django_idempotency.stores.database import DatabaseStore
+from django_idempotency.stores.database.atomic import Block
 from django_idempotency.stores.memory import MemoryStore
 from tests.app.models import Effect
 from tests.unit.http.api import Api, problem, replayed

@@ -18,7 +18,8 @@ from django.urls import path
 
 import django_idempotency as idempotency
 from django_idempotency import InProgress as Busy
-from django_idempotency import engine, transactions
+from django_idempotency import engine
+from django_idempotency.engine import transactions
 from django_idempotency.http import idempotent
 from django_idempotency.models import IdempotencyRecord
 from tests.app.models import Effect

@@ -22,26 +22,31 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 
 from django_idempotency.exceptions import StoreError
 from django_idempotency.records import Record
-from django_idempotency.stores import sql_mariadb, sql_postgresql, sql_sqlite
 from django_idempotency.stores.base import BaseStore
-from django_idempotency.stores.blocks import (
+from django_idempotency.stores.database import mariadb, postgresql, sqlite
+from django_idempotency.stores.database.atomic import (
     Block,
     is_connection_failure,
     is_no_column,
     is_no_table,
     is_serialization_failure,
 )
-from django_idempotency.stores.fresh import fresh_connection
-from django_idempotency.stores.rows import for_mariadb, for_sqlite, record_of, row_of_update
+from django_idempotency.stores.database.fresh import fresh_connection
+from django_idempotency.stores.database.rows import (
+    for_mariadb,
+    for_sqlite,
+    record_of,
+    row_of_update,
+)
 
 __all__ = ["READ_COMMITTED", "VENDORS", "Row", "Statements"]
 
 Row = tuple[Any, ...]
 
 VENDORS: dict[str, ModuleType] = {
-    "mysql": sql_mariadb,
-    "postgresql": sql_postgresql,
-    "sqlite": sql_sqlite,
+    "mysql": mariadb,
+    "postgresql": postgresql,
+    "sqlite": sqlite,
 }
 _TRANSLATIONS: dict[str, Callable[[Any], Any]] = {"mysql": for_mariadb, "sqlite": for_sqlite}
 _OLDEST_SQLITE = (3, 35)

@@ -19,22 +19,17 @@ from typing import TYPE_CHECKING, Any, cast
 from django.http import HttpRequest
 from django.http.response import HttpResponseBase
 from django.utils.datastructures import MultiValueDict
-
-from django_idempotency.contrib import missing
-
-try:
-    from rest_framework.parsers import FileUploadParser
-    from rest_framework.renderers import BaseRenderer, BrowsableAPIRenderer
-    from rest_framework.request import Request
-    from rest_framework.response import Response
-    from rest_framework.views import APIView
-except ModuleNotFoundError as error:
-    raise missing("djangorestframework", "drf") from error
+from rest_framework.parsers import FileUploadParser
+from rest_framework.renderers import BaseRenderer, BrowsableAPIRenderer
+from rest_framework.request import Request
+from rest_framework.response import Response
+from rest_framework.views import APIView
 
 from django_idempotency.callables import signature_problem
 from django_idempotency.conf import DEFAULT_ALIAS, http_policy_for, policy_for
-from django_idempotency.contrib.rest_framework_browsable import give_keys
-from django_idempotency.contrib.rest_framework_objects import object_permissions
+from django_idempotency.contrib.rest_framework.browsable import give_keys
+from django_idempotency.contrib.rest_framework.objects import object_permissions
+from django_idempotency.engine.transactions import may_wait
 from django_idempotency.http.atomic_requests import AtomicRequests, answering, exempt, mark
 from django_idempotency.http.calls import GuardedCall, is_guarded_already
 from django_idempotency.http.content import MULTIPART, body_of, parsed_body, uploads_of
@@ -51,7 +46,6 @@ from django_idempotency.policy import (
     merge,
     suggestion,
 )
-from django_idempotency.transactions import may_wait
 
 __all__ = ["IdempotencyMixin", "object_permissions"]
 

@@ -12,7 +12,11 @@ from django.core.checks import CheckMessage, Error, Tags, register
 from django.core.exceptions import ImproperlyConfigured
 
 from django_idempotency.conf import http_policy_for, policy_for
-from django_idempotency.contrib.rest_framework import IdempotencyMixin, given_policy, is_drf_view
+from django_idempotency.contrib.rest_framework.mixin import (
+    IdempotencyMixin,
+    given_policy,
+    is_drf_view,
+)
 from django_idempotency.http.checks import declarations, policy_problems, url_callbacks
 from django_idempotency.http.views import Declared
 from django_idempotency.policy import (

@@ -13,9 +13,9 @@ from django.core.exceptions import ImproperlyConfigured
 from django.utils.module_loading import autodiscover_modules
 
 from django_idempotency.conf import store_for, stores
-from django_idempotency.contrib.celery import guard_of
-from django_idempotency.contrib.celery_codec import serializer_problem
-from django_idempotency.contrib.celery_deliveries import TaskGuard
+from django_idempotency.contrib.celery.codec import serializer_problem
+from django_idempotency.contrib.celery.deliveries import TaskGuard
+from django_idempotency.contrib.celery.task import guard_of
 from django_idempotency.policy import Policy
 from django_idempotency.stores.base import must_join
 from django_idempotency.stores.database import DatabaseStore

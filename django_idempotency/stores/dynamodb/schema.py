@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from django_idempotency.exceptions import StoreError
-from django_idempotency.stores.dynamodb_client import CallFailed
+from django_idempotency.stores.dynamodb.client import CallFailed
 
 if TYPE_CHECKING:
     from django_idempotency.stores.dynamodb import DynamoDBStore
-    from django_idempotency.stores.dynamodb_items import Names
+    from django_idempotency.stores.dynamodb.items import Names
 
 __all__ = ["create", "definition", "key_schema", "options", "problems"]
 

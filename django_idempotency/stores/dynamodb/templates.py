@@ -6,7 +6,7 @@ import json
 import textwrap
 from typing import TYPE_CHECKING, Any
 
-from django_idempotency.stores import dynamodb_schema
+from django_idempotency.stores.dynamodb import schema as dynamodb_schema
 
 if TYPE_CHECKING:
     from django_idempotency.stores.dynamodb import DynamoDBStore

@@ -7,9 +7,9 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 from uuid import UUID
 
-from django_idempotency.stores import dynamodb_expressions as expressions
-from django_idempotency.stores.dynamodb_client import Client
-from django_idempotency.stores.dynamodb_items import Item, Names, string
+from django_idempotency.stores.dynamodb import expressions
+from django_idempotency.stores.dynamodb.client import Client
+from django_idempotency.stores.dynamodb.items import Item, Names, string
 
 __all__ = ["Table", "side_by_side"]
 

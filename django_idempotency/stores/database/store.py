@@ -27,7 +27,7 @@ from django_idempotency.records import (
     as_duration,
 )
 from django_idempotency.stores.base import ClaimAgain, check_resolution, in_flight
-from django_idempotency.stores.blocks import (
+from django_idempotency.stores.database.atomic import (
     Block,
     is_doomed,
     is_duplicate,
@@ -36,7 +36,7 @@ from django_idempotency.stores.blocks import (
     is_newer,
     is_serialization_failure,
 )
-from django_idempotency.stores.rows import (
+from django_idempotency.stores.database.rows import (
     claim_parameters,
     is_takeover,
     lease_of_resent,
@@ -48,7 +48,7 @@ from django_idempotency.stores.rows import (
     utc,
     uuid_of,
 )
-from django_idempotency.stores.statements import READ_COMMITTED, VENDORS, Row, Statements
+from django_idempotency.stores.database.statements import READ_COMMITTED, VENDORS, Row, Statements
 
 __all__ = ["DatabaseStore"]
 

@@ -16,7 +16,7 @@ from django_idempotency import keys
 from django_idempotency.exceptions import StoreError
 from django_idempotency.records import ClaimRequest, Filters, Lease, Page, Record, State
 from django_idempotency.stores.base import BaseStore, check_resolution
-from django_idempotency.stores.redis_rows import (
+from django_idempotency.stores.redis.rows import (
     Place,
     claim_arguments,
     claimed_of,
@@ -28,7 +28,7 @@ from django_idempotency.stores.redis_rows import (
     record_of,
     seconds,
 )
-from django_idempotency.stores.redis_scripts import (
+from django_idempotency.stores.redis.scripts import (
     CLAIM,
     COMPLETE,
     FAIL,
@@ -83,7 +83,7 @@ class RedisStore(BaseStore):
         `wait_replicas` replicas which must have a claim before it counts as won.
         """
         try:
-            from django_idempotency.stores.redis_clients import Clients
+            from django_idempotency.stores.redis.clients import Clients
         except ImportError as error:
             raise ImportError(
                 'RedisStore needs redis-py: python -m pip install "django-idempotency[redis]"'

@@ -8,22 +8,17 @@ from collections.abc import Callable, Mapping
 from inspect import BoundArguments
 from typing import Any, ParamSpec, TypeVar, overload
 
-from django_idempotency.contrib import missing
-
-try:
-    from celery import Task, current_app, current_task
-    from celery.local import Proxy
-except ModuleNotFoundError as error:
-    raise missing("celery", "celery") from error
+from celery import Task, current_app, current_task
+from celery.local import Proxy
 
 from django_idempotency import keys
 from django_idempotency.arguments import key_maker, payload_maker, without_first
 from django_idempotency.callables import is_coroutine_function
 from django_idempotency.codecs import Codec
 from django_idempotency.conf import DEFAULT_ALIAS
-from django_idempotency.contrib.celery_codec import serializer_problem
-from django_idempotency.contrib.celery_deliveries import Delivery, DuplicateTask, TaskGuard
-from django_idempotency.contrib.celery_parents import FromParent, from_parent
+from django_idempotency.contrib.celery.codec import serializer_problem
+from django_idempotency.contrib.celery.deliveries import Delivery, DuplicateTask, TaskGuard
+from django_idempotency.contrib.celery.parents import FromParent, from_parent
 from django_idempotency.policy import UNSET, Policy, merge, signature_problems, suggestion
 
 __all__ = ["DuplicateTask", "from_parent", "guard_of", "idempotent_task"]

@@ -30,8 +30,8 @@ from redis.retry import Retry
 from redis.sentinel import Sentinel
 
 from django_idempotency.exceptions import StoreError
-from django_idempotency.stores.redis_cluster import Calls, on_each_node
-from django_idempotency.stores.redis_scripts import Script
+from django_idempotency.stores.redis.cluster import Calls, on_each_node
+from django_idempotency.stores.redis.scripts import Script
 
 __all__ = ["Clients"]
 

@@ -13,7 +13,7 @@ from django.utils.crypto import salted_hmac
 
 from django_idempotency.exceptions import LeaseLost, StoreError
 from django_idempotency.records import ClaimRequest, Lease, Proof, Record, State, as_duration
-from django_idempotency.stores.redis_scripts import FIELDS
+from django_idempotency.stores.redis.scripts import FIELDS
 
 __all__ = [
     "Place",
@@ -77,7 +77,7 @@ def time_of(micros: bytes | int) -> datetime:
 def owner_arguments(prefix: str, *, note: bool) -> list[Any]:
     """Return what says whose the prefix is, by SECRET_KEY and by each of its fallbacks."""
     secrets = (settings.SECRET_KEY, *settings.SECRET_KEY_FALLBACKS)
-    salt = "django_idempotency.stores.redis.owner"
+    salt = "django_idempotency.stores.redis.store.owner"
     digests = [salted_hmac(salt, prefix, secret=x, algorithm="sha256") for x in secrets]
     return [int(note), *(digest.hexdigest() for digest in digests)]
 

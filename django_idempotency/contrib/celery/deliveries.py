@@ -19,12 +19,11 @@ from celery.exceptions import Ignore, Reject, Retry
 from django.core.exceptions import ImproperlyConfigured
 from kombu.exceptions import OperationalError
 
-from django_idempotency import keys, transactions
+from django_idempotency import keys
 from django_idempotency.arguments import bind
-from django_idempotency.attempts import Attempt, Operation, Unkept, entered
 from django_idempotency.codecs import Codec
 from django_idempotency.conf import engine_for, fingerprint_secrets, policy_for
-from django_idempotency.contrib.celery_codec import (
+from django_idempotency.contrib.celery.codec import (
     NEVER_KEPT,
     Failed,
     Ignored,
@@ -32,7 +31,9 @@ from django_idempotency.contrib.celery_codec import (
     TaskCodec,
     serializer_problem,
 )
-from django_idempotency.contrib.celery_parents import FromParent, noting_retries
+from django_idempotency.contrib.celery.parents import FromParent, noting_retries
+from django_idempotency.engine import transactions
+from django_idempotency.engine.attempt import Attempt, Operation, Unkept, entered
 from django_idempotency.exceptions import (
     IdempotencyError,
     InProgress,

@@ -12,7 +12,7 @@ from datetime import datetime
 from typing import Any, TypeGuard
 
 from django_idempotency import codecs, keys
-from django_idempotency.attempts import Attempt, Phase, Unkept
+from django_idempotency.engine.attempt import Attempt, Phase, Unkept
 from django_idempotency.exceptions import (
     FingerprintMismatch,
     InProgress,

@@ -30,8 +30,8 @@ from django_idempotency.records import (
     as_duration,
 )
 from django_idempotency.stores.base import BaseStore, check_resolution, in_flight
-from django_idempotency.stores.dynamodb_client import Client, ConditionFailed
-from django_idempotency.stores.dynamodb_items import (
+from django_idempotency.stores.dynamodb.client import Client, ConditionFailed
+from django_idempotency.stores.dynamodb.items import (
     Item,
     Names,
     binary,
@@ -43,8 +43,8 @@ from django_idempotency.stores.dynamodb_items import (
     string,
     whole_seconds,
 )
-from django_idempotency.stores.dynamodb_overflow import INLINE_BYTES, Overflow
-from django_idempotency.stores.dynamodb_table import Table, side_by_side
+from django_idempotency.stores.dynamodb.overflow import INLINE_BYTES, Overflow
+from django_idempotency.stores.dynamodb.table import Table, side_by_side
 
 __all__ = ["DynamoDBStore"]
 
@@ -419,7 +419,7 @@ class DynamoDBStore(BaseStore):
 
     def check(self) -> list[Any]:
         """See `BaseStore.check`: what `dynamodb_schema.problems` finds."""
-        from django_idempotency.stores import dynamodb_schema
+        from django_idempotency.stores.dynamodb import schema as dynamodb_schema
 
         return dynamodb_schema.problems(self)
 

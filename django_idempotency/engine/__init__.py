@@ -32,14 +32,14 @@ from typing import Any, TypeVar
 from asgiref.sync import SyncToAsync, ThreadSensitiveContext
 
 from django_idempotency import keys
-from django_idempotency.attempts import Attempt, Operation, Phase, Unkept, current
-from django_idempotency.cancellation import closing, finish, to_the_end
-from django_idempotency.endings import Endings
+from django_idempotency.engine.attempt import Attempt, Operation, Phase, Unkept, current
+from django_idempotency.engine.backoff import Patience
+from django_idempotency.engine.cancellation import closing, finish, to_the_end
+from django_idempotency.engine.endings import Endings
+from django_idempotency.engine.renewal import Keeper, keeper
 from django_idempotency.exceptions import FingerprintMismatch, InProgress, StoreError
 from django_idempotency.records import ClaimRequest, Lease, Outcome, Record, State
-from django_idempotency.renewal import Keeper, keeper
 from django_idempotency.stores.base import BaseStore, ClaimAgain
-from django_idempotency.waiting import Patience
 
 __all__ = ["Attempt", "Decision", "Engine", "Operation", "current", "decide"]
 

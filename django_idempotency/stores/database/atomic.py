@@ -18,7 +18,7 @@ from django.db import (
 )
 from django.db.backends.base.base import BaseDatabaseWrapper
 
-from django_idempotency.attempts import Attempt, entered
+from django_idempotency.engine.attempt import Attempt, entered
 from django_idempotency.exceptions import SessionLost, StoreError, TransactionOpen
 
 __all__ = [

@@ -11,12 +11,12 @@ from weakref import ref
 from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 
-from django_idempotency.attempts import Attempt
+from django_idempotency.engine.attempt import Attempt
 from django_idempotency.exceptions import TransactionOpen
 from django_idempotency.policy import Policy
 from django_idempotency.stores.base import BaseStore, must_join
-from django_idempotency.stores.blocks import Block, RollbackWatch, is_doomed, is_lost
 from django_idempotency.stores.database import DatabaseStore
+from django_idempotency.stores.database.atomic import Block, RollbackWatch, is_doomed, is_lost
 
 __all__ = [
     "CallersHooks",

@@ -11,7 +11,7 @@ import weakref
 from typing import Any
 
 from django_idempotency.exceptions import StoreError
-from django_idempotency.stores.dynamodb_items import Item
+from django_idempotency.stores.dynamodb.items import Item
 
 __all__ = ["CallFailed", "Client", "ConditionFailed"]
 

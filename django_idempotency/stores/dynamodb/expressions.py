@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from django_idempotency.stores.dynamodb_items import NO_FINGERPRINT
+from django_idempotency.stores.dynamodb.items import NO_FINGERPRINT
 
 __all__ = [
     "CLAIM",
