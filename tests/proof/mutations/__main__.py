@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import argparse
-import importlib
 import os
-import pkgutil
 import shutil
 import subprocess
 import sys
@@ -17,8 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from queue import SimpleQueue
 
-from tests.proof import mutations
-from tests.proof.mutations import Mutation
+from tests.proof.mutations import Mutation, every_mutation
 from tests.services import LEG_VARIABLE
 from tests.services.processes import ROOT
 
@@ -35,18 +32,19 @@ def main() -> int:
     parser.add_argument("--sound", action="store_true", help="first see each test pass unchanged")
     arguments = parser.parse_args()
     chosen = [
-        (area, mutation)
-        for area, mutation in every_mutation()
+        mutation
+        for mutation in every_mutation()
         if not arguments.words
-        or any(word in f"{area} {mutation.file} {mutation.what}" for word in arguments.words)
+        or any(
+            word in f"{mutation.area} {mutation.file} {mutation.what}" for word in arguments.words
+        )
     ]
     copies: SimpleQueue[Path] = SimpleQueue()
     with tempfile.TemporaryDirectory(prefix="idempotency-mutations-") as directory:
         for number in range(WORKERS):
             copies.put(_copy(Path(directory) / str(number)))
 
-        def judge(found: tuple[str, Mutation]) -> bool:
-            area, mutation = found
+        def judge(mutation: Mutation) -> bool:
             copy = copies.get()
             started = time.monotonic()
             try:
@@ -55,22 +53,15 @@ def main() -> int:
                 copies.put(copy)
             mark = "ok  " if verdict == "found" else "FAIL"
             seconds = time.monotonic() - started
-            print(f"{mark} {seconds:5.1f} s  {area}: {mutation.what}: {verdict}", flush=True)
+            print(
+                f"{mark} {seconds:5.1f} s  {mutation.area}: {mutation.what}: {verdict}", flush=True
+            )
             return verdict == "found"
 
         with ThreadPoolExecutor(WORKERS) as pool:
             verdicts = list(pool.map(judge, chosen))
     print(f"{sum(verdicts)} of {len(verdicts)} mutations are found by the test that is meant.")
     return 0 if verdicts and all(verdicts) else 1
-
-
-def every_mutation() -> Iterator[tuple[str, Mutation]]:
-    """Yield the mutations of each module of this package, with the module's name."""
-    for module in pkgutil.iter_modules(mutations.__path__):
-        if not module.name.startswith("_"):
-            found = importlib.import_module(f"{mutations.__name__}.{module.name}")
-            for mutation in found.MUTATIONS:
-                yield module.name, mutation
 
 
 def _copy(directory: Path) -> Path:
