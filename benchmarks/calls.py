@@ -1,0 +1,149 @@
+"""
+How many calls into our code a guarded request costs: ``python -m benchmarks.calls [names]``.
+
+A request to a plain view and to one of Django REST framework, and a Celery task, each the first
+time and as a replay, in each mode, on SQLite in memory. Counted are the calls of Python functions
+in django_idempotency (a generator counts each time it is resumed), the functions, and their
+modules, once all that is made once per process has been made. With ``names`` the functions of each
+path are printed, those that are called most often first.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import CodeType, FrameType
+from typing import Any, NamedTuple
+from uuid import uuid4
+
+MODES = ("joined", "single", "separate")
+ROOT = Path(__file__).resolve().parent.parent / "django_idempotency"
+
+
+class Trace(NamedTuple):
+    """The calls of one path through our code."""
+
+    kind: str
+    mode: str
+    path: str
+    calls: Counter[CodeType]
+
+    @property
+    def total(self) -> int:
+        """How many calls were made."""
+        return self.calls.total()
+
+    @property
+    def modules(self) -> set[str]:
+        """The files whose functions were called."""
+        return {code.co_filename for code in self.calls}
+
+
+def traced(function: Callable[[], Any]) -> Counter[CodeType]:
+    """Return how often each function of ours is called by `function`, in this thread."""
+    calls: Counter[CodeType] = Counter()
+    ours = f"{ROOT}{os.sep}"
+
+    def profile(frame: FrameType, event: str, argument: Any) -> None:
+        if event == "call" and frame.f_code.co_filename.startswith(ours):
+            calls[frame.f_code] += 1
+
+    sys.setprofile(profile)
+    try:
+        function()
+    finally:
+        sys.setprofile(None)
+    return calls
+
+
+def configure() -> None:
+    """Set Django up with a database in memory, and with the views of this module."""
+    import django
+    from django.conf import settings
+
+    settings.configure(
+        ALLOWED_HOSTS=["testserver"],
+        DATABASES={"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:"}},
+        DEFAULT_AUTO_FIELD="django.db.models.BigAutoField",
+        INSTALLED_APPS=[
+            "django.contrib.auth",
+            "django.contrib.contenttypes",
+            "rest_framework",
+            "django_idempotency",
+        ],
+        REST_FRAMEWORK={"DEFAULT_AUTHENTICATION_CLASSES": []},
+        ROOT_URLCONF="benchmarks.calls_urls",
+        SECRET_KEY="of a benchmark",  # noqa: S106
+        USE_TZ=True,
+    )
+    django.setup()
+
+
+def measure() -> Iterator[Trace]:
+    """Yield the trace of each path; Django is set up, and the table there."""
+    for mode in MODES:
+        for kind in ("plain", "drf", "task"):
+            call = task(mode) if kind == "task" else request(kind, mode)
+            warm, key = str(uuid4()), str(uuid4())
+            call(warm)
+            call(warm)
+            for path in ("first", "replay"):
+                yield Trace(kind, mode, path, traced(lambda call=call, key=key: call(key)))  # type: ignore[misc]
+
+
+def request(kind: str, mode: str) -> Callable[[str], None]:
+    """Return what sends a request with a key to a view."""
+    from django.test import Client
+
+    client = Client()
+
+    def send(key: str) -> None:
+        response = client.post(
+            f"/{kind}/{mode}/",
+            {"amount": 1},
+            content_type="application/json",
+            headers={"Idempotency-Key": key},
+        )
+        if response.status_code != 201:
+            raise RuntimeError(f"{response.status_code}: {response.content!r}")
+
+    return send
+
+
+def task(mode: str) -> Callable[[str], None]:
+    """Return what carries out a delivery of a task with a key."""
+    from celery import Celery
+
+    from django_idempotency.contrib.celery import idempotent_task
+
+    app = Celery("calls", set_as_current=False)
+    app.conf.task_always_eager = True
+    app.conf.task_store_eager_result = False
+
+    @app.task(name=f"calls.{mode}", bind=True)
+    @idempotent_task(key="order", transaction=mode)
+    def charge(self: Any, order: str) -> dict[str, int]:
+        return {"amount": 1}
+
+    return lambda key: charge.apply(args=[key], throw=True) and None
+
+
+def main(names: bool) -> None:
+    configure()
+    from django.core.management import call_command
+
+    call_command("migrate", verbosity=0)
+    print(f"{'':24}{'calls':>8}{'functions':>11}{'modules':>9}")
+    for trace in measure():
+        title = f"{trace.kind} {trace.mode} {trace.path}"
+        print(f"{title:24}{trace.total:8}{len(trace.calls):11}{len(trace.modules):9}")
+        for code, count in trace.calls.most_common() if names else ():
+            place = Path(code.co_filename).relative_to(ROOT)
+            print(f"    {count:4}  {place}:{code.co_firstlineno} {code.co_qualname}")
+
+
+if __name__ == "__main__":
+    main("names" in sys.argv[1:])
