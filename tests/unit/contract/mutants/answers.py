@@ -2,98 +2,71 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import replace
-from datetime import datetime, timedelta
-from typing import Any
-from uuid import UUID
 
-from django_idempotency import keys
 from django_idempotency.exceptions import LeaseLost, StoreError
-from django_idempotency.records import ClaimRequest, Lease, Proof, Record, State
-from tests.unit.contract.mutants.base import Mutant
+from django_idempotency.keys import new_token
+from django_idempotency.records import Lease, Proof, State
+from tests.unit.contract.mutants.base import Mutant, mutant
 
-__all__: list[str] = []
 
-
-class ResendDrawsAToken(Mutant):
+@mutant("test_R68_claim_whose_answer_is_lost_is_won_once")
+def resend_draws_a_token(store, claim, request):
     """A claim whose answer is lost is sent again under a new token."""
-
-    rule = "test_R68_claim_whose_answer_is_lost_is_won_once"
-
-    def claim(self, request: ClaimRequest) -> Lease | Record:
-        try:
-            return super().claim(request)
-        except StoreError:
-            return super().claim(replace(request, token=keys.new_token()))
+    try:
+        return claim(request)
+    except StoreError:
+        return claim(replace(request, token=new_token()))
 
 
-class ResendOfACoroutineDrawsAToken(Mutant):
+@mutant("test_R68_claim_of_a_coroutine_whose_answer_is_lost_is_won_once")
+async def resend_of_a_coroutine_draws_a_token(store, aclaim, request):
     """A coroutine's claim whose answer is lost is sent again under a new token."""
-
-    rule = "test_R68_claim_of_a_coroutine_whose_answer_is_lost_is_won_once"
-
-    async def aclaim(self, request: ClaimRequest) -> Lease | Record:
-        try:
-            return await super().aclaim(request)
-        except StoreError:
-            return await super().aclaim(replace(request, token=keys.new_token()))
+    try:
+        return await aclaim(request)
+    except StoreError:
+        return await aclaim(replace(request, token=new_token()))
 
 
-class ResendIsAnotherAttempt(Mutant):
+@mutant("test_R68_claim_whose_answer_is_lost_is_won_once")
+def resend_is_another_attempt(store, claim, request):
     """A claim that is sent again counts as one more attempt."""
-
-    rule = "test_R68_claim_whose_answer_is_lost_is_won_once"
-
-    def claim(self, request: ClaimRequest) -> Lease | Record:
-        try:
-            return super().claim(request)
-        except StoreError:
-            record = self.get(request.record_id)
-            assert record is not None
-            if record.token == request.token:
-                self.change(request.record_id, attempts=record.attempts + 1)
-            return super().claim(request)
+    try:
+        return claim(request)
+    except StoreError:
+        record = store.get(request.record_id)
+        if record.token == request.token:
+            store.change(request.record_id, attempts=record.attempts + 1)
+        return claim(request)
 
 
-class ClaimWithoutAnAnswerCountsAsWon(Mutant):
+@mutant("test_I1_I12_refused_claim_whose_answer_is_lost_stays_refused")
+def claim_without_an_answer_counts_as_won(store, claim, request):
     """A claim whose answer is lost counts as won, whoever has the lease."""
-
-    rule = "test_I1_I12_refused_claim_whose_answer_is_lost_stays_refused"
-
-    def claim(self, request: ClaimRequest) -> Lease | Record:
-        try:
-            return super().claim(request)
-        except StoreError:
-            record = self.get(request.record_id)
-            assert record is not None
-            return Lease(Proof(record.record_id, record.epoch, record.token), request)
+    try:
+        return claim(request)
+    except StoreError:
+        record = store.get(request.record_id)
+        return Lease(Proof(record.record_id, record.epoch, record.token), request)
 
 
-class CompletionWithoutAnAnswerIsLate(Mutant):
+@mutant("test_R68_completion_whose_answer_is_lost_is_kept")
+def completion_without_an_answer_is_late(store, complete, lease, result, *, retention):
     """A completion whose answer is lost is told that its lease was."""
-
-    rule = "test_R68_completion_whose_answer_is_lost_is_kept"
-
-    def complete(self, lease: Lease, result: bytes, *, retention: timedelta) -> datetime:
-        try:
-            return super().complete(lease, result, retention=retention)
-        except StoreError:
-            raise LeaseLost from None
+    try:
+        return complete(lease, result, retention=retention)
+    except StoreError:
+        raise LeaseLost from None
 
 
-class CompletionWithoutAnAnswerCountsAsMade(Mutant):
+@mutant("test_R66_I7_late_completion_whose_answer_is_lost_is_refused")
+def completion_without_an_answer_counts_as_made(store, complete, lease, result, *, retention):
     """A completion whose answer is lost counts as made, even a late one."""
-
-    rule = "test_R66_I7_late_completion_whose_answer_is_lost_is_refused"
-
-    def complete(self, lease: Lease, result: bytes, *, retention: timedelta) -> datetime:
-        try:
-            return super().complete(lease, result, retention=retention)
-        except StoreError:
-            record = self.get(lease.record_id)
-            assert record is not None
-            return record.expires_at or record.now + retention
+    try:
+        return complete(lease, result, retention=retention)
+    except StoreError:
+        record = store.get(lease.record_id)
+        return record.expires_at or record.now + retention
 
 
 class EndingWithoutAnAnswerIsUndone(Mutant):
@@ -101,90 +74,67 @@ class EndingWithoutAnAnswerIsUndone(Mutant):
 
     rule = "test_R68_ending_whose_answer_is_lost_is_made"
 
-    def fail(self, lease: Lease, error: str) -> None:
+    def fail(self, lease, error):
         try:
             super().fail(lease, error)
         except StoreError:
             self.change(lease.record_id, state=State.IN_PROGRESS)
 
-    def release(self, lease: Lease) -> None:
+    def release(self, lease):
         try:
             super().release(lease)
         except StoreError:
             self.change(lease.record_id, state=State.IN_PROGRESS)
 
 
-class RenewalWithoutAnAnswerHoldsNothing(Mutant):
+@mutant("test_R69_renewal_whose_answer_is_lost_is_held")
+def renewal_without_an_answer_holds_nothing(store, renew, leases, duration):
     """A renewal whose answer is lost says that all leases are."""
-
-    rule = "test_R69_renewal_whose_answer_is_lost_is_held"
-
-    def renew(self, leases: Iterable[Lease], duration: timedelta) -> set[Lease]:
-        try:
-            return super().renew(leases, duration)
-        except StoreError:
-            return set()
+    try:
+        return renew(leases, duration)
+    except StoreError:
+        return set()
 
 
-class ResolutionIsSentAgain(Mutant):
+@mutant("test_resolution_whose_answer_is_lost_was_made_once")
+def resolution_is_sent_again(store, resolve, record_id, action, **more):
     """A resolution whose answer is lost is sent again, and meets its own epoch."""
-
-    rule = "test_resolution_whose_answer_is_lost_was_made_once"
-
-    def resolve(self, record_id: UUID, action: str, **more: Any) -> bool:
-        try:
-            return super().resolve(record_id, action, **more)
-        except StoreError:
-            return super().resolve(record_id, action, **more)
+    try:
+        return resolve(record_id, action, **more)
+    except StoreError:
+        return resolve(record_id, action, **more)
 
 
-class ClaimForgetsWhatHappenedMeanwhile(Mutant):
+@mutant("test_R66_I1_I3_I6_claim_repeats_its_predicate_as_it_writes")
+def claim_forgets_what_happened_meanwhile(store, claim, request, seen):
     """A claim writes by what it has read, whatever has happened since."""
-
-    rule = "test_R66_I1_I3_I6_claim_repeats_its_predicate_as_it_writes"
-
-    def claim(self, request: ClaimRequest) -> Lease | Record:
-        seen = self.get(request.record_id)
-        self.between()
-        if seen is not None and self.is_won(seen, request):
-            with self._mutex:
-                self._records[request.record_id] = seen
-        return super().claim(request)
+    store.between()
+    if store.is_won(seen, request):
+        with store._mutex:
+            store._records[request.record_id] = seen
+    return claim(request)
 
 
-class ClaimGivesUpWhatHasChanged(Mutant):
+@mutant("test_R66_I1_I3_I6_claim_repeats_its_predicate_as_it_writes")
+def claim_gives_up_what_has_changed(store, claim, request, seen):
     """A claim is refused by a record that has changed since it was read, in whatever way."""
-
-    rule = "test_R66_I1_I3_I6_claim_repeats_its_predicate_as_it_writes"
-
-    def claim(self, request: ClaimRequest) -> Lease | Record:
-        seen = self.get(request.record_id)
-        self.between()
-        changed = self.get(request.record_id)
-        if seen is None or changed is None or seen.state is changed.state:
-            return super().claim(request)
-        return changed
+    store.between()
+    changed = store.get(request.record_id)
+    if changed is None or seen.state is changed.state:
+        return claim(request)
+    return changed
 
 
-class ClaimGivesUpWhatWasSwept(Mutant):
+@mutant("test_R76_claim_of_a_record_that_is_swept_meanwhile")
+def claim_gives_up_what_was_swept(store, claim, request, seen):
     """A claim is refused by a record that has been swept since it was read."""
-
-    rule = "test_R76_claim_of_a_record_that_is_swept_meanwhile"
-
-    def claim(self, request: ClaimRequest) -> Lease | Record:
-        seen = self.get(request.record_id)
-        self.between()
-        return seen if seen and self.get(request.record_id) is None else super().claim(request)
+    store.between()
+    return seen if store.get(request.record_id) is None else claim(request)
 
 
-class SweepDeletesWhatItHasRead(Mutant):
+@mutant("test_I9_R75_sweep_repeats_its_predicate_as_it_deletes")
+def sweep_deletes_what_it_has_read(store, sweep, *, limit=5000):
     """A sweep deletes what had expired when it looked, whatever has happened since."""
-
-    rule = "test_I9_R75_sweep_repeats_its_predicate_as_it_deletes"
-
-    def sweep(self, *, limit: int = 5000) -> int:
-        expired = [x for x in list(self._records) if (r := self.get(x)) is not None and r.expired]
-        self.between()
-        for record_id in expired[:limit]:
-            self._records.pop(record_id, None)
-        return len(expired[:limit])
+    expired = [x for x in list(store._records) if (r := store.get(x)) is not None and r.expired]
+    store.between()
+    return store.drop(expired[:limit])

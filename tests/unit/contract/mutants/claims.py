@@ -6,232 +6,155 @@ import threading
 import time
 from dataclasses import replace
 
-from django_idempotency.records import ClaimRequest, Lease, Record, State
-from tests.unit.contract.mutants.base import GAP, AbsentRecords, Mutant, in_flight
-
-__all__: list[str] = []
+from django_idempotency.records import Lease, Record, State
+from tests.unit.contract.mutants.base import GAP, AbsentRecords, Mutant, in_flight, mutant
 
 
-class ClaimReadsThenWrites(Mutant):
+@mutant("test_R26_I1_one_of_many_threads_wins_each_key")
+def claim_reads_then_writes(store, claim, request):
     """A claim reads, decides, and then writes, whatever has happened in between."""
-
-    rule = "test_R26_I1_one_of_many_threads_wins_each_key"
-
-    def claim(self, request: ClaimRequest) -> Lease | Record:
-        seen = self.get(request.record_id)
-        if self.is_won(seen, request):
-            time.sleep(GAP)
-            with self._mutex:
-                if seen is None:
-                    self._records.pop(request.record_id, None)
-                else:
-                    self._records[request.record_id] = seen
-        return super().claim(request)
+    seen = store.get(request.record_id)
+    if store.is_won(seen, request):
+        time.sleep(GAP)
+        with store._mutex:
+            if seen is None:
+                store._records.pop(request.record_id, None)
+            else:
+                store._records[request.record_id] = seen
+    return claim(request)
 
 
-class ClaimComparesEpochAndTokenAlone(Mutant):
+@mutant("test_R67_I7_no_late_write_undoes_a_take_over")
+def claim_compares_epoch_and_token_alone(store, claim, request, seen):
     """A claim takes over what has been completed, or renewed, since it read the record."""
-
-    rule = "test_R67_I7_no_late_write_undoes_a_take_over"
-
-    def claim(self, request: ClaimRequest) -> Lease | Record:
-        seen = self.get(request.record_id)
-        if seen is not None and self.is_won(seen, request):
-            time.sleep(GAP)
-            with self._mutex:
-                now = self._records[request.record_id]
-                if (now.epoch, now.token) == (seen.epoch, seen.token):
-                    self._records[request.record_id] = seen
-        return super().claim(request)
+    if store.is_won(seen, request):
+        time.sleep(GAP)
+        with store._mutex:
+            now = store._records[request.record_id]
+            if (now.epoch, now.token) == (seen.epoch, seen.token):
+                store._records[request.record_id] = seen
+    return claim(request)
 
 
-class ClaimWaits(Mutant):
+@mutant("test_R53_refused_claim_does_not_wait", at_once=0.04)
+def claim_waits(store, claim, request):
     """A claim waits for the owner instead of saying that there is one."""
-
-    rule = "test_R53_refused_claim_does_not_wait"
-    contract = {"at_once": 0.04}
-
-    def claim(self, request: ClaimRequest) -> Lease | Record:
-        claimed = super().claim(request)
-        if isinstance(claimed, Record) and (claimed.lease_left or 0) > 3000:
-            threading.Event().wait(0.05)  # it would be for the whole lease
-        return claimed
+    claimed = claim(request)
+    if isinstance(claimed, Record) and (claimed.lease_left or 0) > 3000:
+        threading.Event().wait(0.05)  # it would be for the whole lease
+    return claimed
 
 
-class ClaimsQueue(Mutant):
+@mutant("test_R53_claims_of_different_keys_are_all_won")
+def claims_queue(store, claim, request):
     """A claim is refused while another one is under way, of whatever key."""
-
-    rule = "test_R53_claims_of_different_keys_are_all_won"
-
-    def claim(self, request: ClaimRequest) -> Lease | Record:
-        if not self.busy.acquire(blocking=False):
-            return in_flight(request, self._clock())
-        try:
-            time.sleep(GAP / 10)
-            return super().claim(request)
-        finally:
-            self.busy.release()
+    if not store.busy.acquire(blocking=False):
+        return in_flight(request, store._clock())
+    try:
+        time.sleep(GAP / 10)
+        return claim(request)
+    finally:
+        store.busy.release()
 
 
-class CompletedIsClaimedAgain(Mutant):
+@mutant("test_I3_I12_claim_of_a_completed_record_is_refused")
+def completed_is_claimed_again(store, claim, request, seen):
     """A claim runs again what has been completed."""
-
-    rule = "test_I3_I12_claim_of_a_completed_record_is_refused"
-
-    def claim(self, request: ClaimRequest) -> Lease | Record:
-        seen = self.get(request.record_id)
-        if seen is not None and seen.state is State.COMPLETED and seen.token != request.token:
-            self.change(request.record_id, state=State.RELEASED, fingerprint=None)
-        return super().claim(request)
+    if seen.state is State.COMPLETED and seen.token != request.token:
+        store.change(request.record_id, state=State.RELEASED, fingerprint=None)
+    return claim(request)
 
 
-class FailedIsNeverClaimedAgain(Mutant):
+@mutant("test_claim_of_a_failed_record_is_won_by_the_same_fingerprint")
+def failed_is_never_claimed_again(store, claim, request, seen):
     """A failed record stands against everybody."""
-
-    rule = "test_claim_of_a_failed_record_is_won_by_the_same_fingerprint"
-
-    def claim(self, request: ClaimRequest) -> Lease | Record:
-        seen = self.get(request.record_id)
-        if seen is not None and seen.state is State.FAILED and not seen.expired:
-            return seen
-        return super().claim(request)
+    return seen if seen.state is State.FAILED and not seen.expired else claim(request)
 
 
-class RefusedClaimLeavesSomething(Mutant):
+@mutant("test_I1_I12_claim_of_a_live_lease_is_refused")
+def refused_claim_leaves_something(store, claim, request):
     """A claim that is refused counts as an attempt."""
-
-    rule = "test_I1_I12_claim_of_a_live_lease_is_refused"
-
-    def claim(self, request: ClaimRequest) -> Lease | Record:
-        claimed = super().claim(request)
-        if isinstance(claimed, Record) and claimed.live:
-            self.change(request.record_id, attempts=claimed.attempts + 1)
-        return claimed
+    claimed = claim(request)
+    if isinstance(claimed, Record) and claimed.live:
+        store.change(request.record_id, attempts=claimed.attempts + 1)
+    return claimed
 
 
-class LeasesAreNeverTakenOver(Mutant):
+@mutant("test_R66_lapsed_lease_is_taken_over_by_the_same_fingerprint")
+def leases_are_never_taken_over(store, claim, request, seen):
     """A lapsed lease stands against everybody."""
-
-    rule = "test_R66_lapsed_lease_is_taken_over_by_the_same_fingerprint"
-
-    def claim(self, request: ClaimRequest) -> Lease | Record:
-        seen = self.get(request.record_id)
-        if seen is not None and seen.stale and not seen.expired:
-            return seen
-        return super().claim(request)
+    return seen if seen.stale and not seen.expired else claim(request)
 
 
-class TakeOverTellsNobody(Mutant):
+@mutant("test_R66_lapsed_lease_is_taken_over_by_the_same_fingerprint")
+def take_over_tells_nobody(store, claim, request):
     """A lease that was taken over looks like a new one."""
-
-    rule = "test_R66_lapsed_lease_is_taken_over_by_the_same_fingerprint"
-
-    def claim(self, request: ClaimRequest) -> Lease | Record:
-        claimed = super().claim(request)
-        if isinstance(claimed, Lease):
-            claimed.takeover = False
-        return claimed
+    claimed = claim(request)
+    if isinstance(claimed, Lease):
+        claimed.takeover = False
+    return claimed
 
 
-class LiveLeaseIsTakenOver(Mutant):
+@mutant("test_I1_I12_claim_of_a_live_lease_is_refused")
+def live_lease_is_taken_over(store, claim, request, seen):
     """A claim takes over a lease that has not lapsed."""
-
-    rule = "test_I1_I12_claim_of_a_live_lease_is_refused"
-
-    def claim(self, request: ClaimRequest) -> Lease | Record:
-        seen = self.get(request.record_id)
-        if seen is not None and seen.live and seen.token != request.token:
-            self.change(request.record_id, lease_until=seen.now)
-        return super().claim(request)
+    if seen.live and seen.token != request.token:
+        store.change(request.record_id, lease_until=seen.now)
+    return claim(request)
 
 
-class RefuseIsIgnored(Mutant):
+@mutant("test_R71_lapsed_lease_is_not_taken_over_where_that_is_refused")
+def refuse_is_ignored(store, claim, request):
     """A lapsed lease is taken over, though that was to be refused."""
-
-    rule = "test_R71_lapsed_lease_is_not_taken_over_where_that_is_refused"
-
-    def claim(self, request: ClaimRequest) -> Lease | Record:
-        claimed = super().claim(request)
-        if isinstance(claimed, Record) and claimed.stale:
-            return super().claim(replace(request, on_stale="take_over"))
-        return claimed
+    claimed = claim(request)
+    if isinstance(claimed, Record) and claimed.stale:
+        return claim(replace(request, on_stale="take_over"))
+    return claimed
 
 
-class RefuseRefusesFailures(Mutant):
+@mutant("test_R71_refusing_take_overs_refuses_nothing_else")
+def refuse_refuses_failures(store, claim, request, seen):
     """A claimant that takes nothing over does not claim what has failed either."""
-
-    rule = "test_R71_refusing_take_overs_refuses_nothing_else"
-
-    def claim(self, request: ClaimRequest) -> Lease | Record:
-        seen = self.get(request.record_id)
-        if request.on_stale == "refuse" and seen is not None and seen.state is State.FAILED:
-            return seen
-        return super().claim(request)
+    return seen if request.on_stale == "refuse" and seen.state is State.FAILED else claim(request)
 
 
-class RefuseExpires(Mutant):
+@mutant("test_R71_record_whose_take_over_is_refused_lasts_until_it_is_ended")
+def refuse_expires(store, claim, request):
     """A record whose take-over is refused expires before anybody has decided."""
-
-    rule = "test_R71_record_whose_take_over_is_refused_lasts_until_it_is_ended"
-
-    def claim(self, request: ClaimRequest) -> Lease | Record:
-        claimed = super().claim(request)
-        if isinstance(claimed, Lease) and request.on_stale == "refuse":
-            assert claimed.claimed_at is not None
-            self.change(request.record_id, expires_at=claimed.claimed_at + request.lifetime)
-        return claimed
+    claimed = claim(request)
+    if isinstance(claimed, Lease) and request.on_stale == "refuse":
+        store.change(request.record_id, expires_at=claimed.claimed_at + request.lifetime)
+    return claimed
 
 
-# What is kept.
-
-
-class OperationIsForgotten(Mutant):
+@mutant("test_won_claim_is_recorded")
+def operation_is_forgotten(store, claim, request):
     """A record does not say what is being done."""
-
-    rule = "test_won_claim_is_recorded"
-
-    def claim(self, request: ClaimRequest) -> Lease | Record:
-        return super().claim(replace(request, operation=""))
+    return claim(replace(request, operation=""))
 
 
-class LeasesAreWholeSeconds(Mutant):
+@mutant("test_times_of_a_claim_are_the_stores_and_in_utc")
+def leases_are_whole_seconds(store, claim, request):
     """A lease lasts for whole seconds."""
-
-    rule = "test_times_of_a_claim_are_the_stores_and_in_utc"
-
-    def claim(self, request: ClaimRequest) -> Lease | Record:
-        seconds = request.lease.total_seconds()
-        if seconds > 1:
-            request = replace(request, lease=request.lease // 1_000_000 * 1_000_000)
-        return super().claim(request)
+    if request.lease.total_seconds() > 1:
+        request = replace(request, lease=request.lease // 1_000_000 * 1_000_000)
+    return claim(request)
 
 
-class TextIsTidied(Mutant):
+@mutant("test_R80_hostile_text_comes_back_as_it_was")
+def text_is_tidied(store, claim, request):
     """Scopes, keys and operations lose the spaces around them."""
-
-    rule = "test_R80_hostile_text_comes_back_as_it_was"
-
-    def claim(self, request: ClaimRequest) -> Lease | Record:
-        return super().claim(
-            replace(
-                request,
-                scope=request.scope.strip(),
-                key=request.key.strip(),
-                operation=request.operation.strip(),
-            )
-        )
+    tidy = {name: getattr(request, name).strip() for name in ("scope", "key", "operation")}
+    return claim(replace(request, **tidy))
 
 
-class ScopesMeet(Mutant):
+@mutant("test_I10_the_key_of_another_scope_is_another_record")
+def scopes_meet(store, claim, request):
     """A record is found by its key alone, whoever's key it is."""
-
-    rule = "test_I10_the_key_of_another_scope_is_another_record"
-
-    def claim(self, request: ClaimRequest) -> Lease | Record:
-        for record in list(self._records.values()):
-            if record.key == request.key:
-                request = replace(request, record_id=record.record_id)
-        return super().claim(request)
+    for record in list(store._records.values()):
+        if record.key == request.key:
+            request = replace(request, record_id=record.record_id)
+    return claim(request)
 
 
 class DamageIsAbsence(Mutant):

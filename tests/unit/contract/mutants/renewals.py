@@ -3,126 +3,92 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
-from datetime import timedelta
 
-from django_idempotency.records import Lease, as_duration
-from tests.unit.contract.mutants.base import GAP, Mutant
-
-__all__: list[str] = []
+from django_idempotency.records import as_duration
+from tests.unit.contract.mutants.base import GAP, mutant
 
 
-class RenewalIsNotFenced(Mutant):
+@mutant("test_R68_I7_late_renewal_is_refused")
+def renewal_is_not_fenced(store, renew, leases, duration):
     """A renewal asks for no proof."""
-
-    rule = "test_R68_I7_late_renewal_is_refused"
-
-    def renew(self, leases: Iterable[Lease], duration: timedelta) -> set[Lease]:
-        owners = {self.owners(lease): lease for lease in leases}
-        return {owners[lease] for lease in super().renew(list(owners), duration)}
+    owners = {store.owners(lease): lease for lease in leases}
+    return {owners[lease] for lease in renew(list(owners), duration)}
 
 
-class RenewalMovesTheExpiry(Mutant):
+@mutant("test_R69_renewal_does_not_prolong_the_record")
+def renewal_moves_the_expiry(store, renew, leases, duration):
     """A renewal prolongs the record, too."""
-
-    rule = "test_R69_renewal_does_not_prolong_the_record"
-
-    def renew(self, leases: Iterable[Lease], duration: timedelta) -> set[Lease]:
-        held = super().renew(leases, duration)
-        for lease in held:
-            self.change(lease.record_id, expires_at=self._clock() + as_duration(duration))
-        return held
+    held = renew(leases, duration)
+    for lease in held:
+        store.change(lease.record_id, expires_at=store._clock() + as_duration(duration))
+    return held
 
 
-class RenewalCountsAsAClaim(Mutant):
+@mutant("test_R49_renewed_attempt_has_been_running_since_its_claim")
+def renewal_counts_as_a_claim(store, renew, leases, duration):
     """A renewal says that the attempt has just begun."""
-
-    rule = "test_R49_renewed_attempt_has_been_running_since_its_claim"
-
-    def renew(self, leases: Iterable[Lease], duration: timedelta) -> set[Lease]:
-        held = super().renew(leases, duration)
-        for lease in held:
-            self.change(lease.record_id, updated_at=self._clock())
-        return held
+    held = renew(leases, duration)
+    for lease in held:
+        store.change(lease.record_id, updated_at=store._clock())
+    return held
 
 
-class RenewalOfTheFirst(Mutant):
+@mutant("test_R68_many_leases_are_renewed_and_those_still_held_are_told")
+def renewal_of_the_first(store, renew, leases, duration):
     """A renewal of many renews the first."""
-
-    rule = "test_R68_many_leases_are_renewed_and_those_still_held_are_told"
-
-    def renew(self, leases: Iterable[Lease], duration: timedelta) -> set[Lease]:
-        leases = list(leases)
-        super().renew(leases[:1], duration)
-        with self.exclusively() as records:
-            return {lease for lease in leases if self.owned(records, lease)}
+    leases = list(leases)
+    renew(leases[:1], duration)
+    with store.exclusively() as records:
+        return {lease for lease in leases if store.owned(records, lease)}
 
 
-class RenewalOfNothingFails(Mutant):
+@mutant("test_renewal_of_nothing_is_nothing")
+def renewal_of_nothing_fails(store, renew, leases, duration):
     """A renewal of no lease is an error."""
-
-    rule = "test_renewal_of_nothing_is_nothing"
-
-    def renew(self, leases: Iterable[Lease], duration: timedelta) -> set[Lease]:
-        first, *others = leases
-        return super().renew([first, *others], duration)
+    first, *others = leases
+    return renew([first, *others], duration)
 
 
-class RenewalOfEachToken(Mutant):
+@mutant("test_R68_every_lease_under_one_proof_is_renewed")
+def renewal_of_each_token(store, renew, leases, duration):
     """A renewal takes the leases of one claim, which was sent again, for one."""
-
-    rule = "test_R68_every_lease_under_one_proof_is_renewed"
-
-    def renew(self, leases: Iterable[Lease], duration: timedelta) -> set[Lease]:
-        return super().renew({lease.token: lease for lease in leases}.values(), duration)
+    return renew({lease.token: lease for lease in leases}.values(), duration)
 
 
-class RenewalReadsTwice(Mutant):
+@mutant("test_R69_leases_that_can_be_read_once_are_renewed")
+def renewal_reads_twice(store, renew, leases, duration):
     """A renewal reads its leases twice, and the second time there are none."""
-
-    rule = "test_R69_leases_that_can_be_read_once_are_renewed"
-
-    def renew(self, leases: Iterable[Lease], duration: timedelta) -> set[Lease]:
-        held = super().renew(leases, duration)
-        return {lease for lease in leases if lease in held}
+    held = renew(leases, duration)
+    return {lease for lease in leases if lease in held}
 
 
-class RenewalsQueue(Mutant):
+@mutant("test_R69_renewals_that_meet_all_succeed")
+def renewals_queue(store, renew, leases, duration):
     """A renewal that meets another one gives all leases for lost."""
-
-    rule = "test_R69_renewals_that_meet_all_succeed"
-
-    def renew(self, leases: Iterable[Lease], duration: timedelta) -> set[Lease]:
-        if not self.busy.acquire(blocking=False):
-            return set()
-        try:
-            time.sleep(GAP)
-            return super().renew(leases, duration)
-        finally:
-            self.busy.release()
+    if not store.busy.acquire(blocking=False):
+        return set()
+    try:
+        time.sleep(GAP)
+        return renew(leases, duration)
+    finally:
+        store.busy.release()
 
 
-class RenewalTellsThatAllAreHeld(Mutant):
+@mutant("test_R68_I7_late_renewal_is_refused")
+def renewal_tells_that_all_are_held(store, renew, leases, duration):
     """A renewal says of lost leases, too, that they are held."""
-
-    rule = "test_R68_I7_late_renewal_is_refused"
-
-    def renew(self, leases: Iterable[Lease], duration: timedelta) -> set[Lease]:
-        leases = list(leases)
-        super().renew(leases, duration)
-        return set(leases)
+    leases = list(leases)
+    renew(leases, duration)
+    return set(leases)
 
 
-class RenewalAddsToTheLease(Mutant):
+@mutant("test_R69_renewal_extends_the_lease_from_now_on")
+def renewal_adds_to_the_lease(store, renew, leases, duration):
     """A renewal begins where the lease would have ended, not now."""
-
-    rule = "test_R69_renewal_extends_the_lease_from_now_on"
-
-    def renew(self, leases: Iterable[Lease], duration: timedelta) -> set[Lease]:
-        before = {lease: self.get(lease.record_id) for lease in leases}
-        held = super().renew(before, duration)
-        for lease in held:
-            record = before[lease]
-            if record is not None and record.lease_until is not None:
-                self.change(lease.record_id, lease_until=record.lease_until + duration)
-        return held
+    before = {lease: store.get(lease.record_id) for lease in leases}
+    held = renew(before, duration)
+    for lease in held:
+        record = before[lease]
+        if record is not None and record.lease_until is not None:
+            store.change(lease.record_id, lease_until=record.lease_until + duration)
+    return held
