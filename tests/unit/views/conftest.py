@@ -6,10 +6,8 @@ import asyncio
 import gc
 import logging
 import threading
-from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 from asgiref.sync import sync_to_async
@@ -17,67 +15,54 @@ from django.db import connections
 from django.test import AsyncClient, Client
 
 from django_idempotency import engine
-from django_idempotency.engine import backoff as waiting
-from django_idempotency.engine.backoff import Patience
+from django_idempotency.engine import backoff
 from tests.services.processes import wait_until
 from tests.unit.http.api import Api
-from tests.unit.http.conftest import (  # noqa: F401
-    SetPolicy,
-    atomic_requests,
-    in_progress,
-    mode,
-    policy,
-    runs,
-)
-from tests.unit.views.urls import ASYNC, FREE, GUARDED
+from tests.unit.http.conftest import atomic_requests, in_progress, mode, policy, runs
+from tests.unit.views.urls import ASYNC, FREE
 from tests.unit.views.work import PATIENCE, PAUSED, Gate, gates
+
+__all__ = ["atomic_requests", "in_progress", "mode", "policy", "runs"]
 
 USERS = "tests.unit.views.users.HeaderUsers"
 GUARD = "django_idempotency.http.middleware.IdempotencyMiddleware"
 
 
-class AsgiClient:
+class AsgiClient(AsyncClient):
     """Django's AsyncClient for a synchronous test: a loop for each request."""
 
-    def __init__(self) -> None:
-        self.client = AsyncClient()
+    def generic(self, *arguments, **keywords):
+        sent = super().generic(*arguments, **keywords)
 
-    @property
-    def raise_request_exception(self) -> bool:
-        return bool(self.client.raise_request_exception)
-
-    @raise_request_exception.setter
-    def raise_request_exception(self, value: bool) -> None:
-        self.client.raise_request_exception = value
-
-    def generic(self, *arguments: Any, **keywords: Any) -> Any:
-        async def send() -> Any:
+        async def send():
             try:
-                return await self.client.generic(*arguments, **keywords)
+                return await sent
             finally:
                 await sync_to_async(connections.close_all)()
 
         return asyncio.run(send())
 
 
-def client_for(stack: str) -> Any:
-    return Client() if stack == "wsgi" else AsgiClient()
-
-
-def api_for(stack: str, path: str = "") -> Api:
-    """An Api that sends to a path unless told otherwise."""
+def api_for(stack: str, path: str = "", *, raises: bool = True) -> Api:
+    """Return an Api that sends to a path unless told otherwise."""
 
     class At(Api):
-        def __call__(self, *arguments: Any, **keywords: Any) -> Any:
+        def __call__(self, *arguments, **keywords):
             return super().__call__(*arguments, **{"path": path, **keywords})
 
     api = At()
-    api.client = client_for(stack)
+    api.client = Client() if stack == "wsgi" else AsgiClient()
+    api.client.raise_request_exception = raises
     return api
 
 
+def api_of(kind: str, *, raises: bool = True) -> Api:
+    """Return a client of the view of this kind, on the stack that it is at home in."""
+    return api_for("asgi" if kind in ASYNC else "wsgi", f"/{kind}/", raises=raises)
+
+
 @pytest.fixture(scope="session", autouse=True)
-def collected(nothing_left_behind: None) -> Iterator[None]:
+def collected(nothing_left_behind):
     """
     Free what tracebacks hold in cycles, before threads are counted.
 
@@ -89,11 +74,7 @@ def collected(nothing_left_behind: None) -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
-def project(
-    settings: Any,
-    policy: SetPolicy,  # noqa: F811
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def project(settings, policy, monkeypatch):
     """The project of these tests; its database is used from other threads, too."""
     settings.ROOT_URLCONF = "tests.unit.views.urls"
     settings.MIDDLEWARE = [USERS]
@@ -102,46 +83,38 @@ def project(
 
 
 @pytest.fixture
-def with_middleware(settings: Any, project: None) -> None:
-    """The project has our middleware."""
+def with_middleware(settings, project):
     settings.MIDDLEWARE = [USERS, GUARD]
 
 
-@pytest.fixture
-def stack(kind: str) -> str:
-    """The stack that a view is at home in."""
-    return "asgi" if kind in ASYNC else "wsgi"
-
-
-@pytest.fixture(params=[*GUARDED, *FREE])
-def kind(request: pytest.FixtureRequest) -> str:
-    """Every kind of guarded view; those that do not guard themselves have the middleware."""
+@pytest.fixture(params=["function", "async-function"])
+def kind(request):
+    """A view without a loop, and one on it; views that do not guard themselves: middleware."""
     if request.param in FREE:
         request.getfixturevalue("with_middleware")
-    return str(request.param)
+    return request.param
 
 
 @pytest.fixture
-def api(stack: str, kind: str) -> Api:
+def api(kind):
     """A client of the view of this kind."""
-    return api_for(stack, f"/{kind}/")
+    return api_of(kind)
 
 
 @pytest.fixture(name="gate")
-def the_gate() -> Iterator[Gate]:
+def the_gate():
     """Where work of the kind "paused" waits for the test; open at the end in any case."""
     gates["gate"] = Gate()
     yield gates["gate"]
-    gates["gate"].open.set()
-    del gates["gate"]
+    gates.pop("gate").open.set()
 
 
 @pytest.fixture
-def in_loop() -> Callable[..., Any]:
+def in_loop():
     """`in_loop(main)` awaits ``main()`` in a new loop and closes its connections."""
 
-    def run(main: Callable[[], Any]) -> Any:
-        async def closing() -> Any:
+    def run(main):
+        async def closing():
             try:
                 return await asyncio.wait_for(main(), 60)
             finally:
@@ -155,46 +128,44 @@ def in_loop() -> Callable[..., Any]:
 class Looks:
     """Counts how often duplicates found another attempt at work, and went on waiting."""
 
-    def __init__(self) -> None:
-        self.busy = 0
+    busy = 0
 
     def wait_for(self, number: int) -> None:
         wait_until(lambda: self.busy >= number, seconds=20, what=f"{number} looks in vain")
 
 
 @pytest.fixture
-def looks(monkeypatch: pytest.MonkeyPatch) -> Looks:
-    looks = Looks()
-    next_pause = Patience.next
+def looks(monkeypatch):
+    looks, pause_after = Looks(), backoff.Patience.next
 
-    def noting(patience: Patience) -> float:
-        pause = next_pause(patience)
+    def noting(patience):
+        pause = pause_after(patience)
         looks.busy += pause > 0
         return pause
 
-    monkeypatch.setattr(Patience, "next", noting)
+    monkeypatch.setattr(backoff.Patience, "next", noting)
     return looks
 
 
 @pytest.fixture
-def waited(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+def waited(monkeypatch):
     """A clock that only goes on while a duplicate waits: ``waited.seconds``."""
     clock = SimpleNamespace(seconds=0.0)
 
-    def sleep(seconds: float) -> None:
+    def sleep(seconds):
         clock.seconds += seconds
 
-    monkeypatch.setattr(waiting, "time", SimpleNamespace(monotonic=lambda: clock.seconds))
+    monkeypatch.setattr(backoff, "time", SimpleNamespace(monotonic=lambda: clock.seconds))
     monkeypatch.setattr(engine, "time", SimpleNamespace(sleep=sleep))
     return clock
 
 
 @contextmanager
-def together(*calls: Callable[[], Any]) -> Iterator[list[Any]]:
+def together(*calls):
     """Run calls, each in a thread of its own; their results stand in the list at the end."""
-    answers: list[Any] = [None] * len(calls)
+    answers = [None] * len(calls)
 
-    def run(index: int) -> None:
+    def run(index):
         try:
             answers[index] = calls[index]()
         except BaseException as error:
@@ -217,14 +188,6 @@ def together(*calls: Callable[[], Any]) -> Iterator[list[Any]]:
         assert not any(thread.is_alive() for thread in threads)
 
 
-def sending(
-    kind: str, body: Any = PAUSED, *, raises: bool = True, **arguments: Any
-) -> Callable[[], Any]:
-    """A request to a view of this kind, on the stack of that kind."""
-
-    def send() -> Any:
-        api = api_for("asgi" if kind in ASYNC else "wsgi", f"/{kind}/")
-        api.client.raise_request_exception = raises
-        return api(body, **arguments)
-
-    return send
+def sending(kind, body=PAUSED, *, raises=True, **arguments):
+    """Return a function that sends a request to a view of this kind."""
+    return lambda: api_of(kind, raises=raises)(body, **arguments)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from typing import Any
+from contextlib import AsyncExitStack
 
 import pytest
 from asgiref.sync import ThreadSensitiveContext, sync_to_async
@@ -14,20 +14,29 @@ from django.test import AsyncClient
 from django_idempotency.models import IdempotencyRecord
 from tests.app.models import Effect
 from tests.unit.http.api import replayed
-from tests.unit.http.conftest import SetPolicy
-from tests.unit.views.work import PAUSED, Gate
+from tests.unit.views.work import PAUSED
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
-
-@pytest.fixture
-def kind() -> str:
-    """The view on the loop; the other kinds go through the same guard (test_kinds)."""
-    return "async-function"
+#: The view on the loop; the other kinds go through the same guard (test_kinds).
+KIND = "async-function"
+open_modes = pytest.mark.parametrize("mode", ["single", "joined"], indirect=True)
 
 
-async def send(kind: str, body: Any = PAUSED, key: str = "key-1", *, context: bool = True) -> Any:
-    async def post() -> Any:
+async def send(kind, body=PAUSED, key="key-1", *, context=True):
+    """Send a request; ASGIHandler gives each a ThreadSensitiveContext, and others do not."""
+
+    async def close():
+        closing = asyncio.ensure_future(sync_to_async(connections.close_all)())
+        try:
+            await asyncio.shield(closing)
+        finally:  # a cancellation at this moment must not leave a thread behind
+            await closing
+
+    async with AsyncExitStack() as stack:
+        if context:
+            await stack.enter_async_context(ThreadSensitiveContext())
+            stack.push_async_callback(close)
         return await AsyncClient(raise_request_exception=False).post(
             f"/{kind}/",
             json.dumps(body),
@@ -35,81 +44,59 @@ async def send(kind: str, body: Any = PAUSED, key: str = "key-1", *, context: bo
             headers={"Idempotency-Key": key, "X-User": "alice"},
         )
 
-    if not context:
-        return await post()
-    async with ThreadSensitiveContext():
-        try:
-            return await post()
-        finally:
-            closing = asyncio.ensure_future(sync_to_async(connections.close_all)())
-            try:
-                await asyncio.shield(closing)
-            finally:  # a cancellation at this moment must not leave a thread behind
-                await closing
-
 
 def names() -> list[str]:
     return sorted(Effect.objects.values_list("name", flat=True))
 
 
-def states(**which: str) -> set[str]:
-    return set(IdempotencyRecord.objects.filter(**which).values_list("state", flat=True))
+def states() -> set[str]:
+    return set(IdempotencyRecord.objects.values_list("state", flat=True))
 
 
-@pytest.mark.parametrize("mode", ["single", "joined"], indirect=True)
+@open_modes
 @pytest.mark.parametrize("own_context", [True, False], ids=["context of the request", "no context"])
-def test_R57_failed_work_is_rolled_back(
-    kind: str, mode: str, own_context: bool, in_loop: Any
-) -> None:
-    """ASGIHandler gives each request a ThreadSensitiveContext; others do not."""
-
-    async def main() -> Any:
-        failed = await send(kind, {"then": "boom"}, context=own_context)
-        refused = await send(kind, {"then": "missing"}, "key-2", context=own_context)
-        kept = await send(kind, {"then": "status", "status": 409}, "key-3", context=own_context)
-        return [failed.status_code, refused.status_code, kept.status_code]
+def test_R57_failed_work_is_rolled_back(mode, own_context, in_loop):
+    async def main():
+        bodies = [{"then": "boom"}, {"then": "missing"}, {"then": "status", "status": 409}]
+        answers = [
+            await send(KIND, body, str(n), context=own_context) for n, body in enumerate(bodies)
+        ]
+        return [answer.status_code for answer in answers]
 
     assert in_loop(main) == [500, 404, 409]
     assert names() == ["first"]
     assert states() == {"FAILED", "RELEASED", "COMPLETED"}
 
 
-def test_R18_default_of_async_views_is_separate(kind: str, in_loop: Any) -> None:
-    in_loop(lambda: send(kind, {"then": "boom"}))
+def test_R18_default_of_async_views_is_separate(in_loop):
+    in_loop(lambda: send(KIND, {"then": "boom"}))
 
-    assert names() == ["first"]
-    assert states() == {"FAILED"}
+    assert (names(), states()) == (["first"], {"FAILED"})
 
 
-@pytest.mark.parametrize("mode", ["single", "joined"], indirect=True)
-def test_R57_connections_of_own_threads_are_closed(
-    kind: str, mode: str, in_loop: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@open_modes
+def test_R57_connections_of_own_threads_are_closed(mode, in_loop):
     """A ResourceWarning of a connection that was left open would fail the test."""
 
-    async def main() -> list[int]:
-        answers = await asyncio.gather(
-            *(send(kind, {"name": str(n)}, str(n), context=False) for n in range(4))
-        )
-        return [answer.status_code for answer in answers]
+    async def main():
+        sent = [send(KIND, {"name": str(n)}, str(n), context=False) for n in range(4)]
+        return [answer.status_code for answer in await asyncio.gather(*sent)]
 
     assert in_loop(main) == [201] * 4
 
 
-def test_R63_cancelled_in_mid_work(
-    kind: str, mode: str, gate: Gate, in_loop: Any, runs: list[str]
-) -> None:
+def test_R63_cancelled_in_mid_work(mode, gate, in_loop, runs):
     """When the request is over, its lease is over, too; nothing runs on, and a retry runs."""
 
-    async def main() -> Any:
-        task = asyncio.create_task(send(kind))
+    async def main():
+        task = asyncio.create_task(send(KIND))
         await asyncio.to_thread(gate.reached.wait, 10)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
         left = await sync_to_async(states)(), await sync_to_async(names)()
         gate.open.set()
-        return left, await send(kind), await send(kind)
+        return left, await send(KIND), await send(KIND)
 
     left, retried, again = in_loop(main)
 
@@ -118,16 +105,14 @@ def test_R63_cancelled_in_mid_work(
     assert len(runs) == 2
 
 
-def test_R63_cancelled_waiter_leaves_the_owner_alone(
-    kind: str, policy: SetPolicy, gate: Gate, in_loop: Any
-) -> None:
+def test_R63_cancelled_waiter_leaves_the_owner_alone(policy, gate, looks, in_loop):
     policy(WAIT=30)
 
-    async def main() -> Any:
-        owner = asyncio.create_task(send(kind))
+    async def main():
+        owner = asyncio.create_task(send(KIND))
         await asyncio.to_thread(gate.reached.wait, 10)
-        waiter = asyncio.create_task(send(kind))
-        await asyncio.wait([waiter], timeout=0.2)
+        waiter = asyncio.create_task(send(KIND))
+        await asyncio.to_thread(looks.wait_for, 1)
         waiter.cancel()
         with pytest.raises(asyncio.CancelledError):
             await waiter

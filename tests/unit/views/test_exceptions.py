@@ -2,50 +2,69 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
-from django.core.exceptions import BadRequest, PermissionDenied, SuspiciousOperation
 from django.http import Http404
 
 from django_idempotency.models import IdempotencyRecord
 from tests.app.models import Effect
-from tests.unit.http.api import Api, problem, replayed
-from tests.unit.http.conftest import SetPolicy
-from tests.unit.views.conftest import api_for
+from tests.unit.http.api import problem, replayed
+from tests.unit.views.conftest import USERS, api_of
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
-REFUSALS = {"missing": 404, "denied": 403, "suspicious": 400, "bad": 400}
-TYPES = {
-    "missing": Http404,
-    "denied": PermissionDenied,
-    "suspicious": SuspiciousOperation,
-    "bad": BadRequest,
-    "boom": RuntimeError,
-}
-
-
-@pytest.fixture(params=["function", "async-function"])
-def kind(request: pytest.FixtureRequest) -> str:
-    """A view without a loop, and one on it: test_kinds has the others."""
-    return str(request.param)
+RAISED = {"missing": 404, "denied": 403, "suspicious": 400, "bad": 400, "boom": 500}
+JOINED = pytest.mark.parametrize("mode", ["joined"], indirect=True)
 
 
 @pytest.fixture
-def api(stack: str, kind: str) -> Api:
-    api = api_for(stack, f"/{kind}/")
-    api.client.raise_request_exception = False
-    return api
+def api(kind):
+    return api_of(kind, raises=False)
 
 
-#: Modes in which the work of an exception rolls back, and the one in which it stands.
-modes = pytest.mark.parametrize("mode", ["joined", "separate"], indirect=True)
-joined = pytest.mark.parametrize("mode", ["joined"], indirect=True)
+def states() -> dict[str, str]:
+    return dict(IdempotencyRecord.objects.values_list("key", "state"))
 
 
-def state() -> str:
-    return IdempotencyRecord.objects.get().state
+@pytest.mark.parametrize(
+    ("kind", "mode"), [("function", "separate"), ("async-function", "joined")], indirect=True
+)
+@pytest.mark.parametrize(
+    ("keep", "refused", "failed"),
+    [
+        ("default", "RELEASED", "FAILED"),
+        ("success", "FAILED", "FAILED"),
+        ("stripe", "COMPLETED", "COMPLETED"),
+    ],
+)
+def test_R55_R56_what_becomes_of_an_exception(api, mode, policy, keep, refused, failed):
+    """A kept one, too, is kept without the work that raised it, where that rolls back."""
+    policy(HTTP={"KEEP": keep})
+    first = {then: api.then(then, key=then) for then in RAISED}
+
+    assert {then: answer.status_code for then, answer in first.items()} == RAISED
+    assert states() == {**dict.fromkeys(RAISED, refused), "boom": failed}
+    assert Effect.objects.count() == (5 if mode == "separate" else 0)
+    for then in ("missing", "boom"):
+        again = api.then(then, key=then)
+        assert (again.status_code, again.content) == (RAISED[then], first[then].content)
+        assert (
+            replayed(again) == ("Idempotency-Expires" in first[then].headers) == (keep == "stripe")
+        )
+
+
+@JOINED
+def test_R56_callable_decides(api, policy, mode):
+    """It gets the response, and the exception it was made of; what it keeps is replayed."""
+    asked = []
+    policy(HTTP={"KEEP": lambda *given: asked.append(given) or "keep"})
+    answers = [api.then(then, key=then) for then in ("missing", "boom", "created")]
+
+    assert [response.status_code for response, _ in asked] == [404, 500, 201]
+    assert [answer.status_code for answer in answers] == [404, 500, 201]
+    assert [type(error) for _, error in asked] == [Http404, RuntimeError, type(None)]
+    assert set(states().values()) == {"COMPLETED"}
+    assert Effect.objects.count() == 1
+    assert replayed(api.then("missing", key="missing"))
 
 
 #: What a middleware saw leave the view.
@@ -57,134 +76,52 @@ class Noting:
 
     async_capable = False
 
-    def __init__(self, get_response: Any) -> None:
+    def __init__(self, get_response):
         self.get_response = get_response
 
-    def __call__(self, request: Any) -> Any:
+    def __call__(self, request):
         return self.get_response(request)
 
-    def process_exception(self, request: Any, error: Exception) -> None:
+    def process_exception(self, request, error):
         left.append(error)
 
 
-@modes
-def test_R55_refusals_release_and_other_exceptions_fail(
-    api: Api, mode: str, runs: list[str]
-) -> None:
-    for then, status in {**REFUSALS, "boom": 500}.items():
-        first = api.then(then, key=then)
-        corrected = api(key=then)
-
-        assert first.status_code == status
-        assert "Idempotency-Replayed" not in first.headers
-        if then == "boom":
-            assert problem(corrected) == (422, "idempotency_key_reused")
-        else:
-            assert (corrected.status_code, replayed(corrected)) == (201, False)
-    assert len(runs) == 2 * len(REFUSALS) + 1
-    if mode != "separate":
-        assert Effect.objects.count() == len(REFUSALS)
-
-
-@joined
-def test_R58_exceptions_pass_on_unchanged(api: Api, settings: Any, mode: str) -> None:
+@JOINED
+@pytest.mark.parametrize("then", ["missing", "boom"])
+def test_R58_exception_passes_on_unchanged(api, settings, mode, then):
     """The very type, text and no cause, as it leaves the same view without a key."""
-    settings.MIDDLEWARE = [*settings.MIDDLEWARE, "tests.unit.views.test_exceptions.Noting"]
-    for then, kind in TYPES.items():
-        left.clear()
+    settings.MIDDLEWARE = [USERS, f"{__name__}.Noting"]
+    left.clear()
 
-        api.then(then, key=None)
-        api.then(then, key=then)
+    for key in (None, "key-1"):
+        api.then(then, key=key)
 
-        unguarded, guarded = left
-        assert type(guarded) is type(unguarded) is kind
-        assert guarded.args == unguarded.args == (then,)
-        assert guarded.__cause__ is None
-
-
-def test_R56_success_keeps_success_alone(api: Api, policy: SetPolicy) -> None:
-    policy(HTTP={"KEEP": "success"})
-    for then, status in {**REFUSALS, "boom": 500, "created": 201, "redirect": 303}.items():
-        assert api.then(then, key=then).status_code == status
-    for status in (400, 409, 422, 503):
-        assert api.then("status", status=status, key=str(status)).status_code == status
-
-    states = dict(IdempotencyRecord.objects.values_list("key", "state"))
-    kept = {then for then, state in states.items() if state == "COMPLETED"}
-    assert kept == {"created", "redirect"}
-    assert {state for then, state in states.items() if then not in kept} == {"FAILED"}
-
-
-@modes
-def test_R56_stripe_keeps_every_answer(
-    api: Api, policy: SetPolicy, mode: str, runs: list[str]
-) -> None:
-    """The 500 of an exception as well, without the work that raised it."""
-    policy(HTTP={"KEEP": "stripe"})
-    for then, status in {**REFUSALS, "boom": 500}.items():
-        first, again = (api.then(then, key=then) for _ in range(2))
-
-        assert first.status_code == again.status_code == status
-        assert first.content == again.content
-        assert (replayed(first), replayed(again)) == (False, True)
-        assert "Idempotency-Expires" in first.headers
-    assert {*IdempotencyRecord.objects.values_list("state", flat=True)} == {"COMPLETED"}
-    assert len(runs) == 5
-    assert Effect.objects.count() == (5 if mode == "separate" else 0)
-
-
-@joined
-@pytest.mark.parametrize(
-    ("verdict", "kept_state"), [("keep", "COMPLETED"), ("release", "RELEASED"), ("fail", "FAILED")]
-)
-def test_R56_callable_decides(
-    api: Api, policy: SetPolicy, mode: str, verdict: str, kept_state: str
-) -> None:
-    """It gets the response, and the exception it was made of; what it keeps is replayed."""
-    asked: list[tuple[int, Any]] = []
-
-    def keep(response: Any, error: BaseException | None) -> str:
-        asked.append((response.status_code, error))
-        return verdict
-
-    policy(HTTP={"KEEP": keep})
-    missing, boom, created = api.then("missing", key="a"), api.then("boom", key="b"), api(key="c")
-
-    assert [missing.status_code, boom.status_code, created.status_code] == [404, 500, 201]
-    assert [status for status, _ in asked] == [404, 500, 201]
-    assert [type(error) for _, error in asked] == [Http404, RuntimeError, type(None)]
-    assert set(IdempotencyRecord.objects.values_list("state", flat=True)) == {kept_state}
-    assert Effect.objects.count() == (0 if verdict == "fail" else 1)
-    again = api.then("missing", key="a")
-    assert (again.status_code, replayed(again)) == (404, verdict == "keep")
+    unguarded, guarded = left
+    assert type(guarded) is type(unguarded)
+    assert guarded.args == unguarded.args == (then,)
+    assert guarded.__cause__ is None
 
 
 # Errors of idempotent calls, and views that answer nothing.
 
 
-@joined
-def test_R66_lost_lease_of_a_call_within_the_work_is_the_works_own_error(
-    api: Api, mode: str
-) -> None:
+@JOINED
+def test_R66_lost_lease_of_the_work_is_told_and_that_of_a_call_within_is_the_works_error(api, mode):
     """Nobody has taken over this key, so nobody is told so."""
     assert api.then("loses_theirs").status_code == 500
-    assert state() == "FAILED"
-
-
-@joined
-def test_R66_lost_lease_of_the_work_is_told(api: Api, mode: str) -> None:
-    assert problem(api.then("loses_ours")) == (409, "lease_lost")
+    assert states() == {"key-1": "FAILED"}
+    assert problem(api.then("loses_ours", key="key-2")) == (409, "lease_lost")
 
 
 @pytest.mark.parametrize("mode", ["single", "joined"], indirect=True)
-def test_R58_error_of_an_idempotent_call_in_a_hook_is_the_hooks_own(api: Api, mode: str) -> None:
+def test_R58_error_of_an_idempotent_call_in_a_hook_is_the_hooks_own(api, mode):
     """This key is not in progress: its work has committed."""
     first, again = api.then("hook_busy"), api.then("hook_busy")
 
     assert (first.status_code, again.status_code, replayed(again)) == (500, 201, True)
 
 
-def test_R58_view_that_returns_None_gets_djangos_own_message(api: Api) -> None:
+def test_R58_view_that_returns_None_gets_djangos_own_message(api):
     api.client.raise_request_exception = True
     told = []
     for key in (None, "key-1"):
@@ -193,4 +130,4 @@ def test_R58_view_that_returns_None_gets_djangos_own_message(api: Api) -> None:
         told.append(str(raised.value))
 
     assert told[0] == told[1]
-    assert state() == "FAILED"
+    assert states() == {"key-1": "FAILED"}
