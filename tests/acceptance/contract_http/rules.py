@@ -79,7 +79,7 @@ NOT_FROM_OUTSIDE: Mapping[str, tuple[str, str]] = {
     "R94": (
         "inside a caller's transaction",
         "tests/unit/core/test_transactions.py::"
-        "test_R94_the_captured_completion_comes_before_the_hooks_of_the_block_alone",
+        "test_R84_R94_the_captured_completion_comes_before_the_hooks_of_the_block_alone",
     ),
     "R95": (
         "a record that somebody forged",

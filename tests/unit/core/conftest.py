@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
-from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import pytest
@@ -16,26 +15,14 @@ from hypothesis import settings as hypothesis_settings
 import django_idempotency as idempotency
 from django_idempotency.conf import store_for
 from django_idempotency.keys import record_id
+from django_idempotency.testing import FakeClock
 from tests.app.models import Effect
 
 MEMORY = "django_idempotency.stores.memory.MemoryStore"
 
 # How long one example takes says nothing here, on a machine that runs other tests beside it.
-hypothesis_settings.register_profile("core", deadline=None, max_examples=50)
+hypothesis_settings.register_profile("core", deadline=None, max_examples=30)
 hypothesis_settings.load_profile("core")
-
-
-class Clock:
-    """The time of a memory store: it stands still until the test says otherwise."""
-
-    def __init__(self) -> None:
-        self.now = datetime(2026, 1, 1, tzinfo=timezone.utc)
-
-    def __call__(self) -> datetime:
-        return self.now
-
-    def tick(self, seconds: float) -> None:
-        self.now += timedelta(seconds=seconds)
 
 
 class Work:
@@ -49,22 +36,45 @@ class Work:
     def __call__(self, lease: Any) -> Any:
         self.runs += 1
         self.leases.append(lease)
+        assert idempotency.current() is lease
         Effect.objects.create(name=f"run {self.runs}")
         if isinstance(self.result, BaseException):
             raise self.result
         return self.result() if callable(self.result) else self.result
-
-    async def asynchronous(self, lease: Any) -> Any:
-        return await sync_to_async(self)(lease)
 
     @property
     def effects(self) -> int:
         return Effect.objects.count()
 
 
-def never(lease: Any = None) -> Any:
+def never(*arguments: Any) -> Any:
     """Be the work that must not run."""
     pytest.fail("ran")
+
+
+def fail(lease: Any = None) -> Any:
+    raise ValueError("boom")
+
+
+def run(func: Any, key: str = "k", **arguments: Any) -> Any:
+    return idempotency.run(func, key=key, scope="s", **arguments)
+
+
+def begin(key: str = "k", **arguments: Any) -> Any:
+    return idempotency.attempt(key=key, scope="s", **arguments)
+
+
+def kept(key: str = "k", kind: str = "call") -> Any:
+    """What the default store keeps of a call."""
+    return store_for().get(record_id(kind, "s", key))
+
+
+def names() -> list[str]:
+    return sorted(Effect.objects.values_list("name", flat=True))
+
+
+def levels(caplog: Any) -> list[str]:
+    return [entry.levelname for entry in caplog.records]
 
 
 def run_in_loop(main: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
@@ -92,17 +102,9 @@ class Answer:
     stored: bool | None = None
     outcome: Any = None
 
-    @property
-    def record(self) -> Any:
-        return store_for().get(self.outcome.record_id)
-
 
 def _answer(outcome: Any) -> Answer:
     return Answer(outcome.result, outcome.replayed, outcome.stored, outcome)
-
-
-def _run(work: Any, **arguments: Any) -> Answer:
-    return _answer(idempotency.run(work, **arguments))
 
 
 def _arun(work: Any, **arguments: Any) -> Answer:
@@ -126,14 +128,10 @@ def _aattempt(work: Any, **arguments: Any) -> Answer:
     return _answer(run_in_loop(main))
 
 
-def _decorator(key: str, payload: Any = None, **arguments: Any) -> Any:
-    return idempotency.idempotent_function(key="key", payload=lambda key: payload, **arguments)
-
-
-def _decorated(work: Any, *, key: str, **arguments: Any) -> Answer:
+def _decorated(work: Any, *, key: str, payload: Any = None, **arguments: Any) -> Answer:
     ran = []
 
-    @_decorator(key, **arguments)
+    @idempotency.idempotent_function(key="key", payload=lambda key: payload, **arguments)
     def function(key: str) -> Any:
         ran.append(key)
         return work(idempotency.current())
@@ -141,33 +139,16 @@ def _decorated(work: Any, *, key: str, **arguments: Any) -> Answer:
     return Answer(function(key), not ran)
 
 
-def _adecorated(work: Any, *, key: str, **arguments: Any) -> Answer:
-    ran = []
-
-    @_decorator(key, **arguments)
-    async def function(key: str) -> Any:
-        ran.append(key)
-        return await sync_to_async(work)(idempotency.current())
-
-    return Answer(run_in_loop(lambda: function(key)), not ran)
-
-
 CALLERS = {
-    "run": _run,
+    "run": lambda work, **arguments: _answer(idempotency.run(work, **arguments)),
     "arun": _arun,
     "attempt": _attempt,
     "aattempt": _aattempt,
     "decorated": _decorated,
-    "adecorated": _adecorated,
 }
-MODES = ["single", "joined", "separate", "memory"]
-# `run` and `arun` are the two paths of the engine, which the others lead to: each of them in each
-# mode, and each caller in one.
-CELLS = [(caller, mode) for caller in ("run", "arun") for mode in ("single", "joined", "memory")]
-CELLS += [("attempt", "joined"), ("aattempt", "separate")]
-CELLS += [("decorated", "separate"), ("adecorated", "single")]
-JOINING = [cell for cell in CELLS if cell[1] in ("single", "joined")]
-SEPARATE = [cell for cell in CELLS if cell[1] in ("separate", "memory")]
+# The synchronous path of the engine in each mode, the asynchronous one where the modes differ.
+JOINING = [("run", "single"), ("run", "joined"), ("arun", "joined"), ("aattempt", "single")]
+SEPARATE = [("run", "memory"), ("arun", "memory"), ("decorated", "separate")]
 
 
 class Call:
@@ -176,16 +157,10 @@ class Call:
     def __init__(self, caller: str, mode: str) -> None:
         self.caller = caller
         self.mode = mode
-        self.coroutine = caller in ("arun", "aattempt", "adecorated")
         self.joins = mode in ("single", "joined")
 
     def __call__(self, work: Any, **arguments: Any) -> Answer:
         return CALLERS[self.caller](work, **{"key": "k", "scope": "s", **arguments})
-
-    @property
-    def record(self) -> Any:
-        """What the store keeps of the default call."""
-        return store_for().get(record_id("call", "s", "k"))
 
 
 @pytest.fixture
@@ -195,40 +170,38 @@ def work() -> type[Work]:
 
 
 @pytest.fixture
-def clock() -> Clock:
-    return Clock()
+def clock() -> FakeClock:
+    return FakeClock()
 
 
 @pytest.fixture
-def memory(settings: Any, clock: Clock) -> Any:
+def memory(settings: Any, clock: FakeClock) -> Any:
     """The default alias is a memory store whose time is `clock`."""
     configure(settings, clock, "memory")
     return store_for()
 
 
-def configure(settings: Any, clock: Clock, mode: str) -> str:
+def configure(settings: Any, clock: FakeClock, mode: str) -> str:
     """Let the default alias be in this mode, on a memory store or on the database."""
-    if mode == "memory":
-        settings.IDEMPOTENCY = {"default": {"BACKEND": MEMORY, "OPTIONS": {"clock": clock}}}
-    else:
-        settings.IDEMPOTENCY = {"default": {"TRANSACTION": mode}}
+    stored = {"BACKEND": MEMORY, "OPTIONS": {"clock": clock}}
+    settings.IDEMPOTENCY = {"default": stored if mode == "memory" else {"TRANSACTION": mode}}
     return mode
 
 
-@pytest.fixture(params=MODES)
-def mode(request: Any, settings: Any, clock: Clock, transactional_db: None) -> str:
-    """The default alias in each mode on the database, and on a memory store."""
+@pytest.fixture(params=["single", "joined", "memory"])
+def mode(request: Any, settings: Any, clock: FakeClock, transactional_db: None) -> str:
+    """The default alias in both modes that join, and on a memory store."""
     return configure(settings, clock, request.param)
 
 
-def _call(request: Any, settings: Any, clock: Clock, transactional_db: None) -> Call:
+def _call(request: Any, settings: Any, clock: FakeClock, transactional_db: None) -> Call:
     caller, mode = request.param
     configure(settings, clock, mode)
     return Call(caller, mode)
 
 
-#: Each caller, each mode; those in which work and record commit together; and the others.
-call = pytest.fixture(params=CELLS, ids="-".join)(_call)
+#: Each caller and mode; those in which work and record commit together; and the others.
+call = pytest.fixture(params=JOINING + SEPARATE, ids="-".join)(_call)
 joining_call = pytest.fixture(params=JOINING, ids="-".join)(_call)
 separate_call = pytest.fixture(params=SEPARATE, ids="-".join)(_call)
 

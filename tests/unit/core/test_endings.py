@@ -10,7 +10,6 @@ import pytest
 from asgiref.sync import sync_to_async
 from django.db import IntegrityError, OperationalError, transaction
 
-import django_idempotency as idempotency
 from django_idempotency import (
     InProgress,
     LeaseLost,
@@ -28,114 +27,76 @@ from django_idempotency.stores.memory import MemoryStore
 from tests import claims
 from tests.app.models import Effect
 from tests.claims import FINGERPRINT, OTHER_FINGERPRINT, asked, found, record_id
-from tests.unit.core.conftest import Call, never, run_in_loop
+from tests.unit.core.conftest import Call, fail, kept, levels, never, run, run_in_loop
 
 HOUR = 3600
 
 
-def levels(caplog):
-    return [entry.levelname for entry in caplog.records]
+def done(lease=None):
+    return "done"
 
 
-def fail(lease):
-    raise ValueError("boom")
-
-
-class Failing(MemoryStore):
-    """A store that raises an error, or loses all records, at the named operations."""
-
-    fails: dict[str, Exception | None] = {}
-    calls: list[str] = []
-
-    def claim(self, request):
-        self._may("claim")
-        return super().claim(request)
-
-    def complete(self, lease, result, *, retention):
-        self._may("complete")
-        return super().complete(lease, result, retention=retention)
-
-    def fail(self, lease, error):
-        self._may("fail")
-        super().fail(lease, error)
-
-    def release(self, lease):
-        self._may("release")
-        super().release(lease)
-
-    def _may(self, name):
-        self.calls.append(name)
-        if name in self.fails:
-            if self.fails[name] is None:
-                self._records.clear()
-            else:
-                raise self.fails[name]
-
-
-@pytest.fixture(params=["run", "arun", "attempt"])
+@pytest.fixture(params=["run", "arun"])
 def call(request):
     return Call(request.param, "memory")
 
 
 @pytest.fixture
-def failing(settings, clock, monkeypatch):
-    """``failing(claim=error)``: from now on; None is a store that has lost its records."""
-    backend = f"{__name__}.Failing"
-    settings.IDEMPOTENCY = {"default": {"BACKEND": backend, "OPTIONS": {"clock": clock}}}
-    monkeypatch.setattr(Failing, "calls", [])
-    return lambda **errors: monkeypatch.setattr(Failing, "fails", errors)
+def failing(memory, monkeypatch):
+    """``failing(claim=error)``: the store raises that error; returns the calls that raised."""
+
+    def failing(**errors):
+        raised = []
+
+        def operation(name):
+            def method(*arguments, **options):
+                raised.append(name)
+                raise errors[name]
+
+            return method
+
+        for name in errors:
+            monkeypatch.setattr(memory, name, operation(name))
+        return raised
+
+    return failing
 
 
-class TestStoreDown:
-    def test_R61_at_the_claim_nothing_runs(self, failing, call):
-        failing(claim=StoreError("no claim"))
-        with pytest.raises(StoreError, match="no claim"):
+@pytest.mark.parametrize("gone", [False, True], ids=["down", "gone"])
+def test_R60_at_the_completion_the_caller_gets_its_result(
+    memory, failing, call, clock, caplog, monkeypatch, gone
+):
+    def work(lease):
+        memory._records.clear() if gone else failing(complete=StoreError("no complete"))
+        return "done"
+
+    answer = call(work)
+    assert (answer.result, answer.stored, answer.replayed) == ("done", False, False)
+    assert answer.outcome.expires_at is None
+    assert levels(caplog) == ["ERROR"]
+    assert ("is gone from the store" in caplog.text) is gone
+    monkeypatch.undo()
+    if not gone:
+        with pytest.raises(InProgress):
             call(never)
+        clock.advance(60)
+    assert call(lambda lease: "again").result == "again"
 
-    @pytest.mark.parametrize("error", [StoreError("no complete"), None], ids=["down", "gone"])
-    def test_R60_at_the_completion_the_caller_gets_its_result(
-        self, failing, call, clock, caplog, error
-    ):
-        failing(complete=error)
-        answer = call(lambda lease: "done")
-        assert (answer.result, answer.stored, answer.replayed) == ("done", False, False)
-        assert answer.outcome.expires_at is None
-        assert levels(caplog) == ["ERROR"]
-        assert ("is gone from the store" in caplog.text) is (error is None)
-        failing()
-        if error is not None:
-            with pytest.raises(InProgress):
-                call(never)
-            clock.tick(60)
-        assert call(lambda lease: "again").result == "again"
 
-    def test_R58_an_end_that_cannot_be_written_masks_nothing(self, failing, call, caplog):
-        failing(fail=StoreError("no end"), release=StoreError("no end"))
-        with pytest.raises(ValueError, match="boom"):
-            call(fail)
-        assert (levels(caplog), "no end" in caplog.text) == (["ERROR"], True)
-        assert call.record.state is State.IN_PROGRESS
+def test_R58_an_end_that_cannot_be_written_masks_nothing(failing, call, caplog):
+    failing(fail=StoreError("no end"), release=StoreError("no end"))
+    with pytest.raises(ValueError, match="boom"):
+        call(fail)
+    assert (levels(caplog), "no end" in caplog.text) == (["ERROR"], True)
+    assert kept().state is State.IN_PROGRESS
 
-    def test_R58_an_end_that_fails_otherwise_is_not_tried_again(self, failing, call):
-        failing(fail=RuntimeError("broken"), complete=RuntimeError("broken"))
-        for key, work in (("a", fail), ("b", lambda lease: "done")):
-            with pytest.raises(RuntimeError, match="broken"):
-                call(work, key=key)
-        assert Failing.calls == ["claim", "fail", "claim", "complete", "fail"]
 
-    @pytest.mark.parametrize("result", ["too large", "too large, after a commit"])
-    @pytest.mark.django_db(transaction=True)
-    def test_R62_result_too_large_for_the_store_itself_completes_without_it(
-        self, settings, call, result
-    ):
-        settings.IDEMPOTENCY = {"default": {"BACKEND": f"{__name__}.Small"}}
-        if result == "too large":
-            assert call(lambda lease: os.urandom(200).hex()).stored is False
-        else:
-            with transaction.atomic():
-                idempotency.run(lambda lease: os.urandom(200).hex(), key="k", scope="s")
-        with pytest.raises(ResultUnavailable):
-            call(never)
+def test_R58_an_end_that_fails_otherwise_is_not_tried_again(failing, call):
+    raised = failing(fail=RuntimeError("broken"), complete=RuntimeError("broken"))
+    for key, work in (("a", fail), ("b", done)):
+        with pytest.raises(RuntimeError, match="broken"):
+            call(work, key=key)
+    assert raised == ["fail", "complete", "fail"]
 
 
 class Small(MemoryStore):
@@ -146,142 +107,89 @@ class Small(MemoryStore):
             raise ResultTooLarge
         return super().complete(lease, result, retention=retention)
 
-    def transact_item(self, lease, result, *, retention):
-        """Make items of transactions, too: here the call that each would be."""
-        return lambda: self.complete(lease, result, retention=retention)
+
+@pytest.mark.parametrize("after_commit", [False, True])
+@pytest.mark.django_db(transaction=True)
+def test_R62_result_too_large_for_the_store_itself_completes_without_it(
+    settings, call, after_commit
+):
+    def large(lease):
+        return os.urandom(200).hex()
+
+    settings.IDEMPOTENCY = {"default": {"BACKEND": f"{__name__}.Small"}}
+    if after_commit:
+        with transaction.atomic():
+            run(large)
+    else:
+        assert call(large).stored is False
+    with pytest.raises(ResultUnavailable):
+        call(never)
 
 
-class TestItems:
-    def test_completion_as_an_item_of_the_callers_transaction_is_recognised(self, settings):
-        settings.IDEMPOTENCY = {"default": {"BACKEND": f"{__name__}.Small"}}
+def test_R66_I2_the_late_completion_is_refused_and_Bs_result_stays(memory, call, clock):
+    tokens = []
 
-        def work(lease):
-            lease.transact_item({"id": 5})()
-            return {"id": 5}
+    def a(lease):
+        clock.advance(61)
+        tokens.extend([lease.fencing_token, run(lambda lease: "B").fencing_token])
+        return "A"
 
-        first, again = (idempotency.run(work, key="k", scope="s") for _ in range(2))
-        assert (first.result, first.stored, first.replayed) == ({"id": 5}, True, False)
-        assert (again.result, again.replayed) == ({"id": 5}, True)
-
-    @pytest.mark.django_db(transaction=True)
-    def test_item_is_refused_inside_a_callers_transaction(self, settings):
-        settings.IDEMPOTENCY = {"default": {"BACKEND": f"{__name__}.Small"}}
-        refused = pytest.raises(idempotency.TransactionOpen, match="outside atomic")
-        with transaction.atomic(), refused:
-            idempotency.run(lambda lease: lease.transact_item(1), key="k", scope="s")
-
-    def test_item_is_refused_by_a_store_that_has_none(self, memory):
-        with pytest.raises(RuntimeError, match="MemoryStore has no items"):
-            idempotency.run(lambda lease: lease.transact_item(1), key="k", scope="s")
+    with pytest.raises(LeaseLost):
+        call(a)
+    assert call(never).result == "B"
+    assert tokens[0] < tokens[1]
 
 
-class TestFencing:
-    """A stalls past its lease, B takes over; the clock is the test's."""
-
-    def test_R66_I2_the_late_completion_is_refused_and_Bs_result_stays(self, memory, call, clock):
-        tokens = []
-
-        def a(lease):
-            clock.tick(61)
-            other = idempotency.run(lambda lease: "B", key="k", scope="s")
-            tokens.extend([lease.fencing_token, other.fencing_token])
-            return "A"
-
-        with pytest.raises(LeaseLost):
-            call(a)
-        assert call(never).result == "B"
-        assert tokens[0] < tokens[1]
-
-    @pytest.mark.parametrize("end", ["fail", "release"])
-    @pytest.mark.parametrize("done", [True, False], ids=["result", "claim"])
-    def test_R67_the_late_end_does_not_touch_what_is_Bs(self, memory, clock, end, done):
-        late = idempotency.attempt(key="k", scope="s")
-        late.__enter__()
-        clock.tick(61)
-        with idempotency.attempt(key="k", scope="s") as attempt:
-            if not done:
-                leave(late, end)
-            assert memory.get(attempt.lease.record_id).state is State.IN_PROGRESS
-            attempt.complete("B")
-        if done:
-            leave(late, end)
-        assert idempotency.run(never, key="k", scope="s").result == "B"
-        assert idempotency.current() is None
-
-    def test_R68_I2_tokens_are_new_and_epochs_grow_even_if_the_clock_goes_back(
-        self, memory, call, clock
-    ):
-        leases = []
-
-        def note(lease):
-            leases.append(lease)
-            raise ValueError("boom")
-
-        for _ in range(3):
-            with pytest.raises(ValueError, match="boom"):
-                call(note)
-            clock.tick(-HOUR)
-        epochs = [lease.fencing_token for lease in leases]
-        assert epochs == sorted(set(epochs))
-        assert len({lease.token for lease in leases}) == 3
-
-
-def leave(block, end):
-    block.__exit__(*((ValueError, ValueError("late"), None) if end == "fail" else (None,) * 3))
-
-
-class Unlucky(MemoryStore):
-    """Its claims are lost to somebody so many times."""
-
-    losses = claims = 0
-
-    def claim(self, request):
-        type(self).claims += 1
-        if self.claims <= self.losses:
-            raise ClaimAgain
-        return super().claim(request)
+def test_item_is_refused_by_a_store_that_has_none(memory):
+    with pytest.raises(RuntimeError, match="MemoryStore has no items"):
+        run(lambda lease: lease.transact_item(1))
 
 
 @pytest.mark.parametrize("losses", [CLAIM_TRIES - 1, CLAIM_TRIES])
-def test_R54_R76_a_lost_claim_is_tried_again_and_not_for_ever(settings, monkeypatch, call, losses):
-    monkeypatch.setattr(Unlucky, "claims", 0)
-    monkeypatch.setattr(Unlucky, "losses", losses)
-    settings.IDEMPOTENCY = {"default": {"BACKEND": f"{__name__}.Unlucky"}}
+def test_R54_R76_a_lost_claim_is_tried_again_and_not_for_ever(memory, monkeypatch, call, losses):
+    claim, claims = memory.claim, []
+
+    def unlucky(request):
+        claims.append(request)
+        if len(claims) <= losses:
+            raise ClaimAgain
+        return claim(request)
+
+    monkeypatch.setattr(memory, "claim", unlucky)
     if losses < CLAIM_TRIES:
-        assert call(lambda lease: "done").result == "done"
+        assert call(done).result == "done"
     else:
         with pytest.raises(InProgress):
             call(never)
-    assert Unlucky.claims == CLAIM_TRIES
-
-
-class Vanishing(DatabaseStore):
-    """Records are deleted before the transaction of the work, or of `single`, is opened."""
-
-    def atomic(self, *, committed=None):
-        if not self.in_transaction():
-            IdempotencyRecord.objects.all().delete()
-        return super().atomic(committed=committed)
+    assert len(claims) == CLAIM_TRIES
 
 
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.parametrize("mode", ["joined", "single"])
 def test_R60_work_whose_record_is_gone_is_rolled_back_and_single_writes_it(
-    settings, work, mode, caplog
+    settings, work, mode, caplog, monkeypatch
 ):
-    backend = f"{__name__}.Vanishing"
-    settings.IDEMPOTENCY = {"default": {"BACKEND": backend, "TRANSACTION": mode}}
-    job, named = work("done"), {"key": "k", "scope": "s"}
+    atomic = DatabaseStore.atomic
+
+    def vanishing(store, *, committed=None):
+        """The record is deleted before the transaction of the work, or of `single`, is opened."""
+        if not store.in_transaction():
+            IdempotencyRecord.objects.all().delete()
+        return atomic(store, committed=committed)
+
+    settings.IDEMPOTENCY = {"default": {"TRANSACTION": mode}}
+    monkeypatch.setattr(DatabaseStore, "atomic", vanishing)
+    job = work("done")
     if mode == "joined":
         with pytest.raises(LeaseLost) as raised:
-            idempotency.run(job, **named)
+            run(job)
         assert raised.value.gone
         assert (job.effects, levels(caplog)) == (0, ["ERROR"])
         assert "store unavailable" in caplog.text
     else:
-        assert idempotency.run(job, **named).stored
-    settings.IDEMPOTENCY = {}
-    assert [idempotency.run(job, **named).replayed for _ in range(2)] == [mode == "single", True]
+        assert run(job).stored
+    monkeypatch.undo()
+    assert [run(job).replayed for _ in range(2)] == [mode == "single", True]
     assert job.effects == 1
 
 
@@ -297,12 +205,9 @@ class Joining(MemoryStore):
     """
 
     supports_join = True
-
-    def __init__(self, clock):
-        super().__init__(clock=clock)
-        self.depth = 0
-        self.others = {}
-        self.at_commit = None
+    depth = 0
+    others = {}
+    at_commit = None
 
     @contextmanager
     def atomic(self, *, committed=None):
@@ -326,24 +231,22 @@ class Joining(MemoryStore):
         self._records.clear()
         self._records.update({**before, **self.others})
 
-    def theirs(self, fingerprint=FINGERPRINT, *, state=State.COMPLETED):
+    def theirs(self, fingerprint=FINGERPRINT):
         """Let another attempt commit an answer of its own."""
         other = MemoryStore(clock=self._clock)
         lease = other.claim(asked(fingerprints=(fingerprint,)))
-        if state is State.COMPLETED:
-            other.complete(lease, pack(JSONCodec(), "theirs", max_bytes=100), retention=HOUR)
-        self.others[record_id()] = found(other)
+        other.complete(lease, pack(JSONCodec(), "theirs", max_bytes=100), retention=HOUR)
+        self.others = {record_id(): found(other)}
 
 
 def lost(store, before):
-    """The answer to the COMMIT does not arrive."""
     raise StoreError("The connection was lost at the COMMIT.")
 
 
 def refused(store, before):
     """The COMMIT does not arrive."""
     store.roll_back(before)
-    raise StoreError("The connection was lost at the COMMIT.")
+    lost(store, before)
 
 
 def interrupted(store, before):
@@ -357,38 +260,33 @@ def forbidden(store, before):
     raise IntegrityError("no such parent")
 
 
-def overtaken(store, before):
+def overtaken(store, before, fingerprint=FINGERPRINT):
     """The COMMIT does not arrive, and another attempt has its answer committed."""
-    store.theirs()
+    store.theirs(fingerprint)
     refused(store, before)
 
 
 def overtaken_by_another_request(store, before):
-    """As `overtaken`, under another fingerprint: the record before had expired."""
-    store.theirs(OTHER_FINGERPRINT)
-    refused(store, before)
+    """The record before had expired."""
+    overtaken(store, before, OTHER_FINGERPRINT)
 
 
-OWN = ("mine", "", State.COMPLETED)
-THEIRS = ("theirs", "", State.COMPLETED)
 #: What becomes of the COMMIT -> the result or the error, what it says, and the record's state.
 COMMITS = [
-    ("joined", "keep", lost, *OWN),
+    ("joined", "keep", lost, "mine", "", State.COMPLETED),
     ("joined", "keep", refused, StoreError, "lost at the COMMIT", State.RELEASED),
     ("joined", "keep", forbidden, IntegrityError, "parent", State.FAILED),
     ("joined", "keep", interrupted, KeyboardInterrupt, "", State.COMPLETED),
     ("joined", "keep", overtaken, LeaseLost, "", State.COMPLETED),
     ("joined", "fail", lost, "mine", "", State.FAILED),
     ("joined", "fail", refused, StoreError, "lost at the COMMIT", State.RELEASED),
-    ("joined", "fail", forbidden, IntegrityError, "parent", State.FAILED),
-    ("joined", "fail", interrupted, KeyboardInterrupt, "", State.FAILED),
     ("joined", "release", lost, "mine", "", State.RELEASED),
     ("joined", "release", refused, StoreError, "lost at the COMMIT", State.FAILED),
-    ("single", "keep", lost, *OWN),
+    ("single", "keep", lost, "mine", "", State.COMPLETED),
     ("single", "keep", refused, StoreError, "lost at the COMMIT", State.FAILED),
     ("single", "keep", forbidden, IntegrityError, "parent", State.FAILED),
     ("single", "keep", interrupted, KeyboardInterrupt, "", State.COMPLETED),
-    ("single", "keep", overtaken, *THEIRS),
+    ("single", "keep", overtaken, "theirs", "", State.COMPLETED),
     ("single", "keep", overtaken_by_another_request, StoreError, "not known", State.COMPLETED),
     ("single", "release", lost, StoreError, "not known", State.RELEASED),
     ("single", "fail", lost, StoreError, "not known", State.FAILED),
@@ -398,7 +296,11 @@ COMMITS = [
 
 @pytest.fixture
 def joining(clock):
-    return Joining(clock)
+    """A store that joins, with the record of an earlier request whose time is over."""
+    store = Joining(clock=clock)
+    store.complete(store.claim(asked(fingerprints=(OTHER_FINGERPRINT,))), b"", retention=1)
+    clock.advance(2)
+    return store
 
 
 @pytest.fixture(params=["sync", "async"])
@@ -420,28 +322,17 @@ def perform(request, joining):
 
     def call(mode, work=lambda: "mine", *, verdict="keep", on_error=None):
         given = (claims.operation(transaction=mode), work, verdict, on_error)
-        return (
-            sync(*given) if request.param == "sync" else run_in_loop(lambda: asynchronous(*given))
-        )
+        if request.param == "sync":
+            return sync(*given)
+        return run_in_loop(lambda: asynchronous(*given))
 
     return call
 
 
-def expired_record(store, clock):
-    """Leave the record of an earlier request, whose time is over."""
-    store.complete(store.claim(asked(fingerprints=(OTHER_FINGERPRINT,))), b"", retention=1)
-    clock.tick(2)
-
-
-@pytest.mark.parametrize(
-    ("mode", "verdict", "at_commit", "expected", "said", "state"),
-    COMMITS,
-    ids=lambda value: getattr(value, "__name__", None) if callable(value) else None,
-)
+@pytest.mark.parametrize(("mode", "verdict", "at_commit", "expected", "said", "state"), COMMITS)
 def test_R57_R60_I13_what_the_lost_answer_of_a_COMMIT_means(
-    joining, clock, perform, mode, verdict, at_commit, expected, said, state
+    joining, perform, mode, verdict, at_commit, expected, said, state
 ):
-    expired_record(joining, clock)
     joining.at_commit = at_commit
     if isinstance(expected, str):
         assert perform(mode, verdict=verdict).result == expected
@@ -450,19 +341,18 @@ def test_R57_R60_I13_what_the_lost_answer_of_a_COMMIT_means(
             perform(mode, verdict=verdict)
         assert said in str(raised.value)
     record = joining.get(record_id())
-    if state is None:  # the earlier one, which has expired, is as it was
-        assert record.expired
-    else:
-        assert record.state is state
+    assert record.expired if state is None else record.state is state
 
 
-@pytest.mark.parametrize("mode", ["joined", "single"])
 @pytest.mark.parametrize(
-    ("fingerprint", "in_single"), [(FINGERPRINT, "theirs"), (OTHER_FINGERPRINT, LeaseLost)]
+    ("mode", "fingerprint", "replayed"),
+    [
+        ("joined", FINGERPRINT, False),
+        ("single", FINGERPRINT, True),
+        ("single", OTHER_FINGERPRINT, False),
+    ],
 )
-def test_R60_I11_a_completion_that_is_refused(
-    joining, clock, perform, mode, fingerprint, in_single
-):
+def test_R60_I11_a_completion_that_is_refused(joining, perform, mode, fingerprint, replayed):
     """In `single` the answer that came first is the answer, if it is to the same request."""
 
     def work():
@@ -470,9 +360,7 @@ def test_R60_I11_a_completion_that_is_refused(
         joining.roll_back({})
         return "mine"
 
-    expired_record(joining, clock)
-    expected = in_single if mode == "single" else LeaseLost
-    if expected == "theirs":
+    if replayed:
         assert perform(mode, work).replayed
     else:
         with pytest.raises(LeaseLost):
@@ -490,18 +378,14 @@ def test_R57_an_answer_of_an_error_is_kept_although_its_transaction_broke(
             raise broken.pop()
         return complete(lease, result, retention=retention)
 
-    def work():
-        raise ValueError("boom")
-
     monkeypatch.setattr(joining, "complete", break_once)
-    assert perform(mode, work, on_error=lambda error: "sorry").result == "sorry"
+    assert perform(mode, fail, on_error=lambda error: "sorry").result == "sorry"
     assert joining.get(record_id()).state is State.COMPLETED
     assert perform(mode, never).replayed
 
 
 @pytest.mark.django_db(transaction=True)
-@pytest.mark.parametrize("mode", ["joined", "single"])
-@pytest.mark.parametrize("caller", ["run", "arun"])
+@pytest.mark.parametrize(("caller", "mode"), [("run", "single"), ("arun", "joined")])
 def test_R58_a_hooks_own_OperationalError_is_no_lost_COMMIT(settings, mode, caller, work):
     def hook():
         raise OperationalError("the hook's own server closed the connection")
@@ -519,15 +403,11 @@ def test_R86_the_same_key_from_an_on_commit_hook_is_a_replay(joining_call, monke
     """Also where no look comes before the claim of `single`, as on PostgreSQL."""
     seen = []
 
-    def again():
-        seen.append(idempotency.run(never, key="k", scope="s", operation="o").result)
-
     def work(lease):
-        transaction.on_commit(again)
+        transaction.on_commit(lambda: seen.append(run(never, operation="o").result))
         return Effect.objects.create(name="x").pk
 
-    if not queue:
-        monkeypatch.setattr(DatabaseStore, "writers_queue", False)
+    monkeypatch.setattr(DatabaseStore, "writers_queue", queue)
     assert joining_call(work, operation="o").result == seen[0]
     assert Effect.objects.count() == len(seen) == 1
 
@@ -540,8 +420,10 @@ class Wire(MemoryStore):
 
     def __init__(self, clock, paused):
         super().__init__(clock=clock)
-        self.paused = paused
-        self.reached, self.go_on = asyncio.Event(), asyncio.Event()
+        self.pause(paused)
+
+    def pause(self, at):
+        self.paused, self.reached, self.go_on = at, asyncio.Event(), asyncio.Event()
 
     async def _send(self, name, function, *arguments, **options):
         for moment in ("before", "after"):
@@ -567,41 +449,34 @@ class Wire(MemoryStore):
 
 @pytest.mark.parametrize("moment", ["before", "after"])
 @pytest.mark.parametrize(
-    ("operation", "state"),
+    ("ending", "paused", "state"),
     [
-        ("claim", State.FAILED),
-        ("complete", State.COMPLETED),
-        ("answer", State.COMPLETED),
-        ("fail", State.FAILED),
-        ("release", State.RELEASED),
-        ("given back", State.FAILED),
+        ("done", "claim", State.FAILED),
+        ("done", "complete", State.COMPLETED),
+        ("answer", "complete", State.COMPLETED),
+        ("fail", "fail", State.FAILED),
+        ("release", "release", State.RELEASED),
+        ("given back", "claim", State.FAILED),
     ],
 )
 def test_R63_what_the_store_is_told_is_told_to_the_end_although_cancelled(
-    clock, in_loop, moment, operation, state
+    clock, in_loop, moment, ending, paused, state
 ):
-    name = {"answer": "complete", "given back": "fail"}.get(operation, operation)
-
     async def call(store):
-        def on_error(error):
-            if operation == "answer":
-                return "an answer"
-            raise error
-
+        on_error = (lambda error: "an answer") if ending == "answer" else None
         async with Engine(store).aattempt(claims.operation(), on_error) as attempt:
-            if operation in ("fail", "answer"):
-                raise ValueError("boom")
-            if operation != "release":
+            if ending in ("fail", "answer"):
+                fail()
+            if ending != "release":
                 attempt.complete("done")
 
     async def main():
-        store = Wire(clock, (moment, "claim" if operation == "given back" else name))
+        store = Wire(clock, (moment, paused))
         task = asyncio.ensure_future(call(store))
         await store.reached.wait()
-        if operation == "given back":  # cancelled at the claim, and again while it is given back
-            store.paused = (moment, "fail")
+        if ending == "given back":  # cancelled at the claim, and again while it is given back
             store.go_on.set()
-            store.go_on, store.reached = asyncio.Event(), asyncio.Event()
+            store.pause((moment, "fail"))
             task.cancel()
             await store.reached.wait()
         task.cancel()

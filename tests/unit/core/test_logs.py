@@ -87,7 +87,7 @@ def test_R79_a_lost_lease_and_a_take_over_are_lines_of_their_own(
     memory: Any, clock: Any, outcomes: Any
 ) -> None:
     def stalled(lease: Any) -> str:
-        clock.tick(61)
+        clock.advance(61)
         run(lambda lease: "B")
         assert outcomes() == ["taken over", "completed"]
         return "A"
