@@ -17,13 +17,15 @@ from django_idempotency.arguments import bind, is_context, key_maker, payload_ma
 from django_idempotency.callables import is_coroutine_function, name_of
 from django_idempotency.codecs import Codec, JSONCodec
 from django_idempotency.conf import DEFAULT_ALIAS, engine_for, fingerprint_secrets, policy_for
+from django_idempotency.context import current
 from django_idempotency.engine import transactions
-from django_idempotency.engine.attempt import Attempt, Operation, current
+from django_idempotency.engine.attempt import Attempt, Operation
 from django_idempotency.exceptions import InvalidKey
 from django_idempotency.fingerprint import Fingerprint, canonical_payload, version_1
+from django_idempotency.leases import Lease
 from django_idempotency.logs import log_refusal
 from django_idempotency.policy import UNSET, merge
-from django_idempotency.records import Lease, Outcome
+from django_idempotency.records import Outcome
 from django_idempotency.stores.base import BaseStore
 
 __all__ = ["arun", "attempt", "current", "derive_key", "idempotent_function", "run"]

@@ -1,33 +1,30 @@
-"""What a store keeps and what passes between it and the engine: frozen data, and the lease."""
+"""What a store keeps of one (scope, key), and what it answers when it is browsed."""
 
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Mapping
+import importlib
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
 from django_idempotency import keys
-from django_idempotency.exceptions import LeaseLost, StoreError
+from django_idempotency.exceptions import StoreError
 from django_idempotency.policy import duration_of, suggestion
 
-__all__ = [
-    "RESOLUTIONS",
-    "ClaimRequest",
-    "Filters",
-    "Lease",
-    "Outcome",
-    "Page",
-    "Proof",
-    "Record",
-    "State",
-    "as_duration",
-]
+__all__ = ["Filters", "Outcome", "Page", "Record", "State", "as_duration"]
 
-#: What an operator may do to a record; see `BaseStore.resolve`.
-RESOLUTIONS = ("release", "expire", "complete")
+#: Names that could be imported from here, too, and their modules.
+_MOVED = {"ClaimRequest": "claims", "Lease": "leases", "Proof": "leases"}
+
+
+def __getattr__(name: str) -> Any:
+    """Give what users of the documented path import; those modules import this one."""
+    if name not in _MOVED:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"django_idempotency.{_MOVED[name]}"), name)
 
 
 def as_duration(value: timedelta | float) -> timedelta:
@@ -204,155 +201,6 @@ class Page:
     records: tuple[Record, ...]
     #: Opaque: hand it to `browse` for the next page. None where there is none.
     cursor: str | None = None
-
-
-@dataclass(frozen=True)
-class ClaimRequest:
-    """
-    What a store needs to decide, in one atomic step, whether an attempt may run.
-
-    Durations are timedelta or seconds, and are kept as timedelta.
-    """
-
-    record_id: UUID
-    scope: str = field(repr=False)
-    key: str = field(repr=False)
-    operation: str = ""
-    #: ``"single"``, ``"joined"`` or ``"separate"``: how this attempt commits.
-    transaction: str = "separate"
-    #: 32 bytes each, newest secret first; the first one is stored, any of them may match.
-    fingerprints: tuple[bytes, ...] = field(default=(), repr=False)
-    #: What derived keys are made of; never stored. None: the record id.
-    seed: UUID | None = field(default=None, repr=False)
-    #: Drawn once per attempt and sent with each resend of it.
-    token: UUID = field(default_factory=keys.new_token, repr=False)
-    lease: timedelta = timedelta(seconds=60)
-    retention: timedelta = timedelta(hours=24)
-    max_duration: timedelta = timedelta(hours=1)
-    on_stale: str = "take_over"
-
-    def __post_init__(self) -> None:
-        """Raise TypeError for a duration that is none."""
-        for name in ("lease", "retention", "max_duration"):
-            object.__setattr__(self, name, as_duration(getattr(self, name)))
-
-    @property
-    def fingerprint(self) -> bytes | None:
-        """The fingerprint that a won claim stores."""
-        return self.fingerprints[0] if self.fingerprints else None
-
-    @property
-    def lifetime(self) -> timedelta:
-        """How long the record lives from a won claim on, unless it is ended before."""
-        return max(self.retention, self.max_duration + self.lease)
-
-
-@dataclass(frozen=True)
-class Proof:
-    """The proof of ownership: each owner's write is conditional on all of it."""
-
-    record_id: UUID
-    epoch: int
-    token: UUID = field(repr=False)
-
-
-class Lease:
-    """
-    The right to run, limited in time: a handle over a frozen proof of ownership.
-
-    Thread-safe: everything is fixed once it is won, but for what its end tells.
-    """
-
-    def __init__(
-        self,
-        proof: Proof,
-        request: ClaimRequest,
-        *,
-        lease_until: datetime | None = None,
-        claimed_at: datetime | None = None,
-        takeover: bool = False,
-        renewable: bool = True,
-        seen: Record | None = None,
-        written: bool = True,
-    ) -> None:
-        self.proof = proof
-        self.request = request
-        self.lease_until = lease_until
-        self.claimed_at = claimed_at
-        #: A lapsed lease of another attempt was taken over.
-        self.takeover = takeover
-        #: Whether the store can renew this lease from outside the work's transaction.
-        self.renewable = renewable
-        #: ``single``: the claimable record that the claim found, None if there was none.
-        self.seen = seen
-        #: ``single``: False while the store holds no row of this attempt (a late insert).
-        self.written = written
-        #: Makes a result the completion that `transact_item` gives; set by the attempt.
-        self.completion: Callable[[Any], Any] | None = None
-        #: The record, where `transact_item` had completed it with another result than the work's.
-        self.completed_before: Record | None = None
-        self._lost = False
-        self._gone = False
-
-    @property
-    def record_id(self) -> UUID:
-        """The primary key of the record in every store."""
-        return self.proof.record_id
-
-    @property
-    def fencing_token(self) -> int:
-        """The epoch: an integer that only grows per record id, safe to pass downstream."""
-        return self.proof.epoch
-
-    @property
-    def token(self) -> UUID:
-        """The random half of the proof, new for each claim."""
-        return self.proof.token
-
-    @property
-    def seed(self) -> UUID:
-        """What derived keys are made of: the record id and what is asked for."""
-        return self.request.seed or self.record_id
-
-    @property
-    def lost(self) -> bool:
-        """Whether a renewal was refused: nothing keeps another attempt from running by now."""
-        return self._lost
-
-    def check(self) -> None:
-        """Raise LeaseLost once the lease is `lost`; its ``gone`` says how."""
-        if self._lost:
-            raise LeaseLost(gone=self._gone)
-
-    def derive_key(self, name: str) -> str:
-        """
-        Return a stable key for a downstream call.
-
-        It is equal over retries, take-overs and rotations of secrets, different per ``name`` and
-        for each thing that is asked for under the caller's key, and never that key.
-        """
-        return str(keys.derive(self.seed, name))
-
-    def transact_item(self, result: Any = None) -> Any:
-        """
-        Return the completion with `result`, as an item for the caller's own TransactWriteItems.
-
-        On a DynamoDB store: the caller's items and the record then commit together, or not at all
-        where the lease was lost. The work still returns the same result: if it returns another,
-        the committed one is the answer, and a warning is logged. RuntimeError for a lease that no
-        attempt holds, and on a store that has no such items.
-        """
-        if self.completion is None:
-            raise RuntimeError("This lease belongs to no attempt whose result it could complete.")
-        return self.completion(result)
-
-    def mark_lost(self, *, gone: bool = False) -> None:
-        """Note that a renewal was refused, because the record is `gone`; `check` raises now."""
-        self._gone = gone
-        self._lost = True
-
-    def __repr__(self) -> str:
-        return f"<Lease {keys.short(self.record_id)} epoch={self.fencing_token}>"
 
 
 @dataclass(frozen=True)

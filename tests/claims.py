@@ -6,11 +6,13 @@ from typing import Any
 from uuid import UUID
 
 from django_idempotency import keys
+from django_idempotency.claims import ClaimRequest
 from django_idempotency.codecs import JSONCodec
 from django_idempotency.engine import Operation
 from django_idempotency.fingerprint import Fingerprint
+from django_idempotency.leases import Lease
 from django_idempotency.policy import Policy
-from django_idempotency.records import ClaimRequest, Lease, Record
+from django_idempotency.records import Record
 from django_idempotency.stores.base import BaseStore
 
 FINGERPRINT = b"1" * 32

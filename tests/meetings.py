@@ -15,7 +15,7 @@ from django.db import connections
 from django_idempotency.engine import Engine
 from django_idempotency.engine.attempt import Operation
 from django_idempotency.exceptions import FingerprintMismatch, InProgress
-from django_idempotency.records import Lease
+from django_idempotency.leases import Lease
 from tests.claims import OTHER_FINGERPRINT, operation, won
 
 __all__ = ["MEANS", "READERS", "what_it_means"]

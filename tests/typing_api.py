@@ -14,7 +14,8 @@ import django_idempotency as idempotency
 from django_idempotency import InProgress, Outcome
 from django_idempotency.codecs import JSONCodec
 from django_idempotency.contrib.rest_framework import IdempotencyMixin
-from django_idempotency.records import Lease, Record
+from django_idempotency.leases import Lease
+from django_idempotency.records import Record
 
 
 def charge(lease: Lease) -> dict[str, str]:

@@ -9,9 +9,11 @@ from typing import Any
 from uuid import UUID
 
 from django_idempotency import keys
+from django_idempotency.claims import ClaimRequest
 from django_idempotency.conf import store_for
 from django_idempotency.fingerprint import canonical_payload
-from django_idempotency.records import ClaimRequest, Lease, Record
+from django_idempotency.leases import Lease
+from django_idempotency.records import Record
 
 
 def forms(parts: Sequence[bytes], secrets: Sequence[str] = ()) -> list[bytes]:

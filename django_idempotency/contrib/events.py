@@ -15,8 +15,8 @@ from django_idempotency.callables import coroutine_problem, finished, name_of
 from django_idempotency.conf import DEFAULT_ALIAS, engine_for, policy_for
 from django_idempotency.engine import transactions
 from django_idempotency.exceptions import InvalidKey
+from django_idempotency.leases import Lease
 from django_idempotency.policy import merge
-from django_idempotency.records import Lease
 
 __all__ = [
     "EventKey",

@@ -6,13 +6,12 @@ The main path: claim, work, complete, or an answer from the record.
     adapter: Outcome -> response / task result
 
 `Engine.attempt` is that path as one block, `run` calls it, and `aattempt` and `arun` are the same
-for coroutines. What a record means to a newcomer is decided by `decide` and nowhere else.
+for coroutines. `claims.decide` alone says what a record means to a new attempt.
 """
 
 from __future__ import annotations
 
 import asyncio
-import enum
 import logging
 import math
 import time
@@ -32,16 +31,18 @@ from typing import Any, TypeVar
 from asgiref.sync import SyncToAsync, ThreadSensitiveContext
 
 from django_idempotency import keys
-from django_idempotency.engine.attempt import Attempt, Operation, Phase, Unkept, current
+from django_idempotency.claims import ClaimAgain, ClaimRequest, Decision, decide
+from django_idempotency.engine.attempt import Attempt, Operation, Phase, Unkept
 from django_idempotency.engine.backoff import Patience
 from django_idempotency.engine.cancellation import closing, finish, to_the_end
 from django_idempotency.engine.endings import Endings
 from django_idempotency.engine.renewal import Keeper, keeper
 from django_idempotency.exceptions import FingerprintMismatch, InProgress, StoreError
-from django_idempotency.records import ClaimRequest, Lease, Outcome, Record, State
-from django_idempotency.stores.base import BaseStore, ClaimAgain
+from django_idempotency.leases import Lease
+from django_idempotency.records import Outcome, Record
+from django_idempotency.stores.base import BaseStore
 
-__all__ = ["Attempt", "Decision", "Engine", "Operation", "current", "decide"]
+__all__ = ["Attempt", "Engine", "Operation"]
 
 logger = logging.getLogger("django_idempotency")
 
@@ -49,31 +50,6 @@ T = TypeVar("T")
 
 #: How often a claim that lost a race is sent again before the answer is "in progress".
 CLAIM_TRIES = 5
-
-
-class Decision(enum.Enum):
-    """What a record means to an attempt that comes upon it."""
-
-    REPLAY = "replay"
-    IN_PROGRESS = "in progress"
-    STALE = "stale"
-    MISMATCH = "mismatch"
-    CLAIM_AGAIN = "claim again"
-
-
-def decide(record: Record, request: ClaimRequest) -> Decision:
-    """Return what `record` means to the attempt that asked with `request`."""
-    if record.expired or record.state is State.RELEASED:
-        return Decision.CLAIM_AGAIN
-    if record.fingerprint is not None and record.fingerprint not in request.fingerprints:
-        return Decision.MISMATCH
-    if record.state is State.COMPLETED:
-        return Decision.REPLAY
-    if record.state is State.FAILED:
-        return Decision.CLAIM_AGAIN
-    if record.live:
-        return Decision.IN_PROGRESS
-    return Decision.CLAIM_AGAIN if request.on_stale == "take_over" else Decision.STALE
 
 
 class Engine:

@@ -7,7 +7,6 @@ import functools
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any, NoReturn, Protocol
@@ -15,6 +14,8 @@ from uuid import UUID
 
 from django_idempotency import codecs, keys
 from django_idempotency.callables import finished
+from django_idempotency.claims import ClaimRequest
+from django_idempotency.context import Running
 from django_idempotency.exceptions import (
     IdempotencyError,
     LeaseLost,
@@ -24,9 +25,10 @@ from django_idempotency.exceptions import (
     WorkRolledBack,
 )
 from django_idempotency.fingerprint import Fingerprint
+from django_idempotency.leases import Lease
 from django_idempotency.logs import log_outcome, log_refusal, log_store_error
 from django_idempotency.policy import Policy
-from django_idempotency.records import ClaimRequest, Lease, Outcome, Record
+from django_idempotency.records import Outcome, Record
 
 __all__ = [
     "Attempt",
@@ -34,26 +36,9 @@ __all__ = [
     "Phase",
     "Unkept",
     "check_rolled_back",
-    "current",
-    "entered",
 ]
 
 logger = logging.getLogger("django_idempotency")
-
-_entered: ContextVar[tuple[Attempt, ...]] = ContextVar("idempotency_attempts", default=())
-
-
-def entered() -> tuple[Attempt, ...]:
-    """Return the attempts that this code is part of, the innermost last."""
-    return _entered.get()
-
-
-def current() -> Lease | None:
-    """Return the lease of the work that this code is part of, or None outside of any."""
-    for attempt in reversed(_entered.get()):
-        if not attempt.replayed:
-            return attempt.lease
-    return None
 
 
 class CallersTransaction(Protocol):
@@ -169,15 +154,15 @@ class Phase(enum.Enum):
     UNKEPT = "unkept"
 
 
-class Attempt:
+class Attempt(Running):
     """One attempt, from its claim to its outcome: what the block of `Engine.attempt` works with."""
 
     def __init__(self, operation: Operation, alias: str = "") -> None:
+        super().__init__(operation.record_id, operation.scope, operation.key)
         self.operation = operation
         #: What IDEMPOTENCY calls the store.
         self.alias = alias
         self.request = operation.request()
-        self._lease: Lease | None = None
         self._outcome: Outcome | None = None
         #: The record that a replay answers from.
         self.record: Record | None = None
@@ -229,14 +214,14 @@ class Attempt:
     @property
     def lease(self) -> Lease:
         """The lease of this attempt; RuntimeError for a replay, which has none."""
-        if self._lease is None:
+        if self.held is None:
             raise RuntimeError("A replay has no lease: nothing is to be run.")
-        return self._lease
+        return self.held
 
     @property
     def replayed(self) -> bool:
         """Whether the result comes from the record, so that nothing is to be run."""
-        return self._lease is None
+        return self.held is None
 
     @contextmanager
     def entered(self) -> Iterator[None]:
@@ -247,7 +232,7 @@ class Attempt:
         on a connection is known by it: see `stores.database`.
         """
         try:
-            with self._innermost():
+            with self.innermost():
                 yield
         except BaseException as error:
             self._log_error(error)
@@ -261,18 +246,10 @@ class Attempt:
 
         @functools.wraps(function)  # Django names a robust hook that raises by its __qualname__
         def run() -> None:
-            with self._innermost():
+            with self.innermost():
                 function()
 
         return run
-
-    @contextmanager
-    def _innermost(self) -> Iterator[None]:
-        _entered.set((*_entered.get(), self))
-        try:
-            yield
-        finally:  # whatever the order in which blocks that were entered by hand are left
-            _entered.set(tuple(other for other in _entered.get() if other is not self))
 
     def won(self, lease: Lease, transact_item: Callable[..., Any]) -> None:
         """Take the lease that the claim gave, and what its store makes a transaction's item of."""
@@ -292,7 +269,7 @@ class Attempt:
                 return transact_item(lease, payload, retention=policy.retention)
 
         lease.completion = completion
-        self._lease = lease
+        self.held = lease
         if lease.takeover:
             self._log("taken over")
 
@@ -331,7 +308,7 @@ class Attempt:
 
     def replay(self, record: Record) -> None:
         """Answer from the record."""
-        self._lease = None
+        self.held = None
         self.record = record
         self._outcome = Outcome(
             result=self._unpacked(record.result),

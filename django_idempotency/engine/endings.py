@@ -12,6 +12,7 @@ from datetime import datetime
 from typing import Any, TypeGuard
 
 from django_idempotency import codecs, keys
+from django_idempotency.claims import ClaimAgain
 from django_idempotency.engine.attempt import Attempt, Phase, Unkept
 from django_idempotency.exceptions import (
     FingerprintMismatch,
@@ -20,8 +21,9 @@ from django_idempotency.exceptions import (
     ResultTooLarge,
     StoreError,
 )
-from django_idempotency.records import Lease, Record, State
-from django_idempotency.stores.base import BaseStore, ClaimAgain
+from django_idempotency.leases import Lease
+from django_idempotency.records import Record, State
+from django_idempotency.stores.base import BaseStore
 
 __all__ = ["Endings"]
 

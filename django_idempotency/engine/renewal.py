@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from django_idempotency import keys
-from django_idempotency.records import Lease
+from django_idempotency.leases import Lease
 from django_idempotency.stores.base import BaseStore
 
 __all__ = ["Keeper", "keeper"]

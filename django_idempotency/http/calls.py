@@ -14,8 +14,8 @@ from django.http.response import HttpResponseBase
 from django.shortcuts import resolve_url
 from django.urls import NoReverseMatch
 
+from django_idempotency.context import running
 from django_idempotency.engine import transactions
-from django_idempotency.engine.attempt import entered
 from django_idempotency.http.atomic_requests import atomic_aliases, refuse_coroutine
 from django_idempotency.http.content import ask
 from django_idempotency.http.problems import problem_of
@@ -106,8 +106,7 @@ def is_guarded_already(request: Any) -> bool:
     if getattr(request, _ALONE, False):
         return True
     lease = getattr(request, "idempotency", None)
-    around = (attempt for attempt in entered() if not attempt.replayed)
-    return lease is not None and any(attempt.lease is lease for attempt in around)
+    return lease is not None and any(attempt.held is lease for attempt in running())
 
 
 def verdict_for(policy: HTTPPolicy, response: HttpResponseBase, error: BaseException | None) -> str:

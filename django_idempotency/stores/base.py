@@ -16,57 +16,17 @@ from uuid import UUID
 from asgiref.sync import sync_to_async
 
 from django_idempotency import keys
+from django_idempotency.claims import ClaimRequest
+from django_idempotency.leases import Lease
 from django_idempotency.policy import Policy
-from django_idempotency.records import (
-    RESOLUTIONS,
-    ClaimRequest,
-    Filters,
-    Lease,
-    Page,
-    Record,
-    State,
-)
+from django_idempotency.records import Filters, Page, Record, State
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-__all__ = ["BaseStore", "ClaimAgain", "check_resolution", "in_flight", "must_join"]
+__all__ = ["BaseStore", "must_join"]
 
 T = TypeVar("T")
-
-
-def check_resolution(action: str, result: bytes | None) -> None:
-    """Raise ValueError unless `resolve` can be asked for this."""
-    if action not in RESOLUTIONS:
-        raise ValueError(f"An operator can {', '.join(RESOLUTIONS)} a record, not {action!r}.")
-    if (action == "complete") is not (result is not None):
-        raise ValueError('A result goes with the action "complete", and with no other.')
-
-
-def in_flight(request: ClaimRequest, now: datetime) -> Record:
-    """Return what is known of an attempt that is at it, and of which nothing can be read."""
-    return Record(
-        record_id=request.record_id,
-        scope=request.scope,
-        key=request.key,
-        operation="",
-        fingerprint=None,
-        state=State.IN_PROGRESS,
-        epoch=0,
-        token=UUID(int=0),
-        lease_until=None,
-        created_at=now,
-        updated_at=now,
-        expires_at=None,
-        attempts=1,
-        result=None,
-        error="",
-        now=now,
-    )
-
-
-class ClaimAgain(Exception):
-    """The transaction's snapshot is older than the record: start it again, before any work."""
 
 
 class BaseStore:

@@ -18,19 +18,11 @@ from typing import Any
 from uuid import UUID
 
 from django_idempotency import keys
-from django_idempotency.engine import Decision, decide
+from django_idempotency.claims import ClaimRequest, Decision, check_resolution, decide
 from django_idempotency.exceptions import LeaseLost
-from django_idempotency.records import (
-    ClaimRequest,
-    Filters,
-    Lease,
-    Page,
-    Proof,
-    Record,
-    State,
-    as_duration,
-)
-from django_idempotency.stores.base import BaseStore, check_resolution
+from django_idempotency.leases import Lease, Proof
+from django_idempotency.records import Filters, Page, Record, State, as_duration
+from django_idempotency.stores.base import BaseStore
 
 __all__ = ["ExclusiveStore", "Records", "place"]
 

@@ -14,7 +14,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from django_idempotency.exceptions import LeaseLost
-from django_idempotency.records import Lease
+from django_idempotency.leases import Lease
 from django_idempotency.stores.base import BaseStore
 
 if TYPE_CHECKING:

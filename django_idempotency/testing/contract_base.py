@@ -16,7 +16,9 @@ import pytest
 from django.utils.module_loading import import_string
 
 from django_idempotency import keys
-from django_idempotency.records import ClaimRequest, Lease, Record
+from django_idempotency.claims import ClaimRequest
+from django_idempotency.leases import Lease
+from django_idempotency.records import Record
 from django_idempotency.stores.base import BaseStore
 from django_idempotency.testing.clock import FakeClock
 

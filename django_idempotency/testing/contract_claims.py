@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from django_idempotency import keys
-from django_idempotency.records import Lease, State
+from django_idempotency.leases import Lease
+from django_idempotency.records import State
 from django_idempotency.stores.base import BaseStore
 from django_idempotency.testing.contract_base import (
     FINGERPRINT,

@@ -11,7 +11,8 @@ import pytest
 
 from django_idempotency import keys
 from django_idempotency.exceptions import LeaseLost
-from django_idempotency.records import Lease, Record, State
+from django_idempotency.leases import Lease
+from django_idempotency.records import Record, State
 from django_idempotency.stores.base import BaseStore
 from django_idempotency.testing.contract_base import (
     FINGERPRINT,

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from django_idempotency.engine import Decision, decide
-from django_idempotency.records import Lease, Record, State
+from django_idempotency.claims import Decision, decide
+from django_idempotency.leases import Lease
+from django_idempotency.records import Record, State
 from django_idempotency.stores.base import BaseStore
 from django_idempotency.testing.contract_base import HOUR, OTHER_FINGERPRINT, needs
 from django_idempotency.testing.contract_races import RaceRules

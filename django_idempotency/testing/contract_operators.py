@@ -9,8 +9,10 @@ from uuid import uuid4
 import pytest
 
 from django_idempotency import keys
+from django_idempotency.claims import RESOLUTIONS
 from django_idempotency.exceptions import StoreError
-from django_idempotency.records import RESOLUTIONS, Filters, Lease, Record, State
+from django_idempotency.leases import Lease
+from django_idempotency.records import Filters, Record, State
 from django_idempotency.stores.base import BaseStore
 from django_idempotency.testing.contract_base import (
     HOUR,

@@ -8,7 +8,8 @@ from datetime import timedelta
 
 import pytest
 
-from django_idempotency.records import Lease, State
+from django_idempotency.leases import Lease
+from django_idempotency.records import State
 from django_idempotency.stores.base import BaseStore
 from django_idempotency.testing.children import Child
 from django_idempotency.testing.contract_base import HOUR, ContractBase, needs, unchanged

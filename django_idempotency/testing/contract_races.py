@@ -12,8 +12,10 @@ from typing import Any
 
 import pytest
 
+from django_idempotency.claims import ClaimRequest
 from django_idempotency.exceptions import LeaseLost
-from django_idempotency.records import ClaimRequest, Lease, Record, State
+from django_idempotency.leases import Lease
+from django_idempotency.records import Record, State
 from django_idempotency.stores.base import BaseStore
 from django_idempotency.testing.contract_base import HOUR, ContractBase, needs
 

@@ -11,7 +11,8 @@ import pytest
 from asgiref.sync import async_to_sync
 
 from django_idempotency.exceptions import LeaseLost
-from django_idempotency.records import Filters, Lease, State
+from django_idempotency.leases import Lease
+from django_idempotency.records import Filters, State
 from django_idempotency.stores.base import BaseStore
 from django_idempotency.testing.contract_base import HOUR, ContractBase, needs, unchanged
 

@@ -13,10 +13,11 @@ from unittest import mock
 from django.http.response import HttpResponseBase
 
 from django_idempotency.conf import DEFAULT_ALIAS, store_for
-from django_idempotency.engine.attempt import Attempt, entered
+from django_idempotency.context import running
+from django_idempotency.engine.attempt import Attempt
 from django_idempotency.exceptions import StoreError
 from django_idempotency.http.guard import _Guard
-from django_idempotency.records import Lease
+from django_idempotency.leases import Lease
 from django_idempotency.stores.base import BaseStore
 
 __all__ = ["POINTS", "Crash", "crash_at"]
@@ -140,8 +141,9 @@ class crash_at(AbstractContextManager["crash_at"]):
     def _begin(self, name: str) -> None:
         """Pass the points before an operation of the store."""
         points = _BEFORE.get(name, ())
-        attempts = entered()
-        if name == "complete" and attempts and attempts[-1].kept_error:
+        attempts = running()
+        innermost = attempts[-1] if attempts else None
+        if name == "complete" and isinstance(innermost, Attempt) and innermost.kept_error:
             points = (*points, "before_keep")
         try:
             self._pass(*points)

@@ -23,6 +23,7 @@ from django_idempotency import keys
 from django_idempotency.arguments import bind
 from django_idempotency.codecs import Codec
 from django_idempotency.conf import engine_for, fingerprint_secrets, policy_for
+from django_idempotency.context import running
 from django_idempotency.contrib.celery.codec import (
     NEVER_KEPT,
     Failed,
@@ -33,7 +34,7 @@ from django_idempotency.contrib.celery.codec import (
 )
 from django_idempotency.contrib.celery.parents import FromParent, noting_retries
 from django_idempotency.engine import transactions
-from django_idempotency.engine.attempt import Attempt, Operation, Unkept, entered
+from django_idempotency.engine.attempt import Attempt, Operation, Unkept
 from django_idempotency.exceptions import (
     IdempotencyError,
     InProgress,
@@ -212,7 +213,7 @@ class Delivery:
             return None
         # A task that replaces itself goes on under its own id; eagerly, inside of itself. One that
         # calls itself as a function finds its own request again.
-        around = {(attempt.operation.scope, attempt.operation.key) for attempt in entered()}
+        around = {(attempt.scope, attempt.key) for attempt in running()}
         nesting = request.replaced_task_nesting
         while (self._scope, key := _key_of_id(request.id, nesting)) in around:
             if request.parent_id != request.id:
@@ -283,7 +284,7 @@ class Delivery:
             raise Ignore(str(error)) from error
         # In place, a task would be run again at once, and again; inside of itself, without end.
         in_place = self.request.is_eager or self.request.called_directly
-        in_place = in_place or self._record_id in [a.operation.record_id for a in entered()]
+        in_place = in_place or self._record_id in [attempt.record_id for attempt in running()]
         undecided = isinstance(error, InProgress) and error.stale
         if wish == "retry" and not in_place and not undecided:
             self._send_again(_countdown(error))

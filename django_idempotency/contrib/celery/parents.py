@@ -17,7 +17,7 @@ from celery.signals import before_task_publish
 
 from django_idempotency import keys
 from django_idempotency.arguments import key_maker
-from django_idempotency.engine.attempt import current
+from django_idempotency.context import current
 from django_idempotency.exceptions import InvalidKey
 
 __all__ = ["HEADER", "RECORD_HEADER", "FromParent", "from_parent", "noting_retries", "parent_of"]

@@ -18,7 +18,7 @@ from django.db import (
 )
 from django.db.backends.base.base import BaseDatabaseWrapper
 
-from django_idempotency.engine.attempt import Attempt, entered
+from django_idempotency.context import Running, running
 from django_idempotency.exceptions import SessionLost, StoreError, TransactionOpen
 
 __all__ = [
@@ -104,7 +104,7 @@ class Block:
         self.held: UUID | None = None
         self.outer: Block | None = None
         #: The attempt that this block is part of.
-        self.owner: Attempt | None = None
+        self.owner: Running | None = None
         #: Open from the first statement of the block to its last.
         self.watch: RollbackWatch
 
@@ -117,7 +117,7 @@ class Block:
     def is_foreign(cls, connection: BaseDatabaseWrapper) -> bool:
         """Whether the connection is in the transaction of somebody else's attempt."""
         block = cls._open.get(connection)
-        return block is not None and block.owner is not None and block.owner not in entered()
+        return block is not None and block.owner is not None and block.owner not in running()
 
     @staticmethod
     def open_error() -> TransactionOpen:
@@ -143,7 +143,7 @@ class Block:
         self.watch = RollbackWatch(connection)
         self.outer = self._open.get(connection)
         self._open[connection] = self
-        self.owner = next(reversed(entered()), None)
+        self.owner = next(reversed(running()), None)
         if len(connection.atomic_blocks) == 1 and connection.commit_on_exit:
             # It is this block that commits, or does not. With autocommit off its end does neither.
             transaction.on_commit(self._note_commit, using=self.using)

@@ -10,8 +10,10 @@ from typing import Any
 from uuid import UUID
 
 from django_idempotency import keys
+from django_idempotency.claims import ClaimRequest
 from django_idempotency.exceptions import StoreError
-from django_idempotency.records import ClaimRequest, Filters, Lease, Page, Proof, Record, State
+from django_idempotency.leases import Lease, Proof
+from django_idempotency.records import Filters, Page, Record, State
 
 __all__ = [
     "claim_parameters",

@@ -14,19 +14,17 @@ from django.core import checks
 from django.db import connections
 
 from django_idempotency import keys
-from django_idempotency.engine import Decision, decide
-from django_idempotency.exceptions import LeaseLost, StoreError, TransactionOpen
-from django_idempotency.records import (
+from django_idempotency.claims import (
+    ClaimAgain,
     ClaimRequest,
-    Filters,
-    Lease,
-    Page,
-    Proof,
-    Record,
-    State,
-    as_duration,
+    Decision,
+    check_resolution,
+    decide,
+    placeholder,
 )
-from django_idempotency.stores.base import ClaimAgain, check_resolution, in_flight
+from django_idempotency.exceptions import LeaseLost, StoreError, TransactionOpen
+from django_idempotency.leases import Lease, Proof
+from django_idempotency.records import Filters, Page, Record, State, as_duration
 from django_idempotency.stores.database.atomic import (
     Block,
     is_doomed,
@@ -100,7 +98,7 @@ class DatabaseStore(Statements):
             swept = self._is_sweeping()  # if not, its end may just have let go of the row
             if swept:
                 time.sleep(_SWEPT_WITHIN)  # no reason for a false 409 (R76)
-        return in_flight(request, held_at)
+        return placeholder(request, held_at)
 
     def _is_sweeping(self) -> bool:
         """Whether a sweep is at work, which may hold an expired row; True where nobody can tell."""
@@ -144,7 +142,7 @@ class DatabaseStore(Statements):
                     raise ClaimAgain from error
         if record is not None and record.expired:
             return record
-        return in_flight(request, now or datetime.now(timezone.utc))
+        return placeholder(request, now or datetime.now(timezone.utc))
 
     def _claim_single(self, request: ClaimRequest) -> Lease | Record:
         """Claim by the lock that ends with the transaction; a row is written at the end."""
@@ -153,7 +151,7 @@ class DatabaseStore(Statements):
         block = Block.on(self.connection)
         if block is not None and block.holds(request.record_id):
             # The lock is re-entrant within a session, so it would not stop a nested attempt.
-            return in_flight(request, self._look(request.record_id)[1])
+            return placeholder(request, self._look(request.record_id)[1])
         claimed = self._claim_locked(request) if self._sql.ADVISORY else self._claim_row(request)
         if block is not None and isinstance(claimed, Lease):
             block.held = request.record_id
@@ -167,7 +165,7 @@ class DatabaseStore(Statements):
         if not locked:
             if record is not None and decide(record, request) is not Decision.CLAIM_AGAIN:
                 return record
-            return in_flight(request, now)
+            return placeholder(request, now)
         if isolation != READ_COMMITTED:
             # The snapshot is older than the lock and stays so: only a write can tell.
             return self._claim_row(request)

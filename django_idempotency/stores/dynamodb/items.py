@@ -9,9 +9,11 @@ from typing import Any
 from uuid import UUID
 
 from django_idempotency import keys
+from django_idempotency.claims import ClaimRequest
 from django_idempotency.exceptions import StoreError
+from django_idempotency.leases import Lease
 from django_idempotency.policy import suggestion
-from django_idempotency.records import ClaimRequest, Lease, Record, State
+from django_idempotency.records import Record, State
 
 __all__ = [
     "ATTRIBUTES",

@@ -12,24 +12,16 @@ from typing import Any, ClassVar
 from uuid import UUID
 
 from django_idempotency import keys
-from django_idempotency.engine import Decision, decide
+from django_idempotency.claims import ClaimRequest, Decision, check_resolution, decide, placeholder
 from django_idempotency.exceptions import (
     LeaseLost,
     ResultTooLarge,
     ResultUnavailable,
     StoreError,
 )
-from django_idempotency.records import (
-    ClaimRequest,
-    Filters,
-    Lease,
-    Page,
-    Proof,
-    Record,
-    State,
-    as_duration,
-)
-from django_idempotency.stores.base import BaseStore, check_resolution, in_flight
+from django_idempotency.leases import Lease, Proof
+from django_idempotency.records import Filters, Page, Record, State, as_duration
+from django_idempotency.stores.base import BaseStore
 from django_idempotency.stores.dynamodb.client import Client, ConditionFailed
 from django_idempotency.stores.dynamodb.items import (
     Item,
@@ -145,7 +137,7 @@ class DynamoDBStore(BaseStore):
             ended = seen.token == request.token and not seen.expired
             if decision is not Decision.CLAIM_AGAIN or ended:
                 return seen
-        return in_flight(request, self._now())
+        return placeholder(request, self._now())
 
     def _claim(self, request: ClaimRequest, fingerprint: bytes | None, now: datetime) -> Lease:
         """Claim a new record, or one that `fingerprint`, the request's own if None, may claim."""

@@ -11,8 +11,10 @@ from uuid import UUID
 from django.conf import settings
 from django.utils.crypto import salted_hmac
 
+from django_idempotency.claims import ClaimRequest
 from django_idempotency.exceptions import LeaseLost, StoreError
-from django_idempotency.records import ClaimRequest, Lease, Proof, Record, State, as_duration
+from django_idempotency.leases import Lease, Proof
+from django_idempotency.records import Record, State, as_duration
 from django_idempotency.stores.redis.scripts import FIELDS
 
 __all__ = [

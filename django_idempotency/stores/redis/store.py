@@ -13,9 +13,11 @@ from uuid import UUID
 from asgiref.sync import sync_to_async
 
 from django_idempotency import keys
+from django_idempotency.claims import ClaimRequest, check_resolution
 from django_idempotency.exceptions import StoreError
-from django_idempotency.records import ClaimRequest, Filters, Lease, Page, Record, State
-from django_idempotency.stores.base import BaseStore, check_resolution
+from django_idempotency.leases import Lease
+from django_idempotency.records import Filters, Page, Record, State
+from django_idempotency.stores.base import BaseStore
 from django_idempotency.stores.redis.rows import (
     Place,
     claim_arguments,

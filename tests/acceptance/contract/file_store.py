@@ -12,7 +12,9 @@ from typing import Any
 
 import pytest
 
-from django_idempotency.records import ClaimRequest, Lease, Proof, Record
+from django_idempotency.claims import ClaimRequest
+from django_idempotency.leases import Lease, Proof
+from django_idempotency.records import Record
 from tests.pages import DOCS, blocks_of
 
 PAGE = DOCS / "howto" / "writing-a-store.md"

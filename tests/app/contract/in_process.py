@@ -14,8 +14,10 @@ from django.core.handlers.asgi import ASGIHandler
 from django.core.handlers.wsgi import WSGIHandler
 from django.test import override_settings
 
+from django_idempotency.claims import ClaimRequest
 from django_idempotency.exceptions import StoreError
-from django_idempotency.records import ClaimRequest, Lease, Record
+from django_idempotency.leases import Lease
+from django_idempotency.records import Record
 from django_idempotency.stores.memory import MemoryStore
 from django_idempotency.testing.http_contract import ASGITransport, Transport, WSGITransport
 from tests.app.contract import DIRECTORY_VARIABLE

@@ -16,10 +16,10 @@ from psycopg import IsolationLevel
 
 import django_idempotency as idempotency
 from django_idempotency import InProgress, WorkRolledBack
+from django_idempotency.claims import ClaimRequest
 from django_idempotency.conf import store_for
 from django_idempotency.keys import record_id
 from django_idempotency.models import IdempotencyRecord
-from django_idempotency.records import ClaimRequest
 from tests.app.models import Effect
 
 pytestmark = pytest.mark.django_db(transaction=True, databases=["default", "other"])

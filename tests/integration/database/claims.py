@@ -7,10 +7,12 @@ from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import tests.claims
+from django_idempotency.claims import ClaimRequest
 from django_idempotency.codecs import JSONCodec, pack
 from django_idempotency.engine import Operation
+from django_idempotency.leases import Lease
 from django_idempotency.models import IdempotencyRecord
-from django_idempotency.records import ClaimRequest, Lease, State
+from django_idempotency.records import State
 from django_idempotency.stores.database import DatabaseStore
 from tests.app.models import Effect
 from tests.claims import FINGERPRINT, OTHER_FINGERPRINT, lost, record_id, won

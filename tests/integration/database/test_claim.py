@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 from django.db import connection, transaction
 
-from django_idempotency.engine import Decision, decide
+from django_idempotency.claims import Decision, decide
 from django_idempotency.exceptions import StoreError
 from django_idempotency.models import IdempotencyRecord
 from tests.integration.database import claims

@@ -9,7 +9,8 @@ from datetime import timedelta
 import pytest
 from django.db import connection, transaction
 
-from django_idempotency.engine import Decision, Engine, decide
+from django_idempotency.claims import Decision, decide
+from django_idempotency.engine import Engine
 from django_idempotency.exceptions import StoreError, TransactionOpen
 from django_idempotency.models import IdempotencyRecord
 from django_idempotency.records import State

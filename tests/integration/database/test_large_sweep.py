@@ -9,8 +9,9 @@ from datetime import timedelta
 import pytest
 from django.db import connection, connections
 
+from django_idempotency.leases import Lease
 from django_idempotency.models import IdempotencyRecord
-from django_idempotency.records import Lease, State
+from django_idempotency.records import State
 from django_idempotency.stores.database import postgresql as sql_postgresql
 from django_idempotency.sweep import sweep
 from tests.integration.database.claims import claim_request

@@ -14,11 +14,11 @@ from django.db.transaction import TransactionManagementError
 
 import django_idempotency as idempotency
 from django_idempotency import WorkRolledBack
+from django_idempotency.claims import ClaimAgain, ClaimRequest
 from django_idempotency.engine import Engine
 from django_idempotency.exceptions import InProgress, StoreError
 from django_idempotency.models import IdempotencyRecord
-from django_idempotency.records import ClaimRequest, Filters
-from django_idempotency.stores.base import ClaimAgain
+from django_idempotency.records import Filters
 from tests.app.models import Effect, Unique
 from tests.integration.database import claims
 from tests.integration.database.claims import (

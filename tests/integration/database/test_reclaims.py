@@ -8,7 +8,7 @@ from datetime import timedelta
 import pytest
 from django.db import transaction
 
-from django_idempotency.engine import Decision, decide
+from django_idempotency.claims import Decision, decide
 from django_idempotency.models import IdempotencyRecord
 from django_idempotency.records import State
 from django_idempotency.stores.database import postgresql as sql_postgresql

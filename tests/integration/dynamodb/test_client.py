@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from django_idempotency.exceptions import StoreError
-from django_idempotency.records import Lease
+from django_idempotency.leases import Lease
 from django_idempotency.stores.dynamodb import DynamoDBStore
 from django_idempotency.stores.dynamodb.client import Client
 from tests.integration.dynamodb.claims import asked, found, won

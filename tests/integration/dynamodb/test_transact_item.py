@@ -19,7 +19,8 @@ import django_idempotency as idempotency
 from django_idempotency.conf import store_for
 from django_idempotency.exceptions import ResultUnavailable, TransactionOpen
 from django_idempotency.keys import new_token, record_id
-from django_idempotency.records import Lease, Record, State
+from django_idempotency.leases import Lease
+from django_idempotency.records import Record, State
 from django_idempotency.stores.dynamodb import DynamoDBStore
 from tests.integration.dynamodb.claims import HOUR, asked, won
 from tests.integration.dynamodb.conftest import BACKEND, Options

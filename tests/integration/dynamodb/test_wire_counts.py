@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from django_idempotency.engine import Engine
-from django_idempotency.records import Lease
+from django_idempotency.leases import Lease
 from django_idempotency.stores.dynamodb import DynamoDBStore
 from django_idempotency.testing import FakeClock
 from tests.integration.dynamodb.claims import (

@@ -17,7 +17,8 @@ import pytest
 import redis
 
 from django_idempotency.exceptions import StoreError
-from django_idempotency.records import Lease, State
+from django_idempotency.leases import Lease
+from django_idempotency.records import State
 from django_idempotency.stores.redis import RedisStore
 from tests.integration.redis.claims import DAY, HOUR, asked, found, record_id, won
 from tests.integration.redis.conftest import MakeStore, or_skip

@@ -12,7 +12,7 @@ import redis
 from asgiref.sync import async_to_sync
 
 from django_idempotency.exceptions import StoreError
-from django_idempotency.records import Lease
+from django_idempotency.leases import Lease
 from django_idempotency.stores.redis import RedisStore
 from tests.integration.redis.claims import HOUR, asked, record_id, won
 from tests.integration.redis.conftest import MakeStore

@@ -14,7 +14,8 @@ import pytest
 
 from django_idempotency.engine import Engine
 from django_idempotency.exceptions import StoreError
-from django_idempotency.records import Lease, State
+from django_idempotency.leases import Lease
+from django_idempotency.records import State
 from django_idempotency.stores.redis import RedisStore
 from django_idempotency.stores.redis.rows import claim_arguments
 from django_idempotency.stores.redis.scripts import CLAIM

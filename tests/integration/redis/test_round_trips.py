@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from django_idempotency.records import Lease, State
+from django_idempotency.leases import Lease
+from django_idempotency.records import State
 from django_idempotency.stores.redis import RedisStore
 from django_idempotency.stores.redis.scripts import COMPLETE, FAIL, LOOK, RELEASE, RENEW, RESOLVE
 from tests.integration.redis.claims import HOUR, asked, lost, record_id, won

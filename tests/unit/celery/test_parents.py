@@ -20,7 +20,7 @@ from django_idempotency.conf import store_for
 from django_idempotency.contrib.celery import from_parent, idempotent_task
 from django_idempotency.http import idempotent
 from django_idempotency.http.scopes import anyone
-from django_idempotency.records import Lease
+from django_idempotency.leases import Lease
 from tests import version_1
 from tests.unit.celery.local import Done, Local
 

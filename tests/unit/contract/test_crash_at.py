@@ -13,9 +13,11 @@ from django.test import RequestFactory
 
 import django_idempotency as idempotency
 from django_idempotency import keys
+from django_idempotency.claims import ClaimRequest
 from django_idempotency.conf import store_for
 from django_idempotency.http import idempotent
-from django_idempotency.records import ClaimRequest, Lease, Record
+from django_idempotency.leases import Lease
+from django_idempotency.records import Record
 from django_idempotency.stores.base import BaseStore
 from django_idempotency.stores.memory import MemoryStore
 from django_idempotency.sweep import sweep

@@ -8,8 +8,8 @@ from datetime import datetime, timedelta, timezone
 
 import pytest
 
-from django_idempotency.engine import Decision, decide
-from django_idempotency.records import ClaimRequest, Record, State
+from django_idempotency.claims import ClaimRequest, Decision, decide
+from django_idempotency.records import Record, State
 
 NOW = datetime(2026, 1, 1, tzinfo=timezone.utc)
 PAST, FUTURE = NOW - timedelta(seconds=1), NOW + timedelta(seconds=1)

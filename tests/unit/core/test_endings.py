@@ -17,11 +17,11 @@ from django_idempotency import (
     ResultUnavailable,
     StoreError,
 )
+from django_idempotency.claims import ClaimAgain
 from django_idempotency.codecs import JSONCodec, pack
 from django_idempotency.engine import CLAIM_TRIES, Engine
 from django_idempotency.models import IdempotencyRecord
 from django_idempotency.records import State
-from django_idempotency.stores.base import ClaimAgain
 from django_idempotency.stores.database import DatabaseStore
 from django_idempotency.stores.memory import MemoryStore
 from tests import claims

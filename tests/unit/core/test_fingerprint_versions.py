@@ -13,10 +13,11 @@ import pytest
 
 import django_idempotency as idempotency
 from django_idempotency import FingerprintMismatch, InProgress, codecs
+from django_idempotency.claims import ClaimRequest
 from django_idempotency.codecs import JSONCodec
 from django_idempotency.conf import store_for
 from django_idempotency.keys import record_id
-from django_idempotency.records import ClaimRequest, Record, State
+from django_idempotency.records import Record, State
 from tests import version_1
 from tests.unit.core.conftest import Call, configure
 

@@ -19,7 +19,8 @@ PACKAGE = ROOT / NAME
 FLOORS = [
     names.split()
     for names in (
-        "arguments callables codecs exceptions fingerprint keys logs policy records",
+        "arguments callables claims codecs context exceptions fingerprint keys leases logs policy "
+        "records",
         "engine engine.attempt engine.backoff engine.cancellation engine.endings engine.renewal "
         "stores stores.base stores.exclusive stores.dynamodb* stores.memory stores.text "
         "stores.redis*",

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from django_idempotency import InvalidKey
+from django_idempotency.claims import ClaimRequest
 from django_idempotency.http import scopes
 from django_idempotency.keys import (
     MAX_LENGTH,
@@ -25,7 +26,7 @@ from django_idempotency.keys import (
     record_id,
     short,
 )
-from django_idempotency.records import ClaimRequest, Lease, Proof
+from django_idempotency.leases import Lease, Proof
 
 UUID_KEY = "8e03978e-40d5-43e8-bc93-6894a57f9324"
 

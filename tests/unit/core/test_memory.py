@@ -6,9 +6,10 @@ import weakref
 
 import pytest
 
+from django_idempotency.claims import ClaimRequest
 from django_idempotency.engine import Engine
 from django_idempotency.keys import record_id
-from django_idempotency.records import ClaimRequest, State
+from django_idempotency.records import State
 from django_idempotency.stores.memory import MemoryStore
 from tests.meetings import MEANS, READERS, what_it_means
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import importlib
 import inspect
 
 import pytest
 
 import django_idempotency
-from django_idempotency import exceptions
+from django_idempotency import exceptions, records
 from tests.services.processes import ROOT
 
 DESIGNED = {
@@ -44,6 +45,15 @@ def test_each_can_be_imported_and_says_what_it_is():
     assert [name for name, value in values.items() if not inspect.getdoc(value)] == []
     modules = {value.__module__.partition(".")[0] for value in values.values()}
     assert modules == {"django_idempotency"}
+
+
+def test_names_that_have_left_records_can_be_imported_from_there():
+    moved = {"ClaimRequest": "claims", "Lease": "leases", "Proof": "leases"}
+    for name, home in moved.items():
+        module = importlib.import_module(f"django_idempotency.{home}")
+        assert getattr(records, name) is getattr(module, name)
+    with pytest.raises(AttributeError, match="nonesuch"):
+        records.nonesuch  # noqa: B018
 
 
 def test_a_name_that_is_none_is_an_AttributeError():

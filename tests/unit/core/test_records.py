@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
+from django_idempotency.claims import ClaimRequest
 from django_idempotency.exceptions import StoreError
 from django_idempotency.keys import record_id
-from django_idempotency.records import ClaimRequest, Filters, Record, State
+from django_idempotency.records import Filters, Record, State
 from django_idempotency.stores.database.rows import record_of
 
 DURATIONS = ["lease", "retention", "max_duration"]

@@ -13,14 +13,16 @@ import pytest
 from django.db import transaction
 
 from django_idempotency import InProgress, LeaseLost, StoreError
+from django_idempotency.claims import ClaimRequest
 from django_idempotency.codecs import JSONCodec
 from django_idempotency.engine import Engine, Operation, renewal
 from django_idempotency.engine.renewal import Keeper
 from django_idempotency.engine.transactions import of_caller
 from django_idempotency.fingerprint import Fingerprint
 from django_idempotency.keys import record_id, short
+from django_idempotency.leases import Lease, Proof
 from django_idempotency.policy import Policy
-from django_idempotency.records import ClaimRequest, Lease, Proof, State
+from django_idempotency.records import State
 from django_idempotency.stores.base import BaseStore
 from django_idempotency.stores.memory import MemoryStore
 from tests.services.processes import wait_until

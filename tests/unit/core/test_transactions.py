@@ -16,8 +16,8 @@ from django.test import TestCase
 import django_idempotency as idempotency
 from django_idempotency import InProgress, TransactionOpen
 from django_idempotency.conf import store_for
+from django_idempotency.context import running
 from django_idempotency.engine import Engine
-from django_idempotency.engine.attempt import entered
 from django_idempotency.engine.renewal import Keeper
 from django_idempotency.engine.transactions import of_caller
 from django_idempotency.records import State
@@ -403,7 +403,7 @@ def manual():
 def test_R94_without_autocommit_no_hook_and_no_attempt_is_left_behind(manual):
     attempts = []
     for number in range(3):
-        run(lambda lease: attempts.append(ref(entered()[-1])), key=str(number))
+        run(lambda lease: attempts.append(ref(running()[-1])), key=str(number))
     transaction.commit()
     gc.collect()
     assert [attempt() for attempt in attempts] == [None] * 3

@@ -11,8 +11,8 @@ import pytest
 import django_idempotency as idempotency
 from django_idempotency.codecs import JSONCodec, pack
 from django_idempotency.conf import InvalidStore, store_for
+from django_idempotency.context import current
 from django_idempotency.contrib.events import jmespath, kinesis_sequence, process_batch
-from django_idempotency.engine.attempt import current
 from django_idempotency.keys import record_id
 from django_idempotency.policy import Policy, UnknownField
 from tests import version_1

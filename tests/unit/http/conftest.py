@@ -13,9 +13,10 @@ from django.db import connections
 from django.db.models.signals import post_save
 from django.urls import path
 
+from django_idempotency.claims import ClaimRequest
 from django_idempotency.conf import store_for
+from django_idempotency.leases import Lease
 from django_idempotency.models import IdempotencyRecord
-from django_idempotency.records import ClaimRequest, Lease
 from tests.app import urls as app_urls
 from tests.app.models import Effect
 from tests.unit.http.api import Api

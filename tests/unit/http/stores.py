@@ -9,8 +9,8 @@ from typing import NoReturn
 from django.db import DatabaseError
 
 from django_idempotency.exceptions import StoreError
+from django_idempotency.leases import Lease
 from django_idempotency.models import IdempotencyRecord
-from django_idempotency.records import Lease
 from django_idempotency.stores.database import DatabaseStore
 from django_idempotency.stores.database.atomic import Block
 

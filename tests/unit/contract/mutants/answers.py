@@ -6,7 +6,8 @@ from dataclasses import replace
 
 from django_idempotency.exceptions import LeaseLost, StoreError
 from django_idempotency.keys import new_token
-from django_idempotency.records import Lease, Proof, State
+from django_idempotency.leases import Lease, Proof
+from django_idempotency.records import State
 from tests.unit.contract.mutants.base import Mutant, mutant
 
 

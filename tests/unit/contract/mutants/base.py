@@ -7,13 +7,12 @@ import threading
 from copy import copy
 from dataclasses import replace
 
-from django_idempotency.engine import Decision, decide
+from django_idempotency.claims import Decision, decide, placeholder
 from django_idempotency.exceptions import StoreError
-from django_idempotency.records import Lease, Proof
-from django_idempotency.stores.base import in_flight
+from django_idempotency.leases import Lease, Proof
 from django_idempotency.stores.memory import MemoryRecords, MemoryStore
 
-__all__ = ["GAP", "AbsentRecords", "Mutant", "SoundStore", "in_flight", "mutant"]
+__all__ = ["GAP", "AbsentRecords", "Mutant", "SoundStore", "mutant", "placeholder"]
 
 #: Seconds between two steps that belong together: enough for another thread to come in between.
 GAP = 0.002

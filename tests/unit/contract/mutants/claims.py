@@ -6,8 +6,9 @@ import threading
 import time
 from dataclasses import replace
 
-from django_idempotency.records import Lease, Record, State
-from tests.unit.contract.mutants.base import GAP, AbsentRecords, Mutant, in_flight, mutant
+from django_idempotency.leases import Lease
+from django_idempotency.records import Record, State
+from tests.unit.contract.mutants.base import GAP, AbsentRecords, Mutant, mutant, placeholder
 
 
 @mutant("test_R26_I1_one_of_many_threads_wins_each_key")
@@ -49,7 +50,7 @@ def claim_waits(store, claim, request):
 def claims_queue(store, claim, request):
     """A claim is refused while another one is under way, of whatever key."""
     if not store.busy.acquire(blocking=False):
-        return in_flight(request, store._clock())
+        return placeholder(request, store._clock())
     try:
         time.sleep(GAP / 10)
         return claim(request)

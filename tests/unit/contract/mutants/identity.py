@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from django_idempotency.claims import ClaimAgain
 from django_idempotency.keys import new_token
-from django_idempotency.records import Lease, Record, State
-from django_idempotency.stores.base import ClaimAgain
+from django_idempotency.leases import Lease
+from django_idempotency.records import Record, State
 from tests.unit.contract.mutants.base import mutant
 
 

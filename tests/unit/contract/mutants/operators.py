@@ -8,14 +8,15 @@ from datetime import timedelta
 from uuid import UUID
 
 from django_idempotency import keys
-from django_idempotency.records import ClaimRequest, Filters, Page, State
-from tests.unit.contract.mutants.base import GAP, in_flight, mutant
+from django_idempotency.claims import ClaimRequest
+from django_idempotency.records import Filters, Page, State
+from tests.unit.contract.mutants.base import GAP, mutant, placeholder
 
 
 @mutant("test_get_of_an_unknown_record_is_none")
 def get_invents(store, get, record_id):
     """A look at a record that is not there shows one in progress."""
-    return get(record_id) or in_flight(ClaimRequest(record_id, "", ""), store._clock())
+    return get(record_id) or placeholder(ClaimRequest(record_id, "", ""), store._clock())
 
 
 @mutant("test_get_is_what_a_refused_claim_is_told")

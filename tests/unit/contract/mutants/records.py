@@ -6,8 +6,9 @@ import time
 from dataclasses import replace
 from datetime import timedelta
 
-from django_idempotency.records import Lease, State
-from tests.unit.contract.mutants.base import GAP, Mutant, in_flight, mutant
+from django_idempotency.leases import Lease
+from django_idempotency.records import State
+from tests.unit.contract.mutants.base import GAP, Mutant, mutant, placeholder
 
 
 @mutant("test_I6_record_outlives_its_lease")
@@ -124,7 +125,7 @@ class SweepLeavesTombstones(Mutant):
 
     def claim(self, request):
         if request.record_id in self.swept:
-            return in_flight(request, self._clock())
+            return placeholder(request, self._clock())
         return super().claim(request)
 
     def sweep(self, *, limit=5000):

@@ -1,0 +1,45 @@
+"""Which attempts the running code is part of, in this thread or coroutine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from uuid import UUID
+
+from django_idempotency.leases import Lease
+
+__all__ = ["Running", "current", "running"]
+
+
+class Running:
+    """An attempt under way, as the code inside it and the stores know it."""
+
+    def __init__(self, record_id: UUID, scope: str, key: str) -> None:
+        self.record_id = record_id
+        self.scope = scope
+        self.key = key
+        #: The lease that the attempt has won; None before that, and for a replay.
+        self.held: Lease | None = None
+
+    @contextmanager
+    def innermost(self) -> Iterator[None]:
+        """Make this attempt the innermost one, and its lease `current()`."""
+        _running.set((*_running.get(), self))
+        try:
+            yield
+        finally:  # whatever the order in which blocks that were entered by hand are left
+            _running.set(tuple(other for other in _running.get() if other is not self))
+
+
+_running: ContextVar[tuple[Running, ...]] = ContextVar("idempotency_attempts", default=())
+
+
+def running() -> tuple[Running, ...]:
+    """Return the attempts that this code is part of, the innermost last."""
+    return _running.get()
+
+
+def current() -> Lease | None:
+    """Return the lease of the work that this code is part of, or None outside of any."""
+    return next((x.held for x in reversed(_running.get()) if x.held is not None), None)

@@ -1,0 +1,124 @@
+"""The right to run, and the proof of it with which each of its owner's writes is made."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from django_idempotency import keys
+from django_idempotency.claims import ClaimRequest
+from django_idempotency.exceptions import LeaseLost
+from django_idempotency.records import Record
+
+__all__ = ["Lease", "Proof"]
+
+
+@dataclass(frozen=True)
+class Proof:
+    """The proof of ownership: each owner's write is conditional on all of it."""
+
+    record_id: UUID
+    epoch: int
+    token: UUID = field(repr=False)
+
+
+class Lease:
+    """
+    The right to run, limited in time: a handle over a frozen proof of ownership.
+
+    Thread-safe: everything is fixed once it is won, but for what its end tells.
+    """
+
+    def __init__(
+        self,
+        proof: Proof,
+        request: ClaimRequest,
+        *,
+        lease_until: datetime | None = None,
+        claimed_at: datetime | None = None,
+        takeover: bool = False,
+        renewable: bool = True,
+        seen: Record | None = None,
+        written: bool = True,
+    ) -> None:
+        self.proof = proof
+        self.request = request
+        self.lease_until = lease_until
+        self.claimed_at = claimed_at
+        #: A lapsed lease of another attempt was taken over.
+        self.takeover = takeover
+        #: Whether the store can renew this lease from outside the work's transaction.
+        self.renewable = renewable
+        #: ``single``: the claimable record that the claim found, None if there was none.
+        self.seen = seen
+        #: ``single``: False while the store holds no row of this attempt (a late insert).
+        self.written = written
+        #: Makes a result the completion that `transact_item` gives; set by the attempt.
+        self.completion: Callable[[Any], Any] | None = None
+        #: The record, where `transact_item` had completed it with another result than the work's.
+        self.completed_before: Record | None = None
+        self._lost = False
+        self._gone = False
+
+    @property
+    def record_id(self) -> UUID:
+        """The primary key of the record in every store."""
+        return self.proof.record_id
+
+    @property
+    def fencing_token(self) -> int:
+        """The epoch: an integer that only grows per record id, safe to pass downstream."""
+        return self.proof.epoch
+
+    @property
+    def token(self) -> UUID:
+        """The random half of the proof, new for each claim."""
+        return self.proof.token
+
+    @property
+    def seed(self) -> UUID:
+        """What derived keys are made of: the record id and what is asked for."""
+        return self.request.seed or self.record_id
+
+    @property
+    def lost(self) -> bool:
+        """Whether a renewal was refused: nothing keeps another attempt from running by now."""
+        return self._lost
+
+    def check(self) -> None:
+        """Raise LeaseLost once the lease is `lost`; its ``gone`` says how."""
+        if self._lost:
+            raise LeaseLost(gone=self._gone)
+
+    def derive_key(self, name: str) -> str:
+        """
+        Return a stable key for a downstream call.
+
+        It is equal over retries, take-overs and rotations of secrets, different per ``name`` and
+        for each thing that is asked for under the caller's key, and never that key.
+        """
+        return str(keys.derive(self.seed, name))
+
+    def transact_item(self, result: Any = None) -> Any:
+        """
+        Return the completion with `result`, as an item for the caller's own TransactWriteItems.
+
+        On a DynamoDB store: the caller's items and the record then commit together, or not at all
+        where the lease was lost. The work still returns the same result: if it returns another,
+        the committed one is the answer, and a warning is logged. RuntimeError for a lease that no
+        attempt holds, and on a store that has no such items.
+        """
+        if self.completion is None:
+            raise RuntimeError("This lease belongs to no attempt whose result it could complete.")
+        return self.completion(result)
+
+    def mark_lost(self, *, gone: bool = False) -> None:
+        """Note that a renewal was refused, because the record is `gone`; `check` raises now."""
+        self._gone = gone
+        self._lost = True
+
+    def __repr__(self) -> str:
+        return f"<Lease {keys.short(self.record_id)} epoch={self.fencing_token}>"
