@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import inspect
 from datetime import timedelta
-from typing import Any
 
 import pytest
 from asgiref.sync import async_to_sync
 from django.db import connections, transaction
-from django.http import HttpRequest, HttpResponse
-from django.test import RequestFactory
+from django.http import HttpResponse
 from django.urls import resolve
 from django.utils.decorators import method_decorator
 from django.views import View
@@ -23,25 +21,26 @@ from rest_framework.views import APIView
 
 from django_idempotency.contrib.rest_framework import IdempotencyMixin
 from django_idempotency.http import idempotent
+from django_idempotency.http.atomic_requests import exempt
 from django_idempotency.models import IdempotencyRecord
 from django_idempotency.policy import UnknownField
 from tests.app.models import Effect
-from tests.unit.http.api import Api, problem, replayed
-from tests.unit.http.conftest import SetPolicy
-from tests.unit.views.conftest import api_for
+from tests.unit.http.api import problem, replayed
+from tests.unit.views.conftest import api_of
 from tests.unit.views.urls import GUARDED
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
 ANYONE = "django_idempotency.http.scopes.anyone"
+own = idempotent(scope=ANYONE)
 
 
-def view(request: HttpRequest) -> HttpResponse:
+def view(request):
     """Say yes."""
     return HttpResponse("yes")
 
 
-async def async_view(request: HttpRequest) -> HttpResponse:
+async def async_view(request):
     """Say yes."""
     return HttpResponse("yes")
 
@@ -49,210 +48,158 @@ async def async_view(request: HttpRequest) -> HttpResponse:
 # What it makes.
 
 
-@pytest.mark.parametrize("arguments", [None, {}, {"required": True, "lease": 5}])
+@pytest.mark.parametrize("arguments", [None, {}, {"keep": "stripe", "lease": 5}])
 @pytest.mark.parametrize("plain", [view, async_view])
-def test_R18_bare_and_with_arguments(plain: Any, arguments: dict[str, Any] | None) -> None:
+def test_R18_bare_and_with_arguments(plain, arguments):
     guarded = idempotent(plain) if arguments is None else idempotent(**arguments)(plain)
 
-    assert guarded.__name__ == plain.__name__
-    assert guarded.__doc__ == plain.__doc__
+    assert (guarded.__name__, guarded.__doc__) == (plain.__name__, plain.__doc__)
     assert guarded.__wrapped__ is plain
     assert inspect.iscoroutinefunction(guarded) == inspect.iscoroutinefunction(plain)
-    assert guarded.idempotency.overrides == (arguments or {})
-    assert guarded.idempotency.store == "default"
     assert not hasattr(plain, "idempotency")
     assert not hasattr(plain, "_non_atomic_requests")
+    declared = guarded.idempotency
+    assert (declared.overrides, declared.store) == (arguments or {}, "default")
+    assert declared.policy().lease == timedelta(seconds=5 if arguments else 60)
+    assert declared.http_policy().keep == ("stripe" if arguments else "default")
 
 
-def test_R18_declared_is_what_checks_can_read() -> None:
-    declared = idempotent(store="memory", lease=5, keep="stripe")(view).idempotency  # type: ignore[attr-defined]
-
-    assert declared.store == "memory"
-    assert declared.policy().lease == timedelta(seconds=5)
-    assert declared.http_policy().keep == "stripe"
-
-
-def test_R83_every_guarded_view_is_exempt_from_djangos_own_transactions() -> None:
+def test_R83_every_guarded_view_is_exempt_from_djangos_own_transactions():
     for kind in GUARDED:
-        guarded: Any = resolve(f"/{kind}/", "tests.unit.views.urls").func
-        marked: Any = getattr(guarded, "_non_atomic_requests", set())
+        marked = getattr(resolve(f"/{kind}/").func, "_non_atomic_requests", set())
 
         assert [alias in marked for alias in connections] == [kind != "below-api-view"] * 2, kind
     assert GUARDED["class"].idempotency.overrides == {}  # as_view() copies what is on dispatch
 
 
-def test_R18_non_atomic_requests_of_the_project_stays_known() -> None:
-    from django_idempotency.http.atomic_requests import exempt
-
-    def own(request: HttpRequest) -> HttpResponse:  # Django marks the function itself
-        return HttpResponse("yes")
-
-    both = idempotent(transaction.non_atomic_requests(using="other")(own))
+def test_R18_non_atomic_requests_of_the_project_stays_known():
+    both = idempotent(transaction.non_atomic_requests(using="other")(lambda request: None))
 
     assert exempt(both) == {"other"}
-    assert "default" in both._non_atomic_requests  # type: ignore[attr-defined]
+    assert "default" in both._non_atomic_requests
 
 
-def twice(view: Any, rf: RequestFactory) -> list[bool]:
-    def post() -> HttpRequest:
+def twice(view, rf):
+    def post():
         return rf.post("/", headers={"Idempotency-Key": "k"}, content_type="text/plain")
 
     return [replayed(view(post())) for _ in range(2)]
 
 
 @pytest.mark.parametrize("other", [never_cache, require_POST, csrf_exempt])
-def test_R18_other_decorators_of_plain_views(rf: RequestFactory, other: Any) -> None:
+def test_R18_other_decorators_of_plain_views(rf, other):
     """Below it and above."""
-    own = idempotent(scope=ANYONE)
     for decorated in (own(other(view)), other(own(view))):
         IdempotencyRecord.objects.all().delete()
         assert twice(decorated, rf) == [False, True]
         assert decorated.idempotency.overrides == {"scope": ANYONE}
 
 
-@pytest.mark.parametrize(
-    "decorators",
-    [[never_cache, idempotent], [idempotent, csrf_exempt]],
-    ids=["below never_cache", "above csrf_exempt"],
-)
-def test_R18_several_decorators_of_a_class_view(
-    rf: RequestFactory, policy: SetPolicy, decorators: list[Any]
-) -> None:
-    policy(HTTP={"SCOPE": ANYONE})
-
-    @method_decorator(decorators, name="dispatch")
-    class Several(View):
-        def post(self, request: HttpRequest) -> HttpResponse:
-            return HttpResponse("yes")
-
-    decorated: Any = Several.as_view()
-
-    assert twice(decorated, rf) == [False, True]
-    assert "default" in decorated._non_atomic_requests
-
-
-def test_R18_csrf_exempt_below_it_on_an_async_class_view(
-    rf: RequestFactory, policy: SetPolicy
-) -> None:
-    policy(HTTP={"SCOPE": ANYONE})
-
-    @method_decorator([idempotent, csrf_exempt], name="dispatch")
-    class Several(View):
-        async def post(self, request: HttpRequest) -> HttpResponse:
-            return HttpResponse("yes")
-
-    coroutine: Any = Several.as_view()
-
-    assert twice(async_to_sync(coroutine), rf) == [False, True]
-
-
-def test_R18_arguments_of_the_decorator_come_before_the_alias(
-    rf: RequestFactory, policy: SetPolicy
-) -> None:
-    policy(HTTP={"REQUIRED": True, "HEADER": "Other-Key", "SCOPE": ANYONE})
-    guarded = idempotent(required=False, header="My-Key")(view)
-
-    assert guarded(rf.post("/")).content == b"yes"
-    assert problem(guarded(rf.post("/", headers={"My-Key": ""}))) == (
-        400,
-        "idempotency_key_invalid",
-    )
-
-
-# What it refuses.
-
-
-def test_R18_class_is_refused_with_what_to_write() -> None:
-    write = r"class Checkout\..*@method_decorator\(idempotent\(\.\.\.\), name=\"dispatch\"\)"
-    with pytest.raises(TypeError, match=write):
-        idempotent(Checkout)
-
-
-class Checkout:
-    """What somebody may try to decorate from outside."""
-
-    def post(self, request: HttpRequest) -> HttpResponse:
+class Checkout(View):
+    def post(self, request):
         return HttpResponse()
 
 
-def test_R18_method_is_refused_with_what_to_write() -> None:
-    for decorate in (idempotent, idempotent(required=True)):
-        with pytest.raises(
-            TypeError, match=r"method Checkout\.post\..*name=\"post\"\) on the class"
-        ):
-            decorate(Checkout.post)
+class AsyncCheckout(View):
+    async def post(self, request):
+        return HttpResponse()
+
+
+@pytest.mark.parametrize("decorators", [[never_cache, own], [own, csrf_exempt]])
+@pytest.mark.parametrize("view", [Checkout, AsyncCheckout])
+def test_R18_several_decorators_of_a_class_view(rf, view, decorators):
+    guarded = method_decorator(decorators, name="dispatch")(type("Several", (view,), {})).as_view()
+
+    assert "default" in guarded._non_atomic_requests
+    assert twice(guarded if view is Checkout else async_to_sync(guarded), rf) == [False, True]
+
+
+def test_R18_arguments_of_the_decorator_come_before_the_alias(rf, policy):
+    policy(HTTP={"REQUIRED": True, "HEADER": "Other-Key", "SCOPE": ANYONE})
+    guarded = idempotent(required=False, header="My-Key")(view)
+    invalid = guarded(rf.post("/", headers={"My-Key": ""}))
+
+    assert guarded(rf.post("/")).content == b"yes"
+    assert problem(invalid) == (400, "idempotency_key_invalid")
+
+
+# What it refuses, and what to write.
+
+
+class Mixed(IdempotencyMixin, APIView):
+    pass
+
+
+@pytest.mark.parametrize(
+    ("decorate", "view", "said"),
+    [
+        (own, Checkout, r"class Checkout\..*@method_decorator\(idempotent\(\.\.\.\), name=\"disp"),
+        (own, Checkout.post, r"method Checkout\.post\..*name=\"post\"\) on the class"),
+        (idempotent, Checkout.post, r"method Checkout\.post\..*name=\"post\"\) on the class"),
+        (own, never_cache(api_view(["POST"])(view)), r"directly above @api_view of view"),
+        (own, never_cache(Mixed.as_view()), r"directly above .* of Mixed"),
+        (idempotent, "required", r"Write @idempotent\(required=True"),
+        (idempotent, "lease", r"Write @idempotent\(lease=\.\.\."),
+        (idempotent, 30, r"Write @idempotent\(req"),
+    ],
+)
+def test_R18_what_is_no_view_is_refused_with_what_to_write(decorate, view, said):
+    with pytest.raises(TypeError, match=said):
+        decorate(view)
+
+
+def test_R18_method_in_the_body_of_its_class_is_refused():
     with pytest.raises(TypeError, match="method"):
 
         class Local(View):
             @idempotent
-            def post(self, request: HttpRequest) -> HttpResponse:
+            def post(self, request):
                 return HttpResponse()
 
 
-def test_R18_argument_that_is_none_is_refused_with_what_to_write() -> None:
-    unknown = {"requird": "required", "Required": "required", "leas": "lease", "keeps": "keep"}
-    for name, nearest in unknown.items():
-        with pytest.raises(UnknownField, match=rf"'{name}'.* Did you mean '{nearest}'\?") as raised:
-            idempotent(**{name: True})  # type: ignore[call-overload]
-        assert isinstance(raised.value, TypeError)
-    given: Any
-    for given, write in [("required", "required=True"), ("lease", r"lease=\.\.\."), (30, "req")]:
-        with pytest.raises(TypeError, match=rf"Write @idempotent\({write}"):
-            idempotent(given)
+@pytest.mark.parametrize(
+    ("name", "nearest"),
+    [("requird", "required"), ("Required", "required"), ("leas", "lease"), ("keeps", "keep")],
+)
+def test_R18_unknown_argument_is_refused_with_the_nearest(name, nearest):
+    with pytest.raises(UnknownField, match=rf"'{name}'.* Did you mean '{nearest}'\?") as raised:
+        idempotent(**{name: True})
+    assert isinstance(raised.value, TypeError)
 
 
-def test_R18_callable_of_the_wrong_arity_is_refused() -> None:
-    wrong: dict[str, Any] = {
-        "scope": lambda: "all",
-        "fingerprint": lambda request, body: b"",
-        "key_validator": lambda: None,
-        "keep": lambda response: "keep",
-        "replay_check": lambda request: True,
-        "error_renderer": lambda request: None,
-        "deadline": lambda context: 1,
-    }
-    for field, function in wrong.items():
-        with pytest.raises(TypeError, match=f"{field} must take .*<lambda>"):
-            idempotent(**{field: function})  # type: ignore[call-overload]
-
-
-def test_R18_decorators_between_it_and_api_view_are_refused() -> None:
-    @api_view(["POST"])
-    def endpoint(request: Any) -> Response:
-        return Response()
-
-    with pytest.raises(TypeError, match=r"directly above @api_view of endpoint"):
-        idempotent(never_cache(endpoint))
-
-
-def test_R18_decorators_between_it_and_a_view_with_the_mixin_are_refused() -> None:
-    class Mixed(IdempotencyMixin, APIView):
-        pass
-
-    with pytest.raises(TypeError, match=r"directly above .* of Mixed"):
-        idempotent(never_cache(Mixed.as_view()))
+@pytest.mark.parametrize(
+    ("field", "function"),
+    [
+        ("scope", lambda: "all"),
+        ("fingerprint", lambda request, body: b""),
+        ("key_validator", lambda: None),
+        ("keep", lambda response: "keep"),
+        ("replay_check", lambda request: True),
+        ("error_renderer", lambda request: None),
+        ("deadline", lambda context: 1),
+    ],
+)
+def test_R18_callable_of_the_wrong_arity_is_refused(field, function):
+    with pytest.raises(TypeError, match=f"{field} must take .*<lambda>"):
+        idempotent(**{field: function})
 
 
 # Above and below @api_view.
 
-ORDERS = ("above-api-view", "below-api-view")
 
-
-@pytest.mark.parametrize("order", ["plain", *ORDERS])
-def test_R18_lease_is_on_the_request(rf: RequestFactory, order: str) -> None:
+@pytest.mark.parametrize("order", ["plain", "above", "below"])
+def test_R18_lease_is_on_the_request(rf, order):
     """None without a key and where nothing is guarded."""
-    seen: list[Any] = []
+    seen = []
 
-    def looking(request: Any) -> Any:
+    def looking(request):
         seen.append(request.idempotency)
         return HttpResponse() if order == "plain" else Response()
 
-    own, drf = idempotent(scope=ANYONE), api_view(["GET", "POST"])
-    looked: Any = {
-        "plain": own,
-        "above-api-view": lambda view: own(drf(view)),
-        "below-api-view": lambda view: drf(own(view)),
-    }[order](looking)
+    drf = api_view(["GET", "POST"])
+    looked = {"plain": own, "above": lambda v: own(drf(v)), "below": lambda v: drf(own(v))}[order](
+        looking
+    )
     looked(rf.get("/", headers={"Idempotency-Key": "k"}))
     looked(rf.post("/"))
     looked(rf.post("/", headers={"Idempotency-Key": "k"}))
@@ -262,27 +209,20 @@ def test_R18_lease_is_on_the_request(rf: RequestFactory, order: str) -> None:
 
 
 @pytest.fixture
-def atomic(monkeypatch: pytest.MonkeyPatch) -> None:
+def atomic(monkeypatch):
     """ATOMIC_REQUESTS is on."""
     monkeypatch.setitem(connections.settings["default"], "ATOMIC_REQUESTS", True)
 
 
-@pytest.mark.parametrize("kind", ORDERS)
-def test_R57_with_atomic_requests_success_is_kept_in_both_orders(
-    kind: str, atomic: None, runs: list[str]
-) -> None:
-    api = api_for("wsgi", f"/{kind}/")
-
+@pytest.mark.parametrize("kind", ["above-api-view", "below-api-view"])
+def test_R57_with_atomic_requests_success_is_kept_in_both_orders(api, atomic, runs):
     assert [replayed(api()) for _ in range(2)] == [False, True]
     assert len(runs) == Effect.objects.count() == 1
 
 
-def test_R57_below_api_view_atomic_requests_make_it_single(
-    atomic: None, settings: Any, runs: list[str]
-) -> None:
+def test_R57_below_api_view_atomic_requests_make_it_single(atomic, runs):
     """In Django's transaction: nothing is seen before its COMMIT; a raised answer is not kept."""
-    api = api_for("wsgi", "/below-api-view/")
-    api.client.raise_request_exception = False
+    api = api_of("below-api-view", raises=False)
 
     api.then("missing")
     api.then("boom")
@@ -293,23 +233,15 @@ def test_R57_below_api_view_atomic_requests_make_it_single(
 
 
 @pytest.mark.parametrize("mode", ["joined", "separate"], indirect=True)
-def test_R18_below_api_view_refuses_what_it_cannot_keep(
-    atomic: None, mode: str, runs: list[str]
-) -> None:
-    """A mode that commits on its own, asked for by name, in Django's own transaction."""
+def test_R18_R83_atomic_requests_are_the_guards_above_api_view_and_refused_below(
+    atomic, mode, runs
+):
+    """Below it, a mode that commits on its own stands in Django's own transaction."""
     with pytest.raises(RuntimeError, match="a transaction is already open"):
-        api_for("wsgi", "/below-api-view/")()
-
+        api_of("below-api-view")()
     assert runs == []
 
-
-@pytest.mark.parametrize("mode", ["joined", "separate"], indirect=True)
-def test_R83_above_api_view_atomic_requests_are_the_guards(
-    atomic: None, mode: str, runs: list[str]
-) -> None:
-    api: Api = api_for("wsgi", "/above-api-view/")
-
-    api.then("missing")
+    api_of("above-api-view").then("missing")
 
     assert IdempotencyRecord.objects.get().state == "RELEASED"
     assert not Effect.objects.exists()
