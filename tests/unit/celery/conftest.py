@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import Any
-
 import pytest
 from celery import _state
 from celery.contrib.testing.app import TestApp, setup_default_app
@@ -17,7 +14,7 @@ MEMORY = "django_idempotency.stores.memory.MemoryStore"
 
 
 @pytest.fixture
-def local(monkeypatch: pytest.MonkeyPatch) -> Iterator[Local]:
+def local(monkeypatch):
     """An app of this test alone, whose messages the test delivers."""
     # As before when the test is over: the checks look at the tasks of the app that is current.
     monkeypatch.setattr(_state, "default_app", None)
@@ -32,30 +29,24 @@ def local(monkeypatch: pytest.MonkeyPatch) -> Iterator[Local]:
 
 
 @pytest.fixture
-def app(local: Local) -> Any:
+def app(local):
     return local.app
 
 
 @pytest.fixture
-def clock() -> FakeClock:
+def clock():
     return FakeClock()
 
 
 @pytest.fixture
-def memory(settings: Any, clock: FakeClock) -> Any:
+def memory(settings, clock):
     """The default alias is a memory store whose time is `clock`."""
-    settings.IDEMPOTENCY = {
-        "default": {"BACKEND": MEMORY, "LEASE": 90, "OPTIONS": {"clock": clock}}
-    }
+    options = {"BACKEND": MEMORY, "LEASE": 90, "OPTIONS": {"clock": clock}}
+    settings.IDEMPOTENCY = {"default": options}
     return store_for()
 
 
 @pytest.fixture
-def state(memory: Any) -> Callable[[], str]:
+def state(memory):
     """The state of the only record."""
-
-    def state() -> str:
-        [record] = memory._records.values()
-        return str(record.state)
-
-    return state
+    return lambda: next(str(record.state) for [record] in [memory._records.values()])

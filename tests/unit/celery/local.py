@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Callable
 from contextvars import Context
 from dataclasses import dataclass
 from queue import Empty
 from typing import Any
 
-from celery import Celery, Task
 from celery.app.trace import build_tracer
 
 from django_idempotency.contrib.celery import idempotent_task
@@ -27,7 +25,7 @@ class Message:
     priority: int | None = None
 
     @property
-    def id(self) -> str:
+    def id(self):
         return str(self.headers["id"])
 
 
@@ -39,14 +37,12 @@ class Done:
     value: Any
 
 
-def counting(
-    app: Celery, shape: Callable[..., Any], name: str = "charge", bind: bool = False, **guard: Any
-) -> Any:
+def counting(app, shape, name="charge", bind=False, **guard):
     """A guarded task with the arguments of `shape`, which it calls; the number of its run."""
     runs = itertools.count(1)
 
     @functools.wraps(shape)
-    def body(*args: Any, **kwargs: Any) -> int:
+    def body(*args, **kwargs):
         shape(*args, **kwargs)
         return next(runs)
 
@@ -57,10 +53,10 @@ def counting(
 class Local:
     """An app, its tasks, and the messages that they send; nothing runs until it is delivered."""
 
-    def __init__(self, app: Celery) -> None:
+    def __init__(self, app):
         self.app = app
 
-    def sent(self) -> list[Message]:
+    def sent(self):
         """Take all messages out of the queue, first sent first."""
         found = []
         with self.app.connection_for_read() as connection:
@@ -74,36 +70,31 @@ class Local:
             finally:
                 queue.close()
 
-    def send(self, task: Task, *args: Any, **kwargs: Any) -> Message:
+    def send(self, task, *args, **kwargs):
         """Call ``task.delay`` and return the message that it sent."""
         task.delay(*args, **kwargs)
         [message] = self.sent()
         return message
 
-    def deliver(self, message: Message, **headers: Any) -> Done:
+    def deliver(self, message):
         """Run the task of `message` as another worker does, and return how that ended."""
-        return Context().run(self._deliver, message, headers)
+        return Context().run(self._deliver, message)
 
-    def _deliver(self, message: Message, headers: dict[str, Any]) -> Done:
+    def _deliver(self, message):
         task = self.app.tasks[message.headers["task"]]
-        request = {
-            **message.headers,
-            **message.embed,
-            "delivery_info": {"exchange": "", "routing_key": "celery", "priority": 0},
-            "hostname": "local",
-            **headers,
-        }
+        delivery = {"exchange": "", "routing_key": "celery", "priority": 0}
+        request = {**message.headers, **message.embed, "hostname": "local"}
+        request["delivery_info"] = delivery
         tracer = build_tracer(task.name, task, app=self.app)
         traced = tracer(message.id, message.args, message.kwargs, request)
         if traced.info is None:
             return Done("SUCCESS", traced.retval)
         return Done(traced.info.state, traced.info.retval)
 
-    def deliver_all(self, most: int = 50) -> list[Done]:
+    def deliver_all(self):
         """Deliver what is sent, and what that sends, until nothing is left; whatever its time."""
         done = []
         while messages := self.sent():
-            for message in messages:
-                done.append(self.deliver(message))
-                assert len(done) <= most, "it goes on and on"
+            done += [self.deliver(message) for message in messages]
+            assert len(done) <= 50, "it goes on and on"
         return done

@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
-from pathlib import Path
-from typing import Any
 
 import pytest
-from celery import Celery, _state
+from celery import _state
 from celery.beat import ScheduleEntry
 from django.core import checks
 from django.test import override_settings
 
 from django_idempotency.contrib.celery import idempotent_task
-from tests.unit.celery.local import Local
 
 SWEEP = "django_idempotency.tasks.sweep_expired"
 REDIS = "django_idempotency.stores.redis.RedisStore"
+OTHER = {"task": "shop.tasks.report", "schedule": 60}
 
 
 @pytest.fixture
-def ids(local: Local, settings: Any) -> Any:
+def ids(local, settings):
     """The ids of what the checks say."""
     settings.IDEMPOTENCY = {
         "default": {},
@@ -29,7 +26,7 @@ def ids(local: Local, settings: Any) -> Any:
         "redis": {"BACKEND": REDIS, "OPTIONS": {"url": "redis://127.0.0.1:1/0"}},
     }
 
-    def ids() -> list[str]:
+    def ids():
         found = checks.run_checks(tags=["idempotency"])
         for message in found:
             assert message.hint
@@ -39,17 +36,13 @@ def ids(local: Local, settings: Any) -> Any:
     return ids
 
 
-def guard(app: Celery, *, guard: dict[str, Any] | None = None, **options: Any) -> Any:
+def guard(app, *, guard=None, **options):
     @app.task(name="work", **{"acks_late": True, "reject_on_worker_lost": True, **options})
     @idempotent_task(**(guard or {}))
-    def work() -> None: ...
-
-    return work
+    def work(): ...
 
 
-def test_without_an_app_there_is_nothing_to_check(
-    ids: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_an_app_there_is_nothing_to_check(ids, monkeypatch):
     monkeypatch.setattr(_state._tls, "current_app", None)
     monkeypatch.setattr(_state, "default_app", None)
 
@@ -95,25 +88,23 @@ def test_without_an_app_there_is_nothing_to_check(
     ],
     ids=lambda value: str(value) if value else "",
 )
-def test_message(app: Any, ids: Any, number: str, conf: Any, options: Any, policy: Any) -> None:
+def test_message(app, ids, number, conf, options, policy):
     app.conf.update(conf)
     guard(app, guard=policy, **options)
 
     assert ids() == number.split()
 
 
-def test_W036_says_what_is_missing_and_settings_count(app: Any, ids: Any) -> None:
+def test_W036_says_what_is_missing_and_settings_count(app, ids):
     guard(app, acks_late=False, reject_on_worker_lost=None)
 
     [message] = checks.run_checks(tags=["idempotency"])
-    assert "acks_late=True, reject_on_worker_lost=True" in str(message.hint)
-    assert "task_acks_late and task_reject_on_worker_lost" in str(message.hint)
+    assert "acks_late=True, reject_on_worker_lost=True" in message.hint
+    assert "task_acks_late and task_reject_on_worker_lost" in message.hint
 
 
 @pytest.mark.parametrize("setting", ["include", "imports"])
-def test_tasks_of_modules_that_the_app_names_are_checked(
-    app: Any, ids: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, setting: str
-) -> None:
+def test_tasks_of_modules_that_the_app_names_are_checked(app, ids, tmp_path, monkeypatch, setting):
     (tmp_path / f"named_by_{setting}.py").write_text(
         "from celery import current_app\n"
         "from django_idempotency.contrib.celery.task import idempotent_task\n"
@@ -132,71 +123,52 @@ def test_tasks_of_modules_that_the_app_names_are_checked(
     [({"default": {"LEESE": 5}}, "E002"), ({"fast": {}}, "E001")],
     ids=["an alias", "all of it"],
 )
-def test_a_setting_that_is_wrong_is_told_once(
-    app: Any, ids: Any, setting: Any, number: str
-) -> None:
-    app.conf.beat_schedule = {"other": TestSweep.OTHER}
+def test_a_setting_that_is_wrong_is_told_once(app, ids, setting, number):
+    app.conf.beat_schedule = {"other": OTHER}
     guard(app)
 
     with override_settings(IDEMPOTENCY=setting):
         assert ids() == [number]
 
 
-def sweep(*args: Any, **kwargs: Any) -> dict[str, Any]:
+def sweep(*args, **kwargs):
     return {"task": SWEEP, "schedule": 60, "args": args, "kwargs": kwargs}
 
 
-class TestSweep:
-    OTHER = {"task": "shop.tasks.report", "schedule": 60}
+@pytest.mark.parametrize(
+    ("entries", "expected"),
+    [
+        pytest.param([], [], id="no schedule: perhaps cron"),
+        pytest.param([OTHER], ["W034"], id="another task alone"),
+        pytest.param([sweep()], [], id="scheduled"),
+        pytest.param([sweep(store="default")], ["W034"], id="one of two aliases, by name"),
+        pytest.param([sweep("default")], ["W034"], id="one of two aliases, by position"),
+        pytest.param([sweep("default"), sweep("other")], [], id="both aliases"),
+        pytest.param([ScheduleEntry("x", SWEEP, schedule=60)], [], id="an object"),
+    ],
+)
+def test_W034(app, ids, entries, expected):
+    app.conf.beat_schedule = {str(number): entry for number, entry in enumerate(entries)}
 
-    @pytest.mark.parametrize(
-        ("entries", "expected"),
-        [
-            pytest.param([], [], id="no schedule: perhaps cron"),
-            pytest.param([OTHER], ["W034"], id="another task alone"),
-            pytest.param([sweep()], [], id="scheduled"),
-            pytest.param([sweep(store="default")], ["W034"], id="one of two aliases, by name"),
-            pytest.param([sweep("default")], ["W034"], id="one of two aliases, by position"),
-            pytest.param([sweep("default"), sweep("other")], [], id="both aliases"),
-            pytest.param([ScheduleEntry("x", SWEEP, schedule=60)], [], id="an object"),
-        ],
-    )
-    def test_W034(self, app: Any, ids: Any, entries: Any, expected: list[str]) -> None:
-        app.conf.beat_schedule = {str(number): entry for number, entry in enumerate(entries)}
-
-        with override_settings(IDEMPOTENCY={"default": {}, "other": {}}):
-            assert ids() == expected
-
-    @pytest.mark.parametrize("alias", ["default", "redis"])
-    def test_W034_a_schedule_elsewhere_and_a_store_that_sweeps_itself(
-        self, app: Any, ids: Any, settings: Any, alias: str
-    ) -> None:
-        app.conf.beat_schedule = {"other": self.OTHER}
-        if alias == "default":
-            app.conf.beat_scheduler = "django_celery_beat.schedulers:DatabaseScheduler"
-        settings.IDEMPOTENCY = {"default": settings.IDEMPOTENCY[alias]}
-
-        assert ids() == []
+    with override_settings(IDEMPOTENCY={"default": {}, "other": {}}):
+        assert ids() == expected
 
 
-def test_it_does_not_matter_when_celery_was_imported() -> None:
+@pytest.mark.parametrize("alias", ["default", "redis"])
+def test_W034_a_schedule_elsewhere_and_a_store_that_sweeps_itself(app, ids, settings, alias):
+    app.conf.beat_schedule = {"other": OTHER}
+    if alias == "default":
+        app.conf.beat_scheduler = "django_celery_beat.schedulers:DatabaseScheduler"
+    settings.IDEMPOTENCY = {"default": settings.IDEMPOTENCY[alias]}
+
+    assert ids() == []
+
+
+def test_tasks_are_checked_from_when_celery_is_imported(app, ids, monkeypatch):
     """A script, or pytest-django, sets Django up before it imports the project's app."""
-    script = """
-import sys, django
-from django.conf import settings
-settings.configure(INSTALLED_APPS=["django_idempotency"])
-django.setup()
-from django.core.checks import run_checks
-assert "E030" not in str(run_checks(tags=["idempotency"]))
-assert "celery" not in sys.modules
-from celery import Celery
-from django_idempotency.contrib.celery import idempotent_task
-app = Celery("shop", task_serializer="pickle", set_as_current=True)
-@app.task
-@idempotent_task
-def work(): ...
-print([message.id for message in run_checks(tags=["idempotency"])])
-"""
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert "django_idempotency.E030" in done.stdout
+    guard(app, serializer="pickle")
+
+    with monkeypatch.context() as patch:
+        patch.delitem(sys.modules, "celery")
+        assert ids() == []
+    assert ids() == ["E030"]

@@ -10,7 +10,6 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-from celery import Task
 from celery.exceptions import Ignore, Reject, SoftTimeLimitExceeded
 from django.db import IntegrityError, transaction
 
@@ -19,7 +18,7 @@ from django_idempotency.contrib.celery import DuplicateTask, idempotent_task
 from django_idempotency.contrib.celery.codec import Failed, KombuCodec, TaskCodec
 from django_idempotency.models import IdempotencyRecord
 from tests.app.models import Effect, Unique
-from tests.unit.celery.local import Done, Local
+from tests.unit.celery.local import Done
 
 TASK_OPTIONS = ("autoretry_for", "dont_autoretry_for", "retry_kwargs", "max_retries")
 
@@ -43,18 +42,23 @@ class Loud(Exception):
         return super().__new__(cls, *args)
 
 
+class Outer:
+    class Nested(Exception):
+        """Importable, though not at the top of its module."""
+
+
 class Flaky:
     """A task that raises in its first runs: an exception, or what a callable of the task raises."""
 
-    def __init__(self, local: Local, error: Any, *, failures: int = 9, **options: Any) -> None:
+    def __init__(self, local, error, *, failures=9, work=lambda: None, **options):
         self.runs = 0
         task = {name: options.pop(name) for name in TASK_OPTIONS if name in options}
 
         @local.app.task(bind=True, name="flaky", default_retry_delay=0, **task)
         @idempotent_task(**options)
-        def flaky(task: Task, order_id: int = 1) -> str:
+        def flaky(task, order_id=1):
             self.runs += 1
-            self.work()
+            work()
             if self.runs <= failures:
                 raise error if isinstance(error, BaseException) else error(task)
             return f"result {self.runs}"
@@ -62,29 +66,25 @@ class Flaky:
         self.task = flaky
         self.message = local.send(flaky)
 
-    def work(self) -> Any:
-        """What a run does before it ends."""
+
+def retry(task):
+    return task.retry()
 
 
-def retry(task: Task) -> Exception:
-    return task.retry()  # type: ignore[no-any-return]
-
-
-def give_up(task: Task) -> Exception:
+def give_up(task):
     try:
         task.retry(exc=NotEnough("retried"), max_retries=0)
     except NotEnough as error:
         return error
-    raise AssertionError
 
 
 CODEC = TaskCodec(KombuCodec("json"))
 LOST = ConnectionError("no luck")
-AUTO: dict[str, Any] = {"autoretry_for": (ConnectionError,)}
-AUTO_KEPT: dict[str, Any] = {**AUTO, "on_failed": "replay"}
-KEPT: dict[str, Any] = {"on_failed": "replay"}
-BUT: dict[str, Any] = {"autoretry_for": (OSError,), "dont_autoretry_for": (ConnectionError,)}
-ANY: dict[str, Any] = {"key": lambda order_id: "one", "payload": None}
+AUTO = {"autoretry_for": (ConnectionError,)}
+KEPT = {"on_failed": "replay"}
+AUTO_KEPT = {**AUTO, **KEPT}
+BUT_KEPT = {"autoretry_for": (OSError,), "dont_autoretry_for": (ConnectionError,), **KEPT}
+ANY = {"key": lambda order_id: "one", "payload": None}
 
 #: The end of a delivery: of the task, and of its record.
 MEANING = {
@@ -96,8 +96,9 @@ MEANING = {
     "requeued": ("REJECTED", "RELEASED"),
     "rejected": ("REJECTED", "FAILED"),
 }
+TWO, NINE = {"retry_kwargs": {"max_retries": 2}}, {"max_retries": 9}
 #: What a task raises, under which options, and how its deliveries end.
-ENDINGS: dict[str, tuple[Any, dict[str, Any], str]] = {
+ENDINGS = {
     "retry": (retry, {"failures": 2}, "retried retried done"),
     "other arguments": (lambda task: task.retry(args=(2,)), {"failures": 1, **ANY}, "retried done"),
     "autoretry": (LOST, {"failures": 2, **AUTO}, "retried retried done"),
@@ -109,14 +110,10 @@ ENDINGS: dict[str, tuple[Any, dict[str, Any], str]] = {
     "a failure": (LOST, {}, "failed"),
     "kept": (LOST, KEPT, "kept"),
     "kept, max_retries": (LOST, {"max_retries": 2, **AUTO_KEPT}, "retried retried kept"),
-    "kept, retry_kwargs": (
-        LOST,
-        {"retry_kwargs": {"max_retries": 2}, "max_retries": 9, **AUTO_KEPT},
-        "retried retried kept",
-    ),
+    "kept, retry_kwargs": (LOST, {**TWO, **NINE, **AUTO_KEPT}, "retried retried kept"),
     "kept, none": (LOST, {"retry_kwargs": {"max_retries": 0}, **AUTO_KEPT}, "kept"),
     "kept, a limit of the call": (give_up, {"autoretry_for": (NotEnough,), **KEPT}, "kept"),
-    "kept, never retried": (LOST, {**BUT, **KEPT}, "kept"),
+    "kept, never retried": (LOST, BUT_KEPT, "kept"),
     "kept, retries of its own": (retry, {"max_retries": 1, **KEPT}, "retried kept"),
     "C9 a soft time limit": (SoftTimeLimitExceeded(), KEPT, "failed"),
     "an idempotent call of the work": (InProgress(), KEPT, "failed"),
@@ -125,7 +122,7 @@ ENDINGS: dict[str, tuple[Any, dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("ending", ENDINGS)
-def test_C7_how_a_task_and_its_record_end(local: Local, state: Any, ending: str) -> None:
+def test_C7_how_a_task_and_its_record_end(local, state, ending):
     error, options, expected = ENDINGS[ending]
     flaky = Flaky(local, error, **options)
 
@@ -137,248 +134,230 @@ def test_C7_how_a_task_and_its_record_end(local: Local, state: Any, ending: str)
     ran, again = flaky.runs, local.deliver(flaky.message)
 
     assert ends == [MEANING[word] for word in expected.split()]
-    if expected == "kept" and error is LOST:
-        assert dones[-1].value is error
+    assert expected != "kept" or error is not LOST or dones[-1].value is error
     if state() == "COMPLETED":
-        assert flaky.runs == ran
-        assert again.state == dones[-1].state
+        assert (flaky.runs, again.state) == (ran, dones[-1].state)
         assert type(again.value) is type(dones[-1].value)
     else:
         assert flaky.runs == ran + 1
 
 
-def effects() -> list[str]:
+def effects():
     return [effect.name for effect in Effect.objects.order_by("pk")]
 
 
-@pytest.mark.django_db(transaction=True)
-class TestTransactions:
-    @pytest.fixture(autouse=True)
-    def default(self, settings: Any) -> None:
-        settings.IDEMPOTENCY = {"default": {}}
+@pytest.fixture
+def database(settings, transactional_db):
+    settings.IDEMPOTENCY = {"default": {}}
 
-    @pytest.mark.parametrize("mode", ["joined", "single", "separate"])
-    @pytest.mark.parametrize("ending", ["retry", "Ignore", "requeue", "Reject", "kept"])
-    def test_C7_C11_what_an_ending_leaves(self, local: Local, mode: str, ending: str) -> None:
-        error, options, expected = ENDINGS[ending]
-        flaky = Flaky(local, error, transaction=mode, **options)
-        flaky.work = lambda: Effect.objects.create(name="run")  # type: ignore[method-assign]
 
-        local.deliver(flaky.message)
+@pytest.mark.parametrize("mode", ["joined", "single", "separate"])
+@pytest.mark.parametrize("ending", ["retry", "Ignore", "requeue", "kept"])
+def test_C7_C11_what_an_ending_leaves(local, database, mode, ending):
+    error, options, expected = ENDINGS[ending]
+    work = lambda: Effect.objects.create(name="run")  # noqa: E731
+    local.deliver(Flaky(local, error, transaction=mode, work=work, **options).message)
 
-        state = IdempotencyRecord.objects.get().state
-        assert state == MEANING[expected.split()[0]][1]
-        assert effects() == (["run"] if mode == "separate" or ending == "Ignore" else [])
+    assert IdempotencyRecord.objects.get().state == MEANING[expected.split()[0]][1]
+    assert effects() == (["run"] if mode == "separate" or ending == "Ignore" else [])
 
-    @pytest.mark.parametrize("wished", [False, True], ids=["swallowed", "wished"])
-    def test_R91_a_success_that_can_only_be_rolled_back_is_a_failed_task(
-        self, local: Local, wished: bool
-    ) -> None:
-        @local.app.task
-        @idempotent_task
-        def work() -> str:
-            Effect.objects.create(name="run")
+
+@pytest.mark.parametrize("wished", [False, True], ids=["swallowed", "wished"])
+def test_R91_a_success_that_can_only_be_rolled_back_is_a_failed_task(local, database, wished):
+    @local.app.task
+    @idempotent_task
+    def work():
+        Unique.objects.create(name="taken")
+        with suppress(IntegrityError):
             Unique.objects.create(name="taken")
-            with suppress(IntegrityError):
-                Unique.objects.create(name="taken")
-            if wished:
-                transaction.set_rollback(True)
-            return "done"
-
-        done = local.deliver(local.send(work))
-
         if wished:
-            assert done == Done("SUCCESS", "done")
-        else:
-            assert (done.state, type(done.value)) == ("FAILURE", WorkRolledBack)
-        assert (effects(), IdempotencyRecord.objects.get().state) == ([], "FAILED")
+            transaction.set_rollback(True)
+        return "done"
 
-    @pytest.mark.parametrize("mode", ["joined", "separate"])
-    def test_C7_a_retry_that_does_not_end_the_task_runs(
-        self, local: Local, mode: str, caplog: pytest.LogCaptureFixture
-    ) -> None:
-        @local.app.task(bind=True, default_retry_delay=0)
-        @idempotent_task(on_failed="replay", transaction=mode)
-        def work(self: Task, end: str) -> str:
-            retries = self.request.retries
-            Effect.objects.create(name=f"run {retries}")
-            if not retries:
-                self.retry(throw=False)
-            if not retries and end == "Ignore":
-                raise Ignore
-            if not retries and end == "an error":
-                raise ValueError
-            return f"run {retries}"
+    done = local.deliver(local.send(work))
 
-        ends = {"a result": "SUCCESS", "Ignore": "IGNORED", "an error": "FAILURE"}
-        for end, expected in ends.items():
-            message = local.send(work, end)
-            first, *rest = [local.deliver(message), *local.deliver_all()]
-
-            assert first.state == expected
-            assert rest == [Done("SUCCESS", "run 1")]
-            assert local.deliver(message) == rest[0]
-        once = ["run 1"] if mode != "separate" else ["run 0", "run 1"]
-        assert effects() == once * 3
-        warned = [line for line in caplog.records if "has sent a retry" in line.getMessage()]
-        assert len(warned) == 2
+    if wished:
+        assert done == Done("SUCCESS", "done")
+    else:
+        assert (done.state, type(done.value)) == ("FAILURE", WorkRolledBack)
+    assert (Unique.objects.count(), IdempotencyRecord.objects.get().state) == (0, "FAILED")
 
 
-class TestRetries:
-    pytestmark = pytest.mark.usefixtures("memory")
+@pytest.mark.parametrize("mode", ["joined", "separate"])
+def test_C7_a_retry_that_does_not_end_the_task_runs(local, database, mode, caplog):
+    ends = {"a result": "SUCCESS", "Ignore": "IGNORED", "an error": "FAILURE"}
+    errors = {"Ignore": Ignore, "an error": ValueError}
 
-    @pytest.mark.parametrize("how", ["worker", "C12 apply"])
-    def test_C7_C3_a_retry_has_the_arguments_that_were_sent(self, local: Local, how: str) -> None:
-        seen = []
+    @local.app.task(bind=True, default_retry_delay=0)
+    @idempotent_task(on_failed="replay", transaction=mode)
+    def work(self, end):
+        retries = self.request.retries
+        Effect.objects.create(name=f"run {retries}")
+        if not retries:
+            self.retry(throw=False)
+            if end in errors:
+                raise errors[end]
+        return f"run {retries}"
 
-        @local.app.task(bind=True, default_retry_delay=0)
-        @idempotent_task(key="order_id")
-        def work(self: Task, order_id: int, lines: list[Any], *, more: Any) -> int:
-            seen.append(deepcopy([lines, more]))
-            lines[0].append(5)
-            more["tags"].clear()
-            if not self.request.retries:
-                raise self.retry()
-            return self.request.retries
+    for end, expected in ends.items():
+        message = local.send(work, end)
+        first, *rest = [local.deliver(message), *local.deliver_all()]
 
-        arguments = {"args": [1, [[4]]], "kwargs": {"more": {"tags": ["a"]}}}
-        if how == "worker":
-            message = local.send(work, 1, [[4]], more={"tags": ["a"]})
-            done = [local.deliver(message), *local.deliver_all()][-1]
-        else:
-            result = work.apply(**arguments)
-            done = Done(result.state, result.result)
-
-        assert done == Done("SUCCESS", 1)
-        assert seen == [[[[4]], {"tags": ["a"]}]] * 2
-
-    def test_C3_a_direct_call_works_on_its_own_arguments(self, local: Local) -> None:
-        @local.app.task
-        @idempotent_task(key=lambda lines: "one")
-        def work(lines: list[int]) -> None:
-            lines.append(5)
-
-        lines: list[int] = []
-        work(lines)
-
-        assert lines == [5]
+        assert first.state == expected
+        assert rest == [Done("SUCCESS", "run 1")]
+        assert local.deliver(message) == rest[0]
+    assert effects() == (["run 1"] if mode != "separate" else ["run 0", "run 1"]) * 3
+    warned = [line for line in caplog.records if "has sent a retry" in line.getMessage()]
+    assert len(warned) == 2
 
 
-class TestFailure:
-    pytestmark = pytest.mark.usefixtures("memory")
+@pytest.mark.parametrize("how", ["worker", "C12 apply"])
+def test_C7_C3_a_retry_has_the_arguments_that_were_sent(local, memory, how):
+    seen = []
 
-    class Nested(Exception):
-        """Importable, though not at the top of its module."""
+    @local.app.task(bind=True, default_retry_delay=0)
+    @idempotent_task(key="order_id")
+    def work(self, order_id, lines, *, more):
+        seen.append(deepcopy([lines, more]))
+        lines[0].append(5)
+        more["tags"].clear()
+        if not self.request.retries:
+            raise self.retry()
+        return self.request.retries
 
-    @pytest.mark.parametrize(
-        ("how", "on_duplicate", "expected"),
-        [("worker", "result", ConnectionError), ("C12 apply", "raise", DuplicateTask)],
-    )
-    def test_C7_a_duplicate_of_a_final_failure_is_not_retried(
-        self, local: Local, how: str, on_duplicate: str, expected: type[Exception]
-    ) -> None:
-        retried = {"autoretry_for": (ConnectionError, DuplicateTask), "max_retries": 2}
-        flaky = Flaky(local, LOST, key="order_id", on_duplicate=on_duplicate, **KEPT, **retried)
+    if how == "worker":
+        message = local.send(work, 1, [[4]], more={"tags": ["a"]})
+        done = [local.deliver(message), *local.deliver_all()][-1]
+    else:
+        result = work.apply(args=[1, [[4]]], kwargs={"more": {"tags": ["a"]}})
+        done = Done(result.state, result.result)
+
+    assert done == Done("SUCCESS", 1)
+    assert seen == [[[[4]], {"tags": ["a"]}]] * 2
+
+
+def test_C3_a_direct_call_works_on_its_own_arguments(local, memory):
+    @local.app.task
+    @idempotent_task(key=lambda lines: "one")
+    def work(lines):
+        lines.append(5)
+
+    lines = []
+    work(lines)
+
+    assert lines == [5]
+
+
+@pytest.mark.parametrize(
+    ("how", "on_duplicate", "expected"),
+    [("worker", "result", ConnectionError), ("C12 apply", "raise", DuplicateTask)],
+)
+def test_C7_a_duplicate_of_a_final_failure_is_not_retried(
+    local, memory, how, on_duplicate, expected
+):
+    retried = {"autoretry_for": (ConnectionError, DuplicateTask), "max_retries": 2}
+    flaky = Flaky(local, LOST, key="order_id", on_duplicate=on_duplicate, **KEPT, **retried)
+    local.deliver(flaky.message)
+    local.deliver_all()
+
+    if how == "worker":
+        again = local.deliver(local.send(flaky.task)).value
+    else:
+        again = flaky.task.apply().result
+
+    assert type(again) is expected
+    assert (local.sent(), flaky.runs) == ([], 3)
+
+
+def test_I1_a_task_that_returns_an_awaitable_fails(local, state):
+    async def later():
+        pytest.fail("ran")
+
+    @local.app.task
+    @idempotent_task
+    def work():
+        return later()
+
+    done = local.deliver(local.send(work))
+
+    assert (done.state, type(done.value), state()) == ("FAILURE", TypeError, "FAILED")
+
+
+def test_C7_the_end_of_the_process_is_not_kept(local, state):
+    flaky = Flaky(local, SystemExit(1), failures=1, on_failed="replay")
+
+    with pytest.raises(SystemExit):
         local.deliver(flaky.message)
-        local.deliver_all()
 
-        if how == "worker":
-            again = local.deliver(local.send(flaky.task)).value
-        else:
-            again = flaky.task.apply().result
+    assert state() == "FAILED"
+    assert local.deliver(flaky.message) == Done("SUCCESS", "result 2")
 
-        assert type(again) is expected
-        assert (local.sent(), flaky.runs) == ([], 3)
 
-    def test_I1_a_task_that_returns_an_awaitable_fails(self, local: Local, state: Any) -> None:
-        async def later() -> None:
-            pytest.fail("ran")
+UNREACHABLE = type("Unreachable", (Exception,), {"__qualname__": "f.<locals>.Unreachable"})
 
-        @local.app.task
-        @idempotent_task
-        def work() -> Any:
-            return later()
 
-        done = local.deliver(local.send(work))
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        pytest.param(UNREACHABLE("oh"), "Unreachable: oh", id="cannot be imported"),
+        pytest.param(Loud("oh"), "Loud: oh", id="R95 runs code to be made"),
+        pytest.param(NotEnough(object), "NotEnough: <class", id="cannot be serialised"),
+        pytest.param(Peculiar(code=object), "Peculiar: code", id="attribute of its own"),
+    ],
+)
+def test_C7_a_type_that_cannot_be_made_again_is_task_failed(error, text):
+    again = CODEC.decode(CODEC.encode(Failed.of(error))).exception()
 
-        assert (done.state, type(done.value), state()) == ("FAILURE", TypeError, "FAILED")
+    assert type(again) is TaskFailed
+    assert text in str(again)
 
-    def unmakeable() -> list[Any]:  # type: ignore[misc]
-        class Unreachable(Exception):
-            pass
 
-        return [
-            pytest.param(Unreachable("oh"), "Unreachable: oh", id="cannot be imported"),
-            pytest.param(Loud("oh"), "Loud: oh", id="R95 runs code to be made"),
-            pytest.param(NotEnough(object), "NotEnough: <class", id="cannot be serialised"),
-            pytest.param(Peculiar(code=object), "Peculiar: code", id="attribute of its own"),
-        ]
+@pytest.mark.parametrize(
+    "error",
+    [
+        NotEnough("missing", Decimal("1.10")),
+        Peculiar(code=7),
+        OSError(2, "No such file"),
+        KeyError("a"),
+        ValueError(),
+        Outer.Nested("x"),
+    ],
+    ids=repr,
+)
+def test_C7_an_exception_comes_back_with_its_attributes(error):
+    again = CODEC.decode(CODEC.encode(Failed.of(error))).exception()
 
-    @pytest.mark.parametrize(("error", "text"), unmakeable())
-    def test_C7_a_type_that_cannot_be_made_again_is_task_failed(
-        self, error: Exception, text: str
-    ) -> None:
-        again = CODEC.decode(CODEC.encode(Failed.of(error))).exception()
+    assert type(again) is type(error)
+    assert (str(again), again.args, vars(again)) == (str(error), error.args, vars(error))
+    assert getattr(again, "errno", None) == getattr(error, "errno", None)
 
-        assert type(again) is TaskFailed
-        assert text in str(again)
 
-    @pytest.mark.parametrize(
-        "error",
-        [
-            NotEnough("missing", Decimal("1.10")),
-            Peculiar(code=7),
-            OSError(2, "No such file"),
-            KeyError("a"),
-            ValueError(),
-            Nested("x"),
-        ],
-        ids=repr,
-    )
-    def test_C7_an_exception_comes_back_with_its_attributes(self, error: Exception) -> None:
-        again = CODEC.decode(CODEC.encode(Failed.of(error))).exception()
+def test_R95_a_record_runs_no_code_of_a_class_and_imports_nothing(monkeypatch):
+    """Forged: the class of another module, its arguments and its attributes."""
+    ran = []
+    monkeypatch.setattr(Peculiar, "__init__", lambda *args, **named: ran.append(args))
+    lazy = ModuleType("tests_lazy")
+    monkeypatch.setattr(lazy, "__getattr__", ran.append, raising=False)
+    monkeypatch.setitem(sys.modules, "tests_lazy", lazy)
+    monkeypatch.delitem(sys.modules, "this", raising=False)
 
-        assert type(again) is type(error)
-        assert (str(again), again.args, vars(again)) == (str(error), error.args, vars(error))
-        assert getattr(again, "errno", None) == getattr(error, "errno", None)
+    def made(module, name, *arguments):
+        return Failed(module, name, arguments, {}, "text").exception()
 
-    def test_R95_a_record_runs_no_code_of_a_class_and_imports_nothing(
-        self, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        """Forged: the class of another module, its arguments and its attributes."""
-        ran: list[Any] = []
-        monkeypatch.setattr(Peculiar, "__init__", lambda *args, **named: ran.append(args))
-        lazy = ModuleType("tests_lazy")
-        monkeypatch.setattr(lazy, "__getattr__", ran.append, raising=False)
-        monkeypatch.setitem(sys.modules, "tests_lazy", lazy)
-        monkeypatch.delitem(sys.modules, "this", raising=False)
-
-        def made(module: str, name: str, *arguments: Any) -> Exception:
-            return Failed(module, name, arguments, {}, "text").exception()
-
-        assert type(made(__name__, "Peculiar", "rm -rf")) is Peculiar
-        for module, name in [
-            ("pathlib", "Path"),
-            ("this", "s"),
-            ("tests_lazy", "Anything"),
-            ("builtins", "SystemExit"),
-            ("builtins", "print"),
-            ("builtins", "Exception.with_traceback"),
-            ("celery.exceptions", "Reject"),
-            ("django_idempotency.exceptions", "InProgress"),
-            ("json", "JSONDecodeError"),
-            ("", ""),
-        ]:
-            assert type(made(module, name, "x")) is TaskFailed
-        assert type(made("builtins", "UnicodeDecodeError", "x")) is TaskFailed
-        assert ran == []
-        assert "this" not in sys.modules
-
-    def test_C7_the_end_of_the_process_is_not_kept(self, local: Local, state: Any) -> None:
-        flaky = Flaky(local, SystemExit(1), failures=1, on_failed="replay")
-
-        with pytest.raises(SystemExit):
-            local.deliver(flaky.message)
-
-        assert state() == "FAILED"
-        assert local.deliver(flaky.message) == Done("SUCCESS", "result 2")
+    assert type(made(__name__, "Peculiar", "rm -rf")) is Peculiar
+    for module, name in [
+        ("pathlib", "Path"),
+        ("this", "s"),
+        ("tests_lazy", "Anything"),
+        ("builtins", "SystemExit"),
+        ("builtins", "print"),
+        ("builtins", "Exception.with_traceback"),
+        ("builtins", "UnicodeDecodeError"),
+        ("celery.exceptions", "Reject"),
+        ("django_idempotency.exceptions", "InProgress"),
+        ("json", "JSONDecodeError"),
+        ("", ""),
+    ]:
+        assert type(made(module, name, "x")) is TaskFailed
+    assert ran == []
+    assert "this" not in sys.modules

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import Any
 from unittest.mock import call
 
 import pytest
@@ -14,7 +13,7 @@ from django_idempotency.codecs import pack
 from django_idempotency.contrib.celery import idempotent_task
 from django_idempotency.contrib.events import sqs_message_id
 from tests import version_1
-from tests.unit.celery.local import Done, Local, counting
+from tests.unit.celery.local import Done, counting
 
 pytestmark = pytest.mark.usefixtures("memory")
 
@@ -22,7 +21,7 @@ MESSAGE = {"messageId": "m-1", "body": "order 1", "receiptHandle": "r-1"}
 MISMATCH = FingerprintMismatch
 
 
-def results(task: Any, *calls: Any) -> list[Any]:
+def results(task, *calls):
     """What calls of the task return, or the type of what they raise."""
     found = []
     for one in calls:
@@ -33,206 +32,191 @@ def results(task: Any, *calls: Any) -> list[Any]:
     return found
 
 
-#: The guard and the arguments of a task, and what its calls come to: the number of the run.
+#: The arguments of a task, its guard, and what its calls come to: the number of the run.
 CALLS = {
     "an argument by its name": (
-        ({"key": "order_id"}, lambda order_id: ...),
+        (lambda order_id: ..., {"key": "order_id"}),
         [(call(1), 1), (call(order_id=1), 1), (call(2), 2)],
     ),
     "a template": (
-        ({"key": "{tenant}#{order_id}"}, lambda tenant, order_id: ...),
+        (lambda tenant, order_id: ..., {"key": "{tenant}#{order_id}"}),
         [(call("a", "1"), 1), (call("b", "1"), 2), (call("a", "1"), 1)],
     ),
     "by position, by name, by default": (
-        ({"key": "{order_id} {currency}"}, lambda order_id, currency="EUR": ...),
+        (lambda order_id, currency="EUR": ..., {"key": "{order_id} {currency}"}),
         [(call(1, "EUR"), 1), (call(currency="EUR", order_id=1), 1), (call(1), 1)],
     ),
-    "neither key nor id": (({}, lambda order_id: ...), [(call(1), 1), (call(1), 2)]),
+    "neither key nor id": ((lambda order_id: ..., {}), [(call(1), 1), (call(1), 2)]),
     "other arguments": (
-        ({"key": "order_id"}, lambda order_id, amount: ...),
+        (lambda order_id, amount: ..., {"key": "order_id"}),
         [(call(1, 100), 1), (call(1, 101), MISMATCH), (call(1, 100), 1)],
     ),
     "other names of members": (
-        ({"key": "order_id"}, lambda order_id, lines: ...),
+        (lambda order_id, lines: ..., {"key": "order_id"}),
         [(call(1, {1: 2}), 1), (call(1, {2: 2}), MISMATCH)],
     ),
     "a payload": (
-        ({"key": "order", "payload": lambda order, cents, at: cents}, lambda order, cents, at: ...),
+        (lambda order, cents, at: ..., {"key": "order", "payload": lambda order, cents, at: cents}),
         [(call(1, 5, "noon"), 1), (call(1, 5, "night"), 1), (call(1, 6, "noon"), MISMATCH)],
     ),
     "a key of messages, which compares nothing": (
-        ({"key": sqs_message_id}, lambda message: ...),
+        (lambda message: ..., {"key": sqs_message_id}),
         [(call(MESSAGE), 1), (call({**MESSAGE, "receiptHandle": "r-2"}), 1)],
     ),
     "no payload": (
-        ({"key": "order_id", "payload": None}, lambda order_id, amount: ...),
+        (lambda order_id, amount: ..., {"key": "order_id", "payload": None}),
         [(call(1, 100), 1), (call(1, 101), 1)],
     ),
 }
 
 
 @pytest.mark.parametrize(("task", "calls"), CALLS.values(), ids=CALLS)
-def test_C1_C3_what_is_the_same_and_what_is_a_mismatch(app: Any, task: Any, calls: Any) -> None:
-    guard, shape = task
+def test_C1_C3_what_is_the_same_and_what_is_a_mismatch(app, task, calls):
+    shape, guard = task
     charge = counting(app, shape, **guard)
 
     assert results(charge, *[one for one, _ in calls]) == [expected for _, expected in calls]
 
 
-class TestKey:
-    @pytest.mark.parametrize("decorator", [idempotent_task, idempotent_task("order_id")])
-    def test_C1_without_parentheses_and_by_position(self, app: Any, decorator: Any) -> None:
-        runs: list[int] = []
+@pytest.mark.parametrize("bind", [False, True], ids=["function", "bind"])
+@pytest.mark.parametrize("key", [lambda x: str(x), lambda *args: str(args[0])])
+def test_C1_a_callable_may_have_names_of_its_own(local, key, bind):
+    def bound(self, order_id):
+        assert self.name == "charge"
 
-        def charge(order_id: int) -> None:
-            runs.append(order_id)
+    charge = counting(local.app, bound if bind else lambda order_id: ..., key=key, bind=bind)
+    messages = [local.send(charge, 1), local.send(charge, order_id=1)]
 
-        task = app.task(decorator(charge))
-        task.apply([1], task_id="1")
-        task.apply([1], task_id="1")
-
-        assert runs == [1]
-
-    @pytest.mark.parametrize("bind", [False, True], ids=["function", "bind"])
-    @pytest.mark.parametrize("key", [lambda x: str(x), lambda *args: str(args[0])])
-    def test_C1_a_callable_may_have_names_of_its_own(
-        self, local: Local, key: Any, bind: bool
-    ) -> None:
-        def bound(self: Task, order_id: int) -> None:
-            assert self.name == "charge"
-
-        shape: Any = bound if bind else lambda order_id: ...
-        charge = counting(local.app, shape, key=key, bind=bind)
-        messages = [local.send(charge, 1), local.send(charge, order_id=1)]
-
-        assert [local.deliver(message).value for message in messages] == [1, 1]
-
-    def test_C1_without_a_key_it_is_the_id_of_the_task(self, local: Local) -> None:
-        charge = counting(local.app, lambda order: ...)
-        first, other = local.send(charge, 1), local.send(charge, 1)
-
-        assert [local.deliver(message).value for message in (first, other, first)] == [1, 2, 1]
-        # There is nothing to compare (C3): not even what has no canonical form.
-        assert [charge.apply([object()], task_id="1").get() for _ in range(2)] == [3, 3]
-
-    def test_C1_a_task_that_calls_itself_calls_a_function(self, local: Local) -> None:
-        runs = []
-
-        @local.app.task
-        @idempotent_task
-        def walk(depth: int) -> int:
-            runs.append(depth)
-            return 1 + (walk(depth - 1) + walk(depth - 1) if depth else 0)
-
-        message = local.send(walk, 2)
-
-        assert [local.deliver(message).value, local.deliver(message).value] == [7, 7]
-        assert len(runs) == 7
-
-    def test_C1_a_task_whose_base_wraps_the_call_keeps_its_id(self, app: Any) -> None:
-        class Base(Task):
-            def __call__(self, *args: Any, **kwargs: Any) -> Any:
-                return super().__call__(*args, **kwargs)
-
-        app.Task = Base
-        charge = counting(app, lambda order_id: ...)
-
-        assert [charge.apply([1], task_id="1").get() for _ in range(2)] == [1, 1]
-
-    @pytest.mark.parametrize("order", [None, 5, ""], ids=repr)
-    def test_C1_no_key_fails_the_task_loudly(self, local: Local, order: Any) -> None:
-        charge = counting(local.app, lambda order: pytest.fail("ran"), key=lambda order: order)
-
-        done = local.deliver(local.send(charge, order))
-
-        assert (done.state, type(done.value)) == ("FAILURE", InvalidKey)
-
-    def test_C1_a_class_task_decorates_run(self, local: Local) -> None:
-        runs = []
-
-        class Charge(Task):
-            name = "charge"
-
-            @idempotent_task(key="order_id")
-            def run(self, order_id: int) -> None:
-                assert isinstance(self, Charge)
-                runs.append(order_id)
-
-        charge = local.app.register_task(Charge())
-        for _ in range(2):
-            assert local.deliver(local.send(charge, 1)).state == "SUCCESS"
-
-        assert runs == [1]
-
-    def test_C1_the_body_called_outside_of_its_task_finds_it(self, app: Any) -> None:
-        charge = counting(app, lambda order_id: ..., key="order_id")
-
-        @app.task
-        def other() -> Any:
-            return charge.run(1)
-
-        assert [charge.run(1), other(), charge(1)] == [1, 1, 1]
-
-    def test_C1_a_body_of_no_task_says_what_is_missing(self) -> None:
-        with pytest.raises(RuntimeError, match="put @shared_task or"):
-            idempotent_task(key="order_id")(lambda order_id: ...)(1)
-
-    @pytest.mark.parametrize("how", ["worker", "C12 apply"])
-    def test_C1_a_task_that_replaces_itself_runs_each_time(self, local: Local, how: str) -> None:
-        pages = []
-
-        @local.app.task(bind=True)
-        @idempotent_task
-        def crawl(self: Task, page: int) -> Any:
-            pages.append(page)
-            return self.replace(self.s(page + 1)) if page < 3 else "end"
-
-        if how == "worker":
-            message = local.send(crawl, 1)
-            first, *_, last = [local.deliver(message), *local.deliver_all()]
-            assert (first.state, local.deliver(message).state) == ("IGNORED", "IGNORED")
-            assert last == Done("SUCCESS", "end")
-        else:
-            assert [crawl.apply([1], task_id="1").get() for _ in range(2)] == ["end", "end"]
-        assert pages == [1, 2, 3]
+    assert [local.deliver(message).value for message in messages] == [1, 1]
 
 
-class TestScope:
-    @pytest.mark.parametrize(
-        ("guard", "second"),
-        [
-            pytest.param({}, 2, id="C2 two tasks never meet"),
-            pytest.param({"scope": "money"}, MISMATCH, id="C3 I11 nor get each other's result"),
-            pytest.param({"scope": "money", "payload": None}, MISMATCH, id="C3 nor without"),
-            pytest.param({"scope": "money", "operation": "move"}, 1, id="C2 C3 one operation"),
-        ],
-    )
-    def test_C2_two_tasks(self, app: Any, memory: Any, guard: Any, second: Any) -> None:
-        runs: list[int] = []
+def test_C1_without_a_key_it_is_the_id_of_the_task(local):
+    charge = counting(local.app, lambda order: ...)
+    first, other = local.send(charge, 1), local.send(charge, 1)
 
-        @idempotent_task(key="order_id", **guard)
-        def move(order_id: int) -> int:
-            runs.append(order_id)
-            return len(runs)
+    assert [local.deliver(message).value for message in (first, other, first)] == [1, 2, 1]
+    # There is nothing to compare (C3): not even what has no canonical form.
+    assert [charge.apply([object()], task_id="1").get() for _ in range(2)] == [3, 3]
 
-        charge, refund = (app.task(move, name=name) for name in ("charge", "refund"))
 
-        assert results(charge, call(1)) + results(refund, call(1)) == [1, second]
-        record = next(iter(memory._records.values()))
-        expected = (guard.get("scope", "charge"), "1", guard.get("operation", "charge"))
-        assert (record.scope, record.key, record.operation) == expected
+@pytest.mark.parametrize("decorator", [idempotent_task, idempotent_task("depth")])
+def test_C1_a_task_that_calls_itself_calls_a_function(local, decorator):
+    runs = []
 
-    @pytest.mark.parametrize("task", ["charge", "refund"])
-    def test_R47_a_record_of_version_1_is_replayed_by_its_own_task(
-        self, app: Any, memory: Any, task: str
-    ) -> None:
-        charge = counting(app, lambda order_id: pytest.fail("ran"), key="order_id", scope="money")
-        [old] = version_1.of_task({"order_id": 1})
-        held = version_1.claimed("task", "money", "1", old, task)
-        stored = pack(charge.run.idempotency.codec_for(charge), "stored", max_bytes=1000)
-        memory.complete(held, stored, retention=timedelta(days=1))
+    @local.app.task
+    @decorator
+    def walk(depth):
+        runs.append(depth)
+        return 1 + (walk(depth - 1) + walk(depth - 1) if depth else 0)
 
-        assert results(charge, call(1)) == ["stored" if task == "charge" else MISMATCH]
+    message = local.send(walk, 2)
+
+    assert [local.deliver(message).value, local.deliver(message).value] == [7, 7]
+    assert len(runs) == (7 if decorator is idempotent_task else 3)
+
+
+def test_C1_a_task_whose_base_wraps_the_call_keeps_its_id(app):
+    class Base(Task):
+        def __call__(self, *args, **kwargs):
+            return super().__call__(*args, **kwargs)
+
+    app.Task = Base
+    charge = counting(app, lambda order_id: ...)
+
+    assert [charge.apply([1], task_id="1").get() for _ in range(2)] == [1, 1]
+
+
+@pytest.mark.parametrize("order", [None, 5, ""], ids=repr)
+def test_C1_no_key_fails_the_task_loudly(local, order):
+    charge = counting(local.app, lambda order: pytest.fail("ran"), key=lambda order: order)
+
+    done = local.deliver(local.send(charge, order))
+
+    assert (done.state, type(done.value)) == ("FAILURE", InvalidKey)
+
+
+def test_C1_a_class_task_decorates_run(local):
+    runs = []
+
+    class Charge(Task):
+        name = "charge"
+
+        @idempotent_task(key="order_id")
+        def run(self, order_id):
+            runs.append((type(self), order_id))
+
+    charge = local.app.register_task(Charge())
+
+    assert [local.deliver(local.send(charge, 1)).state for _ in range(2)] == ["SUCCESS"] * 2
+    assert runs == [(Charge, 1)]
+
+
+def test_C1_the_body_called_outside_of_its_task_finds_it(app):
+    charge = counting(app, lambda order_id: ..., key="order_id")
+
+    @app.task
+    def other():
+        return charge.run(1)
+
+    assert [charge.run(1), other(), charge(1)] == [1, 1, 1]
+    with pytest.raises(RuntimeError, match="put @shared_task or"):
+        idempotent_task(key="order_id")(lambda order_id: ...)(1)
+
+
+@pytest.mark.parametrize("how", ["worker", "C12 apply"])
+def test_C1_a_task_that_replaces_itself_runs_each_time(local, how):
+    pages = []
+
+    @local.app.task(bind=True)
+    @idempotent_task
+    def crawl(self, page):
+        pages.append(page)
+        return self.replace(self.s(page + 1)) if page < 3 else "end"
+
+    if how == "worker":
+        message = local.send(crawl, 1)
+        first, *_, last = [local.deliver(message), *local.deliver_all()]
+        assert (first.state, local.deliver(message).state) == ("IGNORED", "IGNORED")
+        assert last == Done("SUCCESS", "end")
+    else:
+        assert [crawl.apply([1], task_id="1").get() for _ in range(2)] == ["end", "end"]
+    assert pages == [1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("guard", "second"),
+    [
+        pytest.param({}, 2, id="C2 two tasks never meet"),
+        pytest.param({"scope": "money"}, MISMATCH, id="C3 I11 nor get each other's result"),
+        pytest.param({"scope": "money", "payload": None}, MISMATCH, id="C3 nor without"),
+        pytest.param({"scope": "money", "operation": "move"}, 1, id="C2 C3 one operation"),
+    ],
+)
+def test_C2_two_tasks(app, memory, guard, second):
+    runs = []
+
+    @idempotent_task(key="order_id", **guard)
+    def move(order_id):
+        runs.append(order_id)
+        return len(runs)
+
+    charge, refund = (app.task(move, name=name) for name in ("charge", "refund"))
+
+    assert results(charge, call(1)) + results(refund, call(1)) == [1, second]
+    record = next(iter(memory._records.values()))
+    expected = (guard.get("scope", "charge"), "1", guard.get("operation", "charge"))
+    assert (record.scope, record.key, record.operation) == expected
+
+
+@pytest.mark.parametrize("task", ["charge", "refund"])
+def test_R47_a_record_of_version_1_is_replayed_by_its_own_task(app, memory, task):
+    charge = counting(app, lambda order_id: pytest.fail("ran"), key="order_id", scope="money")
+    [old] = version_1.of_task({"order_id": 1})
+    held = version_1.claimed("task", "money", "1", old, task)
+    stored = pack(charge.run.idempotency.codec_for(charge), "stored", max_bytes=1000)
+    memory.complete(held, stored, retention=timedelta(days=1))
+
+    assert results(charge, call(1)) == ["stored" if task == "charge" else MISMATCH]
 
 
 @pytest.mark.parametrize(
@@ -244,7 +228,7 @@ class TestScope:
     ],
     ids=["names", "floats", "nested"],
 )
-def test_C3_a_direct_call_and_a_message_ask_for_the_same(local: Local, lines: Any) -> None:
+def test_C3_a_direct_call_and_a_message_ask_for_the_same(local, lines):
     """JSON makes a text of each member's name."""
     charge = counting(local.app, lambda order_id, lines, **more: ..., key="order_id")
 
