@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from contextlib import suppress
 from copy import deepcopy
 from decimal import Decimal
 from types import ModuleType
@@ -11,13 +10,12 @@ from typing import Any
 
 import pytest
 from celery.exceptions import Ignore, Reject, SoftTimeLimitExceeded
-from django.db import IntegrityError, transaction
 
-from django_idempotency import InProgress, TaskFailed, WorkRolledBack
+from django_idempotency import InProgress, TaskFailed
 from django_idempotency.contrib.celery import DuplicateTask, idempotent_task
 from django_idempotency.contrib.celery.codec import Failed, KombuCodec, TaskCodec
 from django_idempotency.models import IdempotencyRecord
-from tests.app.models import Effect, Unique
+from tests.app.models import Effect
 from tests.unit.celery.local import Done
 
 TASK_OPTIONS = ("autoretry_for", "dont_autoretry_for", "retry_kwargs", "max_retries")
@@ -162,27 +160,6 @@ def test_C7_C11_what_an_ending_leaves(local, database, mode, ending):
     assert effects() == (["run"] if mode == "separate" or ending == "Ignore" else [])
 
 
-@pytest.mark.parametrize("wished", [False, True], ids=["swallowed", "wished"])
-def test_R91_a_success_that_can_only_be_rolled_back_is_a_failed_task(local, database, wished):
-    @local.app.task
-    @idempotent_task
-    def work():
-        Unique.objects.create(name="taken")
-        with suppress(IntegrityError):
-            Unique.objects.create(name="taken")
-        if wished:
-            transaction.set_rollback(True)
-        return "done"
-
-    done = local.deliver(local.send(work))
-
-    if wished:
-        assert done == Done("SUCCESS", "done")
-    else:
-        assert (done.state, type(done.value)) == ("FAILURE", WorkRolledBack)
-    assert (Unique.objects.count(), IdempotencyRecord.objects.get().state) == (0, "FAILED")
-
-
 @pytest.mark.parametrize("mode", ["joined", "separate"])
 def test_C7_a_retry_that_does_not_end_the_task_runs(local, database, mode, caplog):
     ends = {"a result": "SUCCESS", "Ignore": "IGNORED", "an error": "FAILURE"}
@@ -281,16 +258,6 @@ def test_I1_a_task_that_returns_an_awaitable_fails(local, state):
     done = local.deliver(local.send(work))
 
     assert (done.state, type(done.value), state()) == ("FAILURE", TypeError, "FAILED")
-
-
-def test_C7_the_end_of_the_process_is_not_kept(local, state):
-    flaky = Flaky(local, SystemExit(1), failures=1, on_failed="replay")
-
-    with pytest.raises(SystemExit):
-        local.deliver(flaky.message)
-
-    assert state() == "FAILED"
-    assert local.deliver(flaky.message) == Done("SUCCESS", "result 2")
 
 
 UNREACHABLE = type("Unreachable", (Exception,), {"__qualname__": "f.<locals>.Unreachable"})

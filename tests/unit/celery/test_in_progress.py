@@ -14,7 +14,7 @@ from celery import Task, chain
 from celery.exceptions import Ignore, Reject, Retry
 from kombu.exceptions import OperationalError
 
-from django_idempotency import InProgress, LeaseLost, StoreError, current
+from django_idempotency import InProgress, LeaseLost, current
 from django_idempotency.contrib.celery import idempotent_task
 from django_idempotency.engine.backoff import Patience
 from tests.unit.celery.local import Done, Message
@@ -65,19 +65,6 @@ def test_C6_R79_each_delivery_is_one_line_of_the_log(local, caplog):
 
     found = [(line.operation, line.outcome) for line in logged(caplog)]
     assert found == [("meeting", end) for end in ("in progress", "completed", "replayed")]
-
-
-def test_R61_a_store_that_is_down_is_one_line_with_its_cause(local, memory, caplog, monkeypatch):
-    def refuse(request):
-        raise StoreError("The store does not answer.") from OSError("refused")
-
-    monkeypatch.setattr(memory, "claim", refuse)
-    meeting = Meeting(local)
-
-    assert local.deliver(meeting.message).state == "FAILURE"
-    [line] = logged(caplog)
-    assert (line.levelname, meeting.runs) == ("ERROR", 0)
-    assert line.getMessage().endswith("The store does not answer. (OSError: refused)")
 
 
 @pytest.mark.parametrize(
