@@ -77,7 +77,7 @@ class Command(BaseCommand):
         self.stdout.flush()
 
     def _check(self, store: DynamoDBStore) -> None:
-        found = dynamodb_schema.problems(store)
+        found = store.check()
         for message in found:
             self.stderr.write(str(message))
         if any(message.level >= ERROR for message in found):

@@ -102,6 +102,13 @@ class Names:
         except (KeyError, ValueError) as error:
             raise StoreError("An item of the table is no idempotency record.") from error
 
+    def key_schema(self) -> list[dict[str, str]]:
+        """Return the primary key of the table, as DynamoDB describes it."""
+        schema = [{"AttributeName": self.partition_key, "KeyType": "HASH"}]
+        if self.sort_key is not None:
+            schema.append({"AttributeName": self.sort_key, "KeyType": "RANGE"})
+        return schema
+
     def record(self, item: Item, now: datetime, skew: timedelta) -> Record:
         """
         Return the item as a record; raise StoreError if it is damaged.

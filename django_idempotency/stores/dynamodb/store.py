@@ -22,6 +22,7 @@ from django_idempotency.exceptions import (
 from django_idempotency.leases import Lease, Proof
 from django_idempotency.records import Filters, Page, Record, State, as_duration
 from django_idempotency.stores.base import BaseStore
+from django_idempotency.stores.dynamodb import checks
 from django_idempotency.stores.dynamodb.client import Client, ConditionFailed
 from django_idempotency.stores.dynamodb.items import (
     Item,
@@ -410,10 +411,8 @@ class DynamoDBStore(BaseStore):
         return True
 
     def check(self) -> list[Any]:
-        """See `BaseStore.check`: what `dynamodb_schema.problems` finds."""
-        from django_idempotency.stores.dynamodb import schema as dynamodb_schema
-
-        return dynamodb_schema.problems(self)
+        """See `BaseStore.check`: what `checks.problems` finds."""
+        return list(checks.problems(self.table, ttl=self.ttl, overflow=self.overflow))
 
     def _with_result(self, record: Record, item: Item) -> Record:
         """

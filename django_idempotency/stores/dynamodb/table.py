@@ -11,13 +11,15 @@ from django_idempotency.stores.dynamodb import expressions
 from django_idempotency.stores.dynamodb.client import Client
 from django_idempotency.stores.dynamodb.items import Item, Names, string
 
-__all__ = ["Table", "side_by_side"]
+__all__ = ["TTL_IS_ON", "Table", "in_words", "side_by_side"]
 
 R = TypeVar("R")
 T = TypeVar("T")
 
 #: Writes that are sent at a time, where there are many: DynamoDB has no conditional batch.
 SIDE_BY_SIDE = 8
+#: The states of TTL in which a table deletes, or is about to delete, expired items.
+TTL_IS_ON = ("ENABLED", "ENABLING")
 
 
 class Table:
@@ -87,6 +89,24 @@ class Table:
             parameters["ExpressionAttributeValues"] = {":partition": string(self.names.static)}
             answer = self.client.send("query", parameters)
         return answer["Items"], answer.get("LastEvaluatedKey")
+
+    def described(self) -> dict[str, Any]:
+        """Return what the server says of the table."""
+        table: dict[str, Any] = self.client.send("describe_table", {"TableName": self.name})
+        described: dict[str, Any] = table["Table"]
+        return described
+
+    def described_ttl(self) -> dict[str, Any]:
+        """Return what the server says of the table's TTL."""
+        answer = self.client.send("describe_time_to_live", {"TableName": self.name})
+        described: dict[str, Any] = answer["TimeToLiveDescription"]
+        return described
+
+
+def in_words(schema: list[dict[str, str]]) -> str:
+    """Return a primary key in words: the partition key, and the sort key behind it."""
+    named = {key["KeyType"]: key["AttributeName"] for key in schema}
+    return " + ".join(named[kind] for kind in ("HASH", "RANGE") if kind in named)
 
 
 def side_by_side(call: Callable[[T], R], arguments: Collection[T]) -> list[R]:

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import json
 import textwrap
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from django_idempotency.stores.dynamodb import schema as dynamodb_schema
-
-if TYPE_CHECKING:
-    from django_idempotency.stores.dynamodb import DynamoDBStore
+from django_idempotency.stores.dynamodb.store import DynamoDBStore
 
 __all__ = ["FORMATS"]
 
@@ -124,7 +122,7 @@ FORMATS = {
 
 
 def _keys(store: DynamoDBStore) -> list[str]:
-    return [key["AttributeName"] for key in dynamodb_schema.key_schema(store.names)]
+    return [key["AttributeName"] for key in store.names.key_schema()]
 
 
 def _python(text: str) -> str:

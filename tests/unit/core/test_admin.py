@@ -19,8 +19,9 @@ from django.urls import reverse
 from django.utils import timezone
 
 import django_idempotency as idempotency
-from django_idempotency import admin_search, api, codecs, keys
-from django_idempotency.admin_results import shown_result
+from django_idempotency import api, codecs, keys
+from django_idempotency.admin import search
+from django_idempotency.admin.results import shown_result
 from django_idempotency.contrib.celery import deliveries as celery_deliveries
 from django_idempotency.http import guard, scopes
 from django_idempotency.http.snapshot import SnapshotCodec
@@ -158,7 +159,7 @@ class TestSearch:
     def test_a_key_alone_is_looked_for_among_the_newest_and_the_page_says_so(
         self, admin_client, monkeypatch
     ):
-        monkeypatch.setattr(admin_search, "NEWEST", 2)
+        monkeypatch.setattr(search, "NEWEST", 2)
         for number in (1, 2, 3):
             add(number, expires_at=timezone.now() + timedelta(hours=number))
         said = "Put its scope, or the user's name, before it to search them all."
@@ -171,7 +172,7 @@ class TestSearch:
     @pytest.mark.parametrize("kind", keys.KINDS)
     def test_by_scope_and_key_among_all(self, admin_client, monkeypatch, kind):
         assert (guard._KIND, celery_deliveries._KIND, api._KIND) == keys.KINDS
-        monkeypatch.setattr(admin_search, "NEWEST", 0)
+        monkeypatch.setattr(search, "NEWEST", 0)
         scope = "12:POST shop:pay:anyone"
         for key in ("key-7", "two words"):
             record = add(keys.record_id(kind, scope, key).int, scope=scope, key=key)
@@ -182,7 +183,7 @@ class TestSearch:
     def test_by_user_and_key_or_with_their_tenant(
         self, admin_client, admin_user, monkeypatch, rf, whose
     ):
-        monkeypatch.setattr(admin_search, "NEWEST", 0)
+        monkeypatch.setattr(search, "NEWEST", 0)
         request = rf.get("/")
         request.user = admin_user
         of_tenant = scopes.tenant_and_user(lambda request: "acme")

@@ -13,8 +13,8 @@ from django.utils.text import Truncator
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
-from django_idempotency.admin_results import shown_result
-from django_idempotency.admin_search import NEWEST, id_range, ids_of_key, ids_of_scope_and_key
+from django_idempotency.admin.results import shown_result
+from django_idempotency.admin.search import NEWEST, id_range, ids_of_key, ids_of_scope_and_key
 from django_idempotency.keys import short
 from django_idempotency.models import IdempotencyRecord
 from django_idempotency.records import State
