@@ -18,11 +18,12 @@ from django_idempotency.leases import Lease
 from django_idempotency.stores.base import BaseStore
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from types import TracebackType
 
     from django_idempotency.testing.contract_base import ContractBase
 
-__all__ = ["Child"]
+__all__ = ["Child", "Children"]
 
 _HOUR = timedelta(hours=1)
 
@@ -30,23 +31,25 @@ _HOUR = timedelta(hours=1)
 class Child:
     """A process with a store of its own on the records of a contract."""
 
-    def __init__(self, contract: ContractBase, *, skew: float = 0) -> None:
-        """Start it, on a host whose clock is `skew` seconds ahead."""
+    def __init__(self, contract: ContractBase, *, skewed: bool = False) -> None:
+        """Start it; `skewed` on a host whose clock can be set, by the word ``skew``."""
+        self.skewed = skewed
+        self.environment = contract.child_environment()
         self._patience = contract.patience
         cls = type(contract)
         assert "<" not in cls.__qualname__, (
             f"{cls.__qualname__} cannot be imported by another process: define it at the top level "
             f"of its module"
         )
-        program = [f"{__package__}.skewed", str(skew)] if skew else [__name__]
+        program = f"{__package__}.skewed" if skewed else __name__
         self.process = subprocess.Popen(
-            [sys.executable, "-m", *program, f"{cls.__module__}:{cls.__qualname__}"],
+            [sys.executable, "-m", program, f"{cls.__module__}:{cls.__qualname__}"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env={
                 **os.environ,
                 "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
-                **contract.child_environment(),
+                **self.environment,
             },
             text=True,
         )
@@ -72,7 +75,37 @@ class Child:
         self.tell(*words)
         return self.answer()
 
-    def __enter__(self) -> Child:
+    def close(self) -> None:
+        """Kill it."""
+        self.process.kill()
+        for stream in (self.process.stdin, self.process.stdout):
+            assert stream is not None
+            stream.close()
+        self.process.wait()
+
+
+class Children:
+    """The processes of a contract, which one rule after the other uses; a context manager."""
+
+    def __init__(self) -> None:
+        self._children: list[Child] = []
+
+    def get(self, contract: ContractBase, number: int, *, skewed: bool = False) -> list[Child]:
+        """Return so many living processes, each with its store; start those that are missing."""
+        environment = contract.child_environment()
+        found = [
+            child
+            for child in self._children
+            if (child.skewed, child.environment) == (skewed, environment)
+            and child.process.poll() is None
+        ]
+        started = [Child(contract, skewed=skewed) for _ in range(number - len(found))]
+        self._children += started
+        for child in started:
+            assert child.answer() == ["ready"]
+        return [*found, *started][:number]
+
+    def __enter__(self) -> Children:
         return self
 
     def __exit__(
@@ -81,15 +114,12 @@ class Child:
         exc_value: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self.process.kill()
-        for stream in (self.process.stdin, self.process.stdout):
-            assert stream is not None
-            stream.close()
-        self.process.wait()
+        for child in self._children:
+            child.close()
 
 
-def main(name: str) -> None:
-    """Do with the store of a contract what standard input says."""
+def main(name: str, skew: Callable[[float], None] | None = None) -> None:
+    """Do with the store of a contract, and with the clock, what standard input says."""
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # whatever else is printed is no answer
     if os.environ.get("DJANGO_SETTINGS_MODULE"):
@@ -104,7 +134,13 @@ def main(name: str) -> None:
     print("ready", file=answers, flush=True)
     leases: dict[str, Lease] = {}
     for line in sys.stdin:
-        print(_done(contract, store, leases, line.split()), file=answers, flush=True)
+        match line.split():
+            case ["skew", seconds] if skew is not None:
+                skew(float(seconds))
+                answer = "done"
+            case words:
+                answer = _done(contract, store, leases, words)
+        print(answer, file=answers, flush=True)
 
 
 def _done(

@@ -46,6 +46,12 @@ class FileStoreContract(Contract):
     thread_keys = 10
     racers, process_keys = 2, 20
 
+    @pytest.fixture(autouse=True)
+    def file(self, tmp_path_factory: pytest.TempPathFactory) -> None:
+        """One file for all rules, so that they share the processes."""
+        cls = type(self)
+        cls.path = cls.path or str(tmp_path_factory.mktemp("store") / "records.sqlite3")
+
     def child_environment(self) -> dict[str, str]:
         # Without Django, which the store does not need.
         return {**super().child_environment(), "DJANGO_SETTINGS_MODULE": ""}

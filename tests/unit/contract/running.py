@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
 import itertools
 
 import pytest
+
+from django_idempotency.testing.children import Children
 
 __all__ = ["failures"]
 
@@ -16,8 +19,12 @@ def failures(contract_class, rules=None):
         for parameters in _parameters(getattr(contract_class, name)):
             contract = contract_class()
             store = contract.make_store()
+            rule = getattr(contract, name)
             try:
-                getattr(contract, name)(store, **parameters)
+                with Children() as children:
+                    if "children" in inspect.signature(rule).parameters:
+                        parameters["children"] = children
+                    rule(store, **parameters)
             except (Exception, pytest.fail.Exception) as error:
                 # Its frames would keep event loops, and their threads, until the next collection.
                 failed.setdefault(name, error.with_traceback(None))
