@@ -23,7 +23,10 @@ PLACES = ("in process", *SERVERS, "in proof")
 
 #: Why a rule cannot be seen from outside, and a test that proves it.
 NOT_FROM_OUTSIDE: Mapping[str, tuple[str, str]] = {
-    "R47": ("what is stored", "tests/unit/http/test_stored.py::test_R47_only_hashes_are_stored"),
+    "R47": (
+        "what is stored",
+        "tests/unit/http/test_fingerprint.py::test_R47_only_hashes_are_stored",
+    ),
     "R54": (
         "isolation levels of the database",
         "tests/integration/database/test_isolation.py::test_R54_requests_that_race_are_never_500",

@@ -8,31 +8,26 @@ from typing import Any
 import pytest
 from asgiref.sync import sync_to_async
 from django.contrib import messages
-from django.contrib.messages import get_messages
 from django.contrib.sessions.models import Session
 from django.db import connections, transaction
 from django.http import HttpRequest, HttpResponse
 from django.test import AsyncClient, Client
-from rest_framework.exceptions import APIException
 from rest_framework.request import Request
 from rest_framework.views import APIView
 
 from django_idempotency.contrib.rest_framework import IdempotencyMixin
 from django_idempotency.http import idempotent
 from tests.app.models import Child, Effect
+from tests.app.views import Refusal
 from tests.unit.http.conftest import SetPolicy
-from tests.unit.http.test_work import KEYED, swallow
+from tests.unit.http.test_work import swallow
+from tests.unit.http.views import ANYONE, KEYED
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
-class Declined(APIException):
-    status_code = 409
-
-
 def cycle_key(request: HttpRequest) -> None:
     request.session.pop("cart")
-    request.session["order"] = 1
     request.session.cycle_key()
 
 
@@ -60,13 +55,9 @@ def wish() -> None:
     transaction.set_rollback(True)
 
 
-#: What is done last, and the status of the answer.
-ENDINGS: list[tuple[Any, int]] = [(boom, 500), (deferred, 500), (lambda: 503, 503), (doomed, 409)]
-
-
 @pytest.fixture(autouse=True)
 def project(policy: SetPolicy) -> None:
-    policy(HTTP={"SCOPE": "django_idempotency.http.scopes.anyone"})
+    policy(HTTP={"SCOPE": ANYONE})
 
 
 class Shopper:
@@ -101,17 +92,22 @@ def checkout(empty: str, last: Any) -> Any:
 
 
 def told(request: HttpRequest) -> HttpResponse:
-    return HttpResponse(" ".join(message.message for message in get_messages(request)))
+    return HttpResponse(" ".join(message.message for message in messages.get_messages(request)))
 
 
 @pytest.mark.parametrize(
-    ("empty", "last", "status"),
+    ("empty", "last", "status", "key"),
     [
-        *[("pop", *end) for end in ENDINGS],
-        *[(empty, boom, 500) for empty in ("flush", "cycle_key")],
+        ("pop", boom, 500, "key-1"),
+        ("pop", boom, 500, None),
+        ("flush", boom, 500, "key-1"),
+        ("cycle_key", boom, 500, "key-1"),
+        ("pop", deferred, 500, "key-1"),
+        ("pop", lambda: 503, 503, "key-1"),
+        ("pop", doomed, 409, "key-1"),
+        ("pop", doomed, 409, None),
     ],
 )
-@KEYED
 def test_R92_rolled_back_work_leaves_session_and_messages(mount, empty, last, status, key):
     url, page, shopper = mount(checkout(empty, last)), mount(told), Shopper()
     cookie = shopper.client.cookies["sessionid"].value
@@ -142,7 +138,7 @@ def test_R92_error_that_drf_answers(mount, key):
 
         def post(self, request: Request) -> HttpResponse:
             EMPTY["pop"](request._request)
-            raise Declined
+            raise Refusal(409)
 
     shopper = Shopper()
 
@@ -170,11 +166,7 @@ def test_R92_hook_that_raises_takes_nothing_back(mount, key):
         transaction.on_commit(boom)
         return HttpResponse(status=201)
 
-    @idempotent(transaction="joined")
-    async def view(request: HttpRequest) -> HttpResponse:
-        return await sync_to_async(work)(request)
-
-    url, page = mount(view), mount(told)
+    url, page = mount(idempotent(transaction="joined")(sync_to_async(work))), mount(told)
 
     async def main() -> Any:
         client = AsyncClient(raise_request_exception=False)

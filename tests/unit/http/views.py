@@ -9,7 +9,6 @@ import pytest
 from django.db import connections
 from rest_framework import mixins, permissions, viewsets
 from rest_framework.decorators import action
-from rest_framework.generics import CreateAPIView
 from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
@@ -18,22 +17,28 @@ from django_idempotency.contrib.rest_framework import IdempotencyMixin
 from tests.app.models import Effect
 from tests.app.views import EffectSerializer, HeaderAuthentication
 
-__all__ = [
-    "WAYS",
-    "BareView",
-    "CreateView",
-    "FullViewSet",
-    "GuardedView",
-    "answering",
-    "state_seen_by_others",
-]
-
+ANYONE = "django_idempotency.http.scopes.anyone"
+MISMATCH = (422, "idempotency_key_reused")
+UNAVAILABLE = (503, "store_unavailable")
+KEYED = pytest.mark.parametrize("key", ["key-1", None], ids=["key", "no key"])
 #: How work commits: each way, and Django's own transaction around a record that is beside it.
 WAYS = pytest.mark.parametrize(
     ("mode", "atomic_requests"),
     [("single", False), ("joined", False), ("separate", False), ("separate", True)],
     indirect=True,
 )
+#: The ways in which claim or completion is part of the work's own transaction.
+OPEN = pytest.mark.parametrize("mode", ["single", "joined"], indirect=True)
+BESIDE = pytest.mark.parametrize("mode", ["joined", "separate"], indirect=True)
+
+
+class Permitted(permissions.BasePermission):
+    """Lets nobody through once a test has withdrawn the permission."""
+
+    withdrawn = False
+
+    def has_permission(self, request: Request, view: Any) -> bool:
+        return not self.withdrawn
 
 
 class GuardedView(IdempotencyMixin, APIView):
@@ -62,13 +67,6 @@ def answering(answer: Callable[[Request], Any], **attributes: Any) -> type[Guard
         return answer(request)
 
     return type("Answering", (GuardedView,), {"post": post, **attributes})
-
-
-class CreateView(GuardedView, CreateAPIView[Effect]):
-    """A generic view."""
-
-    queryset = Effect.objects.all()
-    serializer_class = EffectSerializer
 
 
 class FullViewSet(GuardedView, mixins.CreateModelMixin, viewsets.GenericViewSet[Effect]):  # type: ignore[misc]
