@@ -23,7 +23,6 @@ from tests.app.views import EffectView, Refusal
 from tests.services.processes import wait_until
 from tests.unit.http.api import Api, problem, replayed
 from tests.unit.http.test_sessions import Shopper, checkout, told
-
 from tests.unit.http.views import KEYED, WAYS, answering
 
 pytestmark = [

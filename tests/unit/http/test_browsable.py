@@ -8,14 +8,16 @@ from typing import Any
 
 import pytest
 from django.apps import apps
-from rest_framework import permissions
+from rest_framework import generics, permissions
 from rest_framework.renderers import AdminRenderer, BrowsableAPIRenderer, JSONRenderer
 from rest_framework.request import Request
 from rest_framework.response import Response
 
 from django_idempotency.http import scopes
-from tests.unit.http.api import Api
-from tests.unit.http.views import BareView, CreateView
+from tests.app.models import Effect
+from tests.app.views import EffectSerializer
+from tests.unit.http.api import Api, replayed
+from tests.unit.http.views import BareView, GuardedView
 
 pytestmark = pytest.mark.django_db
 HTML = {"Accept": "text/html"}
@@ -39,73 +41,75 @@ def keys_of(response: Any) -> dict[str, dict[str, str]]:
     return keys
 
 
-def get(api: Api, path: str, **arguments: Any) -> Any:
-    return api(key=None, method="GET", body="", path=path, headers=HTML, **arguments)
+def page_of(api: Api, path: str, user: str | None = "alice") -> Any:
+    return api(key=None, method="GET", body="", path=path, headers=HTML, user=user)
 
 
 @pytest.mark.parametrize("renderer", [BrowsableAPIRenderer, AdminRenderer])
 def test_R35_the_key_of_a_page_is_taken_once(api, mount, renderer):
-    class Rendered(CreateView):
+    class Rendered(GuardedView, generics.CreateAPIView[Effect]):
+        queryset = Effect.objects.all()
+        serializer_class = EffectSerializer
         renderer_classes = [JSONRenderer, renderer]
 
         def get(self, request: Request) -> Response:
             return Response({})
 
     url = mount(Rendered)
-    field = keys_of(get(api, url))["POST"]
+    field = keys_of(page_of(api, url))["POST"]
     headers = {**HTML, field["header"]: field["key"]}
 
     answers = [api(key=None, path=url, headers=headers) for _ in range(2)]
 
     assert [answer.status_code for answer in answers] == [201, 201]
-    assert answers[1].headers["Idempotency-Replayed"] == "true"
+    assert replayed(answers[1])
     assert keys_of(answers[0])["POST"] != field
 
 
-def test_R35_each_guarded_method_has_a_key_of_its_own(api, mount):
-    class Some(Browsable):
-        idempotency_methods = {"POST", "PUT"}
+@pytest.mark.parametrize(
+    ("members", "guarded"),
+    [
+        ({"idempotency_methods": {"POST", "PUT"}}, {"POST", "PUT"}),
+        ({"idempotency_methods": {"DELETE"}, "http_method_names": ["get", "post"]}, set()),
+    ],
+)
+def test_R13_R35_each_guarded_method_has_a_key_of_its_own(api, mount, members, guarded):
+    keys = keys_of(page_of(api, mount(type("Some", (Browsable,), members))))
 
-    keys = keys_of(get(api, mount(Some)))
-
-    assert set(keys) == {"POST", "PUT"}
-    assert keys["POST"]["key"] != keys["PUT"]["key"]
+    assert set(keys) == guarded
+    assert len({field["key"] for field in keys.values()}) == len(guarded)
 
 
 def test_R35_keys_keep_to_the_policy(api, mount, policy):
     policy(HTTP={"HEADER": "X-Key", "KEY_VALIDATOR": "uuid7", "STRICT_HEADER": True})
+    url = mount(Browsable)
 
-    field = keys_of(get(api, mount(Browsable)))["PATCH"]
+    field = keys_of(page_of(api, url))["PATCH"]
 
     assert field["header"] == "X-Key"
-    assert api(key=None, path=mount(Browsable), headers={"X-Key": field["key"]}).status_code == 201
+    assert api(key=None, path=url, headers={"X-Key": field["key"]}).status_code == 201
 
 
-@pytest.mark.parametrize("user", ["alice", None])
 @pytest.mark.parametrize(
-    "policy_fields",
-    [{}, {"idempotency_scope": scopes.user}, {"idempotency_key_validator": scopes.anyone}],
-    ids=["plain", "scope", "validator"],
+    ("user", "members"),
+    [
+        ("alice", {}),
+        (None, {}),
+        ("alice", {"idempotency_scope": scopes.user}),
+        ("alice", {"idempotency_key_validator": scopes.anyone}),
+    ],
 )
-def test_R2_where_no_key_is_required_none_is_in_the_way(api, mount, user, policy_fields):
-    optional = type("Optional", (Browsable,), {"idempotency_required": False, **policy_fields})
+def test_R2_where_no_key_is_required_none_is_in_the_way(api, mount, user, members):
+    optional = type("Optional", (Browsable,), {"idempotency_required": False, **members})
 
-    keys = keys_of(get(api, mount(optional), user=user))
+    keys = keys_of(page_of(api, mount(optional), user))
 
-    assert bool(keys) == (user is not None and not policy_fields)
-
-
-def test_R13_an_unguarded_view_has_the_page_that_it_had(api, mount):
-    class Unguarded(Browsable):
-        idempotency_methods = {"DELETE"}
-        http_method_names = ["get", "post"]
-
-    assert keys_of(get(api, mount(Unguarded))) == {}
+    assert bool(keys) == (user is not None and not members)
 
 
 def test_R35_a_page_without_the_app_is_as_ever(api, mount, monkeypatch):
     monkeypatch.setattr(apps, "is_installed", lambda name: False)
 
-    response = get(api, mount(Browsable))
+    response = page_of(api, mount(Browsable))
 
     assert (response.status_code, keys_of(response)) == (200, {})
