@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 from django.contrib.auth.models import AnonymousUser, User
 from django.contrib.sessions.models import Session
-from django.core.checks import run_checks
 from django.urls import path
 from rest_framework.permissions import AllowAny
 from rest_framework.request import Request
@@ -19,7 +18,7 @@ from django_idempotency.http import scopes
 from django_idempotency.http.scopes import tenant_and_user
 from django_idempotency.models import IdempotencyRecord
 from tests.unit.http.api import problem, replayed
-from tests.unit.http.views import BareView
+from tests.unit.http.views import ANYONE, BareView
 
 pytestmark = pytest.mark.django_db
 
@@ -53,20 +52,12 @@ def test_R19_each_principal_has_a_scope_of_its_own():
     assert len(set(found)) == 4
 
 
-@pytest.mark.parametrize(
-    "request_of_nobody",
-    [
-        SimpleNamespace(),
-        asked_by(None),
-        asked_by(AnonymousUser()),
-        asked_by(Machine(7, is_authenticated=False)),
-        asked_by(Machine(None)),
-    ],
-    ids=["no user", "None", "anonymous", "not authenticated", "no primary key"],
-)
-def test_R21_who_is_nobody_has_no_scope(request_of_nobody):
-    with pytest.raises(ScopeMissing):
-        scopes.user(request_of_nobody)
+def test_R21_who_is_nobody_has_no_scope():
+    nobodies = [None, AnonymousUser(), Machine(7, is_authenticated=False), Machine(None)]
+
+    for request in [SimpleNamespace(), *map(asked_by, nobodies)]:
+        with pytest.raises(ScopeMissing):
+            scopes.user(request)
 
 
 def test_R19_tenant_and_user_do_not_run_together():
@@ -81,23 +72,21 @@ def test_R19_tenant_is_part_of_the_scope_or_missing():
     callers = [(User(pk=7), "red"), (User(pk=7), "blue"), (User(pk=8), "red")]
 
     assert len({scope(asked_by(user, tenant=tenant)) for user, tenant in callers}) == 3
-    with pytest.raises(ScopeMissing):
-        scope(asked_by(User(pk=7), tenant=None))
-    with pytest.raises(ScopeMissing):
-        scope(asked_by(AnonymousUser(), tenant="red"))
+    for user, tenant in [(User(pk=7), None), (AnonymousUser(), "red")]:
+        with pytest.raises(ScopeMissing):
+            scope(asked_by(user, tenant=tenant))
 
 
 # In a request.
 
 
-def test_R19_two_users_with_one_key_run_twice(api, mode, runs):
+def test_R19_two_users_with_one_key_run_twice(api, runs):
     alice, bob = api(user="alice"), api(user="bob")
 
     assert (alice.status_code, bob.status_code) == (201, 201)
     assert not replayed(bob)
     assert bob.content != alice.content
-    assert api(user="alice").content == alice.content
-    assert api(user="bob").content == bob.content
+    assert [api(user=name).content for name in ("alice", "bob")] == [alice.content, bob.content]
     assert len(runs) == IdempotencyRecord.objects.count() == 2
 
 
@@ -114,19 +103,23 @@ def test_R19_scope_as_a_method_replaces_the_user(api, mount):
     assert not replayed(api(path=url, user="alice", headers={"X-Tenant": "blue"}))
 
 
-@pytest.mark.parametrize("scope", [f"{__name__}.nothing", "nowhere.at.all"])
-def test_R19_dotted_path_must_import(api, policy, scope):
+@pytest.mark.parametrize(
+    ("scope", "error"),
+    [
+        (f"{__name__}.nothing", ImportError),
+        ("nowhere.at.all", ImportError),
+        (lambda request: 7, TypeError),
+    ],
+)
+def test_R19_R21_scope_that_is_no_text_is_an_error(api, policy, runs, scope, error):
     policy(HTTP={"SCOPE": scope})
 
-    with pytest.raises(ImportError):
+    with pytest.raises(error):
         api()
+    assert runs == []
 
 
-def by_host(request: Request) -> str:
-    return request.get_host()
-
-
-@pytest.mark.parametrize("tenant", [None, by_host])
+@pytest.mark.parametrize("tenant", [None, lambda request: request.get_host()])
 def test_R19_tenants_by_host_name_meet_unless_the_scope_names_them(api, policy, settings, tenant):
     """As the threat model says: neither the scope nor the fingerprint holds the host."""
     settings.ALLOWED_HOSTS = ["a.example.com", "b.example.com"]
@@ -140,10 +133,7 @@ def test_R19_tenants_by_host_name_meet_unless_the_scope_names_them(api, policy, 
 # Nobody.
 
 
-@pytest.mark.parametrize("address", ["192.0.2.1", "192.0.2.2"])
-def test_R21_anonymous_with_a_key_is_a_problem(api, runs, address):
-    api.client.defaults["REMOTE_ADDR"] = address  # is no scope
-
+def test_R21_anonymous_with_a_key_is_a_problem(api, runs):
     assert problem(api(user=None, path="/optional/")) == MISSING
     assert runs == []
     assert not IdempotencyRecord.objects.exists()
@@ -157,44 +147,23 @@ def test_R21_scope_that_names_nobody_is_a_problem(api, policy, runs, nobody):
     assert runs == []
 
 
-def test_R21_scope_that_is_no_text_is_an_error(api, policy, runs):
-    policy(HTTP={"SCOPE": lambda request: 7})
-
-    with pytest.raises(TypeError, match="scope must return a str"):
-        api()
-    assert runs == []
-
-
 def test_R21_anyone_makes_keys_capabilities(api, policy, runs):
-    policy(HTTP={"SCOPE": "django_idempotency.http.scopes.anyone"})
+    policy(HTTP={"SCOPE": ANYONE})
 
-    first, again = (api(user=None, path="/optional/") for _ in range(2))
+    answers = [api(user=None, path="/optional/") for _ in range(2)]
 
-    assert first.status_code == 201
-    assert replayed(again)
+    assert [replayed(answer) for answer in answers] == [False, True]
     assert len(runs) == 1
-
-
-class Open(BareView):
-    authentication_classes = []
-    permission_classes = [AllowAny]
-
-
-@pytest.mark.parametrize("scope", [None, "django_idempotency.http.scopes.anyone"])
-def test_R21_a_check_finds_views_that_know_nobody(mount, scope):
-    mount(type("Nobody", (Open,), {"idempotency_scope": scope}))
-
-    found = [message for message in run_checks() if "Nobody" in str(message)]
-
-    assert [message.id for message in found] == (["django_idempotency.E006"] if not scope else [])
-
-
-class Visitors(Open):
-    idempotency_scope = "django_idempotency.http.scopes.session"
 
 
 def test_R97_session_scope_begins_no_session(api, mount, runs):
     """A retry whose first answer was lost would come without its cookie, and run again."""
+
+    class Visitors(BareView):
+        authentication_classes = []
+        permission_classes = [AllowAny]
+        idempotency_scope = "django_idempotency.http.scopes.session"
+
     response = api(path=mount(Visitors), user=None)
 
     assert problem(response) == MISSING
@@ -208,13 +177,11 @@ def test_R97_session_scope_begins_no_session(api, mount, runs):
 
 def told(response: Any) -> tuple[int, bytes, dict[str, str]]:
     """Return all that a response tells, but for the second in which it was made."""
-    headers = dict(response.headers)
-    if "Idempotency-Expires" in headers:
-        headers["Idempotency-Expires"] = "some time"
+    headers = {name: text for name, text in response.headers.items() if "Expires" not in name}
     return response.status_code, response.content, headers
 
 
-@pytest.mark.parametrize("status", [200, 409, 400, 500])
+@pytest.mark.parametrize("status", [200, 400, 500])
 def test_R22_I10_a_key_that_somebody_used_looks_like_any_other(api, status):
     api({"name": "alice's", "then": "returned", "status": 200}, key="used", user="alice")
 
@@ -225,9 +192,6 @@ def test_R22_I10_a_key_that_somebody_used_looks_like_any_other(api, status):
     assert told(used) == told(fresh)
 
 
-# Endpoints.
-
-
 class ByHeader(BareView):
     idempotency_scope_endpoint = True
 
@@ -235,15 +199,10 @@ class ByHeader(BareView):
         return request.headers["X-Scope"]
 
 
-class TwoRoutes:
-    """One view, and one name, at two routes."""
-
-    urlpatterns = [path(route, ByHeader.as_view(), name="same") for route in ("a", "a:x", "a:x:y")]
-
-
 def test_R23_endpoint_and_scope_do_not_run_together(api, settings, runs):
     """``POST same a:x:y`` would be route a with scope x:y, and route a:x with scope y."""
-    settings.ROOT_URLCONF = TwoRoutes
+    routes = [path(route, ByHeader.as_view(), name="same") for route in ("a", "a:x", "a:x:y")]
+    settings.ROOT_URLCONF = type("TwoRoutes", (), {"urlpatterns": routes})
     sent = [("/a", "x:y"), ("/a:x", "y"), ("/a", "x"), ("/a:x", "x:y"), ("/a:x:y", "y")]
 
     answers = [api(path=route, headers={"X-Scope": scope}) for route, scope in sent]
