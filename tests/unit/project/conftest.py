@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 import re
 import sys
-from collections.abc import Callable
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -19,20 +18,17 @@ from rest_framework import serializers
 from rest_framework.test import APIRequestFactory, force_authenticate
 
 from tests.app.models import Payment
-from tests.pages import ROOT, Block, blocks_of
-
-RunPage = Callable[[str], SimpleNamespace]
-Post = Callable[..., Any]
+from tests.pages import ROOT, blocks_of
 
 
 class Gateway:
     """A payment provider that knows keys: the second call gets the first one's answer."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.charges: dict[str, dict[str, Any]] = {}
         self.charged = 0
 
-    def charge(self, amount: int, *, idempotency_key: str) -> dict[str, Any]:
+    def charge(self, amount, *, idempotency_key):
         if idempotency_key not in self.charges:
             self.charged += amount
             self.charges[idempotency_key] = {"id": f"ch_{len(self.charges)}", "amount": amount}
@@ -46,20 +42,20 @@ class PaymentSerializer(serializers.ModelSerializer[Payment]):
 
 
 @pytest.fixture
-def run_page(transactional_db: None, settings: Any, monkeypatch: pytest.MonkeyPatch) -> RunPage:
+def run_page(transactional_db, settings, monkeypatch):
     """`run_page("docs/quickstart.md")`: run its examples in order, and return their names."""
     settings.IDEMPOTENCY = {"default": {}}
     # What a page makes a shared task is none for the apps of other tests.
     shared = set(_state._on_app_finalizers)
     monkeypatch.setattr(_state, "_on_app_finalizers", set(shared))
 
-    def forget_tasks() -> None:
+    def forget_tasks():
         _state._on_app_finalizers.intersection_update(shared)
         for app in list(_state._get_active_apps()):
             for task in [task for task in app.tasks if task.startswith("shop.")]:
                 app.tasks.unregister(task)
 
-    def add_module(name: str, **names: Any) -> ModuleType:
+    def add_module(name, **names):
         module = ModuleType(name)
         vars(module).update(names)
         monkeypatch.setitem(sys.modules, name, module)
@@ -69,9 +65,9 @@ def run_page(transactional_db: None, settings: Any, monkeypatch: pytest.MonkeyPa
     add_module("shop.models", Payment=Payment)
     add_module("shop.serializers", PaymentSerializer=PaymentSerializer)
 
-    templates: dict[str, str] = {}
+    templates = {}
 
-    def run(name: str) -> SimpleNamespace:
+    def run(name):
         forget_tasks()  # those of another page, or of this one before
         module = add_module("shop.page", gateway=Gateway())
         for block in blocks_of(ROOT / name):
@@ -91,7 +87,7 @@ def run_page(transactional_db: None, settings: Any, monkeypatch: pytest.MonkeyPa
     return run
 
 
-def with_templates(texts: dict[str, str]) -> list[dict[str, Any]]:
+def with_templates(texts):
     """Return TEMPLATES of a project that has these templates, which are searched first."""
     [engine] = django_settings.TEMPLATES
     first = ("django.template.loaders.locmem.Loader", texts)
@@ -100,11 +96,11 @@ def with_templates(texts: dict[str, str]) -> list[dict[str, Any]]:
     return [{**rest, "OPTIONS": {**engine["OPTIONS"], "loaders": loaders}}]
 
 
-def _run(block: Block, names: dict[str, Any]) -> None:
+def _run(block, names):
     code = block.compiled()
     if code.co_flags & inspect.CO_COROUTINE:
 
-        async def main() -> None:
+        async def main():
             await eval(code, names)
 
         async_to_sync(main)()
@@ -113,17 +109,15 @@ def _run(block: Block, names: dict[str, Any]) -> None:
 
 
 @pytest.fixture
-def alice(transactional_db: None) -> User:
+def alice(transactional_db):
     return User.objects.create(username="alice")
 
 
 @pytest.fixture
-def post(alice: User) -> Post:
+def post(alice):
     """Post to a view, or to an action of a ViewSet, as alice and with a key."""
 
-    def post(
-        view: Any, payload: Any, *, key: str = "key-1", user: User = alice, **fields: str
-    ) -> Any:
+    def post(view, payload, *, key="key-1", user=alice, **fields):
         headers = {"Idempotency-Key": key, **{k.replace("_", "-"): v for k, v in fields.items()}}
         request = APIRequestFactory().post("/", payload, format="json", headers=headers)
         force_authenticate(request, alice)
@@ -133,7 +127,7 @@ def post(alice: User) -> Post:
 
 
 @pytest.fixture
-def client(alice: User) -> Client:
+def client(alice):
     client = Client()
     client.force_login(alice)
     return client
