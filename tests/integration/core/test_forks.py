@@ -58,74 +58,55 @@ def holds_in_a_child(condition: Callable[[], bool]) -> bool:
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
-def test_store_does_not_wait_for_a_thread_of_the_parent() -> None:
+def test_store_and_settings_do_not_wait_for_a_thread_of_the_parent() -> None:
     store = MemoryStore()
     store.claim(asked())
     with held_by_a_thread(store._mutex):
         assert holds_in_a_child(lambda: isinstance(store.claim(asked()), Record))
-
-
-def test_settings_do_not_wait_for_a_thread_of_the_parent() -> None:
     memory = {"default": {"BACKEND": MEMORY}}
     with override_settings(IDEMPOTENCY=memory), held_by_a_thread(stores._mutex):
         assert holds_in_a_child(lambda: type(store_for()) is MemoryStore)
 
 
-KEEPERS = {
-    "its parent's leases are not renewed": """
+#: The child has none of its parent's leases, and renews its own, even on a store in mid-renewal.
+KEEPER = """
 import os, sys
 from tests.unit.core.test_renewal import Renewals, make_lease
 from django_idempotency.engine.renewal import Keeper, keeper as own
 
-store, keeper, lease = Renewals(), Keeper(), make_lease()
-keeper.add(store, lease)
-own.add(store, make_lease(key="own"))
+blocked, store, keeper, lease = Renewals(), Renewals(), Keeper(), make_lease()
+blocked.free.clear()
+own.add(blocked, lease)
+keeper.add(store, make_lease(key="another"))
+assert blocked.entered.wait(10)
 store.wait_for_calls(1)
 keeper._changed.acquire()  # as another thread might at that moment
 child = os.fork()
 if child == 0:
-    assert (keeper._kept, keeper._threads) == ({}, {}), keeper._kept
-    assert (own._kept, own._threads) == ({}, {}), own._kept
-    mine = Renewals()
-    keeper.add(mine, make_lease(key="child"))
-    mine.wait_for_calls(2)
-    assert all(lease not in call.leases for call in mine.calls)
+    blocked.free.set()
+    for it in (keeper, own):
+        assert (it._kept, it._threads) == ({}, {}), it._kept
+    mine, fresh = make_lease(key="child"), Renewals()
+    own.add(blocked, mine)
+    keeper.add(fresh, mine)
+    for it in (blocked, fresh):
+        it.wait_for_calls(2)
+        assert all(leases == {mine} for leases, *_ in it.calls), it.calls
     os._exit(0)
 keeper._changed.release()
 _, status = os.waitpid(child, 0)
-sys.exit(os.waitstatus_to_exitcode(status))
-""",
-    "its own are, on a store in mid-renewal": """
-import os, sys
-from tests.unit.core.test_renewal import Blocked, Renewals, make_lease
-from django_idempotency.engine.renewal import keeper
-
-store, lease = Blocked(), make_lease()
-keeper.add(store, lease)
-assert store.entered.wait(10)
-child = os.fork()
-if child == 0:
-    store.free.set()
-    mine = make_lease(key="child")
-    keeper.add(store, mine)
-    store.wait_for_calls(2)
-    assert all(call.leases == {mine} for call in store.calls), store.calls
-    os._exit(0)
-_, status = os.waitpid(child, 0)
-assert store.calls == []
-store.free.set()
-store.wait_for_calls(2)
-assert all(call.leases == {lease} for call in store.calls), store.calls
+assert blocked.calls == []
+blocked.free.set()
+blocked.wait_for_calls(2)
+assert all(leases == {lease} for leases, *_ in blocked.calls), blocked.calls
 lease.check()
 sys.exit(os.waitstatus_to_exitcode(status))
-""",
-}
+"""
 
 
-@pytest.mark.parametrize("code", KEEPERS.values(), ids=KEEPERS.keys())
-def test_R69_keeper_of_a_child(code: str) -> None:
+def test_R69_keeper_of_a_child() -> None:
     done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", code],
+        [sys.executable, "-W", "ignore", "-c", KEEPER],
         cwd=ROOT,
         capture_output=True,
         text=True,

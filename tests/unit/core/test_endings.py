@@ -280,6 +280,7 @@ COMMITS = [
     ("joined", "keep", overtaken, LeaseLost, "", State.COMPLETED),
     ("joined", "fail", lost, "mine", "", State.FAILED),
     ("joined", "fail", refused, StoreError, "lost at the COMMIT", State.RELEASED),
+    ("joined", "fail", forbidden, IntegrityError, "parent", State.FAILED),
     ("joined", "release", lost, "mine", "", State.RELEASED),
     ("joined", "release", refused, StoreError, "lost at the COMMIT", State.FAILED),
     ("single", "keep", lost, "mine", "", State.COMPLETED),
