@@ -15,12 +15,12 @@ __all__ = [
     "ClaimAgain",
     "ClaimRequest",
     "Decision",
-    "check_resolution",
+    "Resolution",
     "decide",
     "placeholder",
 ]
 
-#: What an operator may do to a record; see `BaseStore.resolve`.
+#: What an operator may do to a record.
 RESOLUTIONS = ("release", "expire", "complete")
 
 
@@ -116,9 +116,29 @@ def placeholder(request: ClaimRequest, now: datetime) -> Record:
     )
 
 
-def check_resolution(action: str, result: bytes | None) -> None:
-    """Raise ValueError unless `resolve` can be asked for this."""
-    if action not in RESOLUTIONS:
-        raise ValueError(f"An operator can {', '.join(RESOLUTIONS)} a record, not {action!r}.")
-    if (action == "complete") is not (result is not None):
-        raise ValueError('A result goes with the action "complete", and with no other.')
+@dataclass(frozen=True)
+class Resolution:
+    """
+    What an operator decided about a record that had this epoch and state when it was looked at.
+
+    ``"release"`` makes a failed record, or one in progress under a lapsed lease, RELEASED;
+    ``"complete"`` makes it COMPLETED with `result` for `retention`; ``"expire"`` ends the time of
+    any record. A live lease stands against all three unless `force`. Raises ValueError for another
+    action and for a completion without a result, TypeError for a retention that is no duration.
+    """
+
+    action: str
+    epoch: int
+    state: State
+    force: bool = False
+    result: bytes | None = field(default=None, repr=False)
+    retention: timedelta = timedelta(hours=24)
+
+    def __post_init__(self) -> None:
+        """Raise ValueError and TypeError for what makes no sense."""
+        if self.action not in RESOLUTIONS:
+            allowed = ", ".join(RESOLUTIONS)
+            raise ValueError(f"An operator can {allowed} a record, not {self.action!r}.")
+        if (self.action == "complete") is not (self.result is not None):
+            raise ValueError('A result goes with the action "complete", and with no other.')
+        object.__setattr__(self, "retention", as_duration(self.retention))

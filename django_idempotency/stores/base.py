@@ -16,10 +16,10 @@ from uuid import UUID
 from asgiref.sync import sync_to_async
 
 from django_idempotency import keys
-from django_idempotency.claims import ClaimRequest
+from django_idempotency.claims import ClaimRequest, Resolution
 from django_idempotency.leases import Lease
 from django_idempotency.policy import Policy
-from django_idempotency.records import Filters, Page, Record, State
+from django_idempotency.records import Filters, Page, Record
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -130,27 +130,13 @@ class BaseStore:
         records = [record for record in found if record is not None and others.match(record)]
         return Page(tuple(records[:limit]))
 
-    def resolve(
-        self,
-        record_id: UUID,
-        action: str,
-        *,
-        epoch: int,
-        state: State,
-        force: bool = False,
-        result: bytes | None = None,
-        retention: timedelta = timedelta(hours=24),
-    ) -> bool:
+    def resolve(self, record_id: UUID, resolution: Resolution) -> bool:
         """
         Do what an operator decided, and return whether it was done.
 
-        ``"release"`` makes a failed record, or one in progress under a lapsed lease, RELEASED;
-        ``"complete"`` makes it COMPLETED with `result` for `retention`; ``"expire"`` ends the time
-        of any record. A live lease stands against all three unless `force`. Conditional on the
-        `epoch` and `state` that the operator saw and on the record not being expired, and never
-        waits for somebody who holds the record: then, too, it is False. The epoch grows by one and
-        the token is new, so an owner that was still there has lost its lease. Raises ValueError
-        for another action, or a completion without a result.
+        Conditional on the epoch and state that the operator saw, and on the record not being
+        expired. Never waits for somebody who holds the record: then, too, it is False. The epoch
+        grows by one and the token is new, so an owner that was still there has lost its lease.
         """
         raise NotImplementedError
 
@@ -221,50 +207,9 @@ class BaseStore:
         """See `release`."""
         return await self._twin(self.release, lease)
 
-    async def arenew(self, leases: Iterable[Lease], duration: timedelta) -> set[Lease]:
-        """See `renew`."""
-        return await self._twin(self.renew, leases, duration)
-
     async def aget(self, record_id: UUID) -> Record | None:
         """See `get`."""
         return await self._twin(self.get, record_id)
-
-    async def abrowse(
-        self,
-        *,
-        filters: Filters | Mapping[str, Any] | None = None,
-        cursor: str | None = None,
-        limit: int = 100,
-    ) -> Page:
-        """See `browse`."""
-        return await self._twin(self.browse, filters=filters, cursor=cursor, limit=limit)
-
-    async def aresolve(
-        self,
-        record_id: UUID,
-        action: str,
-        *,
-        epoch: int,
-        state: State,
-        force: bool = False,
-        result: bytes | None = None,
-        retention: timedelta = timedelta(hours=24),
-    ) -> bool:
-        """See `resolve`."""
-        return await self._twin(
-            self.resolve,
-            record_id,
-            action,
-            epoch=epoch,
-            state=state,
-            force=force,
-            result=result,
-            retention=retention,
-        )
-
-    async def asweep(self, *, limit: int = 5000) -> int:
-        """See `sweep`."""
-        return await self._twin(self.sweep, limit=limit)
 
     @asynccontextmanager
     async def aatomic(self, *, committed: Callable[[], None] | None = None) -> AsyncIterator[None]:

@@ -18,7 +18,7 @@ from typing import Any
 from uuid import UUID
 
 from django_idempotency import keys
-from django_idempotency.claims import ClaimRequest, Decision, check_resolution, decide
+from django_idempotency.claims import ClaimRequest, Decision, Resolution, decide
 from django_idempotency.exceptions import LeaseLost
 from django_idempotency.leases import Lease, Proof
 from django_idempotency.records import Filters, Page, Record, State, as_duration
@@ -161,37 +161,28 @@ class ExclusiveStore(BaseStore):
         more = len(found) > limit
         return Page(found[:limit], place(found[limit - 1]) if more else None)
 
-    def resolve(
-        self,
-        record_id: UUID,
-        action: str,
-        *,
-        epoch: int,
-        state: State,
-        force: bool = False,
-        result: bytes | None = None,
-        retention: timedelta = timedelta(hours=24),
-    ) -> bool:
+    def resolve(self, record_id: UUID, resolution: Resolution) -> bool:
         """See `BaseStore.resolve`."""
-        check_resolution(action, result)
-        retention = as_duration(retention)
         with self.exclusively() as records:
             now, seen = records.now, records.get(record_id)
-            if seen is None or (seen.epoch, seen.state) != (epoch, state) or seen.expired:
+            action, retention = resolution.action, resolution.retention
+            if seen is None or seen.expired:
                 return False
-            if seen.live and not force:
+            if (seen.epoch, seen.state) != (resolution.epoch, resolution.state):
                 return False
-            if action != "expire" and state not in (State.IN_PROGRESS, State.FAILED):
+            if seen.live and not resolution.force:
                 return False
-            new = {"epoch": epoch + 1, "token": keys.new_token()}
+            if action != "expire" and seen.state not in (State.IN_PROGRESS, State.FAILED):
+                return False
+            new = {"epoch": seen.epoch + 1, "token": keys.new_token()}
             if action == "complete":
-                new |= {"result": result, "error": "", "expires_at": now + retention}
+                new |= {"result": resolution.result, "error": "", "expires_at": now + retention}
                 _end(records, seen, State.COMPLETED, **new)
-            elif action == "release" or state is State.IN_PROGRESS:
+            elif action == "release" or seen.state is State.IN_PROGRESS:
                 lasts = now if action == "expire" else seen.expires_at or now + retention
                 _end(records, seen, State.RELEASED, fingerprint=None, expires_at=lasts, **new)
             else:
-                _end(records, seen, state, expires_at=now, **new)
+                _end(records, seen, seen.state, expires_at=now, **new)
             return True
 
     def sweep(self, *, limit: int = 5000) -> int:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from django_idempotency import keys
+from django_idempotency.claims import Resolution
 from django_idempotency.exceptions import LeaseLost
 from django_idempotency.leases import Lease
 from django_idempotency.records import Record, State
@@ -153,7 +154,9 @@ class EndingRules(ContractBase):
             lease = self.lapsed(store)
             result = b"operator" if more == "complete" else None
             epoch, state = lease.fencing_token, State.IN_PROGRESS
-            assert store.resolve(lease.record_id, more, epoch=epoch, state=state, result=result)
+            assert store.resolve(
+                lease.record_id, Resolution(more, epoch=epoch, state=state, result=result)
+            )
         elif how == "expired and claimed":
             lease = self.expired(store, "lapsed")
             self.won(store.claim(self.again(lease.request, lease=HOUR, retention=HOUR)))
@@ -280,7 +283,9 @@ class EndingRules(ContractBase):
         else:
             epoch, state = lease.fencing_token, State.IN_PROGRESS
             given: dict[str, Any] = {"force": True, "result": b"", "retention": duration}
-            store.resolve(lease.record_id, "complete", epoch=epoch, state=state, **given)
+            store.resolve(
+                lease.record_id, Resolution("complete", epoch=epoch, state=state, **given)
+            )
 
     @durations
     def test_duration_may_be_seconds(self, store: BaseStore, write: str) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from django_idempotency.claims import Decision, decide
+from django_idempotency.claims import Decision, Resolution, decide
 from django_idempotency.leases import Lease
 from django_idempotency.records import Record, State
 from django_idempotency.stores.base import BaseStore
@@ -55,9 +55,9 @@ class InterleavingRules(RaceRules):
         if who == "an operator":
             assert store.resolve(
                 owner.record_id,
-                "release",
-                epoch=owner.fencing_token,
-                state=self.record(store, owner).state,
+                Resolution(
+                    "release", epoch=owner.fencing_token, state=self.record(store, owner).state
+                ),
             )
         elif what == "renewed":
             assert store.renew([lease], HOUR) == {lease}

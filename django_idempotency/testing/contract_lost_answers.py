@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 import pytest
 from asgiref.sync import async_to_sync
 
+from django_idempotency.claims import Resolution
 from django_idempotency.exceptions import LeaseLost, StoreError
 from django_idempotency.records import State
 from django_idempotency.stores.base import BaseStore
@@ -125,7 +126,9 @@ class LostAnswerRules(ContractBase):
         seen = self.record(store, lease)
 
         def resolve() -> bool:
-            return store.resolve(seen.record_id, "release", epoch=seen.epoch, state=seen.state)
+            return store.resolve(
+                seen.record_id, Resolution("release", epoch=seen.epoch, state=seen.state)
+            )
 
         with self.lose_answer(store):
             try:

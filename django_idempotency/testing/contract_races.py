@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from django_idempotency.claims import ClaimRequest
+from django_idempotency.claims import ClaimRequest, Resolution
 from django_idempotency.exceptions import LeaseLost
 from django_idempotency.leases import Lease
 from django_idempotency.records import Record, State
@@ -196,9 +196,7 @@ class RaceRules(ContractBase):
             resolve = partial(
                 store.resolve,
                 lease.record_id,
-                action,
-                epoch=lease.fencing_token,
-                state=State.IN_PROGRESS,
+                Resolution(action, lease.fencing_token, State.IN_PROGRESS),
             )
 
             resolved = self.together(store, [resolve] * self.threads)
@@ -219,10 +217,7 @@ class RaceRules(ContractBase):
             resolve = partial(
                 store.resolve,
                 lease.record_id,
-                "release",
-                epoch=lease.fencing_token,
-                state=State.IN_PROGRESS,
-                force=True,
+                Resolution("release", lease.fencing_token, State.IN_PROGRESS, force=True),
             )
 
             done = self.together(store, [partial(completed, lease), resolve][::order])

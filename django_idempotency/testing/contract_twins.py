@@ -5,14 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
-from uuid import uuid4
 
 import pytest
 from asgiref.sync import async_to_sync
 
 from django_idempotency.exceptions import LeaseLost
 from django_idempotency.leases import Lease
-from django_idempotency.records import Filters, State
+from django_idempotency.records import State
 from django_idempotency.stores.base import BaseStore
 from django_idempotency.testing.contract_base import HOUR, ContractBase, needs, unchanged
 
@@ -93,71 +92,12 @@ class TwinRules(ContractBase):
 
         assert self.record(store, lease).state is State.RELEASED
 
-    def test_twin_of_renew(self, store: BaseStore) -> None:
-        lease, late = self.live(store), self.ended(store, "released")
-        before = self.record(store, lease).lease_until
-
-        assert self.awaited(lambda: store.arenew([lease, late], HOUR)) == {lease}
-
-        after = self.record(store, lease).lease_until
-        assert before is not None
-        assert after is not None
-        assert after > before
-
     def test_twin_of_get(self, store: BaseStore) -> None:
         lease = self.ended(store, "completed")
 
         record = self.awaited(lambda: store.aget(lease.record_id))
 
         assert unchanged(self.record(store, lease), record)
-
-    def test_twin_of_browse(self, store: BaseStore) -> None:
-        scope = f"twin {uuid4()}"
-        lease = self.live(store, scope=scope)
-        self.live(store)
-
-        async def main() -> list[object]:
-            found: list[object] = []
-            cursor: str | None = None
-            while True:
-                page = await store.abrowse(filters=Filters(scope=scope), cursor=cursor, limit=1)
-                found += [record.record_id for record in page.records]
-                cursor = page.cursor
-                if cursor is None:
-                    return found
-
-        assert self.awaited(main) == [lease.record_id]
-
-    def test_twin_of_resolve(self, store: BaseStore) -> None:
-        lease = self.live(store)
-
-        async def main() -> list[bool]:
-            return [
-                await store.aresolve(
-                    lease.record_id,
-                    "complete",
-                    epoch=lease.fencing_token,
-                    state=State.IN_PROGRESS,
-                    force=force,
-                    result=b"operator",
-                    retention=HOUR,
-                )
-                for force in (False, True)
-            ]
-
-        assert self.awaited(main) == [False, True]
-
-        assert self.record(store, lease).result == b"operator"
-
-    def test_twin_of_sweep(self, store: BaseStore) -> None:
-        while store.sweep():
-            pass
-        lease = self.expired(store)
-
-        swept = self.awaited(lambda: store.asweep(limit=10))
-
-        assert swept == (0 if store.native_expiry else 1)
-        self.won(store.claim(self.again(lease.request)))
 
     def test_R26_I1_one_of_many_coroutines_wins(self, store: BaseStore) -> None:
         request = self.asked()

@@ -100,7 +100,8 @@ class crash_at(AbstractContextManager["crash_at"]):
         for name in _OPERATIONS:
             self._replace(name, functools.partial(self._call, name, getattr(self._store, name)))
             twin = f"a{name}"
-            if getattr(type(self._store), twin) is not getattr(BaseStore, twin):  # it has its own
+            own = getattr(type(self._store), twin, None)
+            if own is not getattr(BaseStore, twin, None):
                 self._replace(
                     twin, functools.partial(self._acall, name, getattr(self._store, twin))
                 )

@@ -18,7 +18,7 @@ from django_idempotency.claims import (
     ClaimAgain,
     ClaimRequest,
     Decision,
-    check_resolution,
+    Resolution,
     decide,
     placeholder,
 )
@@ -369,28 +369,16 @@ class DatabaseStore(Statements):
         parameters = page_parameters(wanted, cursor)
         return page_of(self._execute("BROWSE", {**parameters, "limit": limit + 1}), limit)
 
-    def resolve(
-        self,
-        record_id: UUID,
-        action: str,
-        *,
-        epoch: int,
-        state: State,
-        force: bool = False,
-        result: bytes | None = None,
-        retention: timedelta = timedelta(hours=24),
-    ) -> bool:
+    def resolve(self, record_id: UUID, resolution: Resolution) -> bool:
         """See `BaseStore.resolve`."""
-        check_resolution(action, result)
-        retention = as_duration(retention)
         parameters = {
             "id": record_id,
-            "action": action,
-            "seen_epoch": epoch,
-            "seen_state": state.value,
-            "force": force,
-            "result": result,
-            "retention": retention,
+            "action": resolution.action,
+            "seen_epoch": resolution.epoch,
+            "seen_state": resolution.state.value,
+            "force": resolution.force,
+            "result": resolution.result,
+            "retention": resolution.retention,
             "token": keys.new_token(),
         }
         try:

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 from uuid import UUID
 
 from django_idempotency import keys
-from django_idempotency.claims import ClaimRequest, Decision, check_resolution, decide, placeholder
+from django_idempotency.claims import ClaimRequest, Decision, Resolution, decide, placeholder
 from django_idempotency.exceptions import (
     LeaseLost,
     ResultTooLarge,
@@ -329,38 +329,29 @@ class DynamoDBStore(BaseStore):
         except ValueError as error:
             raise ValueError("This cursor is none of the DynamoDB store's.") from error
 
-    def resolve(
-        self,
-        record_id: UUID,
-        action: str,
-        *,
-        epoch: int,
-        state: State,
-        force: bool = False,
-        result: bytes | None = None,
-        retention: timedelta = timedelta(hours=24),
-    ) -> bool:
+    def resolve(self, record_id: UUID, resolution: Resolution) -> bool:
         """See `BaseStore.resolve`."""
-        check_resolution(action, result)
-        retention = as_duration(retention)
+        action, state = resolution.action, resolution.state
         if action != "expire" and state not in (State.IN_PROGRESS, State.FAILED):
             return False
         now, token = self._now(), keys.new_token()
         lapsed = seconds(now - self._skew)
         # An expiry is a whole second, and this one must be over now.
-        expires_at = now.replace(microsecond=0) if action == "expire" else now + retention
+        expires_at = now + resolution.retention
+        if action == "expire":
+            expires_at = now.replace(microsecond=0)
         values = {
-            ":seenEpoch": number(epoch),
+            ":seenEpoch": number(resolution.epoch),
             ":seenStatus": string(state),
             ":token": string(token),
             ":now": seconds(now),
             ":lapsed": lapsed,
-            ":over": _END_OF_TIME if force else lapsed,
+            ":over": _END_OF_TIME if resolution.force else lapsed,
             ":expiry": seconds(whole_seconds(expires_at)),
         }
         statement = f"RESOLVE_{action.upper()}"
-        if result is not None:
-            overflow, kept = self._kept(record_id, token, result)
+        if resolution.result is not None:
+            overflow, kept = self._kept(record_id, token, resolution.result)
             statement += overflow
             values |= kept
         elif action == "expire" and state is State.IN_PROGRESS:

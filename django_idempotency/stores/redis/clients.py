@@ -287,18 +287,6 @@ class Clients:
         except _ERRORS as error:
             raise _store_error(script.name, error) from error
 
-    async def arun_many(self, script: Script, calls: Calls) -> list[Any]:
-        """See `run_many`."""
-        if self.is_cluster:
-            return await sync_to_async(self.run_many, thread_sensitive=False)(script, calls)
-        with _store_errors(script.name):
-            client = await self._of_loop()
-            answers = await self._pipeline(client, script, calls).execute(raise_on_error=False)
-            if _is_unknown(answers):
-                await client.script_load(script.text)
-                answers = await self._pipeline(client, script, calls).execute(raise_on_error=False)
-            return _answers(script, answers)
-
     async def _of_loop(self) -> Any:
         """
         Return the client of the running loop; it is closed when the loop is shut down.

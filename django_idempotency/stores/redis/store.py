@@ -13,10 +13,10 @@ from uuid import UUID
 from asgiref.sync import sync_to_async
 
 from django_idempotency import keys
-from django_idempotency.claims import ClaimRequest, check_resolution
+from django_idempotency.claims import ClaimRequest, Resolution
 from django_idempotency.exceptions import StoreError
 from django_idempotency.leases import Lease
-from django_idempotency.records import Filters, Page, Record, State
+from django_idempotency.records import Filters, Page, Record
 from django_idempotency.stores.base import BaseStore
 from django_idempotency.stores.redis.rows import (
     Place,
@@ -216,18 +216,9 @@ class RedisStore(BaseStore):
         Where some of them could not be renewed, those count as held; where none could, StoreError.
         """
         ordered = list(leases)
-        return _held(ordered, self._clients.run_many(RENEW, self._renewals(ordered, duration)))
-
-    async def arenew(self, leases: Iterable[Lease], duration: timedelta) -> set[Lease]:
-        """See `BaseStore.renew`."""
-        ordered = list(leases)
-        renewals = self._renewals(ordered, duration)
-        return _held(ordered, await self._clients.arun_many(RENEW, renewals))
-
-    def _renewals(
-        self, leases: list[Lease], duration: timedelta
-    ) -> list[tuple[str, Sequence[Any]]]:
-        return [(self._key(x.record_id), [*proof_arguments(x), micros(duration)]) for x in leases]
+        lasts = micros(duration)
+        renewals = [(self._key(x.record_id), [*proof_arguments(x), lasts]) for x in ordered]
+        return _held(ordered, self._clients.run_many(RENEW, renewals))
 
     # Reading, and what operators do.
 
@@ -268,28 +259,20 @@ class RedisStore(BaseStore):
                 break
         return Page(tuple(found.values()), None if place.is_end else str(place))
 
-    def resolve(
-        self,
-        record_id: UUID,
-        action: str,
-        *,
-        epoch: int,
-        state: State,
-        force: bool = False,
-        result: bytes | None = None,
-        retention: timedelta = timedelta(hours=24),
-    ) -> bool:
+    def resolve(self, record_id: UUID, resolution: Resolution) -> bool:
         """See `BaseStore.resolve`."""
-        check_resolution(action, result)
-        arguments = [action, epoch, state.value, int(force), keys.new_token().hex]
-        arguments += [micros(retention), result or b""]
+        arguments = [
+            resolution.action,
+            resolution.epoch,
+            resolution.state.value,
+            int(resolution.force),
+            keys.new_token().hex,
+            micros(resolution.retention),
+            resolution.result or b"",
+        ]
         return bool(self._clients.run(RESOLVE, self._key(record_id), arguments))
 
     def sweep(self, *, limit: int = 5000) -> int:
-        """Return 0: the server deletes what has expired."""
-        return 0
-
-    async def asweep(self, *, limit: int = 5000) -> int:
         """Return 0: the server deletes what has expired."""
         return 0
 

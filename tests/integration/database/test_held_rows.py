@@ -9,7 +9,7 @@ from datetime import timedelta
 import pytest
 from django.db import connection, transaction
 
-from django_idempotency.claims import Decision, decide
+from django_idempotency.claims import Decision, Resolution, decide
 from django_idempotency.engine import Engine
 from django_idempotency.exceptions import StoreError, TransactionOpen
 from django_idempotency.models import IdempotencyRecord
@@ -47,7 +47,7 @@ def held():
 
 def resolve(store, lease):
     seen = store.get(lease.record_id)
-    return store.resolve(seen.record_id, "release", epoch=seen.epoch, state=seen.state)
+    return store.resolve(seen.record_id, Resolution("release", epoch=seen.epoch, state=seen.state))
 
 
 class TestHeldRow:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from django_idempotency.claims import Resolution
 from django_idempotency.engine import Engine
 from django_idempotency.exceptions import InProgress, LeaseLost
 from django_idempotency.records import State
@@ -143,8 +144,8 @@ def test_operator_needs_force_for_a_lease_in_its_margin(
     here.advance(MINUTE + 4 * SECOND)
     seen: dict[str, Any] = {"epoch": lease.fencing_token, "state": State.IN_PROGRESS}
 
-    assert not store.resolve(record_id(), "release", **seen)
-    assert store.resolve(record_id(), "release", force=True, **seen)
+    assert not store.resolve(record_id(), Resolution("release", **seen))
+    assert store.resolve(record_id(), Resolution("release", force=True, **seen))
 
 
 def test_R66_time_that_the_client_takes_to_be_built_is_not_taken_from_the_lease(

@@ -16,6 +16,7 @@ from django.core.files.base import ContentFile
 from django.core.files.storage import InMemoryStorage
 
 import django_idempotency as idempotency
+from django_idempotency.claims import Resolution
 from django_idempotency.engine import Engine
 from django_idempotency.exceptions import LeaseLost, ResultTooLarge, ResultUnavailable, StoreError
 from django_idempotency.records import State
@@ -225,7 +226,9 @@ def test_operator_may_give_a_large_result(store: DynamoDBStore) -> None:
     store.fail(lease, "boom")
     epoch, state = lease.fencing_token, State.FAILED
 
-    assert store.resolve(record_id(), "complete", epoch=epoch, state=state, result=LARGE)
+    assert store.resolve(
+        record_id(), Resolution("complete", epoch=epoch, state=state, result=LARGE)
+    )
 
     assert found(store).result == LARGE
 

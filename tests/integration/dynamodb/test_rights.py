@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
+from django_idempotency.claims import Resolution
 from django_idempotency.keys import new_token
 from django_idempotency.stores.dynamodb import DynamoDBStore
 from django_idempotency.stores.dynamodb import schema as dynamodb_schema
@@ -34,7 +35,7 @@ def every_operation(store: DynamoDBStore, clock: FakeClock) -> None:
     lease = won(store.claim(replace(lease.request, token=new_token())))
     store.release(lease)
     seen = found(store)
-    store.resolve(seen.record_id, "expire", epoch=seen.epoch, state=seen.state)
+    store.resolve(seen.record_id, Resolution("expire", epoch=seen.epoch, state=seen.state))
     clock.advance(DAY)
     lease = won(store.claim(asked()))  # in the place of an expired record: PutItem
     store.complete(lease, b"result", retention=HOUR)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+from django_idempotency.claims import Resolution
 from django_idempotency.records import State
 from django_idempotency.stores.redis import RedisStore
 from tests.integration.redis.claims import HOUR, asked, found, lost, record_id, won
@@ -26,7 +27,7 @@ def whole_life(store: RedisStore) -> None:
     store.release(again)
     seen = found(store, "failed")
     assert seen.state is State.RELEASED
-    assert store.resolve(seen.record_id, "expire", epoch=seen.epoch, state=seen.state)
+    assert store.resolve(seen.record_id, Resolution("expire", epoch=seen.epoch, state=seen.state))
     assert sorted(browsed(store)) == sorted(record_id(key) for key in keys)
     assert store.check() == []
     asyncio.run(_of_coroutines(store))
@@ -45,7 +46,7 @@ def browsed(store: RedisStore) -> list[Any]:
 async def _of_coroutines(store: RedisStore) -> None:
     keys = [f"coroutine {number}" for number in range(20)]
     leases = [won(lease) for lease in await asyncio.gather(*(store.aclaim(asked(k)) for k in keys))]
-    assert await store.arenew(leases, HOUR) == set(leases)
+    assert store.renew(leases, HOUR) == set(leases)
     for key, lease in zip(keys, leases, strict=True):
         await store.acomplete(lease, key.encode(), retention=HOUR)
         assert lost(await store.aclaim(asked(key))).result == key.encode()

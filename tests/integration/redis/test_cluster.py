@@ -110,20 +110,15 @@ class TestRenewals:
         second = [name for name in names if name not in first]
         return [won(store.claim(asked(name, lease=HOUR))) for name in first[:MANY] + second[:MANY]]
 
-    @pytest.mark.parametrize("way", ["threads", "coroutines"])
     def test_R69_other_nodes_leases_are_renewed_and_the_one_is_waited_for_once(
-        self, store: RedisStore, nodes: list[RedisServer], leases: list[Lease], way: str
+        self, store: RedisStore, nodes: list[RedisServer], leases: list[Lease]
     ) -> None:
         ended = leases.pop()
         store.release(ended)
         started = time.monotonic()
 
         with stopped(nodes[0]):
-            asked_for = [*leases, ended]
-            if way == "threads":
-                held = store.renew(asked_for, DAY)
-            else:
-                held = asyncio.run(store.arenew(asked_for, DAY))
+            held = store.renew([*leases, ended], DAY)
 
         # Its pipeline, and one lease on its own: two tries, and a look for the nodes after each.
         assert time.monotonic() - started < MANY * TIMEOUT

@@ -13,6 +13,7 @@ from uuid import uuid4
 import pytest
 import redis
 
+from django_idempotency.claims import Resolution
 from django_idempotency.conf import InvalidStore, stores
 from django_idempotency.exceptions import StoreError
 from django_idempotency.stores.redis import RedisStore
@@ -135,7 +136,7 @@ def every_operation(store: RedisStore) -> None:
     assert seen is not None
     store.browse(limit=1)
     assert store.check() == []
-    assert store.resolve(seen.record_id, "expire", epoch=seen.epoch, state=seen.state)
+    assert store.resolve(seen.record_id, Resolution("expire", epoch=seen.epoch, state=seen.state))
 
 
 WITHOUT_CLIENT = """

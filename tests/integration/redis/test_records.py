@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import redis
 
+from django_idempotency.claims import Resolution
 from django_idempotency.exceptions import LeaseLost, StoreError
 from django_idempotency.records import State
 from django_idempotency.stores.redis import RedisStore
@@ -50,7 +51,7 @@ def test_I2_epochs_of_16_digits_survive_exactly(
     assert client.hget(name, "epoch") == b"9007199254740001"
     assert store.renew([lease], HOUR) == {lease}
     store.fail(lease, "boom")
-    assert store.resolve(record_id(), "release", epoch=LARGE + 1, state=State.FAILED)
+    assert store.resolve(record_id(), Resolution("release", epoch=LARGE + 1, state=State.FAILED))
     assert client.hget(name, "epoch") == b"9007199254740002"
 
 
@@ -234,14 +235,13 @@ def test_damage_to_one_record_is_logged_and_hides_no_other(
     assert "many" not in caplog.text
 
 
-@pytest.mark.parametrize("way", ["threads", "coroutines"])
 def test_R69_damage_to_one_record_keeps_no_renewal_from_the_others(
-    store: RedisStore, client: redis.Redis, name: str, way: str
+    store: RedisStore, client: redis.Redis, name: str
 ) -> None:
     leases = [won(store.claim(asked(key, lease=HOUR))) for key in ("key", "another")]
     _no_hash(client, name)
 
-    held = store.renew(leases, DAY) if way == "threads" else asyncio.run(store.arenew(leases, DAY))
+    held = store.renew(leases, DAY)
 
     assert held == set(leases)
     renewed = found(store, "another")

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from django_idempotency.claims import Resolution
 from django_idempotency.leases import Lease
 from django_idempotency.records import State
 from django_idempotency.stores.redis import RedisStore
@@ -34,7 +35,7 @@ CALLS: dict[str, Callable[[RedisStore, Lease], object]] = {
     "release": lambda store, lease: store.release(lease),
     "look": lambda store, lease: store.get(lease.record_id),
     "resolution": lambda store, lease: store.resolve(
-        record_id("complete"), "expire", epoch=0, state=State.COMPLETED
+        record_id("complete"), Resolution("expire", epoch=0, state=State.COMPLETED)
     ),
 }
 

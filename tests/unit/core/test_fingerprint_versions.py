@@ -12,7 +12,7 @@ import pytest
 
 import django_idempotency as idempotency
 from django_idempotency import FingerprintMismatch, InProgress, codecs
-from django_idempotency.claims import ClaimRequest
+from django_idempotency.claims import ClaimRequest, Resolution
 from django_idempotency.codecs import JSONCodec
 from django_idempotency.conf import store_for
 from django_idempotency.keys import record_id
@@ -171,6 +171,7 @@ def test_C15_derived_key_is_another_for_another_request(memory: Any) -> None:
     """Per operation and key, and after an operator's release under the same key."""
     first = derived()
     record = kept()
-    assert memory.resolve(record.record_id, "release", epoch=record.epoch, state=record.state)
+    released = Resolution("release", record.epoch, record.state)
+    assert memory.resolve(record.record_id, released)
     corrected = derived(payload={"amount": 6})
     assert len({first, corrected, derived(key="other"), derived(key="k2", operation="o")}) == 4

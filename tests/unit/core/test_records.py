@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from django_idempotency.claims import ClaimRequest
+from django_idempotency.claims import ClaimRequest, Resolution
 from django_idempotency.exceptions import StoreError
 from django_idempotency.keys import record_id
 from django_idempotency.records import Filters, Record, State
@@ -107,3 +107,12 @@ def test_filters_may_be_a_mapping_with_the_name_of_a_state() -> None:
 def test_what_is_no_filter_is_told(given: Any, error: type[Exception], told: str) -> None:
     with pytest.raises(error, match=told):
         Filters.of(given)
+
+
+@pytest.mark.parametrize(
+    ("action", "result"),
+    [("complete", None), ("release", b"operator"), ("expire", b"operator"), ("delete", None)],
+)
+def test_resolution_that_makes_no_sense_is_refused(action: str, result: bytes | None) -> None:
+    with pytest.raises(ValueError, match=r"operator|result"):
+        Resolution(action, epoch=1, state=State.FAILED, result=result)

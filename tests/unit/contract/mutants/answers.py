@@ -98,12 +98,12 @@ def renewal_without_an_answer_holds_nothing(store, renew, leases, duration):
 
 
 @mutant("test_resolution_whose_answer_is_lost_was_made_once")
-def resolution_is_sent_again(store, resolve, record_id, action, **more):
+def resolution_is_sent_again(store, resolve, record_id, resolution):
     """A resolution whose answer is lost is sent again, and meets its own epoch."""
     try:
-        return resolve(record_id, action, **more)
+        return resolve(record_id, resolution)
     except StoreError:
-        return resolve(record_id, action, **more)
+        return resolve(record_id, resolution)
 
 
 @mutant("test_R66_I1_I3_I6_claim_repeats_its_predicate_as_it_writes")
