@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -23,7 +22,8 @@ from tests.app.views import EffectView, Refusal
 from tests.services.processes import wait_until
 from tests.unit.http.api import Api, problem, replayed
 from tests.unit.http.test_sessions import Shopper, checkout, told
-from tests.unit.http.views import KEYED, WAYS, answering
+from tests.unit.http.views import ANYONE, BESIDE, KEYED, MISMATCH, WAYS, answering
+from tests.unit.views.conftest import together
 
 pytestmark = [
     pytest.mark.django_db(transaction=True),
@@ -34,40 +34,27 @@ pytestmark = [
 
 
 @pytest.fixture
-def working(tmp_path: Path, settings: Any) -> Callable[..., Any]:
+def working(tmp_path: Path) -> Callable[..., Any]:
     """``with working() as body``: a first request is in the view meanwhile; body is its body."""
 
     @contextmanager
     def start() -> Iterator[dict[str, str]]:
         body = {"name": "first", "then": "paused", "directory": str(tmp_path)}
-        answers: list[Any] = []
-
-        def send() -> None:
-            try:
-                answers.append(Api()(body))
-            finally:
-                connections.close_all()
-
-        thread = threading.Thread(target=send, daemon=True)
-        thread.start()
-        try:
+        with together(lambda: Api()(body)) as answers:
             wait_until(lambda: any(tmp_path.glob("first.*.working")), seconds=10, what="the view")
             yield body
-        finally:
             (tmp_path / "first.go").touch()
-            thread.join(10)
-        [answer] = answers
-        assert answer.status_code == 201
+        assert answers[0].status_code == 201
 
     return start
 
 
-@pytest.mark.parametrize("mode", ["joined", "separate"], indirect=True)
-def test_R38_mismatch_beats_in_progress_while_the_view_runs(api, mode, atomic_requests, working):
+@BESIDE
+def test_R38_mismatch_beats_in_progress_while_the_view_runs(api, mode, working):
     with working() as body:
         other, same = api({"name": "other"}), api(body)
 
-    assert problem(other) == (422, "idempotency_key_reused")
+    assert problem(other) == MISMATCH
     assert problem(same) == (409, "in_progress")
     assert replayed(api(body))
 
@@ -80,7 +67,7 @@ def test_R38_single_has_no_row_yet(api, mode, atomic_requests, working):
 
     assert problem(during) == problem(same) == (409, "in_progress")
     assert during.headers["Retry-After"] == same.headers["Retry-After"] == "1"
-    assert problem(after) == (422, "idempotency_key_reused")
+    assert problem(after) == MISMATCH
     assert replayed(api(body))
     assert Effect.objects.count() == 1
 
@@ -106,22 +93,21 @@ class TakenOver(EffectView):
         return super().post(request)
 
 
-@pytest.mark.parametrize("mode", ["joined", "separate"], indirect=True)
 @pytest.mark.parametrize(
-    ("then", "status", "answer"),
+    ("mode", "then", "status", "answer"),
     [
-        ("created", 201, 409),
-        ("returned", 409, 409),
-        ("returned", 400, 409),
-        ("raised", 422, 409),
-        ("raised", 400, 400),
-        ("raised", 500, 500),
+        ("joined", "created", 201, 409),
+        ("joined", "returned", 400, 409),
+        ("joined", "raised", 422, 409),
+        ("joined", "raised", 400, 400),
+        ("joined", "raised", 500, 500),
+        ("separate", "created", 201, 409),
+        ("separate", "returned", 400, 400),  # the work has committed; nothing is to be kept
+        ("separate", "raised", 422, 409),
     ],
+    indirect=["mode"],
 )
 def test_R57_nothing_is_kept_without_the_lease(api, mount, mode, then, status, answer):
-    if (then, status, mode) == ("returned", 400, "separate"):
-        answer = 400  # the work has committed, and its answer is not kept in any case
-
     response = api.then(then, status=status, path=mount(TakenOver))
 
     record = IdempotencyRecord.objects.get()
@@ -144,12 +130,9 @@ def test_R57_single_releases_nothing_without_the_proof(api, mount, policy):
     assert not Effect.objects.exists()
 
 
-ANYONE = {"SCOPE": "django_idempotency.http.scopes.anyone"}
-
-
 @pytest.mark.parametrize("every_request", [False, True])
 def test_R92_problem_in_the_place_of_the_work(mount, policy, settings, every_request):
-    policy(HTTP=ANYONE)
+    policy(HTTP={"SCOPE": ANYONE})
     settings.SESSION_SAVE_EVERY_REQUEST = every_request
     url, page, shopper = mount(checkout("pop", take_over)), mount(told), Shopper()
 
@@ -170,7 +153,7 @@ def unsaved(get_response: Any) -> Any:
 
 
 def test_R92_what_a_middleware_has_left_before_the_work_stays(mount, policy, settings):
-    policy(HTTP=ANYONE)
+    policy(HTTP={"SCOPE": ANYONE})
     url, page, shopper = mount(checkout("pop", take_over)), mount(told), Shopper()
     before = settings.MIDDLEWARE
     settings.MIDDLEWARE = [*before, f"{__name__}.unsaved"]
@@ -230,7 +213,6 @@ def test_R58_exception_passes_out_of_a_lost_connection(api, mount, mode, atomic_
     [
         ("joined", False, "created"),
         ("single", False, "created"),
-        ("joined", True, "created"),
         ("joined", False, "used again"),
         ("single", False, "used again"),
         ("separate", True, "used again"),  # else it is Django's COMMIT that tells
@@ -250,9 +232,8 @@ def test_R60_success_on_a_lost_connection_is_503(api, mount, mode, atomic_reques
 # What PostgreSQL answers to the COMMIT of a transaction that an error has ended.
 
 
-@pytest.mark.parametrize("mode", ["joined"], indirect=True)
 @KEYED
-def test_R86_R90_hook_of_a_refusal_that_is_rolled_back_does_not_run(api, mount, mode, key):
+def test_R86_R90_hook_of_a_refusal_that_is_rolled_back_does_not_run(api, mount, key):
     """Django takes PostgreSQL's answer to such a COMMIT for a commit."""
     hooks: list[str] = []
 

@@ -12,19 +12,7 @@ from tests.unit.views.conftest import (
     project,
     runs,
     the_gate,
-    with_middleware,
 )
 
-__all__ = [
-    "collected",
-    "in_loop",
-    "looked_twice",
-    "looks",
-    "mode",
-    "policy",
-    "project",
-    "runs",
-    "the_gate",
-    "visitor",
-    "with_middleware",
-]
+__all__ = ["collected", "in_loop", "looked_twice", "looks", "mode"]
+__all__ += ["policy", "project", "runs", "the_gate", "visitor"]

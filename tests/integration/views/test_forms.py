@@ -6,10 +6,8 @@ import pytest
 from django.contrib.auth.models import User
 from django.contrib.sessions.models import Session
 
-from tests.unit.forms.conftest import Visitor, orders
+from tests.unit.forms.conftest import orders
 from tests.unit.http.api import replayed
-from tests.unit.http.conftest import SetPolicy
-from tests.unit.views.work import Gate
 
 pytestmark = [
     pytest.mark.django_db(transaction=True),
@@ -20,12 +18,29 @@ pytestmark = [
 
 
 @pytest.fixture(autouse=True)
-def project() -> None:
+def project():
     """The shop is in the project of the settings."""
 
 
-def double_click(visitor: Visitor, gate: Gate) -> None:
+@pytest.mark.parametrize(
+    ("transaction", "path", "who"),
+    [
+        ("joined", "/order/", "visitor"),
+        ("single", "/order/", "user"),
+        ("joined", "/order/", "visitor whose session is gone"),
+        ("joined", "/join/", "visitor whom the form logs in"),
+    ],
+)
+def test_R89_a_double_click_runs_once(visitor, gate, policy, transaction, path, who):
     """The second click comes while the first is at work; both see one and the same page."""
+    policy(TRANSACTION=transaction)
+    visitor.path = path
+    if who == "user":
+        visitor.client.force_login(User.objects.create(username="alice"))
+    if who == "visitor whose session is gone":
+        visitor.page()
+        Session.objects.all().delete()
+
     fields = {**visitor.page(), "item": "slow"}
     first = visitor.click(fields)
     assert gate.reached.wait(10)
@@ -36,31 +51,3 @@ def double_click(visitor: Visitor, gate: Gate) -> None:
     assert first.result().status_code == second.status_code == 200
     assert second.content == first.result().content
     assert orders() == ["slow"]
-
-
-@pytest.mark.parametrize(("transaction", "user"), [("joined", None), ("single", "alice")])
-def test_R89_a_double_click_runs_once(
-    visitor: Visitor, gate: Gate, policy: SetPolicy, transaction: str, user: str | None
-) -> None:
-    policy(TRANSACTION=transaction)
-    if user:
-        visitor.client.force_login(User.objects.create(username=user))
-
-    double_click(visitor, gate)
-
-
-def test_R89_a_double_click_with_the_cookie_of_a_session_that_is_gone(
-    visitor: Visitor, gate: Gate
-) -> None:
-    visitor.page()
-    Session.objects.all().delete()
-
-    double_click(visitor, gate)
-
-
-def test_R89_a_double_click_on_a_form_that_logs_the_visitor_in(
-    visitor: Visitor, gate: Gate
-) -> None:
-    visitor.path = "/join/"
-
-    double_click(visitor, gate)
