@@ -14,7 +14,7 @@ USE_TZ = True
 TIME_ZONE = "UTC"
 DATABASES = databases()
 for _database in DATABASES.values():
-    _database["ATOMIC_REQUESTS"] = os.environ.get("IDEMPOTENCY_TEST_ATOMIC_REQUESTS") == "1"
+    _database["ATOMIC_REQUESTS"] = False
     _database["CONN_MAX_AGE"] = int(os.environ.get("IDEMPOTENCY_TEST_CONN_MAX_AGE", "0"))
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
@@ -30,15 +30,8 @@ INSTALLED_APPS = [
     "django_idempotency",
     "tests.app",
 ]
-# What a process that a test starts is to use; the tests themselves override the setting.
-_policy: dict[str, Any] = {
-    "TRANSACTION": os.environ.get("IDEMPOTENCY_TEST_TRANSACTION"),
-    "LEASE": float(os.environ.get("IDEMPOTENCY_TEST_LEASE", "60")),
-    "MAX_DURATION": float(os.environ.get("IDEMPOTENCY_TEST_MAX_DURATION", "3600")),
-    "RENEW": os.environ.get("IDEMPOTENCY_TEST_RENEW", "1") == "1",
-}
 IDEMPOTENCY: dict[str, dict[str, Any]] = {
-    "default": _policy,
+    "default": {"LEASE": 60, "MAX_DURATION": 3600},
     "other": {"OPTIONS": {"using": "other"}},
     "memory": {"BACKEND": "django_idempotency.stores.memory.MemoryStore"},
 }

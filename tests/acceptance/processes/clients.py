@@ -5,11 +5,14 @@ from __future__ import annotations
 import http.client
 import json
 import os
+import signal
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from django_idempotency.conf import engine_for
 from django_idempotency.models import IdempotencyRecord
@@ -57,11 +60,12 @@ def post(
     body: Mapping[str, Any],
     *,
     connected: Callable[[], object] = lambda: None,
+    skew: int = 0,
 ) -> Answer:
     """
     Send a request on a connection of its own; ConnectionError if the server drops it.
 
-    `connected` is called between the connection and the request.
+    `connected` is called between the connection and the request. `skew` is for skewed_wsgi.
     """
     connection = http.client.HTTPConnection(HOST, server.port, timeout=SECONDS)
     headers = {
@@ -69,6 +73,7 @@ def post(
         "Idempotency-Key": key,
         "X-User": USER,
         "Connection": "close",
+        "X-Skew": str(skew),
     }
     try:
         connection.connect()
@@ -108,20 +113,16 @@ class Work:
         self._known: list[Attempt] = []
         self._answers: list[Future[Answer]] = []
 
-    @property
-    def key(self) -> str:
-        return self.name
-
-    def send(self, server: Gunicorn) -> Future[Answer]:
+    def send(self, server: Gunicorn, **options: Any) -> Future[Answer]:
         """Send the request from a thread."""
-        answer = self._threads.submit(post, server, self.key, self.body)
+        answer = self._threads.submit(post, server, self.name, self.body, **options)
         self._answers.append(answer)
         return answer
 
-    def post(self, server: Gunicorn) -> Answer:
+    def post(self, server: Gunicorn, **options: Any) -> Answer:
         """Send the request and wait for the answer: it must not be one that runs the work."""
         runs = len(self.attempts)
-        answer = self.send(server)
+        answer = self.send(server, **options)
 
         def answered() -> bool:
             if len(self.attempts) > runs:
@@ -157,11 +158,18 @@ class Work:
         ended = [answer for answer in self._answers if answer.done()]
         return [answer.result() for answer in ended if answer.exception() is None]
 
-    def run(self, server: Gunicorn, number: int) -> Answer:
+    def run(self, server: Gunicorn, number: int, **options: Any) -> Answer:
         """Send the request, whose work is to be run number `number`, and let it go on at once."""
-        answer = self.send(server)
+        answer = self.send(server, **options)
         self.begun(number).go_on()
         return answer.result(SECONDS)
+
+    def kill(self, server: Gunicorn) -> None:
+        """Send the request, and kill the very process that does its work."""
+        answer = self.send(server)
+        server.kill(self.begun().pid, signal.SIGKILL)
+        with pytest.raises(ConnectionError):
+            answer.result(10)
 
     @property
     def effects(self) -> int:
@@ -171,7 +179,7 @@ class Work:
     @property
     def record(self) -> Record:
         """The record as the store sees it now, by the store's clock."""
-        record_id = IdempotencyRecord.objects.values_list("pk", flat=True).get(key=self.key)
+        record_id = IdempotencyRecord.objects.values_list("pk", flat=True).get(key=self.name)
         record = engine_for("default").store.get(record_id)
         assert record is not None
         return record

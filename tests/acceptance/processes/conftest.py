@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
+import os
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from itertools import count
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -12,9 +15,19 @@ import pytest
 from django.contrib.auth.models import User
 
 from tests.acceptance.processes.clients import USER, Work
-from tests.conftest import GunicornFactory
+from tests.services.databases import environment_for_children
 from tests.services.gunicorn import Gunicorn
 from tests.services.processes import wait_until
+
+#: What `serve(kind=…)` starts; each forks its workers from a process that has Django ready.
+KINDS: dict[str, dict[str, Any]] = {
+    "shared": {"workers": 4},
+    "stopped": {"workers": 2},  # by the one test that has it
+    "behind": {"workers": 4},  # PgBouncer
+    "elsewhere": {"workers": 2},  # on a database server of its own
+    "sync": {"app": "preloaded_wsgi", "worker_class": "sync", "threads": 1, "workers": 3},
+    "skewed": {"app": "skewed_wsgi", "workers": 1},
+}
 
 
 class Serve(Protocol):
@@ -22,12 +35,13 @@ class Serve(Protocol):
         self,
         transaction: str | None = None,
         *,
+        kind: str = ...,
+        env: Mapping[str, str] = ...,
         lease: float = ...,
         renew: bool = ...,
         max_duration: float = ...,
-        atomic_requests: bool = ...,
-        own: bool = ...,
-        **arguments: Any,
+        unfenced: bool = ...,
+        **database: Any,
     ) -> Gunicorn: ...
 
 
@@ -58,69 +72,49 @@ def work(tmp_path: Path, threads: ThreadPoolExecutor) -> Iterator[Callable[..., 
         attempt.go_on()
 
 
-class Servers:
-    """Servers that stay up for the next test that wants one of the same kind."""
-
-    MOST = 6
-
-    def __init__(self) -> None:
-        self._running: dict[str, Gunicorn] = {}
-
-    def get(self, app: str, **arguments: Any) -> Gunicorn:
-        """Return a server with all of its workers, started with these arguments."""
-        kind = repr((app, sorted(arguments.items())))
-        server = self._running.pop(kind, None)
-        if server is None:
-            if len(self._running) == self.MOST:
-                self._running.pop(next(iter(self._running))).close()
-            server = Gunicorn(app, **arguments).start()
-        else:
-            for pid in server.worker_pids():
-                server.kill(pid, signal.SIGCONT)
-            wait_until(server.is_whole, seconds=20, what="new workers")
-        self._running[kind] = server
-        return server
-
-    def close(self) -> None:
-        for server in self._running.values():
-            server.close()
-
-
 @pytest.fixture(scope="session")
-def servers(django_db_setup: None) -> Iterator[Servers]:
-    servers = Servers()
+def servers(django_db_setup: None) -> Iterator[dict[str, Gunicorn]]:
+    """Servers by kind, which stay up for the next test that wants one."""
+    servers: dict[str, Gunicorn] = {}
     yield servers
-    servers.close()
+    for server in servers.values():
+        server.close()
+
+
+_number = count()
 
 
 @pytest.fixture
-def serve(
-    servers: Servers, gunicorn: GunicornFactory, process_environment: dict[str, str]
-) -> Serve:
-    """`serve(transaction, …)`: gunicorn under that policy, 2 workers; `own` is not shared."""
+def serve(servers: dict[str, Gunicorn], tmp_path_factory: pytest.TempPathFactory) -> Serve:
+    """`serve(transaction, …)`: gunicorn under that policy, with all of its workers."""
 
     def start(
         transaction: str | None = None,
         *,
+        kind: str = "shared",
+        env: Mapping[str, str] = {},
         lease: float = 60,
         renew: bool = True,
         max_duration: float = 3600,
-        atomic_requests: bool = False,
-        own: bool = False,
-        **arguments: Any,
+        unfenced: bool = False,
+        **database: Any,
     ) -> Gunicorn:
-        env = {
-            "IDEMPOTENCY_TEST_LEASE": str(lease),
-            "IDEMPOTENCY_TEST_RENEW": str(int(renew)),
-            "IDEMPOTENCY_TEST_MAX_DURATION": str(max_duration),
-            "IDEMPOTENCY_TEST_ATOMIC_REQUESTS": str(int(atomic_requests)),
-            **arguments.pop("env", {}),
-        }
-        if transaction is not None:
-            env["IDEMPOTENCY_TEST_TRANSACTION"] = transaction
-        arguments = {"app": "tests.services.wsgi:application", "workers": 2, **arguments}
-        if own:
-            return gunicorn(env=env, **arguments)
-        return servers.get(env={**process_environment, **env}, **arguments)
+        policy = {"LEASE": lease, "RENEW": renew, "MAX_DURATION": max_duration}
+        policy |= {"TRANSACTION": transaction} if transaction else {}
+        database = {"ATOMIC_REQUESTS": False, "CONN_MAX_AGE": 0, **database}
+        said = {"policy": policy, "database": database, "unfenced": unfenced, "n": next(_number)}
+        file = tmp_path_factory.getbasetemp() / f"{kind}.json"
+        file.with_suffix(".new").write_text(json.dumps(said))
+        os.replace(file.with_suffix(".new"), file)
+        if kind not in servers:
+            options = {"app": "wsgi", "options": ["--preload"], **KINDS[kind]}
+            app = f"tests.acceptance.processes.{options.pop('app')}:application"
+            env = {**environment_for_children(), "IDEMPOTENCY_TEST_POLICY": str(file), **env}
+            servers[kind] = Gunicorn(app, env=env, **options).start()
+        server = servers[kind]
+        for pid in server.worker_pids():
+            server.kill(pid, signal.SIGCONT)
+        wait_until(server.is_whole, seconds=20, what="new workers")
+        return server
 
     return start

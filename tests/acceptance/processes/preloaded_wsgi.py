@@ -1,4 +1,4 @@
-"""The tests' Django for ``--preload``: the arbiter forks its workers with a keeper running."""
+"""The tests' Django, whose arbiter has a keeper running as it forks its workers; see `wsgi`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from django.db import connections
 
 import django_idempotency as idempotency
 from django_idempotency.engine.renewal import keeper
-from tests.services.wsgi import application
+from tests.acceptance.processes.wsgi import application
 
 __all__ = ["application"]
 

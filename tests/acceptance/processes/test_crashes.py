@@ -10,7 +10,7 @@ from functools import partial
 import psycopg
 import pytest
 
-from tests.acceptance.processes.clients import Work
+from tests.acceptance.processes.clients import Answer, Work
 from tests.acceptance.processes.conftest import Serve
 from tests.services import DATABASES_VARIABLE, or_skip
 from tests.services.gunicorn import Gunicorn
@@ -54,7 +54,7 @@ def database(migrated: PostgresServer) -> PostgresServer:
 @pytest.fixture
 def serve_on(serve: Serve, database: PostgresServer) -> Serve:
     """Like `serve`, on that server."""
-    return partial(serve, env=environment(database))
+    return partial(serve, kind="elsewhere", env=environment(database))
 
 
 def session(server: PostgresServer) -> psycopg.Connection:
@@ -87,17 +87,33 @@ def retried(server: Gunicorn, work: Work) -> None:
     assert (again.status, again.replayed, again.body) == (201, True, retry.body)
 
 
+def crash(
+    server: Gunicorn,
+    database: PostgresServer,
+    work: Work,
+    then: str = "created",
+    *,
+    restarted: bool = False,
+) -> Answer:
+    """Let the database server crash in the middle of the work, which goes on; its answer."""
+    waiting = work.send(server)
+    attempt = work.begun()
+    database.crash()
+    if restarted:
+        database.restart()
+    attempt.go_on(then)
+    answer = waiting.result(10)
+    if not restarted:
+        database.restart()
+    return answer
+
+
 @pytest.mark.parametrize("mode", ["single", "joined"])
 def test_R60_a_completion_that_finds_no_server_is_503_and_a_retry_runs_once(
     serve_on, database, work, mode
 ):
     server, work = serve_on(mode, lease=1), work()
-    waiting = work.send(server)
-    attempt = work.begun()
-    database.crash()
-    attempt.go_on()
-    failed = waiting.result(10)
-    database.restart()
+    failed = crash(server, database, work)
     if mode == "joined":
         lapsed(database)
     retried(server, work)
@@ -106,18 +122,20 @@ def test_R60_a_completion_that_finds_no_server_is_503_and_a_retry_runs_once(
 
 
 @pytest.mark.parametrize("mode", ["single", "joined"])
+@pytest.mark.parametrize(
+    ("then", "told"),
+    [
+        pytest.param("created", (503, "store_unavailable"), id="R60"),
+        pytest.param("deferred", (500, None), id="R58 work that writes again"),
+    ],
+)
 def test_R60_a_completion_after_a_restart_is_503_and_leaves_the_key_free_at_once(
-    serve_on, database, work, mode
+    serve_on, database, work, mode, then, told
 ):
     server, work = serve_on(mode, lease=600), work()
-    waiting = work.send(server)
-    attempt = work.begun()
-    database.crash()
-    database.restart()
-    attempt.go_on()
-    failed = waiting.result(10)
+    failed = crash(server, database, work, then, restarted=True)
     retried(server, work)
-    assert (failed.status, failed.code) == (503, "store_unavailable")
+    assert (failed.status, failed.code) == told
     assert effects(database) == 1
 
 
@@ -125,31 +143,9 @@ def test_R60_separate_work_that_cannot_be_completed_is_answered_and_says_so(
     serve_on, database, work
 ):
     server, work = serve_on("separate", lease=1), work()
-    waiting = work.send(server)
-    attempt = work.begun()
-    database.crash()
-    attempt.go_on()
-    first = waiting.result(10)
-    database.restart()
+    first = crash(server, database, work)
     lapsed(database)
     retried(server, work)
-    assert first.status == 201
-    assert first.headers["Idempotency-Stored"] == "false"
+    assert (first.status, first.headers["Idempotency-Stored"]) == (201, "false")
     # The work of both stands: what `separate` promises is one owner at a time.
     assert effects(database) == 2
-
-
-@pytest.mark.parametrize("mode", ["single", "joined"])
-def test_R58_work_that_meets_a_broken_connection_fails_as_itself_and_a_retry_runs_once(
-    serve_on, database, work, mode
-):
-    server, work = serve_on(mode, lease=600), work()
-    waiting = work.send(server)
-    attempt = work.begun()
-    database.crash()
-    database.restart()
-    attempt.go_on("deferred")  # writes another row
-    failed = waiting.result(10)
-    retried(server, work)
-    assert (failed.status, failed.code) == (500, None)
-    assert effects(database) == 1

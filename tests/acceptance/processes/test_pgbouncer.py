@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-import signal
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any, NamedTuple
 
 import psycopg
@@ -17,7 +17,7 @@ import django_idempotency as idempotency
 from django_idempotency import InProgress
 from tests.acceptance.processes.clients import post
 from tests.acceptance.processes.conftest import Serve
-from tests.acceptance.processes.test_races import CLIENTS, KEYS, fire, violations
+from tests.acceptance.processes.test_kills import run_as_soon_as_the_key_is_free
 from tests.app.models import Effect
 from tests.services import or_skip
 from tests.services.pgbouncer import PgBouncer
@@ -59,16 +59,9 @@ def client_of(bouncer: PgBouncer, **options: Any) -> psycopg.Connection[Any]:
 @pytest.fixture
 def serve_behind(serve: Serve, bouncer: PgBouncer) -> Serve:
     """`serve` with its database behind PgBouncer; a client's connection outlives its requests."""
-    behind = {
-        "DJANGO_SETTINGS_MODULE": "tests.acceptance.processes.pgbouncer_settings",
-        URL_VARIABLE: bouncer.url,
-        "IDEMPOTENCY_TEST_CONN_MAX_AGE": "60",
-    }
-
-    def start(transaction: str | None = None, **arguments: Any) -> Any:
-        return serve(transaction, **{**arguments, "env": {**behind, **arguments.pop("env", {})}})
-
-    return start
+    settings = "tests.acceptance.processes.pgbouncer_settings"
+    env = {"DJANGO_SETTINGS_MODULE": settings, URL_VARIABLE: bouncer.url}
+    return partial(serve, kind="behind", env=env, CONN_MAX_AGE=60)
 
 
 @pytest.fixture
@@ -132,28 +125,37 @@ def test_R88_the_transactions_of_one_client_go_through_all_sessions(bouncer):
     assert len(set(rows)) == SESSIONS
 
 
-# Through real views.
+# Through real views, with server-side binding.
 
 
-@pytest.mark.parametrize(
-    ("mode", "binding"), [("single", "0"), ("joined", "0"), ("separate", "1"), ("joined", "1")]
-)
-def test_R88_first_duplicate_replay_and_mismatch(serve_behind, work, mode, binding):
-    env = {"IDEMPOTENCY_TEST_SERVER_SIDE_BINDING": binding}
-    server, work = serve_behind(mode, env=env), work()
+@pytest.mark.parametrize("mode", MODES)
+def test_R88_first_duplicate_replay_and_mismatch(serve_behind, work, mode):
+    server, work = serve_behind(mode, lease=1), work()
     waiting = work.send(server)
     attempt = work.begun()
+    if mode == "joined":  # renewed as well
+        until = work.record.lease_until
+        wait_until(lambda: work.record.now > until, seconds=10, what="the first lease to pass")
     duplicate = work.post(server)
     attempt.go_on()
     first = waiting.result(10)
-    replays = run_in_threads(8, lambda index: post(server, work.key, work.body))
-    other = post(server, work.key, {**work.body, "then": "created"})
+    replays = run_in_threads(8, lambda index: post(server, work.name, work.body))
+    other = post(server, work.name, {**work.body, "then": "created"})
     assert (duplicate.status, duplicate.code) == (409, "in_progress")
     assert (first.status, first.replayed) == (201, False)
     assert {(r.status, r.replayed, r.body) for r in replays} == {(201, True, first.body)}
     assert (other.status, other.code) == (422, "idempotency_key_reused")
     assert work.effects == 1
 
+
+def test_R88_single_after_a_kill_a_retry_runs_as_soon_as_pgbouncer_has_noticed(serve_behind, work):
+    server, work = serve_behind("single", lease=600), work()
+    work.kill(server)
+    ran = run_as_soon_as_the_key_is_free(server, work)[-1]
+    assert (ran.status, ran.replayed, work.effects) == (201, False, 1)
+
+
+# Through `run`, in this process.
 
 EXPECTED = {
     # Transactions are numbered in the order in which they wrote first.
@@ -163,162 +165,87 @@ EXPECTED = {
 }
 
 
+@pytest.mark.usefixtures("behind")
 @pytest.mark.parametrize("mode", MODES)
-def test_R88_claim_work_and_completion_are_in_their_transactions(serve_behind, writes, mode):
-    server = serve_behind(mode, workers=1)
-    for number in range(SESSIONS):
-        assert post(server, f"key-{number}", {"name": f"key-{number}"}).status == 201
-        written = writes()
-        places = list(dict.fromkeys(write.transaction for write in written))
-        found = [(write.what, places.index(write.transaction)) for write in written]
-        sessions = {write.transaction: write.session for write in written}
-        assert found == EXPECTED[mode]
-        # One after the other, so each is given the next session.
-        assert len(set(sessions.values())) == len(sessions)
+def test_R88_claim_work_and_completion_are_in_their_transactions(mode, writes):
+    def pay(lease: object) -> str:
+        Effect.objects.create(name="pay")
+        with pytest.raises(InProgress):
+            run_in_threads(1, lambda index: call())
+        return "paid"
 
+    def call(payload: int = 1) -> Any:
+        return idempotency.run(pay, key="k", scope="s", payload=payload, transaction=mode)
 
-@pytest.mark.parametrize("mode", ["joined", "separate"])
-def test_R88_a_kept_error_is_kept_without_its_work(serve_behind, mode):
-    server = serve_behind(mode, workers=1)
-    body = {"name": "pay", "then": "raised", "status": 402}
-    first, again = post(server, "key", body), post(server, "key", body)
-    assert (first.status, first.replayed) == (402, False)
-    assert (again.status, again.replayed, again.body) == (402, True, first.body)
-    assert Effect.objects.count() == (1 if mode == "separate" else 0)
-
-
-def test_R88_equal_requests_at_once_have_one_effect_and_one_answer(serve_behind):
-    server = serve_behind("joined", workers=4)
-    answers = fire(server)
-    assert {len(answers[key]) for key in KEYS} == {CLIENTS}
-    assert [found for key in KEYS for found in violations(key, answers[key])] == []
-    assert sorted(Effect.objects.values_list("name", flat=True)) == sorted(KEYS)
-
-
-def test_R88_more_clients_than_sessions_are_all_served(serve_behind):
-    server = serve_behind("joined", workers=4)
-    names = [f"key-{number}" for number in range(4 * SESSIONS)]
-    answers = run_in_threads(
-        len(names), lambda index: post(server, names[index], {"name": names[index]})
-    )
-    assert [(answer.status, answer.replayed) for answer in answers] == [(201, False)] * len(names)
-    assert sorted(Effect.objects.values_list("name", flat=True)) == sorted(names)
-
-
-def test_R88_leases_are_renewed(serve_behind, work):
-    server, work = serve_behind("joined", lease=1), work()
-    waiting = work.send(server)
-    attempt = work.begun()
-    claimed = work.record
-    wait_until(
-        lambda: work.record.now > claimed.lease_until, seconds=10, what="the first lease to pass"
-    )
-    duplicate = work.post(server)
-    attempt.go_on()
-    first = waiting.result(10)
-    assert (duplicate.status, duplicate.code) == (409, "in_progress")
-    assert (first.status, first.replayed) == (201, False)
-    assert work.effects == 1
-
-
-def test_R88_single_after_a_kill_a_retry_runs_as_soon_as_pgbouncer_has_noticed(serve_behind, work):
-    server, work = serve_behind("single", lease=600), work()
-    waiting = work.send(server)
-    server.kill(work.begun().pid, signal.SIGKILL)
-    with pytest.raises(ConnectionError):
-        waiting.result(10)
-    retries: list[Future[Any]] = []
-
-    def runs() -> bool:
-        retry = work.send(server)
-        retries.append(retry)
-        wait_until(lambda: retry.done() or len(work.attempts) == 2, seconds=10, what="an answer")
-        return not retry.done()
-
-    wait_until(runs, seconds=3, what="the dead client's session to be free")
-    work.attempts[-1].go_on()
-    assert (retries[-1].result(10).status, retries[-1].result().replayed) == (201, False)
-    assert work.effects == 1
-
-
-# Through `run`, in this process.
+    first, again = call(), call()
+    with pytest.raises(idempotency.FingerprintMismatch):
+        call(payload=2)
+    assert [first.result, again.result] == ["paid", "paid"]
+    assert [first.replayed, again.replayed] == [False, True]
+    written = writes()
+    places = list(dict.fromkeys(write.transaction for write in written))
+    found = [(write.what, places.index(write.transaction)) for write in written]
+    sessions = {write.transaction: write.session for write in written}
+    assert found == EXPECTED[mode]
+    assert (len(set(sessions.values())) > 1) == (mode != "single")
 
 
 @pytest.mark.usefixtures("behind")
-class TestRun:
-    @pytest.mark.parametrize("mode", MODES)
-    def test_R88_run_replays_refuses_and_tells_of_work_under_way(self, mode, writes):
-        def pay(lease: object) -> str:
-            Effect.objects.create(name="pay")
-            with pytest.raises(InProgress):
-                in_another_thread(call)
-            return "paid"
+@pytest.mark.parametrize("mode", MODES)
+def test_R88_work_that_fails_leaves_nothing_and_the_next_try_runs(mode):
+    def fail(lease: object) -> None:
+        Effect.objects.create(name="failed")
+        raise RuntimeError("boom")
 
-        def call() -> Any:
-            return idempotency.run(pay, key="k", scope="s", payload=1, transaction=mode)
-
-        first, again = call(), call()
-        with pytest.raises(idempotency.FingerprintMismatch):
-            idempotency.run(pay, key="k", scope="s", payload=2, transaction=mode)
-        assert [first.result, again.result] == ["paid", "paid"]
-        assert [first.replayed, again.replayed] == [False, True]
-        assert [write.what for write in writes()] == [what for what, _ in EXPECTED[mode]]
-
-    @pytest.mark.parametrize("mode", MODES)
-    def test_R88_work_that_fails_leaves_nothing_and_the_next_try_runs(self, mode):
-        def fail(lease: object) -> None:
-            Effect.objects.create(name="failed")
-            raise RuntimeError("boom")
-
-        with pytest.raises(RuntimeError):
-            idempotency.run(fail, key="k", scope="s", transaction=mode)
-        second = idempotency.run(lambda lease: 1, key="k", scope="s", transaction=mode)
-        assert (second.result, second.replayed) == (1, False)
-        assert Effect.objects.count() == (1 if mode == "separate" else 0)
-
-    @pytest.mark.parametrize("mode", MODES)
-    def test_R88_threads_that_race_and_wait_run_once(self, mode):
-        """More of them than there are sessions: who waits has none."""
-
-        def pay(lease: object) -> int:
-            return Effect.objects.create(name="pay").pk
-
-        outcomes = run_in_threads(
-            4 * SESSIONS,
-            lambda index: idempotency.run(pay, key="k", scope="s", wait=20, transaction=mode),
-        )
-        assert sum(not outcome.replayed for outcome in outcomes) == 1
-        assert {outcome.result for outcome in outcomes} == {Effect.objects.get().pk}
-
-    def test_R88_owners_on_all_sessions_but_one_leave_the_others_their_turn(self):
-        """`joined` work has a session of its own until it ends; waiting and replays need one."""
-        gate, begun = threading.Event(), threading.Semaphore(0)
-
-        def slow(lease: object) -> int:
-            effect = Effect.objects.create(name="slow")
-            begun.release()
-            assert gate.wait(20)
-            return effect.pk
-
-        def call(index: int) -> Any:
-            try:
-                return idempotency.run(
-                    slow, key=f"slow-{index % 3}", scope="s", wait=20, transaction="joined"
-                )
-            finally:
-                connections.close_all()
-
-        with ThreadPoolExecutor(SESSIONS * 4, thread_name_prefix="test-client") as threads:
-            calls = [threads.submit(call, index) for index in range(SESSIONS * 4)]
-            for _ in range(SESSIONS - 1):
-                assert begun.acquire(timeout=20)
-            quick = idempotency.run(lambda lease: "quick", key="quick", scope="s")
-            gate.set()
-            outcomes = [each.result(30) for each in calls]
-        assert quick.result == "quick"
-        assert sum(not outcome.replayed for outcome in outcomes) == SESSIONS - 1
-        assert Effect.objects.count() == SESSIONS - 1
+    with pytest.raises(RuntimeError):
+        idempotency.run(fail, key="k", scope="s", transaction=mode)
+    second = idempotency.run(lambda lease: 1, key="k", scope="s", transaction=mode)
+    assert (second.result, second.replayed) == (1, False)
+    assert Effect.objects.count() == (1 if mode == "separate" else 0)
 
 
-def in_another_thread(call: Callable[[], Any]) -> Any:
-    return run_in_threads(1, lambda index: call())[0]
+@pytest.mark.usefixtures("behind")
+@pytest.mark.parametrize("mode", MODES)
+def test_R88_threads_that_race_and_wait_run_once(mode):
+    """More of them than there are sessions: who waits has none."""
+
+    def pay(lease: object) -> int:
+        return Effect.objects.create(name="pay").pk
+
+    outcomes = run_in_threads(
+        4 * SESSIONS,
+        lambda index: idempotency.run(pay, key="k", scope="s", wait=20, transaction=mode),
+    )
+    assert sum(not outcome.replayed for outcome in outcomes) == 1
+    assert {outcome.result for outcome in outcomes} == {Effect.objects.get().pk}
+
+
+@pytest.mark.usefixtures("behind")
+def test_R88_owners_on_all_sessions_but_one_leave_the_others_their_turn():
+    """`joined` work has a session of its own until it ends; waiting and replays need one."""
+    gate, begun = threading.Event(), threading.Semaphore(0)
+
+    def slow(lease: object) -> int:
+        effect = Effect.objects.create(name="slow")
+        begun.release()
+        assert gate.wait(20)
+        return effect.pk
+
+    def call(index: int) -> Any:
+        try:
+            return idempotency.run(
+                slow, key=f"slow-{index % 3}", scope="s", wait=20, transaction="joined"
+            )
+        finally:
+            connections.close_all()
+
+    with ThreadPoolExecutor(SESSIONS * 4, thread_name_prefix="test-client") as threads:
+        calls = [threads.submit(call, index) for index in range(SESSIONS * 4)]
+        for _ in range(SESSIONS - 1):
+            assert begun.acquire(timeout=20)
+        quick = idempotency.run(lambda lease: "quick", key="quick", scope="s")
+        gate.set()
+        outcomes = [each.result(30) for each in calls]
+    assert quick.result == "quick"
+    assert sum(not outcome.replayed for outcome in outcomes) == SESSIONS - 1
+    assert Effect.objects.count() == SESSIONS - 1
