@@ -1,105 +1,78 @@
-"""uvicorn on the views of this package, and its clients."""
+"""uvicorn and gunicorn on the views of this package, and their clients."""
 
 from __future__ import annotations
 
 import http.client
 import json
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import NamedTuple
 
 import pytest
 
 from tests.services.databases import environment_for_children
+from tests.services.gunicorn import Gunicorn
 from tests.services.uvicorn import HOST, Uvicorn
 
-SECONDS = 30.0
 
-
-@dataclass(frozen=True)
-class Answer:
+class Answer(NamedTuple):
     """An HTTP answer, read to its end."""
 
     status: int
-    headers: Mapping[str, str]
+    replayed: bool
     body: bytes
-
-    @property
-    def replayed(self) -> bool:
-        return self.headers.get("Idempotency-Replayed") == "true"
 
 
 class Peer:
     """One client of a server, who sends each request on a connection of its own."""
 
-    def __init__(self, port: int) -> None:
-        self.port = port
+    def __init__(self, server):
+        self.server = server
 
-    def post(
-        self,
-        path: str,
-        key: str | None,
-        body: Any,
-        *,
-        method: str = "POST",
-        chunked: bool = False,
-        headers: Mapping[str, str] | None = None,
-    ) -> Answer:
-        """Send a request and read its answer; bytes and pieces of them are sent as they are."""
-        connection = self.open(path, key, body, method=method, chunked=chunked, headers=headers)
-        try:
-            response = connection.getresponse()
-            return Answer(response.status, dict(response.headers), response.read())
-        finally:
-            connection.close()
-
-    def get(self, path: str) -> Answer:
-        """Send a GET and read its answer."""
-        connection = http.client.HTTPConnection(HOST, self.port, timeout=SECONDS)
-        try:
-            connection.request("GET", path, headers={"Connection": "close"})
-            response = connection.getresponse()
-            return Answer(response.status, dict(response.headers), response.read())
-        finally:
-            connection.close()
-
-    def open(
-        self,
-        path: str,
-        key: str | None,
-        body: Any,
-        *,
-        method: str = "POST",
-        chunked: bool = False,
-        headers: Mapping[str, str] | None = None,
-    ) -> http.client.HTTPConnection:
+    def open(self, path, key, body, *, method="POST", headers=None):
         """Send a request, and leave its answer unread."""
-        if isinstance(body, (str, dict, list)):
-            body = body.encode() if isinstance(body, str) else json.dumps(body).encode()
+        body = json.dumps(body) if isinstance(body, dict) else body
         given = {"Content-Type": "application/json", "Connection": "close", **(headers or {})}
         if key is not None:
             given["Idempotency-Key"] = key
-        if chunked:
-            given["Transfer-Encoding"] = "chunked"
-            body = _halves(body) if isinstance(body, bytes) else body
-        connection = http.client.HTTPConnection(HOST, self.port, timeout=SECONDS)
+        connection = http.client.HTTPConnection(HOST, self.server.port, timeout=60)
+        chunked = "Transfer-Encoding" in given
         connection.request(method, path, body, given, encode_chunked=chunked)
         return connection
 
+    def send(self, path, key, body, **arguments):
+        """See `open`; read the answer."""
+        connection = self.open(path, key, body, **arguments)
+        try:
+            response = connection.getresponse()
+            replayed = response.headers.get("Idempotency-Replayed") == "true"
+            return Answer(response.status, replayed, response.read())
+        finally:
+            connection.close()
 
-def _halves(body: bytes) -> Iterable[bytes]:
-    middle = len(body) // 2
-    return [half for half in (body[:middle], body[middle:]) if half]
+
+def environment():
+    return {**environment_for_children(), "IDEMPOTENCY_TEST_URLCONF": "tests.acceptance.asgi.urls"}
 
 
-@pytest.fixture(scope="module")
-def server(django_db_setup: None) -> Iterator[Uvicorn]:
-    """uvicorn on this folder's URLs and the test databases, one for all tests of a module."""
-    env = {**environment_for_children(), "IDEMPOTENCY_TEST_URLCONF": "tests.acceptance.asgi.urls"}
-    with Uvicorn("tests.services.asgi:application", env=env) as uvicorn:
-        yield uvicorn
+@pytest.fixture(scope="session")
+def uvicorn(django_db_setup):
+    """uvicorn on the test databases, one for all tests."""
+    with Uvicorn("tests.services.asgi:application", env=environment()) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def gunicorn(django_db_setup):
+    """gunicorn, with one worker and thread."""
+    app, one = "tests.services.wsgi:application", {"workers": 1, "threads": 1}
+    with Gunicorn(app, env=environment(), **one) as server:
+        yield server
 
 
 @pytest.fixture
-def peer(server: Uvicorn, transactional_db: None) -> Peer:
-    return Peer(server.port)
+def peer(uvicorn, transactional_db):
+    return Peer(uvicorn)
+
+
+@pytest.fixture
+def wsgi_peer(gunicorn, transactional_db):
+    return Peer(gunicorn)

@@ -1,43 +1,102 @@
-"""R43, R46: bodies in chunks and of a size, at servers that know the difference."""
+"""R43, R46: large uploads with flat memory, and bodies in chunks, at servers."""
 
 from __future__ import annotations
 
-import http.client
+import hashlib
 import json
-from typing import Any
+import re
+from pathlib import Path
 
 import pytest
 
-from tests.acceptance.asgi.conftest import Answer, Peer
 from tests.app.models import Effect
-from tests.conftest import GunicornFactory
-from tests.services.gunicorn import HOST
 from tests.unit.forms.conftest import multipart
 
 pytestmark = [pytest.mark.processes, pytest.mark.django_db(transaction=True)]
 
+MEGABYTE = 1024 * 1024
+#: What the guard, Django and the view may need more than for a small upload.
+ROOM = 40 * MEGABYTE
+PIECE = bytes(range(256)) * 256
+RAW = {"Content-Type": "application/octet-stream"}
+FORM = {"Content-Type": "multipart/form-data; boundary=boundary"}
+CHUNKED = {"Transfer-Encoding": "chunked"}
+HEAD, TAIL = multipart(("file", "a.pdf", "application/pdf", b"|"))[0].split(b"|")
 
-@pytest.mark.parametrize(("path", "first_chunked"), [("/sync/", False), ("/async/", True)])
-def test_R46_chunked_equals_sized(peer: Peer, path: str, first_chunked: bool) -> None:
-    body = {"name": "pay", "amount": 10}
-    spelled = b'{"amount":10,"name":"pay"}'
 
-    first = peer.post(path, "key-1", body, chunked=first_chunked)
-    again = peer.post(path, "key-1", spelled, chunked=not first_chunked)
-    other = peer.post(path, "key-1", {"name": "pay", "amount": 11}, chunked=not first_chunked)
+def pieces(size, last=b""):
+    """Yield that many bytes, whatever they are; `last` takes the place of the last ones."""
+    left = size - len(last)
+    while left:
+        piece = PIECE[: min(left, len(PIECE))]
+        left -= len(piece)
+        yield piece
+    yield last
 
-    assert (first.status, first.replayed) == (201, False)
-    assert (again.status, again.replayed) == (201, True)
+
+def peak(pid):
+    """Return the most bytes of memory that a process has had since the last time."""
+    [found] = re.findall(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
+    Path(f"/proc/{pid}/clear_refs").write_text("5")
+    return int(found) * 1024
+
+
+@pytest.fixture
+def size():
+    """More than the room that is left; tests/proof has 200 MB."""
+    return 60 * MEGABYTE
+
+
+def is_flat(peer, pid, path, method, headers, size):
+    """Send a large upload twice, and another one."""
+    head, tail = (HEAD, TAIL) if headers is FORM else (b"", b"")
+
+    def send(key, size, last=b""):
+        given = {**headers, "Content-Length": str(len(head) + size + len(tail))}
+        body = (piece for part in ([head], pieces(size, last), [tail]) for piece in part)
+        return peer.send(path, key, body, method=method, headers=given)
+
+    assert send("small", 4 * MEGABYTE).status == 201
+    peak(pid)
+    before = peak(pid)
+    first, again, other = send("large", size), send("large", size), send("large", size, last=b"?")
+    grown = peak(pid) - before
+
+    digest = hashlib.sha256()
+    for piece in pieces(size):
+        digest.update(piece)
+    assert first[:2] == (201, False)
+    assert digest.hexdigest() in first.body.decode()
+    assert again == (201, True, first.body)
     assert other.status == 422
+    assert Effect.objects.count() == 2
+    assert grown < ROOM, f"grew by {grown / MEGABYTE:.0f} MB"
 
 
-def test_R43_large_raw_upload_chunked_and_sized(peer: Peer) -> None:
+reads_proc = pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads /proc")
+
+
+@reads_proc
+@pytest.mark.leg("postgres18")
+@pytest.mark.parametrize(("method", "headers"), [("POST", RAW), ("PUT", FORM)], ids=["raw", "form"])
+def test_R43_large_uploads_behind_gunicorn(wsgi_peer, method, headers, size):
+    [pid] = wsgi_peer.server.worker_pids()
+
+    is_flat(wsgi_peer, pid, "/forms/receive/", method, headers, size)
+
+
+@reads_proc
+@pytest.mark.leg("postgres18")
+def test_R43_large_uploads_behind_uvicorn(peer, size):
+    is_flat(peer, peer.server.pid, "/forms/async/", "POST", RAW, size)
+
+
+def test_R43_R46_large_raw_upload_chunked_and_sized(peer):
     body = b"0123456789abcdef" * 250_000  # 4 MB, over DATA_UPLOAD_MAX_MEMORY_SIZE
-    headers = {"Content-Type": "application/octet-stream"}
 
-    first = peer.post("/upload/", "key-1", body, headers=headers)
-    again = peer.post("/upload/", "key-1", body, headers=headers, chunked=True)
-    other = peer.post("/upload/", "key-1", body[:-1] + b"F", headers=headers, chunked=True)
+    first = peer.send("/upload/", "key-1", body, headers=RAW)
+    again = peer.send("/upload/", "key-1", [body[:7], body[7:]], headers=RAW | CHUNKED)
+    other = peer.send("/upload/", "key-1", [body[:7], body[8:]], headers=RAW | CHUNKED)
 
     assert json.loads(first.body)["size"] == len(body)
     assert (again.status, again.replayed) == (201, True)
@@ -46,40 +105,27 @@ def test_R43_large_raw_upload_chunked_and_sized(peer: Peer) -> None:
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT"])
-def test_R43_chunked_forms_with_other_files_are_other_requests(peer: Peer, method: str) -> None:
+def test_R43_chunked_forms_with_other_files_are_other_requests(peer, method):
     """No parser of Django reads a form without a length: the view itself does, from the stream."""
 
-    def send(content: bytes) -> Answer:
-        body, kind = multipart(("file", "a", "text/plain", content))
-        headers = {"Content-Type": kind}
-        return peer.post("/upload/", "key-1", body, method=method, headers=headers, chunked=True)
+    def send(content):
+        headers, body = FORM | CHUNKED, [HEAD, content, TAIL]
+        return peer.send("/upload/", "key-1", body, method=method, headers=headers)
 
     first, again, other = send(b"one"), send(b"one"), send(b"two")
 
-    assert json.loads(first.body)["size"] == len(multipart(("file", "a", "text/plain", b"one"))[0])
+    assert json.loads(first.body)["size"] == len(HEAD + b"one" + TAIL)
     assert (again.status, again.replayed) == (201, True)
     assert other.status == 422
 
 
 @pytest.mark.leg("postgres18")
-def test_R46_chunked_behind_WSGI_is_the_empty_body_that_django_makes_of_it(
-    gunicorn: GunicornFactory,
-) -> None:
+def test_R46_chunked_behind_WSGI_is_the_empty_body_that_django_makes_of_it(wsgi_peer):
     """Django reads as many bytes as Content-Length says there."""
-    env = {"IDEMPOTENCY_TEST_URLCONF": "tests.unit.forms.urls"}
-    server = gunicorn(workers=1, threads=1, env=env, probe="/order/")
+    text = {"Content-Type": "text/plain"}
 
-    def upload(body: Any, **headers: str) -> tuple[int, Any]:
-        connection = http.client.HTTPConnection(HOST, server.port, timeout=30)
-        given = {"Idempotency-Key": "key-1", "Content-Type": "text/plain", **headers}
-        try:
-            connection.request(
-                "POST", "/receive/", body, given, encode_chunked="Transfer-Encoding" in headers
-            )
-            response = connection.getresponse()
-            return json.loads(response.read())["size"], response.headers["Idempotency-Replayed"]
-        finally:
-            connection.close()
+    first = wsgi_peer.send("/upload/", "key-1", [b"one", b"two"], headers=text | CHUNKED)
+    again = wsgi_peer.send("/upload/", "key-1", b"", headers=text)
 
-    assert upload([b"one", b"two"], **{"Transfer-Encoding": "chunked"}) == (0, None)
-    assert upload(b"") == (0, "true")
+    assert json.loads(first.body)["size"] == 0
+    assert again == (201, True, first.body)

@@ -2,59 +2,51 @@
 
 from __future__ import annotations
 
-import io
 import json
 import re
-from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from django.contrib.auth.models import User
 from django.db import connections
 from django.test import Client
 
-from django_idempotency.engine import backoff as waiting
+from django_idempotency.engine import backoff
 from tests.app.models import Effect
 from tests.unit.http.conftest import in_progress, policy
 from tests.unit.views.conftest import the_gate, waited
-from tests.unit.views.work import Gate
 
-__all__ = ["Part", "Send", "in_progress", "multipart", "policy", "the_gate", "waited"]
+__all__ = ["in_progress", "multipart", "policy", "the_gate", "waited"]
 
 #: Name, file name, type, content.
-Part = tuple[str, str | None, str | None, bytes]
-#: ``send(body, path=…, key=…)``: see the fixture.
-Send = Callable[..., Any]
+Part = tuple[str, "str | None", "str | None", bytes]
 
 
 def multipart(*parts: Part, boundary: str = "boundary") -> tuple[bytes, str]:
     """Return body and content type of a form with uploads."""
-    body = io.BytesIO()
+    body = b""
     for name, filename, kind, content in parts:
-        body.write(f'--{boundary}\r\nContent-Disposition: form-data; name="{name}"'.encode())
-        if filename is not None:
-            body.write(f'; filename="{filename}"'.encode())
-        if kind is not None:
-            body.write(f"\r\nContent-Type: {kind}".encode())
-        body.write(b"\r\n\r\n" + content + b"\r\n")
-    body.write(f"--{boundary}--\r\n".encode())
-    return body.getvalue(), f"multipart/form-data; boundary={boundary}"
+        body += f'--{boundary}\r\nContent-Disposition: form-data; name="{name}"'.encode()
+        body += b"" if filename is None else f'; filename="{filename}"'.encode()
+        body += b"" if kind is None else f"\r\nContent-Type: {kind}".encode()
+        body += b"\r\n\r\n" + content + b"\r\n"
+    return body + f"--{boundary}--\r\n".encode(), f"multipart/form-data; boundary={boundary}"
 
 
 @pytest.fixture
-def send() -> Send:
+def send():
     """``send(body, path="/receive/")`` is a POST with a key; what is no text is sent as JSON."""
     client = Client()
 
     def post(
-        body: Any = b"",
+        body=b"",
         *,
-        path: str = "/receive/",
-        key: str = "key-1",
-        method: str = "POST",
-        content_type: str = "application/json",
-        **headers: str,
-    ) -> Any:
+        path="/receive/",
+        key="key-1",
+        method="POST",
+        content_type="application/json",
+        **headers,
+    ):
         data = body if isinstance(body, (str, bytes)) else json.dumps(body)
         given = {name.replace("_", "-"): value for name, value in headers.items()}
         # The test client leaves the type of an empty body out.
@@ -67,69 +59,68 @@ def send() -> Send:
 class Visitor:
     """Somebody with a browser: cookies, CSRF tokens, and a form that he may submit twice."""
 
-    def __init__(self, threads: ThreadPoolExecutor) -> None:
-        #: Where the page with the form is.
-        self.path = "/order/"
+    #: Where the page with the form is.
+    path = "/order/"
+
+    def __init__(self, threads):
         self.client = Client(enforce_csrf_checks=True)
         self._threads = threads
 
     def page(self) -> dict[str, str]:
-        """Open the page; return its hidden fields."""
+        """Open the page; return its hidden fields, with an order."""
         response = self.client.get(self.path)
         assert response.status_code == 200
-        found = re.findall(
-            r'<input type="hidden" name="([^"]+)" value="([^"]+)">', response.content.decode()
-        )
-        return dict(found)
+        found = re.findall(r'<input type="hidden" name="(.+?)" value="(.+?)">', response.text)
+        return {**dict(found), "item": "tea"}
 
-    def submit(self, fields: dict[str, str], **headers: str) -> Any:
+    def submit(self, fields: dict[str, str], **headers: str):
         """Submit the form with the cookies that the browser has at this moment."""
         client = Client(enforce_csrf_checks=True)
         client.cookies.load(self.client.cookies.output(header="", sep=";"))
         given = {name.replace("_", "-"): value for name, value in headers.items()}
         return client.post(self.path, fields, headers={"Accept": "text/html", **given})
 
-    def click(self, fields: dict[str, str], **headers: str) -> Future[Any]:
+    def click(self, fields: dict[str, str]):
         """Submit the form from a thread: the answer to come."""
 
-        def submitting() -> Any:
+        def submitting():
             try:
-                return self.submit(fields, **headers)
+                return self.submit(fields)
             finally:
                 connections.close_all()
 
         return self._threads.submit(submitting)
 
+    def log_in(self, name: str = "alice"):
+        self.client.force_login(User.objects.get_or_create(username=name)[0])
+
 
 @pytest.fixture
-def visitor(settings: Any) -> Iterator[Visitor]:
+def visitor(settings):
     """A visitor who is not logged in, in a project that checks CSRF tokens."""
-    settings.MIDDLEWARE = [
-        *settings.MIDDLEWARE[:2],
-        "django.middleware.csrf.CsrfViewMiddleware",
-        *settings.MIDDLEWARE[2:],
-    ]
+    csrf = "django.middleware.csrf.CsrfViewMiddleware"
+    settings.MIDDLEWARE = [*settings.MIDDLEWARE[:2], csrf, *settings.MIDDLEWARE[2:]]
     with ThreadPoolExecutor(4, thread_name_prefix="test-visitor") as threads:
         yield Visitor(threads)
 
 
 def orders() -> list[str]:
-    """The items of all orders there are."""
+    """Return the items of all orders there are."""
     return list(Effect.objects.order_by("pk").values_list("name", flat=True))
 
 
 @pytest.fixture
-def looked_twice(monkeypatch: pytest.MonkeyPatch, gate: Gate) -> None:
+def looked_twice(monkeypatch, gate):
     """A second click, once it has found the first one at work, opens the gate."""
-    wait = waiting.Patience.next
+    wait = backoff.Patience.next
 
-    def told(patience: waiting.Patience) -> float:
+    def told(patience):
         gate.open.set()
         return wait(patience)
 
-    monkeypatch.setattr(waiting.Patience, "next", told)
+    monkeypatch.setattr(backoff.Patience, "next", told)
 
 
 def taken(fields: dict[str, str]) -> dict[str, str]:
-    """What of the fields stays when somebody opens the page anew."""
+    """Return what of the fields stays when somebody opens the page anew."""
     return {name: fields[name] for name in ("item", "idempotency_key")}

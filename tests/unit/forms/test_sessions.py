@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 from django.contrib.auth.models import User
 from django.middleware.csrf import CsrfViewMiddleware
@@ -13,95 +11,81 @@ from django.utils.module_loading import import_string
 from django_idempotency.exceptions import ScopeMissing
 from django_idempotency.http import scopes
 from django_idempotency.models import IdempotencyRecord
-from tests.unit.forms.conftest import Visitor, orders, taken
+from tests.unit.forms.conftest import orders, taken
 from tests.unit.http.api import replayed
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.urls("tests.unit.forms.urls")]
 
 ENGINES = ["db", "cache", "cached_db", "file", "signed_cookies"]
+every_engine = pytest.mark.parametrize("engine", ENGINES, indirect=True)
 #: Those that keep data of their own, so that a cookie may outlive them.
-KEPT = [engine for engine in ENGINES if engine != "signed_cookies"]
+every_keeping_engine = pytest.mark.parametrize("engine", ENGINES[:-1], indirect=True)
 
 
 @pytest.fixture
-def engine(request: pytest.FixtureRequest, settings: Any, tmp_path: Any) -> str:
+def engine(request, settings, tmp_path):
+    """`engine(key)`: a session of the engine."""
     settings.SESSION_ENGINE = f"django.contrib.sessions.backends.{request.param}"
     settings.SESSION_FILE_PATH = str(tmp_path)
-    settings.CACHES = {
-        "default": {
-            "BACKEND": "django.core.cache.backends.locmem.LocMemCache",
-            "LOCATION": str(tmp_path),
-        }
-    }
-    return str(request.param)
+    backend = "django.core.cache.backends.locmem.LocMemCache"
+    settings.CACHES = {"default": {"BACKEND": backend, "LOCATION": str(tmp_path)}}
+    return import_string(f"{settings.SESSION_ENGINE}.SessionStore")
 
 
-every_engine = pytest.mark.parametrize("engine", ENGINES, indirect=True)
-
-
-def store_of(engine: str, key: str | None = None) -> Any:
-    return import_string(f"django.contrib.sessions.backends.{engine}.SessionStore")(key)
-
-
-def begun(engine: str) -> Any:
+def begun(engine):
     """Return a session that a page has begun."""
-    session = store_of(engine)
+    session = engine()
     session["basket"] = []
     session.save()
-    return store_of(engine, session.session_key)
+    return engine(session.session_key)
 
 
-def scope_of(session: Any) -> str:
-    request: Any = RequestFactory().post("/")
+def scope_of(session):
+    request = RequestFactory().post("/")
     request.session = session
     return scopes.session(request)
 
 
 @every_engine
-def test_R89_two_clicks_of_a_visitor(visitor: Visitor, engine: str) -> None:
-    fields = {**visitor.page(), "item": "tea"}
+def test_R89_two_clicks_of_a_visitor(visitor, engine):
+    fields = visitor.page()
 
-    first, again = visitor.submit(fields), visitor.submit(fields)
-
-    assert (first.status_code, again.status_code) == (200, 200)
-    assert (replayed(first), replayed(again)) == (False, True)
+    assert [replayed(visitor.submit(fields)) for _ in range(2)] == [False, True]
     assert orders() == ["tea"]
 
 
-@pytest.mark.parametrize("engine", KEPT, indirect=True)
-def test_R89_two_clicks_with_the_cookie_of_a_session_that_is_gone(
-    visitor: Visitor, engine: str
-) -> None:
+@pytest.mark.parametrize("engine", ["db", "cache"], indirect=True)
+def test_R89_two_clicks_with_the_cookie_of_a_session_that_is_gone(visitor, engine):
     visitor.page()
     stale = visitor.client.cookies["sessionid"].value
-    store_of(engine, stale).delete()
-
-    fields = {**visitor.page(), "item": "tea"}
-    first, again = visitor.submit(fields), visitor.submit(fields)
+    engine(stale).delete()
+    fields = visitor.page()
 
     assert visitor.client.cookies["sessionid"].value != stale
-    assert (replayed(first), replayed(again)) == (False, True)
+    assert [replayed(visitor.submit(fields)) for _ in range(2)] == [False, True]
     assert orders() == ["tea"]
 
 
 @every_engine
-def test_R89_the_scope_outlives_writes_and_a_new_key(engine: str) -> None:
+def test_R89_R79_the_scope_outlives_writes_and_a_new_key_and_does_not_lead_into_the_session(engine):
     session = begun(engine)
     scope = scope_of(session)
+    assert session.session_key not in scope
+    assert not any(str(value) in scope for value in session.values())
 
     session["basket"] = ["tea"]
     session.save()
-    later = store_of(engine, session.session_key)
+    later = engine(session.session_key)
     assert scope_of(later) == scope
     later.cycle_key()
     later.save()
 
-    assert later.session_key != session.session_key or engine == "signed_cookies"
-    assert scope_of(store_of(engine, later.session_key)) == scope
+    assert later.session_key != session.session_key or "signed" in engine.__module__
+    assert scope_of(engine(later.session_key)) == scope
 
 
 @every_engine
-def test_R21_the_scope_ends_with_the_session(engine: str) -> None:
+def test_R21_the_scope_ends_with_the_session(engine):
     session = begun(engine)
     scope = scope_of(session)
     session.save()
@@ -112,122 +96,88 @@ def test_R21_the_scope_ends_with_the_session(engine: str) -> None:
     session["basket"] = []
     session.save()
 
-    assert scope_of(store_of(engine, session.session_key)) != scope
+    assert scope_of(engine(session.session_key)) != scope
 
 
 @every_engine
-def test_R21_R97_a_cookie_alone_is_no_session(engine: str) -> None:
-    """Strangers may send the same one."""
-    for cookie in ("deleted", "x" * 32, "a:b:c"):
-        session = store_of(engine, cookie)
-
+def test_R21_R97_a_cookie_alone_and_a_session_that_is_not_saved_yet_are_nobodys(engine):
+    """Strangers may send the same cookie."""
+    unsaved = engine()
+    unsaved["basket"] = ["tea"]
+    for session in (unsaved, *map(engine, ("deleted", "x" * 32, "a:b:c"))):
         with pytest.raises(ScopeMissing):
             scope_of(session)
 
         assert "_idempotency_scope" not in session
-
-
-@every_engine
-def test_R97_a_session_that_is_not_saved_yet_is_nobodys(engine: str) -> None:
-    session = store_of(engine)
-    session["basket"] = ["tea"]
-
-    with pytest.raises(ScopeMissing):
-        scope_of(session)
-
-    assert session.session_key is None
+    assert unsaved.session_key is None
 
 
 @pytest.mark.parametrize("engine", ["signed_cookies"], indirect=True)
-def test_R21_two_signed_cookies_that_are_alike_are_two_visitors(engine: str) -> None:
+def test_R21_two_signed_cookies_that_are_alike_are_two_visitors(engine):
     """Nothing in them tells whose they are: they were signed in the same second."""
     key = begun(engine).session_key
 
-    assert len({scope_of(store_of(engine, key)) for _ in range(2)}) == 2
+    assert scope_of(engine(key)) != scope_of(engine(key))
 
 
-@pytest.mark.parametrize("engine", KEPT, indirect=True)
-def test_R89_R97_two_clicks_at_once_name_a_session_alike_until_it_is_forgotten(engine: str) -> None:
-    session = begun(engine)
-    both = [store_of(engine, session.session_key) for _ in range(2)]
-    assert len({scope_of(one) for one in both}) == 1
+@every_keeping_engine
+def test_R89_R97_two_clicks_at_once_name_a_session_alike_until_it_is_forgotten(engine):
+    key = begun(engine).session_key
+    one, other = engine(key), engine(key)
+    assert scope_of(one) == scope_of(other)
 
-    both[0].save()
-    store_of(engine, session.session_key).delete()
+    one.save()
+    engine(key).delete()
 
     with pytest.raises(ScopeMissing):
-        scope_of(store_of(engine, session.session_key))
+        scope_of(engine(key))
 
 
-def test_R79_the_scope_does_not_lead_into_the_session() -> None:
-    """And it is that of the session once it is saved."""
-    session = begun("db")
-
-    scope = scope_of(session)
-
-    assert session.session_key not in scope
-    assert not any(str(value) in scope for value in session.values())
-    session.save()
-    assert scope_of(store_of("db", session.session_key)) == scope
+# A visitor who becomes a user, or another one.
 
 
-# A visitor who becomes a user.
-
-
-def test_R89_reload_of_a_form_that_has_logged_the_visitor_in_does_nothing(
-    visitor: Visitor,
-) -> None:
+def test_R89_reload_of_a_form_that_has_logged_the_visitor_in_does_nothing(visitor):
     """Logging in gives the browser another CSRF token: the page as it was left is refused."""
     visitor.path = "/join/"
-    fields = {**visitor.page(), "item": "tea"}
+    fields = visitor.page()
     first = visitor.submit(fields)
     visitor.client.cookies.update(first.cookies)
 
-    again = visitor.submit(fields)
-
-    assert (first.status_code, again.status_code) == (200, 403)
-    assert orders() == ["tea"]
-    assert User.objects.count() == 1
+    assert (first.status_code, visitor.submit(fields).status_code) == (200, 403)
+    assert (orders(), User.objects.count()) == (["tea"], 1)
 
 
-def test_R89_the_sessions_own_scope_outlives_the_login(
-    visitor: Visitor, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_R89_the_sessions_own_scope_outlives_the_login(visitor, monkeypatch):
     monkeypatch.setattr(CsrfViewMiddleware, "process_view", lambda *arguments: None)
     visitor.path = "/join/session/"
-    fields = {**visitor.page(), "item": "tea"}
-    first = visitor.submit(fields)
+    fields = visitor.page()
     before = visitor.client.cookies["sessionid"].value
-    visitor.client.cookies.update(first.cookies)
-
-    again = visitor.submit(fields)
+    visitor.client.cookies.update(visitor.submit(fields).cookies)
 
     assert visitor.client.cookies["sessionid"].value != before
-    assert replayed(again)
+    assert replayed(visitor.submit(fields))
     assert orders() == ["tea"]
 
 
-def test_R21_another_user_on_the_same_browser_is_another_scope(visitor: Visitor) -> None:
-    visitor.path = "/join/session/"
-    fields = {**visitor.page(), "item": "tea"}
-    visitor.client.cookies.update(visitor.submit(fields).cookies)
-    visitor.client.force_login(User.objects.create(username="other"))
-
-    answer = visitor.submit({**visitor.page(), **taken(fields)})
-
-    assert not replayed(answer)
-    assert IdempotencyRecord.objects.values("scope").distinct().count() == 2
-
-
-@pytest.mark.parametrize("path", ["/order/", "/join/session/"])
-def test_R21_after_logout_it_is_another_scope(visitor: Visitor, path: str) -> None:
+@pytest.mark.parametrize(
+    ("path", "first", "then"),
+    [
+        ("/join/session/", None, "other"),
+        ("/order/", "alice", None),
+        ("/join/session/", "alice", None),
+    ],
+)
+def test_R21_another_user_on_the_same_browser_is_another_scope(visitor, path, first, then):
+    """And a visitor, after the logout."""
     visitor.path = path
-    visitor.client.force_login(User.objects.create(username="alice"))
-    fields = {**visitor.page(), "item": "tea"}
+    if first:
+        visitor.log_in(first)
+    fields = visitor.page()
     visitor.client.cookies.update(visitor.submit(fields).cookies)
-    visitor.client.logout()
+    if then:
+        visitor.log_in(then)
+    else:
+        visitor.client.logout()
 
-    answer = visitor.submit({**visitor.page(), **taken(fields)})
-
-    assert not replayed(answer)
+    assert not replayed(visitor.submit({**visitor.page(), **taken(fields)}))
     assert IdempotencyRecord.objects.values("scope").distinct().count() == 2

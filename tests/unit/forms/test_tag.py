@@ -4,41 +4,37 @@ from __future__ import annotations
 
 import re
 import uuid
-from typing import Any
 
 import pytest
 from django.contrib.auth.models import AnonymousUser, User
 from django.contrib.sessions.backends.db import SessionStore
 from django.template import Context, Template
-from django.test import Client, RequestFactory
-
-from tests.unit.forms.conftest import Visitor
-from tests.unit.http.conftest import SetPolicy
 
 FIELD = re.compile(r'<input type="hidden" name="([^"]*)" value="([^"]*)">')
+pytestmark = [pytest.mark.django_db, pytest.mark.urls("tests.unit.forms.urls")]
 
 
-def rendered(source: str = "{% idempotency_key %}", context: dict[str, Any] | None = None) -> str:
+def rendered(source="{% idempotency_key %}", **context):
     return Template("{% load idempotency %}" + source).render(Context(context))
 
 
-def test_R89_tag_is_a_hidden_field_with_a_new_uuid_each_time() -> None:
+def test_R89_tag_is_a_hidden_field_with_a_new_uuid_each_time():
     found = FIELD.findall(rendered("{% idempotency_key %}{% idempotency_key %}") + rendered())
 
     assert [name for name, _ in found] == ["idempotency_key"] * 3
-    values = {value for _, value in found}
-    assert len(values) == 3
-    assert all(str(uuid.UUID(value)) == value for value in values)
+    assert len({uuid.UUID(value) for _, value in found}) == 3
 
 
-def test_R89_name_of_the_field_is_a_choice_of_the_alias(settings: Any) -> None:
-    settings.IDEMPOTENCY = {"default": {}, "other": {"HTTP": {"FORM_FIELD": "once"}}}
+def test_R89_name_of_the_field_is_a_choice_of_the_alias_and_escaped(settings):
+    settings.IDEMPOTENCY = {
+        "default": {"HTTP": {"FORM_FIELD": '"><script>'}},
+        "other": {"HTTP": {"FORM_FIELD": "once"}},
+    }
 
     assert 'name="once"' in rendered("{% idempotency_key 'other' %}")
+    assert 'name="&quot;&gt;&lt;script&gt;"' in rendered()
 
 
-@pytest.mark.django_db
-@pytest.mark.urls("tests.unit.forms.urls")
 @pytest.mark.parametrize(
     "http",
     [
@@ -48,51 +44,28 @@ def test_R89_name_of_the_field_is_a_choice_of_the_alias(settings: Any) -> None:
         {"KEY_MAX_LENGTH": 20},
     ],
 )
-def test_R89_R10_key_passes_the_policy_that_made_it(
-    visitor: Visitor, policy: SetPolicy, http: dict[str, Any]
-) -> None:
+def test_R89_R10_key_passes_the_policy_that_made_it(visitor, policy, http):
     policy(HTTP=http)
 
-    assert visitor.submit({**visitor.page(), "item": "tea"}).status_code == 200
+    assert visitor.submit(visitor.page()).status_code == 200
 
 
-def test_R89_name_is_escaped(policy: SetPolicy) -> None:
-    policy(HTTP={"FORM_FIELD": '"><script>alert(1)</script>'})
-
-    page = rendered()
-
-    assert "<script>" not in page
-    assert "&quot;&gt;&lt;script&gt;" in page
-
-
-@pytest.mark.django_db
-@pytest.mark.urls("tests.unit.forms.urls")
-def test_R89_the_page_begins_the_session_of_a_visitor() -> None:
-    client = Client()
-
-    page = client.get("/order/")
-
-    assert page.status_code == 200
-    session = page.cookies["sessionid"].value
+def test_R89_the_page_begins_the_session_of_a_visitor_and_the_next_one_goes_on_with_it(client):
+    session = client.get("/order/").cookies["sessionid"].value
     assert session
     assert client.session.session_key == session
-    # The next page goes on with it.
+
     client.get("/order/")
+
     assert client.cookies["sessionid"].value == session
 
 
-@pytest.mark.django_db
-def test_R89_tag_begins_no_session_for_a_user() -> None:
-    request = RequestFactory().get("/")
-    request.user, request.session = User.objects.create(username="alice"), SessionStore()
+def test_R89_tag_begins_no_session_for_a_user_and_needs_none(rf):
+    request = rf.get("/")
+    request.user = AnonymousUser()
+    assert FIELD.fullmatch(rendered(request=request))
 
-    rendered(context={"request": request})
+    request.user, request.session = User.objects.create(username="alice"), SessionStore()
+    rendered(request=request)
 
     assert request.session.session_key is None
-
-
-def test_R89_tag_needs_no_session() -> None:
-    request = RequestFactory().get("/")
-    request.user = AnonymousUser()
-
-    assert FIELD.fullmatch(rendered(context={"request": request}))

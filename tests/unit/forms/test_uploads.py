@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
-from typing import Any
 
 import pytest
 from django.core.files.uploadedfile import TemporaryUploadedFile, UploadedFile
 from django.core.files.uploadhandler import TemporaryFileUploadHandler
-from django.http import HttpRequest, HttpResponse, JsonResponse
-from django.test import RequestFactory
+from django.http import JsonResponse
 from django.urls import path
 from django.views.decorators.csrf import csrf_exempt
 
@@ -18,53 +15,49 @@ from django_idempotency.http import content, idempotent
 from django_idempotency.models import IdempotencyRecord
 from tests.app.models import Effect
 from tests.unit.forms import urls
-from tests.unit.forms.conftest import Part, Send, multipart
-from tests.unit.forms.urls import ANYONE
+from tests.unit.forms.conftest import multipart
 from tests.unit.http.api import problem, replayed
 from tests.unit.views.conftest import api_for
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.urls(__name__)]
 
-PARTS: tuple[Part, ...] = (
-    ("title", None, None, b"Report"),
-    ("file", "a.pdf", "application/pdf", b"%PDF one"),
-    ("more", "b.txt", "text/plain", b"two"),
-)
+TITLE = ("title", None, None, b"Report")
+FILE = ("file", "a.pdf", "application/pdf", b"%PDF one")
+MORE = ("more", "b.txt", "text/plain", b"two")
+PARTS = (TITLE, FILE, MORE)
 #: Above DATA_UPLOAD_MAX_MEMORY_SIZE and FILE_UPLOAD_MAX_MEMORY_SIZE.
 LARGE = b"0123456789abcdef" * 250_000
+MISMATCH = (422, "idempotency_key_reused")
 #: Django parses forms that are POSTed, and no others.
 each_method = pytest.mark.parametrize("method", ["POST", "PUT"])
 
 
-def sha256(content: bytes) -> str:
+def sha256(content):
     return hashlib.sha256(content).hexdigest()
 
 
-def form(*parts: Part, boundary: str = "boundary", method: str = "POST") -> dict[str, Any]:
+def form(*parts, boundary="boundary", method="POST"):
     body, content_type = multipart(*parts, boundary=boundary)
     return {"body": body, "content_type": content_type, "method": method}
 
 
-@each_method
-@pytest.mark.parametrize("size", [b"small", LARGE], ids=["small", "large"])
-def test_R43_a_new_boundary_is_the_same_request(send: Send, method: str, size: bytes) -> None:
-    parts = (PARTS[0], ("file", "a", "text/plain", size), PARTS[2])
+@pytest.mark.parametrize(("method", "times"), [("POST", 250_000), ("PUT", 250_000), ("PUT", 1)])
+def test_R43_a_new_boundary_is_the_same_request_and_another_byte_is_not(send, method, times):
+    sent = b"0123456789abcdef" * times
 
-    first = send(**form(*parts, boundary="one", method=method))
-    again = send(**form(*parts, boundary="another", method=method))
-    changed = ("file", "a", "text/plain", size[:-1] + b"?")
-    other = send(**form(PARTS[0], changed, PARTS[2], boundary="one", method=method))
+    def upload(boundary, sent):
+        file = ("file", "a", "text/plain", sent)
+        return send(**form(TITLE, file, MORE, boundary=boundary, method=method))
+
+    first, again, other = upload("one", sent), upload("another", sent), upload("one", sent[:-1])
 
     assert first.json() == {
         "fields": {"title": ["Report"]},
-        "files": {"file": [sha256(size)], "more": [sha256(b"two")]},
+        "files": {"file": [sha256(sent)], "more": [sha256(b"two")]},
     }
     assert (replayed(again), again.content) == (True, first.content)
-    assert problem(other) == (422, "idempotency_key_reused")
+    assert problem(other) == MISMATCH
     assert Effect.objects.count() == 1
-
-
-TITLE, FILE, MORE = PARTS
 
 
 @pytest.mark.parametrize(
@@ -78,29 +71,25 @@ TITLE, FILE, MORE = PARTS
         pytest.param([TITLE, MORE, FILE], id="order of files"),
     ],
 )
-def test_R43_a_changed_part_is_another_request(send: Send, changed: list[Part]) -> None:
+def test_R43_a_changed_part_is_another_request(send, changed):
     send(**form(*PARTS))
 
-    assert problem(send(**form(*changed))) == (422, "idempotency_key_reused")
+    assert problem(send(**form(*changed))) == MISMATCH
     assert Effect.objects.count() == 1
 
 
 @each_method
-def test_R43_files_are_hashed_in_pieces(
-    send: Send, monkeypatch: pytest.MonkeyPatch, method: str
-) -> None:
-    read: list[tuple[type, int]] = []
-    chunks = UploadedFile.chunks
+def test_R43_files_are_hashed_in_pieces(send, monkeypatch, method):
+    read, hashed = [], []
+    chunks, receive = UploadedFile.chunks, content._Hashing.receive_data_chunk
 
-    def noted(self: Any, chunk_size: int | None = None) -> Any:
+    def noted(self, chunk_size=None):
         for chunk in chunks(self, chunk_size):
-            read.append((type(self), len(chunk)))
+            read.append(len(chunk))
             yield chunk
+        assert type(self) is TemporaryUploadedFile
 
-    hashed: list[int] = []
-    receive = content._Hashing.receive_data_chunk
-
-    def noted_piece(self: Any, raw_data: bytes, start: int) -> None:
+    def noted_piece(self, raw_data, start):
         hashed.append(len(raw_data))
         receive(self, raw_data, start)
 
@@ -109,13 +98,11 @@ def test_R43_files_are_hashed_in_pieces(
 
     send(**form(("file", "a", "text/plain", LARGE), method=method))
 
-    assert sum(hashed) == len(LARGE)  # by the guard
-    assert sum(size for _, size in read) == len(LARGE)  # by the view
-    assert {kind for kind, _ in read} == {TemporaryUploadedFile}
-    assert max(hashed + [size for _, size in read]) <= UploadedFile.DEFAULT_CHUNK_SIZE
+    assert sum(hashed) == sum(read) == len(LARGE)  # by the guard, by the view
+    assert max(hashed + read) <= UploadedFile.DEFAULT_CHUNK_SIZE
 
 
-def test_R43_a_form_that_cannot_be_parsed_leaves_the_key_free(send: Send) -> None:
+def test_R43_a_form_that_cannot_be_parsed_leaves_the_key_free(send):
     for method in ("POST", "PUT"):
         broken = send(b"--", content_type="multipart/form-data; boundary=", method=method)
         assert broken.status_code == 400
@@ -125,31 +112,25 @@ def test_R43_a_form_that_cannot_be_parsed_leaves_the_key_free(send: Send) -> Non
 
 # Bodies that are one file.
 
-RAW = "application/octet-stream"
-
 
 @pytest.mark.parametrize("path", ["/receive/", "/async/"])
-@pytest.mark.parametrize("content", [b"small", LARGE], ids=["small", "large"])
-def test_R43_a_raw_upload_arrives_and_replays(send: Send, content: bytes, path: str) -> None:
-    arguments = {"path": path, "content_type": RAW}
+def test_R43_a_raw_upload_arrives_and_replays(send, path):
+    arguments = {"path": path, "content_type": "application/octet-stream"}
 
-    first, again = send(content, **arguments), send(content, **arguments)
-    other = send(content[:-1] + b"?", **arguments)
+    first, again = send(LARGE, **arguments), send(LARGE, **arguments)
 
-    assert first.json() == {"sha256": sha256(content), "size": len(content)}
+    assert first.json() == {"sha256": sha256(LARGE), "size": len(LARGE)}
     assert replayed(again)
-    assert other.status_code == 422
-    assert send(content, path=path, content_type="image/png").status_code == 422
+    assert send(LARGE[:-1] + b"?", **arguments).status_code == 422
+    assert send(LARGE, path=path, content_type="image/png").status_code == 422
     assert Effect.objects.count() == 1
 
 
-def test_R43_large_json_is_read_in_pieces_and_compared_byte_by_byte(send: Send) -> None:
+def test_R43_large_json_is_read_in_pieces_and_compared_byte_by_byte(send):
     """Django's own limit stands for a view that asks for all of it: nothing was executed."""
     text = '{"a": "%s", "b": 1}' % ("x" * 3_000_000)
 
-    first = send(text, X_Read="pieces")
-
-    assert first.json()["size"] == len(text)
+    assert send(text, X_Read="pieces").json()["size"] == len(text)
     assert replayed(send(text, X_Read="pieces"))
     assert send(text.replace("1}", "2}"), X_Read="pieces").status_code == 422
     assert send(text, key="key-2").status_code in (400, 413)
@@ -159,91 +140,74 @@ def test_R43_large_json_is_read_in_pieces_and_compared_byte_by_byte(send: Send) 
 # However the view reads a form, whoever looked for its key.
 
 
-def body(request: HttpRequest) -> Any:
-    return len(request.body)
-
-
-def stream(request: HttpRequest) -> Any:
-    return len(request.read())
-
-
-def handlers(request: HttpRequest) -> Any:
+def handlers(request):
     request.upload_handlers = [TemporaryFileUploadHandler(request)]
     return type(request.FILES["file"]).__name__
 
 
-def parsed(request: Any) -> Any:
-    return [request.POST["title"], request.FILES["file"].read().decode()]
-
-
-READ: dict[str, Callable[[HttpRequest], Any]] = {
-    function.__name__: function for function in (body, stream, handlers, parsed)
+READ = {
+    "body": lambda request: len(request.body),
+    "stream": lambda request: len(request.read()),
+    "handlers": handlers,
+    "parsed": lambda request: [request.POST["title"], request.FILES["file"].read().decode()],
 }
+own = idempotent(scope=urls.ANYONE)
 
 
-def guarded(read: Callable[[HttpRequest], Any]) -> Any:
-    @csrf_exempt
-    @idempotent(scope=ANYONE)
-    def view(request: HttpRequest) -> HttpResponse:
+def guarded(read):
+    def view(request):
         Effect.objects.create(name="read")
         return JsonResponse({"read": read(request)}, status=201)
 
-    return view
+    return csrf_exempt(own(view))
 
 
-def async_guarded(read: Callable[[HttpRequest], Any]) -> Any:
-    @csrf_exempt
-    @idempotent(scope=ANYONE)
-    async def view(request: HttpRequest) -> HttpResponse:
+def async_guarded(read):
+    async def view(request):
         return JsonResponse({"read": read(request)}, status=201)
 
-    return view
-
-
-def either(request: HttpRequest) -> Any:
-    """Look at the form first, or at the body as who verifies a signature does, or at nothing."""
-    match request.headers.get("X-Look"):
-        case "form":
-            assert request.POST
-        case "body":
-            assert request.body
-    return views["parsed"](request)
+    return csrf_exempt(own(view))
 
 
 views = {name: guarded(read) for name, read in READ.items()}
+
+
+def either(request):
+    """Look at the form first, or at the body as who verifies a signature does, or at nothing."""
+    look = request.headers.get("X-Look")
+    assert look is None or (request.POST if look == "form" else request.body)
+    return views["parsed"](request)
+
+
 urlpatterns = [
     *urls.urlpatterns,
     *(path(f"{name}/", view) for name, view in views.items()),
     *(path(f"async/{name}/", async_guarded(read)) for name, read in READ.items()),
     path("either/", either),
 ]
-KEY: Part = ("idempotency_key", None, None, b"of the form")
 
 
 @pytest.mark.parametrize(("stack", "key"), [("wsgi", None), ("wsgi", "k"), ("asgi", "k")])
 @pytest.mark.parametrize("name", READ)
-def test_R2_R43_the_view_reads_the_form_as_it_likes(name: str, stack: str, key: str | None) -> None:
-    sent, content_type = multipart(*PARTS)
+def test_R2_R43_the_view_reads_the_form_as_it_likes(name, stack, key):
+    sent, kind = multipart(*PARTS)
     view = f"/async/{name}/" if stack == "asgi" else f"/{name}/"
-
-    response = api_for(stack)(sent, path=view, key=key, content_type=content_type)
-
     expected = {"handlers": "TemporaryUploadedFile", "parsed": ["Report", "%PDF one"]}
+
+    response = api_for(stack, view)(sent, key=key, content_type=kind)
+
     assert response.json() == {"read": expected.get(name, len(sent))}
 
 
 @pytest.mark.parametrize("name", READ)
-def test_R89_key_in_the_form_of_a_csrf_exempt_view(
-    name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_R89_key_in_the_form_of_a_csrf_exempt_view(name, monkeypatch):
     """The form is parsed apart once: by who looks for the key, and not for the fingerprint."""
-    times: list[HttpRequest] = []
-    parse = content._parsed_apart
-    monkeypatch.setattr(content, "_parsed_apart", lambda sent: (times.append(sent), parse(sent))[1])
-    answers = []
+    times, answers, parse = [], [], content._parsed_apart
+    monkeypatch.setattr(content, "_parsed_apart", lambda sent: times.append(sent) or parse(sent))
     for boundary in ("one", "another"):
-        sent, content_type = multipart(*PARTS, KEY, boundary=boundary)
-        answers.append(api_for("wsgi")(sent, path=f"/{name}/", key=None, content_type=content_type))
+        key = ("idempotency_key", None, None, b"of the form")
+        sent, kind = multipart(*PARTS, key, boundary=boundary)
+        answers.append(api_for("wsgi", f"/{name}/")(sent, key=None, content_type=kind))
 
     assert [replayed(answer) for answer in answers] == [False, True]
     assert Effect.objects.count() == 1
@@ -251,36 +215,27 @@ def test_R89_key_in_the_form_of_a_csrf_exempt_view(
     assert len(times) == 2
 
 
-@pytest.mark.parametrize(
-    "looked", [("form", None), (None, "form"), ("body", None), (None, "body")], ids=str
-)
-def test_R43_it_is_the_same_request_whoever_has_read_it_before(looked: Any) -> None:
-    sent, content_type = multipart(*PARTS)
+@pytest.mark.parametrize("looked", [("form", None), (None, "form"), ("body", None)], ids=str)
+def test_R43_it_is_the_same_request_whoever_has_read_it_before(looked):
+    sent, kind = multipart(*PARTS)
+    api = api_for("wsgi", "/either/")
 
-    answers = [
-        api_for("wsgi")(sent, path="/either/", content_type=content_type, headers={"X-Look": look})
-        for look in looked
-    ]
+    answers = [api(sent, content_type=kind, headers={"X-Look": look}) for look in looked]
 
-    assert [answer.status_code for answer in answers] == [201, 201]
-    assert replayed(answers[1])
+    assert [(a.status_code, replayed(a)) for a in answers] == [(201, False), (201, True)]
 
 
 @each_method
-def test_R43_chunked_form_whose_body_was_read_before(rf: RequestFactory, method: str) -> None:
+def test_R43_chunked_form_whose_body_was_read_before(rf, method):
     """As a server hands on what came in chunks: whole, and of a length that nobody has said."""
 
-    def send(part: Any) -> Any:
-        sent, content_type = multipart(part)
-        headers = {"Idempotency-Key": "k"}
-        request: Any = rf.generic(method, "/", sent, content_type, headers=headers)
+    def send(part):
+        sent, kind = multipart(part)
+        request = rf.generic(method, "/", sent, kind, headers={"Idempotency-Key": "k"})
         assert request.body
         del request.META["CONTENT_LENGTH"]
         request.META["HTTP_TRANSFER_ENCODING"] = "chunked"
         return views["stream"](request)
 
-    first, again, other = (send(part) for part in (PARTS[1], PARTS[1], PARTS[2]))
-
-    assert first.status_code == 201
-    assert replayed(again)
-    assert problem(other) == (422, "idempotency_key_reused")
+    assert [replayed(send(FILE)) for _ in range(2)] == [False, True]
+    assert problem(send(MORE)) == MISMATCH

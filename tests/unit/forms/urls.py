@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable
-from typing import Any
 
 from django.contrib.auth import login
 from django.contrib.auth.models import User
-from django.http import HttpRequest, HttpResponse, HttpResponseRedirect, JsonResponse
+from django.http import HttpResponse, HttpResponseRedirect, JsonResponse
 from django.http.multipartparser import MultiPartParser
 from django.template import engines
 from django.urls import path
@@ -25,7 +23,7 @@ PAGE = """{% load idempotency %}<!doctype html>
 <form method="post">{% csrf_token %}{% idempotency_key %}<input name="item"></form>"""
 
 
-def order(request: HttpRequest) -> HttpResponse:
+def order(request):
     """Show the form; take an order, and answer with its page or a redirect to it."""
     if request.method != "POST":
         return HttpResponse(engines["django"].from_string(PAGE).render({}, request))
@@ -37,7 +35,7 @@ def order(request: HttpRequest) -> HttpResponse:
     return HttpResponse(f"<p>Order {effect.pk}</p>", status=200)
 
 
-def join(request: HttpRequest) -> HttpResponse:
+def join(request):
     """See `order`; the visitor gets an account with it, and is logged in."""
     response = order(request)
     if request.method == "POST":
@@ -46,60 +44,54 @@ def join(request: HttpRequest) -> HttpResponse:
     return response
 
 
-def _digest(chunks: Iterable[bytes]) -> str:
-    digest = hashlib.sha256()
+def digest(chunks):
+    """Return SHA-256 and size of what comes in pieces."""
+    sha256, size = hashlib.sha256(), 0
     for chunk in chunks:
-        digest.update(chunk)
-    return digest.hexdigest()
+        sha256.update(chunk)
+        size += len(chunk)
+    return {"sha256": sha256.hexdigest(), "size": size}
 
 
-def receive(request: HttpRequest) -> HttpResponse:
+def pieces(request):
+    return iter(lambda: request.read(64 * 1024), b"")
+
+
+def receive(request):
     """Say what has arrived, read as a view reads it: parsed, whole, or in pieces."""
-    said: dict[str, Any] = {}
     kind = request.content_type
     if kind == "multipart/form-data":
         fields, files = request.POST, request.FILES
         if request.method != "POST":
-            stream: Any = request
-            parser = MultiPartParser(request.META, stream, request.upload_handlers)
-            fields, files = parser.parse()
-        said["fields"] = dict(fields.lists())
-        said["files"] = {
-            name: [_digest(upload.chunks()) for upload in uploads]
+            fields, files = MultiPartParser(request.META, request, request.upload_handlers).parse()
+        uploads = {
+            name: [digest(upload.chunks())["sha256"] for upload in uploads]
             for name, uploads in files.lists()
         }
+        said = {"fields": dict(fields.lists()), "files": uploads}
         for upload in files.values():
             upload.close()
     elif kind == "application/json" and request.headers.get("X-Read") != "pieces":
-        said["json"] = json.loads(request.body or b"null")
+        said = {"json": json.loads(request.body or b"null")}
     else:
-        digest, size = hashlib.sha256(), 0
-        while chunk := request.read(64 * 1024):
-            digest.update(chunk)
-            size += len(chunk)
-        said = {"sha256": digest.hexdigest(), "size": size}
+        said = digest(pieces(request))
     Effect.objects.create(name="received")
     return JsonResponse(said, status=201)
 
 
-async def areceive(request: HttpRequest) -> HttpResponse:
+async def areceive(request):
     """See `receive`, of raw uploads."""
-    digest, size = hashlib.sha256(), 0
-    while chunk := request.read(64 * 1024):
-        digest.update(chunk)
-        size += len(chunk)
+    said = digest(pieces(request))
     await Effect.objects.acreate(name="received")
-    return JsonResponse({"sha256": digest.hexdigest(), "size": size}, status=201)
+    return JsonResponse(said, status=201)
 
 
-order_view = idempotent(order)
-receive_view = idempotent(required=True, scope=ANYONE)(receive)
-
+guarded = idempotent(required=True, scope=ANYONE)
 urlpatterns = [
-    path("", order_view),
-    path("order/", order_view),
+    path("", idempotent(order)),
+    path("order/", idempotent(order)),
     path("join/", idempotent(join)),
     path("join/session/", idempotent(scope=SESSION)(join)),
-    path("receive/", receive_view),
-    path("async/", idempotent(required=True, scope=ANYONE)(areceive)),
+    path("receive/", guarded(receive)),
+    path("async/", guarded(areceive)),
 ]

@@ -37,7 +37,7 @@ class MemoryDown(MemoryStore):
 
 
 class NoWork(DatabaseStore):
-    """The claim stands; the transaction of the work cannot be begun."""
+    """The claim stands; the work cannot begin."""
 
     def atomic(self, **arguments):
         if connection.in_atomic_block:

@@ -9,7 +9,6 @@ import pytest
 from asgiref.sync import async_to_sync
 from django.db import connection, connections, transaction
 from django.http import HttpResponse
-from django.test import AsyncClient
 from django.urls import path
 
 import django_idempotency as idempotency
@@ -19,7 +18,7 @@ from django_idempotency.http import idempotent
 from django_idempotency.models import IdempotencyRecord
 from tests.app.models import Effect
 from tests.unit.http.api import problem, replayed
-from tests.unit.views.conftest import api_for, api_of, sending, together
+from tests.unit.views.conftest import api_for, sending, together
 from tests.unit.views.test_async import send
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -53,11 +52,12 @@ async def race_of_tasks(call, gate, looks, number=3):
 
 
 @pytest.fixture
-def race(gate, looks, in_loop):
+def race(gate, looks, in_loop, monkeypatch):
     """`race(kind)`: requests to a view of this kind."""
 
     def meet(kind):
         if "async" in kind:
+            monkeypatch.setattr(engine, "time", None)  # who waits leaves the loop to others
             return in_loop(lambda: race_of_tasks(lambda: send(kind), gate, looks))
         return race_of_threads(sending(kind, raises=False), gate, looks)
 
@@ -126,25 +126,6 @@ def test_R51_run_and_arun_wait(gate, looks, in_loop):
     assert Effect.objects.count() == 2
 
 
-def test_R51_waiter_leaves_the_loop_free(policy, in_progress, in_loop, monkeypatch, looks):
-    """It pauses by the loop, and so does not keep others from being served there."""
-    monkeypatch.setattr(engine, "time", None)
-    policy(WAIT=LONG)
-    api_of("async-function")({"name": "first"})
-    in_progress()
-
-    async def main():
-        waiter = asyncio.create_task(send("async-function", {"name": "first"}))
-        await asyncio.to_thread(looks.wait_for, 1)
-        free = await AsyncClient().get("/async-function/")
-        still_waiting = not waiter.done()
-        waiter.cancel()
-        await asyncio.wait([waiter])
-        return free.status_code, still_waiting
-
-    assert in_loop(main) == (200, True)
-
-
 # How long.
 
 
@@ -186,20 +167,14 @@ def test_R51_prefer_shortens_the_policys_wait_if_it_says_a_number(busy, policy, 
 
 
 @a_function
-def test_R38_R51_mismatch_does_not_wait(busy, policy, looks):
-    policy(WAIT=LONG)
+def test_R38_R51_R71_mismatch_and_a_stale_attempt_are_not_waited_for(
+    busy, in_progress, policy, looks
+):
+    policy(ON_STALE="refuse", WAIT=LONG)
 
     assert problem(busy({"name": "other"})) == (422, "idempotency_key_reused")
-    assert looks.busy == 0
-
-
-@a_function
-def test_R71_R51_stale_is_not_waited_for(api, in_progress, policy, looks):
-    policy(ON_STALE="refuse", WAIT=LONG)
-    api()
     in_progress(lease=timedelta(microseconds=1))
-
-    assert problem(api()) == (409, "stale")
+    assert problem(busy()) == (409, "stale")
     assert looks.busy == 0
 
 
