@@ -1,22 +1,23 @@
-"""The rules of HTTP in this process, on a store in memory."""
+"""The rules of HTTP in this process, on a store in memory; and defects that they notice."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 
-from tests.app.contract.declared import Views
+from tests.app.contract import declared
+from tests.app.contract.defects import DEFECTS, FOUND_BY
 from tests.app.contract.in_process import IN_MEMORY, in_process
 
 
 @pytest.mark.django_db(transaction=True)
-class TestViewsInMemory(Views):
+class TestViewsInMemory(declared.Views):
     #: Work and answer cannot commit together.
     rolls_back = False
     leaves_out = dict.fromkeys(
         (
+            "R67",
+            "R70",
+            "R71",
             "test_R51_at_the_end_of_its_patience_a_duplicate_is_refused",
             "test_R69_work_longer_than_its_lease_is_not_taken_over",
             "test_R73_R74_after_retention_it_runs_anything_and_not_before",
@@ -25,7 +26,29 @@ class TestViewsInMemory(Views):
     )
 
     @pytest.fixture(autouse=True)
-    def _transport(self, tmp_path: Path) -> Iterator[None]:
+    def _transport(self, tmp_path):
         self.directory = tmp_path
         with in_process(tmp_path, "wsgi", IN_MEMORY) as self.transport:
             yield
+
+
+class Spoilt(declared.Views):
+    """The views of these tests, behind a middleware that has the defect."""
+
+    patience = 1
+    defect = ""
+
+    def sign(self, user, field, payload):
+        return {**super().sign(user, field, payload), "X-Defect": self.defect}
+
+
+@pytest.mark.parametrize("defect", DEFECTS)
+def test_a_guard_with_a_defect_fails_the_rule_that_is_meant(transactional_db, tmp_path, defect):
+    contract = Spoilt()
+    contract.directory, contract.defect = tmp_path, defect
+    for rule in FOUND_BY[defect]:
+        with (
+            in_process(tmp_path, "wsgi", IN_MEMORY) as contract.transport,
+            pytest.raises(AssertionError),
+        ):
+            getattr(contract, rule)()

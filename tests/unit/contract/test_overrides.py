@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
 from datetime import datetime, timedelta, timezone
-from typing import Any
 
 import pytest
 from django.conf import settings
@@ -15,7 +13,6 @@ from django.test import SimpleTestCase
 import django_idempotency as idempotency
 from django_idempotency import InvalidStore
 from django_idempotency.conf import policy_for, store_for
-from django_idempotency.stores.base import BaseStore
 from django_idempotency.stores.database import DatabaseStore
 from django_idempotency.stores.memory import MemoryStore
 from django_idempotency.testing import FakeClock, override_store
@@ -23,52 +20,44 @@ from tests.pages import DOCS, blocks_of
 
 
 @pytest.fixture(autouse=True)
-def _project(settings: Any) -> None:
+def _project(settings):
     settings.IDEMPOTENCY = {
         "default": {"LEASE": 30, "TRANSACTION": "single"},
         "other": {"OPTIONS": {"using": "other"}},
     }
 
 
-def test_store_is_replaced_in_the_block_and_comes_back() -> None:
-    with override_store("memory") as store:
-        assert isinstance(store, MemoryStore)
-        assert store_for() is store
+def run(**options):
+    return idempotency.run(lambda lease: lease.claimed_at, key="k", scope="s", **options)
 
+
+def test_store_is_replaced_in_the_block_and_comes_back_and_the_next_one_is_new():
+    for _ in range(2):
+        with override_store("memory") as store:
+            assert isinstance(store, MemoryStore)
+            assert store_for() is store
+            assert [run().replayed for _ in range(2)] == [False, True]
     assert isinstance(store_for(), DatabaseStore)
 
 
-def test_each_block_has_a_store_of_its_own_that_works() -> None:
-    for _ in range(2):
-        with override_store("memory"):
-            outcomes = [idempotency.run(lambda lease: 5, key="k", scope="s") for _ in range(2)]
-            assert [outcome.replayed for outcome in outcomes] == [False, True]
-
-
-def test_policy_of_the_alias_stays_without_a_mode_that_the_store_cannot_do() -> None:
+def test_policy_of_the_alias_stays_without_a_mode_that_the_store_cannot_do():
     with override_store("memory"):
-        assert policy_for().lease.total_seconds() == 30
-        assert policy_for().transaction is None
-
-
-def test_mode_that_the_store_can_do_stays() -> None:
+        assert (policy_for().lease.total_seconds(), policy_for().transaction) == (30, None)
     with override_store("database", using="other") as store:
-        assert isinstance(store, DatabaseStore)
         assert (store.using, policy_for().transaction) == ("other", "single")
 
 
-def test_another_alias_is_replaced() -> None:
+def test_another_alias_is_replaced():
     with override_store("memory", "other"):
         assert isinstance(store_for("other"), MemoryStore)
         assert isinstance(store_for(), DatabaseStore)
 
 
-def test_alias_may_be_new_and_the_setting_absent(settings: Any) -> None:
+def test_alias_may_be_new_and_the_setting_absent(settings):
     del settings.IDEMPOTENCY
 
     with override_store("memory") as store, override_store("memory", "new") as new:
-        assert store_for() is store
-        assert store_for("new") is new
+        assert (store_for(), store_for("new")) == (store, new)
 
 
 class Mine(MemoryStore):
@@ -76,17 +65,15 @@ class Mine(MemoryStore):
 
 
 @pytest.mark.parametrize("given", ["django_idempotency.stores.memory.MemoryStore", Mine])
-def test_store_may_be_a_dotted_path_or_a_class_with_options(given: Any) -> None:
+def test_store_may_be_a_dotted_path_or_a_class_with_options(given):
     clock = FakeClock()
 
     with override_store(given, clock=clock) as store:
-        lease = idempotency.run(lambda lease: lease.claimed_at, key="k", scope="s").result
-
+        assert run().result == clock()
     assert isinstance(store, Mine if given is Mine else MemoryStore)
-    assert lease == clock()
 
 
-def test_store_may_be_an_object() -> None:
+def test_store_may_be_an_object():
     given = MemoryStore()
 
     with override_store(given) as store:
@@ -95,24 +82,24 @@ def test_store_may_be_an_object() -> None:
 
 
 @pytest.mark.parametrize("alias", ["default", "other"])
-def test_store_of_an_outer_block_keeps_its_records_when_another_is_replaced(alias: str) -> None:
+def test_store_of_an_outer_block_keeps_its_records_when_another_is_replaced(alias):
     with override_store("memory") as outer:
-        first = idempotency.run(lambda lease: 5, key="k", scope="s")
+        first = run()
         with override_store("memory", alias) as inner:
-            assert not idempotency.run(lambda lease: 5, key="k", scope="s", store=alias).replayed
+            assert not run(store=alias).replayed
 
         assert store_for() is outer is not inner
-        again = idempotency.run(lambda lease: pytest.fail("ran"), key="k", scope="s")
-        assert again.record_id == first.record_id
+        again = run()
+        assert (again.replayed, again.record_id) == (True, first.record_id)
 
 
 @pytest.mark.parametrize("given", [{"BACKEND": "memory"}, None, dict])
-def test_what_is_no_store_is_told_with_what_there_is(given: Any) -> None:
+def test_what_is_no_store_is_told_with_what_there_is(given):
     with pytest.raises(TypeError, match=r"takes 'database', .* a class of stores or a store"):
         override_store(given)
 
 
-def test_object_takes_no_options() -> None:
+def test_object_takes_no_options():
     with pytest.raises(TypeError, match="no options"):
         override_store(MemoryStore(), clock=FakeClock())
 
@@ -125,78 +112,59 @@ def test_object_takes_no_options() -> None:
         override_store(MemoryStore, clok=FakeClock()),
     ],
 )
-def test_store_that_cannot_be_built_is_told_and_replaces_nothing(replaced: Any) -> None:
+def test_store_that_cannot_be_built_is_told_and_replaces_nothing(replaced):
     with pytest.raises(InvalidStore), replaced:
         pass
-
     assert isinstance(store_for(), DatabaseStore)
 
 
-def test_test_is_decorated() -> None:
+@override_store("memory")
+def test_test_is_decorated():
+    assert isinstance(store_for(), MemoryStore)
+
+
+def test_coroutine_is_decorated():
     @override_store("memory", kwarg_name="store")
-    def test(*, store: Any) -> None:
-        assert store_for() is store
-
-    test()
-    assert isinstance(store_for(), DatabaseStore)
-
-
-def test_coroutine_is_decorated() -> None:
-    @override_store("memory", kwarg_name="store")
-    async def test(*, store: Any) -> bool:
+    async def test(*, store):
         return store_for() is store
 
     assert asyncio.run(test())
+    assert isinstance(store_for(), DatabaseStore)
 
 
 @override_store("memory", attr_name="store")
 class TestOfAProject(SimpleTestCase):
-    store: MemoryStore
-
-    def test_class_is_decorated(self) -> None:
+    def test_class_is_decorated(self):
         assert store_for() is self.store
 
 
-# The plugin's fixtures, and the clock.
-
-
-def test_fixture_of_the_store_is_the_default_one(
-    idempotency_store: BaseStore, idempotency_clock: FakeClock
-) -> None:
+def test_fixture_of_the_store_is_the_default_one(idempotency_store, idempotency_clock):
     assert store_for() is idempotency_store
-    assert not idempotency.run(lambda lease: 1, key="k", scope="s").replayed
-    assert idempotency.run(lambda lease: 1, key="k", scope="s").replayed
+    assert [run().replayed for _ in range(2)] == [False, True]
 
     idempotency_clock.advance(timedelta(hours=25))
 
-    assert not idempotency.run(lambda lease: 1, key="k", scope="s").replayed
+    assert not run().replayed
 
 
 @pytest.fixture
-def setting_that_comes_back() -> Iterator[None]:
+def setting_that_comes_back():
     before = settings.IDEMPOTENCY
     yield
     assert settings.IDEMPOTENCY is before
 
 
-def test_fixture_puts_the_setting_back(
-    setting_that_comes_back: None, idempotency_store: BaseStore
-) -> None:
+def test_fixture_puts_the_setting_back(setting_that_comes_back, idempotency_store):
     assert store_for() is idempotency_store
-
-
-def test_fixture_has_a_store_for_each_test(idempotency_store: BaseStore) -> None:
     assert idempotency_store.browse().records == ()
 
 
-def test_documented_test_with_the_fixtures_passes(
-    idempotency_store: BaseStore, idempotency_clock: FakeClock
-) -> None:
+def test_documented_test_with_the_fixtures_passes(idempotency_store, idempotency_clock):
     texts = [block.text for block in blocks_of(DOCS / "howto" / "testing.md")]
-    names: dict[str, Any] = {"idempotency": idempotency, "timedelta": timedelta}
-    [run] = [text for text in texts if "def run(" in text]
+    names = {"idempotency": idempotency, "timedelta": timedelta}
+    [called] = [text for text in texts if "def run(" in text]
     [test] = [text for text in texts if "idempotency_clock" in text]
-    exec(run.partition("clock = ")[0] + test, names)
+    exec(called.partition("clock = ")[0] + test, names)
 
     names["test_a_key_is_new_after_a_day"](idempotency_store, idempotency_clock)
 
@@ -204,27 +172,20 @@ def test_documented_test_with_the_fixtures_passes(
 NEW_YEAR = datetime(2026, 1, 1, tzinfo=timezone.utc)
 
 
-def test_clock_begins_with_now_and_stands_still() -> None:
+def test_clock_begins_with_now_or_elsewhere_stands_still_and_is_in_utc():
     before = datetime.now(timezone.utc)
-
     clock = FakeClock()
+    assert before <= clock() == clock() <= datetime.now(timezone.utc)
 
-    assert before <= clock() <= datetime.now(timezone.utc)
-    assert clock() == clock()
-
-
-def test_clock_may_begin_elsewhere_and_is_in_utc() -> None:
     clock = FakeClock(datetime(2026, 1, 1, 2, tzinfo=timezone(timedelta(hours=2))))
-
-    assert clock() == NEW_YEAR
-    assert clock().utcoffset() == timedelta(0)
+    assert (clock(), clock().utcoffset()) == (NEW_YEAR, timedelta(0))
     assert repr(clock) == "<FakeClock 2026-01-01T00:00:00+00:00>"
     with pytest.raises(ValueError, match="aware"):
         FakeClock(datetime(2026, 1, 1))
 
 
 @pytest.mark.parametrize("duration", [timedelta(seconds=90), 90, -1.0])
-def test_clock_moves_when_told(duration: timedelta | float) -> None:
+def test_clock_moves_when_told(duration):
     clock = FakeClock(NEW_YEAR)
     moved = duration if isinstance(duration, timedelta) else timedelta(seconds=duration)
 
