@@ -1,4 +1,4 @@
-"""The aliases of the IDEMPOTENCY setting: their stores, their engines and their policies."""
+"""The aliases of the IDEMPOTENCY setting, and the plans that declarations make of them."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import inspect
 import os
 import threading
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields, replace
 from inspect import Parameter
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
@@ -28,7 +28,11 @@ from django_idempotency.stores.base import BaseStore, must_join
 
 __all__ = [
     "DEFAULT_ALIAS",
+    "HTTP_FIELDS",
+    "POLICY_FIELDS",
+    "Declaration",
     "InvalidStore",
+    "Plan",
     "engine_for",
     "http_policy_for",
     "policy_for",
@@ -40,8 +44,10 @@ __all__ = [
 DEFAULT_ALIAS = "default"
 DEFAULT_BACKEND = "django_idempotency.stores.database.DatabaseStore"
 
-_POLICY_NAMES = [field.name.upper() for field in fields(Policy)]
-_HTTP_NAMES = [field.name.upper() for field in fields(HTTPPolicy)]
+POLICY_FIELDS = frozenset(item.name for item in fields(Policy))
+HTTP_FIELDS = frozenset(item.name for item in fields(HTTPPolicy))
+_POLICY_NAMES = [item.name.upper() for item in fields(Policy)]
+_HTTP_NAMES = [item.name.upper() for item in fields(HTTPPolicy)]
 #: What others call the alias of a database, which Django calls ``using``.
 _DATABASE_NAMES = ("alias", "database", "db")
 
@@ -51,11 +57,22 @@ class InvalidStore(ImproperlyConfigured):
 
 
 @dataclass(frozen=True)
-class _Alias:
+class Plan:
+    """What is fixed before a call: the store of an alias, its engine, and the policies."""
+
+    alias: str
     store: BaseStore
     engine: Engine
     policy: Policy
     http_policy: HTTPPolicy
+
+    def with_fields(self, given: Mapping[str, Any]) -> Plan:
+        """Return this plan with the fields `given` of both policies; raise ValueError."""
+        policy = {name: given[name] for name in given if name in POLICY_FIELDS}
+        http = {name: given[name] for name in given if name in HTTP_FIELDS}
+        return replace(
+            self, policy=merge(self.policy, policy), http_policy=merge(self.http_policy, http)
+        )
 
 
 class Stores(Mapping[str, BaseStore]):
@@ -67,7 +84,7 @@ class Stores(Mapping[str, BaseStore]):
 
     def __init__(self) -> None:
         self._mutex = threading.RLock()
-        self._aliases: dict[str, _Alias] = {}
+        self._aliases: dict[str, Plan] = {}
 
     def __getitem__(self, alias: str) -> BaseStore:
         """Return the store; raise InvalidStore for an alias that is not, or not well, defined."""
@@ -79,7 +96,7 @@ class Stores(Mapping[str, BaseStore]):
     def __len__(self) -> int:
         return len(_setting())
 
-    def configured(self, alias: str) -> _Alias:
+    def configured(self, alias: str) -> Plan:
         """Return all that the setting says of `alias`."""
         configured = self._aliases.get(alias)
         if configured is None:
@@ -90,7 +107,7 @@ class Stores(Mapping[str, BaseStore]):
         return configured
 
     def reset(self) -> None:
-        """Forget the stores: the setting has changed."""
+        """Forget the stores, and so every plan: the settings have changed."""
         with self._mutex:
             self._aliases = {}
 
@@ -102,6 +119,34 @@ class Stores(Mapping[str, BaseStore]):
 #: The stores of this process.
 stores = Stores()
 os.register_at_fork(after_in_child=stores.forked)
+
+
+AnyPlan = TypeVar("AnyPlan", bound=Plan)
+
+
+@dataclass
+class Declaration(Generic[AnyPlan]):
+    """
+    What a view or a task declares of its guard: the alias, and fields of the alias's policies.
+
+    Its plan is made when it is first needed, and again once the setting has changed: the alias has
+    another plan then.
+    """
+
+    store: str = DEFAULT_ALIAS
+    overrides: Mapping[str, Any] = field(default_factory=dict)
+    _made: tuple[Plan, AnyPlan] | None = field(default=None, init=False, repr=False, compare=False)
+
+    def plan(self) -> AnyPlan:
+        """Return the alias's plan with the fields given here; raise InvalidStore, ValueError."""
+        alias, made = stores.configured(self.store), self._made
+        if made is None or made[0] is not alias:
+            self._made = made = (alias, self._plan(alias.with_fields(self.overrides)))
+        return made[1]
+
+    def _plan(self, plan: Plan) -> AnyPlan:
+        """Return the plan with what this kind of declaration adds to it."""
+        raise NotImplementedError
 
 
 def store_for(alias: str = DEFAULT_ALIAS) -> BaseStore:
@@ -155,7 +200,7 @@ def _belongs(names: Iterable[str]) -> str:
     return f" {known[0]} belongs into an alias: {written_as(known[0])}." if known else ""
 
 
-def _configure(alias: str) -> _Alias:
+def _configure(alias: str) -> Plan:
     configured = _setting()
     if alias not in configured:
         raise InvalidStore(f"IDEMPOTENCY has no alias {alias!r}.{suggestion(alias, configured)}")
@@ -179,7 +224,7 @@ def _configure(alias: str) -> _Alias:
         must_join(policy, store)
     except ValueError as error:
         raise InvalidStore(f"{where}['TRANSACTION']: {error}") from error
-    return _Alias(store, Engine(store, alias=alias), policy, http_policy)
+    return Plan(alias, store, Engine(store, alias=alias), policy, http_policy)
 
 
 def _policy(default: Any, given: Mapping[str, Any], known: list[str], where: str) -> Any:
@@ -235,7 +280,7 @@ def _known_options(store_class: type[BaseStore], options: Mapping[str, Any], whe
 
 
 def _reset(*, setting: str, **kwargs: Any) -> None:
-    if setting == "IDEMPOTENCY":
+    if setting in ("DATABASES", "IDEMPOTENCY"):
         stores.reset()
 
 

@@ -35,7 +35,7 @@ __all__ = [
     "Operation",
     "Phase",
     "Unkept",
-    "check_rolled_back",
+    "refuse_rollback",
 ]
 
 logger = logging.getLogger("django_idempotency")
@@ -131,11 +131,14 @@ class Unkept(Exception):
         self.result = result
 
 
-def check_rolled_back(of: str, *, wished: bool, succeeded: bool = True) -> None:
+def refuse_rollback(
+    of: str, result: Any, *, wished: bool, succeeded: bool = True, verdict: str = "fail"
+) -> NoReturn:
     """
-    Tell of work whose transaction can only be rolled back, though it returned (R91).
+    End work that returned `result`, and whose transaction can only be rolled back (R91, R57).
 
-    Raises WorkRolledBack for a success, unless the work has wished for the rollback.
+    Raises WorkRolledBack for a success, unless the work has wished for the rollback; Unkept with
+    the result otherwise.
     """
     cause = "a database error was swallowed outside of an inner atomic()"
     if succeeded and not wished:
@@ -143,6 +146,7 @@ def check_rolled_back(of: str, *, wished: bool, succeeded: bool = True) -> None:
         raise WorkRolledBack
     if not wished:
         logger.warning("The work of %s is refused, and is rolled back: %s.", of, cause)
+    raise Unkept("release" if verdict == "release" else "fail", result)
 
 
 class Phase(enum.Enum):
@@ -283,11 +287,10 @@ class Attempt(Running):
         self.done = True
 
     def refuse_rollback(self, result: Any, *, wished: bool) -> NoReturn:
-        """End work that returned, and whose transaction can only be rolled back (R91, R57)."""
+        """See the function."""
         self.wished = wished
         name = f"record {keys.short(self.lease.record_id)}"
-        check_rolled_back(name, wished=wished, succeeded=self.succeeded)
-        raise Unkept("release" if self.verdict == "release" else "fail", result)
+        refuse_rollback(name, result, wished=wished, succeeded=self.succeeded, verdict=self.verdict)
 
     @property
     def concluded(self) -> bool:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -18,8 +17,9 @@ from django_idempotency.context import running
 from django_idempotency.engine import transactions
 from django_idempotency.http.atomic_requests import atomic_aliases, refuse_coroutine
 from django_idempotency.http.content import ask
+from django_idempotency.http.plans import ViewPlan
 from django_idempotency.http.problems import problem_of
-from django_idempotency.policy import HTTPPolicy, Policy
+from django_idempotency.policy import HTTPPolicy
 from django_idempotency.stores.base import BaseStore
 from django_idempotency.stores.database import DatabaseStore
 
@@ -31,36 +31,48 @@ _ALONE = "_idempotency_alone"
 _RELEASED = frozenset({400, 401, 403, 404, 405, 406, 407, 408, 411, 413, 415, 425, 429})
 
 
-@dataclass(frozen=True)
 class GuardedCall:
-    """One request on its way to a handler, as its adapter describes it."""
+    """
+    One request to a guarded method, as its adapter describes it.
 
-    request: HttpRequest
-    #: What the policy's callables get: the request as the view knows it.
-    subject: Any
-    store: str
-    policy: Policy
-    http: HTTPPolicy
-    #: What of the body the fingerprint covers; see `content.body_of`.
-    body: Callable[[], bytes]
-    #: Call the handler; return its response, finalised and rendered. A coroutine for `aguard`.
-    handle: Callable[[], Any]
-    #: Turn an exception of the handler into a response, finalised and rendered, or raise it.
-    on_exception: Callable[[Exception], HttpResponseBase]
-    #: Whether the key may come in a form's hidden field.
-    form: bool = True
-    #: Aliases that the view exempts from ATOMIC_REQUESTS.
-    exempt: Collection[str] = ()
-    #: Whether the request carries a key, or should.
-    keyed: bool = True
-    #: Whether the work commits in the store's transaction unless the policy says otherwise.
-    joins: bool = True
+    A subclass for each kind of view says how its handler is called.
+    """
 
-    def mode(self, store: BaseStore, *, coroutine: bool) -> str:
+    def __init__(
+        self, plan: ViewPlan, request: HttpRequest, *, exempt: Collection[str], keyed: bool
+    ) -> None:
+        self.plan = plan
+        self.http = plan.http_policy
+        self.request = request
+        #: What the policy's callables get: the request as the view knows it.
+        self.subject: Any = request
+        #: Aliases that the view exempts from ATOMIC_REQUESTS.
+        self.exempt = exempt
+        #: Whether the request carries a key, or should.
+        self.keyed = keyed
+
+    def body(self) -> bytes:
+        """Return what of the body the fingerprint covers; see `content.body_of`."""
+        raise NotImplementedError
+
+    def handle(self) -> HttpResponseBase:
+        """Call the handler; return its response, finalised and rendered."""
+        raise NotImplementedError
+
+    async def ahandle(self) -> HttpResponseBase:
+        """See `handle`: for a handler that is a coroutine."""
+        raise NotImplementedError
+
+    def on_exception(self, error: Exception) -> HttpResponseBase:
+        """Turn an exception of the handler into a response, finalised and rendered, or raise it."""
+        raise NotImplementedError
+
+    def mode(self, *, coroutine: bool) -> str:
         """Return how the work commits; refuse a coroutine that would lose its ATOMIC_REQUESTS."""
-        own = using(store)
-        joins = self.joins or bool(own & {*atomic_aliases(self.exempt)})
-        mode = transactions.mode_for(self.policy, store, joins=joins and not coroutine)
+        plan = self.plan
+        own = using(plan.store)
+        joins = plan.joins or bool(own & {*atomic_aliases(self.exempt)})
+        mode = transactions.mode_for(plan.policy, plan.store, joins=joins and not coroutine)
         if coroutine:
             refuse_coroutine({*self.exempt, *(own if mode != "separate" else ())})
         return mode

@@ -18,7 +18,7 @@ from django_idempotency.conf import http_policy_for, policy_for, store_for, stor
 from django_idempotency.http.atomic_requests import atomic_aliases, exempt, is_marked
 from django_idempotency.http.calls import using
 from django_idempotency.http.middleware import IdempotencyMiddleware
-from django_idempotency.http.views import Declared
+from django_idempotency.http.plans import Declared
 from django_idempotency.policy import HTTPPolicy, Policy, suggestion
 from django_idempotency.stores.base import must_join
 
@@ -66,7 +66,10 @@ def _loses_atomic_requests(view: Any, declared: Declared) -> Iterator[CheckMessa
     """Tell of a coroutine view that each request to is a RuntimeError (R96)."""
     if not iscoroutinefunction(view):
         return
-    store, joins = store_for(declared.store), declared.policy().transaction in ("joined", "single")
+    store, joins = (
+        store_for(declared.store),
+        declared.plan().policy.transaction in ("joined", "single"),
+    )
     lost = atomic_aliases({*exempt(view), *(using(store) if joins else ())})
     if lost:
         yield Error(
@@ -290,7 +293,11 @@ def _policy_problems(store: str, policy: Policy, http: HTTPPolicy) -> list[str]:
 
 
 def _policies(declared: Declared) -> Callable[[], tuple[Policy, HTTPPolicy]]:
-    return lambda: (declared.policy(), declared.http_policy())
+    def policies() -> tuple[Policy, HTTPPolicy]:
+        plan = declared.plan()
+        return plan.policy, plan.http_policy
+
+    return policies
 
 
 def declarations(view: Any) -> Iterator[Declared]:
@@ -342,7 +349,7 @@ def _perhaps_no_scope(name: str, view: Any = None) -> CheckMessage:
 
 def _has_scope(declared: Declared, middleware: Sequence[str] | None = None) -> bool:
     try:
-        if declared.http_policy().scope:
+        if declared.plan().http_policy.scope:
             return True
     except ImproperlyConfigured:
         return True  # the check of the aliases tells

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from functools import partial, update_wrapper, wraps
+from functools import update_wrapper, wraps
 from types import CodeType
 from typing import Any
 
@@ -15,14 +15,8 @@ from django.views import View
 
 from django_idempotency.http.atomic_requests import AtomicRequests
 from django_idempotency.http.calls import is_guarded_already
-from django_idempotency.http.views import (
-    Declared,
-    aguarded,
-    aunguarded,
-    carries_key,
-    exempt_of,
-    guarded,
-)
+from django_idempotency.http.plans import Declared
+from django_idempotency.http.views import aguarded, aunguarded, exempt_of, guarded
 
 __all__ = ["calls_handler", "guarded_as_view", "guarded_dispatch"]
 
@@ -49,8 +43,7 @@ def guarded_dispatch(
                 return await dispatch(request, *args, **kwargs)
             called = _guard_handler(declared, view, request)
             if called is None:
-                handle = partial(dispatch, request, *args, **kwargs)
-                return await aunguarded(declared, request, handle)
+                return await aunguarded(declared.plan(), dispatch, request, args, kwargs)
             response = await dispatch(request, *args, **kwargs)
             if called:
                 return response
@@ -125,8 +118,7 @@ def _guard_handler(declared: Declared, view: View, request: HttpRequest) -> list
         return None
     request.idempotency = None  # type: ignore[attr-defined]
     name = str(request.method).lower()
-    methods = declared.http_policy().methods or declared.methods
-    if request.method not in methods or name not in view.http_method_names:
+    if not declared.plan().guards(request) or name not in view.http_method_names:
         return None
     handler = getattr(view, name, None)
     if handler is None:
@@ -136,7 +128,7 @@ def _guard_handler(declared: Declared, view: View, request: HttpRequest) -> list
     def guarded_handler(request: HttpRequest, *args: Any, **kwargs: Any) -> Any:
         called.append(True)
         run: Callable[..., Any] = aguarded if view.view_is_async else guarded
-        return run(declared, request, lambda: handler(request, *args, **kwargs))
+        return run(declared, handler, request, args, kwargs)
 
     setattr(view, name, guarded_handler)
     return called
@@ -189,7 +181,7 @@ def _unguarded(
 ) -> HttpResponseBase:
     """Return what was answered without a call of the handler; say so if that may have been work."""
     done = 200 <= response.status_code < 300
-    if done and carries_key(declared.http_policy(), request):
+    if done and declared.plan().carries_key(request):
         logger.error(
             "%s answered a request with an idempotency key without a call of its %s(): nothing was "
             "guarded.",

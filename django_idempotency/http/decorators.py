@@ -22,7 +22,8 @@ from django_idempotency.http.class_views import (
     guarded_as_view,
     guarded_dispatch,
 )
-from django_idempotency.http.views import Declared, aguarded, guarded
+from django_idempotency.http.plans import Declared
+from django_idempotency.http.views import aguarded, guarded
 from django_idempotency.policy import HTTPPolicy, Policy
 
 __all__ = ["guarding", "idempotent"]
@@ -80,7 +81,7 @@ def guarding(declared: Declared, view: Callable[..., Any]) -> Callable[..., Any]
 
         @wraps(view)
         async def aguarded_view(request: HttpRequest, *args: Any, **kwargs: Any) -> Any:
-            return await aguarded(declared, request, lambda: view(request, *args, **kwargs))
+            return await aguarded(declared, view, request, args, kwargs)
 
         return markcoroutinefunction(aguarded_view) if iscoroutinefunction(view) else aguarded_view
 
@@ -92,7 +93,7 @@ def guarding(declared: Declared, view: Callable[..., Any]) -> Callable[..., Any]
             from django_idempotency.contrib.rest_framework import mixin as rest_framework
 
             return rest_framework.guarded_function(declared, view, request, *args, **kwargs)
-        return guarded(declared, request, lambda: view(request, *args, **kwargs))
+        return guarded(declared, view, request, args, kwargs)
 
     return guarded_view
 

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import re
 import uuid
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Collection
 from datetime import timedelta
 
 from asgiref.sync import sync_to_async
+from django.http import HttpRequest
 from django.http.response import HttpResponseBase
 from django.utils.http import http_date
 
 from django_idempotency import keys
-from django_idempotency.conf import engine_for
-from django_idempotency.engine import Engine, transactions
+from django_idempotency.engine import transactions
 from django_idempotency.engine.attempt import Attempt, Operation, Unkept
 from django_idempotency.exceptions import (
     IdempotencyError,
@@ -33,12 +33,13 @@ from django_idempotency.http.content import (
     form_key,
     operation_of,
 )
+from django_idempotency.http.plans import ViewPlan
 from django_idempotency.http.problems import problem_response, replay_refused
 from django_idempotency.http.sessions import RequestState
-from django_idempotency.http.snapshot import Snapshot, SnapshotCodec
+from django_idempotency.http.snapshot import Snapshot
 from django_idempotency.logs import log_outcome, log_refusal, log_store_error
 
-__all__ = ["aguard", "answered_outside", "guard"]
+__all__ = ["Guard", "answered_outside"]
 
 _KIND = "http"
 _OUTSIDE = "_idempotency_outside"
@@ -47,58 +48,13 @@ _FORM_WAIT = timedelta(seconds=10)
 _PREFER_WAIT = re.compile(r'(?:^|[,;\s])wait\s*=\s*"?(\d{1,6})', re.IGNORECASE)
 
 
-def guard(call: GuardedCall) -> HttpResponseBase:
-    """
-    Return the response to a request to a guarded method.
+class Guard(GuardedCall):
+    """The guard of one request; a subclass for each kind of view says how its handler is called."""
 
-    The handler's own the first time, its snapshot afterwards, and a problem where neither can be
-    had. Without a key it is always the handler's own. An exception that the adapter does not answer
-    passes on unchanged (R58).
-    """
-    if not call.keyed:
-        return keyless.handle(call)
-    guarded = _Guard(call)
-    try:
-        engine, operation = guarded.prepare(coroutine=False)
-        try:
-            with engine.attempt(operation, guarded.on_error) as attempt:
-                if not attempt.replayed:
-                    attempt.complete(guarded.work(attempt, engine))
-        finally:
-            guarded.forget()
-    except IdempotencyError as error:
-        if guarded.opens_for(error):
-            return guarded.unguarded(keyless.handle(call, joins=False))
-        return guarded.problem(error)
-    return guarded.response(attempt)
-
-
-async def aguard(call: GuardedCall) -> HttpResponseBase:
-    """See `guard`: for a handler that is a coroutine."""
-    if not call.keyed:
-        return await keyless.ahandle(call)
-    guarded = _Guard(call)
-    in_thread = sync_to_async(guarded.prepare, thread_sensitive=True)
-    try:
-        engine, operation = await in_thread(coroutine=True)
-        try:
-            async with engine.aattempt(operation, guarded.on_error) as attempt:
-                if not attempt.replayed:
-                    attempt.complete(await guarded.awork(attempt))
-        finally:
-            guarded.forget()
-    except IdempotencyError as error:
-        if guarded.opens_for(error):
-            return guarded.unguarded(await call.handle())
-        return await sync_to_async(guarded.problem, thread_sensitive=True)(error)
-    return await sync_to_async(guarded.response, thread_sensitive=True)(attempt)
-
-
-class _Guard:
-    """What one request's way through the guard needs and remembers."""
-
-    def __init__(self, call: GuardedCall) -> None:
-        self.call = call
+    def __init__(
+        self, plan: ViewPlan, request: HttpRequest, *, exempt: Collection[str], keyed: bool
+    ) -> None:
+        super().__init__(plan, request, exempt=exempt, keyed=keyed)
         self.key = ""
         self.kept = False
         #: The attempt whose handler was entered, once it was: its claim stands.
@@ -110,42 +66,82 @@ class _Guard:
         #: The session and messages from before the work, until they are restored.
         self.before: RequestState | None = None
 
+    def respond(self) -> HttpResponseBase:
+        """
+        Return the response to a request to a guarded method.
+
+        The handler's own the first time, its snapshot afterwards, and a problem where neither can
+        be had. Without a key it is always the handler's own. An exception that the adapter does not
+        answer passes on unchanged (R58).
+        """
+        if not self.keyed:
+            return keyless.handle(self)
+        try:
+            operation = self.prepare(coroutine=False)
+            try:
+                with self.plan.engine.attempt(operation, self.on_error) as attempt:
+                    if not attempt.replayed:
+                        attempt.complete(self.work(attempt))
+            finally:
+                self.forget()
+        except IdempotencyError as error:
+            if self.opens_for(error):
+                return _unguarded(keyless.handle(self, joins=False))
+            return self.problem(error)
+        return self.response(attempt)
+
+    async def arespond(self) -> HttpResponseBase:
+        """See `respond`: for a handler that is a coroutine."""
+        if not self.keyed:
+            return await keyless.ahandle(self)
+        in_thread = sync_to_async(self.prepare, thread_sensitive=True)
+        try:
+            operation = await in_thread(coroutine=True)
+            try:
+                async with self.plan.engine.aattempt(operation, self.on_error) as attempt:
+                    if not attempt.replayed:
+                        attempt.complete(await self.awork(attempt))
+            finally:
+                self.forget()
+        except IdempotencyError as error:
+            if self.opens_for(error):
+                return _unguarded(await self.ahandle())
+            return await sync_to_async(self.problem, thread_sensitive=True)(error)
+        return await sync_to_async(self.response, thread_sensitive=True)(attempt)
+
     # What the request says.
 
-    def prepare(self, *, coroutine: bool) -> tuple[Engine, Operation]:
+    def prepare(self, *, coroutine: bool) -> Operation:
         """Read the request; raise KeyRequired, InvalidKey or ScopeMissing."""
-        call = self.call
-        engine = engine_for(call.store)
+        plan = self.plan
         from_form = self._read_key()
-        name = operation_of(call.request)
         scope = self._scope(from_form=from_form)
-        operation = Operation(
+        return Operation(
             record_id=keys.record_id(_KIND, scope, self.key),
             scope=scope,
             key=self.key,
-            name=name,
+            name=operation_of(self.request),
             fingerprint=fingerprint_of(
-                call.request, call.subject, call.policy, call.http, call.body
+                self.request, self.subject, plan.policy, self.http, self.body
             ),
-            policy=call.policy,
-            codec=SnapshotCodec(call.http.replay_headers, call.policy.max_result_bytes),
-            transaction=call.mode(engine.store, coroutine=coroutine),
+            policy=plan.policy,
+            codec=plan.codec,
+            transaction=self.mode(coroutine=coroutine),
             unstorable_ok=True,
             wait=self._wait(from_form=from_form),
             rest=transactions.rest,
-            caller=transactions.of_caller(engine.store),
+            caller=transactions.of_caller(plan.store),
             hooks=transactions.hooks_of_caller(),
         )
-        return engine, operation
 
     def _read_key(self) -> bool:
         """Read the key; return whether it came in a form (R89)."""
-        http, request = self.call.http, self.call.request
+        http, request = self.http, self.request
         field = request.headers.get(http.header)
         bounds = {"min_length": http.key_min_length, "max_length": http.key_max_length}
         if field is not None:
             self.key = keys.parse(field, strict=http.strict_header, **bounds)
-        elif self.call.form and (value := form_key(request, http)) is not None:
+        elif self.plan.form and (value := form_key(request, http)) is not None:
             if not value.isascii():
                 raise InvalidKey("The idempotency key must be ASCII, in a form as in a header.")
             self.key = keys.check(value, **bounds)
@@ -155,38 +151,42 @@ class _Guard:
         return field is None
 
     def _scope(self, *, from_form: bool) -> str:
-        scope = self.call.http.scope or (scopes.user_or_session if from_form else scopes.user)
-        found: str | None = ask("scope", scope, self.call.subject)
+        scope = self.http.scope or (scopes.user_or_session if from_form else scopes.user)
+        found: str | None = ask("scope", scope, self.subject)
         if found is not None and not isinstance(found, str):
             raise TypeError(f"scope must return a str, not {type(found).__name__}.")
         if not found:  # one bucket for all who name nobody would show them each other's answers
             raise ScopeMissing("The scope of this request is empty.")
-        if not self.call.http.scope_endpoint:
+        if not self.http.scope_endpoint:
             return found
-        endpoint = endpoint_of(self.call.request)
+        endpoint = endpoint_of(self.request)
         return f"{len(endpoint)}:{endpoint}:{found}"
 
     def _wait(self, *, from_form: bool) -> timedelta:
         """How long this caller waits: the policy's time, or less if it prefers so (R51)."""
         if not transactions.may_wait():
             return timedelta(0)
-        wait = self.call.policy.wait_or(_FORM_WAIT if from_form else timedelta(0))
-        preferred = _PREFER_WAIT.search(self.call.request.headers.get("Prefer", ""))
+        wait = self.plan.policy.wait_or(_FORM_WAIT if from_form else timedelta(0))
+        preferred = _PREFER_WAIT.search(self.request.headers.get("Prefer", ""))
         return min(wait, timedelta(seconds=int(preferred[1]))) if preferred else wait
 
     # The work.
 
-    def work(self, attempt: Attempt, engine: Engine) -> HttpResponseBase:
+    def work(self, attempt: Attempt) -> HttpResponseBase:
         """Run the handler in the transactions that Django would have given it."""
         self._begin(attempt)
-        ours, store = set(self.call.exempt), engine.store
+        ours, store = set(self.exempt), self.plan.store
         joined = attempt.request.transaction != "separate"
         if joined:
             ours |= using(store)  # open already: the store's own, around this
         requests = AtomicRequests(without=ours)
         try:
             with requests:
-                response = self._handled()
+                try:
+                    response = self.handle()
+                except Exception as error:
+                    self.raised_by_handler = error
+                    raise
                 self._judge(attempt, response)
                 doomed = joined and store.rolled_back()
                 if requests.rolled_back() or doomed:  # none of them commits without the others
@@ -202,9 +202,8 @@ class _Guard:
     async def awork(self, attempt: Attempt) -> HttpResponseBase:
         """Await the handler: Django opens no transaction around a coroutine."""
         self._begin(attempt)
-        handle: Callable[[], Awaitable[HttpResponseBase]] = self.call.handle
         try:
-            response = await handle()
+            response = await self.ahandle()
         except Exception as error:
             self.raised_by_handler = error
             raise
@@ -213,23 +212,15 @@ class _Guard:
 
     def _begin(self, attempt: Attempt) -> None:
         self.begun = attempt
-        self.before = RequestState(self.call.request)
-        self.call.request.idempotency = attempt.lease  # type: ignore[attr-defined]
-
-    def _handled(self) -> HttpResponseBase:
-        try:
-            response: HttpResponseBase = self.call.handle()
-        except Exception as error:
-            self.raised_by_handler = error
-            raise
-        return response
+        self.before = RequestState(self.request)
+        self.request.idempotency = attempt.lease  # type: ignore[attr-defined]
 
     def _judge(self, attempt: Attempt, response: HttpResponseBase) -> None:
         """Take the verdict on a response that the handler returned; raise Unkept to roll back."""
-        attempt.verdict = verdict = self.call.verdict(response)
+        attempt.verdict = verdict = self.verdict(response)
         attempt.succeeded = response.status_code < 400
         self.kept = verdict == "keep"
-        if not self.call.commits(response, verdict):
+        if not self.commits(response, verdict):
             raise Unkept(verdict, response)
 
     def on_error(self, error: Exception) -> HttpResponseBase:
@@ -241,9 +232,9 @@ class _Guard:
         if error is not self.raised_by_handler or self._is_own(error):
             raise error
         self.forget()
-        with answering(without=self.call.exempt):
-            response = self.call.on_exception(error)
-        verdict = self.call.verdict(response, error)
+        with answering(without=self.exempt):
+            response = self.on_exception(error)
+        verdict = self.verdict(response, error)
         if verdict != "keep" and getattr(response, _OUTSIDE, False):
             raise Unkept(verdict, error=error)
         if verdict != "keep":
@@ -264,23 +255,18 @@ class _Guard:
     def opens_for(self, error: IdempotencyError) -> bool:
         """Whether the handler is to run all the same: ``fail_open``, the store down (R61)."""
         before = self.begun is None and isinstance(error, StoreError) and error.at_claim
-        return self.call.http.fail_open and before
-
-    def unguarded(self, response: HttpResponseBase) -> HttpResponseBase:
-        """Return the response of a handler that ran without a lease, and say so."""
-        response["Idempotency-Stored"] = "false"
-        return response
+        return self.http.fail_open and before
 
     def problem(self, error: IdempotencyError) -> HttpResponseBase:
         """Return what tells the client of an error of its key; raise the handler's own."""
         if not self._is_own(error):
             raise error
-        operation = operation_of(self.call.request)
+        operation = operation_of(self.request)
         if isinstance(error, StoreError):
-            log_store_error(self.call.store, operation, error)
+            log_store_error(self.plan.alias, operation, error)
         elif self.begun is None and isinstance(error, (InvalidKey, KeyRequired, ScopeMissing)):
-            log_refusal(self.call.store, operation, error)
-        return problem_response(error, self.call.request, self.call.http, self.call.subject)
+            log_refusal(self.plan.alias, operation, error)
+        return problem_response(error, self.request, self.http, self.subject)
 
     def _is_own(self, error: Exception) -> bool:
         """Whether the error is about this key, and not one of the work's other idempotent calls."""
@@ -294,7 +280,7 @@ class _Guard:
         """Return the handler's response, or its replay."""
         if self.raised_by_hook is not None:
             raise self.raised_by_hook
-        http, outcome = self.call.http, attempt.outcome
+        http, outcome = self.http, attempt.outcome
         response = self._replay(attempt) if attempt.replayed else outcome.result
         if self.kept and not outcome.stored:
             response["Idempotency-Stored"] = "false"
@@ -305,26 +291,32 @@ class _Guard:
         return response
 
     def _replay(self, attempt: Attempt) -> HttpResponseBase:
-        call, snapshot = self.call, attempt.result
+        snapshot = attempt.result
         assert isinstance(snapshot, Snapshot)  # noqa: S101
         if not self._may_see(attempt):
             name, record_id = attempt.operation.name, attempt.operation.record_id
-            log_outcome(call.store, name, "replay refused", record_id)
-            return replay_refused(call.request, call.http, call.subject)
+            log_outcome(self.plan.alias, name, "replay refused", record_id)
+            return replay_refused(self.request, self.http, self.subject)
         response = snapshot.response()
-        if call.http.replay_header:
-            response[call.http.replay_header] = "true"
+        if self.http.replay_header:
+            response[self.http.replay_header] = "true"
         response["Cache-Control"] = "no-store"
         return response
 
     def _may_see(self, attempt: Attempt) -> bool:
         """Ask the policy's ``replay_check``, in transactions such as the handler had (R34)."""
-        check, store = self.call.http.replay_check, engine_for(self.call.store).store
+        check, store = self.http.replay_check, self.plan.store
         if check is None:
             return True
         beside = using(store) if attempt.request.transaction != "separate" else ()
-        with AtomicRequests(without=self.call.exempt, beside=beside):
-            return bool(ask("replay_check", check, self.call.subject, attempt.record))
+        with AtomicRequests(without=self.exempt, beside=beside):
+            return bool(ask("replay_check", check, self.subject, attempt.record))
+
+
+def _unguarded(response: HttpResponseBase) -> HttpResponseBase:
+    """Return the response of a handler that ran without a lease, and say so."""
+    response["Idempotency-Stored"] = "false"
+    return response
 
 
 def answered_outside(response: HttpResponseBase) -> HttpResponseBase:

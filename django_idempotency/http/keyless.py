@@ -8,8 +8,7 @@ from typing import NoReturn
 from django.db import connections
 from django.http.response import HttpResponseBase
 
-from django_idempotency.conf import engine_for
-from django_idempotency.engine.attempt import Unkept, check_rolled_back
+from django_idempotency.engine.attempt import Unkept, refuse_rollback
 from django_idempotency.exceptions import SessionLost
 from django_idempotency.http.atomic_requests import AtomicRequests
 from django_idempotency.http.calls import GuardedCall, served_alone, using
@@ -25,13 +24,13 @@ __all__ = ["ahandle", "handle"]
 
 def handle(call: GuardedCall, *, joins: bool = True) -> HttpResponseBase:
     """Return the handler's response; what it raises passes on, when the work is rolled back."""
-    store = engine_for(call.store).store
-    joined = joins and call.mode(store, coroutine=False) != "separate"
-    requests = AtomicRequests(without=call.exempt, beside=using(store) if joined else ())
+    joined = joins and call.mode(coroutine=False) != "separate"
+    beside = using(call.plan.store) if joined else ()
+    requests = AtomicRequests(without=call.exempt, beside=beside)
     before, wished = RequestState(call.request), False
     try:
         with requests, served_alone(call.request):
-            response: HttpResponseBase = call.handle()
+            response = call.handle()
             _check_verdict(call, response)
             if requests.rolled_back():
                 wished = requests.rollback_wished()
@@ -45,14 +44,13 @@ def handle(call: GuardedCall, *, joins: bool = True) -> HttpResponseBase:
 
 async def ahandle(call: GuardedCall) -> HttpResponseBase:
     """See `handle`: for a handler that is a coroutine."""
-    engine = engine_for(call.store)
-    store = engine.store
-    mode = await store.in_thread(call.mode, store, coroutine=True)
+    engine, store = call.plan.engine, call.plan.store
+    mode = await store.in_thread(call.mode, coroutine=True)
     before, wished, committed = RequestState(call.request), False, Event()
     try:
         async with engine.alone(mode, committed=committed.set):
             with served_alone(call.request):
-                response: HttpResponseBase = await call.handle()
+                response = await call.ahandle()
             if mode != "separate":
                 _check_verdict(call, response)
                 if await store.in_thread(_is_rolled_back, store):
@@ -83,8 +81,7 @@ def _refuse_rollback(response: HttpResponseBase, *, wished: bool) -> NoReturn:
     On every alias, so that half of it does not stand, and none of its hooks runs.
     """
     succeeded = response.status_code < 400
-    check_rolled_back("a request without a key", wished=wished, succeeded=succeeded)
-    raise Unkept("fail", response)
+    refuse_rollback("a request without a key", response, wished=wished, succeeded=succeeded)
 
 
 def _answer(call: GuardedCall, error: Exception) -> HttpResponseBase:
@@ -93,6 +90,6 @@ def _answer(call: GuardedCall, error: Exception) -> HttpResponseBase:
         response: HttpResponseBase = error.result
         return response
     if isinstance(error, SessionLost):
-        log_store_error(call.store, operation_of(call.request), error)
+        log_store_error(call.plan.alias, operation_of(call.request), error)
         return problem_response(error, call.request, call.http, call.subject)
     raise error

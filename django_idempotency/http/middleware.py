@@ -19,7 +19,7 @@ from django.http.response import HttpResponseBase
 from django_idempotency.conf import DEFAULT_ALIAS
 from django_idempotency.http.atomic_requests import is_marked
 from django_idempotency.http.decorators import guarding
-from django_idempotency.http.views import Declared, carries_key, guards
+from django_idempotency.http.plans import Declared
 
 __all__ = ["IdempotencyMiddleware"]
 
@@ -61,13 +61,13 @@ class IdempotencyMiddleware:
     def _concerns(self, request: HttpRequest, declared: Declared) -> bool:
         """Whether this request is to be guarded; every other one is left to Django."""
         request.idempotency = None  # type: ignore[attr-defined]
-        http = declared.http_policy()
-        if not guards(http, declared.methods, request):
+        plan = declared.plan()
+        if not plan.guards(request):
             return False
         # A transaction that the project has asked for is not for requests with a key alone (R90).
-        if declared.policy().transaction in ("joined", "single"):
+        if plan.policy.transaction in ("joined", "single"):
             return True
-        return carries_key(http, request, form=declared.form)
+        return plan.carries_key(request)
 
     def _process_view(
         self,

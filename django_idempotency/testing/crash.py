@@ -16,7 +16,7 @@ from django_idempotency.conf import DEFAULT_ALIAS, store_for
 from django_idempotency.context import running
 from django_idempotency.engine.attempt import Attempt
 from django_idempotency.exceptions import StoreError
-from django_idempotency.http.guard import _Guard
+from django_idempotency.http.guard import Guard
 from django_idempotency.leases import Lease
 from django_idempotency.stores.base import BaseStore
 
@@ -106,14 +106,14 @@ class crash_at(AbstractContextManager["crash_at"]):
                     twin, functools.partial(self._acall, name, getattr(self._store, twin))
                 )
         self._replace("atomic", functools.partial(self._atomic, self._store.atomic))
-        respond = _Guard.response
+        respond = Guard.response
 
-        def response(guarded: _Guard, attempt: Attempt) -> HttpResponseBase:
-            if guarded.call.store == self._alias:
+        def response(guarded: Guard, attempt: Attempt) -> HttpResponseBase:
+            if guarded.plan.alias == self._alias:
                 self._pass("before_send")
             return respond(guarded, attempt)
 
-        self._sending = mock.patch.object(_Guard, "response", response)
+        self._sending = mock.patch.object(Guard, "response", response)
         self._sending.start()
         return self
 

@@ -18,7 +18,7 @@ from django_idempotency.contrib.rest_framework.mixin import (
     is_drf_view,
 )
 from django_idempotency.http.checks import declarations, policy_problems, url_callbacks
-from django_idempotency.http.views import Declared
+from django_idempotency.http.plans import Declared
 from django_idempotency.policy import (
     UNSAFE_METHODS,
     UNSET,
@@ -209,7 +209,7 @@ def _without_scope() -> set[Any]:
 def _scopes(callback: Any) -> Iterator[Any]:
     """Yield the scope of each guard of a view, or None."""
     for declared in declarations(callback):
-        yield declared.http_policy().scope
+        yield declared.plan().http_policy.scope
     if issubclass(callback.cls, IdempotencyMixin):
         every = dict(_guarded_methods(callback))
         unsafe = [given for method, given in every.items() if method in UNSAFE_METHODS]

@@ -11,47 +11,42 @@ the transaction that does the work.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import fields
+from copy import copy
+from dataclasses import fields, replace
 from functools import partial
 from types import FunctionType
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from django.http import HttpRequest
 from django.http.response import HttpResponseBase
-from django.utils.datastructures import MultiValueDict
-from rest_framework.parsers import FileUploadParser
 from rest_framework.renderers import BaseRenderer, BrowsableAPIRenderer
 from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
 from django_idempotency.callables import signature_problem
-from django_idempotency.conf import DEFAULT_ALIAS, http_policy_for, policy_for
+from django_idempotency.conf import DEFAULT_ALIAS, HTTP_FIELDS, Plan, stores
 from django_idempotency.contrib.rest_framework.browsable import give_keys
+from django_idempotency.contrib.rest_framework.guard import RestGuard
 from django_idempotency.contrib.rest_framework.objects import object_permissions
 from django_idempotency.engine.transactions import may_wait
 from django_idempotency.http.atomic_requests import AtomicRequests, answering, exempt, mark
-from django_idempotency.http.calls import GuardedCall, is_guarded_already
-from django_idempotency.http.content import MULTIPART, body_of, parsed_body, uploads_of
-from django_idempotency.http.guard import guard
-from django_idempotency.http.spool import read_back, tee
-from django_idempotency.http.views import Declared, carries_key, guards, outside_answer
+from django_idempotency.http.calls import is_guarded_already
+from django_idempotency.http.plans import Declared, ViewPlan
+from django_idempotency.http.spool import tee
 from django_idempotency.policy import (
     CALLED_WITH,
-    UNSAFE_METHODS,
     UNSET,
-    AnyPolicy,
     HTTPPolicy,
     Policy,
-    merge,
     suggestion,
 )
 
 __all__ = ["IdempotencyMixin", "object_permissions"]
 
 _PREFIX = "idempotency_"
-_POLICY_NAMES = tuple(field.name for field in fields(Policy))
-_HTTP_NAMES = tuple(field.name for field in fields(HTTPPolicy))
+#: What a view gives: the alias of its store, and the fields of its policies.
+_GIVEN = ("store", *(field.name for field in (*fields(Policy), *fields(HTTPPolicy))))
 
 if TYPE_CHECKING:
     _Base = APIView
@@ -102,10 +97,12 @@ class IdempotencyMixin(_Base):
     idempotency_form_field: Any = UNSET
     idempotency_replay_check: Any = UNSET
 
+    # By the name of a handler: the alias's plan and what was given, and the plan made of them.
+    _plans: ClassVar[dict[str, tuple[Plan, dict[str, Any], ViewPlan]]] = {}
+
     # Of the one request that this instance of the view serves.
     _guarded: bool = False
-    _given: dict[str, Any]
-    _http_policy: HTTPPolicy
+    _plan: ViewPlan
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         """
@@ -115,6 +112,7 @@ class IdempotencyMixin(_Base):
         defined in a class is a method.
         """
         super().__init_subclass__(**kwargs)
+        cls._plans = {}
         bases = cls.__mro__
         if APIView in bases and bases.index(APIView) < bases.index(IdempotencyMixin):
             raise TypeError(
@@ -165,8 +163,7 @@ class IdempotencyMixin(_Base):
         if not is_guarded_already(request):
             request.idempotency = None  # type: ignore[attr-defined]
             handler = self._action(request) or str(request.method).lower()
-            self._given = given_policy(self, vars(self), handler)
-            self._http_policy = _merged(http_policy_for(self._given["store"]), self._given)
+            self._plan = plan_of(self, handler)
             self._guarded = self._is_guarded(request)
         if self._guarded:
             return super().dispatch(request, *args, **kwargs)
@@ -178,7 +175,7 @@ class IdempotencyMixin(_Base):
         if not self._guarded:
             super().initial(request, *args, **kwargs)
             return
-        if self._is_keyed(request):
+        if self._plan.carries_key(request._request):
             tee(request._request)  # who authenticates may read the body, too
         with AtomicRequests(without=self._exempt):
             super().initial(request, *args, **kwargs)
@@ -201,29 +198,15 @@ class IdempotencyMixin(_Base):
         **kwargs: Any,
     ) -> HttpResponseBase:
         """Stand in for the method's handler."""
-        return _guarded_call(
-            self,
-            request,
-            partial(method, request, *args, **kwargs),
-            partial(_answer, self, request, self._http_policy),
-            (args, kwargs),
-            store=self._given["store"],
-            policy=_merged(policy_for(self._given["store"]), self._given),
-            http=self._http_policy,
-            body=partial(_body, request, self._http_policy),
-            exempt=self._exempt,
-            keyed=self._is_keyed(request),
-        )
-
-    def _is_keyed(self, request: Request) -> bool:
-        return carries_key(self._http_policy, request._request, form=False)
+        exempted = self._exempt
+        return RestGuard(self._plan, self, method, request, args, kwargs, exempt=exempted).respond()
 
     def _is_guarded(self, request: HttpRequest) -> bool:
         """Whether the action and the method are guarded."""
         actions = self.idempotency_actions
         if actions is not None and self._action(request) not in actions:
             return False
-        return guards(self._http_policy, UNSAFE_METHODS, request)
+        return self._plan.guards(request)
 
     def _action(self, request: HttpRequest) -> str | None:
         names: dict[str, str] = getattr(self, "action_map", None) or {}
@@ -236,19 +219,72 @@ class IdempotencyMixin(_Base):
         return exempt(type(self).dispatch) | exempt(match.func if match else None)
 
 
-def given_policy(view: Any, keywords: Mapping[str, Any], handler: str | None) -> dict[str, Any]:
+def plan_of(view: IdempotencyMixin, handler: str) -> ViewPlan:
+    """
+    Return the plan of a view's method: made once for each that a class and its keywords give.
+
+    What is a property of the class is computed for each request, so that its plan is made anew.
+    """
+    view_class = type(view)
+    of_class, nearer = _of_class(view_class), _nearer(view_class, vars(view), handler)
+    given = of_class | nearer
+    if computed := [name for name, value in given.items() if _is_property(value)]:
+        given |= {name: getattr(view, _PREFIX + name) for name in computed}
+        plan = _plan(given)
+    else:
+        alias = stores.configured(given["store"])
+        made = view_class._plans.get(handler)
+        if made is None or made[0] is not alias or made[1] != given:
+            view_class._plans[handler] = made = (alias, given, _plan(given))
+        plan = made[2]
+    methods = [name for name in CALLED_WITH if name not in nearer and callable(of_class[name])]
+    return _bound(view, methods, plan) if methods else plan
+
+
+def _plan(given: Mapping[str, Any]) -> ViewPlan:
+    """Return the plan of what `given_policy` has found."""
+    alias = stores.configured(given["store"])
+    fields_given = {name: value for name, value in given.items() if name != "store"}
+    return ViewPlan.of(alias.with_fields(fields_given), form=False)
+
+
+def _bound(view: IdempotencyMixin, names: list[str], plan: ViewPlan) -> ViewPlan:
+    """Return the plan for one request: callables of the class are methods of its view."""
+    policy, http = copy(plan.policy), copy(plan.http_policy)  # they are validated already
+    for name in names:
+        policy_of_name = http if name in HTTP_FIELDS else policy
+        object.__setattr__(policy_of_name, name, getattr(view, _PREFIX + name))
+    return replace(plan, policy=policy, http_policy=http)
+
+
+def _is_property(value: Any) -> bool:
+    return hasattr(value, "__get__") and not callable(value)
+
+
+def given_policy(
+    view_class: type[IdempotencyMixin], keywords: Mapping[str, Any], handler: str | None
+) -> dict[str, Any]:
     """
     Return the store that a view with the mixin gives, and the fields of its policy, or UNSET.
 
     What stands nearest to the work counts: ``@idempotent`` on the method `handler`, the `keywords`
     of ``as_view()`` and ``@action``, ``@idempotent`` on ``dispatch``, and then the class.
     """
-    view_class = view if isinstance(view, type) else type(view)
-    given = {name: getattr(view, _PREFIX + name) for name in (*_POLICY_NAMES, *_HTTP_NAMES)}
-    given["store"] = view.idempotency_store
+    return _of_class(view_class) | _nearer(view_class, keywords, handler)
+
+
+def _of_class(view_class: type[IdempotencyMixin]) -> dict[str, Any]:
+    return {name: getattr(view_class, _PREFIX + name) for name in _GIVEN}
+
+
+def _nearer(
+    view_class: type[IdempotencyMixin], keywords: Mapping[str, Any], handler: str | None
+) -> dict[str, Any]:
+    """Return what is given nearer to the work than on the class."""
+    given: dict[str, Any] = {}
     for base in reversed(view_class.__mro__):
         given |= _declared(vars(base).get("dispatch"))
-    given |= {name: keywords[_PREFIX + name] for name in given if _PREFIX + name in keywords}
+    given |= {name: keywords[_PREFIX + name] for name in _GIVEN if _PREFIX + name in keywords}
     return given | _declared(getattr(view_class, handler or "", None))
 
 
@@ -260,20 +296,14 @@ def guarding_policy(view: APIView, method: str) -> HTTPPolicy | None:
     actions = view.idempotency_actions
     if actions is not None and handler not in actions:
         return None
-    given = given_policy(view, vars(view), handler or method.lower())
-    http = _merged(http_policy_for(given["store"]), given)
-    return http if method in (http.methods or UNSAFE_METHODS) else None
+    plan = plan_of(view, handler or method.lower())
+    return plan.http_policy if method in plan.methods else None
 
 
 def _declared(method: Any) -> dict[str, Any]:
     """Return what ``@idempotent`` on a method gives, and nothing where it does not stand."""
     declared = getattr(method, "idempotency", None)
     return declared.given() if isinstance(declared, Declared) else {}
-
-
-def _merged(policy: AnyPolicy, given: Mapping[str, Any]) -> AnyPolicy:
-    """Return the policy of an alias with what a view gives of its fields."""
-    return merge(policy, {field.name: given[field.name] for field in fields(policy)})
 
 
 def is_drf_view(view: Any) -> bool:
@@ -320,113 +350,21 @@ def guarded_function(
     """
     request._request.idempotency = None  # type: ignore[attr-defined]
     view: Any = (request.parser_context or {})["view"]
-    http = declared.http_policy()
-    method = partial(function, request, *args, **kwargs)
+    plan = replace(declared.plan(), form=False)
+    if not plan.guards(request._request):
+        return cast("HttpResponseBase", function(request, *args, **kwargs))
     match = request._request.resolver_match
-    if not guards(http, declared.methods, request._request):
-        return cast("HttpResponseBase", method())
-
-    outside = may_wait()
-
-    def answer(error: Exception) -> HttpResponseBase:
-        if outside:
-            return _answer(view, request, http, error)
-        raise error  # out of Django's transaction, which DRF marks for rollback
-
-    return _guarded_call(
-        view,
-        request,
-        method,
-        answer,
-        (args, kwargs),
-        store=declared.store,
-        policy=declared.policy(),
-        http=http,
-        body=partial(_body, request, http),
-        exempt=exempt(match.func if match else None),
-        keyed=carries_key(http, request._request, form=False),
-    )
+    exempted = exempt(match.func if match else None)
+    kind = RestGuard if may_wait() else _RestGuardWithin
+    return kind(plan, view, function, request, args, kwargs, exempt=exempted).respond()
 
 
-def _guarded_call(
-    view: Any,
-    request: Request,
-    method: Callable[[], Any],
-    answer: Callable[[Exception], HttpResponseBase],
-    arguments: tuple[Any, Any],
-    **described: Any,
-) -> HttpResponseBase:
-    """Return the guard's response, with all that view and `answer` give finalised and rendered."""
-    finalize = view.finalize_response
-    args, kwargs = arguments
+class _RestGuardWithin(RestGuard):
+    """The guard within Django's own transaction, which DRF marks for rollback when it answers."""
 
-    def final(response: Any) -> HttpResponseBase:
-        # `finalize_response` may read what DRF's dispatch sets only after the handler.
-        view.response = finalize(request, response, *args, **kwargs)
-        if callable(render := getattr(view.response, "render", None)):
-            render()
-        return cast("HttpResponseBase", view.response)
-
-    response = guard(
-        GuardedCall(
-            request=request._request,
-            subject=request,
-            handle=lambda: final(method()),
-            on_exception=lambda error: final(answer(error)),
-            form=False,
-            **described,
-        )
-    )
-    if isinstance(response, Response) and not response.is_rendered:
-        response = final(response)  # a problem, as the policy's error_renderer says it
-    # It is final: DRF's dispatch must not finalise it a second time.
-    view.finalize_response = lambda request, response, *args, **kwargs: response
-    return response
-
-
-def _answer(view: Any, request: Request, http: HTTPPolicy, error: Exception) -> HttpResponseBase:
-    """Let the view answer an exception; what it passes on, DRF's dispatch is not to ask again."""
-    asked = view.handle_exception
-    try:
-        return cast("HttpResponseBase", asked(error))
-    except Exception as unanswered:
-        passed_on = unanswered
-
-        def handle_exception(error: Exception) -> Response:
-            if error is passed_on:
-                raise error
-            return cast("Response", asked(error))
-
-        view.handle_exception = handle_exception
-        return outside_answer(request._request, http, unanswered)
-
-
-def _body(request: Request, http: HTTPPolicy) -> bytes:
-    """
-    Return what of the body counts, with the view's own parsers where they alone may read it.
-
-    What they refuse is answered before any claim.
-    """
-    read_back(request._request)
-    compared = http.fingerprint in ("json", "raw")
-    if not compared or not (_is_parsed(request) or _is_consumed(request._request)):
-        return body_of(request._request, http)
-    body = parsed_body(request.data, request.FILES)
-    _close_with_request(request)
-    return body
-
-
-def _is_parsed(request: Request) -> bool:
-    """Whether a parser of the view has to read the body: it has uploads."""
-    kind = (request._request.content_type or "").lower()
-    negotiator: Any = request.negotiator
-    parser = negotiator.select_parser(request, request.parsers)
-    return kind == MULTIPART or isinstance(parser, FileUploadParser)
-
-
-def _is_consumed(request: HttpRequest) -> bool:
-    """Whether somebody, a permission say, has had DRF read the body from its stream."""
-    return getattr(request, "_read_started", False) and not hasattr(request, "_body")
+    def on_exception(self, error: Exception) -> HttpResponseBase:
+        """Let the error leave the transaction."""
+        raise error
 
 
 def _depth(view: Any) -> int:
@@ -434,12 +372,3 @@ def _depth(view: Any) -> int:
     while hasattr(view, "__wrapped__"):
         view, depth = view.__wrapped__, depth + 1
     return depth
-
-
-def _close_with_request(request: Request) -> None:
-    """Have Django close the uploads when the request ends: a replay's view never sees them."""
-    if not hasattr(request._request, "_files"):
-        files = MultiValueDict[str, Any]()
-        for name, upload in uploads_of(request.FILES):
-            files.appendlist(name, upload)
-        request._request._files = files  # type: ignore[attr-defined]

@@ -17,8 +17,8 @@ from rest_framework.permissions import AllowAny
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from django_idempotency.contrib.rest_framework import mixin as rest_framework
-from django_idempotency.contrib.rest_framework.mixin import _body
+from django_idempotency.contrib.rest_framework import guard as rest_framework
+from django_idempotency.contrib.rest_framework.guard import body_of_request
 from django_idempotency.http import content, idempotent
 from django_idempotency.policy import HTTPPolicy
 from tests.app.models import Effect
@@ -55,7 +55,7 @@ def raw(body: bytes, filename: str = "a.pdf") -> dict[str, Any]:
 def compared(body: bytes, content_type: str, parser: Any = MultiPartParser, **more: Any) -> bytes:
     """Return what of a body at a view of Django REST framework counts."""
     request = RequestFactory().generic("POST", "/", body, content_type, **more)
-    return _body(Request(request, parsers=[parser()]), HTTPPolicy())
+    return body_of_request(Request(request, parsers=[parser()]), HTTPPolicy())
 
 
 def test_R43_a_new_boundary_is_the_same_request():

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from rest_framework.parsers import JSONParser
 
+from django_idempotency.conf import stores
 from django_idempotency.exceptions import InvalidKey
-from django_idempotency.http.views import guards
+from django_idempotency.http.plans import ViewPlan
 from django_idempotency.models import IdempotencyRecord
 from django_idempotency.policy import UNSAFE_METHODS, UNSET, HTTPPolicy
 from tests.app.models import Effect
@@ -107,10 +109,11 @@ def test_R16_echo_key_returns_the_key(api, policy, field, echo):
 )
 def test_R12_R13_safe_methods_pass_and_others_by_choice(rf, methods, guarded):
     policy = HTTPPolicy(methods=methods)
+    plan = ViewPlan.of(replace(stores.configured("default"), http_policy=policy))
     every = [*UNSAFE_METHODS, "GET", "HEAD", "OPTIONS", "TRACE"]
     sent = [rf.generic(method, "/", headers={"Idempotency-Key": "key-1"}) for method in every]
 
-    assert {r.method for r in sent if guards(policy, UNSAFE_METHODS, r)} == guarded
+    assert {r.method for r in sent if plan.guards(r)} == guarded
 
 
 # What comes before the claim.

@@ -60,8 +60,8 @@ def test_R18_bare_and_with_arguments(plain, arguments):
     assert not hasattr(plain, "_non_atomic_requests")
     declared = guarded.idempotency
     assert (declared.overrides, declared.store) == (arguments or {}, "default")
-    assert declared.policy().lease == timedelta(seconds=5 if arguments else 60)
-    assert declared.http_policy().keep == ("stripe" if arguments else "default")
+    assert declared.plan().policy.lease == timedelta(seconds=5 if arguments else 60)
+    assert declared.plan().http_policy.keep == ("stripe" if arguments else "default")
 
 
 def test_R83_every_guarded_view_is_exempt_from_djangos_own_transactions():

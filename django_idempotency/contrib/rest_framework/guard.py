@@ -1,0 +1,126 @@
+"""The guard of a request to a view of Django REST framework."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, cast
+
+from django.http import HttpRequest
+from django.http.response import HttpResponseBase
+from django.utils.datastructures import MultiValueDict
+from rest_framework.parsers import FileUploadParser
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from django_idempotency.http.content import MULTIPART, body_of, parsed_body, uploads_of
+from django_idempotency.http.guard import Guard
+from django_idempotency.http.plans import ViewPlan
+from django_idempotency.http.spool import read_back
+from django_idempotency.http.views import outside_answer
+from django_idempotency.policy import HTTPPolicy
+
+__all__ = ["RestGuard", "body_of_request"]
+
+
+class RestGuard(Guard):
+    """Around the method of a view; all that the view gives is finalised and rendered within."""
+
+    def __init__(
+        self,
+        plan: ViewPlan,
+        view: Any,
+        method: Callable[..., Any],
+        request: Request,
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        *,
+        exempt: Collection[str],
+    ) -> None:
+        keyed = plan.carries_key(request._request)
+        super().__init__(plan, request._request, exempt=exempt, keyed=keyed)
+        self.subject: Request = request
+        self._view = view
+        self._method = method
+        self._arguments = args, kwargs
+        self._finalize = view.finalize_response
+
+    def respond(self) -> HttpResponseBase:
+        """See `Guard.respond`; the response is final, for DRF's dispatch, too."""
+        response = super().respond()
+        if isinstance(response, Response) and not response.is_rendered:
+            response = self._final(response)  # a problem, as the policy's error_renderer says it
+        # It is final: DRF's dispatch must not finalise it a second time.
+        self._view.finalize_response = lambda request, response, *args, **kwargs: response
+        return response
+
+    def body(self) -> bytes:
+        """See `GuardedCall.body`."""
+        return body_of_request(self.subject, self.http)
+
+    def handle(self) -> HttpResponseBase:
+        """See `GuardedCall.handle`."""
+        args, kwargs = self._arguments
+        return self._final(self._method(self.subject, *args, **kwargs))
+
+    def on_exception(self, error: Exception) -> HttpResponseBase:
+        """Let the view answer; what it passes on, DRF's dispatch is not to ask again."""
+        asked = self._view.handle_exception
+        try:
+            response = asked(error)
+        except Exception as unanswered:
+            passed_on = unanswered
+
+            def handle_exception(error: Exception) -> Response:
+                if error is passed_on:
+                    raise error
+                return cast("Response", asked(error))
+
+            self._view.handle_exception = handle_exception
+            response = outside_answer(self.request, self.http, unanswered)
+        return self._final(response)
+
+    def _final(self, response: Any) -> HttpResponseBase:
+        args, kwargs = self._arguments
+        # `finalize_response` may read what DRF's dispatch sets only after the handler.
+        view = self._view
+        view.response = self._finalize(self.subject, response, *args, **kwargs)
+        if callable(render := getattr(view.response, "render", None)):
+            render()
+        return cast("HttpResponseBase", view.response)
+
+
+def body_of_request(request: Request, http: HTTPPolicy) -> bytes:
+    """
+    Return what of the body counts, with the view's own parsers where they alone may read it.
+
+    What they refuse is answered before any claim.
+    """
+    read_back(request._request)
+    compared = http.fingerprint in ("json", "raw")
+    if not compared or not (_is_parsed(request) or _is_consumed(request._request)):
+        return body_of(request._request, http)
+    body = parsed_body(request.data, request.FILES)
+    _close_with_request(request)
+    return body
+
+
+def _is_parsed(request: Request) -> bool:
+    """Whether a parser of the view has to read the body: it has uploads."""
+    kind = (request._request.content_type or "").lower()
+    negotiator: Any = request.negotiator
+    parser = negotiator.select_parser(request, request.parsers)
+    return kind == MULTIPART or isinstance(parser, FileUploadParser)
+
+
+def _is_consumed(request: HttpRequest) -> bool:
+    """Whether somebody, a permission say, has had DRF read the body from its stream."""
+    return getattr(request, "_read_started", False) and not hasattr(request, "_body")
+
+
+def _close_with_request(request: Request) -> None:
+    """Have Django close the uploads when the request ends: a replay's view never sees them."""
+    if not hasattr(request._request, "_files"):
+        files = MultiValueDict[str, Any]()
+        for name, upload in uploads_of(request.FILES):
+            files.appendlist(name, upload)
+        request._request._files = files  # type: ignore[attr-defined]

@@ -1,0 +1,103 @@
+"""What a view declares of its guard, and the plan that is made of it once."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, fields
+from typing import Any
+
+from django.http import HttpRequest
+
+from django_idempotency.conf import (
+    DEFAULT_ALIAS,
+    HTTP_FIELDS,
+    POLICY_FIELDS,
+    Declaration,
+    Plan,
+)
+from django_idempotency.http.content import form_key
+from django_idempotency.http.snapshot import SnapshotCodec
+from django_idempotency.policy import (
+    UNSAFE_METHODS,
+    UnknownField,
+    signature_problems,
+    suggestion,
+)
+
+__all__ = ["Declared", "ViewPlan"]
+
+
+@dataclass(frozen=True)
+class ViewPlan(Plan):
+    """How the requests to a view are guarded: all that is fixed before there is one."""
+
+    #: The methods that are guarded.
+    methods: Collection[str]
+    #: Whether the work commits in the store's transaction unless the policy says otherwise.
+    joins: bool
+    #: Whether the key may come in a form's hidden field.
+    form: bool
+    codec: SnapshotCodec
+
+    @classmethod
+    def of(
+        cls,
+        plan: Plan,
+        *,
+        methods: Collection[str] = UNSAFE_METHODS,
+        joins: bool = True,
+        form: bool = True,
+    ) -> ViewPlan:
+        """Return a view's plan; `methods` are guarded if the policy names none."""
+        policy, http = plan.policy, plan.http_policy
+        return cls(
+            **{item.name: getattr(plan, item.name) for item in fields(Plan)},
+            methods=http.methods or methods,
+            joins=joins,
+            form=form,
+            codec=SnapshotCodec(http.replay_headers, policy.max_result_bytes),
+        )
+
+    def guards(self, request: HttpRequest) -> bool:
+        """Whether the request's method is guarded."""
+        return request.method in self.methods
+
+    def carries_key(self, request: HttpRequest) -> bool:
+        """
+        Whether a request carries a key, or has to.
+
+        With `form` a form's hidden field is looked at, for which Django has to parse the body of
+        each form without a header field.
+        """
+        http = self.http_policy
+        if http.required or http.header in request.headers:
+            return True
+        return self.form and form_key(request, http) is not None
+
+
+@dataclass
+class Declared(Declaration[ViewPlan]):
+    """What a plain view declares of its guard."""
+
+    #: The methods that are guarded if the policy names none.
+    methods: Collection[str] = UNSAFE_METHODS
+    #: Whether the work commits in the store's transaction unless the policy says otherwise.
+    joins: bool = True
+    #: Whether the key may come in a form's hidden field.
+    form: bool = True
+
+    def __post_init__(self) -> None:
+        known = POLICY_FIELDS | HTTP_FIELDS
+        for name in self.overrides:
+            if name not in known:
+                raise UnknownField(f"idempotent() has no {name!r}.{suggestion(name, known)}")
+        if problems := signature_problems(self.overrides):
+            raise TypeError(" ".join(problems))
+
+    def given(self) -> dict[str, Any]:
+        """Return the fields that this view gives, and its store if that is not the default."""
+        store = {} if self.store == DEFAULT_ALIAS else {"store": self.store}
+        return {**self.overrides, **store}
+
+    def _plan(self, plan: Plan) -> ViewPlan:
+        return ViewPlan.of(plan, methods=self.methods, joins=self.joins, form=self.form)
