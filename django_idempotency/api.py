@@ -4,29 +4,34 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import (
     AbstractAsyncContextManager,
     AbstractContextManager,
 )
-from datetime import timedelta
+from dataclasses import dataclass, replace
 from typing import Any, ParamSpec, TypeVar
 
 from django_idempotency import keys
 from django_idempotency.arguments import bind, is_context, key_maker, payload_maker, without_first
 from django_idempotency.callables import is_coroutine_function, name_of
 from django_idempotency.codecs import Codec, JSONCodec
-from django_idempotency.conf import DEFAULT_ALIAS, engine_for, fingerprint_secrets, policy_for
+from django_idempotency.conf import (
+    DEFAULT_ALIAS,
+    Declaration,
+    Plan,
+    fingerprint_secrets,
+    stores,
+)
 from django_idempotency.context import current
-from django_idempotency.engine import transactions
 from django_idempotency.engine.attempt import Attempt, Operation
+from django_idempotency.engine.transactions import OpenTransactions
 from django_idempotency.exceptions import InvalidKey
 from django_idempotency.fingerprint import Fingerprint, canonical_payload, version_1
 from django_idempotency.leases import Lease
 from django_idempotency.logs import log_refusal
 from django_idempotency.policy import UNSET, merge
 from django_idempotency.records import Outcome
-from django_idempotency.stores.base import BaseStore
 
 __all__ = ["arun", "attempt", "current", "derive_key", "idempotent_function", "run"]
 
@@ -61,8 +66,9 @@ def run(
     """
     if is_coroutine_function(func):
         raise TypeError("run() awaits nothing: await arun() for a coroutine function.")
-    guarded = call_operation(key, scope, payload, operation, store, codec, policy, coroutine=False)
-    return engine_for(store).run(guarded, func)
+    plan = plan_of_call(store, policy)
+    guarded = call_operation(plan, key, scope, payload, operation, codec, coroutine=False)
+    return plan.engine.run(guarded, func)
 
 
 async def arun(
@@ -78,18 +84,11 @@ async def arun(
     **policy: Any,
 ) -> Outcome:
     """Await ``func(lease)`` once per key and scope; see `run`. The default is ``separate``."""
-    engine = engine_for(store)
-    guarded = await engine.store.in_thread(
-        functools.partial(call_operation, coroutine=True),
-        key,
-        scope,
-        payload,
-        operation,
-        store,
-        codec,
-        policy,
+    plan = plan_of_call(store, policy)
+    guarded = await plan.store.in_thread(
+        call_operation, plan, key, scope, payload, operation, codec, coroutine=True
     )
-    return await engine.arun(guarded, func)
+    return await plan.engine.arun(guarded, func)
 
 
 class attempt(AbstractContextManager["Attempt"], AbstractAsyncContextManager["Attempt"]):
@@ -113,8 +112,8 @@ class attempt(AbstractContextManager["Attempt"], AbstractAsyncContextManager["At
         codec: Codec | None = None,
         **policy: Any,
     ) -> None:
-        self._arguments: list[Any] = [(key, scope, payload, operation, store, codec, policy)]
-        self._store = store
+        self._arguments: list[Any] = [(key, scope, payload, operation, codec)]
+        self._declared = CallPlans(store, policy)
 
     def _taken(self) -> tuple[Any, ...]:
         try:
@@ -124,19 +123,18 @@ class attempt(AbstractContextManager["Attempt"], AbstractAsyncContextManager["At
         return arguments
 
     def __enter__(self) -> Attempt:
-        engine = engine_for(self._store)
-        self._block = engine.attempt(call_operation(*self._taken(), coroutine=False))
+        plan = self._declared.plan()
+        operation = call_operation(plan, *self._taken(), coroutine=False)
+        self._block = plan.engine.attempt(operation)
         return self._block.__enter__()
 
     def __exit__(self, *exc_info: Any) -> bool | None:
         return self._block.__exit__(*exc_info)
 
     async def __aenter__(self) -> Attempt:
-        engine = engine_for(self._store)
-        guarded = await engine.store.in_thread(
-            functools.partial(call_operation, coroutine=True), *self._taken()
-        )
-        self._ablock = engine.aattempt(guarded)
+        plan = self._declared.plan()
+        operation = await plan.store.in_thread(call_operation, plan, *self._taken(), coroutine=True)
+        self._ablock = plan.engine.aattempt(operation)
         return await self._ablock.__aenter__()
 
     async def __aexit__(self, *exc_info: Any) -> bool | None:
@@ -174,16 +172,17 @@ def idempotent_function(
         payload_of = payload_maker(key, payload, *signatures)
         name = operation or name_of(function)
 
-        def operation_of(args: Any, kwargs: Any, *, coroutine: bool) -> Operation:
+        declared = CallPlans(store, policy)
+
+        def operation_of(plan: Plan, args: Any, kwargs: Any, *, coroutine: bool) -> Operation:
             bound = bind(signature, args, kwargs, own_first=bool(args) and is_context(args[0]))
             return call_operation(
+                plan,
                 key_of(bound),
                 scope,
                 payload_of(bound),
                 name,
-                store,
                 codec,
-                policy,
                 coroutine=coroutine,
                 named_before=operation,
             )
@@ -195,17 +194,19 @@ def idempotent_function(
                 def work(lease: Lease) -> Any:
                     return function(*args, **kwargs)
 
-                engine = engine_for(store)
-                declared = functools.partial(operation_of, coroutine=True)
-                guarded = await engine.store.in_thread(declared, args, kwargs)
-                return (await engine.arun(guarded, work)).result
+                plan = declared.plan()
+                guarded = await plan.store.in_thread(
+                    operation_of, plan, args, kwargs, coroutine=True
+                )
+                return (await plan.engine.arun(guarded, work)).result
 
             return aguarded  # type: ignore[return-value]
 
         @functools.wraps(function)
         def guarded(*args: P.args, **kwargs: P.kwargs) -> Any:
-            guarded = operation_of(args, kwargs, coroutine=False)
-            return engine_for(store).run(guarded, lambda _: function(*args, **kwargs)).result
+            plan = declared.plan()
+            guarded = operation_of(plan, args, kwargs, coroutine=False)
+            return plan.engine.run(guarded, lambda _: function(*args, **kwargs)).result
 
         return guarded
 
@@ -224,51 +225,62 @@ def derive_key(name: str) -> str:
     return lease.derive_key(name)
 
 
+@dataclass
+class CallPlans(Declaration[Plan]):
+    """What calls of this module give of the policy."""
+
+    def _plan(self, alias: Plan) -> Plan:
+        return plan_of_call(alias.alias, self.overrides)
+
+
+def plan_of_call(store: str, overrides: Mapping[str, Any], *, beside: Iterable[str] = _OWN) -> Plan:
+    """Return the alias's plan with the `overrides` of a call; raise UnknownField, ValueError."""
+    plan = stores.configured(store)
+    if not overrides:
+        return plan
+    return replace(plan, policy=merge(plan.policy, overrides, beside=beside))
+
+
 def call_operation(
+    plan: Plan,
     key: str,
     scope: str,
     payload: Any,
     operation: str,
-    store: str,
     codec: Codec | None,
-    overrides: Mapping[str, Any],
     *,
     coroutine: bool,
     named_before: str | None = None,
 ) -> Operation:
     """
-    Return the operation of a call, guarded by the alias's policy with `overrides`.
+    Return the operation of a call.
 
     `named_before` is the operation that version 1 fingerprinted, where it is another one.
     """
-    policy = merge(policy_for(store), overrides, beside=_OWN)
-    engine_store: BaseStore = engine_for(store).store
     if not keys.is_scope(scope):
         raise TypeError("scope must be a string that says whose key it is, not empty.")
-    mode = transactions.mode_for(policy, engine_store, joins=not coroutine)
+    policy, open_transactions = plan.policy, OpenTransactions(plan.store)
+    mode = open_transactions.mode(policy, joins=not coroutine)
     asked = canonical_payload(payload)
     before = (operation if named_before is None else named_before).encode()
     try:
         keys.check(key)
     except InvalidKey as error:
-        log_refusal(store, operation, error)
+        log_refusal(plan.alias, operation, error)
         raise
-    return Operation(
-        record_id=keys.record_id(_KIND, scope, key),
+    fingerprint = Fingerprint.of(
+        (operation.encode(), asked),
+        fingerprint_secrets(policy),
+        version_1=lambda: version_1((before, asked), policy.fingerprint_secrets),
+    )
+    return plan.operation(
+        kind=_KIND,
         scope=scope,
         key=key,
         name=operation,
-        fingerprint=Fingerprint.of(
-            (operation.encode(), asked),
-            fingerprint_secrets(policy),
-            version_1=version_1((before, asked), policy.fingerprint_secrets),
-        ),
-        policy=policy,
+        fingerprint=fingerprint,
         codec=codec or _JSON,
-        transaction=mode,
-        unstorable_ok=mode == "separate",
-        wait=policy.wait if transactions.may_wait() else timedelta(0),
-        rest=transactions.rest,
-        caller=transactions.of_caller(engine_store),
-        hooks=transactions.hooks_of_caller(),
+        mode=mode,
+        open_transactions=open_transactions,
+        wait=policy.wait,
     )

@@ -7,6 +7,7 @@ import os
 import threading
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
+from datetime import timedelta
 from inspect import Parameter
 from typing import Any, Generic, TypeVar
 
@@ -15,7 +16,12 @@ from django.core.exceptions import ImproperlyConfigured
 from django.core.signals import setting_changed
 from django.utils.module_loading import import_string
 
+from django_idempotency import keys
+from django_idempotency.codecs import Codec
 from django_idempotency.engine import Engine
+from django_idempotency.engine.attempt import Operation
+from django_idempotency.engine.transactions import OpenTransactions, rest
+from django_idempotency.fingerprint import Fingerprint
 from django_idempotency.policy import (
     HTTPPolicy,
     Policy,
@@ -72,6 +78,41 @@ class Plan:
         http = {name: given[name] for name in given if name in HTTP_FIELDS}
         return replace(
             self, policy=merge(self.policy, policy), http_policy=merge(self.http_policy, http)
+        )
+
+    def operation(
+        self,
+        *,
+        kind: str,
+        scope: str,
+        key: str,
+        name: str,
+        fingerprint: Fingerprint,
+        codec: Codec,
+        mode: str,
+        open_transactions: OpenTransactions,
+        wait: timedelta,
+        unstorable_ok: bool | None = None,
+    ) -> Operation:
+        """
+        Return the operation of one request, delivery or call.
+
+        `unstorable_ok` is so by default where the work commits without its record.
+        """
+        return Operation(
+            record_id=keys.record_id(kind, scope, key),
+            scope=scope,
+            key=key,
+            name=name,
+            fingerprint=fingerprint,
+            policy=self.policy,
+            codec=codec,
+            transaction=mode,
+            unstorable_ok=mode == "separate" if unstorable_ok is None else unstorable_ok,
+            wait=wait if open_transactions.may_wait else timedelta(0),
+            rest=rest,
+            caller=open_transactions.outer(),
+            hooks=open_transactions.hooks(),
         )
 
 
@@ -141,11 +182,11 @@ class Declaration(Generic[AnyPlan]):
         """Return the alias's plan with the fields given here; raise InvalidStore, ValueError."""
         alias, made = stores.configured(self.store), self._made
         if made is None or made[0] is not alias:
-            self._made = made = (alias, self._plan(alias.with_fields(self.overrides)))
+            self._made = made = (alias, self._plan(alias))
         return made[1]
 
-    def _plan(self, plan: Plan) -> AnyPlan:
-        """Return the plan with what this kind of declaration adds to it."""
+    def _plan(self, alias: Plan) -> AnyPlan:
+        """Return what this kind of declaration makes of the alias's plan."""
         raise NotImplementedError
 
 

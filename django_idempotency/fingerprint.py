@@ -11,7 +11,7 @@ import hashlib
 import hmac
 import json
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 __all__ = ["VERSION", "Fingerprint", "canonical_json", "canonical_payload", "version_1"]
@@ -31,8 +31,10 @@ class Fingerprint:
     digest: bytes = dataclasses.field(repr=False)
     #: One for each secret, newest first; the first one is stored.
     forms: tuple[bytes, ...] = dataclasses.field(repr=False)
-    #: What version 1 of the algorithm made of the same request.
-    version_1: tuple[bytes, ...] = dataclasses.field(default=(), repr=False)
+    #: Makes `version_1`: few records ask for it.
+    make_version_1: Callable[[], tuple[bytes, ...]] = dataclasses.field(
+        default=tuple, repr=False, compare=False
+    )
 
     @classmethod
     def of(
@@ -40,7 +42,7 @@ class Fingerprint:
         parts: Sequence[bytes],
         secrets: Sequence[str | bytes],
         *,
-        version_1: tuple[bytes, ...] = (),
+        version_1: Callable[[], tuple[bytes, ...]] = tuple,
     ) -> Fingerprint:
         """
         Return the fingerprint of `parts`, which are hashed with their lengths.
@@ -58,6 +60,11 @@ class Fingerprint:
             key_id, key = _key(secret)
             forms.append(bytes((VERSION,)) + key_id + hmac.digest(key, value, "sha256")[:28])
         return cls(value, tuple(forms), version_1)
+
+    @functools.cached_property
+    def version_1(self) -> tuple[bytes, ...]:
+        """What version 1 of the algorithm made of the same request."""
+        return self.make_version_1()
 
     def lacks_key_of(self, stored: bytes) -> bool:
         """Return whether `stored` was made with a secret that is gone: no one can compare it."""

@@ -9,14 +9,13 @@ from functools import partial
 from typing import Any
 
 from django_idempotency import fingerprint
-from django_idempotency.api import call_operation
+from django_idempotency.api import call_operation, plan_of_call
 from django_idempotency.arguments import escaped
 from django_idempotency.callables import coroutine_problem, finished, name_of
-from django_idempotency.conf import DEFAULT_ALIAS, engine_for, policy_for
-from django_idempotency.engine import transactions
+from django_idempotency.conf import DEFAULT_ALIAS
+from django_idempotency.engine.transactions import OpenTransactions
 from django_idempotency.exceptions import InvalidKey
 from django_idempotency.leases import Lease
-from django_idempotency.policy import merge
 
 __all__ = [
     "EventKey",
@@ -193,25 +192,27 @@ def process_batch(
     the function's time. Before the first record runs, raises TypeError, ValueError, InvalidStore,
     TransactionOpen for what no record could run with, and for one that could not be handed back.
     """
-    _check_arguments(handler, key, scope, payload, operation, store, policy)
+    _check_arguments(handler, key, scope, payload, operation)
+    plan = plan_of_call(store, policy, beside=_OWN)
+    OpenTransactions(plan.store).mode(plan.policy)
+    plan.policy.attempt_lease()
     batch = list(records)
     identifiers = [_identifier(number, record) for number, record in enumerate(batch, 1)]
     scopes = [scope or _source(record) or _name_of(handler) for record in batch]
-    engine, failed = engine_for(store), list[str]()
+    failed: list[str] = []
     for index, record in enumerate(batch):
         try:
             asked = call_operation(
+                plan,
                 key(record),
                 scopes[index],
                 None if payload is None else payload(record),
                 operation or name_of(handler),
-                store,
                 None,
-                policy,
                 coroutine=False,
                 named_before="",
             )
-            engine.run(asked, partial(_call, handler, record))
+            plan.engine.run(asked, partial(_call, handler, record))
         except Exception as error:  # whatever it is, the rest of the batch is to be heard
             logger.error("A record of a batch failed: %s.", type(error).__name__, exc_info=error)
             if in_order or (in_order is None and _is_ordered(record)):
@@ -227,8 +228,6 @@ def _check_arguments(
     scope: Any,
     payload: Any,
     operation: Any,
-    store: str,
-    policy: Mapping[str, Any],
 ) -> None:
     """Raise what each record would fail with: handed back, it would look like bad luck."""
     for name, value in (("handler", handler), ("key", key), ("payload", payload)):
@@ -240,9 +239,6 @@ def _check_arguments(
         raise TypeError("scope must be a string that says whose key it is.")
     if not isinstance(operation, str):
         raise TypeError("operation must be a string that says what the handler does.")
-    merged = merge(policy_for(store), policy, beside=_OWN)
-    transactions.mode_for(merged, engine_for(store).store)
-    merged.attempt_lease()
 
 
 def _call(handler: Callable[[Any], Any], record: Mapping[str, Any], lease: Lease) -> None:

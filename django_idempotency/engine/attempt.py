@@ -41,7 +41,7 @@ __all__ = [
 logger = logging.getLogger("django_idempotency")
 
 
-class CallersTransaction(Protocol):
+class OuterTransaction(Protocol):
     """A transaction that was open around the attempt, and that the store is not part of."""
 
     def is_open(self) -> bool:
@@ -65,7 +65,7 @@ class CallersTransaction(Protocol):
         ...
 
 
-class CallersHooks(Protocol):
+class OuterHooks(Protocol):
     """What the work leaves to be done when a transaction of the caller's has committed."""
 
     def belong_to(self, attempt: Attempt) -> None:
@@ -93,9 +93,9 @@ class Operation:
     #: Gives back, before each pause, what others need: connections of a pool (R51).
     rest: Callable[[], None] = lambda: None
     #: The caller's transaction, which must commit before a store that cannot join completes.
-    caller: CallersTransaction | None = None
+    caller: OuterTransaction | None = None
     #: The on_commit hooks of the caller's transactions, for which the attempt is still `current`.
-    hooks: CallersHooks | None = None
+    hooks: OuterHooks | None = None
 
     def request(self) -> ClaimRequest:
         """Return the claim of a new attempt, with a token of its own."""

@@ -18,74 +18,78 @@ from django_idempotency.stores.base import BaseStore, must_join
 from django_idempotency.stores.database import DatabaseStore
 from django_idempotency.stores.database.atomic import Block, RollbackWatch, is_doomed, is_lost
 
-__all__ = [
-    "CallersHooks",
-    "CallersTransactions",
-    "hooks_of_caller",
-    "may_wait",
-    "mode_for",
-    "of_caller",
-    "rest",
-]
+__all__ = ["OpenTransactions", "OuterHooks", "OuterTransaction", "rest"]
 
 
-def mode_for(policy: Policy, store: BaseStore, *, joins: bool = True) -> str:
+class OpenTransactions:
     """
-    Return "single", "joined" or "separate": the policy's choice, or the default at this place.
+    The caller's open transactions, as one look over this thread's connections finds them.
 
-    That is "joined" where the store can, and "separate" without `joins`: for coroutines, say.
-
-    Inside a transaction that the caller opened the default is "single" within it on a database
-    store of that alias, and "separate" on any other store, whose completion then waits for the
-    commit; "joined" and "separate" asked for by name raise TransactionOpen there, as
-    ``atomic(durable=True)`` does. "joined" and "single" on a store that cannot join raise
-    ValueError.
+    Those that a TestCase opened do not count.
     """
-    must_join(policy, store)
-    chosen = policy.transaction
-    within = _is_within(store)
-    if within and chosen in (None, "single"):
-        return "single"
-    if within or _open_by_caller():
+
+    def __init__(self, store: BaseStore) -> None:
+        self._store = store
+        own = store.connection if isinstance(store, DatabaseStore) else None
+        self._open = [
+            connection
+            for connection in connections.all(initialized_only=True)
+            if _is_open_by_caller(connection)
+        ]
+        #: Whether the store's own writes would be part of one of them.
+        self.within = own in self._open
+        #: Whether a duplicate may wait: not while it holds a transaction of the caller (R51).
+        self.may_wait = not self._open
+
+    def mode(self, policy: Policy, *, joins: bool = True) -> str:
+        """
+        Return "single", "joined" or "separate": the policy's choice, or the default at this place.
+
+        That is "joined" where the store can, and "separate" without `joins`: for coroutines, say.
+
+        Inside a transaction that the caller opened the default is "single" within it on a database
+        store of that alias, and "separate" on any other store, whose completion then waits for the
+        commit; "joined" and "separate" asked for by name raise TransactionOpen there, as
+        ``atomic(durable=True)`` does. "joined" and "single" on a store that cannot join raise
+        ValueError.
+        """
+        must_join(policy, self._store)
+        chosen = policy.transaction
+        if self.within and chosen in (None, "single"):
+            return "single"
+        if self._open:
+            if chosen is not None:
+                raise TransactionOpen(
+                    f"transaction={chosen!r} commits on its own, and a transaction is already open "
+                    f"here. Leave the choice out to go with that one, or call outside atomic()."
+                )
+            return "separate"
         if chosen is not None:
+            return chosen
+        return "joined" if self._store.supports_join and joins else "separate"
+
+    def outer(self) -> OuterTransaction | None:
+        """
+        Return the transactions that must commit before the store may complete.
+
+        None where nothing needs to be waited for: none is open, or the store is part of it. Raises
+        TransactionOpen where autocommit is off, so that nothing would tell of the commit.
+        """
+        if self.within or not self._open:
+            return None
+        if not all(
+            connection.in_atomic_block and connection.commit_on_exit for connection in self._open
+        ):
             raise TransactionOpen(
-                f"transaction={chosen!r} commits on its own, and a transaction is already open "
-                f"here. Leave the choice out to go with that one, or call outside atomic()."
+                "Autocommit is off here, so the commit of the work cannot be waited for. Use "
+                "atomic() with autocommit on."
             )
-        return "separate"
-    if chosen is not None:
-        return chosen
-    return "joined" if store.supports_join and joins else "separate"
+        return OuterTransaction(self._open)
 
-
-def of_caller(store: BaseStore) -> CallersTransactions | None:
-    """
-    Return the caller's transactions, each of which must commit before the store may complete.
-
-    None where nothing needs to be waited for: none is open, or the store is part of it. Raises
-    TransactionOpen where autocommit is off, so that nothing would tell of the commit.
-    """
-    if _is_within(store) or not (open_ones := _open_by_caller()):
-        return None
-    if not all(
-        connection.in_atomic_block and connection.commit_on_exit for connection in open_ones
-    ):
-        raise TransactionOpen(
-            "Autocommit is off here, so the commit of the work cannot be waited for. Use atomic() "
-            "with autocommit on."
-        )
-    return CallersTransactions(open_ones)
-
-
-def hooks_of_caller() -> CallersHooks | None:
-    """Return the on_commit hooks of the caller's transactions; None where none is open."""
-    open_ones = [connection for connection in _open_by_caller() if connection.in_atomic_block]
-    return CallersHooks(open_ones) if open_ones else None
-
-
-def may_wait() -> bool:
-    """Whether a duplicate may wait: not while it holds a transaction of the caller (R51)."""
-    return not _open_by_caller()
+    def hooks(self) -> OuterHooks | None:
+        """Return the on_commit hooks of these transactions; None where none is open."""
+        blocks = [connection for connection in self._open if connection.in_atomic_block]
+        return OuterHooks(blocks) if blocks else None
 
 
 def rest() -> None:
@@ -95,7 +99,7 @@ def rest() -> None:
             connection.close()
 
 
-class CallersTransactions:
+class OuterTransaction:
     """The caller's open transactions on one or more aliases."""
 
     def __init__(self, connections: list[BaseDatabaseWrapper]) -> None:
@@ -177,7 +181,7 @@ class _CommitHook:
         self._committed()
 
 
-class CallersHooks:
+class OuterHooks:
     """The on_commit hooks of the caller's open transactions, from now on."""
 
     def __init__(self, connections: list[BaseDatabaseWrapper]) -> None:
@@ -188,7 +192,7 @@ class CallersHooks:
         ]
 
     def belong_to(self, attempt: Attempt) -> None:
-        """See `attempts.CallersHooks`."""
+        """See `engine.attempt.OuterHooks`."""
         for connection, before in self._before:
             hooks = connection.run_on_commit
             callers = [place for place, entry in enumerate(hooks) if not _is_ours(entry)]
@@ -219,19 +223,6 @@ def _first_place(connection: Any) -> int:
 def _is_ours(entry: tuple[Any, ...]) -> bool:
     """Whether an entry of `run_on_commit` is the hook of a completion or of a store's block."""
     return isinstance(getattr(entry[1], "__self__", None), (Block, _CommitHook))
-
-
-def _is_within(store: BaseStore) -> bool:
-    """Whether the store's own writes would be part of a transaction that the caller opened."""
-    return isinstance(store, DatabaseStore) and _is_open_by_caller(store.connection)
-
-
-def _open_by_caller() -> list[BaseDatabaseWrapper]:
-    return [
-        connection
-        for connection in connections.all(initialized_only=True)
-        if _is_open_by_caller(connection)
-    ]
 
 
 def _is_open_by_caller(connection: BaseDatabaseWrapper) -> bool:

@@ -14,7 +14,7 @@ from django.shortcuts import resolve_url
 from django.urls import NoReverseMatch
 
 from django_idempotency.context import running
-from django_idempotency.engine import transactions
+from django_idempotency.engine.transactions import OpenTransactions
 from django_idempotency.http.atomic_requests import atomic_aliases, refuse_coroutine
 from django_idempotency.http.content import ask
 from django_idempotency.http.plans import ViewPlan
@@ -67,12 +67,12 @@ class GuardedCall:
         """Turn an exception of the handler into a response, finalised and rendered, or raise it."""
         raise NotImplementedError
 
-    def mode(self, *, coroutine: bool) -> str:
+    def mode(self, open_transactions: OpenTransactions, *, coroutine: bool) -> str:
         """Return how the work commits; refuse a coroutine that would lose its ATOMIC_REQUESTS."""
         plan = self.plan
         own = using(plan.store)
-        joins = plan.joins or bool(own & {*atomic_aliases(self.exempt)})
-        mode = transactions.mode_for(plan.policy, plan.store, joins=joins and not coroutine)
+        joins = not coroutine and (plan.joins or bool(own & {*atomic_aliases(self.exempt)}))
+        mode = open_transactions.mode(plan.policy, joins=joins)
         if coroutine:
             refuse_coroutine({*self.exempt, *(own if mode != "separate" else ())})
         return mode

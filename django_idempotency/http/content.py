@@ -57,13 +57,12 @@ def ask(name: str, field: Callable[..., Any] | str, *arguments: Any) -> Any:
     Raises TypeError for an answer that would have to be awaited: it is neither a yes nor a no.
     """
     asked = import_string(field) if isinstance(field, str) else field
-    if (problem := coroutine_problem(name, asked)) is not None:
-        raise TypeError(problem)
     answer = asked(*arguments)
     if inspect.isawaitable(answer):
         if inspect.iscoroutine(answer):
             answer.close()
-        raise TypeError(f"{name} must not return an awaitable, for nobody awaits it.")
+        problem = coroutine_problem(name, asked)
+        raise TypeError(problem or f"{name} must not return an awaitable, for nobody awaits it.")
     return answer
 
 
@@ -123,14 +122,12 @@ def fingerprint_of(
             parts.append(ask("fingerprint", make, subject))
     operation = operation_of(request).encode(errors="surrogatepass")
     line = [(request.method or "").encode(), operation, path_of(request)]
-    before = _line_of_version_1(request, operation)
-    return Fingerprint.of(
-        [*line, *parts],
-        fingerprint_secrets(policy),
-        version_1=()
-        if before is None
-        else version_1([*before, *parts], policy.fingerprint_secrets),
-    )
+
+    def before() -> tuple[bytes, ...]:
+        line = _line_of_version_1(request, operation)
+        return () if line is None else version_1([*line, *parts], policy.fingerprint_secrets)
+
+    return Fingerprint.of([*line, *parts], fingerprint_secrets(policy), version_1=before)
 
 
 def _line_of_version_1(request: HttpRequest, operation: bytes) -> list[bytes] | None:

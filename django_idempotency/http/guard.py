@@ -13,8 +13,8 @@ from django.http.response import HttpResponseBase
 from django.utils.http import http_date
 
 from django_idempotency import keys
-from django_idempotency.engine import transactions
 from django_idempotency.engine.attempt import Attempt, Operation, Unkept
+from django_idempotency.engine.transactions import OpenTransactions
 from django_idempotency.exceptions import (
     IdempotencyError,
     InvalidKey,
@@ -116,22 +116,19 @@ class Guard(GuardedCall):
         plan = self.plan
         from_form = self._read_key()
         scope = self._scope(from_form=from_form)
-        return Operation(
-            record_id=keys.record_id(_KIND, scope, self.key),
+        fingerprint = fingerprint_of(self.request, self.subject, plan.policy, self.http, self.body)
+        open_transactions = OpenTransactions(plan.store)
+        return plan.operation(
+            kind=_KIND,
             scope=scope,
             key=self.key,
             name=operation_of(self.request),
-            fingerprint=fingerprint_of(
-                self.request, self.subject, plan.policy, self.http, self.body
-            ),
-            policy=plan.policy,
+            fingerprint=fingerprint,
             codec=plan.codec,
-            transaction=self.mode(coroutine=coroutine),
-            unstorable_ok=True,
+            mode=self.mode(open_transactions, coroutine=coroutine),
+            open_transactions=open_transactions,
             wait=self._wait(from_form=from_form),
-            rest=transactions.rest,
-            caller=transactions.of_caller(plan.store),
-            hooks=transactions.hooks_of_caller(),
+            unstorable_ok=True,
         )
 
     def _read_key(self) -> bool:
@@ -164,8 +161,6 @@ class Guard(GuardedCall):
 
     def _wait(self, *, from_form: bool) -> timedelta:
         """How long this caller waits: the policy's time, or less if it prefers so (R51)."""
-        if not transactions.may_wait():
-            return timedelta(0)
         wait = self.plan.policy.wait_or(_FORM_WAIT if from_form else timedelta(0))
         preferred = _PREFER_WAIT.search(self.request.headers.get("Prefer", ""))
         return min(wait, timedelta(seconds=int(preferred[1]))) if preferred else wait

@@ -9,6 +9,7 @@ from django.db import connections
 from django.http.response import HttpResponseBase
 
 from django_idempotency.engine.attempt import Unkept, refuse_rollback
+from django_idempotency.engine.transactions import OpenTransactions
 from django_idempotency.exceptions import SessionLost
 from django_idempotency.http.atomic_requests import AtomicRequests
 from django_idempotency.http.calls import GuardedCall, served_alone, using
@@ -24,7 +25,7 @@ __all__ = ["ahandle", "handle"]
 
 def handle(call: GuardedCall, *, joins: bool = True) -> HttpResponseBase:
     """Return the handler's response; what it raises passes on, when the work is rolled back."""
-    joined = joins and call.mode(coroutine=False) != "separate"
+    joined = joins and _mode(call, coroutine=False) != "separate"
     beside = using(call.plan.store) if joined else ()
     requests = AtomicRequests(without=call.exempt, beside=beside)
     before, wished = RequestState(call.request), False
@@ -45,7 +46,7 @@ def handle(call: GuardedCall, *, joins: bool = True) -> HttpResponseBase:
 async def ahandle(call: GuardedCall) -> HttpResponseBase:
     """See `handle`: for a handler that is a coroutine."""
     engine, store = call.plan.engine, call.plan.store
-    mode = await store.in_thread(call.mode, coroutine=True)
+    mode = await store.in_thread(_mode, call, coroutine=True)
     before, wished, committed = RequestState(call.request), False, Event()
     try:
         async with engine.alone(mode, committed=committed.set):
@@ -61,6 +62,10 @@ async def ahandle(call: GuardedCall) -> HttpResponseBase:
             before.restore()
         return _answer(call, error)
     return response
+
+
+def _mode(call: GuardedCall, *, coroutine: bool) -> str:
+    return call.mode(OpenTransactions(call.plan.store), coroutine=coroutine)
 
 
 def _is_rolled_back(store: BaseStore) -> bool:

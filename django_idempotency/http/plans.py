@@ -99,5 +99,6 @@ class Declared(Declaration[ViewPlan]):
         store = {} if self.store == DEFAULT_ALIAS else {"store": self.store}
         return {**self.overrides, **store}
 
-    def _plan(self, plan: Plan) -> ViewPlan:
+    def _plan(self, alias: Plan) -> ViewPlan:
+        plan = alias.with_fields(self.overrides)
         return ViewPlan.of(plan, methods=self.methods, joins=self.joins, form=self.form)

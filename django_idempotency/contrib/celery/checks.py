@@ -49,7 +49,7 @@ def check_tasks(
             continue
         found.extend(_serializer(task, guard))
         try:
-            policy = guard.policy()
+            policy = guard.plan().policy
             store = store_for(guard.store)
             must_join(policy, store)
         except (ImproperlyConfigured, ValueError) as error:

@@ -8,7 +8,7 @@ import logging
 import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
 from inspect import BoundArguments
@@ -22,7 +22,7 @@ from kombu.exceptions import OperationalError
 from django_idempotency import keys
 from django_idempotency.arguments import bind
 from django_idempotency.codecs import Codec
-from django_idempotency.conf import engine_for, fingerprint_secrets, policy_for
+from django_idempotency.conf import Declaration, Plan, fingerprint_secrets
 from django_idempotency.context import running
 from django_idempotency.contrib.celery.codec import (
     NEVER_KEPT,
@@ -33,8 +33,8 @@ from django_idempotency.contrib.celery.codec import (
     serializer_problem,
 )
 from django_idempotency.contrib.celery.parents import FromParent, noting_retries
-from django_idempotency.engine import transactions
 from django_idempotency.engine.attempt import Attempt, Operation, Unkept
+from django_idempotency.engine.transactions import OpenTransactions
 from django_idempotency.exceptions import (
     IdempotencyError,
     InProgress,
@@ -44,8 +44,6 @@ from django_idempotency.exceptions import (
 )
 from django_idempotency.fingerprint import Fingerprint, canonical_payload, version_1
 from django_idempotency.logs import log_refusal
-from django_idempotency.policy import Policy, merge
-from django_idempotency.stores.base import BaseStore
 
 __all__ = ["Delivery", "DuplicateTask", "KeepMessage", "TaskGuard"]
 
@@ -62,8 +60,8 @@ class KeepMessage(Reject, Ignore):  # type: ignore[misc]  # Celery is not typed
     """The broker is to keep this message; Ignore, so that ``autoretry_for`` does not catch it."""
 
 
-@dataclass(frozen=True)
-class TaskGuard:
+@dataclass(kw_only=True)
+class TaskGuard(Declaration[Plan]):
     """How a task is guarded: what `idempotent_task` was given, and the function below it."""
 
     function: Callable[..., Any]
@@ -76,16 +74,13 @@ class TaskGuard:
     payload_of: Callable[[BoundArguments], Any]
     #: What the task does; empty for its name.
     operation: str
-    store: str
     on_duplicate: str
     on_in_progress: str
     on_failed: str
     codec: Codec | str | None
-    overrides: Mapping[str, Any] = field(default_factory=dict)
 
-    def policy(self) -> Policy:
-        """Return the policy of the alias with this task's own; raise InvalidStore, ValueError."""
-        return merge(policy_for(self.store), self.overrides)
+    def _plan(self, alias: Plan) -> Plan:
+        return alias.with_fields(self.overrides)
 
     def serializer(self, task: Task) -> str | None:
         """Return the name of the serializer of its results; None with a codec of its own."""
@@ -145,14 +140,16 @@ class Delivery:
             raise
         if key is None:
             return self._work()
-        engine = engine_for(self.guard.store)
-        operation = self._operation(engine.store, key)
+        plan = self.guard.plan()
+        operation = self._operation(plan, key)
         self._record_id = operation.record_id
         attempt: Attempt | None = None
         try:
             with ExitStack() as block:
                 try:
-                    attempt = block.enter_context(engine.attempt(operation, self._kept_failure))
+                    attempt = block.enter_context(
+                        plan.engine.attempt(operation, self._kept_failure)
+                    )
                 except InProgress as busy:
                     self._make_way(busy)
                 except ResultUnavailable as unavailable:
@@ -174,30 +171,26 @@ class Delivery:
 
     # What is asked for.
 
-    def _operation(self, store: BaseStore, key: str) -> Operation:
-        policy = self.guard.policy()
-        mode = transactions.mode_for(policy, store)
-        waits = self.guard.on_in_progress == "wait" and transactions.may_wait()
+    def _operation(self, plan: Plan, key: str) -> Operation:
+        policy = plan.policy
         name = self.guard.operation or self.task.name
         asked = self.guard.asked(self._arguments)
-        return Operation(
-            record_id=keys.record_id(_KIND, self._scope, key),
+        fingerprint = Fingerprint.of(
+            (name.encode(), asked),
+            fingerprint_secrets(policy),
+            version_1=lambda: version_1((_KIND.encode(), asked), policy.fingerprint_secrets),
+        )
+        open_transactions = OpenTransactions(plan.store)
+        return plan.operation(
+            kind=_KIND,
             scope=self._scope,
             key=key,
             name=name,
-            fingerprint=Fingerprint.of(
-                (name.encode(), asked),
-                fingerprint_secrets(policy),
-                version_1=version_1((_KIND.encode(), asked), policy.fingerprint_secrets),
-            ),
-            policy=policy,
+            fingerprint=fingerprint,
             codec=self.guard.codec_for(self.task),
-            transaction=mode,
-            unstorable_ok=mode == "separate",
-            wait=policy.wait if waits else timedelta(0),
-            rest=transactions.rest,
-            caller=transactions.of_caller(store),
-            hooks=transactions.hooks_of_caller(),
+            mode=open_transactions.mode(policy),
+            open_transactions=open_transactions,
+            wait=policy.wait if self.guard.on_in_progress == "wait" else timedelta(0),
         )
 
     def _key(self) -> str | None:
@@ -248,7 +241,7 @@ class Delivery:
             raise Unkept("release" if error.requeue else "fail", error=error)
         if self.guard.on_failed == "replay" and self._is_final(error):
             failed = Failed.of(error)
-            limit = self.guard.policy().max_result_bytes
+            limit = self.guard.plan().policy.max_result_bytes
             if len(self.guard.codec_for(self.task).encode(failed)) <= limit:
                 return failed
         raise error

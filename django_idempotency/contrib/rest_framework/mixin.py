@@ -29,7 +29,7 @@ from django_idempotency.conf import DEFAULT_ALIAS, HTTP_FIELDS, Plan, stores
 from django_idempotency.contrib.rest_framework.browsable import give_keys
 from django_idempotency.contrib.rest_framework.guard import RestGuard
 from django_idempotency.contrib.rest_framework.objects import object_permissions
-from django_idempotency.engine.transactions import may_wait
+from django_idempotency.engine.transactions import OpenTransactions
 from django_idempotency.http.atomic_requests import AtomicRequests, answering, exempt, mark
 from django_idempotency.http.calls import is_guarded_already
 from django_idempotency.http.plans import Declared, ViewPlan
@@ -355,7 +355,8 @@ def guarded_function(
         return cast("HttpResponseBase", function(request, *args, **kwargs))
     match = request._request.resolver_match
     exempted = exempt(match.func if match else None)
-    kind = RestGuard if may_wait() else _RestGuardWithin
+    within = not OpenTransactions(plan.store).may_wait
+    kind = _RestGuardWithin if within else RestGuard
     return kind(plan, view, function, request, args, kwargs, exempt=exempted).respond()
 
 

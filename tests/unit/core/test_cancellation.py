@@ -14,7 +14,7 @@ from django.db import connections, transaction
 import django_idempotency as idempotency
 from django_idempotency import TransactionOpen
 from django_idempotency.conf import engine_for, store_for
-from django_idempotency.engine.transactions import of_caller
+from django_idempotency.engine.transactions import OpenTransactions
 from django_idempotency.records import State
 from django_idempotency.stores.database import DatabaseStore
 from django_idempotency.stores.memory import MemoryStore
@@ -432,7 +432,7 @@ def test_R58_an_answer_waits_for_the_callers_commit(stuck):
     """The hook goes to the caller's connection, which is that of the work's thread."""
 
     async def main():
-        caller = await sync_to_async(of_caller)(stuck)
+        caller = await sync_to_async(lambda: OpenTransactions(stuck).outer())()
         attempt = await end("answer", lambda error: "an answer", caller)
         return attempt.result, found(stuck).state
 

@@ -15,7 +15,7 @@ from django.db import transaction
 from django_idempotency import InProgress, LeaseLost, StoreError
 from django_idempotency.engine import Engine, renewal
 from django_idempotency.engine.renewal import Keeper
-from django_idempotency.engine.transactions import of_caller
+from django_idempotency.engine.transactions import OpenTransactions
 from django_idempotency.keys import short
 from django_idempotency.leases import Lease, Proof
 from django_idempotency.records import State
@@ -348,7 +348,9 @@ def test_a_lease_leaves_the_keeper_however_the_work_ends(engine, keeper, error, 
 @pytest.mark.parametrize("committed", [True, False])
 def test_R69_I8_lease_is_kept_until_the_callers_transaction_ends(engine, keeper, committed):
     with transaction.atomic():
-        guarded = replace(operation(lease=0.15, renew=True), caller=of_caller(engine.store))
+        guarded = replace(
+            operation(lease=0.15, renew=True), caller=OpenTransactions(engine.store).outer()
+        )
         outcome = engine.run(guarded, lambda lease: 1)
         engine.store.wait_for_calls(2)
         with pytest.raises(InProgress):

@@ -19,7 +19,7 @@ from django_idempotency.conf import store_for
 from django_idempotency.context import running
 from django_idempotency.engine import Engine
 from django_idempotency.engine.renewal import Keeper
-from django_idempotency.engine.transactions import of_caller
+from django_idempotency.engine.transactions import OpenTransactions
 from django_idempotency.records import State
 from django_idempotency.testing import override_store
 from tests.app.models import Child, Effect
@@ -247,10 +247,10 @@ class TestAStoreThatCannotJoin:
 
     def test_R69_lease_is_kept_for_as_long_as_the_completion_may_come(self, store):
         with transaction.atomic():
-            waiting = of_caller(store)
+            waiting = OpenTransactions(store).outer()
             run(lambda lease: waiting.after_commit(lambda: None))
             with transaction.atomic():
-                rolled_back = of_caller(store)
+                rolled_back = OpenTransactions(store).outer()
                 rolled_back.after_commit(never)
                 assert rolled_back.is_open()
                 roll_back()
@@ -363,7 +363,7 @@ class TestAStoreThatCannotJoin:
         monkeypatch.setattr(connection, "_rollback", while_it_runs(connection._rollback))
         with transaction.atomic(), suppress(ValueError):
             with transaction.atomic():
-                caller = of_caller(store_for())
+                caller = OpenTransactions(store_for()).outer()
                 caller.after_commit(lambda: seen.append("completed"))
                 if end == "savepoint":
                     raise ValueError
@@ -382,7 +382,7 @@ class TestAStoreThatCannotJoin:
                 wanted.append(options["wanted"])
 
         with transaction.atomic():
-            guarded = replace(operation(renew=True), caller=of_caller(store))
+            guarded = replace(operation(renew=True), caller=OpenTransactions(store).outer())
             Engine(store, keeper=Noting()).run(guarded, fail, lambda error: "kept")
             assert wanted[-1]()
         assert not wanted[-1]()
