@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import itertools
-import uuid
-from datetime import datetime, timedelta, timezone
-
-import pytest
+from dataclasses import replace
+from datetime import timedelta
 
 from django_idempotency.claims import ClaimRequest, Decision, decide
-from django_idempotency.records import Record, State
+from django_idempotency.records import State
+from tests.unit.core.test_records import NOW, WHOLE
 
-NOW = datetime(2026, 1, 1, tzinfo=timezone.utc)
 PAST, FUTURE = NOW - timedelta(seconds=1), NOW + timedelta(seconds=1)
 MINE, THEIRS = b"m" * 32, b"t" * 32
 
@@ -56,39 +54,23 @@ def meets(combination, conditions):
 
 
 def record(state, lease, expires, fingerprint):
-    return Record(
-        record_id=uuid.UUID(int=1),
-        scope="s",
-        key="k",
-        operation="",
-        fingerprint=FINGERPRINTS[fingerprint],
-        state=State(state),
-        epoch=1,
-        token=uuid.UUID(int=2),
-        lease_until=LEASES[lease],
-        created_at=PAST,
-        updated_at=PAST,
-        expires_at=EXPIRIES[expires],
-        attempts=1,
-        result=b"",
-        error="",
-        now=NOW,
-    )
+    """A record of tests/unit/core/test_records.py, in such a state."""
+    times = {"created_at": PAST, "updated_at": PAST, "now": NOW}
+    until = {"lease_until": LEASES[lease], "expires_at": EXPIRIES[expires]}
+    prints = {"fingerprint": FINGERPRINTS[fingerprint]}
+    return replace(WHOLE, state=State(state), **times, **until, **prints)
 
 
 def request(on_stale="take_over", fingerprints=(MINE,)):
-    return ClaimRequest(uuid.UUID(int=1), "s", "k", fingerprints=fingerprints, on_stale=on_stale)
+    return ClaimRequest(WHOLE.record_id, "s", "k", fingerprints=fingerprints, on_stale=on_stale)
 
 
-@pytest.mark.parametrize("line", TABLE, ids=lambda line: " ".join(filter(None, line[:-1])))
-def test_decide(line):
-    *conditions, decision = line
-    met = [combination for combination in COMBINATIONS if meets(combination, conditions)]
-    decided = {decide(record(*described), request(on_stale)) for *described, on_stale in met}
-    assert decided == {decision}
-
-
-def test_each_combination_is_met_by_one_line():
+def test_decide():
+    """Each combination is met by one line."""
+    for *conditions, decision in TABLE:
+        met = [combination for combination in COMBINATIONS if meets(combination, conditions)]
+        decided = {decide(record(*described), request(on_stale)) for *described, on_stale in met}
+        assert decided == {decision}, conditions
     times = {sum(meets(it, line[:-1]) for line in TABLE) for it in COMBINATIONS}
     assert (len(COMBINATIONS), times) == (384, {1})
 
@@ -99,27 +81,12 @@ def test_R47_any_of_the_fingerprints_is_the_same_request():
     assert decide(completed, request(fingerprints=(THEIRS,))) is MISMATCH
 
 
-@pytest.mark.parametrize(
-    ("lease", "left"), [("no", None), ("live", 1.0), ("ends now", None), ("lapsed", None)]
-)
-def test_seconds_left_of_a_lease(lease, left):
-    assert record("IN_PROGRESS", lease, "later", "same").lease_left == left
-
-
-@pytest.mark.parametrize("state", ["COMPLETED", "FAILED", "RELEASED"])
-def test_only_an_attempt_in_progress_holds_a_record(state):
-    assert not record(state, "live", "later", "same").live
-    assert record(state, "live", "later", "same").lease_left is None
-
-
-def test_a_live_lease_is_never_expired():
+def test_I9_only_an_attempt_in_progress_holds_a_record_and_a_live_lease_is_never_expired():
+    left = {"no": None, "live": 1.0, "ends now": None, "lapsed": None}
+    for lease, seconds in left.items():
+        assert record("IN_PROGRESS", lease, "later", "same").lease_left == seconds
+    for state in ("COMPLETED", "FAILED", "RELEASED"):
+        ended = record(state, "live", "later", "same")
+        assert (ended.live, ended.lease_left) == (False, None)
     assert not record("IN_PROGRESS", "live", "passed", "same").expired
     assert record("IN_PROGRESS", "lapsed", "passed", "same").expired
-
-
-def test_lifetime_of_a_claim_covers_the_longest_work():
-    day, hour = timedelta(days=1), timedelta(hours=1)
-    identifier = uuid.UUID(int=1)
-    assert ClaimRequest(identifier, "s", "k", retention=day, max_duration=hour).lifetime == day
-    short = ClaimRequest(identifier, "s", "k", retention=hour, max_duration=day, lease=hour)
-    assert short.lifetime == day + hour

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import re
+import sys
 
 import pytest
 
@@ -11,24 +13,7 @@ import django_idempotency
 from django_idempotency import exceptions, records
 from tests.services.processes import ROOT
 
-DESIGNED = {
-    "FingerprintMismatch",
-    "IdempotencyError",
-    "InProgress",
-    "InvalidKey",
-    "InvalidStore",
-    "KeyRequired",
-    "LeaseLost",
-    "Outcome",
-    "ResultTooLarge",
-    "ResultUnavailable",
-    "StoreError",
-    "arun",
-    "attempt",
-    "current",
-    "idempotent_function",
-    "run",
-}
+DESIGNED = {"Outcome", "arun", "attempt", "current", "idempotent_function", "run"}
 ERRORS = [name for name in exceptions.__all__ if name != "IdempotencyError"]
 
 
@@ -52,13 +37,9 @@ def test_names_that_have_left_records_can_be_imported_from_there():
     for name, home in moved.items():
         module = importlib.import_module(f"django_idempotency.{home}")
         assert getattr(records, name) is getattr(module, name)
-    with pytest.raises(AttributeError, match="nonesuch"):
-        records.nonesuch  # noqa: B018
-
-
-def test_a_name_that_is_none_is_an_AttributeError():
-    with pytest.raises(AttributeError, match="nonesuch"):
-        django_idempotency.nonesuch  # noqa: B018
+    for namespace in (records, django_idempotency):
+        with pytest.raises(AttributeError, match="nonesuch"):
+            namespace.nonesuch  # noqa: B018
 
 
 def test_the_version_is_that_of_the_distribution():
@@ -71,15 +52,9 @@ def test_an_errors_docstring_is_its_default_message():
     assert [str(error()) for error in errors] == [inspect.getdoc(error) for error in errors]
     assert {str(error("mine")) for error in errors} == {"mine"}
     assert all(issubclass(error, django_idempotency.IdempotencyError) for error in errors)
-
-
-def test_InProgress_tells_more():
-    error = django_idempotency.InProgress(retry_after=7, stale=True)
-    assert (error.retry_after, error.stale, error.record) == (7, True, None)
-
-
-def test_TransactionOpen_is_a_RuntimeError_as_that_of_durable_is():
     assert issubclass(django_idempotency.TransactionOpen, RuntimeError)
+    told = django_idempotency.InProgress(retry_after=7, stale=True)
+    assert (told.retry_after, told.stale, told.record) == (7, True, None)
 
 
 def test_run_and_arun_have_one_signature():
@@ -91,3 +66,33 @@ def test_run_and_arun_have_one_signature():
     assert [n for n, p in run.items() if p.kind is p.KEYWORD_ONLY] == keywords
     assert run["func"].kind is inspect.Parameter.POSITIONAL_ONLY
     assert (run["store"].default, run["operation"].default) == ("default", "")
+
+
+@pytest.mark.parametrize(
+    ("name", "package", "extra"),
+    [
+        ("celery", "celery", "celery"),
+        ("rest_framework", "rest_framework", "drf"),
+        ("spectacular", "drf_spectacular", "openapi"),
+    ],
+)
+def test_adapter_without_its_package_names_the_extra(monkeypatch, name, package, extra):
+    adapter = f"django_idempotency.contrib.{name}"
+    importlib.import_module(adapter)
+    monkeypatch.delitem(sys.modules, adapter)
+    for module in [package, *(name for name in sys.modules if name.startswith(f"{package}."))]:
+        monkeypatch.setitem(sys.modules, module, None)  # what "not installed" looks like
+    with pytest.raises(ImportError, match=rf"pip install 'django-idempotency\[{extra}\]'"):
+        importlib.import_module(adapter)
+
+
+def test_extra_brings_what_its_adapter_imports():
+    project = (ROOT / "pyproject.toml").read_text()
+    for extra, requirement in (
+        ("celery", "packaging"),  # kombu's Redis transport imports it
+        ("openapi", "drf-spectacular"),
+        ("postgres", "psycopg[binary,pool]"),
+        ("postgres-python", "psycopg[pool]"),
+    ):
+        found = re.search(rf"^{extra} = \[(.*?)\]\n", project, re.MULTILINE | re.DOTALL)
+        assert f'"{requirement}>=' in found[1]

@@ -1,118 +1,141 @@
-"""What is made of the values that a store is given: durations, filters."""
+"""Records: what is made of the values that a store is given, and of those that it gives back."""
 
 from __future__ import annotations
 
+import json
+import weakref
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
-from typing import Any
+from uuid import UUID
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from django_idempotency.claims import ClaimRequest, Resolution
+from django_idempotency.engine import Engine
 from django_idempotency.exceptions import StoreError
-from django_idempotency.keys import record_id
 from django_idempotency.records import Filters, Record, State
 from django_idempotency.stores.database.rows import record_of
+from django_idempotency.stores.memory import MemoryStore
+from django_idempotency.stores.text import dump, load
+from tests.claims import asked, found, record_id
+from tests.meetings import MEANS, READERS, what_it_means
 
-DURATIONS = ["lease", "retention", "max_duration"]
-
-
-def asked(**fields: Any) -> ClaimRequest:
-    return ClaimRequest(record_id("call", "s", "k"), "s", "k", **fields)
-
-
-@pytest.mark.parametrize("name", DURATIONS)
-def test_duration_of_a_claim_may_be_seconds(name: str) -> None:
-    given = [90, 90.0, timedelta(seconds=90)]
-    assert {getattr(asked(**{name: it}), name) for it in given} == {timedelta(seconds=90)}
-
-
-@pytest.mark.parametrize("name", DURATIONS)
-def test_what_is_no_duration_is_told(name: str) -> None:
-    for given in ("90", None, True, float("nan")):
-        with pytest.raises(TypeError, match="a timedelta or a number of seconds, not"):
-            asked(**{name: given})
-
-
+NOW = datetime(2026, 1, 1, tzinfo=timezone.utc)
 WHOLE = Record(
-    record_id=record_id("call", "s", "k"),
-    scope="s",
-    key="k",
-    operation="",
-    fingerprint=None,
-    state=State.COMPLETED,
-    epoch=1,
-    token=record_id("call", "s", "k"),
+    **{name: record_id() for name in ("record_id", "token")},
+    **{name: name for name in ("scope", "key", "operation", "error")},
+    **dict.fromkeys(("created_at", "updated_at", "expires_at", "now"), NOW),
+    **{"fingerprint": b"1" * 32, "state": State.COMPLETED, "epoch": 1, "attempts": 1},
     lease_until=None,
-    created_at=datetime(2026, 1, 1, tzinfo=timezone.utc),
-    updated_at=datetime(2026, 1, 1, tzinfo=timezone.utc),
-    expires_at=None,
-    attempts=1,
-    result=b"",
-    error="",
-    now=datetime(2026, 1, 1, tzinfo=timezone.utc),
+    result=b"result",
 )
 
 
-def test_R95_record_of_a_store_is_input() -> None:
-    for name, value in (
-        ("scope", None),
-        ("key", b"k"),
-        ("operation", 5),
-        ("fingerprint", "text"),
-        ("state", "COMPLETED"),
-        ("epoch", "1"),
-        ("epoch", 1e300),
-        ("token", "token"),
-        ("lease_until", 5),
-        ("created_at", datetime(2026, 1, 1)),
-        ("expires_at", "soon"),
-        ("attempts", None),
-        ("result", "text"),
-        ("result", 10**12),
-        ("error", b""),
-    ):
-        wrong: Any = {name: value}
+@pytest.mark.parametrize("name", ["lease", "retention", "max_duration"])
+def test_duration_of_a_claim_is_a_timedelta_or_seconds(name):
+    seconds = [90, 90.0, timedelta(seconds=90)]
+    assert {getattr(asked(**{name: it}), name) for it in seconds} == {timedelta(seconds=90)}
+    for wrong in ("90", None, True, float("nan")):
+        with pytest.raises(TypeError, match="a timedelta or a number of seconds, not"):
+            asked(**{name: wrong})
+
+
+def test_lifetime_of_a_claim_covers_the_longest_work():
+    day, hour = timedelta(days=1), timedelta(hours=1)
+    assert ClaimRequest(UUID(int=1), "s", "k", retention=day, max_duration=hour).lifetime == day
+    assert asked(retention=hour, max_duration=day, lease=hour).lifetime == day + hour
+
+
+def test_R95_record_of_a_store_is_input():
+    numbers = [("epoch", "1"), ("epoch", 1e300), ("attempts", None), ("state", "COMPLETED")]
+    texts = [("scope", None), ("key", b"k"), ("operation", 5), ("error", b""), ("token", "token")]
+    times = [("lease_until", 5), ("created_at", datetime(2026, 1, 1)), ("expires_at", "soon")]
+    results = [("fingerprint", "text"), ("result", "text"), ("result", 10**12)]
+    for name, value in numbers + texts + times + results:
         with pytest.raises(StoreError, match=f"damaged: its {name} is of another type"):
-            replace(WHOLE, **wrong)
+            replace(WHOLE, **{name: value})
 
 
 @pytest.mark.parametrize(
     ("column", "value"), [(4, 10**12), (4, "text"), (4, b""), (9, None), (13, 10**12), (6, "1")]
 )
-def test_R95_row_of_SQLite_may_hold_anything(column: int, value: Any) -> None:
-    at = "2026-01-01 00:00:00.000"
-    token = record_id("call", "s", "k").hex
+def test_R95_row_of_SQLite_may_hold_anything(column, value):
+    at, token = "2026-01-01 00:00:00.000", record_id().hex
     row = [token, "s", "k", "", None, "COMPLETED", 1, token, None, at, at, at, 1, b"", "", at]
     assert record_of(row)[0] is not None
     row[column] = value
-
     with pytest.raises(StoreError, match="damaged"):
         record_of(row)
 
 
-def test_filters_may_be_a_mapping_with_the_name_of_a_state() -> None:
+times = st.datetimes(timezones=st.just(timezone.utc))
+records = st.builds(
+    replace,
+    st.just(WHOLE),
+    **{name: st.text() for name in ("scope", "key", "operation", "error")},
+    **dict.fromkeys(("created_at", "updated_at"), times),
+    **{name: st.none() | times for name in ("lease_until", "expires_at")},
+    record_id=st.uuids(),
+    state=st.sampled_from(State),
+    epoch=st.integers(min_value=0, max_value=2**63 - 1),
+    fingerprint=st.none() | st.binary(min_size=32, max_size=32),
+    result=st.none() | st.binary(),
+)
+
+
+@given(records)
+def test_record_as_text_comes_back_whole(record):
+    assert load(dump(record), now=NOW) == record
+
+
+def test_R95_text_that_is_no_record_is_damaged():
+    kept = json.loads(dump(WHOLE))
+    states = [("state", None), ("state", "NO STATE"), ("token", 5), ("result", "xyz")]
+    numbers = [("epoch", "many"), ("epoch", float("inf")), ("expires_at", "soon")]
+    times = [("created_at", "2026-01-01T00:00:00"), ("created_at", None)]
+    wrong = [{**kept, name: value} for name, value in states + numbers + times]
+    wrong += [{key: value for key, value in kept.items() if key != name} for name in kept]
+    texts = ["", "[]", "5", "{}", '"state"', "[" * 100_000, *map(json.dumps, wrong)]
+    for text in texts:
+        with pytest.raises(StoreError, match="damaged"):
+            load(text, now=NOW)
+
+
+def test_filters_may_be_a_mapping_with_the_name_of_a_state():
     assert Filters.of({"state": "FAILED", "stale": False}) == Filters(State.FAILED, stale=False)
     assert [Filters.of(given) for given in ({}, None, Filters())] == [Filters()] * 3
-
-
-@pytest.mark.parametrize(
-    ("given", "error", "told"),
-    [
+    for wrong, error, told in (
         ({"state": "COMPLETE"}, ValueError, "'COMPLETE' is not a valid State"),
         ({"operations": "x"}, TypeError, r"no 'operations'\. Did you mean 'operation'"),
         ("COMPLETED", TypeError, "filters must be Filters or a mapping, not a str"),
-    ],
-)
-def test_what_is_no_filter_is_told(given: Any, error: type[Exception], told: str) -> None:
-    with pytest.raises(error, match=told):
-        Filters.of(given)
+    ):
+        with pytest.raises(error, match=told):
+            Filters.of(wrong)
 
 
 @pytest.mark.parametrize(
     ("action", "result"),
     [("complete", None), ("release", b"operator"), ("expire", b"operator"), ("delete", None)],
 )
-def test_resolution_that_makes_no_sense_is_refused(action: str, result: bytes | None) -> None:
+def test_resolution_that_makes_no_sense_is_refused(action, result):
     with pytest.raises(ValueError, match=r"operator|result"):
         Resolution(action, epoch=1, state=State.FAILED, result=result)
+
+
+def test_R79_a_lease_shows_its_record_and_neither_key_nor_token(memory):
+    shown = repr(memory.claim(asked()))
+    assert str(record_id())[:12] in shown
+    assert str(found(memory).token) not in shown
+    assert [(str(it), it.value) for it in State] == [(it.name, it.name) for it in State]
+
+
+def test_a_memory_store_that_nobody_uses_is_not_kept():
+    store = weakref.ref(MemoryStore())
+    assert store() is None
+
+
+@pytest.mark.parametrize("reader", READERS)
+def test_I4_record_of_a_call_means_the_same_to_a_block_and_to_coroutines(reader):
+    assert what_it_means(Engine(MemoryStore()), reader) == MEANS
