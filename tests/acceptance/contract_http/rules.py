@@ -40,10 +40,14 @@ NOT_FROM_OUTSIDE: Mapping[str, tuple[str, str]] = {
         "tests/acceptance/processes/test_leases.py::"
         "test_R72_a_node_whose_clock_is_off_takes_over_in_time_and_holds_an_ordinary_lease",
     ),
-    "R75": ("the sweep", "tests/unit/http/test_expiry.py::test_R75_live_lease_is_never_swept"),
+    "R75": (
+        "the sweep",
+        "tests/integration/database/test_reclaims.py::"
+        "test_I9_R75_sweep_against_a_reclaim_that_commits_meanwhile",
+    ),
     "R76": (
         "the sweep at a moment within a claim",
-        "tests/unit/http/test_expiry.py::test_R76_swept_between_conflict_and_reread",
+        "tests/integration/database/test_reclaims.py::test_R76_swept_between_conflict_and_look",
     ),
     "R82": (
         "a system check",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from datetime import datetime, timedelta
 from typing import NoReturn
 
@@ -10,11 +9,9 @@ from django.db import DatabaseError
 
 from django_idempotency.exceptions import StoreError
 from django_idempotency.leases import Lease
-from django_idempotency.models import IdempotencyRecord
 from django_idempotency.stores.database import DatabaseStore
-from django_idempotency.stores.database.atomic import Block
 
-__all__ = ["CannotComplete", "CannotEnd", "Vanishing"]
+__all__ = ["CannotComplete", "CannotEnd"]
 
 
 def _break(store: DatabaseStore) -> NoReturn:
@@ -42,12 +39,3 @@ class CannotEnd(CannotComplete):
 
     def release(self, lease: Lease) -> None:
         _break(self)
-
-
-class Vanishing(DatabaseStore):
-    """Records are deleted before the transaction of the work, or of `single`, is opened."""
-
-    def atomic(self, *, committed: Callable[[], None] | None = None) -> Block:
-        if not self.in_transaction():
-            IdempotencyRecord.objects.all().delete()
-        return super().atomic(committed=committed)

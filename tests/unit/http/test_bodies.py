@@ -11,8 +11,8 @@ import pytest
 from django.core.files.uploadedfile import TemporaryUploadedFile
 from django.test import RequestFactory
 from rest_framework import decorators
-from rest_framework.exceptions import NotAuthenticated, ParseError
-from rest_framework.parsers import BaseParser, FileUploadParser, JSONParser, MultiPartParser
+from rest_framework.exceptions import ParseError
+from rest_framework.parsers import BaseParser, FileUploadParser, MultiPartParser
 from rest_framework.permissions import AllowAny
 from rest_framework.request import Request
 from rest_framework.response import Response
@@ -110,27 +110,6 @@ def test_R43_uploads_arrive_whole_and_are_never_held_in_memory(api, mount, size)
     assert replayed(again)
 
 
-def test_R43_parser_of_the_view_is_used(api, mount):
-    class Own(MultiPartParser):
-        def parse(self, *args: Any, **kwargs: Any) -> Any:
-            parsed = super().parse(*args, **kwargs)
-            parsed.data = {"own": parsed.data["title"]}
-            return parsed
-
-    class Parsed(GuardedView):
-        parser_classes = [Own]
-
-        def post(self, request: Request) -> Response:
-            return Response({"own": request.data["own"], "files": len(request.FILES)})
-
-    url = mount(Parsed)
-
-    first, again = (api(**multipart(TITLE, FILE, MORE), path=url) for _ in range(2))
-
-    assert first.json() == {"own": "Report", "files": 2}
-    assert replayed(again)
-
-
 class RawView(GuardedView):
     """Takes the body for a file."""
 
@@ -220,16 +199,6 @@ def test_R15_large_body_that_cannot_be_read_leaves_the_key_free(api, mount, cont
 
     assert api("x" * (LIMIT + 1), path=url, content_type=content_type).status_code == status
     assert api(large('"amount": 5'), path=url).status_code == 201
-
-
-@pytest.mark.usefixtures("limit")
-def test_R15_large_body_that_DRF_itself_refuses_leaves_the_key_free(api, mount):
-    """JSONParser of DRF 3.16 takes it; later ones ask for all of it, which Django refuses then."""
-    url = mount(type("Parsed", (Large,), {"parser_classes": [JSONParser]}))
-
-    first, smaller = api(large('"amount": 5'), path=url), api('{"amount": 5}', path=url)
-
-    assert (first.status_code, smaller.status_code) in ((201, 422), (400, 201), (413, 201))
 
 
 @pytest.mark.usefixtures("limit")
@@ -345,12 +314,3 @@ def test_R93_the_rest_of_a_body_goes_to_the_view(api, mount):
     response = api("0123456789", path=mount(Rest), headers={"X-Read": "a part"})
 
     assert response.json() == {"rest": "456789"}
-
-
-@pytest.mark.parametrize("read", ["data", "a part"])
-def test_R93_a_refusal_after_the_body_was_read(api, mount, read):
-    class Refused(Signed):
-        def check_permissions(self, request: Request) -> None:
-            raise NotAuthenticated
-
-    assert api(path=mount(Refused), headers={"X-Read": read}).status_code == 401

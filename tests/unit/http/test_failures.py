@@ -5,14 +5,11 @@ from __future__ import annotations
 import json
 import logging
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from django.db import connection, connections, transaction
-from django.db.models.signals import post_save
-from django.http import HttpRequest
-from django.http.response import HttpResponseBase
 from rest_framework.request import Request
 from rest_framework.response import Response
 
@@ -28,7 +25,6 @@ from tests.unit.http.views import (
     OPEN,
     UNAVAILABLE,
     WAYS,
-    BareView,
     answering,
     state_seen_by_others,
 )
@@ -40,24 +36,8 @@ WORKING = "django_idempotency.stores.database.DatabaseStore"
 #: What these stores cannot do, they fail to do with an error of the database.
 CANNOT_COMPLETE = "tests.unit.http.stores.CannotComplete"
 CANNOT_END = "tests.unit.http.stores.CannotEnd"
-VANISHING = "tests.unit.http.stores.Vanishing"
 
 # R58: exceptions.
-
-
-@OPEN
-@pytest.mark.parametrize("then", ["boom", "deferred"])
-def test_R58_exception_is_the_one_that_was_raised(api, mount, mode, then):
-    """It comes out of the guarded view as it comes out of the same view without a key."""
-    url = mount(type("Unguarded", (EffectView,), {"idempotency_required": False}))
-    errors = []
-    for key in (None, "key-1"):
-        with pytest.raises(Exception, match=r".") as raised:
-            api.then(then, key=key, path=url)
-        errors.append((type(raised.value), type(raised.value.__cause__), len(raised.value.args)))
-
-    assert errors[0] == errors[1]
-    assert not connection.in_atomic_block
 
 
 def test_R58_next_try_runs(api, monkeypatch, runs):
@@ -88,20 +68,6 @@ def test_R58_exception_out_of_a_broken_transaction(api, mount, mode, atomic_requ
     assert len(runs) == 2
 
 
-@WAYS
-def test_R58_failure_that_cannot_be_written_masks_nothing(
-    api, policy, mode, atomic_requests, caplog
-):
-    policy(BACKEND=CANNOT_END)
-
-    with pytest.raises(RuntimeError, match=r"^boom$"):
-        api.then("boom")
-
-    [logged] = [record for record in caplog.records if record.name == "django_idempotency"]
-    assert logged.levelno == logging.ERROR
-    assert Effect.objects.count() == (mode == "separate" and not atomic_requests)
-
-
 @pytest.mark.parametrize(("then", "status"), [("invalid", 400), ("returned", 500)])
 def test_R58_answer_is_given_although_its_end_cannot_be_written(api, policy, mode, then, status):
     policy(BACKEND=CANNOT_END)
@@ -110,19 +76,6 @@ def test_R58_answer_is_given_although_its_end_cannot_be_written(api, policy, mod
 
     assert (response.status_code, replayed(response)) == (status, False)
     assert Effect.objects.count() == (mode == "separate")
-
-
-def test_R58_idempotent_calls_of_the_work_keep_their_own_errors(api, mount):
-    """An error about another key is the view's to answer, and no problem of this request's."""
-
-    class Nested(BareView):
-        def post(self, request: Request) -> Response:
-            for payload in (1, 2):
-                idempotency.run(lambda lease: None, key="inner", scope="test", payload=payload)
-            return Response({})
-
-    with pytest.raises(idempotency.FingerprintMismatch):
-        api(path=mount(Nested))
 
 
 @OPEN
@@ -185,45 +138,6 @@ def test_R58_R90_hook_that_raises_on_one_database_rolls_no_other_back(
     assert not key or replayed(api(path=url, key=key))
 
 
-# R59: persisted before sent.
-
-passed: list[tuple[int, str | None]] = []
-
-
-def looking(get_response: Callable[[HttpRequest], HttpResponseBase]) -> Any:
-    """A middleware that looks, from another session, when a response passes on its way out."""
-
-    def middleware(request: HttpRequest) -> HttpResponseBase:
-        response = get_response(request)
-        passed.append((response.status_code, state_seen_by_others()))
-        return response
-
-    return middleware
-
-
-@pytest.mark.parametrize(
-    ("mode", "then", "status", "state"),
-    [
-        ("single", "created", 201, "COMPLETED"),
-        ("joined", "created", 201, "COMPLETED"),
-        ("separate", "created", 201, "COMPLETED"),
-        ("joined", "stream", 200, "COMPLETED"),
-        ("joined", "invalid", 400, "RELEASED"),
-        ("joined", "returned", 500, "FAILED"),
-    ],
-    indirect=["mode"],
-)
-def test_R59_record_is_committed_before_the_response_is_sent(
-    api, settings, mode, then, status, state
-):
-    settings.MIDDLEWARE = [*settings.MIDDLEWARE, f"{__name__}.looking"]
-    passed.clear()
-
-    api.then(then, status=status)
-
-    assert passed == [(status, state)]
-
-
 # R60: the completion cannot be written.
 
 
@@ -254,37 +168,6 @@ def test_R60_release_frees_the_key_at_once_or_else_the_lease_lapses(api, policy,
 
     assert problem(api()) == UNAVAILABLE
     assert state_seen_by_others() == state
-    assert not Effect.objects.exists()
-
-
-@BESIDE
-def test_R60_record_that_is_gone_was_not_taken_over(api, policy, mode):
-    def delete(sender: Any, **kwargs: Any) -> None:
-        IdempotencyRecord.objects.all().delete()
-
-    policy(BACKEND=VANISHING)
-    if mode == "separate":
-        post_save.connect(delete, sender=Effect)
-    try:
-        first = api()
-    finally:
-        post_save.disconnect(delete, sender=Effect)
-    effects = Effect.objects.count()
-
-    policy(BACKEND=WORKING)
-    retried, again = api(), api()
-
-    if mode == "joined":
-        assert (problem(first), effects) == (UNAVAILABLE, 0)
-    else:
-        assert (first.status_code, first.headers["Idempotency-Stored"]) == (201, "false")
-    assert (retried.status_code, replayed(retried), replayed(again)) == (201, False, True)
-
-
-def test_R57_R60_refusal_whose_record_is_gone_has_not_lost_its_lease(api, policy):
-    policy(BACKEND=VANISHING)
-
-    assert problem(api.then("returned", status=400)) == UNAVAILABLE
     assert not Effect.objects.exists()
 
 

@@ -244,11 +244,6 @@ class Consuming(GuardedView):
         return Response({"name": name}, status=201)
 
 
-class ByName(Consuming):
-    def idempotency_fingerprint(self, request: Request) -> bytes:
-        return str(request.data["name"]).encode()
-
-
 @pytest.mark.parametrize("parser", [JSONParser, Lossy])
 def test_R48_a_view_or_a_parser_that_changes_the_data(api, mount, parser, runs):
     url = mount(type("Parsed", (Consuming,), {"parser_classes": [parser]}))
@@ -258,15 +253,6 @@ def test_R48_a_view_or_a_parser_that_changes_the_data(api, mount, parser, runs):
     assert replayed(api({"name": "a"}, path=url))
     assert problem(api({"name": "b"}, path=url)) == MISMATCH
     assert len(runs) == 1
-
-
-def test_R42_fingerprint_as_a_method(api, mount, runs):
-    url = mount(ByName)
-    api({"name": "a", "sent": 1}, path=url)
-
-    assert replayed(api({"name": "a", "sent": 2}, path=url))
-    assert problem(api({"name": "b", "sent": 1}, path=url)) == MISMATCH
-    assert runs == ["a"]
 
 
 # R47: what is stored, and under which secret.

@@ -89,24 +89,6 @@ def test_R55_nothing_was_executed_so_the_key_is_free(api, runs, status, then):
     assert runs == ["first", "corrected"]
 
 
-@pytest.mark.django_db
-@pytest.mark.parametrize(("then", "status"), [("returned", 500), ("boom", 500)])
-def test_R55_failed_may_run_again_as_it_was(api, runs, status, then):
-    api.client.raise_request_exception = False
-
-    failed = api.then(then, status=status)
-    other = api({"name": "other"})
-    again = api.then(then, status=status)
-
-    assert failed.status_code == again.status_code == status
-    assert "Idempotency-Stored" not in failed.headers
-    assert problem(other) == MISMATCH
-    assert not replayed(again)
-    record = IdempotencyRecord.objects.get()
-    assert (record.state, record.attempts) == ("FAILED", 2)
-    assert runs == ["first", "first"]
-
-
 class Judged(EffectView):
     """The body names the verdict."""
 

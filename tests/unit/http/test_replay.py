@@ -9,7 +9,7 @@ import pytest
 from django.core.exceptions import ImproperlyConfigured
 from django.db import connections
 from django.db.models import QuerySet
-from django.http import HttpResponse, JsonResponse, StreamingHttpResponse
+from django.http import HttpResponse, JsonResponse
 from django.utils import translation
 from rest_framework.decorators import api_view
 from rest_framework.exceptions import PermissionDenied
@@ -126,28 +126,11 @@ def test_R30_replay_headers_are_names():
             merge(HTTPPolicy(), {"replay_headers": names})
 
 
-@pytest.mark.parametrize("status", [200, 204, 302, 307, 500])
-def test_R28_status_is_kept(status):
-    first = HttpResponse(status=status, headers={"Location": "/things/1/"})
-
-    again = kept(first)
-
-    assert (again.status_code, again.reason_phrase) == (status, first.reason_phrase)
-    assert again["Location"] == "/things/1/"
-    assert getattr(again, "url", "/things/1/") == "/things/1/"
-
-
 def test_R29_R64_bodies_are_byte_equal():
     every_byte, invalid, compressible = bytes(range(256)), b"\xff\xfe\xfa", b"abc" * 99_999
     for body in (b"", b"\0", every_byte, gzip.compress(b"a" * 99), invalid, compressible):
         assert kept(HttpResponse(body)).content == body
         assert kept(HttpResponse([body, b"more"])).content == body + b"more"
-
-
-def test_R62_what_is_no_whole_answer_is_refused():
-    for response in (StreamingHttpResponse([b"a"]), HttpResponse(status=103)):
-        with pytest.raises(TypeError):
-            kept(response)
 
 
 # Again.
@@ -163,18 +146,6 @@ def test_R24_R25_I4_again_is_equal(api, mode, runs):
     assert [replayed(first), replayed(again)] == [False, True]
     assert not again.cookies
     assert len(runs) == 1
-
-
-@pytest.mark.parametrize("name", ["X-Replay", None])
-def test_R25_replay_header_is_a_choice(api, policy, name):
-    policy(HTTP={"REPLAY_HEADER": name})
-
-    first, again = api(), api()
-
-    assert "X-Replay" not in first.headers
-    assert again.headers.get("X-Replay") == (name and "true")
-    assert again.content == first.content
-    assert not replayed(again)
 
 
 def test_R27_replay_is_a_snapshot(api):

@@ -1,4 +1,4 @@
-"""Section A, R1 to R18, as far as the contract of HTTP does not ask for it: keys and methods."""
+"""Sections A and E, R1 to R18, R49: keys, methods, what comes before the claim, duplicates."""
 
 from __future__ import annotations
 
@@ -6,15 +6,13 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from rest_framework.parsers import JSONParser
+from django.db import connection
 
 from django_idempotency.conf import stores
-from django_idempotency.exceptions import InvalidKey
 from django_idempotency.http.plans import ViewPlan
 from django_idempotency.models import IdempotencyRecord
 from django_idempotency.policy import UNSAFE_METHODS, UNSET, HTTPPolicy
 from tests.app.models import Effect
-from tests.app.views import EffectView
 from tests.unit.http.api import problem, replayed
 from tests.unit.http.views import BareView
 
@@ -71,29 +69,6 @@ def test_R4_R9_R10_policy_says_which_keys_are_taken(api, policy, runs, http, fie
     assert len(runs) == (status == 201)
 
 
-def test_R10_key_validator_as_a_method(api, mount):
-    class Orders(BareView):
-        def idempotency_key_validator(self, key: str) -> None:
-            if not key.startswith("order-"):
-                raise InvalidKey("A key starts with order-.")
-
-    url = mount(Orders)
-    refused = api(key="payment-1", path=url)
-
-    assert problem(refused) == (400, "idempotency_key_invalid")
-    assert refused.json()["detail"] == "A key starts with order-."
-    assert api(key="order-1", path=url).status_code == 201
-
-
-def test_header_can_have_another_name(api, policy):
-    policy(HTTP={"HEADER": "X-Key"})
-
-    answers = [api(key=None, headers={"X-Key": "key-1"}) for _ in range(2)]
-
-    assert [replayed(answer) for answer in answers] == [False, True]
-    assert problem(api(key="key-1")) == MISSING
-
-
 @pytest.mark.parametrize(("field", "echo"), [("abc", '"abc"'), (r'"a\"b\\c"', r'"a\"b\\c"')])
 def test_R16_echo_key_returns_the_key(api, policy, field, echo):
     policy(HTTP={"ECHO_KEY": True})
@@ -131,25 +106,6 @@ def test_R14_R15_what_reaches_no_code_of_the_view_claims_nothing(api):
     assert not IdempotencyRecord.objects.exists()
 
 
-@pytest.mark.parametrize(
-    ("status", "body", "content_type"),
-    [
-        (415, "first", "text/plain"),
-        (415, "name=first", "application/x-www-form-urlencoded"),
-        (400, '{"name": ', "application/json"),
-    ],
-)
-def test_R15_what_cannot_be_read_leaves_the_key_free(api, mount, runs, status, body, content_type):
-    url = mount(type("OnlyJSON", (EffectView,), {"parser_classes": [JSONParser]}))
-
-    refused = api(body, content_type=content_type, path=url)
-    corrected = api({"name": "corrected"}, path=url)
-
-    assert refused.status_code == status
-    assert (corrected.status_code, replayed(corrected)) == (201, False)
-    assert runs == ["corrected"]
-
-
 def test_R15_R18_404_of_the_view_itself_leaves_the_key_free_and_an_action_replays(api, runs):
     refused = api(path="/set/999999/rename/")
     api({"name": "a"}, key="key-2", path="/set/")
@@ -160,3 +116,30 @@ def test_R15_R18_404_of_the_view_itself_leaves_the_key_free_and_an_action_replay
     assert (refused.status_code, renamed.status_code) == (404, 200)
     assert replayed(again)
     assert runs == ["a", "rename of a"]
+
+
+# A duplicate while the first is at work.
+
+
+@pytest.mark.django_db(transaction=True)
+def test_R49_I12_outstanding_is_409_and_leaves_no_transaction_open(api, in_progress, mode, runs):
+    api()
+    in_progress()
+    before = IdempotencyRecord.objects.values().get()
+
+    response = api()
+
+    assert problem(response) == (409, "in_progress")
+    assert response.json()["title"] == "A request is outstanding for this Idempotency-Key"
+    assert runs == ["first"]
+    assert IdempotencyRecord.objects.values().get() == before
+    assert not connection.in_atomic_block
+    assert connection.get_autocommit()
+
+
+def test_R49_in_progress_status_is_a_choice(api, in_progress, policy):
+    policy(HTTP={"IN_PROGRESS_STATUS": 425})
+    api()
+    in_progress()
+
+    assert problem(api()) == (425, "in_progress")

@@ -90,19 +90,6 @@ def test_R19_two_users_with_one_key_run_twice(api, runs):
     assert len(runs) == IdempotencyRecord.objects.count() == 2
 
 
-def test_R19_scope_as_a_method_replaces_the_user(api, mount):
-    class Shared(BareView):
-        def idempotency_scope(self, request: Request) -> str:
-            return f"tenant {request.headers['X-Tenant']}"
-
-    url = mount(Shared)
-    api(path=url, user="alice", headers={"X-Tenant": "red"})
-
-    assert replayed(api(path=url, user="bob", headers={"X-Tenant": "red"}))
-    assert IdempotencyRecord.objects.get().scope == "tenant red"
-    assert not replayed(api(path=url, user="alice", headers={"X-Tenant": "blue"}))
-
-
 @pytest.mark.parametrize(
     ("scope", "error"),
     [
@@ -131,12 +118,6 @@ def test_R19_tenants_by_host_name_meet_unless_the_scope_names_them(api, policy, 
 
 
 # Nobody.
-
-
-def test_R21_anonymous_with_a_key_is_a_problem(api, runs):
-    assert problem(api(user=None, path="/optional/")) == MISSING
-    assert runs == []
-    assert not IdempotencyRecord.objects.exists()
 
 
 @pytest.mark.parametrize("nobody", [None, ""])

@@ -138,20 +138,6 @@ def test_R57_answer_is_rendered_inside_the_transaction(api, mount, runs):
     assert len(runs) == 2
 
 
-@pytest.mark.parametrize(("then", "status"), [("created", 201), ("raised", 409), ("invalid", 400)])
-@pytest.mark.parametrize("rolls_back", [True, False])
-def test_R57_in_a_callers_transaction_it_lives_and_dies_with_it(api, then, status, rolls_back):
-    with transaction.atomic():
-        response = api.then(then, status=status)
-        during, inside = state_seen_by_others(), IdempotencyRecord.objects.count()
-        transaction.set_rollback(rolls_back)
-
-    assert (response.status_code, during, inside) == (status, None, 1)
-    assert IdempotencyRecord.objects.count() == (not rolls_back)
-    assert Effect.objects.count() == (then == "created" and not rolls_back)
-    assert replayed(api.then(then, status=status)) == (then != "invalid" and not rolls_back)
-
-
 @pytest.mark.parametrize("atomic_requests", [True], indirect=True)
 @pytest.mark.parametrize("key", [None, "key-1"], ids=["no key", "unguarded method"])
 def test_R57_unguarded_requests_keep_djangos_transaction(api, mount, policy, atomic_requests, key):
