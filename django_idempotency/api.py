@@ -155,9 +155,9 @@ def idempotent_function(
     Make a function, or a coroutine function, run once per key.
 
     `key` is an argument's name, a template over the arguments (``"{tenant}#{order_id}"``, values
-    escaped), or a callable over them, by name or in their order. The arguments are compared,
-    unless `payload` (a callable over them, too, or None for no comparison) says otherwise; with a
-    key of `contrib.events` nothing is, since receipts and delivery counts differ each time.
+    escaped), or a callable that gets them as the function does. The arguments are compared, unless
+    `payload` (a callable alike, or None for no comparison) says otherwise; with a key of
+    `contrib.events` nothing is, since receipts and delivery counts differ each time.
     `operation` is what is done, the function's qualified name by default: another one never gets
     its result, and given, it survives a rename. The decorated function returns its result, the
     stored one for a duplicate; see `run` for what it raises.

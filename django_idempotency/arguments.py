@@ -8,7 +8,6 @@ import string
 import sys
 import unicodedata
 from collections.abc import Callable, Collection, Iterable, Mapping
-from contextlib import suppress
 from inspect import BoundArguments, Parameter, Signature
 from typing import Any, TypeVar
 
@@ -23,6 +22,7 @@ R = TypeVar("R")
 # What is escaped in values, if the template has it around them; no escape has any of it.
 _SIGN = re.compile(r"[^0-9A-Za-z%]")
 _VARIADIC = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
+_POSITIONAL = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
 
 
 def bind(
@@ -94,29 +94,23 @@ def _over(
     what: str, function: Callable[..., R], *signatures: Signature
 ) -> Callable[[BoundArguments], R]:
     """
-    Return what calls `function` with the arguments of a call.
+    Return what calls `function` with the arguments of a call, as the guarded function gets them.
 
-    By their names, if it takes these, and what ``**kwargs`` has gathered by its own names;
-    otherwise as the call would give them, positions first. TypeError, which says that it is about
-    `what`, if it can take neither, as far as that can be told without a call.
+    TypeError, which says that it is about `what`, if it can take none of the `signatures`, as far
+    as that can be told without a call.
     """
     if problem := coroutine_problem(what, function):
         raise TypeError(problem)
     try:
         taken = inspect.signature(function)
     except (TypeError, ValueError):  # some that are written in C do not say what they take
-        return lambda bound: function(*bound.args, **bound.kwargs)
-    if not any(_may_take(taken, signature) for signature in signatures):
+        taken = None
+    if taken is not None and not any(_may_take(taken, signature) for signature in signatures):
         raise TypeError(
             f"{what} must be a callable over the arguments {', '.join(signatures[0].parameters)}, "
-            f"by name or in this order; it takes {taken}."
+            f"in this order; it takes {taken}."
         )
-
-    def call(bound: BoundArguments) -> R:
-        fitting = _fitting(taken, bound)
-        return function(*fitting.args, **fitting.kwargs)
-
-    return call
+    return lambda bound: function(*bound.args, **bound.kwargs)
 
 
 def key_maker(
@@ -187,44 +181,31 @@ def _is_default(value: Any, parameter: Parameter) -> bool:
 # Callables over the arguments.
 
 
-def _fitting(taken: Signature, bound: BoundArguments) -> BoundArguments:
-    """Return the arguments as they fit a callable that takes `taken`; raise TypeError."""
-    names = _by_name(bound)
-    kinds = {parameter.kind for parameter in taken.parameters.values()}
-    if names is not None and kinds != set(_VARIADIC):  # that one takes all, so as they are
-        with suppress(TypeError):
-            return taken.bind(**names)
-    placed = taken.bind(*bound.args, **bound.kwargs)
-    for name, value in placed.arguments.items():
-        # `lambda amount, order: ...` over (order, price): a name that is wrong, not a choice.
-        known = name in bound.arguments and taken.parameters[name].kind not in _VARIADIC
-        if known and bound.arguments[name] is not value:
-            raise TypeError(f"{name!r} is another argument than the one that stands there.")
-    return placed
-
-
-def _by_name(bound: BoundArguments) -> dict[str, Any] | None:
-    """Return the arguments by name; None if a name that ``**kwargs`` has gathered is taken."""
-    names = dict(bound.arguments)
-    for parameter in bound.signature.parameters.values():
-        if parameter.kind is Parameter.VAR_KEYWORD:
-            gathered = names.pop(parameter.name, {})
-            if not names.keys().isdisjoint(gathered):
-                return None
-            names.update(gathered)
-    return names
-
-
 def _may_take(taken: Signature, signature: Signature) -> bool:
     """Whether some call fits; where the function takes any number of arguments, one may."""
+    if _misplaced(taken, signature):
+        return False
     if any(parameter.kind in _VARIADIC for parameter in signature.parameters.values()):
         return True
     some: Iterable[tuple[str, Any]] = ((name, object()) for name in signature.parameters)
+    bound = BoundArguments(signature, dict(some))
     try:
-        _fitting(taken, BoundArguments(signature, dict(some)))
+        taken.bind(*bound.args, **bound.kwargs)
     except TypeError:
         return False
     return True
+
+
+def _misplaced(taken: Signature, signature: Signature) -> bool:
+    """Whether an argument's name stands at another place: `lambda amount, order` over the two."""
+    places, others = (
+        [name for name, item in one.parameters.items() if item.kind in _POSITIONAL]
+        for one in (signature, taken)
+    )
+    return any(
+        name in signature.parameters and places[place : place + 1] != [name]
+        for place, name in enumerate(others)
+    )
 
 
 # Values as text.

@@ -108,20 +108,17 @@ class Policy:
         """
         Return how long the lease of an attempt that starts now is.
 
-        AWS Lambda's own ``get_remaining_time_in_millis`` is a deadline as it is: its name says
-        that it counts milliseconds. Raises TypeError, ValueError for a deadline that gives no
-        number of seconds that a lease may have.
+        Raises TypeError, ValueError for a deadline that gives no number of seconds that a lease may
+        have.
         """
         if self.deadline is None:
             return self.lease
-        in_millis = getattr(self.deadline, "__name__", "").endswith("_in_millis")
         given = self.deadline()
         if isinstance(given, bool) or not isinstance(given, (int, float)):
             raise TypeError(f"deadline must return the seconds left, not {given!r}.")
-        unit = 1000 if in_millis else 1
-        if not given <= _LONGEST.total_seconds() * unit:  # as is nan
+        if not given <= _LONGEST.total_seconds():  # as is nan
             raise ValueError(f"deadline must return the seconds left, 100 years at most: {given}.")
-        return timedelta(seconds=max(max(given, 0) / unit, _SHORTEST))
+        return timedelta(seconds=max(given, _SHORTEST))
 
     def problems(self) -> list[str]:
         """Return what is wrong with these values, one sentence each; empty if nothing is."""

@@ -55,7 +55,7 @@ class EventKey:
         message = args[0] if args else next(iter(arguments.values()))
         return self._text(self.find(message))
 
-    def payload(self, **arguments: Any) -> None:
+    def payload(self, *args: Any, **arguments: Any) -> None:
         """Return what is compared between deliveries of one key: nothing."""
 
     def _text(self, value: Any) -> str:
@@ -188,9 +188,10 @@ def process_batch(
     (``eventSourceARN``), and for one that names none the module and name of `handler`. They are the
     `operation` as well, unless it is given: what another handler did is not this one's. `in_order`
     (default: of FIFO queues and streams) ends the batch at the first failure, and hands back all
-    that come after it. ``deadline=context.get_remaining_time_in_millis`` makes the leases end with
-    the function's time. Before the first record runs, raises TypeError, ValueError, InvalidStore,
-    TransactionOpen for what no record could run with, and for one that could not be handed back.
+    that come after it. ``deadline=lambda: context.get_remaining_time_in_millis() / 1000`` makes the
+    leases end with the function's time. Before the first record runs, raises TypeError, ValueError,
+    InvalidStore, TransactionOpen for what no record could run with, and for one that could not be
+    handed back.
     """
     _check_arguments(handler, key, scope, payload, operation)
     plan = plan_of_call(store, policy, beside=_OWN)

@@ -81,11 +81,11 @@ def idempotent_task(
     Make a Celery task run once per key: the decorator below ``@shared_task`` or ``@app.task``.
 
     `key` is an argument's name, a template over the arguments (``"{tenant}#{order_id}"``, values
-    escaped), a callable over them (by name, or in their order), `from_parent`, or absent: the id of
+    escaped), a callable that gets them as the function does, `from_parent`, or absent: the id of
     the task. The scope is the task's name, and so is the `operation`, which is compared: a task
     that is renamed keeps both where they are given. The arguments are compared, unless `payload` (a
-    callable over them, or None for no comparison) says otherwise. `codec` is a codec, or the name
-    of a serializer of kombu's.
+    callable alike, or None for no comparison) says otherwise. `codec` is a codec, or the name of a
+    serializer of kombu's.
 
     A duplicate returns the stored result (`on_duplicate`: or "ignore", "raise"). While the first is
     at work, it is sent again after as long as that has been running (`on_in_progress`: or "ignore",

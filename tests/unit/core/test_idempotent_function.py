@@ -73,13 +73,13 @@ class TestKey:
             (lambda *values: f"{values[1]}!{values[0]}", "5!a"),
             (lambda *values, **more: f"{values[1]}!{values[0]}", "5!a"),
             ("{1}!{0}".format, "5!a"),
-            (lambda order, tenant: f"{order}!{tenant}", "5!a"),
-            (lambda *, order, tenant: f"{order}!{tenant}", "5!a"),
-            (lambda **names: f"{names['order']}!{names['tenant']}", "5!a"),
+            (lambda tenant, order: f"{order}!{tenant}", "5!a"),
         ],
         ids=lambda value: value if isinstance(value, str) else None,
     )
-    def test_C1_is_a_name_a_template_or_a_callable_by_name_or_in_order(self, key, made):
+    def test_C1_is_a_name_a_template_or_a_callable_that_is_called_as_the_function_is(
+        self, key, made
+    ):
         found = keys_of(guarded(key), ("a", 5), {"order": 5, "tenant": "a"}, ("a",))
         assert found == [made, made.replace("5", "1")]
 
@@ -93,7 +93,7 @@ class TestKey:
             (lambda i, **kw: 0, lambda i, x: f"{i} {x}", {"i": 1, "x": 2}, "1 2"),
             (lambda i, **kw: 0, lambda n, **kw: f"{n} {kw['x']}", {"i": 1, "x": 2}, "1 2"),
             (lambda *numbers: 0, lambda *numbers: str(sum(numbers)), (1, 2), "3"),
-            (lambda *numbers: 0, lambda numbers: str(sum(numbers)), (1, 2), "3"),
+            (lambda *, i: 0, lambda *, i: i, {"i": "1"}, "1"),
         ],
     )
     def test_C1_callable_takes_what_the_call_gives(self, function, key, call, made):
@@ -110,8 +110,9 @@ class TestKey:
     def test_C1_what_fits_no_call_is_a_TypeError_where_it_is_written(self):
         one_too_few, one_too_many = (lambda: "k"), (lambda one, two, three: "k")
         unknown = [lambda *, amount: "k", lambda order, tennant: "k"]
+        by_name = [lambda order, tenant: "k", lambda *, tenant, order: "k", lambda **names: "k"]
         for what in ("key", "payload"):
-            for function in (one_too_few, one_too_many, *unknown):
+            for function in (one_too_few, one_too_many, *unknown, *by_name):
                 told = f"{what} must be a callable over .* tenant, order"
                 with pytest.raises(TypeError, match=told):
                     guarded(**{"key": "order", what: function})
