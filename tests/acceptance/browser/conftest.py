@@ -5,16 +5,13 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from functools import cache
-from typing import Any
 from urllib.parse import urlsplit
 
 import psycopg
 import pytest
-from playwright.sync_api import Browser, BrowserContext, Page, expect
+from playwright.sync_api import expect
 from psycopg import sql
 
 from tests.services import or_skip
@@ -24,7 +21,6 @@ from tests.services.postgres import URL_VARIABLE
 from tests.services.processes import ROOT, wait_until
 from tests.services.uvicorn import Uvicorn
 
-SERVERS: dict[str, Callable[..., Any]] = {"gunicorn": Gunicorn, "uvicorn": Uvicorn}
 SECONDS = 20
 expect.set_options(timeout=SECONDS * 1000)
 WAITING = """
@@ -45,112 +41,128 @@ call_command("seed", verbosity=0)
 """
 
 
-@dataclass(frozen=True)
 class Shop:
     """The example project: where it is served, and sessions on its database and beside it."""
 
-    url: str
-    database: psycopg.Connection[Any]
-    beside: psycopg.Connection[Any]
+    def __init__(self, url, database, beside):
+        self.url, self.database, self.beside = url, database, beside
 
     @property
-    def orders(self) -> int:
-        """How many orders there are."""
-        return int(value(self.database, "SELECT count(*) FROM shop_order"))
+    def orders(self):
+        return value(self.database, "SELECT count(*) FROM shop_order")
+
+    @property
+    def payments(self):
+        return value(self.database, "SELECT count(*) FROM shop_payment")
 
     @contextmanager
-    def closed(self) -> Iterator[None]:
+    def closed(self):
         """Let no order be placed in this block: who tries waits for its end."""
         with self.database.transaction():
             self.database.execute("LOCK TABLE shop_order IN SHARE MODE")
             yield
 
     @contextmanager
-    def first_click(self) -> Iterator[None]:
+    def first_click(self):
         """Wait at the end of this block until the order of a click is about to be placed."""
         yield
-        self._until(lambda: value(self.beside, WAITING, self._name) > 0, "the first click's order")
+        self._until("the first click's order", WAITING)
 
     @contextmanager
-    def second_click(self) -> Iterator[None]:
+    def second_click(self):
         """Wait at the end of this block until another click has found the first one at work."""
         now = value(self.beside, "SELECT clock_timestamp()")
         yield
-        self._until(lambda: value(self.beside, LOOKED, self._name, now) > 0, "the second click")
+        self._until("the second click", LOOKED, now)
 
-    @property
-    def _name(self) -> str:
-        return self.database.info.dbname
-
-    def _until(self, condition: Callable[[], bool], what: str) -> None:
-        wait_until(condition, seconds=SECONDS, what=what)
+    def _until(self, what, query, *parameters):
+        name = self.database.info.dbname
+        found = lambda: value(self.beside, query, name, *parameters) > 0  # noqa: E731
+        wait_until(found, seconds=SECONDS, what=what)
 
 
-def value(session: psycopg.Connection[Any], query: str, *parameters: object) -> Any:
+def value(session, query, *parameters):
     """Return what a query for one value finds."""
-    row = session.execute(query, parameters).fetchone()
-    assert row is not None
-    return row[0]
+    return session.execute(query, parameters).fetchone()[0]
 
 
 @pytest.fixture(scope="session")
-def browser() -> Iterator[Browser]:
+def browser():
     with ExitStack() as stack:
         yield or_skip(lambda: stack.enter_context(chromium()))
 
 
 @pytest.fixture(scope="session")
-def shops() -> Iterator[Callable[[str], Shop]]:
-    """`shops(server)`: the shop under it, started the first time and left for the others."""
-    with ExitStack() as stack:
-        yield cache(lambda server: stack.enter_context(served(server)))
-
-
-@pytest.fixture
-def shop(request: pytest.FixtureRequest, shops: Callable[[str], Shop]) -> Shop:
-    """The shop under gunicorn, or uvicorn."""
-    return shops(request.param)
-
-
-@contextmanager
-def served(server_name: str) -> Iterator[Shop]:
-    """Serve the shop on a database of its own; the demo's settings serve the style sheets, too."""
-    server_url = os.environ[URL_VARIABLE]
-    name = f"shop_{server_name}_{os.environ.get('PYTEST_XDIST_WORKER', 'main')}"
-    url = urlsplit(server_url)._replace(path=f"/{name}").geturl()
+def database():
+    """The environment of the shop, on a filled database of its own, and a session beside it."""
+    server = os.environ[URL_VARIABLE]
+    name = f"shop_{os.environ.get('PYTEST_XDIST_WORKER', 'main')}"
     env = {
+        # The demo's settings serve the style sheets, too.
         "DJANGO_SETTINGS_MODULE": "example_project.demo.settings",
         "EXAMPLE_SECRET_KEY": "tests",
-        "EXAMPLE_DATABASE_URL": url,
+        "EXAMPLE_DATABASE_URL": urlsplit(server)._replace(path=f"/{name}").geturl(),
     }
-    with psycopg.connect(server_url, autocommit=True) as postgres:
-        postgres.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
+    with psycopg.connect(server, autocommit=True) as beside:
+        beside.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
         try:
-            command = [sys.executable, "-c", FILL]
-            subprocess.run(command, cwd=ROOT, env={**os.environ, **env}, check=True)
-            with (
-                SERVERS[server_name](env=env) as server,
-                psycopg.connect(url, autocommit=True) as database,
-            ):
-                yield Shop(server.url, database, postgres)
+            filling = [sys.executable, "-c", FILL]
+            subprocess.run(filling, cwd=ROOT, env={**os.environ, **env}, check=True)
+            yield env, beside
         finally:
             drop = sql.SQL("DROP DATABASE {} WITH (FORCE)")
-            postgres.execute(drop.format(sql.Identifier(name)))
+            beside.execute(drop.format(sql.Identifier(name)))
+
+
+@pytest.fixture(scope="session")
+def shops(database):
+    """`shops(server)`: the shop under it, started the first time and left for the others."""
+    env, beside = database
+    with ExitStack() as stack:
+
+        @cache
+        def serve(server):
+            start = {
+                "gunicorn": lambda: Gunicorn(env=env, workers=2),
+                "uvicorn": lambda: Uvicorn(env=env),
+            }
+            url = stack.enter_context(start[server]()).url
+            session = psycopg.connect(env["EXAMPLE_DATABASE_URL"], autocommit=True)
+            return Shop(url, stack.enter_context(session), beside)
+
+        yield serve
 
 
 @pytest.fixture
-def context(
-    browser: Browser, shop: Shop, request: pytest.FixtureRequest
-) -> Iterator[BrowserContext]:
+def shop(request, shops):
+    """The shop under gunicorn, unless a parameter says uvicorn."""
+    return shops(getattr(request, "param", "gunicorn"))
+
+
+@pytest.fixture
+def context(browser, shop, request):
     """A visitor without cookies; an indirect parameter says whether JavaScript is on."""
-    context = browser.new_context(
-        base_url=shop.url, java_script_enabled=getattr(request, "param", True)
-    )
+    scripts = getattr(request, "param", True)
+    context = browser.new_context(base_url=shop.url, java_script_enabled=scripts)
     context.set_default_timeout(SECONDS * 1000)
     yield context
     context.close()
 
 
 @pytest.fixture
-def page(context: BrowserContext) -> Page:
+def page(context):
     return context.new_page()
+
+
+@pytest.fixture
+def log_in(page):
+    """`log_in(path, name)`: open a page that asks who it is, and the page that it leads to."""
+
+    def submit(path, name):
+        page.goto(path)
+        page.get_by_label("Username").fill(name)
+        page.get_by_label("Password").fill(f"{name}-demo")
+        page.get_by_role("button", name="Log in").click()
+        page.wait_for_url(lambda url: "login" not in url)
+
+    return submit

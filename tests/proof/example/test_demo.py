@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 import re
+import signal
 
 import pytest
 
-from tests.acceptance.example.test_demo import STORES, assert_told, own_temporary_directory, play
+from tests.acceptance.example.test_demo import (
+    STORES,
+    assert_ends,
+    assert_told,
+    own_temporary_directory,
+    play,
+)
 
 __all__ = ["own_temporary_directory"]
 
@@ -31,3 +38,10 @@ def test_it_tells_the_same_on_another_store(store: str) -> None:
     assert code == 0, output
     assert re.search(STORES[store], output), output
     assert_told(output)
+
+
+@pytest.mark.parametrize(
+    ("store", "number"), [("database", signal.SIGTERM), ("redis", signal.SIGKILL)]
+)
+def test_its_servers_die_with_it(store: str, number: signal.Signals) -> None:
+    assert_ends(store, number)

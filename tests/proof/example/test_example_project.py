@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from tests.acceptance.example.test_example_project import Manage, assert_passes, manage
+from tests.acceptance.example.test_example_project import assert_passes, manage
 
 __all__ = ["manage"]
 
 
 @pytest.mark.parametrize(
     ("transaction", "atomic_requests"),
-    [("", "1"), ("joined", "0"), ("joined", "1"), ("single", "0"), ("separate", "1")],
+    [
+        *(("", "1"), ("joined", "0"), ("joined", "1")),
+        *(("single", "0"), ("single", "1"), ("separate", "0"), ("separate", "1")),
+    ],
 )
-def test_the_shops_own_tests_pass(manage: Manage, transaction: str, atomic_requests: str) -> None:
+def test_the_shops_own_tests_pass(manage, transaction, atomic_requests):
     assert_passes(manage, transaction, atomic_requests)

@@ -60,24 +60,6 @@ def test_R43_a_new_boundary_is_the_same_request_and_another_byte_is_not(send, me
     assert Effect.objects.count() == 1
 
 
-@pytest.mark.parametrize(
-    "changed",
-    [
-        pytest.param([TITLE, ("file", "A.pdf", *FILE[2:]), MORE], id="file name"),
-        pytest.param([TITLE, ("file", "a.pdf", "image/png", FILE[3]), MORE], id="type"),
-        pytest.param([TITLE, ("other", *FILE[1:]), MORE], id="name"),
-        pytest.param([TITLE, ("file", None, None, FILE[3]), MORE], id="no file"),
-        pytest.param([("title", None, None, b"report"), FILE, MORE], id="field"),
-        pytest.param([TITLE, MORE, FILE], id="order of files"),
-    ],
-)
-def test_R43_a_changed_part_is_another_request(send, changed):
-    send(**form(*PARTS))
-
-    assert problem(send(**form(*changed))) == MISMATCH
-    assert Effect.objects.count() == 1
-
-
 @each_method
 def test_R43_files_are_hashed_in_pieces(send, monkeypatch, method):
     read, hashed = [], []

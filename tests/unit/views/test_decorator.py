@@ -25,7 +25,7 @@ from django_idempotency.http.atomic_requests import exempt
 from django_idempotency.models import IdempotencyRecord
 from django_idempotency.policy import UnknownField
 from tests.app.models import Effect
-from tests.unit.http.api import problem, replayed
+from tests.unit.http.api import replayed
 from tests.unit.views.conftest import api_of
 from tests.unit.views.urls import GUARDED
 
@@ -112,15 +112,6 @@ def test_R18_several_decorators_of_a_class_view(rf, view, decorators):
 
     assert "default" in guarded._non_atomic_requests
     assert twice(guarded if view is Checkout else async_to_sync(guarded), rf) == [False, True]
-
-
-def test_R18_arguments_of_the_decorator_come_before_the_alias(rf, policy):
-    policy(HTTP={"REQUIRED": True, "HEADER": "Other-Key", "SCOPE": ANYONE})
-    guarded = idempotent(required=False, header="My-Key")(view)
-    invalid = guarded(rf.post("/", headers={"My-Key": ""}))
-
-    assert guarded(rf.post("/")).content == b"yes"
-    assert problem(invalid) == (400, "idempotency_key_invalid")
 
 
 # What it refuses, and what to write.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from django.http import Http404
 
 from django_idempotency.models import IdempotencyRecord
 from tests.app.models import Effect
@@ -50,21 +49,6 @@ def test_R55_R56_what_becomes_of_an_exception(api, mode, policy, keep, refused, 
         assert (
             replayed(again) == ("Idempotency-Expires" in first[then].headers) == (keep == "stripe")
         )
-
-
-@JOINED
-def test_R56_callable_decides(api, policy, mode):
-    """It gets the response, and the exception it was made of; what it keeps is replayed."""
-    asked = []
-    policy(HTTP={"KEEP": lambda *given: asked.append(given) or "keep"})
-    answers = [api.then(then, key=then) for then in ("missing", "boom", "created")]
-
-    assert [response.status_code for response, _ in asked] == [404, 500, 201]
-    assert [answer.status_code for answer in answers] == [404, 500, 201]
-    assert [type(error) for _, error in asked] == [Http404, RuntimeError, type(None)]
-    assert set(states().values()) == {"COMPLETED"}
-    assert Effect.objects.count() == 1
-    assert replayed(api.then("missing", key="missing"))
 
 
 #: What a middleware saw leave the view.

@@ -210,12 +210,6 @@ def test_R17_exception_that_a_middleware_answers_rolls_back(api, settings, mode)
     assert IdempotencyRecord.objects.get().state == "FAILED"
 
 
-@both_stacks
-def test_R15_unknown_url_never_claims(stack):
-    assert api_for(stack, "/nowhere/")().status_code == 404
-    assert not IdempotencyRecord.objects.exists()
-
-
 class OnMemory(IdempotencyMiddleware):
     store = "memory"
 

@@ -1,0 +1,158 @@
+"""The admin, the browsable API and the accessibility of pages, in a browser."""
+
+from __future__ import annotations
+
+import base64
+import re
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import expect
+
+pytestmark = pytest.mark.leg("browser")
+
+RECORDS = "/admin/django_idempotency/idempotencyrecord/"
+
+# R80: records whose keys are meant to do harm.
+
+HOSTILE = [
+    "<script>alert(1)</script>",
+    "\"><img src=x onerror='alert(1)'>",
+    "</title><svg onload=alert(1)>",
+    "javascript:alert(1)",
+    "{{7*7}}",
+]
+INJECTED = "img[src=x], svg[onload], [href^=javascript], script:has-text('alert(1)')"
+
+
+@pytest.fixture
+def harm(page):
+    """What must not happen: a dialog, an error of a script, a file that is not there."""
+    found = []
+
+    def opened(dialog):
+        found.append(f"a dialog: {dialog.message}")
+        dialog.dismiss()
+
+    def answered(response):
+        if response.status >= 400:
+            found.append(f"{response.status}: {response.url}")
+
+    page.on("dialog", opened)
+    page.on("pageerror", lambda error: found.append(f"an error: {error}"))
+    page.on("response", answered)
+    return found
+
+
+def test_R79_R80_list_page_and_search_of_the_admin_show_hostile_keys_as_text(
+    context, page, log_in, harm
+):
+    alice = base64.b64encode(b"alice:alice-demo").decode()
+    for key in HOSTILE:
+        escaped = key.replace("\\", "\\\\").replace('"', '\\"')
+        answer = context.request.post(
+            "/api/payments/",
+            headers={"Authorization": f"Basic {alice}", "Idempotency-Key": f'"{escaped}"'},
+            data={"account": 1, "amount": 1, "reference": "x"},
+        )
+        assert answer.status == 201, answer.text()
+    shown = page.locator("td.field-short_key")
+
+    def search(text):
+        page.locator("#searchbar").fill(text)
+        page.get_by_role("button", name="Search").click()
+        expect(page.locator("#searchbar")).to_have_value(text)
+
+    log_in(f"/admin/login/?next={RECORDS}", "admin")
+    page.wait_for_load_state("networkidle")
+    assert set(HOSTILE) <= set(shown.all_inner_texts())
+    assert page.locator(INJECTED).count() == 0
+    wanted = page.locator("th.field-short_id").last.inner_text()
+    search(wanted[:12])
+    expect(page.locator("th.field-short_id")).to_have_text([wanted])
+    for key in HOSTILE:
+        search(key)
+        assert set(shown.all_inner_texts()) == {key}
+        assert page.locator(INJECTED).count() == 0
+        page.locator("th.field-short_id a").first.click()
+        expect(page).to_have_url(re.compile(r"/change/"))
+        page.wait_for_load_state("networkidle")
+        expect(page.locator(".field-key .readonly")).to_have_text(key)
+        assert page.locator(INJECTED).count() == 0
+        page.goto(RECORDS)
+    assert harm == []
+
+
+# R35: the forms of the browsable API, each of which carries a key.
+
+
+def test_R35_both_forms_pay_and_a_double_click_pays_once(shop, page, log_in):
+    answers, before = [], shop.payments
+    log_in("/api-auth/login/?next=/api/payments/", "alice")
+    page.on("response", lambda got: answers.append(got) if got.request.method == "POST" else None)
+
+    page.get_by_text("HTML form").click()
+    form = page.locator("#post-object-form")
+    form.locator("[name=amount]").fill("100")
+    form.locator("[name=reference]").fill("html form")
+    form.get_by_role("button", name="POST").dblclick()
+    expect(page.get_by_text("HTTP 201 Created")).to_be_visible()
+    page.wait_for_load_state("networkidle")
+    page.get_by_text("Raw data").click()
+    payment = '{"account": 1, "amount": 100, "reference": "raw data"}'
+    page.locator("#post-generic-content-form textarea").fill(payment)
+    page.locator("#post-generic-content-form button").dblclick()
+    expect(page.get_by_text('"raw data"')).to_be_visible()
+
+    keys = [answer.request.headers["idempotency-key"] for answer in answers]
+    assert [answer.status for answer in answers] == [201, 201]
+    assert len(set(keys)) == 2
+    assert shop.payments == before + 2
+
+
+# Pages as axe judges them.
+
+# What axe has against Django's own templates: links of the same colour as the text around them,
+# and a search field whose help text takes the place of its label.
+DJANGOS_OWN = [[".breadcrumbs"], ["#searchbar"]]
+
+
+def judged(page):
+    """What axe has against the page: rule, element and reason."""
+    found = Axe().run(page, context={"exclude": DJANGOS_OWN}).response["violations"]
+    return [
+        f"{rule['id']}: {node['html']}: {node['failureSummary']}"
+        for rule in found
+        for node in rule["nodes"]
+    ]
+
+
+def test_R89_checkout_mistake_order_problem_and_records_are_accessible(page, log_in):
+    button = page.get_by_role("button", name="Place order")
+    page.goto("/checkout/")
+    assert judged(page) == []
+
+    page.locator("form").evaluate("form => form.noValidate = true")
+    page.get_by_label("Quantity").fill("99")
+    button.click()
+    expect(page).to_have_title("Error: Checkout")
+    assert judged(page) == []
+
+    page.get_by_label("Quantity").fill("1")
+    button.click()
+    expect(page.get_by_role("heading")).to_have_text("Thank you for your order")
+    assert judged(page) == []
+
+    page.go_back(wait_until="commit")
+    page.get_by_label("Quantity").fill("2")
+    button.click()
+    expect(page.get_by_role("heading")).to_have_text("This form was already sent")
+    assert judged(page) == []
+
+    log_in(f"/admin/login/?next={RECORDS}", "admin")
+    expect(page.locator("#result_list")).to_be_visible()
+    assert judged(page) == []
+
+    page.locator("th.field-short_id a").first.click()
+    expect(page.locator(".field-key .readonly")).to_be_visible()
+    assert judged(page) == []
