@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from contextlib import suppress
-from typing import Any
 
 import pytest
 from django.db import IntegrityError, connection, connections, transaction
 
-import django_idempotency as idempotency
 from django_idempotency import WorkRolledBack
-from django_idempotency.models import IdempotencyRecord
 from tests.app.models import Effect, Unique
-from tests.unit.core.conftest import MEMORY, Call
+from tests.unit.core.conftest import MEMORY, Call, kept, names, run
 
 pytestmark = pytest.mark.django_db(transaction=True, databases=["default", "other"])
 
@@ -26,80 +22,63 @@ JOINS = pytest.mark.parametrize(
 )
 
 
-def take_twice(using: str = "default") -> None:
+def take_twice(using="default"):
     for _ in range(2):
         Unique.objects.using(using).create(name="taken")
 
 
-def swallow() -> None:
+def swallow(using="default"):
     with suppress(IntegrityError):
+        take_twice(using)
+
+
+def swallow_in(**options):
+    with suppress(IntegrityError), transaction.atomic(**options):
         take_twice()
 
 
-def handle_in_inner_block() -> None:
-    with suppress(IntegrityError), transaction.atomic():
-        take_twice()
+def swallow_without_savepoint():
+    swallow_in(savepoint=False)
 
 
-def swallow_without_savepoint() -> None:
-    with suppress(IntegrityError), transaction.atomic(savepoint=False):
-        take_twice()
-
-
-def swallow_of_cursor(using: str = "default") -> None:
+def swallow_of_cursor(using="default"):
     """Django does not see the error of a raw statement, at which SQLite ends the transaction."""
     Unique.objects.using(using).create(name="taken")
     with suppress(IntegrityError), connections[using].cursor() as cursor:
         cursor.execute("INSERT OR ROLLBACK INTO app_unique (name) VALUES ('taken')")
 
 
-def wish() -> None:
+def wish():
     transaction.set_rollback(True)
 
 
-def wish_in_inner_block() -> None:
-    with transaction.atomic():
+def wish_in(**options):
+    with transaction.atomic(**options):
         wish()
 
 
-def wish_without_savepoint() -> None:
-    with transaction.atomic(savepoint=False):
-        wish()
+def wish_without_savepoint():
+    wish_in(savepoint=False)
 
 
-def take_wish_back() -> None:
+def take_wish_back():
     wish()
     transaction.set_rollback(False)
 
 
-def mark_by_hand() -> None:
+def mark_by_hand():
     connection.needs_rollback = True
 
 
-COMMITS = [(handle_in_inner_block,), (wish_in_inner_block,), (take_wish_back,)]
-WISHES = [
-    (wish,),
-    (wish_without_savepoint,),
-    (handle_in_inner_block, wish),
-    (swallow, wish),
-    (take_wish_back, wish),
-]
-ERRORS = [
-    (swallow,),
-    (swallow_without_savepoint,),
-    (swallow_of_cursor,),
-    (mark_by_hand,),
-    (wish_in_inner_block, swallow),
-    (take_wish_back, swallow),
-]
+COMMITS = [(swallow_in,), (wish_in,), (take_wish_back,)]
+WISHES = [(wish,), (wish_without_savepoint,), (swallow_in, wish), (swallow, wish)]
+WISHES += [(take_wish_back, wish)]
+ERRORS = [(swallow,), (swallow_without_savepoint,), (swallow_of_cursor,), (mark_by_hand,)]
+ERRORS += [(wish_in, swallow), (take_wish_back, swallow)]
 
 
-def named(steps: tuple[Callable[[], None], ...]) -> str:
-    return "+".join(step.__name__ for step in steps)
-
-
-def work_of(steps: tuple[Callable[[], None], ...]) -> Callable[[Any], str]:
-    def work(lease: Any) -> str:
+def work_of(steps):
+    def work(lease):
         Effect.objects.create(name="work")
         for step in steps:
             step()
@@ -108,65 +87,41 @@ def work_of(steps: tuple[Callable[[], None], ...]) -> Callable[[Any], str]:
     return work
 
 
-def state() -> str:
-    return str(IdempotencyRecord.objects.get().state)
-
-
 @JOINS
-def test_R91_success_that_can_only_be_rolled_back_is_an_error(call: Call, caplog: Any) -> None:
+def test_R91_success_that_can_only_be_rolled_back_is_an_error(call, caplog):
     for steps in ERRORS:
         caplog.clear()
         with pytest.raises(WorkRolledBack):
             call(work_of(steps), transaction=call.mode)
-        assert (Effect.objects.count(), Unique.objects.count(), state()) == (0, 0, "FAILED")
+        assert (names(), Unique.objects.count(), kept().state) == ([], 0, "FAILED")
         told = [entry.getMessage() for entry in caplog.records if entry.levelno == logging.ERROR]
-        assert "can only be rolled back" in told[0], named(steps)
-    assert not call(work_of(()), transaction=call.mode).replayed
-
-
-@JOINS
-def test_R91_wished_rollback_is_answered_and_not_stored(call: Call) -> None:
-    for steps in WISHES:
+        assert "can only be rolled back" in told[0], steps
+    for steps in WISHES:  # answered and not stored
         answer = call(work_of(steps), transaction=call.mode)
-        assert (answer.result, answer.stored) == ("done", False), named(steps)
-        assert (Effect.objects.count(), state()) == (0, "FAILED")
+        assert (answer.result, answer.stored) == ("done", False), steps
+        assert (names(), kept().state) == ([], "FAILED")
         assert "set_rollback" not in vars(connection)
         assert connection.execute_wrappers == []
+    for number, steps in enumerate(COMMITS, 1):  # what an inner block has handled is no fault
+        answer = call(work_of(steps), key=f"k{number}", transaction=call.mode)
+        assert (answer.result, answer.stored) == ("done", True), steps
+        assert (len(names()), kept(f"k{number}").state) == (number, "COMPLETED")
 
 
-@JOINS
-@pytest.mark.parametrize("steps", COMMITS, ids=named)
-def test_R91_what_an_inner_block_has_handled_is_no_fault(call: Call, steps: Any) -> None:
-    answer = call(work_of(steps), transaction=call.mode)
-    assert (answer.result, answer.stored) == ("done", True)
-    assert (Effect.objects.count(), state()) == (1, "COMPLETED")
-
-
-def test_R91_within_the_callers_transaction_it_rolls_back_to_its_savepoint() -> None:
+def test_R91_within_the_callers_transaction_it_rolls_back_to_its_savepoint():
     with transaction.atomic():
         Effect.objects.create(name="before")
         with pytest.raises(WorkRolledBack):
-            idempotency.run(work_of((swallow,)), key="k", scope="s")
+            run(work_of((swallow,)))
         Effect.objects.create(name="after")
-
-    assert [effect.name for effect in Effect.objects.order_by("pk")] == ["before", "after"]
-    assert state() == "FAILED"
+    assert (names(), kept().state) == (["after", "before"], "FAILED")
 
 
 @pytest.mark.parametrize("using", ["default", "other"])
-@pytest.mark.parametrize("cursor", [True, False], ids=["raw cursor", "ORM"])
-def test_R91_success_that_dooms_a_transaction_of_the_callers_is_an_error(
-    settings: Any, using: str, cursor: bool
-) -> None:
+@pytest.mark.parametrize("step", [swallow, swallow_of_cursor])
+def test_R91_success_that_dooms_a_transaction_of_the_callers_is_an_error(settings, using, step):
     """The store is no part of that transaction, so its completion would tell of what is gone."""
     settings.IDEMPOTENCY = {"default": {"BACKEND": MEMORY}}
-
-    def work(lease: Any) -> None:
-        if cursor:
-            swallow_of_cursor(using)
-        with suppress(IntegrityError):
-            cursor or take_twice(using)
-
     with transaction.atomic(using=using), pytest.raises(WorkRolledBack):
-        idempotency.run(work, key="k", scope="s")
-    assert not idempotency.run(lambda lease: "again", key="k", scope="s").replayed
+        run(lambda lease: step(using))
+    assert not run(lambda lease: "again").replayed

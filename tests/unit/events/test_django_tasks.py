@@ -28,15 +28,12 @@ if django.VERSION >= (6, 0):  # before it there is nothing to test
 
     def test_C4_task_that_is_enqueued_twice_runs_once() -> None:
         first, again = ship.enqueue("order-1"), ship.enqueue(order_id="order-1")
-
         assert (first.status, first.return_value) == (again.status, again.return_value)
 
     def test_C3_context_of_a_task_is_not_compared() -> None:
         first, again = ship_in_context.enqueue("order-1"), ship_in_context.enqueue("order-1")
-
         assert (first.status, first.return_value) == (again.status, again.return_value)
 
     def test_C1_other_arguments_are_another_task() -> None:
         first, other = ship.enqueue("order-1"), ship.enqueue("order-2")
-
         assert first.return_value != other.return_value
