@@ -104,21 +104,6 @@ def test_R43_R46_large_raw_upload_chunked_and_sized(peer):
     assert Effect.objects.count() == 1
 
 
-@pytest.mark.parametrize("method", ["POST", "PUT"])
-def test_R43_chunked_forms_with_other_files_are_other_requests(peer, method):
-    """No parser of Django reads a form without a length: the view itself does, from the stream."""
-
-    def send(content):
-        headers, body = FORM | CHUNKED, [HEAD, content, TAIL]
-        return peer.send("/upload/", "key-1", body, method=method, headers=headers)
-
-    first, again, other = send(b"one"), send(b"one"), send(b"two")
-
-    assert json.loads(first.body)["size"] == len(HEAD + b"one" + TAIL)
-    assert (again.status, again.replayed) == (201, True)
-    assert other.status == 422
-
-
 @pytest.mark.leg("postgres18")
 def test_R46_chunked_behind_WSGI_is_the_empty_body_that_django_makes_of_it(wsgi_peer):
     """Django reads as many bytes as Content-Length says there."""

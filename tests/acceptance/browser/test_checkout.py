@@ -74,30 +74,6 @@ def test_R89_the_second_click_of_two_waits_for_the_order_and_shows_it(shop, page
     assert shop.orders == before + 1
 
 
-@both
-def test_R89_both_clicks_show_the_order(shop, page, context):
-    """With Control, each click has a tab to show its page in."""
-    before = shop.orders
-    page.goto("/checkout/")
-    place = button(page)
-
-    with shop.closed():
-        page.keyboard.down("Control")
-        with shop.first_click():
-            page.mouse.click(*place)
-        with shop.second_click():
-            page.mouse.click(*place)
-        page.keyboard.up("Control")
-    while len(context.pages) < 3:
-        context.wait_for_event("page")
-    tabs = [tab for tab in context.pages if tab is not page]
-    for tab in tabs:
-        shows_an_order(tab)
-
-    assert tabs[0].url == tabs[1].url
-    assert shop.orders == before + 1
-
-
 def test_R89_a_double_click_places_one_order(shop, page):
     for _ in range(5):
         before = shop.orders

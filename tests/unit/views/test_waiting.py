@@ -64,13 +64,10 @@ def race(gate, looks, in_loop, monkeypatch):
     return meet
 
 
-@pytest.mark.parametrize(
-    ("kind", "mode"),
-    [("function", "joined"), ("drf", "separate"), ("async-function", "joined")],
-    indirect=["mode"],
-)
-def test_R51_duplicates_wait_for_the_answer(kind, mode, policy, race, runs):
-    policy(WAIT=LONG)
+@pytest.mark.parametrize("row", ["function joined", "drf separate", "async-function joined"])
+def test_R51_duplicates_wait_for_the_answer(row, policy, race, runs):
+    kind, mode = row.split()
+    policy(WAIT=LONG, TRANSACTION=mode)
 
     answers = race(kind)
 
@@ -81,16 +78,11 @@ def test_R51_duplicates_wait_for_the_answer(kind, mode, policy, race, runs):
 
 
 @pytest.mark.parametrize(
-    ("kind", "order", "mode"),
-    [
-        ("function", "boom", "separate"),
-        ("function", "missing", "joined"),
-        ("async-function", "boom", "joined"),
-    ],
-    indirect=["mode"],
+    "row", ["function boom separate", "function missing joined", "async-function boom joined"]
 )
-def test_R52_winner_fails_and_one_waiter_owns(kind, order, mode, policy, gate, race, runs):
-    policy(WAIT=LONG)
+def test_R52_winner_fails_and_one_waiter_owns(row, policy, gate, race, runs):
+    kind, order, mode = row.split()
+    policy(WAIT=LONG, TRANSACTION=mode)
     gate.orders = [order]
 
     first, *others = race(kind)
@@ -116,9 +108,8 @@ def test_R51_run_and_arun_wait(gate, looks, in_loop):
     looks.busy = 0
     gate.reached.clear()
     gate.open.clear()
-    tasks = in_loop(
-        lambda: race_of_tasks(lambda: idempotency.arun(awork, scope="a", **given), gate, looks)
-    )
+    call = lambda: idempotency.arun(awork, scope="a", **given)  # noqa: E731
+    tasks = in_loop(lambda: race_of_tasks(call, gate, looks))
 
     for outcomes in (threads, tasks):
         assert [outcome.replayed for outcome in outcomes] == [False, True, True, True]
@@ -243,9 +234,8 @@ def test_R51_no_wait_in_a_callers_transaction(busy, policy, looks):
 def test_R51_run_does_not_wait_in_a_callers_transaction(gate, looks, store):
     """Nor in one of another database, which would be held just as long."""
     given = {"key": "k", "scope": "s", "store": store, "wait": LONG}
-    with together(
-        lambda: idempotency.run(lambda lease: gate.passed(), **given, transaction="separate")
-    ):
+    separate = {**given, "transaction": "separate"}
+    with together(lambda: idempotency.run(lambda lease: gate.passed(), **separate)):
         assert gate.reached.wait(10)
         for run in (idempotency.run, async_to_sync(idempotency.arun)):
             with transaction.atomic(), pytest.raises(idempotency.InProgress):
