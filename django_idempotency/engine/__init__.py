@@ -107,6 +107,8 @@ class Engine:
                     with transaction:  # `single`: all of it is one transaction
                         try:
                             with self._work(attempt):
+                                if operation.transaction == "joined":
+                                    self.store.fence(claimed)
                                 with self._renewing(attempt):
                                     yield attempt
                                 self._result_given(attempt)
@@ -140,6 +142,8 @@ class Engine:
                         async with closing(transaction):
                             try:
                                 async with to_the_end(self._awork(attempt)):
+                                    if operation.transaction == "joined":
+                                        await finish(self._in_thread(self.store.fence, claimed))
                                     with self._renewing(attempt):
                                         yield attempt
                                     await self._in_thread(self._result_given, attempt)
@@ -246,35 +250,23 @@ class Engine:
     # The work and its completion.
 
     def _work(self, attempt: Attempt) -> AbstractContextManager[Any]:
+        """Return the block of the work: that in which it and its record commit together, if any."""
         match attempt.request.transaction:
             case "joined":
-                return self._joined(attempt)
+                return self.store.atomic(committed=attempt.note_commit)
             case "single":
                 return self.store.atomic()  # a savepoint
         caller = attempt.operation.caller
         return nullcontext() if caller is None else caller.watched()
 
-    @contextmanager
-    def _joined(self, attempt: Attempt) -> Iterator[None]:
-        """Open the block in which the work and its record commit, or roll back, together."""
-        with self.store.atomic(committed=attempt.note_commit):
-            self.store.fence(attempt.lease)
-            yield
-
     def _awork(self, attempt: Attempt) -> AbstractAsyncContextManager[Any]:
         match attempt.request.transaction:
             case "joined":
-                return self._ajoined(attempt)
+                return self.store.aatomic(committed=attempt.note_commit)
             case "single":
                 return self.store.aatomic()
         caller = attempt.operation.caller
         return nullcontext() if caller is None else _asynchronous(caller.watched())
-
-    @asynccontextmanager
-    async def _ajoined(self, attempt: Attempt) -> AsyncIterator[None]:
-        async with self.store.aatomic(committed=attempt.note_commit):
-            await self._in_thread(self.store.fence, attempt.lease)
-            yield
 
     @contextmanager
     def _renewing(self, attempt: Attempt) -> Iterator[None]:

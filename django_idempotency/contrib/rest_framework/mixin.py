@@ -228,7 +228,12 @@ def plan_of(view: IdempotencyMixin, handler: str) -> ViewPlan:
     view_class = type(view)
     of_class, nearer = _of_class(view_class), _nearer(view_class, vars(view), handler)
     given = of_class | nearer
-    if computed := [name for name, value in given.items() if _is_property(value)]:
+    computed = [
+        name
+        for name, value in given.items()
+        if hasattr(value, "__get__") and not callable(value)  # a property
+    ]
+    if computed:
         given |= {name: getattr(view, _PREFIX + name) for name in computed}
         plan = _plan(given)
     else:
@@ -257,10 +262,6 @@ def _bound(view: IdempotencyMixin, names: list[str], plan: ViewPlan) -> ViewPlan
     return replace(plan, policy=policy, http_policy=http)
 
 
-def _is_property(value: Any) -> bool:
-    return hasattr(value, "__get__") and not callable(value)
-
-
 def given_policy(
     view_class: type[IdempotencyMixin], keywords: Mapping[str, Any], handler: str | None
 ) -> dict[str, Any]:
@@ -283,7 +284,8 @@ def _nearer(
     """Return what is given nearer to the work than on the class."""
     given: dict[str, Any] = {}
     for base in reversed(view_class.__mro__):
-        given |= _declared(vars(base).get("dispatch"))
+        if "dispatch" in vars(base):
+            given |= _declared(vars(base)["dispatch"])
     given |= {name: keywords[_PREFIX + name] for name in _GIVEN if _PREFIX + name in keywords}
     return given | _declared(getattr(view_class, handler or "", None))
 

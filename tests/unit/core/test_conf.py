@@ -11,6 +11,7 @@ from django.test import override_settings
 
 from django_idempotency import InvalidStore
 from django_idempotency.conf import engine_for, http_policy_for, policy_for, store_for, stores
+from django_idempotency.http.plans import Declared
 from django_idempotency.policy import HTTPPolicy, Policy
 from django_idempotency.stores.base import BaseStore
 from django_idempotency.stores.database import DatabaseStore
@@ -65,6 +66,19 @@ def test_each_alias_has_its_store_and_policy_until_the_setting_changes():
             assert store_for() is during
     assert store_for() not in (before, during)
     assert policy_for("default").lease == timedelta(seconds=60)
+
+
+def test_a_declaration_makes_its_plan_once_for_a_setting():
+    declared = Declared(overrides={"lease": 5, "keep": "stripe"})
+
+    plan = declared.plan()
+
+    assert declared.plan() is plan
+    assert (plan.policy, plan.http_policy) == (Policy(lease=5), HTTPPolicy(keep="stripe"))
+    with override_settings(IDEMPOTENCY={"default": {"RETENTION": 60, "HTTP": {"KEEP": "success"}}}):
+        assert declared.plan().policy == Policy(lease=5, retention=60)
+        assert declared.plan().http_policy.keep == "stripe"
+    assert declared.plan().policy == Policy(lease=5)
 
 
 def test_every_field_of_the_policy_has_its_name_in_capitals():
