@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
@@ -15,6 +16,8 @@ from django_idempotency.policy import Policy
 from django_idempotency.records import Record
 from django_idempotency.stores.base import BaseStore
 
+HOUR = timedelta(hours=1)
+DAY = timedelta(days=1)
 FINGERPRINT = b"1" * 32
 OTHER_FINGERPRINT = b"2" * 32
 

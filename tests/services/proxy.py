@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 import threading
 from collections.abc import Coroutine
 from contextlib import suppress
@@ -14,6 +15,7 @@ CHUNK = 65_536
 ANSWER_SECONDS = 10.0
 
 Place = Literal["before", "after"]
+Speaker = Literal["client", "server"]
 
 
 class Proxy:
@@ -21,13 +23,15 @@ class Proxy:
     Stand between a client and a server; a context manager.
 
     It runs in a thread with a loop of its own, so a test may block on the client. Connect to
-    `host` and `port`. Everything passes until a test says otherwise.
+    `host` and `port`. Everything passes until a test says otherwise. With `tls` clients speak TLS.
     """
 
     host = HOST
 
-    def __init__(self, host: str, port: int) -> None:
+    def __init__(self, host: str, port: int, *, tls: ssl.SSLContext | None = None) -> None:
         self.port = 0
+        self.spoken: list[tuple[Speaker, bytes]] = []  # what was said through it, and by whom
+        self._tls = tls
         self.fired = threading.Event()  # the pattern of cut_before or cut_after was seen
         self._target = (host, port)
         self._mode: Literal["pass", "refuse", "swallow"] = "pass"
@@ -77,6 +81,19 @@ class Proxy:
     def open_connections(self) -> int:
         return len(self._links)
 
+    @property
+    def sent(self) -> bytes:
+        """All that clients have sent since `spoken` was cleared."""
+        return b"".join(data for speaker, data in self.spoken if speaker == "client")
+
+    @property
+    def round_trips(self) -> int:
+        """How often the server was asked, and answered, since `spoken` was cleared."""
+        speakers = [speaker for speaker, _ in self.spoken]
+        turns = [b for a, b in zip(["", *speakers], speakers, strict=False) if a != b]
+        assert turns == ["client", "server"] * (len(turns) // 2), turns
+        return len(turns) // 2
+
     def __enter__(self) -> Proxy:
         self._thread.start()
         self._call(self._listen())
@@ -101,7 +118,7 @@ class Proxy:
         asyncio.run_coroutine_threadsafe(work, self._loop).result(10)
 
     async def _listen(self) -> None:
-        self._server = await asyncio.start_server(self._accept, HOST, 0)
+        self._server = await asyncio.start_server(self._accept, HOST, 0, ssl=self._tls)
         self.port = self._server.sockets[0].getsockname()[1]
 
     async def _shut(self) -> None:
@@ -143,6 +160,7 @@ class Proxy:
         """Client to server, looking for the pattern; a pattern may come in two chunks."""
         seen = b""
         while data := await reader.read(CHUNK):
+            self.spoken.append(("client", data))
             await asyncio.sleep(self._delay)
             if self._mode == "swallow":
                 continue
@@ -164,6 +182,7 @@ class Proxy:
     async def _answers(self, link: _Link, reader: asyncio.StreamReader) -> None:
         """Server to client."""
         while data := await reader.read(CHUNK):
+            self.spoken.append(("server", data))
             await asyncio.sleep(self._delay)
             if link.muted:
                 link.answered.set()

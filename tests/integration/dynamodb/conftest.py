@@ -2,35 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import functools
 from contextlib import ExitStack
-from typing import Any
 from urllib.parse import urlsplit
 from uuid import uuid4
 
 import pytest
 from botocore.loaders import create_loader
 from django.conf import settings as django_settings
+from django.core.files.storage import storages
 
 from django_idempotency.stores.dynamodb import DynamoDBStore
 from django_idempotency.stores.dynamodb.items import Names
 from django_idempotency.stores.dynamodb.schema import definition
+from django_idempotency.testing import FakeClock
+from tests.claims import OTHER_FINGERPRINT, asked
 from tests.integration.dynamodb.wire import Wire
-from tests.services import MissingService, may_be_missing
+from tests.services import or_skip
 from tests.services.dynamodb import ENVIRONMENT, Dynalite, LockedMoto
-from tests.services.proxy import Proxy
 
 BACKEND = "django_idempotency.stores.dynamodb.DynamoDBStore"
 LOADER = create_loader()
-
-#: `options(**more)`: OPTIONS of a store on a table of its own.
-Options = Callable[..., dict[str, Any]]
-#: `make_store(**options)`: a store on a table of its own.
-MakeStore = Callable[..., DynamoDBStore]
+#: A request under another fingerprint.
+OTHERS = asked(fingerprints=(OTHER_FINGERPRINT,))
 
 
 @pytest.fixture(autouse=True)
-def environment(monkeypatch: pytest.MonkeyPatch) -> None:
+def environment(monkeypatch):
     """No account but that of the tests' own servers is looked at."""
     for name, value in ENVIRONMENT.items():
         monkeypatch.setenv(name, value)
@@ -39,91 +37,93 @@ def environment(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(scope="session")
-def urls() -> Iterator[Callable[[str], str]]:
-    """The URL of a server by its kind: "dynalite" or "moto"."""
+def servers():
+    """`servers(kind)`: a store, to create tables with, on a "dynalite" or a "moto"."""
     kinds = {"dynalite": Dynalite, "moto": LockedMoto}
     with ExitStack() as stack:
-        started: dict[str, str] = {}
 
-        def url(kind: str) -> str:
-            if kind not in started:
-                try:
-                    server = kinds[kind]()
-                    started[kind] = stack.enter_context(server).url
-                except MissingService as error:
-                    if may_be_missing():
-                        pytest.skip(str(error))
-                    raise
-            return started[kind]
+        @functools.cache
+        def start(kind):
+            server = or_skip(lambda: stack.enter_context(kinds[kind]()))
+            return DynamoDBStore(table_name="none", endpoint_url=server.url, timeout=30)
 
-        yield url
+        yield start
 
 
 @pytest.fixture
-def kind() -> str:
+def kind():
     """The server of a test: moto, which tells a failed condition's item and has transactions."""
     return "moto"
 
 
 @pytest.fixture
-def url(urls: Callable[[str], str], kind: str) -> str:
-    return urls(kind)
-
-
-@pytest.fixture(scope="session")
-def tables(urls: Callable[[str], str]) -> Callable[[str], DynamoDBStore]:
-    """A store by the kind of its server, to create tables with."""
-    stores: dict[str, DynamoDBStore] = {}
-
-    def store(kind: str) -> DynamoDBStore:
-        if kind not in stores:
-            stores[kind] = DynamoDBStore(table_name="none", endpoint_url=urls(kind), timeout=30)
-        return stores[kind]
-
-    return store
+def url(servers, kind):
+    return servers(kind).table.client.native.meta.endpoint_url
 
 
 @pytest.fixture
-def options(url: str, kind: str, tables: Callable[[str], DynamoDBStore]) -> Options:
-    def make(**more: Any) -> dict[str, Any]:
+def options(url, servers, kind):
+    """`options(**more)`: OPTIONS of a store on a table of its own."""
+
+    def make(**more):
         given = {"table_name": f"test-{uuid4()}", "endpoint_url": url, "timeout": 10, **more}
         partition, sort = given.get("partition_key", "idempotencyKey"), given.get("sort_key")
-        names = Names(partition, sort, "", {})
-        tables(kind).table.client.send("create_table", definition(given["table_name"], names))
+        table = definition(given["table_name"], Names(partition, sort, "", {}))
+        servers(kind).table.client.send("create_table", table)
         return given
 
     return make
 
 
 @pytest.fixture
-def make_store(options: Options) -> MakeStore:
+def make_store(options):
+    """`make_store(**options)`: a store on a table of its own."""
     return lambda **more: DynamoDBStore(**options(**more))
 
 
 @pytest.fixture
-def store(make_store: MakeStore) -> DynamoDBStore:
+def clock():
+    return FakeClock()
+
+
+@pytest.fixture
+def store(make_store):
     return make_store()
 
 
 @pytest.fixture
-def wire(store: DynamoDBStore) -> Wire:
+def wire(store):
     """What `store` sends."""
     return Wire(store)
 
 
 @pytest.fixture
-def proxied(url: str, proxy: Callable[[str, int], Proxy]) -> tuple[Proxy, str]:
-    """A proxy in front of the server, and the URL that leads through it."""
+def link(url, proxy):
+    """A proxy in front of the server."""
     parts = urlsplit(url)
-    started = proxy(parts.hostname or "", parts.port or 0)
-    return started, f"http://{started.host}:{started.port}"
+    return proxy(parts.hostname, parts.port)
 
 
 @pytest.fixture
-def storage(settings: Any) -> Any:
-    """A storage in memory, under the alias "overflow"."""
-    from django.core.files.storage import storages
+def link_url(link):
+    return f"http://{link.host}:{link.port}"
 
+
+@pytest.fixture
+def storage(settings):
+    """A storage in memory, under the alias "overflow"."""
     backend = {"BACKEND": "django.core.files.storage.InMemoryStorage"}
     settings.STORAGES = {**django_settings.STORAGES, "overflow": backend}
     return storages["overflow"]
+
+
+def once(store, method, meanwhile):
+    """Let `meanwhile` happen before the next call of a method of the store's table, once."""
+    original = getattr(store.table, method)
+
+    def called(*args, **kwargs):
+        delattr(store.table, method)
+        meanwhile()
+        return original(*args, **kwargs)
+
+    setattr(store.table, method, called)

@@ -1,27 +1,47 @@
-"""The client behind the store: built late, once per process, and without boto3 not at all."""
+"""The client behind the store: built late and once per process; rights and round trips."""
 
 from __future__ import annotations
 
 import asyncio
-import os
-import signal
-import subprocess
-import sys
+import json
+import re
 import threading
-from typing import Any
+from dataclasses import replace
+from datetime import timedelta
 
 import pytest
 
+from django_idempotency.claims import Resolution
+from django_idempotency.engine import Engine
 from django_idempotency.exceptions import StoreError
+from django_idempotency.keys import new_token
 from django_idempotency.leases import Lease
 from django_idempotency.stores.dynamodb import DynamoDBStore
+from django_idempotency.stores.dynamodb import schema as dynamodb_schema
 from django_idempotency.stores.dynamodb.client import Client
-from tests.integration.dynamodb.claims import asked, found, won
-from tests.integration.dynamodb.conftest import Options
+from django_idempotency.testing import FakeClock
+from tests.claims import (
+    DAY,
+    FINGERPRINT,
+    HOUR,
+    OTHER_FINGERPRINT,
+    asked,
+    found,
+    operation,
+    record_id,
+    won,
+)
+from tests.integration.dynamodb.conftest import OTHERS
+from tests.integration.dynamodb.wire import Wire
+from tests.services.dynamodb import FOLDER
+from tests.services.forks import in_child
 from tests.services.processes import ROOT
 
+UPDATE, PUT, GET = "UpdateItem", "PutItem", "GetItem"
+LAPSED = timedelta(seconds=-10)
 
-def test_threads_that_need_it_at_the_same_moment_share_one(url: str, run_in_threads: Any) -> None:
+
+def test_threads_that_need_it_at_the_same_moment_share_one(url, run_in_threads):
     client = Client(region_name=None, endpoint_url=url, timeout=10)
     assert client._built is None
 
@@ -30,96 +50,181 @@ def test_threads_that_need_it_at_the_same_moment_share_one(url: str, run_in_thre
     assert len({id(native) for native in natives}) == 1
 
 
-@pytest.mark.processes
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
-def test_forked_child_builds_its_own_and_leaves_the_parents_connections(
-    store: DynamoDBStore,
-) -> None:
+def test_forked_child_builds_its_own_and_leaves_the_parents_connections(store):
     """With another thread of the parent in the middle of building one."""
     won(store.claim(asked("parent's")))
     parents = store.table.client.native
-    with store.table.client._mutex:
-        child = os.fork()
-        if child == 0:
-            code = 1
-            try:
-                signal.alarm(30)
-                won(store.claim(asked("child's")))
-                code = 0 if store.table.client.native is not parents else 2
-            finally:
-                os._exit(code)
-        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
+    def child():
+        won(store.claim(asked("child's")))
+        assert store.table.client.native is not parents
+
+    with store.table.client._mutex:
+        assert in_child(child) == 0
     assert found(store, "child's").live
     assert found(store, "parent's").live
 
 
-@pytest.mark.parametrize("callers", ["threads", "coroutines"])
-def test_calls_of_a_process_do_not_wait_for_one_another(
-    options: Options, run_in_threads: Any, callers: str
-) -> None:
+@pytest.mark.parametrize(("callers", "number"), [("threads", 8), ("coroutines", 4)])
+def test_calls_of_a_process_do_not_wait_for_one_another(store, run_in_threads, callers, number):
     """All claims are on the wire at the same moment, or none of them arrives."""
-    store = DynamoDBStore(**options())
-    number = 16 if callers == "threads" else 4
     together = threading.Barrier(number)
 
-    def meet(**kwargs: Any) -> None:
+    def meet(**kwargs):
         together.wait(20)
 
     store.table.client.native.meta.events.register("before-send.dynamodb.UpdateItem", meet)
 
-    async def main() -> list[Any]:
+    async def main():
         return await asyncio.gather(*(store.aclaim(asked(str(n))) for n in range(number)))
 
     if callers == "threads":
         claimed = run_in_threads(number, lambda index: store.claim(asked(str(index))))
     else:
         claimed = asyncio.run(main())
-
     assert all(isinstance(lease, Lease) for lease in claimed)
 
 
 @pytest.mark.parametrize(
     ("lacks", "error"),
-    [
-        (["AWS_DEFAULT_REGION"], "NoRegionError"),
-        (["AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"], "NoCredentialsError"),
-    ],
+    [("AWS_DEFAULT_REGION", "NoRegionError"), ("AWS_ACCESS_KEY_ID", "NoCredentialsError")],
 )
-def test_what_is_not_configured_is_a_store_error(
-    monkeypatch: pytest.MonkeyPatch, lacks: list[str], error: str
-) -> None:
-    for name in lacks:
-        monkeypatch.delenv(name)
+def test_what_is_not_configured_is_a_store_error(monkeypatch, lacks, error):
+    monkeypatch.delenv(lacks)
 
     with pytest.raises(StoreError, match=error):
         DynamoDBStore(table_name="t").claim(asked())
 
 
-def test_R79_error_says_what_failed_and_quotes_nothing(url: str) -> None:
-    store = DynamoDBStore(table_name="nonesuch", endpoint_url=url)
-
-    with pytest.raises(StoreError) as raised:
-        store.claim(asked("secret-key"))
-
-    message = "The store could not send update_item to DynamoDB: ResourceNotFoundException."
-    assert str(raised.value) == message
+# Rights.
 
 
-WITHOUT_BOTO3 = """
-import sys
-sys.modules["boto3"] = None
-from django_idempotency.stores.dynamodb import DynamoDBStore
-try:
-    DynamoDBStore(table_name="t")
-except ImportError as error:
-    print(error)
-"""
+def documented_rights():
+    """The actions of a running process, and those that ``--create`` needs on top of them."""
+    page = (ROOT / "docs/howto/dynamodb.md").read_text()
+    section = page.partition("## Permissions\n")[2].partition("\n## ")[0]
+    table, _, rest = section.partition("`idempotency_table --create`")
+    texts = (table, rest.partition(". ")[0])
+    return tuple(set(re.findall(r"dynamodb:(\w+)", text)) for text in texts)
 
 
-@pytest.mark.processes
-def test_without_boto3_the_error_names_the_extra() -> None:
-    command = [sys.executable, "-W", "error", "-c", WITHOUT_BOTO3]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
+def every_operation(store, clock):
+    lease = won(store.claim(asked()))
+    store.renew([lease], HOUR)
+    store.fail(lease, "boom")
+    lease = won(store.claim(replace(lease.request, token=new_token())))
+    store.release(lease)
+    seen = found(store)
+    store.resolve(seen.record_id, Resolution("expire", epoch=seen.epoch, state=seen.state))
+    clock.advance(DAY)
+    lease = won(store.claim(asked()))  # in the place of an expired record: PutItem
+    store.complete(lease, b"result", retention=HOUR)
+    store.browse()
+    clock.advance(DAY)
+    store.count_expired()
+    store.sweep()
+    store.check()
 
-    assert 'pip install "django-idempotency[dynamodb]"' in done.stdout, done.stderr
+
+def test_documented_rights_are_those_that_are_used(make_store, url):
+    used = set()
+    for sort_key in (None, "SK"):
+        clock = FakeClock()
+        store = make_store(ttl=False, sort_key=sort_key, clock=clock)
+        wire = Wire(store)
+        every_operation(store, clock)
+        used |= set(wire.taken())
+    creating = DynamoDBStore(table_name=f"{store.table.name}-created", endpoint_url=url)
+    wire = Wire(creating)
+    dynamodb_schema.create(creating)
+
+    assert (used, set(wire.taken()) - used) == documented_rights()
+
+
+# Round trips.
+
+
+def test_R24_R25_a_first_request_is_two_calls_and_a_duplicate_one(store, wire):
+    Engine(store).run(operation(), lambda lease: "done")
+    assert wire.taken() == [UPDATE, UPDATE]
+
+    assert Engine(store).run(operation(), lambda lease: pytest.fail("ran")).replayed
+    assert wire.taken() == [UPDATE]
+
+
+@pytest.mark.parametrize(
+    ("before", "request_", "wins", "calls"),
+    [
+        ({"lease": HOUR}, asked(), False, [UPDATE]),
+        ({"lease": HOUR}, OTHERS, False, [UPDATE]),
+        ({"lease": LAPSED}, asked(on_stale="refuse"), False, [UPDATE]),
+        ({"lease": LAPSED}, asked(), True, [UPDATE]),
+        ("failed", asked(), True, [UPDATE]),
+        ("failed", asked(fingerprints=(OTHER_FINGERPRINT, FINGERPRINT)), True, [UPDATE, UPDATE]),
+        ("released", OTHERS, True, [UPDATE]),
+        ("expired", OTHERS, True, [UPDATE, PUT]),
+    ],
+    ids=["live", "mismatch", "stale", "lapsed", "failed", "I6_older", "released", "expired"],
+)
+def test_claims_are_one_call_and_two_where_an_update_cannot_say_it(
+    make_store, clock, before, request_, wins, calls
+):
+    store = make_store(clock=clock)
+    lease = won(store.claim(asked(**(before if isinstance(before, dict) else {}))))
+    if before == "failed":
+        store.fail(lease, "boom")
+    elif before == "released":
+        store.release(lease)
+    elif before == "expired":
+        store.complete(lease, b"old", retention=HOUR)
+        clock.advance(DAY)
+    wire = Wire(store)
+
+    claimed = store.claim(request_)
+
+    assert isinstance(claimed, Lease) is wins
+    assert wire.taken() == calls
+
+
+def test_endings_and_renewals_are_one_call_each_in_vain_too(store, wire):
+    leases = [won(store.claim(asked(str(number)))) for number in range(5)]
+    wire.taken()
+
+    for held in (set(leases), set(leases[2:])):
+        assert store.renew(leases, HOUR) == held
+        store.fail(leases[0], "boom")
+        store.release(leases[1])
+        assert wire.taken() == [UPDATE] * 7
+
+
+@pytest.mark.parametrize(("kind", "more"), [("moto", []), ("dynalite", [GET])])
+def test_what_a_failed_condition_met_is_read_where_the_server_does_not_say(store, wire, more):
+    lease = won(store.claim(asked()))
+    store.complete(lease, b"done", retention=HOUR)
+    wire.taken()
+
+    store.complete(lease, b"done", retention=HOUR)
+    assert wire.taken() == [UPDATE, *more]
+    store.claim(asked())
+    assert wire.taken() == [UPDATE, *more]
+
+
+def test_get_is_one_consistent_read(store, wire):
+    asked_for = []
+    store.table.client.native.meta.events.register(
+        "provide-client-params.dynamodb.GetItem",
+        lambda params, **kwargs: asked_for.append(params["ConsistentRead"]),
+    )
+
+    assert store.get(record_id()) is None
+
+    assert (wire.taken(), asked_for) == ([GET], [True])
+
+
+def test_lock_file_of_dynalite_names_no_host():
+    text = (FOLDER / "package-lock.json").read_text()
+
+    assert "://" not in text
+    packages = json.loads(text)["packages"]
+    assert all("integrity" in package for name, package in packages.items() if name)

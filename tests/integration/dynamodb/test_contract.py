@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import ExitStack, contextmanager
 from datetime import timedelta
-from typing import Any, ClassVar
 from uuid import UUID, uuid4
 
 import pytest
@@ -14,19 +12,16 @@ from botocore.exceptions import ConnectionClosedError
 from django.conf import settings
 from django.test import override_settings
 
-from django_idempotency.stores.base import BaseStore
 from django_idempotency.stores.dynamodb import DynamoDBStore
 from django_idempotency.stores.dynamodb.client import Client
 from django_idempotency.stores.dynamodb.schema import definition
 from django_idempotency.testing import FakeClock, StoreContract
 from tests.integration.contracts import second_server
-from tests.services import MissingService, may_be_missing
+from tests.services import or_skip
 from tests.services.dynamodb import ENVIRONMENT, dynamodb_url, moto_url
 
 URL_OF_CHILDREN = "IDEMPOTENCY_CONTRACT_DYNAMODB_URL"
 TABLE_OF_CHILDREN = "IDEMPOTENCY_CONTRACT_DYNAMODB_TABLE"
-
-
 STORAGES = {
     **settings.STORAGES,
     "overflow": {"BACKEND": "django.core.files.storage.InMemoryStorage"},
@@ -34,40 +29,34 @@ STORAGES = {
 
 
 @pytest.fixture(scope="class")
-def server(request: pytest.FixtureRequest) -> Iterator[None]:
+def server(request):
     """A server, and a table on it, for all rules of a class; and a storage for large results."""
-    with override_settings(STORAGES=STORAGES), pytest.MonkeyPatch.context() as environment:
+    cls = request.cls
+    with ExitStack() as stack:
+        stack.enter_context(override_settings(STORAGES=STORAGES))
+        environment = stack.enter_context(pytest.MonkeyPatch.context())
         for name, value in ENVIRONMENT.items():
             environment.setenv(name, value)
-        try:
-            with request.cls.server() as url:
-                request.cls.url, request.cls.client = url, None
-                request.cls.table = f"contract-{uuid4()}"
-                table = request.cls().make_store().table
-                table.client.send("create_table", definition(table.name, table.names))
-                yield
-                table.client.send("delete_table", {"TableName": table.name})
-        except MissingService as error:
-            if may_be_missing():
-                pytest.skip(str(error))
-            raise
+        cls.url = or_skip(lambda: stack.enter_context(cls.server()))
+        cls.client, cls.table = None, f"contract-{uuid4()}"
+        table = cls().make_store().table
+        table.client.send("create_table", definition(table.name, table.names))
+        yield
+        table.client.send("delete_table", {"TableName": table.name})
 
 
 @pytest.mark.usefixtures("server")
 class DynamoDBContract(StoreContract):
     backend = "django_idempotency.stores.dynamodb.DynamoDBStore"
-    options: ClassVar[Mapping[str, Any]]
     newest_first = False
     precision = timedelta(seconds=1)  # of an expiry, which TTL wants in whole seconds
     # Each process imports boto3 and builds a client, which takes seconds on a busy machine.
     patience = 60
-    racers, process_keys = 4, 50
-    server: ClassVar[Callable[[], AbstractContextManager[str]]]
-    url: ClassVar[str] = ""
-    table: ClassVar[str] = ""
-    client: ClassVar[Client | None] = None
+    racers, process_keys = 3, 20
+    url = table = ""
+    client = None
 
-    def make_store(self) -> DynamoDBStore:
+    def make_store(self):
         store = DynamoDBStore(
             table_name=self.table or os.environ[TABLE_OF_CHILDREN],
             endpoint_url=self.url or os.environ[URL_OF_CHILDREN],
@@ -80,35 +69,30 @@ class DynamoDBContract(StoreContract):
         type(self).client = store.table.client = self.client or store.table.client
         return store
 
-    def child_environment(self) -> dict[str, str]:
+    def child_environment(self):
         names = {URL_OF_CHILDREN: self.url, TABLE_OF_CHILDREN: self.table}
         return {**super().child_environment(), **ENVIRONMENT, **names}
 
-    def corrupt(self, store: BaseStore, record_id: UUID) -> None:
-        assert isinstance(store, DynamoDBStore)
-        store.table.client.send(
-            "update_item",
-            {
-                "TableName": self.table,
-                "Key": store.names.key(record_id),
-                "UpdateExpression": "REMOVE #status",
-                "ExpressionAttributeNames": {"#status": store.names.of["status"]},
-            },
-        )
+    def corrupt(self, store, record_id):
+        parameters = {
+            "TableName": self.table,
+            "Key": store.names.key(record_id),
+            "UpdateExpression": "REMOVE #status",
+            "ExpressionAttributeNames": {"#status": store.names.of["status"]},
+        }
+        store.table.client.send("update_item", parameters)
 
-    def forget(self, store: BaseStore, record_id: UUID) -> None:
-        assert isinstance(store, DynamoDBStore)
+    def forget(self, store, record_id):
         parameters = {"TableName": self.table, "Key": store.names.key(record_id)}
         store.table.client.send("delete_item", parameters)
 
     @contextmanager
-    def lose_answer(self, store: BaseStore) -> Iterator[None]:
+    def lose_answer(self, store):
         """Of the first update and of the first put: an expired record is claimed by both."""
-        assert isinstance(store, DynamoDBStore)
         native = store.table.client.native
-        lost: set[str] = set()
+        lost = set()
 
-        def lose(event_name: str, request: Any, **kwargs: Any) -> None:
+        def lose(event_name, request, **kwargs):
             if event_name not in lost:
                 lost.add(event_name)
                 native._endpoint.http_session.send(request)
@@ -125,14 +109,11 @@ class DynamoDBContract(StoreContract):
                 native.meta.events.unregister(name, lose)
 
     @contextmanager
-    def between_read_and_write(
-        self, store: BaseStore, callback: Callable[[], object]
-    ) -> Iterator[None]:
+    def between_read_and_write(self, store, callback):
         """Before a put or a delete, or an update; but that of an expired record only reads it."""
-        assert isinstance(store, DynamoDBStore)
         client, called = store.table.client, False
 
-        def send(operation: str, parameters: dict[str, Any]) -> dict[str, Any]:
+        def send(operation, parameters):
             nonlocal called
             reads = operation not in ("update_item", "put_item", "delete_item") or (
                 operation == "update_item" and expired(UUID(parameters["Key"][store.names.id]["S"]))
@@ -142,16 +123,16 @@ class DynamoDBContract(StoreContract):
                 callback()
             return Client.send(client, operation, parameters)
 
-        def expired(record_id: UUID) -> bool:
+        def expired(record_id):
             item = store.table.item(record_id)
             return item is not None and store.names.record(item, store._now(), store._skew).expired
 
-        client.send = send  # type: ignore[method-assign]
+        client.send = send
         try:
             yield
             assert called, "nothing was written"
         finally:
-            del client.send  # type: ignore[method-assign]
+            del client.send
 
 
 class TestDynalite(DynamoDBContract):

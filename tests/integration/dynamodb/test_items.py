@@ -1,21 +1,22 @@
-"""Records as items: names of attributes, times, and what is refused."""
+"""Records as items: names of attributes, times, what is refused, and reading them in pages."""
 
 from __future__ import annotations
 
+import logging
 from datetime import datetime, timedelta, timezone
-from typing import Any
 
+import hypothesis
 import pytest
-from hypothesis import given
 from hypothesis import strategies as st
 
 from django_idempotency.conf import InvalidStore, store_for
 from django_idempotency.exceptions import StoreError
-from django_idempotency.stores.dynamodb import DynamoDBStore
+from django_idempotency.records import Filters, State
 from django_idempotency.stores.dynamodb import expressions as dynamodb_expressions
 from django_idempotency.stores.dynamodb.items import ATTRIBUTES, Names, seconds, whole_seconds
-from tests.integration.dynamodb.claims import HOUR, asked, found, record_id, won
-from tests.integration.dynamodb.conftest import BACKEND, MakeStore
+from tests.claims import DAY, HOUR, asked, found, record_id, won
+from tests.integration.dynamodb.conftest import BACKEND
+from tests.integration.dynamodb.wire import Wire
 
 moments = st.datetimes(
     min_value=datetime(2000, 1, 1),
@@ -24,8 +25,9 @@ moments = st.datetimes(
 )
 
 
-@given(moments)
-def test_moment_comes_back_and_an_expiry_is_the_next_whole_second(moment: datetime) -> None:
+@hypothesis.settings(deadline=None)
+@hypothesis.given(moments)
+def test_moment_comes_back_and_an_expiry_is_the_next_whole_second(moment):
     rounded = whole_seconds(moment)
 
     assert datetime.fromtimestamp(float(seconds(moment)["N"]), timezone.utc) == moment
@@ -33,19 +35,17 @@ def test_moment_comes_back_and_an_expiry_is_the_next_whole_second(moment: dateti
     assert timedelta(0) <= rounded - moment < timedelta(seconds=1)
 
 
-def raw(store: DynamoDBStore) -> dict[str, Any]:
-    item = store.table.item(record_id())
+def raw(store, key="key"):
+    item = store.table.item(record_id(key))
     assert item is not None
     return item
 
 
-def put(store: DynamoDBStore, item: dict[str, Any]) -> None:
+def put(store, item):
     store.table.client.send("put_item", {"TableName": store.table.name, "Item": item})
 
 
-def test_completed_item_has_the_attributes_that_the_documentation_names(
-    store: DynamoDBStore,
-) -> None:
+def test_completed_item_has_the_attributes_that_the_documentation_names(store):
     store.complete(won(store.claim(asked(operation="pay"))), b"done", retention=HOUR)
 
     item = raw(store)
@@ -58,13 +58,13 @@ def test_completed_item_has_the_attributes_that_the_documentation_names(
     assert item["expiry"]["N"].isdigit()
 
 
-def test_R71_record_without_an_expiry_has_no_such_attribute(store: DynamoDBStore) -> None:
+def test_R71_record_without_an_expiry_has_no_such_attribute(store):
     won(store.claim(asked(on_stale="refuse")))
 
     assert "expiry" not in raw(store)
 
 
-def test_every_attribute_can_have_another_name(make_store: MakeStore) -> None:
+def test_every_attribute_can_have_another_name(make_store):
     names = {name: f"x_{name}" for name in ATTRIBUTES}
     store = make_store(partition_key="x_pk", attributes=names)
 
@@ -75,7 +75,7 @@ def test_every_attribute_can_have_another_name(make_store: MakeStore) -> None:
     assert found(store).result == b"done"
 
 
-def test_records_can_share_one_partition(make_store: MakeStore) -> None:
+def test_records_can_share_one_partition(make_store):
     store = make_store(partition_key="PK", sort_key="SK", static_partition_key="IDEMPOTENCY")
 
     won(store.claim(asked()))
@@ -95,9 +95,7 @@ def test_records_can_share_one_partition(make_store: MakeStore) -> None:
     ],
     ids=str,
 )
-def test_bad_options_are_an_invalid_store(
-    settings: Any, options: dict[str, Any], message: str
-) -> None:
+def test_bad_options_are_an_invalid_store(settings, options, message):
     settings.IDEMPOTENCY = {"default": {"BACKEND": BACKEND, "OPTIONS": options}}
 
     with pytest.raises(InvalidStore, match=message):
@@ -122,24 +120,20 @@ def test_bad_options_are_an_invalid_store(
     ],
     ids=str,
 )
-def test_R95_forged_attribute_is_an_error(
-    store: DynamoDBStore, attribute: str, value: dict[str, Any]
-) -> None:
+def test_R95_forged_attribute_is_an_error(store, attribute, value):
     lease = won(store.claim(asked()))
     if attribute == "responsePayload":
         store.complete(lease, b"result", retention=HOUR)
     item = {**raw(store), attribute: value}
     if not value:
         del item[attribute]
-    store.table.item = lambda record_id: item  # type: ignore[method-assign]
+    store.table.item = lambda record_id: item
 
     with pytest.raises(StoreError, match="damaged"):
         store.get(record_id())
 
 
-def test_R95_claim_that_meets_a_completed_item_without_a_result_is_an_error(
-    store: DynamoDBStore,
-) -> None:
+def test_R95_claim_that_meets_a_completed_item_without_a_result_is_an_error(store):
     store.complete(won(store.claim(asked())), b"result", retention=HOUR)
     item = raw(store)
     del item["responsePayload"]
@@ -149,7 +143,7 @@ def test_R95_claim_that_meets_a_completed_item_without_a_result_is_an_error(
         store.claim(asked())
 
 
-def test_R95_claim_that_wins_by_a_forged_epoch_is_an_error(store: DynamoDBStore) -> None:
+def test_R95_claim_that_wins_by_a_forged_epoch_is_an_error(store):
     store.release(won(store.claim(asked())))
     put(store, {**raw(store), "epoch": {"N": "1.5"}})
 
@@ -157,7 +151,7 @@ def test_R95_claim_that_wins_by_a_forged_epoch_is_an_error(store: DynamoDBStore)
         store.claim(asked())
 
 
-def test_every_statement_names_the_attributes_of_its_table() -> None:
+def test_every_statement_names_the_attributes_of_its_table():
     """An expression attribute name or value that is not used would be refused by DynamoDB."""
     names = Names("idempotencyKey", None, "", {})
     for statement in filter(str.isupper, dynamodb_expressions.__all__):
@@ -171,11 +165,88 @@ def test_every_statement_names_the_attributes_of_its_table() -> None:
 
 
 @pytest.mark.parametrize("second", [(), (b"2" * 32,)], ids=["none", "any"])
-def test_failed_record_without_a_fingerprint_is_claimed_with(
-    store: DynamoDBStore, second: tuple[bytes, ...]
-) -> None:
+def test_failed_record_without_a_fingerprint_is_claimed_with(store, second):
     store.fail(won(store.claim(asked(fingerprints=()))), "boom")
 
     won(store.claim(asked(fingerprints=second)))
 
     assert found(store).fingerprint == (second[0] if second else None)
+
+
+# Pages: `browse`, and the sweep where TTL is off.
+
+
+@pytest.fixture
+def swept(request, make_store, clock):
+    """A swept table with seven expired records, three of them completed, and a live one."""
+    keys = {"partition_key": "PK", "sort_key": "SK"} if hasattr(request, "param") else {}
+    store = make_store(ttl=False, clock=clock, **keys)
+    for number in range(7):
+        lease = won(store.claim(asked(str(number))))
+        if number % 2:
+            store.complete(lease, b"done", retention=HOUR)
+    clock.advance(2 * DAY)
+    won(store.claim(asked("live")))
+    return store
+
+
+def test_page_and_sweep_scan_once(swept):
+    wire = Wire(swept)
+    assert len(swept.browse(limit=3).records) == 3
+    assert wire.taken() == ["Scan"]
+    assert swept.sweep() == 7
+    assert sorted(wire.taken()) == [*["DeleteItem"] * 7, "Scan"]
+    assert found(swept, "live").live
+
+
+@pytest.mark.parametrize("swept", ["SK"], indirect=True)
+def test_page_and_sweep_query_once_where_there_is_a_sort_key(swept):
+    wire = Wire(swept)
+    assert keys_of_pages(swept, None, 3) == [*map(str, range(7)), "live"]
+    assert set(wire.taken()) == {"Query"}
+    assert swept.sweep() == 7
+    assert sorted(wire.taken()) == [*["DeleteItem"] * 7, "Query"]
+
+
+@pytest.mark.parametrize("limit", [1, 3, 8])
+def test_pages_give_each_record_once(swept, limit):
+    assert keys_of_pages(swept, None, limit) == [*map(str, range(7)), "live"]
+    assert keys_of_pages(swept, State.COMPLETED, limit) == ["1", "3", "5"]
+
+
+def keys_of_pages(store, state, limit):
+    keys, cursor, first = [], None, True
+    while first or cursor is not None:
+        page = store.browse(filters=Filters(state=state), cursor=cursor, limit=limit)
+        assert len(page.records) <= limit
+        keys += [record.key for record in page.records]
+        cursor, first = page.cursor, False
+    return sorted(keys)
+
+
+def test_damaged_item_is_told_of_and_does_not_hide_the_others(swept, caplog):
+    put(swept, {**raw(swept, "0"), "status": {"S": "NO STATE"}})
+
+    with caplog.at_level(logging.ERROR, "django_idempotency"):
+        records = swept.browse().records
+
+    assert len(records) == 7
+    [message] = caplog.messages
+    assert swept.table.name in message
+
+
+def test_I9_sweep_and_count_go_over_all_pages(swept, monkeypatch):
+    monkeypatch.setattr("django_idempotency.stores.dynamodb.store.READ_AT_ONCE", 2)
+
+    assert swept.count_expired() == 7
+    assert [swept.sweep(limit=3) for _ in range(4)] == [3, 3, 1, 0]
+    assert swept.count_expired() == 0
+
+
+def test_sweep_is_left_to_TTL_where_it_is_on(make_store, clock):
+    store = make_store(clock=clock)
+    store.complete(won(store.claim(asked())), b"done", retention=HOUR)
+    clock.advance(DAY)
+
+    assert (store.native_expiry, store.sweep()) == (True, 0)
+    assert found(store).expired

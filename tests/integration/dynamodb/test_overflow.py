@@ -5,10 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import os
-from collections.abc import Callable
-from contextlib import AbstractContextManager
 from dataclasses import replace
-from typing import Any
 from unittest import mock
 
 import pytest
@@ -22,20 +19,9 @@ from django_idempotency.exceptions import LeaseLost, ResultTooLarge, ResultUnava
 from django_idempotency.records import State
 from django_idempotency.stores.dynamodb import DynamoDBStore
 from django_idempotency.stores.dynamodb.overflow import INLINE_BYTES
-from django_idempotency.testing import FakeClock
 from tests.app.models import Effect
-from tests.integration.dynamodb.claims import (
-    DAY,
-    HOUR,
-    OTHERS,
-    asked,
-    found,
-    lost,
-    operation,
-    record_id,
-    won,
-)
-from tests.integration.dynamodb.conftest import BACKEND, MakeStore, Options
+from tests.claims import DAY, HOUR, asked, found, lost, operation, record_id, won
+from tests.integration.dynamodb.conftest import BACKEND, OTHERS
 from tests.unit.http.api import Api, bare_body, problem, replayed
 
 TWO_MIB = 2 * 1024 * 1024
@@ -43,53 +29,49 @@ LARGE = os.urandom(TWO_MIB)
 #: A result that MAX_RESULT_BYTES allows, and that no item can hold.
 TEXT = LARGE[: TWO_MIB // 2].hex()
 
-#: ``with down("_save"):`` the storage fails there.
-Down = Callable[[str], AbstractContextManager[object]]
-
 
 class Overwriting(InMemoryStorage):
     """Puts an object in the place of the one with its name, as S3 does."""
 
-    def get_available_name(self, name: str, max_length: int | None = None) -> str:
+    def get_available_name(self, name, max_length=None):
         return name
 
-    def _save(self, name: str, content: Any) -> str:
+    def _save(self, name, content):
         if self.exists(name):
             self.delete(name)
-        return str(super()._save(name, content))  # type: ignore[misc]
+        return super()._save(name, content)
 
 
 @pytest.fixture
-def store(make_store: MakeStore, storage: Any) -> DynamoDBStore:
-    return make_store(overflow_storage="overflow")
+def store(make_store, storage, clock):
+    return make_store(overflow_storage="overflow", clock=clock)
 
 
 @pytest.fixture
-def down(storage: Any) -> Down:
+def down(storage):
+    """``with down("_save"):`` the storage fails there."""
     error = OSError("the storage does not answer")
     return lambda method: mock.patch.object(type(storage), method, side_effect=error)
 
 
-def objects(storage: Any) -> list[str]:
+def objects(storage):
     """The names of all objects of records."""
     if not storage.exists("idempotency"):
         return []
-    folders, _ = storage.listdir("idempotency")
     return [
         f"idempotency/{folder}/{name}"
-        for folder in folders
+        for folder in storage.listdir("idempotency")[0]
         for name in storage.listdir(f"idempotency/{folder}")[1]
     ]
 
 
-def completed(store: DynamoDBStore, result: bytes = LARGE) -> Any:
+def completed(store):
     lease = won(store.claim(asked()))
-    store.complete(lease, result, retention=HOUR)
+    store.complete(lease, LARGE, retention=HOUR)
     return lease
 
 
-@pytest.mark.parametrize("kind", ["moto", "dynalite"])
-def test_I4_result_comes_back_byte_for_byte(store: DynamoDBStore, storage: Any) -> None:
+def test_I4_result_comes_back_byte_for_byte(store, storage):
     lease = completed(store)
 
     assert lost(store.claim(asked())).result == found(store).result == LARGE
@@ -98,7 +80,7 @@ def test_I4_result_comes_back_byte_for_byte(store: DynamoDBStore, storage: Any) 
 
 
 @pytest.mark.parametrize("kind", ["moto", "dynalite"])
-def test_first_byte_too_many_overflows(store: DynamoDBStore, storage: Any) -> None:
+def test_first_byte_too_many_overflows(store, storage):
     """Up to it the item holds all, with the longest of everything."""
     longest = "\N{KEY}" * 255
     lease = won(store.claim(asked(scope=longest, operation=longest)))
@@ -110,7 +92,7 @@ def test_first_byte_too_many_overflows(store: DynamoDBStore, storage: Any) -> No
     assert len(objects(storage)) == 1
 
 
-def test_R66_object_of_a_stalled_owner_changes_nothing(store: DynamoDBStore, storage: Any) -> None:
+def test_R66_object_of_a_stalled_owner_changes_nothing(store, storage):
     stalled = won(store.claim(asked(lease=-HOUR)))
     completed(store)
 
@@ -121,13 +103,11 @@ def test_R66_object_of_a_stalled_owner_changes_nothing(store: DynamoDBStore, sto
     assert found(store).result == LARGE
 
 
-@pytest.mark.parametrize("overwrites", [False, True])
-def test_I3_R68_completion_that_is_sent_again_leaves_the_first_result(
-    store: DynamoDBStore, settings: Any, overwrites: bool
-) -> None:
-    if overwrites:
-        backend = {"BACKEND": f"{__name__}.Overwriting"}
-        settings.STORAGES = {**settings.STORAGES, "overflow": backend}
+@pytest.mark.parametrize(
+    "backend", ["django.core.files.storage.InMemoryStorage", f"{__name__}.Overwriting"]
+)
+def test_I3_R68_completion_that_is_sent_again_leaves_the_first_result(store, settings, backend):
+    settings.STORAGES = {**settings.STORAGES, "overflow": {"BACKEND": backend}}
     lease = completed(store)
     expires_at = found(store).expires_at
 
@@ -138,8 +118,8 @@ def test_I3_R68_completion_that_is_sent_again_leaves_the_first_result(
 
 @pytest.mark.parametrize("content", [LARGE[:-1], LARGE[:-1] + b"!", None], ids=[0, 1, 2])
 def test_R62_result_whose_object_is_damaged_is_unavailable_and_never_a_run(
-    store: DynamoDBStore, storage: Any, content: bytes | None, caplog: pytest.LogCaptureFixture
-) -> None:
+    store, storage, content, caplog
+):
     completed(store)
     [name] = objects(storage)
     storage.delete(name)
@@ -154,28 +134,31 @@ def test_R62_result_whose_object_is_damaged_is_unavailable_and_never_a_run(
     assert "in the storage 'overflow' is" in caplog.text
 
 
-@pytest.mark.parametrize("look", ["get", "claim"])
-def test_R60_storage_that_does_not_answer_may_answer_later(
-    store: DynamoDBStore, down: Down, look: str
-) -> None:
+def test_R60_storage_that_does_not_answer_may_answer_later(store, down):
     completed(store)
 
-    with down("_open"), pytest.raises(StoreError, match="storage 'overflow'"):
-        store.get(record_id()) if look == "get" else store.claim(asked())
+    with down("_open"):
+        with pytest.raises(StoreError, match="storage 'overflow'"):
+            store.get(record_id())
+        with pytest.raises(StoreError, match="storage 'overflow'"):
+            store.claim(asked())
 
     assert lost(store.claim(asked())).result == LARGE
 
 
-def test_object_is_not_read_for_a_mismatch_nor_for_a_page(store: DynamoDBStore, down: Down) -> None:
+def test_R74_object_is_not_read_for_a_mismatch_nor_a_page_nor_an_expired_record(store, down, clock):
     completed(store)
 
     with down("_open"):
         [record] = store.browse().records
         assert (record.state, record.result) == (State.COMPLETED, None)
         assert lost(store.claim(OTHERS)).state is State.COMPLETED
+        clock.advance(DAY)
+        assert found(store).expired
+        won(store.claim(asked()))
 
 
-def test_R47_object_is_read_where_the_secret_of_the_record_is_gone(store: DynamoDBStore) -> None:
+def test_R47_object_is_read_where_the_secret_of_the_record_is_gone(store):
     """The mismatch that the store sees has no result: the claim is sent once more."""
     for secret in (b"old", b"new"):
         asked_for = operation(fingerprint=b"\2" + secret + b"f" * 28)
@@ -187,33 +170,21 @@ def test_R47_object_is_read_where_the_secret_of_the_record_is_gone(store: Dynamo
     assert (outcome.replayed, outcome.result) == (True, TEXT)
 
 
-def test_R74_object_of_an_expired_record_is_not_read(make_store: MakeStore, down: Down) -> None:
-    clock = FakeClock()
-    store = make_store(overflow_storage="overflow", clock=clock)
-    completed(store)
-    clock.advance(DAY)
-
-    with down("_open"):
-        assert found(store).expired
-        won(store.claim(asked()))
-
-
-@pytest.mark.parametrize("lacks", ["an answer", "the option"])
+@pytest.mark.parametrize(("option", "cause"), [({}, type(None)), (None, OSError)])
 def test_R62_result_that_cannot_be_kept_is_too_large_and_changes_nothing(
-    make_store: MakeStore, down: Down, lacks: str
-) -> None:
-    option = {} if lacks == "the option" else {"overflow_storage": "overflow"}
-    store = make_store(**option)
+    make_store, down, option, cause
+):
+    store = make_store(**({"overflow_storage": "overflow"} if option is None else option))
     lease = won(store.claim(asked()))
 
     with down("_save"), pytest.raises(ResultTooLarge, match="storage") as raised:
         store.complete(lease, LARGE[: INLINE_BYTES + 1], retention=HOUR)
 
-    assert isinstance(raised.value.__cause__, OSError if option else type(None))
+    assert isinstance(raised.value.__cause__, cause)
     assert found(store).live
 
 
-def test_store_without_the_option_says_what_it_lacks(options: Options, storage: Any) -> None:
+def test_store_without_the_option_says_what_it_lacks(options, storage):
     shared = options()
     completed(DynamoDBStore(**shared, overflow_storage="overflow"))
 
@@ -221,7 +192,7 @@ def test_store_without_the_option_says_what_it_lacks(options: Options, storage: 
         DynamoDBStore(**shared).claim(asked())
 
 
-def test_operator_may_give_a_large_result(store: DynamoDBStore) -> None:
+def test_operator_may_give_a_large_result(store):
     lease = won(store.claim(asked()))
     store.fail(lease, "boom")
     epoch, state = lease.fencing_token, State.FAILED
@@ -233,52 +204,54 @@ def test_operator_may_give_a_large_result(store: DynamoDBStore) -> None:
     assert found(store).result == LARGE
 
 
+# Calls.
+
+
+@pytest.fixture
+def api(request, settings, options, storage):
+    """Requests to a store with the storage, unless the parameter says "without"."""
+    without = getattr(request, "param", "") == "without"
+    given = options() if without else options(overflow_storage="overflow")
+    alias = {"BACKEND": BACKEND, "OPTIONS": given, "MAX_RESULT_BYTES": 2 * TWO_MIB}
+    settings.IDEMPOTENCY = {"default": alias}
+    return Api()
+
+
 @pytest.mark.django_db(transaction=True)
-class TestCalls:
-    @pytest.fixture
-    def api(self, request: pytest.FixtureRequest, settings: Any, options: Options) -> Api:
-        """Requests to a store with the storage, unless the parameter says "without"."""
-        without = getattr(request, "param", "") == "without"
-        given = options() if without else options(overflow_storage="overflow")
-        alias = {"BACKEND": BACKEND, "OPTIONS": given, "MAX_RESULT_BYTES": 2 * TWO_MIB}
-        settings.IDEMPOTENCY = {"default": alias}
-        return Api()
+def test_R62_two_megabytes_replay_through_the_storage(api):
+    first, again = api.then("large"), api.then("large")
 
-    def test_R62_two_megabytes_replay_through_the_storage(self, storage: Any, api: Api) -> None:
-        first, again = api.then("large"), api.then("large")
+    assert len(bare_body(first)) == TWO_MIB
+    assert "Idempotency-Stored" not in first.headers
+    assert replayed(again)
+    assert bare_body(again) == bare_body(first)
 
-        assert len(bare_body(first)) == TWO_MIB
-        assert "Idempotency-Stored" not in first.headers
-        assert replayed(again)
-        assert bare_body(again) == bare_body(first)
 
-    @pytest.mark.parametrize("api", ["with", "without"], indirect=True)
-    def test_R62_view_whose_result_is_not_kept_is_answered_and_never_run_again(
-        self, api: Api, down: Down
-    ) -> None:
-        with down("_save"):
-            first = api.then("large")
-        again = api.then("large")
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("api", ["with", "without"], indirect=True)
+def test_R62_view_whose_result_is_not_kept_is_answered_and_never_run_again(api, down):
+    with down("_save"):
+        first = api.then("large")
+    again = api.then("large")
 
-        assert (first.status_code, len(bare_body(first))) == (200, TWO_MIB)
-        assert first.headers["Idempotency-Stored"] == "false"
-        assert problem(again) == (409, "result_unavailable")
-        assert Effect.objects.count() == 1
+    assert (first.status_code, len(bare_body(first))) == (200, TWO_MIB)
+    assert first.headers["Idempotency-Stored"] == "false"
+    assert problem(again) == (409, "result_unavailable")
+    assert Effect.objects.count() == 1
 
-    @pytest.mark.parametrize("api", ["with", "without"], indirect=True)
-    @pytest.mark.parametrize("caller", ["run", "arun"])
-    def test_R62_call_whose_result_is_not_kept_never_means_a_second_run(
-        self, api: Api, down: Down, caller: str
-    ) -> None:
-        async def awork(lease: Any) -> str:
-            return TEXT
 
-        with down("_save"):
-            if caller == "run":
-                outcome = idempotency.run(lambda lease: TEXT, key="k", scope="s")
-            else:
-                outcome = asyncio.run(idempotency.arun(awork, key="k", scope="s"))
+@pytest.mark.django_db(transaction=True)
+def test_R62_call_whose_result_is_not_kept_never_means_a_second_run(api, down):
+    async def awork(lease):
+        return TEXT
 
-        assert (outcome.result, outcome.stored) == (TEXT, False)
+    with down("_save"):
+        outcomes = [
+            idempotency.run(lambda lease: TEXT, key="run", scope="s"),
+            asyncio.run(idempotency.arun(awork, key="arun", scope="s")),
+        ]
+
+    assert [(outcome.result, outcome.stored) for outcome in outcomes] == [(TEXT, False)] * 2
+    for key in ("run", "arun"):
         with pytest.raises(ResultUnavailable):
-            idempotency.run(lambda lease: pytest.fail("ran"), key="k", scope="s")
+            idempotency.run(lambda lease: pytest.fail("ran"), key=key, scope="s")

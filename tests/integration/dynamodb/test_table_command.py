@@ -4,245 +4,235 @@ from __future__ import annotations
 
 import io
 import sys
-from typing import Any
 from uuid import uuid4
 
 import pytest
 from django.core.management import CommandError, call_command
 
 from django_idempotency.conf import store_for
-from django_idempotency.stores.dynamodb import DynamoDBStore
 from django_idempotency.stores.dynamodb import schema as dynamodb_schema
-from tests.integration.dynamodb.claims import asked, won
-from tests.integration.dynamodb.conftest import BACKEND, Options
-from tests.integration.dynamodb.throttle import Throttle
-from tests.services.proxy import Proxy
+from tests.claims import asked, won
+from tests.integration.dynamodb.conftest import BACKEND
+from tests.integration.dynamodb.wire import Throttle
 
 
 @pytest.fixture
-def name() -> str:
+def name():
     return f"table-{uuid4()}"
 
 
 @pytest.fixture
-def configure(settings: Any, url: str, name: str) -> Any:
-    def configured(**options: Any) -> DynamoDBStore:
+def configure(settings, url, name):
+    def configured(**options):
         given = {"table_name": name, "endpoint_url": url, **options}
-        settings.IDEMPOTENCY = {
-            "default": {},
-            "events": {"BACKEND": BACKEND, "OPTIONS": given},
-        }
-        store = store_for("events")
-        assert isinstance(store, DynamoDBStore)
-        return store
+        events = {"BACKEND": BACKEND, "OPTIONS": given}
+        settings.IDEMPOTENCY = {"default": {}, "events": events}
+        return store_for("events")
 
     return configured
 
 
 @pytest.fixture(autouse=True)
-def poll(monkeypatch: pytest.MonkeyPatch) -> None:
+def poll(monkeypatch):
     monkeypatch.setattr(dynamodb_schema, "_POLL", 0.01)
 
 
-def said(*arguments: str) -> str:
+def said(*arguments):
     out = io.StringIO()
     call_command("idempotency_table", *arguments, stdout=out, stderr=out)
     return out.getvalue()
 
 
-class TestCreate:
-    @pytest.mark.parametrize(
-        "options",
-        [{}, {"sort_key": "SK", "attributes": {"expiry": "ttl"}}, {"ttl": False}],
-        ids=str,
-    )
-    def test_creates_what_the_check_accepts_and_tells_of_each_step(
-        self, configure: Any, options: dict[str, Any], name: str
-    ) -> None:
-        store = configure(**options)
-
-        told = said("--create")
-
-        assert store.check() == []
-        assert f"==> creating the table {name}\n" in told
-        assert ("==> turning on time to live\n" in told) is store.ttl
-        assert "==> turning on continuous backups\n" in told
-        assert told.endswith(f"the table {name} is ready\n")
-        assert said("--check") == f"the table {name} can be used\n"
-        won(store.claim(asked()))
-
-    @pytest.mark.parametrize("kind", ["dynalite"])
-    def test_what_a_server_does_not_have_is_told(self, configure: Any, name: str) -> None:
-        configure()
-
-        told = said("--create")
-
-        assert "==> this server has no time to live\n" in told
-        assert told.endswith(f"the table {name} is ready\n")
+# --create.
 
 
-class TestCreateAgain:
-    """What has stopped half-way goes on."""
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"sort_key": "SK", "attributes": {"expiry": "ttl"}}, {"ttl": False}],
+    ids=str,
+)
+def test_creates_what_the_check_accepts_and_tells_of_each_step(configure, options, name):
+    store = configure(**options)
 
-    def test_what_was_interrupted_is_gone_on_with(self, configure: Any, name: str) -> None:
-        store = configure()
+    told = said("--create")
 
-        def interrupted(step: str) -> None:
-            if step.startswith("waiting"):
-                raise KeyboardInterrupt
+    assert store.check() == []
+    assert f"==> creating the table {name}\n" in told
+    assert ("==> turning on time to live\n" in told) is store.ttl
+    assert "==> turning on continuous backups\n" in told
+    assert told.endswith(f"the table {name} is ready\n")
+    assert said("--check") == f"the table {name} can be used\n"
+    won(store.claim(asked()))
 
-        with pytest.raises(KeyboardInterrupt):
-            dynamodb_schema.create(store, interrupted)
-        assert store.check() != []
 
-        told = said("--create")
-        assert "==> it is there already\n" in told
-        assert told.endswith(f"the table {name} is ready\n")
-        assert store.check() == []
+@pytest.mark.parametrize("kind", ["dynalite"])
+def test_what_a_server_does_not_have_is_told(configure, name):
+    configure()
 
-    @pytest.mark.parametrize(
-        ("before", "now", "message"),
-        [
-            ({}, {"partition_key": "PK", "sort_key": "SK"}, r"idempotencyKey, not PK \+ SK"),
-            ({"attributes": {"expiry": "ttl"}}, {}, "goes by 'ttl'"),
-        ],
-        ids=["key", "TTL"],
-    )
-    def test_another_table_is_refused(
-        self, configure: Any, before: dict[str, Any], now: dict[str, Any], message: str
-    ) -> None:
-        configure(**before)
+    told = said("--create")
+
+    assert "==> this server has no time to live\n" in told
+    assert told.endswith(f"the table {name} is ready\n")
+
+
+def test_what_was_interrupted_is_gone_on_with(configure, name):
+    store = configure()
+
+    def interrupted(step):
+        if step.startswith("waiting"):
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        dynamodb_schema.create(store, interrupted)
+    assert store.check() != []
+
+    told = said("--create")
+    assert "==> it is there already\n" in told
+    assert told.endswith(f"the table {name} is ready\n")
+    assert store.check() == []
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "message"),
+    [
+        ({}, {"partition_key": "PK", "sort_key": "SK"}, r"idempotencyKey, not PK \+ SK"),
+        ({"attributes": {"expiry": "ttl"}}, {}, "goes by 'ttl'"),
+    ],
+    ids=["key", "TTL"],
+)
+def test_another_table_is_refused(configure, before, now, message):
+    configure(**before)
+    said("--create")
+    configure(**now)
+
+    with pytest.raises(CommandError, match=message) as raised:
         said("--create")
-        configure(**now)
+    assert raised.value.returncode == 1
 
-        with pytest.raises(CommandError, match=message) as raised:
-            said("--create")
-        assert raised.value.returncode == 1
 
-    # Of the request's body, which may come in a chunk of its own.
-    @pytest.mark.parametrize(
-        "part", [b"KeySchema", b"TimeToLiveSpecification", b"PointInTimeRecoverySpecification"]
-    )
-    def test_lost_answer_stops_nothing(
-        self, configure: Any, proxied: tuple[Proxy, str], part: bytes
-    ) -> None:
-        link, url = proxied
-        store = configure(endpoint_url=url, timeout=10)
-        link.cut_after(part)
+# Of the request's body, which may come in a chunk of its own.
+@pytest.mark.parametrize(
+    "part", [b"KeySchema", b"TimeToLiveSpecification", b"PointInTimeRecoverySpecification"]
+)
+def test_lost_answer_stops_nothing(configure, link, link_url, part):
+    store = configure(endpoint_url=link_url, timeout=10)
+    link.cut_after(part)
 
-        told = said("--create")
+    told = said("--create")
 
-        assert link.fired.is_set()
-        assert told.endswith("is ready\n")
-        assert store.check() == []
+    assert link.fired.is_set()
+    assert told.endswith("is ready\n")
+    assert store.check() == []
 
-    @pytest.mark.parametrize(
-        ("operation", "error"),
-        [
-            ("DescribeTable", "ResourceNotFoundException"),
-            ("DescribeTimeToLive", "ResourceNotFoundException"),
-            ("UpdateTimeToLive", "ResourceInUseException"),
-            ("UpdateContinuousBackups", "ContinuousBackupsUnavailableException"),
-            ("UpdateContinuousBackups", "TableNotFoundException"),
-        ],
-    )
-    def test_what_is_not_possible_yet_is_tried_again(
-        self, configure: Any, operation: str, error: str
-    ) -> None:
-        store = configure()
-        throttle = Throttle(store, error, operation=operation, times=3)
 
-        assert said("--create").endswith("is ready\n")
+@pytest.mark.parametrize(
+    ("operation", "error"),
+    [
+        ("DescribeTable", "ResourceNotFoundException"),
+        ("DescribeTimeToLive", "ResourceNotFoundException"),
+        ("UpdateTimeToLive", "ResourceInUseException"),
+        ("UpdateContinuousBackups", "ContinuousBackupsUnavailableException"),
+        ("UpdateContinuousBackups", "TableNotFoundException"),
+    ],
+)
+def test_what_is_not_possible_yet_is_tried_again(configure, operation, error):
+    store = configure()
+    throttle = Throttle(store, error, operation=operation, times=3)
 
-        assert throttle.refused == 3
-        assert store.check() == []
+    assert said("--create").endswith("is ready\n")
 
-    def test_TTL_that_the_lost_call_has_turned_on_is_on(self, configure: Any) -> None:
-        """DynamoDB refuses the call that is sent again; moto does not."""
-        store = configure()
-        throttle = Throttle(
-            store, "ValidationException", operation="UpdateTimeToLive", applied=True
-        )
+    assert throttle.refused == 3
+    assert store.check() == []
 
+
+def test_TTL_that_the_lost_call_has_turned_on_is_on(configure):
+    """DynamoDB refuses the call that is sent again; moto does not."""
+    store = configure()
+    throttle = Throttle(store, "ValidationException", operation="UpdateTimeToLive", applied=True)
+
+    said("--create")
+
+    assert throttle.refused == 1
+    assert store.check() == []
+
+
+@pytest.mark.parametrize(
+    ("operation", "error"),
+    [
+        ("UpdateTimeToLive", "ValidationException"),
+        ("UpdateContinuousBackups", "AccessDeniedException"),
+    ],
+)
+def test_other_errors_are_told_at_once(configure, operation, error):
+    throttle = Throttle(configure(), error, operation=operation)
+
+    with pytest.raises(CommandError, match=error):
+        said("--create")
+    assert throttle.refused == 1
+
+
+def test_patience_has_an_end(configure, monkeypatch):
+    Throttle(configure(), "ResourceNotFoundException", operation="DescribeTable")
+    monkeypatch.setattr(dynamodb_schema, "PATIENCE", 0.05)
+
+    with pytest.raises(CommandError, match=r"was not active within 0\.05 s"):
         said("--create")
 
-        assert throttle.refused == 1
-        assert store.check() == []
 
-    @pytest.mark.parametrize(
-        ("operation", "error"),
-        [
-            ("UpdateTimeToLive", "ValidationException"),
-            ("UpdateContinuousBackups", "AccessDeniedException"),
-        ],
-    )
-    def test_other_errors_are_told_at_once(
-        self, configure: Any, operation: str, error: str
-    ) -> None:
-        throttle = Throttle(configure(), error, operation=operation)
-
-        with pytest.raises(CommandError, match=error):
-            said("--create")
-        assert throttle.refused == 1
-
-    def test_patience_has_an_end(self, configure: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-        Throttle(configure(), "ResourceNotFoundException", operation="DescribeTable")
-        monkeypatch.setattr(dynamodb_schema, "PATIENCE", 0.05)
-
-        with pytest.raises(CommandError, match=r"was not active within 0\.05 s"):
-            said("--create")
+# --check.
 
 
-class TestCheck:
-    def test_warning_is_told_and_is_no_failure(self, configure: Any, options: Options) -> None:
-        configure(table_name=options()["table_name"])
+def test_warning_is_told_and_is_no_failure(configure, options):
+    configure(table_name=options()["table_name"])
 
-        assert "django_idempotency.W020" in said("--check")
-
-    def test_error_is_told_and_is_a_failure(self, configure: Any) -> None:
-        configure()
-        out = io.StringIO()
-
-        with pytest.raises(CommandError, match="not what the store needs") as raised:
-            call_command("idempotency_table", "--check", stdout=out, stderr=out)
-
-        assert "django_idempotency.E020" in out.getvalue()
-        assert raised.value.returncode == 1
+    assert "django_idempotency.W020" in said("--check")
 
 
-class TestWhichStore:
-    def test_the_only_one_is_found(self, configure: Any, name: str) -> None:
-        configure()
+def test_error_is_told_and_is_a_failure(configure):
+    configure()
+    out = io.StringIO()
 
-        assert name in said()
-        assert said() == said("--store", "events")
+    with pytest.raises(CommandError, match="not what the store needs") as raised:
+        call_command("idempotency_table", "--check", stdout=out, stderr=out)
 
-    @pytest.mark.parametrize("alias", ["default", "nonesuch"])
-    def test_another_alias_is_refused(self, configure: Any, alias: str) -> None:
-        configure()
+    assert "django_idempotency.E020" in out.getvalue()
+    assert raised.value.returncode == 1
 
-        with pytest.raises(CommandError) as raised:
-            said("--store", alias)
-        assert raised.value.returncode == 2
 
-    @pytest.mark.parametrize(("aliases", "told"), [(["a", "b"], "a, b"), ([], "none")], ids=str)
-    def test_two_are_too_many_and_none_too_few(
-        self, settings: Any, aliases: list[str], told: str
-    ) -> None:
-        alias = {"BACKEND": BACKEND, "OPTIONS": {"table_name": "t"}}
-        settings.IDEMPOTENCY = {"default": {}, **dict.fromkeys(aliases, alias)}
+# --store.
 
-        with pytest.raises(CommandError, match=told):
-            said()
 
-    @pytest.mark.parametrize("arguments", [[], ["--store", "events"]], ids=["found", "named"])
-    def test_without_boto3_it_says_what_to_install(
-        self, settings: Any, monkeypatch: pytest.MonkeyPatch, arguments: list[str]
-    ) -> None:
-        monkeypatch.setitem(sys.modules, "boto3", None)
-        events = {"BACKEND": BACKEND, "OPTIONS": {"table_name": "t"}}
-        settings.IDEMPOTENCY = {"default": {}, "events": events}
+def test_the_only_store_is_found(configure, name):
+    configure()
 
-        with pytest.raises(CommandError, match=r"pip install .django-idempotency\[dynamodb\]") as e:
-            said(*arguments)
-        assert e.value.returncode == 2
+    assert name in said()
+    assert said() == said("--store", "events")
+
+
+@pytest.mark.parametrize("alias", ["default", "nonesuch"])
+def test_another_alias_is_refused(configure, alias):
+    configure()
+
+    with pytest.raises(CommandError) as raised:
+        said("--store", alias)
+    assert raised.value.returncode == 2
+
+
+@pytest.mark.parametrize(("aliases", "told"), [(["a", "b"], "a, b"), ([], "none")], ids=str)
+def test_two_are_too_many_and_none_too_few(settings, aliases, told):
+    alias = {"BACKEND": BACKEND, "OPTIONS": {"table_name": "t"}}
+    settings.IDEMPOTENCY = {"default": {}, **dict.fromkeys(aliases, alias)}
+
+    with pytest.raises(CommandError, match=told):
+        said()
+
+
+@pytest.mark.parametrize("arguments", [[], ["--store", "events"]], ids=["found", "named"])
+def test_without_boto3_it_says_what_to_install(settings, monkeypatch, arguments):
+    monkeypatch.setitem(sys.modules, "boto3", None)
+    events = {"BACKEND": BACKEND, "OPTIONS": {"table_name": "t"}}
+    settings.IDEMPOTENCY = {"default": {}, "events": events}
+
+    with pytest.raises(CommandError, match=r"pip install .django-idempotency\[dynamodb\]") as e:
+        said(*arguments)
+    assert e.value.returncode == 2

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import ast
 import json
-from typing import Any
 
-import cfnlint  # type: ignore[import-untyped]
+import cfnlint
 import hcl2
 import pytest
 import yaml
@@ -14,7 +13,7 @@ import yaml
 from django_idempotency.stores.dynamodb import DynamoDBStore
 from django_idempotency.stores.dynamodb.templates import FORMATS
 
-SHAPES: dict[str, dict[str, Any]] = {
+SHAPES = {
     "as it comes": {},
     "sort key": {"partition_key": "PK", "sort_key": "SK", "attributes": {"expiry": "ttl"}},
     "swept": {"ttl": False},
@@ -26,13 +25,11 @@ SHAPES: dict[str, dict[str, Any]] = {
 
 
 @pytest.fixture(params=SHAPES)
-def store(request: pytest.FixtureRequest) -> DynamoDBStore:
-    return DynamoDBStore(
-        table_name="records", region_name="eu-west-1", **SHAPES[str(request.param)]
-    )
+def store(request):
+    return DynamoDBStore(table_name="records", region_name="eu-west-1", **SHAPES[request.param])
 
 
-def test_cloudformation_is_what_the_store_needs(store: DynamoDBStore) -> None:
+def test_cloudformation_is_what_the_store_needs(store):
     template = yaml.safe_load(FORMATS["cloudformation"](store))
 
     assert template == json.loads(FORMATS["cloudformation-json"](store))
@@ -56,18 +53,18 @@ def test_cloudformation_is_what_the_store_needs(store: DynamoDBStore) -> None:
     }
 
 
-def ttl(store: DynamoDBStore) -> dict[str, Any]:
+def ttl(store):
     return {"AttributeName": store.names.of["expiry"], "Enabled": True}
 
 
 @pytest.mark.parametrize("store", ["sort key"], indirect=True)
-def test_cloudformation_is_valid_by_the_schema_of_its_resources(store: DynamoDBStore) -> None:
+def test_cloudformation_is_valid_by_the_schema_of_its_resources(store):
     found = cfnlint.lint(FORMATS["cloudformation"](store), regions=["eu-west-1"])
 
     assert [str(match) for match in found] == []
 
 
-def test_terraform_is_what_the_store_needs(store: DynamoDBStore) -> None:
+def test_terraform_is_what_the_store_needs(store):
     resource = parsed(FORMATS["terraform"](store))
 
     names = store.names
@@ -80,10 +77,10 @@ def test_terraform_is_what_the_store_needs(store: DynamoDBStore) -> None:
     assert resource.get("ttl") == (wanted if store.ttl else None)
 
 
-def parsed(text: str) -> dict[str, Any]:
+def parsed(text):
     """Return the one resource of a file of HCL, its quoted strings as what they say."""
 
-    def plain(value: Any) -> Any:
+    def plain(value):
         if isinstance(value, dict):
             items = {plain(name): plain(item) for name, item in value.items()}
             return {name: item for name, item in items.items() if not name.startswith("__")}
@@ -99,7 +96,7 @@ def parsed(text: str) -> dict[str, Any]:
     return dict(resource)
 
 
-def test_stack_of_the_CDK_is_what_the_store_needs(store: DynamoDBStore) -> None:
+def test_stack_of_the_CDK_is_what_the_store_needs(store):
     """aws-cdk-lib takes 470 MB and Node: its stack is read here, and run by `make proof`."""
     [table] = [
         node

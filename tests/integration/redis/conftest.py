@@ -1,141 +1,165 @@
-"""Servers, stores and requests that the tests of the Redis store begin with."""
+"""Servers and stores for the tests of the Redis store, and what these do to them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
-from typing import Any, Protocol, TypeVar
+import asyncio
+import functools
+import os
+import signal
+from contextlib import ExitStack, contextmanager
+from datetime import timedelta
 from urllib.parse import urlsplit
 from uuid import uuid4
 
 import pytest
 import redis
 
+from django_idempotency.claims import Resolution
+from django_idempotency.records import State
 from django_idempotency.stores.redis import RedisStore
-from tests.integration.redis.wire import Wiretap
-from tests.services import MissingService, may_be_missing
-from tests.services.proxy import Proxy
-from tests.services.redis import RedisSentinel, RedisServer, redis_url
-
-T = TypeVar("T")
+from tests.claims import HOUR, asked, found, lost, record_id, won
+from tests.services import or_skip
+from tests.services.processes import wait_until
+from tests.services.redis import RedisServer, redis_url
 
 BACKEND = "django_idempotency.stores.redis.RedisStore"
-#: `make_store(url, **options)`: a store with keys of its own.
-MakeStore = Callable[..., RedisStore]
-
-
-class StartServer(Protocol):
-    def __call__(self, version: str = "valkey9", **options: str) -> RedisServer: ...
+#: A lease that lapses soon.
+MOMENT = timedelta(milliseconds=30)
 
 
 @pytest.fixture(scope="session")
-def urls() -> Iterator[Callable[[str], str]]:
-    """The URL of a server of this version that no test stops."""
+def urls():
+    """`urls(version)`: the URL of a server that no test stops."""
     with ExitStack() as stack:
-        started: dict[str, str] = {}
-
-        def url(version: str) -> str:
-            if version not in started:
-                started[version] = stack.enter_context(redis_url(version))
-            return started[version]
-
-        yield url
+        yield functools.cache(
+            lambda version: or_skip(lambda: stack.enter_context(redis_url(version)))
+        )
 
 
 @pytest.fixture
-def version() -> str:
+def version():
     """The version of the server; a test that depends on it names more of them."""
     return "valkey9"
 
 
 @pytest.fixture
-def url(urls: Callable[[str], str], version: str) -> str:
-    """A server that no test stops."""
-    return or_skip(lambda: urls(version))
+def url(urls, version):
+    return urls(version)
 
 
 @pytest.fixture
-def prefix() -> str:
+def prefix():
     return f"test-{uuid4().hex}:"
 
 
 @pytest.fixture
-def make_store(prefix: str) -> Iterator[MakeStore]:
-    """Make stores; what is still connected at the end of the test is closed."""
-    made: list[RedisStore] = []
+def make_store(prefix):
+    """`make_store(url, **options)`: a store with keys of its own, closed at the end."""
+    made = []
 
-    def make(url: str | None = None, **options: Any) -> RedisStore:
-        store = RedisStore(url, **{"prefix": prefix, **options})
-        made.append(store)
-        return store
+    def make(url=None, **options):
+        made.append(RedisStore(url, **{"prefix": prefix, **options}))
+        return made[-1]
 
     yield make
-    for store in made:
-        client = store._clients._client
+    for client in filter(None, (store._clients._client for store in made)):
         if isinstance(client, redis.RedisCluster):
             # Its close() leaves the connections to the nodes to the garbage collector.
             client.disconnect_connection_pools()
-        if client is not None:
-            client.close()
+        client.close()
 
 
 @pytest.fixture
-def store(url: str, make_store: MakeStore) -> RedisStore:
+def store(url, make_store):
     return make_store(url)
 
 
 @pytest.fixture
-def client(url: str) -> Iterator[redis.Redis]:
+def client(url):
     """A client of the test's own, to look behind the store's back."""
     with redis.Redis.from_url(url) as client:
         yield client
 
 
 @pytest.fixture
-def start_server() -> Iterator[StartServer]:
+def start_server():
     """Start servers of the test's own, to be killed and started again."""
     with ExitStack() as stack:
-
-        def start(version: str = "valkey9", **options: str) -> RedisServer:
-            return or_skip(lambda: stack.enter_context(RedisServer(version, **options)))
-
-        yield start
+        yield lambda *version, **options: or_skip(
+            lambda: stack.enter_context(RedisServer(*version, **options))
+        )
 
 
 @pytest.fixture
-def start_sentinel() -> Iterator[Callable[[RedisServer], RedisSentinel]]:
-    with ExitStack() as stack:
-        yield lambda server: stack.enter_context(RedisSentinel(server))
-
-
-@pytest.fixture
-def proxied(url: str, proxy: Callable[[str, int], Proxy]) -> tuple[Proxy, str]:
-    """A proxy in front of the server, and the URL that leads through it."""
+def link(url, proxy):
+    """A proxy in front of the server."""
     parts = urlsplit(url)
-    started = proxy(parts.hostname or "", parts.port or 6379)
-    return started, through(url, started)
+    return proxy(parts.hostname, parts.port)
 
 
-@pytest.fixture
-def wire(url: str) -> Iterator[Wiretap]:
-    """A proxy in front of the server that counts."""
-    parts = urlsplit(url)
-    with Wiretap(parts.hostname or "", parts.port or 6379) as tap:
-        yield tap
-
-
-def through(url: str, proxy: Proxy) -> str:
+def through(url, proxy):
     """Return `url` with the proxy in the place of the server."""
     parts = urlsplit(url)
     credentials, at, _ = parts.netloc.rpartition("@")
     return parts._replace(netloc=f"{credentials}{at}{proxy.host}:{proxy.port}").geturl()
 
 
-def or_skip(start: Callable[[], T]) -> T:
-    """Call `start`; a server that this machine lacks skips the test if that is allowed."""
+@contextmanager
+def stopped(*servers):
+    """Servers that take connections, and answer when they go on."""
+    for server in servers:
+        os.kill(server.pid, signal.SIGSTOP)
     try:
-        return start()
-    except MissingService as error:
-        if may_be_missing():
-            pytest.skip(str(error))
-        raise
+        yield
+    finally:
+        for server in servers:
+            os.kill(server.pid, signal.SIGCONT)
+
+
+def lapse(store, key="key"):
+    """Wait until the lease on `key` has lapsed by the server's clock."""
+    wait_until(lambda: found(store, key).stale, seconds=5, what="the lease to lapse")
+
+
+def whole_life(store):
+    """Let records live through all that a store can do with them, and fail if one is lost."""
+    keys = [f"key {number}" for number in range(20)]
+    leases = {key: won(store.claim(asked(key))) for key in keys}
+    assert store.renew(leases.values(), HOUR) == set(leases.values())
+    for key in keys:
+        assert lost(store.claim(asked(key))).state is State.IN_PROGRESS
+        store.complete(leases[key], key.encode(), retention=HOUR)
+        assert lost(store.claim(asked(key))).result == key.encode()
+    ended = won(store.claim(asked("failed")))
+    store.fail(ended, "boom")
+    again = won(store.claim(asked("failed")))
+    assert store.renew([ended, again], HOUR) == {again}
+    store.release(again)
+    seen = found(store, "failed")
+    assert store.resolve(seen.record_id, Resolution("expire", epoch=seen.epoch, state=seen.state))
+    left = {identifier for page in pages_of(store, 7) for identifier in page}
+    assert left - {seen.record_id} == set(map(record_id, keys))
+    assert store.check() == []
+    asyncio.run(whole_life_of_coroutines(store))
+
+
+async def whole_life_of_coroutines(store):
+    keys = [f"coroutine {number}" for number in range(20)]
+    leases = [won(lease) for lease in await asyncio.gather(*(store.aclaim(asked(k)) for k in keys))]
+    assert store.renew(leases, HOUR) == set(leases)
+    await store.afail(leases.pop(), "boom")
+    await store.arelease(leases.pop())
+    for key, lease in zip(keys, leases, strict=False):
+        await store.acomplete(lease, key.encode(), retention=HOUR)
+        assert lost(await store.aclaim(asked(key))).result == key.encode()
+        assert (await store.aget(lease.record_id)).state is State.COMPLETED
+
+
+def pages_of(store, limit):
+    """Return the record ids of each page."""
+    page = store.browse(limit=limit)
+    pages = [page]
+    while page.cursor is not None:
+        page = store.browse(limit=limit, cursor=page.cursor)
+        pages.append(page)
+    return [[record.record_id for record in page.records] for page in pages]

@@ -1,0 +1,154 @@
+"""Clients: one for each event loop, closed when its loop is shut down, and one for a fork."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import weakref
+
+import pytest
+import redis
+from asgiref.sync import async_to_sync
+
+from django_idempotency.exceptions import StoreError
+from django_idempotency.stores.redis import RedisStore
+from tests.claims import HOUR, asked, found, lost, record_id, won
+from tests.integration.redis.conftest import through
+from tests.services.forks import in_child
+from tests.services.processes import wait_until
+
+NAME = "coroutines"
+
+
+@pytest.fixture
+def named(url, make_store):
+    """A store whose connections have a name, and are no more than three for a loop."""
+    return make_store(url, client_name=NAME, max_connections=3)
+
+
+def connections(client):
+    """How many connections of that name the server has."""
+    return [connection["name"] for connection in client.client_list()].count(NAME)
+
+
+def test_server_that_has_forgotten_the_scripts_is_told_them_again(store, client):
+    async def coroutines():
+        client.script_flush()
+        leases = [won(await store.aclaim(asked(key))) for key in ("one", "two")]
+        client.script_flush()
+        for lease in leases:
+            await store.acomplete(lease, b"result", retention=HOUR)
+
+    asyncio.run(coroutines())
+    client.script_flush()
+    lease = won(store.claim(asked()))
+    client.script_flush()
+    assert store.renew([lease], HOUR) == {lease}
+
+
+def test_more_coroutines_than_connections_wait_for_one(named, client):
+    async def main():
+        for claimed in await asyncio.gather(*(named.aclaim(asked(f"{n}")) for n in range(100))):
+            won(claimed)
+        return connections(client)
+
+    assert 1 <= asyncio.run(main()) <= 3
+
+
+def through_django(main):
+    """Run a coroutine as Django runs an asynchronous view under WSGI."""
+
+    async def view():
+        await main
+
+    async_to_sync(view)()
+
+
+@pytest.mark.parametrize("run", [asyncio.run, through_django])
+def test_every_loop_has_its_own_connections_and_closes_them(named, client, run):
+    seen = []
+
+    async def main(key):
+        await asyncio.gather(*(named.aclaim(asked(f"{key} {n}")) for n in range(5)))
+        seen.append(connections(client))
+
+    for number in range(2):
+        run(main(f"loop {number}"))
+        gc.collect()  # what is left open would be a ResourceWarning, and so an error, here
+        wait_until(lambda: connections(client) == 0, seconds=5, what="the connections to end")
+    assert all(1 <= count <= 3 for count in seen)
+    assert named._clients._of_loops == {}
+
+
+def test_loop_that_is_closed_without_a_shutdown_is_forgotten(store):
+    async def close_early():
+        await store.aclaim(asked())
+        client, _ = store._clients._of_loops[asyncio.get_running_loop()]
+        await client.aclose()
+
+    loop = asyncio.new_event_loop()
+    loop.run_until_complete(close_early())
+    loop.close()
+    asyncio.run(store.aget(record_id()))
+    assert store._clients._of_loops == {}
+
+
+def test_cancelled_coroutine_leaves_a_connection_that_is_not_used_again(url, link, make_store):
+    store = make_store(through(url, link), max_connections=1)
+
+    async def main():
+        await store.aclaim(asked())
+        link.delay(0.2)
+        task = asyncio.ensure_future(store.aclaim(asked("cancelled")))
+        await asyncio.sleep(0.05)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        link.heal()
+        assert (await store.aget(record_id())).key == "key"  # and not the answer to the claim
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("how", "cause"), [("refuse", redis.ConnectionError), ("swallow", redis.TimeoutError)]
+)
+def test_R61_server_that_does_not_answer_a_coroutine_is_an_error(url, link, make_store, how, cause):
+    getattr(link, how)()
+    with pytest.raises(StoreError) as raised:
+        asyncio.run(make_store(through(url, link), timeout=0.3).aclaim(asked()))
+    assert isinstance(raised.value.__cause__, cause)
+
+
+# Python warns of a fork beside threads, which a test run has and a pre-forking server not.
+over_a_fork = pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")
+
+
+@over_a_fork
+def test_store_survives_a_fork(store):
+    lease = won(store.claim(asked()))  # the connection is open
+    pool = store._clients._client.connection_pool
+
+    def child():
+        own = won(store.claim(asked("child")))
+        store.complete(own, b"child", retention=HOUR)
+        assert lost(store.claim(asked())).token == lease.token
+        assert store._clients._client.connection_pool is not pool
+
+    assert in_child(child) == 0
+    assert store._clients._client.connection_pool is pool
+    store.complete(lease, b"result", retention=HOUR)
+    assert found(store, "child").result == b"child"
+
+
+@over_a_fork
+def test_child_does_not_wait_for_a_thread_that_makes_a_client_for_its_loop(store):
+    with store._clients._mutex:
+        assert in_child(lambda: won(asyncio.run(store.aclaim(asked())))) == 0
+    assert found(store).live
+
+
+def test_clients_of_a_store_that_nobody_uses_are_not_kept(url):
+    clients = weakref.ref(RedisStore(url)._clients)
+    gc.collect()
+    assert clients() is None

@@ -1,0 +1,191 @@
+"""Where a server may be, and what it has lost when it comes back (docs/howto/redis.md)."""
+
+from __future__ import annotations
+
+import ipaddress
+import ssl
+from contextlib import ExitStack, closing
+from datetime import datetime, timezone
+from urllib.parse import urlsplit
+
+import pytest
+import redis
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+from django_idempotency.exceptions import LeaseLost, StoreError
+from tests.claims import DAY, HOUR, asked, found, lost, record_id, won
+from tests.integration.redis.conftest import whole_life
+from tests.services.processes import wait_until
+from tests.services.proxy import Proxy
+from tests.services.redis import HOST, START_SECONDS, RedisSentinel, RedisServer
+
+
+@pytest.fixture
+def start_sentinel():
+    with ExitStack() as stack:
+        yield lambda server: stack.enter_context(RedisSentinel(server))
+
+
+def test_sentinels(start_server, start_sentinel, make_store):
+    sentinels = [(HOST, start_sentinel(start_server()).port)]
+    place = {"sentinels": sentinels, "service_name": "main"}
+    store = make_store(**place)
+    whole_life(store)
+
+    with pytest.raises(StoreError):
+        make_store(sentinels=sentinels, service_name="nobody").claim(asked())
+
+    # A URL beside them says all that is not the place.
+    other = make_store("redis://nobody.invalid:1/3", **place)
+    other.claim(asked())
+    assert found(other).live
+    assert store.get(record_id()) is None  # that is database 0
+
+
+def test_failover_is_followed(start_server, start_sentinel, make_store):
+    primary = start_server("redis6")
+    replica = start_server("redis6", replicaof=f"{HOST} {primary.port}")
+    with primary.client() as client:
+        client.set("written", "before")
+        wait_until(lambda: client.wait(1, 100) == 1, seconds=10, what="the replica")
+    sentinel = start_sentinel(primary)
+    place = {"sentinels": [(HOST, sentinel.port)], "service_name": "main"}
+    store = make_store(**place, wait_replicas=1, timeout=5)
+    lease = won(store.claim(asked()))  # the replica has it
+    with sentinel.client() as client:
+        wait_until(
+            lambda: len(client.execute_command("SENTINEL", "REPLICAS", "main")) == 1,
+            seconds=15,
+            what="the sentinel to know the replica",
+        )
+    primary.kill()
+    wait_until(lambda: leads_to(sentinel) == replica.port, seconds=20, what="the failover")
+
+    store.complete(lease, b"result", retention=HOUR)
+
+    assert found(make_store(replica.url)).result == b"result"
+
+
+def leads_to(sentinel):
+    """The port that a sentinel sends clients to; None while it knows of none."""
+    asked = redis.Sentinel([(HOST, sentinel.port)])
+    try:
+        return asked.discover_master("main")[1]
+    except redis.sentinel.MasterNotFoundError:
+        return None
+    finally:
+        for client in asked.sentinels:
+            client.close()
+
+
+def test_TLS(url, make_store, tmp_path):
+    certificate = tmp_path / "certificate.pem"
+    certificate.write_bytes(self_signed())
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate)
+    parts = urlsplit(url)
+    with Proxy(parts.hostname, parts.port, tls=context) as link:
+        place = f"rediss://{HOST}:{link.port}/0"
+        # A connection takes its time: each one reads all of the machine's certificates, too.
+        trusted = f"{place}?ssl_ca_certs={certificate}"
+        whole_life(make_store(trusted, timeout=15, max_connections=2))
+
+        with pytest.raises(StoreError):  # a certificate that nobody trusts
+            make_store(place).claim(asked())
+
+
+def self_signed():
+    """A certificate for 127.0.0.1, after its key."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, HOST)])
+    now, address = datetime.now(timezone.utc), x509.IPAddress(ipaddress.ip_address(HOST))
+    builder = x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
+    builder = builder.not_valid_before(now - DAY).not_valid_after(now + DAY)
+    builder = builder.add_extension(x509.SubjectAlternativeName([address]), False)
+    builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=0), True)
+    pem, openssl = serialization.Encoding.PEM, serialization.PrivateFormat.TraditionalOpenSSL
+    private = key.private_bytes(pem, openssl, serialization.NoEncryption())
+    return private + builder.sign(key, hashes.SHA256()).public_bytes(pem)
+
+
+def test_unix_socket(start_server, make_store):
+    server = start_server(unixsocket="redis.sock", unixsocketperm="700")
+    whole_life(make_store(f"unix://{server.directory}/redis.sock?db=2"))
+
+
+# Restarts.
+
+#: What each persistence is called in the docs, and how a server is told.
+NOTHING = {"save": "", "appendonly": "no"}
+SNAPSHOTS = {"save": "3600 1", "appendonly": "no"}
+APPEND_ALWAYS = {"appendonly": "yes", "appendfsync": "always"}
+APPEND_EACH_SECOND = {"appendonly": "yes", "appendfsync": "everysec"}
+
+
+def kill_once_written(server):
+    """Kill a server whose log is with the operating system, which survives."""
+    # It answers before it has written while an fsync of the second before is under way.
+    with closing(server.client()) as client:
+        wait_until(
+            lambda: client.info("persistence")["aof_buffer_length"] == 0,
+            seconds=START_SECONDS,
+            what="the log to be written",
+        )
+    server.kill()
+
+
+@pytest.mark.parametrize(
+    ("options", "end"),
+    [(NOTHING, RedisServer.stop), (SNAPSHOTS, RedisServer.kill)],
+    ids=["nothing-stopped", "snapshots-killed"],
+)
+def test_without_a_log_every_record_is_lost_and_work_can_run_again(
+    start_server, make_store, options, end
+):
+    server = start_server(**options)
+    store = make_store(server.url)
+    store.complete(won(store.claim(asked("before"))), b"result", retention=HOUR)
+    if options is SNAPSHOTS:
+        with server.client() as client:
+            client.save()
+    owner = won(store.claim(asked("live")))
+
+    end(server)
+    server.start()
+
+    # A snapshot keeps what it has, and nothing that came after.
+    assert (store.get(record_id("before")) is not None) is (options is SNAPSHOTS)
+    second = won(store.claim(asked("live")))
+    assert second.fencing_token > owner.fencing_token  # the clock, and not a count
+    with pytest.raises(LeaseLost):
+        store.complete(owner, b"late", retention=HOUR)
+    assert store.renew([owner], HOUR) == set()
+
+
+@pytest.mark.parametrize(
+    ("options", "end"),
+    [
+        (SNAPSHOTS, RedisServer.stop),
+        (APPEND_EACH_SECOND, kill_once_written),
+        (APPEND_ALWAYS, RedisServer.kill),
+    ],
+    ids=["snapshots-stopped", "append-written-killed", "append-always-killed"],
+)
+def test_with_a_log_records_survive_and_so_do_leases(start_server, make_store, options, end):
+    server = start_server(**options)
+    store = make_store(server.url)
+    owner = won(store.claim(asked("live")))
+    store.complete(won(store.claim(asked("completed"))), b"result", retention=HOUR)
+    store.fail(won(store.claim(asked("failed"))), "boom")
+
+    end(server)
+    server.start()
+
+    assert lost(store.claim(asked("live"))).epoch == owner.fencing_token
+    assert lost(store.claim(asked("completed"))).result == b"result"
+    assert won(store.claim(asked("failed"))).fencing_token > owner.fencing_token
+    store.complete(owner, b"result", retention=HOUR)
+    assert found(store, "live").result == b"result"

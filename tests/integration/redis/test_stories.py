@@ -1,0 +1,63 @@
+"""What a client sees of the Redis store, and servers that are away or have no memory left."""
+
+from __future__ import annotations
+
+import pytest
+
+from django_idempotency.exceptions import StoreError
+from django_idempotency.records import State
+from django_idempotency.stores.redis.scripts import CLAIM
+from tests.claims import HOUR, asked, found, record_id, won
+from tests.integration.redis.conftest import BACKEND, through
+from tests.integration.stories import HTTPStory, ServerStory
+from tests.unit.http.api import Api
+
+
+class TestHTTP(HTTPStory):
+    @pytest.fixture
+    def api(self, settings, prefix, url, link):
+        options = {"url": through(url, link), "prefix": prefix, "timeout": 0.5}
+        settings.IDEMPOTENCY = {"default": {"BACKEND": BACKEND, "OPTIONS": options}}
+        api = Api()
+        api.client.raise_request_exception = False
+        return api
+
+
+class TestServer(ServerStory):
+    TIMEOUT = 0.3
+    CLAIM = CLAIM.sha.encode()
+
+    @pytest.fixture
+    def store(self, url, link, make_store, client):
+        """Its prefix was looked at, and the server knows the script."""
+        client.script_load(CLAIM.text)
+        store = make_store(through(url, link), timeout=self.TIMEOUT)
+        won(store.claim(asked("before")))
+        return store
+
+
+@pytest.fixture
+def memory_full(client):
+    """Make the server's memory be full until the end of the test."""
+    before = client.config_get("maxmemory")["maxmemory"]
+    yield lambda: client.config_set("maxmemory", "1")
+    client.config_set("maxmemory", before)
+
+
+@pytest.mark.parametrize("version", ["valkey9", "redis6"])
+def test_server_whose_memory_is_full_takes_what_running_work_has_to_say_and_no_new_key(
+    store, memory_full
+):
+    leases = [won(store.claim(asked(key))) for key in ("done", "failed", "released")]
+    memory_full()
+
+    with pytest.raises(StoreError):
+        store.claim(asked("new"))
+    assert store.get(record_id("new")) is None
+    assert store.renew(leases, HOUR) == set(leases)
+    store.complete(leases[0], b"result", retention=HOUR)
+    store.fail(leases[1], "boom")
+    store.release(leases[2])
+
+    states = [found(store, lease.request.key).state for lease in leases]
+    assert states == [State.COMPLETED, State.FAILED, State.RELEASED]
