@@ -20,20 +20,11 @@ pytestmark = pytest.mark.django_db(transaction=True)
 UNAVAILABLE = (503, "store_unavailable")
 
 
-class Down(DatabaseStore):
-    """The database of the store is out of reach; that of the work is not."""
+class Down(MemoryStore):
+    """Not the view's own store: one that its work asks, and that is out of reach."""
 
     def claim(self, request):
         raise StoreError("down")
-
-    def atomic(self, **arguments):
-        raise StoreError("down")
-
-
-class MemoryDown(MemoryStore):
-    """Not the view's own store: one that its work asks."""
-
-    claim = Down.claim
 
 
 class NoWork(DatabaseStore):
@@ -70,6 +61,22 @@ def on(policy):
         policy(BACKEND=f"{__name__}.{store}", HTTP={"FAIL_OPEN": fail_open}, **fields)
 
     return use
+
+
+@pytest.fixture
+def down(policy, monkeypatch):
+    """The database of a view's store is not there, in any thread; the project's own is."""
+    gone = f"{connections['other'].settings_dict['NAME']}/gone"
+    connections["other"].close()
+    with monkeypatch.context() as patch:
+        for entry in (connections["other"].settings_dict, connections.settings["other"]):
+            patch.setitem(entry, "NAME", gone)
+        policy(OPTIONS={"using": "other"}, HTTP={"FAIL_OPEN": True})
+        yield
+    connections["other"].close()
+
+
+both = pytest.mark.django_db(transaction=True, databases=["default", "other"])
 
 
 # R77: Idempotency-Expires.
@@ -109,9 +116,8 @@ def test_R77_no_other_answer_says_so(api, in_progress):
 # R61: fail_open.
 
 
-def test_R61_fail_open_runs_the_view_once_and_says_so(api, on, runs):
-    on("Down")
-
+@both
+def test_R61_fail_open_runs_the_view_once_and_says_so(api, down, runs):
     for number in (1, 2):
         answer = api()
         assert answer.status_code == 201
@@ -120,8 +126,8 @@ def test_R61_fail_open_runs_the_view_once_and_says_so(api, on, runs):
         assert len(runs) == Effect.objects.count() == number
 
 
-def test_R61_R1_fail_open_refuses_what_is_wrong_with_the_key(api, on, policy, runs):
-    on("Down")
+@both
+def test_R61_R1_fail_open_refuses_what_is_wrong_with_the_key(api, down, policy, runs):
     policy(HTTP={"REQUIRED": True})
 
     assert problem(api(key=None)) == (400, "idempotency_key_missing")
@@ -130,12 +136,12 @@ def test_R61_R1_fail_open_refuses_what_is_wrong_with_the_key(api, on, policy, ru
     assert runs == []
 
 
+@both
 @pytest.mark.parametrize("kind", ["function", "drf"], indirect=True)
 def test_R61_R83_fail_open_passes_exceptions_on_and_keeps_atomic_requests(
-    api, on, runs, monkeypatch
+    api, down, runs, monkeypatch
 ):
     monkeypatch.setitem(connections.settings["default"], "ATOMIC_REQUESTS", True)
-    on("Down")
 
     with pytest.raises(RuntimeError, match=r"^boom$"):
         api.then("boom")
@@ -183,7 +189,7 @@ def test_R61_fail_open_never_for_a_store_that_the_work_or_its_hook_asks(
 ):
     """Its error is the view's own: the view has run."""
     policy(HTTP={"FAIL_OPEN": True})
-    down = {"BACKEND": f"{__name__}.MemoryDown"}
+    down = {"BACKEND": f"{__name__}.Down"}
     settings.IDEMPOTENCY = {**settings.IDEMPOTENCY, "down": down}
     api.client.raise_request_exception = False
 

@@ -11,7 +11,7 @@ from django.contrib.auth.mixins import (
     UserPassesTestMixin,
 )
 from django.db import connection, connections
-from django.http import HttpResponse
+from django.http import HttpResponse, HttpResponseRedirect
 from django.urls import path
 from django.utils.decorators import method_decorator
 from django.views import View
@@ -119,6 +119,14 @@ def test_R34_R1_redirect_of_LoginRequiredMixin_comes_first_and_is_not_kept(serve
     assert replayed(api())
     assert api(user=None, key=None).status_code == 302
     assert problem(api(key=None)) == (400, "idempotency_key_missing")
+
+
+@pytest.mark.parametrize("login_url", ["/elsewhere/", "no-such-name", "https://sso.example/here/"])
+def test_R28_other_redirects_are_kept(serve, settings, login_url):
+    settings.LOGIN_URL = login_url
+    api = serve(idempotent(lambda request: HttpResponseRedirect("/here/")))
+
+    assert [replayed(api()) for _ in range(2)] == [False, True]
 
 
 @pytest.mark.parametrize(
