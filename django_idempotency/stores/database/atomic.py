@@ -20,20 +20,17 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 
 from django_idempotency.context import Running, running
 from django_idempotency.exceptions import SessionLost, StoreError, TransactionOpen
+from django_idempotency.stores.database.errors import (
+    is_connection_failure,
+    is_serialization_failure,
+)
 
 __all__ = [
     "Block",
     "RollbackWatch",
-    "is_connection_failure",
     "is_doomed",
-    "is_duplicate",
-    "is_held",
     "is_lost",
-    "is_newer",
-    "is_no_column",
-    "is_no_table",
     "is_rolled_back",
-    "is_serialization_failure",
 ]
 
 #: libpq's transaction status of a transaction that met an error.
@@ -216,65 +213,3 @@ def is_lost(connection: BaseDatabaseWrapper) -> bool:
     if connection.vendor == "postgresql":
         return bool(connection.connection.closed)
     return connection.vendor == "mysql" and not connection.is_usable()
-
-
-def sqlstate(error: BaseException | None) -> str | None:
-    """Return the SQLSTATE that the driver gave, if any (psycopg 3)."""
-    while error is not None:
-        if state := getattr(error, "sqlstate", None):
-            return str(state)
-        error = error.__cause__
-    return None
-
-
-def error_number(error: BaseException | None) -> int | None:
-    """Return the number that MariaDB gave, if any."""
-    while error is not None:
-        if isinstance(error, DatabaseError) and error.args and isinstance(error.args[0], int):
-            return error.args[0]
-        error = error.__cause__
-    return None
-
-
-def is_serialization_failure(error: BaseException) -> bool:
-    # A deadlock is one, too.
-    return is_newer(error) or sqlstate(error) == "40P01" or error_number(error) == 1213
-
-
-def is_newer(error: BaseException) -> bool:
-    """Whether a row is newer than the transaction's snapshot (`innodb_snapshot_isolation`)."""
-    return sqlstate(error) == "40001" or error_number(error) == 1020
-
-
-def is_duplicate(error: BaseException) -> bool:
-    """Whether somebody else has inserted the row (MariaDB)."""
-    return error_number(error) == 1062
-
-
-def is_held(error: BaseException) -> bool:
-    """Whether somebody else holds the row (MariaDB)."""
-    return error_number(error) == 1205
-
-
-def is_no_table(error: BaseException) -> bool:
-    """Whether the statement's table has not been created."""
-    if sqlstate(error) == "42P01" or error_number(error) == 1146:
-        return True
-    return isinstance(error, OperationalError) and "no such table" in str(error)
-
-
-def is_no_column(error: BaseException) -> bool:
-    """Whether the statement's table lacks a column: a migration is pending."""
-    if sqlstate(error) == "42703" or error_number(error) == 1054:
-        return True
-    said = str(error)
-    return isinstance(error, OperationalError) and (
-        "no such column" in said or "has no column named" in said
-    )
-
-
-def is_connection_failure(error: DatabaseError | InterfaceError) -> bool:
-    if (number := error_number(error)) is not None:
-        return 2000 <= number < 3000 or number == 4031  # the client's own; killed while idle
-    state = sqlstate(error)
-    return state is None or state.startswith(("08", "57P"))

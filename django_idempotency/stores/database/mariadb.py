@@ -1,22 +1,39 @@
-"""
-The statements of the database store on MariaDB (10.6 or newer), whole, one per operation.
-
-Three things recur in them. ``SET STATEMENT innodb_lock_wait_timeout = 0 FOR``: a row that somebody
-holds is an error at once, which means "in progress", and is never waited for. An UPDATE gives no
-rows back, so ``LAST_INSERT_ID(…)`` hands the clock that it went by to the driver, and nothing where
-no row matched. And assignments take effect from left to right, so what looks at ``expires_at``
-stands before it. ``UTC_TIMESTAMP(6)`` is one moment for a whole statement.
-"""
+"""The statements of the database store on MariaDB (10.6 or newer), whole, one per operation."""
 
 from __future__ import annotations
 
-#: Does a claim begin with a look, since writing would make it wait for every other writer?
-LOOK_FIRST = True
+from collections.abc import Mapping
+from datetime import datetime, timedelta, timezone
+from typing import Any
+from uuid import UUID
 
-#: Is `single` told apart by a lock that ends with its transaction, and not by its row?
-ADVISORY = False
+from django_idempotency.exceptions import StoreError
+from django_idempotency.leases import Lease
+from django_idempotency.stores.database.dialect import READ_COMMITTED, Dialect, Execute, Row, held
+from django_idempotency.stores.database.errors import is_held
 
-CLAIM = """
+__all__ = ["MariaDB"]
+
+_OLDEST = (10, 6)
+#: The isolation levels at which each statement sees what is committed.
+_LOW_LEVELS = (READ_COMMITTED, "read uncommitted")
+
+
+class MariaDB(Dialect):
+    """
+    The statements of the database store on MariaDB (10.6 or newer), whole, one per operation.
+
+    Three things recur in them. ``SET STATEMENT innodb_lock_wait_timeout = 0 FOR``: a row that
+    somebody holds is an error at once, which means "in progress", and is never waited for. An
+    UPDATE gives no rows back, so ``LAST_INSERT_ID(…)`` hands the clock that it went by to the
+    driver, and nothing where no row matched. And assignments take effect from left to right, so
+    what looks at ``expires_at`` stands before it. ``UTC_TIMESTAMP(6)`` is one moment for a whole
+    statement.
+    """
+
+    looks_first = True
+
+    CLAIM = """
 SET STATEMENT innodb_lock_wait_timeout = 0 FOR
 INSERT INTO idempotency_record (
        id, scope, `key`, operation, fingerprint, state, epoch, token,
@@ -28,8 +45,8 @@ VALUES (%(id)s, %(scope)s, %(key)s, %(operation)s, %(fingerprint)s, 'IN_PROGRESS
 RETURNING epoch, lease_until, updated_at, 'read committed'
 """
 
-# One row in any case: without a record all but the clock is NULL.
-LOOK = """
+    # One row in any case: without a record all but the clock is NULL.
+    LOOK = """
 SELECT record.id, record.scope, record.`key`, record.operation, record.fingerprint, record.state,
        record.epoch, record.token, record.lease_until, record.created_at, record.updated_at,
        record.expires_at, record.attempts, record.result, record.error, UTC_TIMESTAMP(6)
@@ -37,8 +54,8 @@ SELECT record.id, record.scope, record.`key`, record.operation, record.fingerpri
   LEFT JOIN idempotency_record AS record ON record.id = %(id)s
 """
 
-# After a lost race: the newest version of the row, which an older snapshot would not show.
-LOOK_AGAIN = """
+    # After a lost race: the newest version of the row, which an older snapshot would not show.
+    LOOK_AGAIN = """
 SET STATEMENT innodb_lock_wait_timeout = 0 FOR
 SELECT record.id, record.scope, record.`key`, record.operation, record.fingerprint, record.state,
        record.epoch, record.token, record.lease_until, record.created_at, record.updated_at,
@@ -48,9 +65,9 @@ SELECT record.id, record.scope, record.`key`, record.operation, record.fingerpri
    FOR UPDATE
 """
 
-# The token alone would do to tell that the record is the one that was seen; the epoch is compared
-# because `row_of_update` takes the new one from it.
-RECLAIM = """
+    # The token alone would do to tell that the record is the one that was seen; the epoch is
+    # compared because `rows` takes the new one from it.
+    RECLAIM = """
 SET STATEMENT innodb_lock_wait_timeout = 0 FOR
 UPDATE idempotency_record
    SET scope = %(scope)s, `key` = %(key)s, operation = %(operation)s,
@@ -82,15 +99,11 @@ UPDATE idempotency_record
                      AND %(take_over)s))))
 """
 
-#: How often a claim goes around an expired row that a sweep holds, or another claimant: nobody can
-#: tell which.
-ROUNDS = 10
-SWEEPING = None
+    #: How often a claim goes around an expired row that a sweep holds, or another claimant: nobody
+    #: can tell which.
+    ROUNDS = 10
 
-#: The completion alone is fence enough: a row that it finds taken over rolls the work back.
-FENCE = None
-
-COMPLETE = """
+    COMPLETE = """
 UPDATE idempotency_record
    SET state = 'COMPLETED', result = %(result)s, lease_until = NULL, error = '',
        updated_at = UTC_TIMESTAMP(6),
@@ -100,8 +113,8 @@ UPDATE idempotency_record
  WHERE id = %(id)s AND epoch = %(epoch)s AND token = %(token)s AND state = 'IN_PROGRESS'
 """
 
-# The wait for a COMMIT of our own that is still on its way is bounded.
-FAIL = """
+    # The wait for a COMMIT of our own that is still on its way is bounded.
+    FAIL = """
 SET STATEMENT innodb_lock_wait_timeout = 5 FOR
 UPDATE idempotency_record
    SET state = 'FAILED', error = %(error)s, lease_until = NULL, updated_at = UTC_TIMESTAMP(6),
@@ -109,7 +122,7 @@ UPDATE idempotency_record
  WHERE id = %(id)s AND epoch = %(epoch)s AND token = %(token)s AND state = 'IN_PROGRESS'
 """
 
-RELEASE = """
+    RELEASE = """
 SET STATEMENT innodb_lock_wait_timeout = 5 FOR
 UPDATE idempotency_record
    SET state = 'RELEASED', fingerprint = NULL, lease_until = NULL, updated_at = UTC_TIMESTAMP(6),
@@ -117,22 +130,22 @@ UPDATE idempotency_record
  WHERE id = %(id)s AND epoch = %(epoch)s AND token = %(token)s AND state = 'IN_PROGRESS'
 """
 
-# Where one of the rows is held by somebody, they are renewed one by one: that one counts as held.
-# FORCE INDEX: a scan of a small table would come upon rows that are none of these.
-RENEW = """
+    # Where one of the rows is held by somebody, they are renewed one by one: that one counts as
+    # held. FORCE INDEX: a scan of a small table would come upon rows that are none of these.
+    RENEW = """
 SET STATEMENT innodb_lock_wait_timeout = 0 FOR
 UPDATE idempotency_record FORCE INDEX (PRIMARY)
    SET lease_until = UTC_TIMESTAMP(6) + INTERVAL %(duration)s MICROSECOND
  WHERE id IN %(ids)s AND (id, epoch, token) IN %(leases)s AND state = 'IN_PROGRESS'
 """
 
-HELD = """
+    HELD = """
 SELECT token FROM idempotency_record
  WHERE id IN %(ids)s AND (id, epoch, token) IN %(leases)s AND state = 'IN_PROGRESS'
 """
 
-# An operator's decision, on what the operator saw. Whoever holds the row is at work.
-RESOLVE = """
+    # An operator's decision, on what the operator saw. Whoever holds the row is at work.
+    RESOLVE = """
 SET STATEMENT innodb_lock_wait_timeout = 0 FOR
 UPDATE idempotency_record
    SET fingerprint = CASE WHEN %(action)s = 'release'
@@ -161,8 +174,8 @@ UPDATE idempotency_record
    AND (%(action)s = 'expire' OR state IN ('IN_PROGRESS', 'FAILED'))
 """
 
-# In the order of the index on expires_at, read backwards from the cursor on.
-BROWSE = """
+    # In the order of the index on expires_at, read backwards from the cursor on.
+    BROWSE = """
 SELECT id, scope, `key`, operation, fingerprint, state, epoch, token, lease_until, created_at,
        updated_at, expires_at, attempts, result, error, UTC_TIMESTAMP(6)
   FROM idempotency_record
@@ -183,8 +196,9 @@ SELECT id, scope, `key`, operation, fingerprint, state, epoch, token, lease_unti
  LIMIT %(limit)s
 """
 
-# A DELETE cannot leave out what somebody holds, so this finds and holds what SWEEP then deletes.
-SWEEPABLE = """
+    # A DELETE cannot leave out what somebody holds, so this finds and holds what SWEEP then
+    # deletes.
+    SWEEPABLE = """
 SELECT id FROM idempotency_record
  WHERE expires_at <= UTC_TIMESTAMP(6)
    AND NOT (state = 'IN_PROGRESS' AND lease_until > UTC_TIMESTAMP(6))
@@ -193,19 +207,79 @@ SELECT id FROM idempotency_record
    FOR UPDATE SKIP LOCKED
 """
 
-SWEEP = """
+    SWEEP = """
 DELETE record FROM idempotency_record AS record FORCE INDEX (PRIMARY)
  WHERE id IN %(ids)s
 """
 
-# What an older server lacks is left out: the first one before 11.1, the third before 10.6.18.
-ISOLATION = """
+    # What an older server lacks is left out: the first one before 11.1, the third before 10.6.18.
+    ISOLATION = """
 SHOW SESSION VARIABLES
  WHERE Variable_name IN ('transaction_isolation', 'tx_isolation', 'innodb_snapshot_isolation')
 """
 
-COUNT_EXPIRED = """
+    COUNT_EXPIRED = """
 SELECT COUNT(*) FROM idempotency_record
  WHERE expires_at <= UTC_TIMESTAMP(6)
    AND NOT (state = 'IN_PROGRESS' AND lease_until > UTC_TIMESTAMP(6))
 """
+
+    def adapt(self, value: Any) -> Any:
+        """See `Dialect.adapt`."""
+        if isinstance(value, UUID):
+            return value.hex
+        if isinstance(value, timedelta):
+            return value // timedelta(microseconds=1)
+        if isinstance(value, datetime):
+            return value.astimezone(timezone.utc).replace(tzinfo=None)
+        if isinstance(value, (list, tuple)):
+            # No row has the empty value, and an empty list is none that SQL knows.
+            return tuple(self.adapt(item) for item in value) or ("",)
+        return value
+
+    def rows(self, cursor: Any, name: str, parameters: Mapping[str, Any]) -> list[Row]:
+        """See `Dialect.rows`; of an UPDATE they are made of the clock that it has given."""
+        if cursor.description or not cursor.lastrowid:
+            return super().rows(cursor, name, parameters)
+        now = datetime(1970, 1, 1) + timedelta(microseconds=cursor.lastrowid)
+        if name == "RECLAIM":
+            epoch = max(parameters["seen_epoch"] + 1, cursor.lastrowid)
+            return [(epoch, now + parameters["lease"], now, READ_COMMITTED)]
+        return [(now + parameters["retention"],)]
+
+    def unsupported(self, connection: Any) -> str | None:
+        """See `Dialect.unsupported`; asks the server."""
+        if not connection.mysql_is_mariadb:
+            return "MySQL"
+        version: tuple[int, ...] = connection.mysql_version
+        return None if version >= _OLDEST else "MariaDB " + ".".join(map(str, version))
+
+    def may_renew_joined(
+        self, options: Mapping[str, Any], execute: Execute, default: str | None = None
+    ) -> bool:
+        """See `Dialect.may_renew_joined`: also wherever snapshots do not count for writes."""
+        level = options.get("isolation_level", READ_COMMITTED) or "of the server"
+        if level.lower() in _LOW_LEVELS:
+            return True
+        found: dict[str, str] = dict(execute("ISOLATION", {}))
+        level = found.get("transaction_isolation") or found["tx_isolation"]
+        level = level.replace("-", " ").lower()
+        return level in _LOW_LEVELS or found.get("innodb_snapshot_isolation", "OFF") == "OFF"
+
+    def renew(self, execute: Execute, leases: list[Lease], duration: timedelta) -> set[Lease]:
+        """See `Dialect.renew`: an UPDATE says nothing of its rows, so a second statement does."""
+        if not leases:
+            return set()
+        proofs = {
+            "ids": [lease.record_id for lease in leases],
+            "leases": [(lease.record_id, lease.fencing_token, lease.token) for lease in leases],
+        }
+        try:
+            execute("RENEW", {**proofs, "duration": duration})
+        except StoreError as error:
+            if not is_held(error):
+                raise
+            if len(leases) == 1:
+                return set(leases)
+            return {kept for lease in leases for kept in self.renew(execute, [lease], duration)}
+        return held(leases, execute("HELD", proofs))

@@ -1,24 +1,33 @@
-"""
-The statements of the database store on PostgreSQL, whole, one per operation.
-
-Three things recur in them. ``clock_timestamp()`` and not ``now()``: the time at which the statement
-runs, not the one at which a transaction began. The advisory lock on the record id (with the table's
-oid: locks are per database, tables per schema): whoever claims in whatever mode takes it, so that
-nobody ever waits for an uncommitted row. And the whole predicate in each write: what was read
-before may have been completed, renewed or taken over since.
-"""
+"""The statements of the database store on PostgreSQL, whole, one per operation."""
 
 from __future__ import annotations
 
-#: Does a claim begin with a look, since writing would make it wait for every other writer?
-LOOK_FIRST = False
+from collections.abc import Mapping
+from typing import Any
 
-#: Is `single` told apart by a lock that ends with its transaction, and not by its row?
-ADVISORY = True
+from django_idempotency.stores.database.dialect import READ_COMMITTED, Dialect, Execute
 
-# A row that can be seen is not tried at all: ON CONFLICT would wait for an owner that has completed
-# it and not committed yet.
-CLAIM = """
+__all__ = ["PostgreSQL"]
+
+_PSYCOPG_READ_COMMITTED = 2
+
+
+class PostgreSQL(Dialect):
+    """
+    The statements of the database store on PostgreSQL, whole, one per operation.
+
+    Three things recur in them. ``clock_timestamp()`` and not ``now()``: the time at which the
+    statement runs, not the one at which a transaction began. The advisory lock on the record id
+    (with the table's oid: locks are per database, tables per schema): whoever claims in whatever
+    mode takes it, so that nobody ever waits for an uncommitted row. And the whole predicate in each
+    write: what was read before may have been completed, renewed or taken over since.
+    """
+
+    takes_advisory_lock = True
+
+    # A row that can be seen is not tried at all: ON CONFLICT would wait for an owner that has
+    # completed it and not committed yet.
+    CLAIM = """
 INSERT INTO idempotency_record (
        id, scope, key, operation, fingerprint, state, epoch, token,
        lease_until, created_at, updated_at, expires_at, attempts, result, error)
@@ -35,8 +44,8 @@ RETURNING epoch, lease_until AT TIME ZONE 'UTC', updated_at AT TIME ZONE 'UTC',
           current_setting('default_transaction_isolation')
 """
 
-# One row in any case: without a record all but the clock is NULL.
-LOOK = """
+    # One row in any case: without a record all but the clock is NULL.
+    LOOK = """
 SELECT record.id, record.scope, record.key, record.operation, record.fingerprint, record.state,
        record.epoch, record.token, record.lease_until AT TIME ZONE 'UTC',
        record.created_at AT TIME ZONE 'UTC', record.updated_at AT TIME ZONE 'UTC',
@@ -46,9 +55,9 @@ SELECT record.id, record.scope, record.key, record.operation, record.fingerprint
   LEFT JOIN idempotency_record AS record ON record.id = %(id)s::uuid
 """
 
-LOOK_AGAIN = LOOK
+    LOOK_AGAIN = LOOK
 
-RECLAIM = """
+    RECLAIM = """
 UPDATE idempotency_record AS record
    SET scope = %(scope)s, key = %(key)s, operation = %(operation)s,
        fingerprint = CASE WHEN record.expires_at <= clock.now OR record.fingerprint IS NULL
@@ -84,11 +93,11 @@ RETURNING record.epoch, record.lease_until AT TIME ZONE 'UTC',
           record.updated_at AT TIME ZONE 'UTC', current_setting('default_transaction_isolation')
 """
 
-#: How often a claim goes around an expired row that a sweep holds.
-ROUNDS = 50
+    #: How often a claim goes around an expired row that a sweep holds.
+    ROUNDS = 50
 
-# Is it a sweep that holds an expired row? Whoever else does makes it "in progress".
-SWEEPING = """
+    # Is it a sweep that holds an expired row? Whoever else does makes it "in progress".
+    SWEEPING = """
 SELECT EXISTS (
        SELECT 1 FROM pg_locks
         WHERE locktype = 'advisory' AND granted AND objsubid = 2
@@ -96,11 +105,9 @@ SELECT EXISTS (
           AND classid = 'idempotency_record'::regclass::oid AND objid = 0)
 """
 
-#: The completion alone is fence enough: a row that it finds taken over rolls the work back.
-FENCE = None
-
-# The indexed expires_at is left alone while at least 90 % of the retention is left: a HOT update.
-COMPLETE = """
+    # The indexed expires_at is left alone while at least 90 % of the retention is left: a HOT
+    # update.
+    COMPLETE = """
 UPDATE idempotency_record AS record
    SET state = 'COMPLETED', result = %(result)s::bytea, lease_until = NULL, error = '',
        updated_at = clock.now,
@@ -115,8 +122,8 @@ UPDATE idempotency_record AS record
 RETURNING record.expires_at AT TIME ZONE 'UTC'
 """
 
-# Outside a transaction the wait for a COMMIT of our own that is still on its way is bounded.
-FAIL = """
+    # Outside a transaction the wait for a COMMIT of our own that is still on its way is bounded.
+    FAIL = """
 UPDATE idempotency_record AS record
    SET state = 'FAILED', error = %(error)s, lease_until = NULL, updated_at = clock.now,
        expires_at = coalesce(record.expires_at, clock.now + %(retention)s::interval)
@@ -130,7 +137,7 @@ UPDATE idempotency_record AS record
    AND record.state = 'IN_PROGRESS'
 """
 
-RELEASE = """
+    RELEASE = """
 UPDATE idempotency_record AS record
    SET state = 'RELEASED', fingerprint = NULL, lease_until = NULL, updated_at = clock.now,
        expires_at = coalesce(record.expires_at, clock.now + %(retention)s::interval)
@@ -144,8 +151,8 @@ UPDATE idempotency_record AS record
    AND record.state = 'IN_PROGRESS'
 """
 
-# A row that somebody holds at this moment is not waited for, and counts as held.
-RENEW = """
+    # A row that somebody holds at this moment is not waited for, and counts as held.
+    RENEW = """
 WITH held AS MATERIALIZED (
      SELECT record.id, record.epoch, record.token
        FROM idempotency_record AS record
@@ -166,9 +173,9 @@ WITH held AS MATERIALIZED (
 SELECT token FROM held
 """
 
-# `single`, first statement: two replays must not call each other in progress, so a record that
-# answers takes no lock.
-SINGLE_LOCK = """
+    # `single`, first statement: two replays must not call each other in progress, so a record that
+    # answers takes no lock.
+    SINGLE_LOCK = """
 SELECT record.id, record.scope, record.key, record.operation, record.fingerprint, record.state,
        record.epoch, record.token, record.lease_until AT TIME ZONE 'UTC',
        record.created_at AT TIME ZONE 'UTC', record.updated_at AT TIME ZONE 'UTC',
@@ -182,8 +189,8 @@ SELECT record.id, record.scope, record.key, record.operation, record.fingerprint
   LEFT JOIN idempotency_record AS record ON record.id = %(id)s::uuid
 """
 
-# `single`, at the end: the look under the lock saw no record.
-SINGLE_INSERT = """
+    # `single`, at the end: the look under the lock saw no record.
+    SINGLE_INSERT = """
 INSERT INTO idempotency_record (
        id, scope, key, operation, fingerprint, state, epoch, token,
        lease_until, created_at, updated_at, expires_at, attempts, result, error)
@@ -196,9 +203,10 @@ SELECT %(id)s::uuid, %(scope)s, %(key)s, %(operation)s, %(fingerprint)s::bytea, 
 RETURNING expires_at AT TIME ZONE 'UTC'
 """
 
-# `single`, at the end: the look under the lock saw a record that could be claimed. The wait for an
-# owner that was stopped between completion and COMMIT is bounded, unless the project bounds it.
-SINGLE_UPDATE = """
+    # `single`, at the end: the look under the lock saw a record that could be claimed. The wait for
+    # an owner that was stopped between completion and COMMIT is bounded, unless the project bounds
+    # it.
+    SINGLE_UPDATE = """
 UPDATE idempotency_record AS record
    SET scope = %(scope)s, key = %(key)s, operation = %(operation)s,
        fingerprint = %(fingerprint)s::bytea,
@@ -230,8 +238,9 @@ UPDATE idempotency_record AS record
 RETURNING record.expires_at AT TIME ZONE 'UTC', set_config('lock_timeout', clock.bound, true)
 """
 
-# An operator's decision, on what the operator saw. Whoever holds the row or the lock is at work.
-RESOLVE = """
+    # An operator's decision, on what the operator saw. Whoever holds the row or the lock is at
+    # work.
+    RESOLVE = """
 UPDATE idempotency_record AS record
    SET state = CASE WHEN %(action)s = 'complete' THEN 'COMPLETED'
                     WHEN %(action)s = 'release' OR record.state = 'IN_PROGRESS' THEN 'RELEASED'
@@ -263,8 +272,8 @@ UPDATE idempotency_record AS record
            %(id)s::uuid::text, 'idempotency_record'::regclass::oid::bigint))
 """
 
-# In the order of the index on expires_at, read backwards from the cursor on.
-BROWSE = """
+    # In the order of the index on expires_at, read backwards from the cursor on.
+    BROWSE = """
 SELECT record.id, record.scope, record.key, record.operation, record.fingerprint, record.state,
        record.epoch, record.token, record.lease_until AT TIME ZONE 'UTC',
        record.created_at AT TIME ZONE 'UTC', record.updated_at AT TIME ZONE 'UTC',
@@ -287,12 +296,12 @@ SELECT record.id, record.scope, record.key, record.operation, record.fingerprint
  LIMIT %(limit)s
 """
 
-# now() of this short transaction: stable, so the index on expires_at serves the inner SELECT. Its
-# LIMIT counts once, because it is materialized: joined in a nested loop it would be run again. What
-# it gives is locked and has been looked at since; the DELETE looks again for the planner alone,
-# which otherwise reads the whole table for each batch (a hash join) and not the primary key.
-# Its lock keeps nobody out: it says to a claim who holds the rows.
-SWEEP = """
+    # now() of this short transaction: stable, so the index on expires_at serves the inner SELECT.
+    # Its LIMIT counts once, because it is materialized: joined in a nested loop it would be run
+    # again. What it gives is locked and has been looked at since; the DELETE looks again for the
+    # planner alone, which otherwise reads the whole table for each batch (a hash join) and not the
+    # primary key. Its lock keeps nobody out: it says to a claim who holds the rows.
+    SWEEP = """
 WITH expired AS MATERIALIZED (
      SELECT id FROM idempotency_record
       WHERE (SELECT pg_try_advisory_xact_lock_shared('idempotency_record'::regclass::oid::int, 0))
@@ -308,13 +317,20 @@ DELETE FROM idempotency_record AS record
    AND NOT (record.state = 'IN_PROGRESS' AND record.lease_until > now())
 """
 
-#: The sweep is this one statement.
-SWEEPABLE = None
-
-COUNT_EXPIRED = """
+    COUNT_EXPIRED = """
 SELECT count(*) FROM idempotency_record
  WHERE expires_at <= now()
    AND NOT (state = 'IN_PROGRESS' AND lease_until > now())
 """
 
-ISOLATION = "SELECT current_setting('default_transaction_isolation')"
+    ISOLATION = "SELECT current_setting('default_transaction_isolation')"
+
+    def may_renew_joined(
+        self, options: Mapping[str, Any], execute: Execute, default: str | None = None
+    ) -> bool:
+        """See `Dialect.may_renew_joined`; asks the server unless its `default` is known."""
+        if (option := options.get("isolation_level")) is not None:
+            return bool(getattr(option, "value", option) == _PSYCOPG_READ_COMMITTED)
+        if default is None:
+            [(default,)] = execute("ISOLATION", {})
+        return default == READ_COMMITTED

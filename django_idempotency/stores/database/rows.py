@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Collection, Mapping
-from datetime import datetime, timedelta, timezone
+from collections.abc import Collection
+from datetime import datetime, timezone
 from typing import Any
 from uuid import UUID
 
@@ -17,15 +17,12 @@ from django_idempotency.records import Filters, Page, Record, State
 
 __all__ = [
     "claim_parameters",
-    "for_mariadb",
-    "for_sqlite",
     "is_takeover",
     "lease_of_resent",
     "page_of",
     "page_parameters",
     "proof_parameters",
     "record_of",
-    "row_of_update",
     "seen_parameters",
     "utc",
     "uuid_of",
@@ -152,42 +149,6 @@ def _readable(row: tuple[Any, ...]) -> Record | None:
         # Without a traceback: it would go on to quote what is in the record (R79).
         logger.error("Record %s cannot be shown. %s", keys.short(uuid_of(row[_ID])), error)
         return None
-
-
-def for_sqlite(value: Any) -> Any:
-    """Return `value` as the SQLite statements take it."""
-    if isinstance(value, datetime):
-        return f"{value.astimezone(timezone.utc):%Y-%m-%d %H:%M:%S.%f}"[:-3]
-    if isinstance(value, UUID):
-        return value.hex
-    if isinstance(value, timedelta):
-        return f"{value.total_seconds():+.6f} seconds"
-    if isinstance(value, list):
-        return json.dumps([fingerprint.hex().upper() for fingerprint in value])
-    return value
-
-
-def for_mariadb(value: Any) -> Any:
-    """Return `value` as the MariaDB statements take it."""
-    if isinstance(value, UUID):
-        return value.hex
-    if isinstance(value, timedelta):
-        return value // timedelta(microseconds=1)
-    if isinstance(value, datetime):
-        return value.astimezone(timezone.utc).replace(tzinfo=None)
-    if isinstance(value, (list, tuple)):
-        # No row has the empty value, and an empty list is none that SQL knows.
-        return tuple(for_mariadb(item) for item in value) or ("",)
-    return value
-
-
-def row_of_update(name: str, parameters: Mapping[str, Any], number: int) -> tuple[Any, ...]:
-    """Return what RETURNING would, of an UPDATE that has given the clock it went by (MariaDB)."""
-    now = datetime(1970, 1, 1) + timedelta(microseconds=number)
-    if name == "RECLAIM":
-        epoch = max(parameters["seen_epoch"] + 1, number)
-        return epoch, now + parameters["lease"], now, "read committed"
-    return (now + parameters["retention"],)
 
 
 def utc(value: datetime | str) -> datetime:

@@ -1,20 +1,36 @@
-"""
-The statements of the database store on SQLite (3.35 or newer), whole, one per operation.
-
-SQLite has one writer at a time, and that is its lock: the first statement of each of our
-transactions is a write, so that a look before it cannot turn into ``database is locked``. The clock
-is the host's, read while the statement runs. Times are UTC text as Django writes it.
-"""
+"""The statements of the database store on SQLite (3.35 or newer), whole, one per operation."""
 
 from __future__ import annotations
 
-#: Does a claim begin with a look, since writing would make it wait for every other writer?
-LOOK_FIRST = True
+import json
+from datetime import datetime, timedelta, timezone
+from sqlite3 import sqlite_version, sqlite_version_info
+from typing import Any
+from uuid import UUID
 
-#: Is `single` told apart by a lock that ends with its transaction, and not by its row?
-ADVISORY = False
+from django_idempotency.exceptions import StoreError
+from django_idempotency.leases import Lease
+from django_idempotency.stores.database.dialect import Dialect, Execute, held
 
-CLAIM = """
+__all__ = ["SQLite"]
+
+_OLDEST = (3, 35)
+
+
+class SQLite(Dialect):
+    """
+    The statements of the database store on SQLite (3.35 or newer), whole, one per operation.
+
+    SQLite has one writer at a time, and that is its lock: the first statement of each of our
+    transactions is a write, so that a look before it cannot turn into ``database is locked``. The
+    clock is the host's, read while the statement runs. Times are UTC text as Django writes it.
+    """
+
+    has_server = False
+    looks_first = True
+    writers_queue = True
+
+    CLAIM = """
 INSERT INTO idempotency_record (
        id, scope, key, operation, fingerprint, state, epoch, token,
        lease_until, created_at, updated_at, expires_at, attempts, result, error)
@@ -29,8 +45,8 @@ VALUES (%(id)s, %(scope)s, %(key)s, %(operation)s, %(fingerprint)s, 'IN_PROGRESS
 RETURNING epoch, lease_until, updated_at, 'read committed'
 """
 
-# One row in any case: without a record all but the clock is NULL.
-LOOK = """
+    # One row in any case: without a record all but the clock is NULL.
+    LOOK = """
 SELECT record.id, record.scope, record.key, record.operation, record.fingerprint, record.state,
        record.epoch, record.token, record.lease_until, record.created_at, record.updated_at,
        record.expires_at, record.attempts, record.result, record.error,
@@ -39,9 +55,9 @@ SELECT record.id, record.scope, record.key, record.operation, record.fingerprint
   LEFT JOIN idempotency_record AS record ON record.id = %(id)s
 """
 
-LOOK_AGAIN = LOOK
+    LOOK_AGAIN = LOOK
 
-RECLAIM = """
+    RECLAIM = """
 UPDATE idempotency_record
    SET scope = %(scope)s, key = %(key)s, operation = %(operation)s,
        fingerprint = CASE WHEN expires_at <= strftime('%%Y-%%m-%%d %%H:%%M:%%f', 'now')
@@ -77,17 +93,13 @@ UPDATE idempotency_record
 RETURNING epoch, lease_until, updated_at, 'read committed'
 """
 
-#: A claim that writes has waited for the sweep.
-ROUNDS = 1
-SWEEPING = None
-
-# The first statement of the work's transaction: it takes the write lock under the busy timeout.
-FENCE = """
+    # The first statement of the work's transaction: it takes the write lock under the busy timeout.
+    FENCE = """
 UPDATE idempotency_record SET updated_at = updated_at
  WHERE id = %(id)s AND epoch = %(epoch)s AND token = %(token)s AND state = 'IN_PROGRESS'
 """
 
-COMPLETE = """
+    COMPLETE = """
 UPDATE idempotency_record
    SET state = 'COMPLETED', result = %(result)s, lease_until = NULL, error = '',
        updated_at = strftime('%%Y-%%m-%%d %%H:%%M:%%f', 'now'),
@@ -96,7 +108,7 @@ UPDATE idempotency_record
 RETURNING expires_at
 """
 
-FAIL = """
+    FAIL = """
 UPDATE idempotency_record
    SET state = 'FAILED', error = %(error)s, lease_until = NULL,
        updated_at = strftime('%%Y-%%m-%%d %%H:%%M:%%f', 'now'),
@@ -105,7 +117,7 @@ UPDATE idempotency_record
  WHERE id = %(id)s AND epoch = %(epoch)s AND token = %(token)s AND state = 'IN_PROGRESS'
 """
 
-RELEASE = """
+    RELEASE = """
 UPDATE idempotency_record
    SET state = 'RELEASED', fingerprint = NULL, lease_until = NULL,
        updated_at = strftime('%%Y-%%m-%%d %%H:%%M:%%f', 'now'),
@@ -114,7 +126,7 @@ UPDATE idempotency_record
  WHERE id = %(id)s AND epoch = %(epoch)s AND token = %(token)s AND state = 'IN_PROGRESS'
 """
 
-RENEW = """
+    RENEW = """
 UPDATE idempotency_record
    SET lease_until = strftime('%%Y-%%m-%%d %%H:%%M:%%f', 'now', %(duration)s)
  WHERE state = 'IN_PROGRESS'
@@ -125,8 +137,8 @@ UPDATE idempotency_record
 RETURNING token
 """
 
-# An operator's decision, on what the operator saw.
-RESOLVE = """
+    # An operator's decision, on what the operator saw.
+    RESOLVE = """
 UPDATE idempotency_record
    SET state = CASE WHEN %(action)s = 'complete' THEN 'COMPLETED'
                     WHEN %(action)s = 'release' OR state = 'IN_PROGRESS' THEN 'RELEASED'
@@ -158,8 +170,8 @@ UPDATE idempotency_record
    AND (%(action)s = 'expire' OR state IN ('IN_PROGRESS', 'FAILED'))
 """
 
-# In the order of the index on expires_at, read backwards from the cursor on.
-BROWSE = """
+    # In the order of the index on expires_at, read backwards from the cursor on.
+    BROWSE = """
 SELECT id, scope, key, operation, fingerprint, state, epoch, token, lease_until, created_at,
        updated_at, expires_at, attempts, result, error,
        strftime('%%Y-%%m-%%d %%H:%%M:%%f', 'now')
@@ -180,7 +192,7 @@ SELECT id, scope, key, operation, fingerprint, state, epoch, token, lease_until,
  LIMIT %(limit)s
 """
 
-SWEEP = """
+    SWEEP = """
 DELETE FROM idempotency_record
  WHERE id IN (SELECT id FROM idempotency_record
                WHERE expires_at <= strftime('%%Y-%%m-%%d %%H:%%M:%%f', 'now')
@@ -190,12 +202,36 @@ DELETE FROM idempotency_record
                LIMIT %(limit)s)
 """
 
-#: The sweep is this one statement.
-SWEEPABLE = None
-
-COUNT_EXPIRED = """
+    COUNT_EXPIRED = """
 SELECT count(*) FROM idempotency_record
  WHERE expires_at <= strftime('%%Y-%%m-%%d %%H:%%M:%%f', 'now')
    AND NOT (state = 'IN_PROGRESS'
             AND lease_until > strftime('%%Y-%%m-%%d %%H:%%M:%%f', 'now'))
 """
+
+    def adapt(self, value: Any) -> Any:
+        """See `Dialect.adapt`."""
+        if isinstance(value, datetime):
+            return f"{value.astimezone(timezone.utc):%Y-%m-%d %H:%M:%S.%f}"[:-3]
+        if isinstance(value, UUID):
+            return value.hex
+        if isinstance(value, timedelta):
+            return f"{value.total_seconds():+.6f} seconds"
+        if isinstance(value, list):
+            return json.dumps([fingerprint.hex().upper() for fingerprint in value])
+        return value
+
+    def unsupported(self, connection: Any) -> str | None:
+        """See `Dialect.unsupported`."""
+        return None if sqlite_version_info >= _OLDEST else f"SQLite {sqlite_version}"
+
+    def renew(self, execute: Execute, leases: list[Lease], duration: timedelta) -> set[Lease]:
+        """See `Dialect.renew`; all count as held while somebody else writes."""
+        proofs = [[x.record_id.hex, x.fencing_token, x.token.hex] for x in leases]
+        try:
+            rows = execute("RENEW", {"leases": json.dumps(proofs), "duration": duration})
+        except StoreError as error:
+            if "locked" in str(error.__cause__):
+                return set(leases)
+            raise
+        return held(leases, rows)

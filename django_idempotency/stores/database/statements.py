@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from datetime import datetime
-from sqlite3 import sqlite_version, sqlite_version_info
-from types import ModuleType
 from typing import Any
 from uuid import UUID
 
@@ -23,39 +21,27 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from django_idempotency.exceptions import StoreError
 from django_idempotency.records import Record
 from django_idempotency.stores.base import BaseStore
-from django_idempotency.stores.database import mariadb, postgresql, sqlite
-from django_idempotency.stores.database.atomic import (
-    Block,
+from django_idempotency.stores.database.atomic import Block
+from django_idempotency.stores.database.dialect import Dialect, Row
+from django_idempotency.stores.database.errors import (
     is_connection_failure,
     is_no_column,
     is_no_table,
     is_serialization_failure,
 )
 from django_idempotency.stores.database.fresh import fresh_connection
-from django_idempotency.stores.database.rows import (
-    for_mariadb,
-    for_sqlite,
-    record_of,
-    row_of_update,
-)
+from django_idempotency.stores.database.mariadb import MariaDB
+from django_idempotency.stores.database.postgresql import PostgreSQL
+from django_idempotency.stores.database.rows import record_of
+from django_idempotency.stores.database.sqlite import SQLite
 
-__all__ = ["READ_COMMITTED", "VENDORS", "Row", "Statements"]
+__all__ = ["DIALECTS", "Statements"]
 
-Row = tuple[Any, ...]
-
-VENDORS: dict[str, ModuleType] = {
-    "mysql": mariadb,
-    "postgresql": postgresql,
-    "sqlite": sqlite,
+DIALECTS: dict[str, Dialect] = {
+    "mysql": MariaDB(),
+    "postgresql": PostgreSQL(),
+    "sqlite": SQLite(),
 }
-_TRANSLATIONS: dict[str, Callable[[Any], Any]] = {"mysql": for_mariadb, "sqlite": for_sqlite}
-_OLDEST_SQLITE = (3, 35)
-_OLDEST_MARIADB = (10, 6)
-
-READ_COMMITTED = "read committed"
-_PSYCOPG_READ_COMMITTED = 2
-#: MariaDB's levels at which each statement sees what is committed.
-_LOW_LEVELS = (READ_COMMITTED, "read uncommitted")
 
 #: How often a statement that is its own transaction is sent.
 _TRIES = 3
@@ -77,50 +63,22 @@ class Statements(BaseStore):
         return connections[self.using]
 
     @property
-    def _sql(self) -> ModuleType:
+    def dialect(self) -> Dialect:
+        """What the store knows of this database's vendor; raise StoreError for another one."""
         vendor = self.connection.vendor
-        unsupported = vendor if vendor not in VENDORS else self.unsupported()
-        if unsupported is not None:
-            raise StoreError(f"The database store has no statements for {unsupported}.")
-        return VENDORS[vendor]
+        try:
+            return DIALECTS[vendor]
+        except KeyError:
+            raise StoreError(f"The database store has no statements for {vendor}.") from None
 
     def unsupported(self) -> str | None:
         """Return what this server is that the statements are not for; asks it, if it is MariaDB."""
-        connection: Any = self.connection
-        if connection.vendor == "sqlite" and sqlite_version_info < _OLDEST_SQLITE:
-            return f"SQLite {sqlite_version}"
-        if connection.vendor != "mysql":
-            return None
-        if not connection.mysql_is_mariadb:
-            return "MySQL"
-        version: tuple[int, ...] = connection.mysql_version
-        return None if version >= _OLDEST_MARIADB else "MariaDB " + ".".join(map(str, version))
+        return self.dialect.unsupported(self.connection)
 
     def may_renew_joined(self, default: str | None = None) -> bool:
-        """
-        Whether the completion of joined work can write a row that was renewed meanwhile.
-
-        At READ COMMITTED, and on MariaDB wherever snapshots do not count for writes. Asks the
-        server; PostgreSQL not if its `default` is known. Django's option goes before it.
-        """
+        """See `Dialect.may_renew_joined`."""
         options = self.connection.settings_dict["OPTIONS"]
-        if self.connection.vendor == "mysql":
-            level = options.get("isolation_level", READ_COMMITTED) or "of the server"
-            return level.lower() in _LOW_LEVELS or self._writes_newest()
-        if self.connection.vendor != "postgresql":
-            return True
-        if (option := options.get("isolation_level")) is not None:
-            return bool(getattr(option, "value", option) == _PSYCOPG_READ_COMMITTED)
-        if default is None:
-            [(default,)] = self._execute("ISOLATION", {})
-        return default == READ_COMMITTED
-
-    def _writes_newest(self) -> bool:
-        """Whether a write on MariaDB takes the newest version of a row, older snapshot or not."""
-        found: dict[str, str] = dict(self._execute("ISOLATION", {}))
-        level = found.get("transaction_isolation") or found["tx_isolation"]
-        level = level.replace("-", " ").lower()
-        return level in _LOW_LEVELS or found.get("innodb_snapshot_isolation", "OFF") == "OFF"
+        return self.dialect.may_renew_joined(options, self._execute, default)
 
     def _look(self, record_id: UUID, name: str = "LOOK") -> tuple[Record | None, datetime]:
         [row] = self._execute(name, {"id": record_id})
@@ -132,11 +90,7 @@ class Statements(BaseStore):
 
     def _execute(self, name: str, parameters: Mapping[str, Any]) -> list[Row]:
         with self._cursor(name, parameters) as cursor:
-            if cursor.description:
-                return list(cursor.fetchall())
-            if self.connection.vendor == "mysql" and cursor.lastrowid:
-                return [row_of_update(name, parameters, cursor.lastrowid)]
-            return []
+            return self.dialect.rows(cursor, name, parameters)
 
     @contextmanager
     def _cursor(self, name: str, parameters: Mapping[str, Any]) -> Iterator[Any]:
@@ -145,8 +99,8 @@ class Statements(BaseStore):
         foreign = Block.is_foreign(connection)
         if foreign and name in _CLAIMS:
             raise Block.open_error()
-        if translate := _TRANSLATIONS.get(connection.vendor):
-            parameters = {key: translate(value) for key, value in parameters.items()}
+        adapt = self.dialect.adapt
+        parameters = {key: adapt(value) for key, value in parameters.items()}
         try:
             with ExitStack() as fresh:
                 if foreign:  # an owner's write must not be part of another's transaction
@@ -175,10 +129,10 @@ class Statements(BaseStore):
             connection = self.connection
             cursor = connection.cursor()
             try:
-                cursor.execute(getattr(self._sql, name), parameters)
+                cursor.execute(self._statement(name), parameters)
             except (InterfaceError, OperationalError) as error:
                 cursor.close()
-                lost = connection.vendor != "sqlite" and is_connection_failure(error)
+                lost = self.dialect.has_server and is_connection_failure(error)
                 if lost and tries and name in _OWNERS_WRITES:
                     connection.close()
                     fresh.enter_context(fresh_connection(self.using))
@@ -187,11 +141,18 @@ class Statements(BaseStore):
             else:
                 return cursor
 
+    def _statement(self, name: str) -> str:
+        """Return a statement by its name; raise StoreError where this server is too old for it."""
+        if (unsupported := self.unsupported()) is not None:
+            raise StoreError(f"The database store has no statements for {unsupported}.")
+        statement: str = getattr(self.dialect, name)
+        return statement
+
     def fresh_connection(self) -> AbstractContextManager[None]:
         """See `BaseStore.fresh_connection`; in a transaction it stays on that one's connection."""
         connection = self.connection
         alone = not connection.in_atomic_block or Block.is_foreign(connection)
-        if connection.vendor == "sqlite" or not alone:
+        if not self.dialect.has_server or not alone:
             return nullcontext()
         return fresh_connection(self.using)
 

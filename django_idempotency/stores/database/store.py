@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -25,12 +24,11 @@ from django_idempotency.claims import (
 from django_idempotency.exceptions import LeaseLost, StoreError, TransactionOpen
 from django_idempotency.leases import Lease, Proof
 from django_idempotency.records import Filters, Page, Record, State, as_duration
-from django_idempotency.stores.database.atomic import (
-    Block,
-    is_doomed,
+from django_idempotency.stores.database.atomic import Block, is_doomed, is_lost
+from django_idempotency.stores.database.dialect import READ_COMMITTED, Row
+from django_idempotency.stores.database.errors import (
     is_duplicate,
     is_held,
-    is_lost,
     is_newer,
     is_serialization_failure,
 )
@@ -46,7 +44,7 @@ from django_idempotency.stores.database.rows import (
     utc,
     uuid_of,
 )
-from django_idempotency.stores.database.statements import READ_COMMITTED, VENDORS, Row, Statements
+from django_idempotency.stores.database.statements import DIALECTS, Statements
 
 __all__ = ["DatabaseStore"]
 
@@ -75,7 +73,7 @@ class DatabaseStore(Statements):
     @property
     def writers_queue(self) -> bool:  # type: ignore[override]
         """SQLite has one writer at a time."""
-        return self.connection.vendor == "sqlite" and not self.connection.in_atomic_block
+        return self.dialect.writers_queue and not self.connection.in_atomic_block
 
     # The claim.
 
@@ -88,7 +86,7 @@ class DatabaseStore(Statements):
     def _claim_row(self, request: ClaimRequest) -> Lease | Record:
         """Claim by writing a row that others can see, or will see after the commit."""
         swept = True
-        for _ in range(self._sql.ROUNDS):
+        for _ in range(self.dialect.ROUNDS):
             claimed = self._race_for_row(request)
             if isinstance(claimed, Lease) or not claimed.expired:
                 return claimed
@@ -102,7 +100,7 @@ class DatabaseStore(Statements):
 
     def _is_sweeping(self) -> bool:
         """Whether a sweep is at work, which may hold an expired row; True where nobody can tell."""
-        if self._sql.SWEEPING is None:
+        if self.dialect.SWEEPING is None:
             return True
         [(sweeping,)] = self._execute("SWEEPING", {})
         return bool(sweeping)
@@ -111,9 +109,9 @@ class DatabaseStore(Statements):
         """Try a few times; return an expired record if somebody else holds its row."""
         record: Record | None = None
         now: datetime | None = None
-        # On SQLite the first statement of a transaction has to be a write.
-        sqlite_block = self.connection.vendor == "sqlite" and self.connection.in_atomic_block
-        look_first = self._sql.LOOK_FIRST and not sqlite_block
+        # Where writers queue, the first statement of a transaction has to be a write.
+        must_write = self.dialect.writers_queue and self.connection.in_atomic_block
+        look_first = self.dialect.looks_first and not must_write
         look = "LOOK"
         for _ in range(TRIES):
             try:
@@ -152,7 +150,11 @@ class DatabaseStore(Statements):
         if block is not None and block.holds(request.record_id):
             # The lock is re-entrant within a session, so it would not stop a nested attempt.
             return placeholder(request, self._look(request.record_id)[1])
-        claimed = self._claim_locked(request) if self._sql.ADVISORY else self._claim_row(request)
+        claimed = (
+            self._claim_locked(request)
+            if self.dialect.takes_advisory_lock
+            else self._claim_row(request)
+        )
         if block is not None and isinstance(claimed, Lease):
             block.held = request.record_id
         return claimed
@@ -200,8 +202,8 @@ class DatabaseStore(Statements):
             return False
         if request.transaction == "separate":
             return True
-        # Joined: on SQLite the work itself keeps every writer out.
-        return self.connection.vendor != "sqlite" and self.may_renew_joined(isolation)
+        # Joined: where writers queue, the work itself keeps every other one out.
+        return not self.dialect.writers_queue and self.may_renew_joined(isolation)
 
     # The owner's writes.
 
@@ -263,47 +265,7 @@ class DatabaseStore(Statements):
         """
         leases, duration = list(leases), as_duration(duration)
         with self.fresh_connection():
-            if self.connection.vendor == "mysql":
-                return self._renew_or_count(leases, duration)
-            return self._renew(leases, duration)
-
-    def _renew(self, leases: list[Lease], duration: timedelta) -> set[Lease]:
-        parameters: dict[str, Any]
-        if self.connection.vendor == "sqlite":
-            proofs = [[x.record_id.hex, x.fencing_token, x.token.hex] for x in leases]
-            parameters = {"leases": json.dumps(proofs), "duration": duration}
-        else:
-            parameters = {
-                "ids": [lease.record_id for lease in leases],
-                "epochs": [lease.fencing_token for lease in leases],
-                "tokens": [lease.token for lease in leases],
-                "duration": duration,
-            }
-        try:
-            rows = self._execute("RENEW", parameters)
-        except StoreError as error:
-            if self.connection.vendor == "sqlite" and "locked" in str(error.__cause__):
-                return set(leases)
-            raise
-        return _held(leases, rows)
-
-    def _renew_or_count(self, leases: list[Lease], duration: timedelta) -> set[Lease]:
-        """Renew on MariaDB: an UPDATE says nothing of its rows, so a second statement does."""
-        if not leases:
-            return set()
-        proofs = {
-            "ids": [lease.record_id for lease in leases],
-            "leases": [(lease.record_id, lease.fencing_token, lease.token) for lease in leases],
-        }
-        try:
-            self._execute("RENEW", {**proofs, "duration": duration})
-        except StoreError as error:
-            if not is_held(error):
-                raise
-            if len(leases) == 1:
-                return set(leases)
-            return {held for lease in leases for held in self._renew_or_count([lease], duration)}
-        return _held(leases, self._execute("HELD", proofs))
+            return self.dialect.renew(self._execute, leases, duration)
 
     def _write_single(
         self,
@@ -391,7 +353,7 @@ class DatabaseStore(Statements):
 
     def sweep(self, *, limit: int = 5000) -> int:
         """See `BaseStore.sweep`; one short transaction."""
-        if self._sql.SWEEPABLE is None:
+        if self.dialect.SWEEPABLE is None:
             with self._cursor("SWEEP", {"limit": limit}) as cursor:
                 return int(cursor.rowcount)
         swept, deadlocks = 0, 0
@@ -441,7 +403,7 @@ class DatabaseStore(Statements):
 
     def fence(self, lease: Lease) -> None:
         """See `BaseStore.fence`: on SQLite the write that opens the work's transaction."""
-        if self._sql.FENCE is None:
+        if self.dialect.FENCE is None:
             return
         with self._cursor("FENCE", proof_parameters(lease)) as cursor:
             if cursor.rowcount != 1:
@@ -465,7 +427,7 @@ class DatabaseStore(Statements):
                     id="django_idempotency.E003",
                 )
             ]
-        if self.connection.vendor not in VENDORS:
+        if self.connection.vendor not in DIALECTS:
             return [
                 checks.Error(
                     f"The database store has no statements for {self.connection.vendor!r}.",
@@ -474,9 +436,3 @@ class DatabaseStore(Statements):
                 )
             ]
         return []
-
-
-def _held(leases: list[Lease], rows: list[Row]) -> set[Lease]:
-    """Return the leases whose tokens the rows give; a claim that was sent again has several."""
-    tokens = {uuid_of(row[0]) for row in rows}
-    return {lease for lease in leases if lease.token in tokens}

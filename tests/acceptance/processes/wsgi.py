@@ -19,11 +19,12 @@ from django.conf import settings
 from django.core.signals import setting_changed
 from django.db import connections
 
-from django_idempotency.stores.database import postgresql, sqlite
+from django_idempotency.stores.database.postgresql import PostgreSQL
+from django_idempotency.stores.database.sqlite import SQLite
 from tests.services.wsgi import application as django_application
 
 POLICY = Path(os.environ["IDEMPOTENCY_TEST_POLICY"])
-FENCED = {module: module.COMPLETE for module in (postgresql, sqlite)}
+FENCED = {dialect: dialect.COMPLETE for dialect in (PostgreSQL, SQLite)}
 FENCE = r"\s+AND (record\.)?(epoch|token|state) = \S+"
 
 
@@ -31,8 +32,8 @@ FENCE = r"\s+AND (record\.)?(epoch|token|state) = \S+"
 def follow(text: str) -> None:
     """Let this policy count from now on; the file says each only once."""
     policy = json.loads(text)
-    for module, complete in FENCED.items():
-        module.COMPLETE = re.sub(FENCE, "", complete) if policy["unfenced"] else complete
+    for dialect, complete in FENCED.items():
+        dialect.COMPLETE = re.sub(FENCE, "", complete) if policy["unfenced"] else complete
     connections.settings["default"].update(policy["database"])
     settings.IDEMPOTENCY = {**settings.IDEMPOTENCY, "default": policy["policy"]}
     setting_changed.send(None, setting="IDEMPOTENCY", value=settings.IDEMPOTENCY, enter=True)

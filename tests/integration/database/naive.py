@@ -12,16 +12,16 @@ import re
 import threading
 from collections.abc import Callable
 from contextlib import nullcontext
-from types import ModuleType
 
 import pytest
 from django.db import connection
 
 from django_idempotency.engine import Engine
 from django_idempotency.stores.database import DatabaseStore
-from django_idempotency.stores.database import postgresql as sql_postgresql
 from django_idempotency.stores.database import store as database
-from django_idempotency.stores.database.statements import VENDORS
+from django_idempotency.stores.database.dialect import Dialect
+from django_idempotency.stores.database.postgresql import PostgreSQL
+from django_idempotency.stores.database.statements import DIALECTS
 
 Mistake = Callable[[pytest.MonkeyPatch], None]
 
@@ -51,8 +51,8 @@ def without_conditions(statement: str, *words: str, instead: str = "1 = 1") -> s
     return f"{'WHERE'.join(before)} WHERE {' AND '.join([*kept, instead])} {condition[end:]}"
 
 
-def _vendor() -> ModuleType:
-    return VENDORS[connection.vendor]
+def _vendor() -> type[Dialect]:
+    return type(DIALECTS[connection.vendor])
 
 
 def forget(name: str, *words: str, instead: str = "1 = 1") -> Mistake:
@@ -161,7 +161,7 @@ RETURNING lease.token
 
 POSTGRESQL: dict[str, Mistake] = {
     "one try": put(database, "TRIES", 1),
-    "one round": put(sql_postgresql, "ROUNDS", 1),
+    "one round": put(PostgreSQL, "ROUNDS", 1),
     "claim without the lock": forget("CLAIM", _LOCK),
     "claim that lets the index find the row": forget("CLAIM", "EXISTS"),
     "reclaim without the lock": forget("RECLAIM", _LOCK),

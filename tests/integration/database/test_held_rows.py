@@ -14,9 +14,9 @@ from django_idempotency.engine import Engine
 from django_idempotency.exceptions import StoreError, TransactionOpen
 from django_idempotency.models import IdempotencyRecord
 from django_idempotency.records import State
-from django_idempotency.stores.database import mariadb as sql_mariadb
-from django_idempotency.stores.database import postgresql as sql_postgresql
-from django_idempotency.stores.database.atomic import sqlstate
+from django_idempotency.stores.database.errors import sqlstate
+from django_idempotency.stores.database.mariadb import MariaDB
+from django_idempotency.stores.database.postgresql import PostgreSQL
 from tests.integration.database import claims
 from tests.integration.database.claims import (
     claim_request,
@@ -111,8 +111,8 @@ def foreign_transaction(store):
 def bind_sooner(monkeypatch, name):
     """Let a wait of 5 seconds be one of a moment; what has no bound meets the tripwire."""
     for module, long, short in (
-        (sql_postgresql, "'5s'", "'50ms'"),
-        (sql_mariadb, "innodb_lock_wait_timeout = 5 ", "innodb_lock_wait_timeout = 0 "),
+        (PostgreSQL, "'5s'", "'50ms'"),
+        (MariaDB, "innodb_lock_wait_timeout = 5 ", "innodb_lock_wait_timeout = 0 "),
     ):
         monkeypatch.setattr(module, name, getattr(module, name).replace(long, short))
     options = connection.settings_dict["OPTIONS"]

@@ -12,7 +12,7 @@ from django_idempotency.engine import Engine
 from django_idempotency.engine.renewal import Keeper
 from django_idempotency.exceptions import FingerprintMismatch, InProgress, StoreError
 from django_idempotency.records import State
-from django_idempotency.stores.database import postgresql as sql_postgresql
+from django_idempotency.stores.database.postgresql import PostgreSQL
 from tests.app.models import Effect
 from tests.integration.database import claims
 from tests.integration.database.claims import (
@@ -163,7 +163,7 @@ def test_single_begins_again_if_the_record_is_newer_than_its_snapshot(isolated):
         cursor.execute("SELECT pg_advisory_lock(%s)", [GATE])
         with transaction.atomic():
             Engine(isolated.mine).run(operation(transaction="single"), work("mine"))
-            patch.setattr(sql_postgresql, "SINGLE_LOCK", gated(sql_postgresql.SINGLE_LOCK))
+            patch.setattr(PostgreSQL, "SINGLE_LOCK", gated(PostgreSQL.SINGLE_LOCK))
             duplicate = isolated.other.start(
                 Engine(isolated.theirs).run, operation(transaction="single"), ran.append
             )
@@ -301,14 +301,14 @@ def test_I9_sweep_passes_over_a_record_that_is_claimed_again_after_its_snapshot(
     claims.expired(isolated.theirs, claim_request())
     claims.expired(isolated.theirs, claim_request("another"))
     inner = "(\n     SELECT id FROM idempotency_record"
-    assert sql_postgresql.SWEEP.count(inner) == 1
+    assert PostgreSQL.SWEEP.count(inner) == 1
     waiting = f"{inner}, (SELECT pg_advisory_xact_lock({GATE}) OFFSET 0) AS gate"
-    waiting = sql_postgresql.SWEEP.replace(inner, waiting).replace(
+    waiting = PostgreSQL.SWEEP.replace(inner, waiting).replace(
         "FOR UPDATE", "FOR UPDATE OF idempotency_record"
     )
     with pytest.MonkeyPatch.context() as patch, connection.cursor() as cursor:
         cursor.execute("SELECT pg_advisory_lock(%s)", [GATE])
-        patch.setattr(sql_postgresql, "SWEEP", waiting)
+        patch.setattr(PostgreSQL, "SWEEP", waiting)
         sweeping = isolated.other.start(isolated.theirs.sweep)
         isolated.other.settles(sweeping)
         assert not sweeping.done()  # it has its snapshot, and waits at the gate

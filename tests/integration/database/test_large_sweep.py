@@ -12,7 +12,7 @@ from django.db import connection, connections
 from django_idempotency.leases import Lease
 from django_idempotency.models import IdempotencyRecord
 from django_idempotency.records import State
-from django_idempotency.stores.database import postgresql as sql_postgresql
+from django_idempotency.stores.database.postgresql import PostgreSQL
 from django_idempotency.sweep import sweep
 from tests.integration.database.claims import claim_request
 
@@ -39,7 +39,7 @@ def sweep_beside_claims(store, expired, live):
     with connection.cursor() as cursor:
         cursor.execute(FILL, [expired])
         cursor.execute("ANALYZE idempotency_record")
-        cursor.execute(f"EXPLAIN {sql_postgresql.SWEEP}", {"limit": 5000})
+        cursor.execute(f"EXPLAIN {PostgreSQL.SWEEP}", {"limit": 5000})
         plan = "\n".join(line for (line,) in cursor.fetchall())
     leases, stop = [], threading.Event()
 

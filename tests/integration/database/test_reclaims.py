@@ -11,8 +11,8 @@ from django.db import transaction
 from django_idempotency.claims import Decision, decide
 from django_idempotency.models import IdempotencyRecord
 from django_idempotency.records import State
-from django_idempotency.stores.database import postgresql as sql_postgresql
 from django_idempotency.stores.database import store as database
+from django_idempotency.stores.database.postgresql import PostgreSQL
 from django_idempotency.stores.database.store import TRIES
 from tests.integration.database import claims
 from tests.integration.database.claims import claim_request, lost, packed, won
@@ -63,7 +63,7 @@ def test_R76_row_that_a_sweep_holds_is_no_conflict(two):
 
 @pytest.mark.leg("postgres18", "postgres16")
 def test_R76_row_that_is_held_for_longer_is_in_progress(two, monkeypatch):
-    monkeypatch.setattr(sql_postgresql, "ROUNDS", 2)
+    monkeypatch.setattr(PostgreSQL, "ROUNDS", 2)
     claims.expired(two.theirs, claim_request())
     with transaction.atomic():
         two.theirs.sweep()
@@ -119,7 +119,7 @@ def test_I9_R75_sweep_against_a_reclaim_that_commits_meanwhile(two):
 def test_sweep_looks_for_expired_records_once_however_it_is_planned(two):
     """A join may be planned to run the limited query anew for each record; a table will not."""
     with transaction.get_connection().cursor() as cursor:
-        cursor.execute(f"EXPLAIN (COSTS false) {sql_postgresql.SWEEP}", {"limit": 2})
+        cursor.execute(f"EXPLAIN (COSTS false) {PostgreSQL.SWEEP}", {"limit": 2})
         plan = "\n".join(line for (line,) in cursor.fetchall())
     assert re.search(r"^ *CTE expired\n *->  Limit$", plan, re.MULTILINE), plan
 

@@ -17,7 +17,7 @@ from django_idempotency.exceptions import (
     StoreError,
 )
 from django_idempotency.records import State
-from django_idempotency.stores.database import postgresql as sql_postgresql
+from django_idempotency.stores.database.postgresql import PostgreSQL
 from tests.integration.database import claims
 from tests.integration.database.claims import (
     Boom,
@@ -77,9 +77,9 @@ def test_I8_owner_that_was_stopped_before_its_commit_is_not_waited_for_without_e
     two, monkeypatch
 ):
     """`single` then gives its own locks back: nothing of it stays, and a retry finds out."""
-    bounded = sql_postgresql.SINGLE_UPDATE.replace("'5s'", "'100ms'")
-    assert bounded != sql_postgresql.SINGLE_UPDATE
-    monkeypatch.setattr(sql_postgresql, "SINGLE_UPDATE", bounded)
+    bounded = PostgreSQL.SINGLE_UPDATE.replace("'5s'", "'100ms'")
+    assert bounded != PostgreSQL.SINGLE_UPDATE
+    monkeypatch.setattr(PostgreSQL, "SINGLE_UPDATE", bounded)
     stopped = claims.lapsed(two.theirs, claim_request())
     committing = transaction.atomic()
     two.other(committing.__enter__)
@@ -283,7 +283,7 @@ def test_I5_record_that_commits_between_the_snapshot_and_the_lock_is_replayed(tw
         cursor.execute("SELECT pg_advisory_lock(%s)", [GATE])
         with transaction.atomic():
             Engine(two.mine).run(single(), work("mine"))
-            patch.setattr(sql_postgresql, "SINGLE_LOCK", gated(sql_postgresql.SINGLE_LOCK))
+            patch.setattr(PostgreSQL, "SINGLE_LOCK", gated(PostgreSQL.SINGLE_LOCK))
             duplicate = two.other.start(Engine(two.theirs).run, single(), ran.append)
             two.other.settles(duplicate)
             assert not duplicate.done()  # it has its snapshot, and waits at the gate

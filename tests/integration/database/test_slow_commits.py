@@ -8,7 +8,7 @@ from django.db import connection
 from django_idempotency.engine import Engine
 from django_idempotency.exceptions import StoreError
 from django_idempotency.records import State
-from django_idempotency.stores.database import postgresql as sql_postgresql
+from django_idempotency.stores.database.postgresql import PostgreSQL
 from tests.integration.database.claims import effects, operation, state_of, work
 from tests.integration.database.sessions import PATIENCE, Session
 from tests.services.processes import wait_until
@@ -91,9 +91,9 @@ def test_commit_of_joined_is_settled_by_a_write_that_waits_for_it(gate, wire, la
 def test_commit_of_joined_that_takes_too_long_is_left_alone(
     gate, wire, late, other, engine, monkeypatch
 ):
-    impatient = sql_postgresql.RELEASE.replace("'5s'", "'50ms'")
-    assert impatient != sql_postgresql.RELEASE
-    monkeypatch.setattr(sql_postgresql, "RELEASE", impatient)
+    impatient = PostgreSQL.RELEASE.replace("'5s'", "'50ms'")
+    assert impatient != PostgreSQL.RELEASE
+    monkeypatch.setattr(PostgreSQL, "RELEASE", impatient)
     running = run_until_the_commit_is_given_up(late, other, wire, engine, "joined")
     with pytest.raises(StoreError):
         running.result(PATIENCE)

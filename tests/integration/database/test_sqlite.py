@@ -11,7 +11,7 @@ from django.db import connection, connections, transaction
 
 from django_idempotency.engine import Engine
 from django_idempotency.exceptions import InProgress, StoreError
-from django_idempotency.stores.database import statements
+from django_idempotency.stores.database import sqlite
 from tests.app.models import Effect
 from tests.integration.database import claims
 from tests.integration.database.claims import Boom, claim_request, effects, operation, work
@@ -23,8 +23,8 @@ MODES = pytest.mark.parametrize("mode", ["single", "joined", "separate"])
 
 
 def test_sqlite_that_is_too_old_is_refused(store, monkeypatch):
-    monkeypatch.setattr(statements, "sqlite_version_info", (3, 34, 1))
-    monkeypatch.setattr(statements, "sqlite_version", "3.34.1")
+    monkeypatch.setattr(sqlite, "sqlite_version_info", (3, 34, 1))
+    monkeypatch.setattr(sqlite, "sqlite_version", "3.34.1")
     with pytest.raises(StoreError, match=r"no statements for SQLite 3\.34\.1"):
         store.claim(claim_request())
 

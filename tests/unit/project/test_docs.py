@@ -20,7 +20,7 @@ from django_idempotency import http, testing
 from django_idempotency.http import problems, scopes
 from django_idempotency.models import IdempotencyRecord
 from django_idempotency.policy import KEEP_PRESETS, HTTPPolicy, Policy
-from django_idempotency.stores.database import mariadb, postgresql, sqlite
+from django_idempotency.stores.database.statements import DIALECTS
 from tests.pages import BLOCKS, DOCS, PAGES, ROOT, code_in, name_of, table_of
 
 REFERENCE = DOCS / "reference"
@@ -141,8 +141,8 @@ def test_statements_are_documented():
     operations = page.split("| operation | statements |")[1].split("\n\n")[0]
     written = {
         name
-        for module in (mariadb, postgresql, sqlite)
-        for name, value in vars(module).items()
+        for dialect in DIALECTS.values()
+        for name, value in vars(type(dialect)).items()
         if name.isupper() and isinstance(value, str)
     }
     assert set(re.findall(r"`([A-Z_]+)`", operations)) == written

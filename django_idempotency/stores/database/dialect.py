@@ -1,0 +1,97 @@
+"""What the database store knows of a vendor: its statements, and in what it differs from others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from datetime import timedelta
+from typing import Any, ClassVar
+
+from django_idempotency.leases import Lease
+from django_idempotency.stores.database.rows import uuid_of
+
+__all__ = ["READ_COMMITTED", "Dialect", "Execute", "Row", "held"]
+
+READ_COMMITTED = "read committed"
+
+Row = tuple[Any, ...]
+#: Sends a statement by its name, and returns its rows.
+Execute = Callable[[str, Mapping[str, Any]], list[Row]]
+
+
+class Dialect:
+    """
+    The statements of one vendor, whole, and what the store asks besides.
+
+    What a comment says here holds for a vendor that says nothing else.
+    """
+
+    CLAIM: ClassVar[str]
+    LOOK: ClassVar[str]
+    #: The look after a lost race.
+    LOOK_AGAIN: ClassVar[str]
+    RECLAIM: ClassVar[str]
+    COMPLETE: ClassVar[str]
+    FAIL: ClassVar[str]
+    RELEASE: ClassVar[str]
+    RENEW: ClassVar[str]
+    RESOLVE: ClassVar[str]
+    BROWSE: ClassVar[str]
+    SWEEP: ClassVar[str]
+    COUNT_EXPIRED: ClassVar[str]
+
+    #: The completion alone is fence enough: a row that it finds taken over rolls the work back.
+    FENCE: ClassVar[str | None] = None
+    #: SWEEP finds for itself what it deletes.
+    SWEEPABLE: ClassVar[str | None] = None
+    #: No statement tells whether a sweep holds an expired row.
+    SWEEPING: ClassVar[str | None] = None
+    #: How often a claim goes around an expired row that somebody holds: a claim that writes has
+    #: waited for the sweep.
+    ROUNDS: ClassVar[int] = 1
+
+    #: The database is on a server, whose connection can be lost.
+    has_server: ClassVar[bool] = True
+    #: A claim begins by writing. Where that would wait for every other writer, it looks first.
+    looks_first: ClassVar[bool] = False
+    #: `single` is told apart by its row, not by a lock that ends with its transaction.
+    takes_advisory_lock: ClassVar[bool] = False
+    #: Writers do not wait for one another. Where they do, no renewal comes beside joined work.
+    writers_queue: ClassVar[bool] = False
+
+    def adapt(self, value: Any) -> Any:
+        """Return a parameter as the statements take it."""
+        return value
+
+    def rows(self, cursor: Any, name: str, parameters: Mapping[str, Any]) -> list[Row]:
+        """Return the rows that the statement `name` has given."""
+        return list(cursor.fetchall()) if cursor.description else []
+
+    def unsupported(self, connection: Any) -> str | None:
+        """Return the name of a server or library that lacks what the statements need; else None."""
+        return None
+
+    def may_renew_joined(
+        self, options: Mapping[str, Any], execute: Execute, default: str | None = None
+    ) -> bool:
+        """
+        Return whether the completion of joined work can write a row that was renewed meanwhile.
+
+        At READ COMMITTED it can. The `options` of the connection go before the server's `default`.
+        """
+        return True
+
+    def renew(self, execute: Execute, leases: list[Lease], duration: timedelta) -> set[Lease]:
+        """Extend the leases, and return those still held."""
+        parameters = {
+            "ids": [lease.record_id for lease in leases],
+            "epochs": [lease.fencing_token for lease in leases],
+            "tokens": [lease.token for lease in leases],
+            "duration": duration,
+        }
+        return held(leases, execute("RENEW", parameters))
+
+
+def held(leases: list[Lease], rows: list[Row]) -> set[Lease]:
+    """Return the leases whose tokens the rows give; a claim that was sent again has several."""
+    tokens = {uuid_of(row[0]) for row in rows}
+    return {lease for lease in leases if lease.token in tokens}
