@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import subprocess
-import venv
+import sys
 from pathlib import Path
 
 from tests.services import MissingService
 from tests.services.dynamodb import find_node
+from tests.services.packages import install_once
 from tests.services.processes import ROOT
 
 FOLDER = ROOT / ".cdk"
@@ -19,21 +19,10 @@ SECONDS = 300
 
 def find_python() -> Path:
     """The interpreter that has aws-cdk-lib, which is installed unless it is there."""
-    python, installed = FOLDER / "bin" / "python", FOLDER / ".installed"
+    python = FOLDER / "bin" / "python"
     FOLDER.mkdir(exist_ok=True)
-    folder = os.open(FOLDER, os.O_RDONLY)
-    try:
-        fcntl.flock(folder, fcntl.LOCK_EX)  # another xdist worker may be at it
-        if not installed.exists() or installed.read_text() != PACKAGE:
-            print(f"==> installing {PACKAGE} into {FOLDER}", flush=True)
-            venv.create(FOLDER, with_pip=True)
-            command = [str(python), "-m", "pip", "install", "--quiet", PACKAGE]
-            done = subprocess.run(command, stderr=subprocess.PIPE, text=True, check=False)
-            if done.returncode != 0:
-                raise MissingService(f"pip could not install {PACKAGE}:\n{done.stderr}")
-            installed.write_text(PACKAGE)
-    finally:
-        os.close(folder)
+    install = f'"{sys.executable}" -m venv "{FOLDER}" && "{python}" -m pip install -q "{PACKAGE}"'
+    install_once(FOLDER / ".installed", PACKAGE, ["/bin/sh", "-c", install])
     return python
 
 

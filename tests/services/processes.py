@@ -115,6 +115,19 @@ def marked(*variables: str) -> set[int]:
     return found
 
 
+def listens(pid: int, port: int) -> bool:
+    """Whether a process has a socket that listens on the port; True where that cannot be told."""
+    tables = [path for path in map(Path, ("/proc/net/tcp", "/proc/net/tcp6")) if path.exists()]
+    rows = [line.split() for path in tables for line in path.read_text().splitlines()[1:]]
+    local, listening = f":{port:04X}", "0A"
+    inodes = {row[9] for row in rows if row[1].endswith(local) and row[3] == listening}
+    opened = set()
+    for entry in Path(f"/proc/{pid}/fd").glob("*"):
+        with suppress(OSError):
+            opened.add(os.readlink(entry))
+    return not opened or any(f"socket:[{inode}]" in opened for inode in inodes)
+
+
 def describe(pid: int) -> str:
     """The pid and command line, for messages."""
     with suppress(OSError):

@@ -19,7 +19,15 @@ from types import TracebackType
 from typing import TYPE_CHECKING, ClassVar
 from weakref import WeakSet
 
-from tests.services.processes import ROOT, descendants, describe, end, spawn, wait_until
+from tests.services.processes import (
+    ROOT,
+    descendants,
+    describe,
+    end,
+    listens,
+    spawn,
+    wait_until,
+)
 
 if TYPE_CHECKING:
     from typing import Self
@@ -196,7 +204,10 @@ class OwnServer(ABC):
         except TimeoutError as error:
             raise RuntimeError(f"{error}\n{self.output}") from None
         if process.poll() is None:
-            return True
+            if not self.port_taken or listens(process.pid, self.port):
+                return True
+            self._end()  # what has answered was another server
+            return False
         self.process = None
         if self.port_taken and self.port_taken in self._written:
             return False

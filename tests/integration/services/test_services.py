@@ -35,6 +35,13 @@ class TestOwnServer:
             assert (server.port, client.get("key")) == (port, b"value")
         assert not directory.exists()
 
+    def test_another_server_on_its_port_is_not_taken_for_it(self):
+        with RedisServer() as other:
+            server = RedisServer()
+            server.port = other.port
+            with server:
+                assert server.port != other.port
+
     def test_one_that_was_stopped_by_a_signal_can_be_ended(self):
         with RedisServer() as server:
             pid = server.pid
