@@ -20,14 +20,7 @@ from tests.services import MISSING_VARIABLE, current_leg, or_skip
 from tests.services.databases import environment_for_children
 from tests.services.gunicorn import Gunicorn
 from tests.services.postgres import PostgresServer
-from tests.services.processes import (
-    ROOT,
-    RUN_VARIABLE,
-    descendants,
-    describe,
-    marked,
-    wait_until,
-)
+from tests.services.processes import ROOT, RUN_VARIABLE, descendants, describe, marked, wait_until
 from tests.services.proxy import Proxy
 from tests.services.rows import install as delete_rows_in_place_of_a_flush
 from tests.services.servers import OwnServer
@@ -54,11 +47,8 @@ def postgres_server() -> Iterator[PostgresFactory]:
     """Start servers of one's own, to be stopped, crashed and restarted at will."""
     with ExitStack() as stack:
 
-        def start(
-            version: int | None = None, *, durable: bool = True, **options: str
-        ) -> PostgresServer:
-            if version is None:
-                version = 16 if current_leg() == "postgres16" else 18
+        def start(version: Any = None, *, durable: bool = True, **options: str) -> PostgresServer:
+            version = version or (16 if current_leg() == "postgres16" else 18)
             server = or_skip(lambda: PostgresServer(version, durable=durable, options=options))
             return stack.enter_context(server)
 

@@ -4,23 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable
 from contextlib import suppress
 from datetime import timedelta
-from typing import Any
 
 from asgiref.sync import sync_to_async
 from django.db import connections
 
-from django_idempotency.engine import Engine
-from django_idempotency.engine.attempt import Operation
 from django_idempotency.exceptions import FingerprintMismatch, InProgress
-from django_idempotency.leases import Lease
 from tests.claims import OTHER_FINGERPRINT, operation, won
 
 __all__ = ["MEANS", "READERS", "what_it_means"]
-
-Reader = Callable[[Engine, Operation, Any], str]
 
 #: What a record means to the next attempt, by what it is: with the same fingerprint, and another.
 MEANS = {
@@ -32,63 +25,48 @@ MEANS = {
 }
 
 
-def _run(engine: Engine, operation: Operation, work: Any) -> Any:
-    return engine.run(operation, work)
-
-
-def _attempt(engine: Engine, operation: Operation, work: Any) -> Any:
+def _attempt(engine, operation, work):
     with engine.attempt(operation) as attempt:
         if not attempt.replayed:
             attempt.complete(work(attempt.lease))
     return attempt.outcome
 
 
-def _arun(engine: Engine, operation: Operation, work: Any) -> Any:
-    async def main() -> Any:
+async def _aattempt(engine, operation, work):
+    async with engine.aattempt(operation) as attempt:
+        if not attempt.replayed:
+            attempt.complete(work(attempt.lease))
+    return attempt.outcome
+
+
+def _loop(call):
+    async def main(*arguments):
         try:
-            return await engine.arun(operation, sync_to_async(work))
+            return await call(*arguments)
         finally:
             await sync_to_async(connections.close_all)()
 
-    return asyncio.run(main())
-
-
-def _aattempt(engine: Engine, operation: Operation, work: Any) -> Any:
-    async def main() -> Any:
-        try:
-            async with engine.aattempt(operation) as attempt:
-                if not attempt.replayed:
-                    attempt.complete(work(attempt.lease))
-            return attempt.outcome
-        finally:
-            await sync_to_async(connections.close_all)()
-
-    return asyncio.run(main())
+    return lambda *arguments: asyncio.run(main(*arguments))
 
 
 #: How an attempt is made: a call, a block, and both of a coroutine.
-READERS = {"run": _run, "attempt": _attempt, "arun": _arun, "aattempt": _aattempt}
+READERS = {
+    "run": lambda engine, operation, work: engine.run(operation, work),
+    "attempt": _attempt,
+    "arun": _loop(lambda engine, operation, work: engine.arun(operation, sync_to_async(work))),
+    "aattempt": _loop(_aattempt),
+}
 
 
-def what_it_means(
-    engine: Engine,
-    reader: str,
-    *,
-    states: Iterable[str] = tuple(MEANS),
-    wrote: str = "separate",
-    reads: str = "separate",
-) -> dict[str, tuple[str, ...]]:
+def what_it_means(engine, reader, *, states=tuple(MEANS), wrote="separate", reads="separate"):
     """Return what records in `states` mean to `reader`, in the form of `MEANS`."""
     return {
-        state: tuple(
-            _meet(engine, reader, wrote=wrote, reads=reads, state=state, same=same)
-            for same in (True, False)
-        )
+        state: tuple(_meet(engine, reader, wrote, reads, state, same) for same in (True, False))
         for state in states
     }
 
 
-def _meet(engine: Engine, reader: str, *, wrote: str, reads: str, state: str, same: bool) -> str:
+def _meet(engine, reader, wrote, reads, state, same):
     """
     Leave a record in `state` in the mode `wrote`, and return what it means to `reader`.
 
@@ -106,13 +84,13 @@ def _meet(engine: Engine, reader: str, *, wrote: str, reads: str, state: str, sa
         return "mismatch"
     if outcome.replayed:
         return f"replayed {outcome.result}"
-    again = engine.run(operation(key, transaction=wrote, **fingerprints), _never)
+    again = engine.run(operation(key, transaction=wrote, **fingerprints), lambda lease: "ran again")
     assert (outcome.result, again.result, again.replayed) == ("second", "second", True)
     assert again.fencing_token == outcome.fencing_token
     return "ran"
 
 
-def _leave(engine: Engine, first: Operation, state: str) -> None:
+def _leave(engine, first, state):
     if state == "completed":
         engine.run(first, lambda lease: "first")
     elif state == "failed":
@@ -126,12 +104,6 @@ def _leave(engine: Engine, first: Operation, state: str) -> None:
         crashed = operation(first.key, transaction=first.transaction, lease=lease)
         won(engine.store.claim(crashed.request()))
         deadline = time.monotonic() + 5
-        while state == "lapsed" and (record := engine.store.get(first.record_id)):
-            if record.stale:
-                break
+        while state == "lapsed" and not (record := engine.store.get(first.record_id)).stale:
             assert time.monotonic() < deadline, record
             time.sleep(0.002)
-
-
-def _never(lease: Lease) -> None:
-    raise AssertionError("ran")

@@ -29,33 +29,22 @@ async def acharge(lease: Lease) -> str:
 
 
 def call() -> Any:
-    outcome = idempotency.run(
-        charge,
-        key="order-1",
-        scope="billing",
-        payload={"amount": 5},
-        operation="charge",
-        store="default",
-        codec=JSONCodec(),
-        lease=timedelta(seconds=5),
-        transaction="joined",
-    )
+    policy: dict[str, Any] = {"lease": timedelta(seconds=5), "transaction": "joined"}
+    codec, of = JSONCodec(), {"amount": 5}
+    outcome = idempotency.run(charge, key="k", scope="s", payload=of, codec=codec, **policy)
     assert_type(outcome, Outcome)
     assert_type(outcome.replayed, bool)
     assert_type(outcome.stored, bool)
+    idempotency.run(lambda lease: lease.fencing_token, key="k", scope="s", store="a", retention=5)
     return outcome.result
 
 
-def call_with_lambda() -> Outcome:
-    return idempotency.run(lambda lease: lease.fencing_token, key="k", scope="s", retention=5)
-
-
 async def acall() -> Outcome:
-    return await idempotency.arun(acharge, key="order-1", scope="billing")
+    return await idempotency.arun(acharge, key="k", scope="s", operation="charge")
 
 
 def block() -> Any:
-    with idempotency.attempt(key="order-1", scope="billing") as attempt:
+    with idempotency.attempt(key="k", scope="s") as attempt:
         assert_type(attempt.replayed, bool)
         if not attempt.replayed:
             attempt.complete(charge(attempt.lease))
@@ -64,22 +53,20 @@ def block() -> Any:
 
 
 async def ablock() -> Any:
-    async with idempotency.attempt(key="order-1", scope="billing", payload=[1]) as attempt:
+    async with idempotency.attempt(key="k", scope="s", payload=[1]) as attempt:
         if not attempt.replayed:
             attempt.complete(await acharge(attempt.lease))
     return attempt.result
 
 
-@idempotency.idempotent_function(key="message_id", scope="orders-queue")
+@idempotency.idempotent_function(key="message_id", scope="queue")
 def handle(message_id: str, amount: int = 0) -> list[str]:
     return [message_id, idempotency.derive_key("charge")]
 
 
-@idempotency.idempotent_function(
-    key=lambda message_id: f"m-{message_id}", scope="orders-queue", payload=lambda message_id: None
-)
-async def ahandle(message_id: int) -> int:
-    return message_id
+@idempotency.idempotent_function(key=lambda n: f"m-{n}", scope="queue", payload=lambda n: None)
+async def ahandle(n: int) -> int:
+    return n
 
 
 async def decorated() -> None:
@@ -89,13 +76,8 @@ async def decorated() -> None:
     handle("a", nonesuch=5)  # type: ignore[call-arg]
 
 
-def inside() -> Lease | None:
-    lease = idempotency.current()
-    assert_type(lease, Lease | None)
-    return lease
-
-
-def refused(error: InProgress) -> tuple[int, bool]:
+def inside(error: InProgress) -> tuple[int, bool]:
+    assert_type(idempotency.current(), Lease | None)
     assert_type(error.record, Record | None)
     return error.retry_after, error.stale
 
@@ -111,9 +93,6 @@ class PaymentViewSet(IdempotencyMixin, ViewSet):
     idempotency_required = True
     idempotency_actions = {"create", "capture"}
     idempotency_lease = timedelta(minutes=5)
-
-    def create(self, request: Request) -> Response:
-        return Response(status=201)
 
     @action(detail=True, methods=["post"], idempotency_lease=300)
     def capture(self, request: Request, pk: str) -> Response:

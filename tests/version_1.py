@@ -40,15 +40,8 @@ def claimed(
     kind: str, scope: str, key: str, fingerprint: bytes, operation: str = "", **fields: Any
 ) -> Lease:
     """Claim as a worker of version 1 does."""
-    request = ClaimRequest(
-        keys.record_id(kind, scope, key),
-        scope,
-        key,
-        operation,
-        fingerprints=(fingerprint,),
-        **fields,
-    )
-    lease = store_for().claim(request)
+    record_id, fields["fingerprints"] = keys.record_id(kind, scope, key), (fingerprint,)
+    lease = store_for().claim(ClaimRequest(record_id, scope, key, operation, **fields))
     assert isinstance(lease, Lease)
     return lease
 

@@ -7,6 +7,7 @@ import time
 import uuid
 from collections.abc import Callable
 from contextlib import suppress
+from inspect import isfunction, signature
 from pathlib import Path
 from typing import Any
 
@@ -142,27 +143,13 @@ def told(request: Request, effect: Effect) -> HttpResponse:
     return THEN[(directory / f"{attempt}.then").read_text()](request, effect)
 
 
+def is_told(it: object) -> bool:
+    return isfunction(it) and list(signature(it).parameters) == ["request", "effect"]
+
+
+#: What a view is told, by its name: all functions above over a request and its effect.
 THEN: dict[str, Callable[[Request, Effect], Any]] = {
-    function.__name__: function
-    for function in (
-        accepted,
-        binary,
-        boom,
-        broken,
-        created,
-        deferred,
-        empty,
-        hook,
-        hook_boom,
-        invalid,
-        large,
-        paused,
-        raised,
-        returned,
-        rolled_back,
-        stream,
-        told,
-    )
+    name: it for name, it in [*globals().items()] if is_told(it)
 }
 
 

@@ -5,9 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import uuid
-from collections.abc import Callable, Generator, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
-from typing import Any, Protocol, TypeVar
+from contextlib import ExitStack, contextmanager
 
 import pytest
 
@@ -21,16 +19,9 @@ from tests.services.dynamodb import ENVIRONMENT, dynamodb_url
 from tests.services.rabbitmq import URL_VARIABLE, RabbitMQServer
 from tests.services.redis import redis_url
 
-STARTED = pytest.StashKey[list[CeleryWorker]]()
-T = TypeVar("T")
-
-
-class WorkerFactory(Protocol):
-    def __call__(self, number: int = 1, **arguments: Any) -> list[CeleryWorker]: ...
-
 
 @contextmanager
-def service(make: Callable[[], AbstractContextManager[T]]) -> Iterator[T]:
+def service(make):
     """Start a server; skip the test if it is missing and may be."""
     with ExitStack() as stack:
         try:
@@ -43,7 +34,7 @@ def service(make: Callable[[], AbstractContextManager[T]]) -> Iterator[T]:
 
 
 @pytest.fixture(scope="session")
-def broker_url() -> Iterator[str]:
+def broker_url():
     """A server of the run's own, that keeps messages, results, and what tests and tasks tell."""
     version = "valkey9" if sys.version_info >= (3, 11) else "redis6"
     with service(lambda: redis_url(version)) as url:
@@ -51,7 +42,7 @@ def broker_url() -> Iterator[str]:
 
 
 @pytest.fixture(scope="session")
-def amqp_url() -> Iterator[str]:
+def amqp_url():
     if named := os.environ.get(URL_VARIABLE):
         yield named
         return
@@ -60,7 +51,7 @@ def amqp_url() -> Iterator[str]:
 
 
 @pytest.fixture(scope="session")
-def tasks_table() -> Iterator[str]:
+def tasks_table():
     """A DynamoDB of the run's own, with the table of the workers' store."""
     with service(dynamodb_url) as url:
         with pytest.MonkeyPatch.context() as patch:
@@ -71,38 +62,37 @@ def tasks_table() -> Iterator[str]:
 
 
 @pytest.fixture(scope="session")
-def stage(broker_url: str) -> Iterator[Test]:
+def stage(broker_url):
     """A broker, and a log of events."""
     with Test(broker_url, f"{uuid.uuid4().hex[:8]}:") as test:
         yield test
 
 
 @pytest.fixture(scope="session")
-def rabbitmq_stage(broker_url: str, amqp_url: str) -> Iterator[Test]:
+def rabbitmq_stage(broker_url, amqp_url):
     """Messages on RabbitMQ; results and the log of events where they always are."""
     with Test(broker_url, f"{uuid.uuid4().hex[:8]}:", amqp_url) as test:
         yield test
 
 
 @pytest.fixture(scope="session")
-def worker_environment(tasks_table: str, django_db_setup: None) -> dict[str, str]:
+def worker_environment(tasks_table, django_db_setup):
     """What makes a worker use the run's own stores."""
     table = {"IDEMPOTENCY_TEST_TASKS_DYNAMODB": tasks_table, **ENVIRONMENT}
     return {**environment_for_children(), **table}
 
 
 @contextmanager
-def _factory(session: pytest.Session, environment: dict[str, str]) -> Iterator[WorkerFactory]:
-    started = session.stash.setdefault(STARTED, [])
+def _factory(environment):
+    """`start(number, stage=…)`: start so many workers at once; what they write is shown."""
     with ExitStack() as stack:
 
-        def start(number: int = 1, *, stage: Test, **arguments: Any) -> list[CeleryWorker]:
+        def start(number=1, *, stage, **arguments):
             env = {**environment, **stage.environment}
             found = []
             for _ in range(number):
-                options = ["--hostname", f"worker-{len(started)}"]
+                options = ["--hostname", f"worker-{uuid.uuid4().hex[:8]}"]
                 found.append(CeleryWorker(env=env, options=options, **arguments))
-                started.append(found[-1])
                 stack.callback(found[-1].close)
                 found[-1].launch()
             return [worker.start() for worker in found]
@@ -111,30 +101,14 @@ def _factory(session: pytest.Session, environment: dict[str, str]) -> Iterator[W
 
 
 @pytest.fixture(scope="session")
-def workers(
-    request: pytest.FixtureRequest, stage: Test, worker_environment: dict[str, str]
-) -> Iterator[list[CeleryWorker]]:
+def workers(stage, worker_environment):
     """Two workers on the run's own database, for all tests that kill no worker."""
-    with _factory(request.session, worker_environment) as start:
-        yield start(2, stage=stage, concurrency=8)
+    with _factory(worker_environment) as start:
+        yield start(2, stage=stage, concurrency=6)
 
 
 @pytest.fixture
-def start_workers(
-    request: pytest.FixtureRequest, worker_environment: dict[str, str]
-) -> Iterator[WorkerFactory]:
+def start_workers(worker_environment):
     """Start workers that end with the test; on queues of its own."""
-    with _factory(request.session, worker_environment) as start:
+    with _factory(worker_environment) as start:
         yield start
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(
-    item: pytest.Item,
-) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Show what the workers had written when a test failed."""
-    report = yield
-    if report.failed:
-        for worker in item.session.stash.get(STARTED, []):
-            report.sections.append(("output of a worker", worker.output[-5000:]))
-    return report

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import redis
 from celery import Celery
@@ -21,7 +21,7 @@ AMQP = "IDEMPOTENCY_TEST_TASKS_AMQP"
 
 SECONDS = 60.0
 #: How a task commits, by the name that it has in a test.
-MODES: dict[str, dict[str, Any]] = {
+MODES = {
     "joined": {"transaction": "joined"},
     "single": {"transaction": "single"},
     "separate": {"transaction": "separate"},
@@ -30,7 +30,7 @@ MODES: dict[str, dict[str, Any]] = {
 }
 
 
-def configuration(url: str, prefix: str, amqp: str | None) -> dict[str, Any]:
+def configuration(url, prefix, amqp):
     """Return the settings of an app: messages and results on Redis, or messages on RabbitMQ."""
     on_redis = {
         "global_keyprefix": prefix,
@@ -58,29 +58,29 @@ S = TypeVar("S", bound="Stage")
 class Stage:
     """The tasks' end of it, and what both ends share."""
 
-    def __init__(self, url: str, prefix: str) -> None:
+    def __init__(self, url, prefix):
         self.url = url
         self.prefix = prefix
         self.client = redis.Redis.from_url(url, decode_responses=True, socket_timeout=2 * SECONDS)
 
-    def tell(self, what: str, **facts: Any) -> None:
+    def tell(self, what, **facts):
         """Write an event into the log."""
         event = {"what": what, "pid": os.getpid(), "at": time.monotonic(), **facts}
         self.client.rpush(f"{self.prefix}events", json.dumps(event))
 
-    def wait_for_word(self, name: str) -> None:
+    def wait_for_word(self, name):
         """Wait until the test says to go on; each word is for one who waits."""
         if self.client.blpop([f"{self.prefix}go:{name}"], timeout=SECONDS) is None:
             raise TimeoutError(name)
 
-    def __enter__(self: S) -> S:
+    def __enter__(self):
         return self
 
-    def __exit__(self, *error: object) -> None:
+    def __exit__(self, *error):
         self.client.close()
 
 
-def stage_of_process() -> Stage:
+def stage_of_process():
     """The stage that this worker's environment names."""
     return Stage(os.environ[BROKER], os.environ[PREFIX])
 
@@ -88,9 +88,9 @@ def stage_of_process() -> Stage:
 class QuietBackend(RedisBackend):
     """Results that are only looked at: nothing listens for them, and nothing need be told later."""
 
-    def on_task_call(self, producer: Any, task_id: str) -> None: ...
+    def on_task_call(self, producer, task_id): ...
 
-    def remove_pending_result(self, result: Any) -> Any:
+    def remove_pending_result(self, result):
         return result
 
 
@@ -99,7 +99,7 @@ class Test(Stage):
 
     __test__ = False
 
-    def __init__(self, url: str, prefix: str, amqp: str | None = None) -> None:
+    def __init__(self, url, prefix, amqp=None):
         super().__init__(url, prefix)
         # Without Django's fixup: it would make this the app of the whole test run.
         self.app = Celery("tests", set_as_current=False, fixups=[])
@@ -109,25 +109,25 @@ class Test(Stage):
         self.environment = {BROKER: url, PREFIX: prefix, **({AMQP: amqp} if amqp else {})}
         self.environment["DJANGO_SETTINGS_MODULE"] = "tests.acceptance.celery.settings"
 
-    def send(self, task: str, *args: Any, **options: Any) -> str:
+    def send(self, task, *args, **options):
         """Send a message; return the id of the task."""
         return str(self.app.send_task(f"tests.{task}", args, **options).id)
 
-    def sig(self, task: str, *args: Any, **options: Any) -> Any:
+    def sig(self, task, *args, **options):
         """A signature, to be part of a chain or a chord."""
         return self.app.signature(f"tests.{task}", args, **options)
 
-    def go(self, name: str, words: int = 1) -> None:
+    def go(self, name, words=1):
         """Let those who wait for this word go on."""
         self.client.rpush(f"{self.prefix}go:{name}", *["go"] * words)
 
-    def events(self, what: str, **facts: Any) -> list[dict[str, Any]]:
+    def events(self, what, **facts):
         """The events so far that are so."""
         found = [json.loads(text) for text in self.client.lrange(f"{self.prefix}events", 0, -1)]
         wanted = {"what": what, **facts}
         return [event for event in found if wanted.items() <= event.items()]
 
-    def wait_for(self, what: str, count: int = 1, **facts: Any) -> list[dict[str, Any]]:
+    def wait_for(self, what, count=1, **facts):
         """Wait until so many events are there, and return them."""
         wait_until(
             lambda: len(self.events(what, **facts)) >= count,
@@ -136,18 +136,18 @@ class Test(Stage):
         )
         return self.events(what, **facts)
 
-    def end(self, task_id: str) -> tuple[str, Any]:
+    def end(self, task_id):
         """Wait until a task has ended for its callers; its state and its result."""
-        found: dict[str, Any] = {}
+        found = {}
 
-        def ended() -> bool:
+        def ended():
             found.update(self.app.backend.get_task_meta(task_id, cache=False))
             return found["status"] in READY_STATES
 
         wait_until(ended, seconds=SECONDS, what=f"the end of {task_id}")
         return found["status"], found["result"]
 
-    def __exit__(self, *error: object) -> None:
+    def __exit__(self, *error):
         self.app.backend.client.close()
         self.app.pool.force_close_all()
         self.app.close()

@@ -13,7 +13,7 @@ from tests.acceptance.celery.stage import MODES, stage_of_process
 from tests.app.models import Effect
 
 
-def begin(task: Task, name: str, *, wait: bool = False) -> None:
+def begin(task, name, *, wait=False):
     """Leave an effect, and wait for the test's word before it is committed."""
     Effect.objects.create(name=name)
     with stage_of_process() as stage:
@@ -22,12 +22,12 @@ def begin(task: Task, name: str, *, wait: bool = False) -> None:
             stage.wait_for_word(name)
 
 
-def held(self: Task, name: str) -> dict[str, str]:
+def held(self, name):
     begin(self, name, wait=True)
     return {"name": name, "made": str(uuid.uuid4())}
 
 
-def stalled(self: Task, name: str) -> str:
+def stalled(self, name):
     """Wait in the first delivery alone."""
     with stage_of_process() as stage:
         again = stage.client.set(f"{stage.prefix}first:{self.request.id}", 1, get=True)
@@ -35,7 +35,7 @@ def stalled(self: Task, name: str) -> str:
     return str(uuid.uuid4())
 
 
-def quick(self: Task, name: str) -> str:
+def quick(self, name):
     begin(self, name)
     time.sleep(0.1)
     return name
@@ -49,7 +49,7 @@ for _mode, _options in MODES.items():
 
 @shared_task(name="tests.retries", bind=True, max_retries=5)
 @idempotent_task
-def retries(self: Task, name: str, failures: int) -> int:
+def retries(self, name, failures):
     begin(self, name)
     if self.request.retries < failures:
         raise self.retry(countdown=0.1)
@@ -64,41 +64,41 @@ def retries(self: Task, name: str, failures: int) -> int:
     max_retries=2,
 )
 @idempotent_task(key="name", on_failed="replay")
-def refused(self: Task, name: str) -> None:
+def refused(self, name):
     begin(self, name)
     raise ConnectionError
 
 
 @shared_task(name="tests.add")
 @idempotent_task
-def add(*numbers: Any) -> int:
+def add(*numbers):
     Effect.objects.create(name="add")
     return sum(sum(number) if isinstance(number, list) else number for number in numbers)
 
 
 @shared_task(name="tests.count")
 @idempotent_task
-def count(results: list[Any]) -> int:
+def count(results):
     return len(results)
 
 
 @shared_task(name="tests.replaced", bind=True)
 @idempotent_task
-def replaced(self: Task, *numbers: int) -> Any:
+def replaced(self, *numbers):
     Effect.objects.create(name="replaced")
     return self.replace(add.s(*numbers))
 
 
 @shared_task(name="tests.receipt")
 @idempotent_task(key=from_parent("receipt"))
-def receipt(name: str) -> str:
+def receipt(name):
     Effect.objects.create(name=f"receipt {name}")
     return name
 
 
 @shared_task(name="tests.capture", bind=True)
 @idempotent_task(key="name", lease=1)
-def capture(self: Task, name: str) -> str:
+def capture(self, name):
     """Start a child now, and another one at the commit."""
     receipt.delay_on_commit(name)
     receipt.delay(name)
@@ -108,7 +108,7 @@ def capture(self: Task, name: str) -> str:
 
 @shared_task(name="tests.limited", bind=True)
 @idempotent_task(lease=1)
-def limited(self: Task, name: str, seconds: float) -> str:
+def limited(self, name, seconds):
     begin(self, name)
     ends = time.monotonic() + seconds
     while time.monotonic() < ends:
@@ -116,7 +116,7 @@ def limited(self: Task, name: str, seconds: float) -> str:
     return name
 
 
-def _tell(what: str) -> Any:
+def _tell(what):
     def tell(sender: Task, **facts: Any) -> None:
         # A task that is retried or revoked has a request to tell of, one that fails an id.
         task = facts.get("task_id") or getattr(facts.get("request"), "id", sender.request.id)

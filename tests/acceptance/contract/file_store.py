@@ -8,24 +8,19 @@ import sys
 import time
 from datetime import timedelta
 from types import ModuleType
-from typing import Any
 
 import pytest
 
-from django_idempotency.claims import ClaimRequest
 from django_idempotency.leases import Lease, Proof
-from django_idempotency.records import Record
 from tests.pages import DOCS, blocks_of
 
-PAGE = DOCS / "howto" / "writing-a-store.md"
 
-
-def run_page() -> dict[str, Any]:
+def run_page():
     """Run the examples of the page up to the contract, and return their names."""
-    names: dict[str, Any] = {}
+    names = {}
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(sys.modules, "shop", ModuleType("shop"))
-        for block in blocks_of(PAGE):
+        for block in blocks_of(DOCS / "howto" / "writing-a-store.md"):
             own = re.fullmatch(r"module=(\S+)", block.marker)
             module = ModuleType(own[1] if own else "tests")
             patch.setitem(sys.modules, module.__name__, module)
@@ -37,8 +32,7 @@ def run_page() -> dict[str, Any]:
 
 
 names = run_page()
-FileStore: Any = names["FileStore"]
-Contract: Any = names["TestFileStore"]
+FileStore, Contract = names["FileStore"], names["TestFileStore"]
 
 
 class FileStoreContract(Contract):
@@ -46,13 +40,7 @@ class FileStoreContract(Contract):
     thread_keys = 10
     racers, process_keys = 2, 20
 
-    @pytest.fixture(autouse=True)
-    def file(self, tmp_path_factory: pytest.TempPathFactory) -> None:
-        """One file for all rules, so that they share the processes."""
-        cls = type(self)
-        cls.path = cls.path or str(tmp_path_factory.mktemp("store") / "records.sqlite3")
-
-    def child_environment(self) -> dict[str, str]:
+    def child_environment(self):
         # Without Django, which the store does not need.
         return {**super().child_environment(), "DJANGO_SETTINGS_MODULE": ""}
 
@@ -67,41 +55,37 @@ STALLED = "test_R66_R67_R68_I7_process_that_stalled_past_its_lease_writes_nothin
 
 
 class ReadsThenWrites(FileStore):
-    def claim(self, request: ClaimRequest) -> Lease | Record:
+    def claim(self, request):
         if self.get(request.record_id) is None:
             time.sleep(0.01)
             with self.exclusively() as records:
                 delete = "DELETE FROM record WHERE id = ?"
                 records.database.execute(delete, [str(request.record_id)])
-        claimed: Lease | Record = super().claim(request)
-        return claimed
+        return super().claim(request)
 
 
 class BelongsToOneProcess(FileStore):
-    def __init__(self, *, path: str) -> None:
+    def __init__(self, *, path):
         super().__init__(path=f"{path}-{os.getpid()}")
 
 
 class IsNotFenced(FileStore):
-    def fail(self, lease: Lease, error: str) -> None:
+    def fail(self, lease, error):
         record = self.get(lease.record_id)
         proof = Proof(record.record_id, record.epoch, record.token)
         super().fail(Lease(proof, lease.request), error)
 
 
 class IsNeverTakenOver(FileStore):
-    def claim(self, request: ClaimRequest) -> Lease | Record:
-        seen: Record | None = self.get(request.record_id)
-        if seen is not None and seen.stale:
-            return seen
-        claimed: Lease | Record = super().claim(request)
-        return claimed
+    def claim(self, request):
+        seen = self.get(request.record_id)
+        return seen if seen is not None and seen.stale else super().claim(request)
 
 
 class Defective(FileStoreContract):
-    store_class: Any
+    store_class = FileStore
 
-    def make_store(self) -> Any:
+    def make_store(self):
         return self.store_class(path=self.path or os.environ["RECORDS"])
 
 
@@ -118,7 +102,6 @@ class NotFenced(Defective):
 
 
 class WithItsHostsClock(Defective):
-    store_class = FileStore
     own_clock = True  # which is not true of it
 
 

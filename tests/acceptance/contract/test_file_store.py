@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Any
-
 import pytest
 
 from tests.acceptance.contract.file_store import DEFECTS, FileStoreContract
@@ -23,13 +20,8 @@ for _rule in TestProcessesOfTheFileStore.rules():
 
 
 @pytest.mark.parametrize("defect", DEFECTS)
-def test_defect_is_noticed_by_its_rule_about_processes(
-    defect: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    contract: Any
+def test_defect_is_noticed_by_its_rule_about_processes(defect, tmp_path, monkeypatch):
     contract, rule, _, _ = DEFECTS[defect]
     monkeypatch.setattr(contract, "path", str(tmp_path / "records.sqlite3"))
 
-    failed = failures(contract, [rule])
-
-    assert isinstance(failed[rule], AssertionError)
+    assert isinstance(failures(contract, [rule])[rule], AssertionError)

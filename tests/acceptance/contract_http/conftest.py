@@ -31,19 +31,20 @@ MIGRATE_SECONDS = 120
 class Project:
     """A Django project with a database of its own, ready to be served."""
 
-    wsgi: str
-    asgi: str
+    #: Has the modules `wsgi` and `asgi`.
+    package: str
     env: dict[str, str]
     database_url: str
 
     def start(self, name: str) -> Server:
         """Start a server; nothing of a long request is refused by the server itself."""
         if name == "uvicorn":
-            return Uvicorn(self.asgi, env=self.env).start()
+            return Uvicorn(f"{self.package}.asgi:application", env=self.env).start()
         options = ["--limit-request-line", "0"]
         # gunicorn's threads live on, and so may their connections.
         env = {**self.env, "IDEMPOTENCY_TEST_CONN_MAX_AGE": "60"}
-        return Gunicorn(self.wsgi, env=env, workers=2, options=options).start()
+        wsgi = f"{self.package}.wsgi:application"
+        return Gunicorn(wsgi, env=env, workers=2, options=options).start()
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -90,17 +91,9 @@ def projects(contract_directory: Path) -> Iterator[dict[str, Project]]:
             _fill(env, contract_directory)
             yield {
                 "shop": Project(
-                    "example_project.wsgi:application",
-                    "example_project.asgi:application",
-                    {**env["shop"], "EXAMPLE_DEBUG": "0"},
-                    urls["shop"],
+                    "example_project", {**env["shop"], "EXAMPLE_DEBUG": "0"}, urls["shop"]
                 ),
-                "work": Project(
-                    "tests.services.wsgi:application",
-                    "tests.services.asgi:application",
-                    env["work"],
-                    urls["work"],
-                ),
+                "work": Project("tests.services", env["work"], urls["work"]),
             }
         finally:
             for database in names.values():

@@ -21,86 +21,35 @@ __all__ = ["NOT_FROM_OUTSIDE", "PLACES", "contracts", "shown"]
 #: Where rules are shown; `make test` runs all but the last.
 PLACES = ("in process", *SERVERS, "in proof")
 
-#: Why a rule cannot be seen from outside, and a test that proves it.
-NOT_FROM_OUTSIDE: Mapping[str, tuple[str, str]] = {
-    "R47": (
-        "what is stored",
-        "tests/unit/http/test_fingerprint.py::test_R47_only_hashes_are_stored",
-    ),
-    "R54": (
-        "isolation levels of the database",
-        "tests/integration/database/test_isolation.py::test_R54_requests_that_race_are_never_500",
-    ),
-    "R68": (
-        "epoch and token are told to nobody",
-        "tests/acceptance/processes/test_leases.py::test_R68_each_claim_has_a_new_token_and_a_greater_epoch",
-    ),
-    "R72": (
-        "needs a node with a wrong clock",
-        "tests/acceptance/processes/test_leases.py::"
-        "test_R72_a_node_whose_clock_is_off_takes_over_in_time_and_holds_an_ordinary_lease",
-    ),
-    "R75": (
-        "the sweep",
-        "tests/integration/database/test_reclaims.py::"
-        "test_I9_R75_sweep_against_a_reclaim_that_commits_meanwhile",
-    ),
-    "R76": (
-        "the sweep at a moment within a claim",
-        "tests/integration/database/test_reclaims.py::test_R76_swept_between_conflict_and_look",
-    ),
-    "R82": (
-        "a system check",
-        "tests/unit/views/test_checks.py::test_R82_browsers_may_send_the_key_and_read_the_mark",
-    ),
-    "R84": (
-        "inside TestCase",
-        "tests/integration/database/test_testcase.py::test_R84_first_request_and_replay",
-    ),
-    "R85": (
-        "inside a caller's transaction",
-        "tests/integration/database/test_views.py::"
-        "test_R85_lost_claim_does_not_poison_the_transaction_of_the_caller",
-    ),
-    "R87": (
-        "database routers",
-        "tests/integration/database/test_routers.py::"
-        "test_R87_claim_and_replay_are_on_the_database_that_is_written",
-    ),
-    "R88": (
-        "pools of connections",
-        "tests/integration/database/test_pools.py::test_R88_keys_in_threads",
-    ),
-    "R91": (
-        "a fault of the view",
-        "tests/unit/http/test_work.py::test_R91_success_that_can_only_be_rolled_back_is_a_500",
-    ),
-    "R92": (
-        "needs work that fails in its session",
-        "tests/unit/http/test_sessions.py::test_R92_rolled_back_work_leaves_session_and_messages",
-    ),
-    "R93": (
-        "what a refusal costs",
-        "tests/unit/http/test_bodies.py::test_R93_a_body_of_who_may_not_come_in_costs_nothing",
-    ),
-    "R94": (
-        "inside a caller's transaction",
-        "tests/unit/core/test_transactions.py::"
-        "test_R84_R94_the_captured_completion_comes_before_the_hooks_of_the_block_alone",
-    ),
-    "R95": (
-        "a record that somebody forged",
-        "tests/unit/http/test_failures.py::test_R95_forged_record_of_the_database",
-    ),
-    "R96": (
-        "an error of the project",
-        "tests/unit/http/test_keyless.py::"
-        "test_R96_guarded_coroutine_is_refused_as_django_refuses_it",
-    ),
-    "R97": (
-        "what a stranger's form leaves behind",
-        "tests/unit/forms/test_visitors.py::test_R97_a_form_of_a_stranger_leaves_nothing_behind",
-    ),
+#: The test that proves a rule which cannot be seen from outside.
+NOT_FROM_OUTSIDE: Mapping[str, str] = {
+    "R47": "tests/unit/http/test_fingerprint.py::test_R47_only_hashes_are_stored",  # what is stored
+    "R54": "tests/integration/database/test_isolation.py::"
+    "test_R54_requests_that_race_are_never_500",
+    "R68": "tests/acceptance/processes/test_leases.py::"
+    "test_R68_each_claim_has_a_new_token_and_a_greater_epoch",
+    "R72": "tests/acceptance/processes/test_leases.py::"
+    "test_R72_a_node_whose_clock_is_off_takes_over_in_time_and_holds_an_ordinary_lease",
+    "R75": "tests/integration/database/test_reclaims.py::"
+    "test_I9_R75_sweep_against_a_reclaim_that_commits_meanwhile",
+    "R76": "tests/integration/database/test_reclaims.py::test_R76_swept_between_conflict_and_look",
+    "R82": "tests/unit/views/test_checks.py::test_R82_browsers_may_send_the_key_and_read_the_mark",
+    "R84": "tests/integration/database/test_testcase.py::test_R84_first_request_and_replay",
+    "R85": "tests/integration/database/test_views.py::"
+    "test_R85_lost_claim_does_not_poison_the_transaction_of_the_caller",
+    "R87": "tests/integration/database/test_routers.py::"
+    "test_R87_claim_and_replay_are_on_the_database_that_is_written",
+    "R88": "tests/integration/database/test_pools.py::test_R88_keys_in_threads",
+    "R91": "tests/unit/http/test_work.py::test_R91_success_that_can_only_be_rolled_back_is_a_500",
+    "R92": "tests/unit/http/test_sessions.py::"
+    "test_R92_rolled_back_work_leaves_session_and_messages",
+    "R93": "tests/unit/http/test_bodies.py::test_R93_a_body_of_who_may_not_come_in_costs_nothing",
+    "R94": "tests/unit/core/test_transactions.py::"
+    "test_R84_R94_the_captured_completion_comes_before_the_hooks_of_the_block_alone",
+    "R95": "tests/unit/http/test_failures.py::test_R95_forged_record_of_the_database",
+    "R96": "tests/unit/http/test_keyless.py::"
+    "test_R96_guarded_coroutine_is_refused_as_django_refuses_it",
+    "R97": "tests/unit/forms/test_visitors.py::test_R97_a_form_of_a_stranger_leaves_nothing_behind",
 }
 
 

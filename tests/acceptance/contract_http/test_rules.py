@@ -25,24 +25,19 @@ def test_each_rule_is_shown_by_make_test_and_again_under_servers() -> None:
 
 @pytest.mark.parametrize("rule", NOT_FROM_OUTSIDE)
 def test_what_is_not_seen_from_outside_is_proved_from_inside(rule: str) -> None:
-    _, test = NOT_FROM_OUTSIDE[rule]
-    path, _, name = test.partition("::")
+    path, _, name = NOT_FROM_OUTSIDE[rule].partition("::")
 
     assert rule in name.split("_")
     assert f"def {name}(" in (ROOT / path).read_text()
 
 
 def test_every_test_of_the_contract_runs_in_make_test() -> None:
-    left_out = [
-        set(contract.left_out()) for contract in contracts() if ".proof." not in contract.__module__
-    ]
+    here = [contract for contract in contracts() if ".proof." not in contract.__module__]
 
-    assert set.intersection(*left_out) == set()
+    assert set.intersection(*[set(contract.left_out()) for contract in here]) == set()
 
 
 def test_what_a_server_cannot_show_is_a_test() -> None:
-    names = {
-        name for contract in contracts() for tests in contract.rules().values() for name in tests
-    }
+    names = {name for it in contracts() for tests in it.rules().values() for name in tests}
 
-    assert {name for reasons in NOT_UNDER.values() for name in reasons} <= names
+    assert names >= {name for reasons in NOT_UNDER.values() for name in reasons}

@@ -29,6 +29,11 @@ class OnWork(HTTPContract):
         (self.directory / f"{tag}.go").touch()
 
 
+def _to(path: str, then: str = "created", **body: Any) -> Any:
+    """Return what makes a call to a view that is to do that."""
+    return lambda self, tag: self.to(path, tag, then, **body)
+
+
 class Views(OnWork):
     """Views of Django REST framework, by what their policy is; and all the other kinds."""
 
@@ -38,23 +43,38 @@ class Views(OnWork):
     replay_headers = ["X-Custom"]
     lease = 8
 
+    create = _to("/effects/")
+    optional = _to("/optional/")
+    strict = _to("/strict/")
+    only_uuids = _to("/uuids/")
+    echoing = _to("/echo/")
+    elsewhere = _to("/elsewhere/")
+    adorned = _to("/adorned/")
+    compared_as_bytes = _to("/as-bytes/")
+    uncompared = _to("/uncompared/")
+    mutating = _to("/effects/", "mutated")
+    held = _to("/lease/", "held")
+    waiting = _to("/waiting/", "held")
+    waiting_for_a_failure = _to("/waiting/", "first_failing")
+    raising = _to("/effects/", "raised", status=409)
+    refusing = _to("/effects/", "returned", status=403)
+    failing_after_commit = _to("/effects/", "hook_boom")
+    unwritable = _to("/incomplete/")
+    unwritable_separate = _to("/incomplete/separate/")
+    unreachable = _to("/down/")
+    unreachable_open = _to("/down/open/")
+    lapsing = _to("/lapsing/", "first_held")
+    lapsing_failure = _to("/lapsing/", "first_failing")
+    renewed = _to("/renewed/", "held")
+    refusing_stale = _to("/stale/", "first_held")
+    short_lived = _to("/short/")
+    hooked = _to("/effects/", "hook")
+    hooked_failure = _to("/effects/", "hook_of_a_failure")
+    unscoped = optional
+
     def to(self, path: str, tag: str, then: str = "created", **body: Any) -> Call:
         """Return a call to a view that is to do that."""
         return Call(path, {"name": tag, "then": then, **body})
-
-    def create(self, tag: str) -> Call:
-        return self.to("/effects/", tag)
-
-    def optional(self, tag: str) -> Call:
-        return self.to("/optional/", tag)
-
-    unscoped = optional
-
-    def strict(self, tag: str) -> Call:
-        return self.to("/strict/", tag)
-
-    def only_uuids(self, tag: str) -> Call:
-        return self.to("/uuids/", tag)
 
     def other_methods(self, tag: str) -> Sequence[Call]:
         return [self.create(tag).but(method=method) for method in ("PUT", "PATCH", "DELETE")]
@@ -76,20 +96,11 @@ class Views(OnWork):
             415: call.but(content_type="text/x-unknown"),
         }
 
-    def echoing(self, tag: str) -> Call:
-        return self.to("/echo/", tag)
-
     def doubly_guarded(self, tag: str) -> Mapping[str, Call]:
-        return {
-            "two decorators and the middleware": Call(f"/twice/?name={tag}"),
-            "mixin and middleware": self.create(tag),
-        }
+        return {"decorators, middleware": Call(f"/twice/?name={tag}"), "mixin": self.create(tag)}
 
     def kinds(self, tag: str) -> Mapping[str, Call]:
         return {name: Call(f"/kinds/{name}/", {"name": tag}) for name in (*GUARDED, *FREE)}
-
-    def elsewhere(self, tag: str) -> Call:
-        return self.to("/elsewhere/", tag)
 
     def scoped_by_endpoint(self, tag: str) -> tuple[Call, Call]:
         return self.to("/by-endpoint/one/", tag), self.to("/by-endpoint/other/", tag)
@@ -102,9 +113,6 @@ class Views(OnWork):
         thens = ("binary", "compressed", "invalid_utf8")
         return {then: self.to("/effects/", tag, then) for then in thens}
 
-    def adorned(self, tag: str) -> Call:
-        return self.to("/adorned/", tag)
-
     def conditional(self, tag: str) -> Call:
         return Call("/versions/", {"name": tag}, "PUT", headers=[("If-Match", '"0"')])
 
@@ -114,12 +122,6 @@ class Views(OnWork):
 
     def addressed(self, tag: str) -> tuple[Call, Call]:
         return self.to("/effects/1/", tag), self.to("/effects/2/", tag)
-
-    def compared_as_bytes(self, tag: str) -> Call:
-        return self.to("/as-bytes/", tag)
-
-    def uncompared(self, tag: str) -> Call:
-        return self.to("/uncompared/", tag)
 
     def upload(self, tag: str, content: bytes, boundary: str) -> Call:
         files = [("file", "a.bin", "application/octet-stream", content)]
@@ -141,18 +143,6 @@ class Views(OnWork):
     def any_body(self, tag: str, body: bytes) -> Call:
         return Call(f"/any/{tag}/", body)
 
-    def mutating(self, tag: str) -> Call:
-        return self.to("/effects/", tag, "mutated")
-
-    def held(self, tag: str) -> Call:
-        return self.to("/lease/", tag, "held")
-
-    def waiting(self, tag: str) -> Call:
-        return self.to("/waiting/", tag, "held")
-
-    def waiting_for_a_failure(self, tag: str) -> Call:
-        return self.to("/waiting/", tag, "first_failing")
-
     def kept_errors(self, tag: str) -> Mapping[int, Call]:
         return self.returning("/effects/", tag, 402, 409, 410, 412, 418, 422, 451)
 
@@ -170,30 +160,9 @@ class Views(OnWork):
         statuses = (200, 303, 400, 409, 500)
         return {name: self.returning(f"/{name}/", tag, *statuses) for name in ("success", "stripe")}
 
-    def raising(self, tag: str) -> Call:
-        return self.to("/effects/", tag, "raised", status=409)
-
-    def refusing(self, tag: str) -> Call:
-        return self.to("/effects/", tag, "returned", status=403)
-
     def optional_answers(self, tag: str) -> Mapping[int, Call]:
         calls = self.returning("/optional/", tag, 201, 403, 409, 503)
         return {**calls, 422: self.to("/optional/", tag, "raised", status=422)}
-
-    def failing_after_commit(self, tag: str) -> Call:
-        return self.to("/effects/", tag, "hook_boom")
-
-    def unwritable(self, tag: str) -> Call:
-        return self.to("/incomplete/", tag)
-
-    def unwritable_separate(self, tag: str) -> Call:
-        return self.to("/incomplete/separate/", tag)
-
-    def unreachable(self, tag: str) -> Call:
-        return self.to("/down/", tag)
-
-    def unreachable_open(self, tag: str) -> Call:
-        return self.to("/down/open/", tag)
 
     def unkept(self, tag: str) -> Mapping[str, Call]:
         return {then: self.to("/effects/", tag, then) for then in ("stream", "large")}
@@ -205,32 +174,11 @@ class Views(OnWork):
         values: tuple[Any, ...] = (0, "", [], {}, None, False)
         return {repr(value): self.to("/effects/", tag, "value", value=value) for value in values}
 
-    def lapsing(self, tag: str) -> Call:
-        return self.to("/lapsing/", tag, "first_held")
-
-    def lapsing_failure(self, tag: str) -> Call:
-        return self.to("/lapsing/", tag, "first_failing")
-
-    def renewed(self, tag: str) -> Call:
-        return self.to("/renewed/", tag, "held")
-
-    def refusing_stale(self, tag: str) -> Call:
-        return self.to("/stale/", tag, "first_held")
-
-    def short_lived(self, tag: str) -> Call:
-        return self.to("/short/", tag)
-
     def rendered(self, tag: str) -> tuple[Call, str]:
         return self.to("/rendered/", tag), "text/plain"
 
     def long_path(self, tag: str, tail: str) -> Call:
         return self.to(f"/long/{tail}", tag)
-
-    def hooked(self, tag: str) -> Call:
-        return self.to("/effects/", tag, "hook")
-
-    def hooked_failure(self, tag: str) -> Call:
-        return self.to("/effects/", tag, "hook_of_a_failure")
 
     def hooks(self, tag: str) -> int:
         return self.effects(f"hook%20of%20{tag}")

@@ -136,7 +136,7 @@ FOUND_BY: Mapping[str, list[str]] = {
     "no query": ["test_R40_query_counts"],
     "no guard": [REPLAYED, "test_R50_equal_requests_at_once_run_once"],
     "replays not marked": [REPLAYED],
-    "everything marked": ["test_R24_first_is_the_views_own"],
+    "everything marked": ["test_R2_without_a_key_it_runs_each_time"],
     "replays of another status": [REPLAYED],
     "replays of other bytes": [REPLAYED, "test_R29_bodies_are_byte_equal"],
     "replays with cookies": ["test_R30_header_fields_of_the_answer_are_replayed"],

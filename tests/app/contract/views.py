@@ -218,22 +218,8 @@ def hook_of_a_failure(request: Request, effect: Effect) -> HttpResponse:
     raise RuntimeError("boom")
 
 
+#: What a view is told, by its name: all functions here and there over a request and its effect.
 THEN: dict[str, Callable[[Request, Effect], Any]] = {
     **app.THEN,
-    **{
-        function.__name__: function
-        for function in (
-            compressed,
-            file,
-            file_in_memory,
-            first_failing,
-            first_held,
-            held,
-            hook_of_a_failure,
-            invalid_utf8,
-            mutated,
-            redirect,
-            value,
-        )
-    },
+    **{name: it for name, it in [*globals().items()] if app.is_told(it)},
 }

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from tests.acceptance.celery.conftest import (  # noqa: F401
     broker_url,
-    pytest_runtest_makereport,
     stage,
     start_workers,
     tasks_table,

@@ -11,8 +11,6 @@ from contextlib import suppress
 
 import pytest
 
-from tests.acceptance.celery.conftest import WorkerFactory
-from tests.acceptance.celery.stage import Test
 from tests.app.models import Effect
 
 pytestmark = [
@@ -26,14 +24,14 @@ KILLS = 200
 SECONDS = 600
 
 
-def at_work(stage: Test) -> list[int]:
+def at_work(stage):
     """The processes that have begun a task, and have neither ended it nor themselves."""
     ended = {event["id"] for event in stage.events("succeeded")}
     latest = {event["id"]: event["pid"] for event in stage.events("begun")}
     return [pid for task, pid in latest.items() if task not in ended and is_alive(pid)]
 
 
-def is_alive(pid: int) -> bool:
+def is_alive(pid):
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -41,9 +39,7 @@ def is_alive(pid: int) -> bool:
     return True
 
 
-def test_C8_I5_no_effect_is_missing_and_none_is_doubled(
-    stage: Test, start_workers: WorkerFactory
-) -> None:
+def test_C8_I5_no_effect_is_missing_and_none_is_doubled(stage, start_workers):
     start_workers(stage=stage, concurrency=6)
     names = [f"order {number}" for number in range(TASKS)]
     tasks = [
