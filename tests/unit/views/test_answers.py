@@ -77,11 +77,14 @@ def down(policy, monkeypatch):
 
 
 both = pytest.mark.django_db(transaction=True, databases=["default", "other"])
+#: What both paths of the guard share.
+a_function = pytest.mark.parametrize("kind", ["function"], indirect=True)
 
 
 # R77: Idempotency-Expires.
 
 
+@a_function
 def test_R77_kept_and_replayed_answers_say_when_they_expire(api, policy):
     policy(RETENTION=timedelta(hours=7))
 
@@ -96,6 +99,7 @@ def test_R77_kept_and_replayed_answers_say_when_they_expire(api, policy):
         assert 6.9 < (stored - datetime.now(timezone.utc)) / timedelta(hours=1) <= 7
 
 
+@a_function
 def test_R77_no_other_answer_says_so(api, in_progress):
     answers = [
         *(api.then("status", status=400), api.then("status", status=500, key="failed")),
@@ -127,6 +131,7 @@ def test_R61_fail_open_runs_the_view_once_and_says_so(api, down, runs):
 
 
 @both
+@a_function
 def test_R61_R1_fail_open_refuses_what_is_wrong_with_the_key(api, down, policy, runs):
     policy(HTTP={"REQUIRED": True})
 
@@ -150,6 +155,7 @@ def test_R61_R83_fail_open_passes_exceptions_on_and_keeps_atomic_requests(
     assert not connection.in_atomic_block
 
 
+@a_function
 @pytest.mark.parametrize(
     ("store", "mode", "fail_open", "begun"),
     [
@@ -167,6 +173,7 @@ def test_R61_fail_open_never_after_the_claim(api, on, runs, store, mode, fail_op
     assert (len(runs), Effect.objects.count()) == (begun, 0)
 
 
+@a_function
 def test_R61_fail_open_never_while_another_is_known_to_be_at_work(
     api, on, in_progress, monkeypatch, runs
 ):

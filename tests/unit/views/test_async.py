@@ -20,7 +20,6 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 #: The view on the loop; the other kinds go through the same guard (test_kinds).
 KIND = "async-function"
-open_modes = pytest.mark.parametrize("mode", ["single", "joined"], indirect=True)
 
 
 async def send(kind, body=PAUSED, key="key-1", *, context=True):
@@ -53,8 +52,9 @@ def states() -> set[str]:
     return set(IdempotencyRecord.objects.values_list("state", flat=True))
 
 
-@open_modes
-@pytest.mark.parametrize("own_context", [True, False], ids=["context of the request", "no context"])
+@pytest.mark.parametrize(
+    ("mode", "own_context"), [("single", True), ("joined", False)], indirect=["mode"]
+)
 def test_R57_failed_work_is_rolled_back(mode, own_context, in_loop):
     async def main():
         bodies = [{"then": "boom"}, {"then": "missing"}, {"then": "status", "status": 409}]
@@ -74,7 +74,7 @@ def test_R18_default_of_async_views_is_separate(in_loop):
     assert (names(), states()) == (["first"], {"FAILED"})
 
 
-@open_modes
+@pytest.mark.parametrize("mode", ["joined"], indirect=True)
 def test_R57_connections_of_own_threads_are_closed(mode, in_loop):
     """A ResourceWarning of a connection that was left open would fail the test."""
 

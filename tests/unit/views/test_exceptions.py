@@ -25,15 +25,14 @@ def states() -> dict[str, str]:
 
 
 @pytest.mark.parametrize(
-    ("kind", "mode"), [("function", "separate"), ("async-function", "joined")], indirect=True
-)
-@pytest.mark.parametrize(
-    ("keep", "refused", "failed"),
+    ("kind", "mode", "keep", "refused", "failed"),
     [
-        ("default", "RELEASED", "FAILED"),
-        ("success", "FAILED", "FAILED"),
-        ("stripe", "COMPLETED", "COMPLETED"),
+        ("async-function", "joined", "default", "RELEASED", "FAILED"),
+        ("function", "joined", "default", "RELEASED", "FAILED"),
+        ("function", "joined", "success", "FAILED", "FAILED"),
+        ("function", "separate", "stripe", "COMPLETED", "COMPLETED"),
     ],
+    indirect=["kind", "mode"],
 )
 def test_R55_R56_what_becomes_of_an_exception(api, mode, policy, keep, refused, failed):
     """A kept one, too, is kept without the work that raised it, where that rolls back."""
