@@ -62,20 +62,16 @@ class MariaDBServer(OwnServer):
         self._run([self._install, "--no-defaults", data, *options])
 
     def _command(self) -> list[str | Path]:
-        return [
-            self._server,
-            "--no-defaults",
-            f"--datadir={self.directory}/data",
-            f"--socket={self.directory}/socket",
-            f"--pid-file={self.directory}/pid",
-            f"--bind-address={HOST}",
-            f"--port={self.port}",
-            "--max-connections=300",
-            "--skip-name-resolve",
-            "--innodb-flush-log-at-trx-commit=0",
-            "--innodb-buffer-pool-size=64M",
-            *_as_root(),
+        folder = self.directory
+        files = [
+            f"--datadir={folder}/data",
+            f"--socket={folder}/socket",
+            f"--pid-file={folder}/pid",
         ]
+        place = [f"--bind-address={HOST}", f"--port={self.port}", "--skip-name-resolve"]
+        sizes = ["--max-connections=300", "--innodb-buffer-pool-size=64M"]
+        fast = "--innodb-flush-log-at-trx-commit=0"
+        return [self._server, "--no-defaults", *files, *place, *sizes, fast, *_as_root()]
 
     def _answers(self) -> bool:
         try:

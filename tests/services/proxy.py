@@ -7,7 +7,6 @@ import ssl
 import threading
 from collections.abc import Coroutine
 from contextlib import suppress
-from types import TracebackType
 from typing import Any, Literal
 
 HOST = "127.0.0.1"
@@ -99,12 +98,7 @@ class Proxy:
         self._call(self._listen())
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exc_info: object) -> None:
         self._call(self._shut())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(10)

