@@ -111,10 +111,11 @@ def test_R14_check_finds_dispatch_of_a_drf_view(view):
     assert f"class {view.__name__}(IdempotencyMixin, ...)" in str(found.hint)
 
 
-def test_R14_check_finds_no_other_methods():
+def test_R14_R21_checks_find_no_other_methods_and_no_view_that_is_not_guarded():
     of_mixin = on("dispatch", IdempotencyMixin, Plain, scope=ANYONE)
+    free = type("Free", (Plain,), {"authentication_classes": []})
 
-    assert ids(*[v.as_view() for v in (Plain, OnPost, OnPostOfMixin, of_mixin)]) == []
+    assert ids(*[v.as_view() for v in (Plain, OnPost, OnPostOfMixin, of_mixin, free)]) == []
 
 
 @pytest.mark.django_db
@@ -352,12 +353,6 @@ def nobody(kind: str, **given: Any) -> Any:
 def test_R21_E006_view_that_authenticates_nobody(kind):
     assert ids(nobody(kind)) == ["E006"]
     assert ids(nobody(kind, scope=ANYONE)) == []
-
-
-def test_R21_E006_not_for_a_view_that_is_not_guarded():
-    free: Any = type("Free", (Plain,), {"authentication_classes": []})
-
-    assert ids(free.as_view()) == []
 
 
 # The actions that are guarded.

@@ -173,13 +173,6 @@ def test_R37_other_body_is_422(api, mode, runs):
     assert api({"name": "a"}).content == first.content
 
 
-def test_R37_mismatch_status_is_a_choice(api, policy):
-    policy(HTTP={"MISMATCH_STATUS": 409})
-    api({"name": "a"})
-
-    assert problem(api({"name": "b"})) == (409, "idempotency_key_reused")
-
-
 def test_R37_a_failed_attempt_keeps_its_fingerprint(api, mode, runs):
     api.then("returned", status=500)
 

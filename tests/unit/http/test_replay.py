@@ -148,6 +148,15 @@ def test_R24_R25_I4_again_is_equal(api, mode, runs):
     assert len(runs) == 1
 
 
+def test_R25_replay_header_may_be_left_out(api, policy):
+    policy(HTTP={"REPLAY_HEADER": None})
+
+    first, again = api(), api()
+
+    assert again.content == first.content
+    assert not replayed(again)
+
+
 def test_R27_replay_is_a_snapshot(api):
     first = api()
     Effect.objects.update(name="changed")

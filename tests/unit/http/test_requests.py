@@ -137,9 +137,10 @@ def test_R49_I12_outstanding_is_409_and_leaves_no_transaction_open(api, in_progr
     assert connection.get_autocommit()
 
 
-def test_R49_in_progress_status_is_a_choice(api, in_progress, policy):
-    policy(HTTP={"IN_PROGRESS_STATUS": 425})
+def test_R37_R49_statuses_are_a_choice(api, in_progress, policy):
+    policy(HTTP={"MISMATCH_STATUS": 409, "IN_PROGRESS_STATUS": 425})
     api()
     in_progress()
 
     assert problem(api()) == (425, "in_progress")
+    assert problem(api({"name": "other"})) == (409, "idempotency_key_reused")
