@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -11,7 +10,6 @@ from asgiref.sync import sync_to_async
 from django.db import connections
 
 import django_idempotency as idempotency
-from django_idempotency import LeaseLost
 from tests.app.models import Effect
 from tests.unit.core.conftest import run_in_loop
 
@@ -65,29 +63,6 @@ def test_I5_the_failure_of_one_leaves_the_others_rows(mode: str) -> None:
 
 
 @JOINS
-def test_I5_many_at_once_where_every_other_one_fails(mode: str) -> None:
-    async def main() -> None:
-        written: list[int] = []
-        all_written = asyncio.Event()
-
-        async def work(lease: Any) -> None:
-            number = int(lease.request.key)
-            await Effect.objects.acreate(name=str(number))
-            written.append(number)
-            if len(written) == 6:
-                all_written.set()
-            await all_written.wait()
-            if number % 2:
-                raise ValueError("boom")
-
-        calls = (arun(work, str(number), transaction=mode) for number in range(6))
-        await asyncio.gather(*calls, return_exceptions=True)
-
-    run_in_loop(main)
-    assert names() == ["0", "2", "4"]
-
-
-@JOINS
 def test_connections_of_their_threads_are_closed(mode: str) -> None:
     """Those of every alias that the work used: a ResourceWarning would fail the test."""
     used = []
@@ -104,27 +79,3 @@ def test_connections_of_their_threads_are_closed(mode: str) -> None:
     run_in_loop(main)
     assert len({id(connection) for connection in used}) == 4
     assert {connection.connection for connection in used} == {None}
-
-
-def test_R66_a_lost_lease_rolls_the_work_back() -> None:
-    def in_another_session(function: Callable[[], None]) -> None:
-        try:
-            function()
-        finally:
-            connections.close_all()
-
-    def take_over() -> None:
-        """Leave what a take-over leaves: another epoch and token in the row."""
-        with connections["default"].cursor() as cursor:
-            cursor.execute("UPDATE idempotency_record SET epoch = epoch + 1")
-
-    async def stalled(lease: Any) -> None:
-        await Effect.objects.acreate(name="x")
-        await asyncio.to_thread(in_another_session, take_over)
-
-    async def main() -> None:
-        with pytest.raises(LeaseLost):
-            await arun(stalled, transaction="joined", renew=False)
-
-    run_in_loop(main)
-    assert names() == []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
 from typing import Any
@@ -15,7 +15,7 @@ from django.test import override_settings
 from psycopg import IsolationLevel
 
 import django_idempotency as idempotency
-from django_idempotency import InProgress, WorkRolledBack
+from django_idempotency import WorkRolledBack
 from django_idempotency.claims import ClaimRequest
 from django_idempotency.conf import store_for
 from django_idempotency.keys import record_id
@@ -24,6 +24,7 @@ from tests.app.models import Effect
 
 pytestmark = pytest.mark.django_db(transaction=True, databases=["default", "other"])
 
+SERIALIZABLE = IsolationLevel.SERIALIZABLE
 MEMORY = "django_idempotency.stores.memory.MemoryStore"
 
 
@@ -104,74 +105,25 @@ def test_R69_renewal_takes_no_connection_of_the_pool() -> None:
         connections["default"] = original
 
 
-@pytest.mark.parametrize("mode", ["joined", "separate"])
-def test_R69_work_of_three_leases_beside_a_claimant(mode: str) -> None:
-    """The claimant tries all the time; only the process's keeper stands between them."""
-    arguments = {"transaction": mode, "lease": 1}
-    began, ended = threading.Event(), threading.Event()
-    outcomes = []
+@pytest.mark.parametrize("where", ["option", "server"])
+def test_W003_joined_alone_above_READ_COMMITTED(where: str, monkeypatch: Any) -> None:
+    """A renewal would make the completion of `joined` fail."""
 
-    def work(lease: Any) -> str:
-        began.set()
-        ended.wait(3)
-        lease.check()
-        return "A"
-
-    def owner() -> None:
-        try:
-            outcomes.append(run(work, **arguments))
-        finally:
-            ended.set()
-            connections.close_all()
-
-    def never(lease: Any) -> None:
-        pytest.fail("took over")
-
-    thread = threading.Thread(target=owner)
-    thread.start()
-    assert began.wait(10)
-    refused = 0
-    while not ended.wait(0.05):
-        with suppress(InProgress):
-            assert run(never, **arguments).replayed
-            break
-        refused += 1
-    thread.join(10)
-    assert outcomes[0].replayed is False
-    assert refused > 10
-    assert run(never, **arguments).result == "A"
-
-
-class TestW003:
-    """Above READ COMMITTED a renewal would make the completion of `joined` fail."""
-
-    def check(self, **alias: Any) -> list[Any]:
+    def check(databases: Any = ("default",), **alias: Any) -> list[Any]:
         with override_settings(IDEMPOTENCY={"default": alias}):
-            found = checks.run_checks(tags=["database"], databases=["default"])
+            found = checks.run_checks(tags=["database"], databases=databases)
         return [it.id for it in found if str(it.id).startswith("django_idempotency")]
 
-    @pytest.fixture(params=["option", "server"])
-    def serializable(self, request: Any, monkeypatch: Any) -> Iterator[None]:
-        if request.param == "option":
-            options = connection.settings_dict["OPTIONS"]
-            monkeypatch.setitem(options, "isolation_level", IsolationLevel.SERIALIZABLE)
-            yield
-            return
-        with connection.cursor() as cursor:
+    assert check() == []
+    with connection.cursor() as cursor:
+        if where == "option":
+            level = {**connection.settings_dict["OPTIONS"], "isolation_level": SERIALIZABLE}
+            monkeypatch.setitem(connection.settings_dict, "OPTIONS", level)
+        else:
             cursor.execute("SET default_transaction_isolation TO 'serializable'")
-            yield
-            cursor.execute("RESET default_transaction_isolation")
-
-    def test_joined_alone_is_told_of(self, serializable: None) -> None:
         for alias in ({}, {"TRANSACTION": "joined"}):
-            assert self.check(**alias) == ["django_idempotency.W003"]
-        for mode in ("single", "separate"):
-            assert self.check(TRANSACTION=mode) == []
-        assert self.check(LEESE=5) == []  # a bad setting is told of elsewhere
-
-    def test_databases_that_are_not_asked_for_are_not_touched(self, serializable: None) -> None:
-        found = checks.run_checks(tags=["database"], databases=None)
-        assert [message for message in found if "idempotency" in str(message.id)] == []
-
-    def test_READ_COMMITTED_has_none(self) -> None:
-        assert self.check() == []
+            assert check(**alias) == ["django_idempotency.W003"]
+        for alias in ({"TRANSACTION": "single"}, {"TRANSACTION": "separate"}, {"LEESE": 5}):
+            assert check(**alias) == []
+        assert check(databases=None) == []  # those that are not asked for are not touched
+        cursor.execute("RESET default_transaction_isolation")

@@ -9,12 +9,11 @@ from dataclasses import replace
 
 import pytest
 from asgiref.sync import ThreadSensitiveContext, async_to_sync, sync_to_async
-from django.db import connections, transaction
+from django.db import connections
 
 import django_idempotency as idempotency
 from django_idempotency import TransactionOpen
 from django_idempotency.conf import engine_for, store_for
-from django_idempotency.engine.transactions import OpenTransactions
 from django_idempotency.records import State
 from django_idempotency.stores.database import DatabaseStore
 from django_idempotency.stores.memory import MemoryStore
@@ -125,14 +124,6 @@ def test_separate_ones_share_a_connection_and_no_transaction(in_loop):
     assert names() == ["failing", "x"]
 
 
-def test_in_the_callers_transaction_the_default_of_coroutines_is_single():
-    with transaction.atomic():
-        assert not async_to_sync(arun)(effect).replayed
-        transaction.set_rollback(True)
-    assert names() == []
-    assert not run(lambda lease: 1).replayed
-
-
 # R63: the ending is final before the CancelledError arrives.
 
 
@@ -224,10 +215,6 @@ class Slow(DatabaseStore):
         with self.paused("complete"):
             return super().complete(lease, result, retention=retention)
 
-    def fail(self, lease, error):
-        with self.paused("fail"):
-            super().fail(lease, error)
-
     def fence(self, lease):
         with self.paused("fence"):
             super().fence(lease)
@@ -312,33 +299,6 @@ def test_R63_a_completion_already_begun_runs_to_its_end(slow, in_loop, mode, ope
         assert retried.replayed is True
 
 
-@pytest.mark.parametrize("mode", ["separate", "joined", "single"])
-def test_R63_cancelled_again_while_the_end_is_written(slow, in_loop, mode):
-    slow(mode, "fail")
-
-    async def main():
-        started = asyncio.Event()
-
-        async def work(lease):
-            await effect(lease)
-            started.set()
-            await asyncio.Event().wait()
-
-        task = asyncio.create_task(arun(work))
-        await started.wait()
-        task.cancel()
-        await asyncio.to_thread(Slow.reached.wait, 10)
-        task.cancel()
-        await asyncio.wait([task], timeout=0.01)
-        assert not task.done()
-        Slow.go_on.set()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        return await asyncio.to_thread(now)
-
-    assert in_loop(main) == (State.FAILED, ["x"] if mode == "separate" else [])
-
-
 # The one thread of a loop's database work does not wait for a store that needs none.
 
 
@@ -378,9 +338,9 @@ def stuck(settings):
     store.go_on.set()
 
 
-async def end(ending, on_error=None, caller=None):
+async def end(ending, on_error=None):
     """Leave a block in one of the ways, of which "answer" is what an adapter keeps (R58)."""
-    asked = replace(operation(), caller=caller, unstorable_ok=False)
+    asked = replace(operation(), unstorable_ok=False)
     async with engine_for("default").aattempt(asked, on_error) as attempt:
         if ending in ("fail", "answer"):
             raise ValueError("boom")
@@ -426,16 +386,3 @@ def test_R58_R62_the_adapter_answers_on_the_thread_of_the_work(stuck, in_loop):
     threads, of_work = in_loop(main)
     assert threads == [of_work]
     assert found(stuck).state is State.FAILED
-
-
-def test_R58_an_answer_waits_for_the_callers_commit(stuck):
-    """The hook goes to the caller's connection, which is that of the work's thread."""
-
-    async def main():
-        caller = await sync_to_async(lambda: OpenTransactions(stuck).outer())()
-        attempt = await end("answer", lambda error: "an answer", caller)
-        return attempt.result, found(stuck).state
-
-    with transaction.atomic():
-        assert async_to_sync(main)() == ("an answer", State.IN_PROGRESS)
-    assert found(stuck).state is State.COMPLETED

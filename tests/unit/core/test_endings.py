@@ -140,11 +140,6 @@ def test_R66_I2_the_late_completion_is_refused_and_Bs_result_stays(memory, call,
     assert tokens[0] < tokens[1]
 
 
-def test_item_is_refused_by_a_store_that_has_none(memory):
-    with pytest.raises(RuntimeError, match="MemoryStore has no items"):
-        run(lambda lease: lease.transact_item(1))
-
-
 @pytest.mark.parametrize("losses", [CLAIM_TRIES - 1, CLAIM_TRIES])
 def test_R54_R76_a_lost_claim_is_tried_again_and_not_for_ever(memory, monkeypatch, call, losses):
     claim, claims = memory.claim, []
