@@ -10,15 +10,11 @@ from django.apps import AppConfig
 from django.conf import settings
 from django.core.checks import CheckMessage, Error, Tags, Warning, register
 from django.core.exceptions import ImproperlyConfigured
-from django.db.backends.base.base import BaseDatabaseWrapper
-from django.db.migrations.recorder import MigrationRecorder
 from django.utils.module_loading import import_string
 
 from django_idempotency.callables import signature_problem
 from django_idempotency.conf import stores, written_as
-from django_idempotency.models import IdempotencyRecord
 from django_idempotency.policy import CALLED_WITH, HTTPPolicy, Policy
-from django_idempotency.stores.database import DatabaseStore
 from django_idempotency.stores.memory import MemoryStore
 
 __all__ = ["check_aliases", "check_databases", "check_names", "check_servers", "path_problem"]
@@ -115,50 +111,9 @@ def check_databases(*, databases: Sequence[str] | None = None, **kwargs: Any) ->
     for alias in stores:
         configured = stores.configured(alias)
         store = configured.store
-        if isinstance(store, DatabaseStore) and store.using in (databases or ()):
-            found.extend(_database(alias, store, configured.policy))
+        if store.using in (databases or ()):
+            found.extend(store.check_database(configured.policy))
     return found
-
-
-def _database(alias: str, store: DatabaseStore, policy: Policy) -> Iterator[CheckMessage]:
-    if (unsupported := store.unsupported()) is not None:
-        yield Error(
-            f"IDEMPOTENCY[{alias!r}] keeps its records in {unsupported}, which lacks what "
-            f"the statements of the database store need.",
-            hint="Use PostgreSQL, MariaDB 10.6 or newer, SQLite 3.35 or newer, or another store.",
-            id="django_idempotency.E011",
-        )
-        return
-    if _lacks_table(store.connection):
-        yield Warning(
-            f"IDEMPOTENCY[{alias!r}] has no table in the database {store.using!r}, or an old one: "
-            f"every guarded call fails.",
-            hint=f"Run manage.py migrate --database {store.using}; a router must allow it there.",
-            id="django_idempotency.W011",
-        )
-    # A lease is not renewed during joined work above READ COMMITTED, so it must cover it.
-    if policy.transaction not in ("single", "separate") and not store.may_renew_joined():
-        yield Warning(
-            f"IDEMPOTENCY[{alias!r}] commits jointly on a database whose isolation level is "
-            f"above READ COMMITTED, where leases cannot be renewed.",
-            hint="Make LEASE longer than the longest work, or set TRANSACTION to 'single'.",
-            id="django_idempotency.W003",
-        )
-
-
-def _lacks_table(connection: BaseDatabaseWrapper) -> bool:
-    """Whether the migrations still have to make the table, or one of its columns."""
-    with connection.cursor() as cursor:
-        tables = connection.introspection.table_names(cursor)
-        if MigrationRecorder.Migration._meta.db_table not in tables:
-            return False  # before the very first migrate, which runs these checks itself
-        if IdempotencyRecord._meta.db_table not in tables:
-            return True
-        columns = connection.introspection.get_table_description(
-            cursor, IdempotencyRecord._meta.db_table
-        )
-    there = {column.name for column in columns}
-    return any(field.column not in there for field in IdempotencyRecord._meta.local_concrete_fields)
 
 
 def _lease_and_retention(alias: str, policy: Policy) -> Iterator[CheckMessage]:

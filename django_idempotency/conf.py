@@ -261,11 +261,12 @@ def _configure(alias: str) -> Plan:
     policy = _policy(Policy(), given, ["BACKEND", "OPTIONS", "HTTP", *_POLICY_NAMES], where)
     http_policy = _policy(HTTPPolicy(), http, _HTTP_NAMES, f"{where}['HTTP']")
     store = _build(backend, options, where)
+    store.alias = alias
     try:
         must_join(policy, store)
     except ValueError as error:
         raise InvalidStore(f"{where}['TRANSACTION']: {error}") from error
-    return Plan(alias, store, Engine(store, alias=alias), policy, http_policy)
+    return Plan(alias, store, Engine(store), policy, http_policy)
 
 
 def _policy(default: Any, given: Mapping[str, Any], known: list[str], where: str) -> Any:

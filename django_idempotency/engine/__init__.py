@@ -55,10 +55,8 @@ CLAIM_TRIES = 5
 class Engine:
     """Runs operations once, on one store."""
 
-    def __init__(self, store: BaseStore, *, alias: str = "", keeper: Keeper = keeper) -> None:
+    def __init__(self, store: BaseStore, *, keeper: Keeper = keeper) -> None:
         self.store = store
-        #: What IDEMPOTENCY calls the store.
-        self.alias = alias
         self.keeper = keeper
         self.endings = Endings(store, _replayable)
 
@@ -97,7 +95,7 @@ class Engine:
 
         With ``attempt.replayed`` there is nothing to do but to read ``attempt.result``.
         """
-        attempt = Attempt(operation, self.alias)
+        attempt = Attempt(operation, self.store.alias)
         with attempt.entered():
             transaction, claimed = self._claim_or_wait(attempt)
             if isinstance(claimed, Lease):
@@ -131,7 +129,7 @@ class Engine:
         self, operation: Operation, on_error: Callable[[Exception], Any] | None = None
     ) -> AsyncIterator[Attempt]:
         """See `attempt`. Database work of the block goes through ``sync_to_async``."""
-        attempt = Attempt(operation, self.alias)
+        attempt = Attempt(operation, self.store.alias)
         async with self._own_thread(attempt.request.transaction):
             with attempt.entered():
                 transaction, claimed = await self._aclaim_or_wait(attempt)

@@ -15,7 +15,6 @@ from django_idempotency.engine.attempt import Attempt
 from django_idempotency.exceptions import TransactionOpen
 from django_idempotency.policy import Policy
 from django_idempotency.stores.base import BaseStore, must_join
-from django_idempotency.stores.database import DatabaseStore
 from django_idempotency.stores.database.atomic import Block, RollbackWatch, is_doomed, is_lost
 
 __all__ = ["OpenTransactions", "OuterHooks", "OuterTransaction", "rest"]
@@ -30,7 +29,7 @@ class OpenTransactions:
 
     def __init__(self, store: BaseStore) -> None:
         self._store = store
-        own = store.connection if isinstance(store, DatabaseStore) else None
+        own = None if store.using is None else connections[store.using]
         self._open = [
             connection
             for connection in connections.all(initialized_only=True)

@@ -21,7 +21,6 @@ from django_idempotency.http.plans import ViewPlan
 from django_idempotency.http.problems import problem_of
 from django_idempotency.policy import HTTPPolicy
 from django_idempotency.stores.base import BaseStore
-from django_idempotency.stores.database import DatabaseStore
 
 __all__ = ["GuardedCall", "is_guarded_already", "served_alone", "using", "verdict_for"]
 
@@ -96,7 +95,7 @@ class GuardedCall:
 
 def using(store: BaseStore) -> set[str]:
     """Return the database alias of the store, in a set; none for a store that is no database."""
-    return {store.using} if isinstance(store, DatabaseStore) else set()
+    return set() if store.using is None else {store.using}
 
 
 @contextmanager

@@ -52,6 +52,12 @@ class BaseStore:
     # Do the twins go one by one, on the thread of the coroutine's database connections?
     thread_sensitive: ClassVar[bool] = True
 
+    # Of which database alias is the transaction that its writes are part of? None: of no database.
+    using: str | None = None
+
+    # What does IDEMPOTENCY call it? Set when the setting is read.
+    alias: str = ""
+
     # Do all its writers wait for one another? Then the engine looks before it opens a transaction.
     writers_queue: bool = False
 
@@ -189,6 +195,10 @@ class BaseStore:
 
     def check(self) -> list[Any]:
         """Return Django check messages about this store's options and surroundings."""
+        return []
+
+    def check_database(self, policy: Policy) -> list[Any]:
+        """Return Django check messages about the database that the store uses, which it may ask."""
         return []
 
     async def aclaim(self, request: ClaimRequest) -> Lease | Record:

@@ -18,7 +18,6 @@ from django_idempotency.contrib.celery.deliveries import TaskGuard
 from django_idempotency.contrib.celery.task import guard_of
 from django_idempotency.policy import Policy
 from django_idempotency.stores.base import must_join
-from django_idempotency.stores.database import DatabaseStore
 
 __all__ = ["check_sweep", "check_tasks"]
 
@@ -75,7 +74,7 @@ def check_sweep(
     if app is None or not app.conf.beat_schedule or "PersistentScheduler" not in _scheduler(app):
         return []  # cron may do it, or a schedule that is elsewhere
     try:
-        kept = [alias for alias in stores if isinstance(stores[alias], DatabaseStore)]
+        kept = [alias for alias in stores if stores[alias].using is not None]
     except ImproperlyConfigured:
         return []  # the check of the aliases tells
     swept = [_swept(entry) for entry in app.conf.beat_schedule.values()]

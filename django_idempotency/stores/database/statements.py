@@ -54,6 +54,8 @@ _OWNERS_WRITES = ("COMPLETE", "FAIL", "RELEASE")
 class Statements(BaseStore):
     """The statements of one alias's vendor, sent on this thread's write connection."""
 
+    using: str
+
     def __init__(self, *, using: str = "default") -> None:
         self.using = using
 

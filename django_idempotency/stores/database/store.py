@@ -23,8 +23,10 @@ from django_idempotency.claims import (
 )
 from django_idempotency.exceptions import LeaseLost, StoreError, TransactionOpen
 from django_idempotency.leases import Lease, Proof
+from django_idempotency.policy import Policy
 from django_idempotency.records import Filters, Page, Record, State, as_duration
 from django_idempotency.stores.database.atomic import Block, is_doomed, is_lost
+from django_idempotency.stores.database.checks import problems
 from django_idempotency.stores.database.dialect import READ_COMMITTED, Row
 from django_idempotency.stores.database.errors import (
     is_duplicate,
@@ -416,6 +418,10 @@ class DatabaseStore(Statements):
     def idle(self) -> None:
         """Close this thread's connections; one in a block that was left open, too."""
         connections.close_all()
+
+    def check_database(self, policy: Policy) -> list[checks.CheckMessage]:
+        """See `BaseStore.check_database`."""
+        return list(problems(self, policy))
 
     def check(self) -> list[checks.CheckMessage]:
         """See `BaseStore.check`."""

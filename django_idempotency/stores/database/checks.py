@@ -1,0 +1,56 @@
+"""What the database of a store, and its table, may lack."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from django.apps import apps
+from django.core.checks import CheckMessage, Error, Warning
+from django.db.backends.base.base import BaseDatabaseWrapper
+from django.db.migrations.recorder import MigrationRecorder
+
+from django_idempotency.policy import Policy
+from django_idempotency.stores.database.statements import Statements
+
+__all__ = ["problems"]
+
+
+def problems(store: Statements, policy: Policy) -> Iterator[CheckMessage]:
+    """Give what keeps the statements from running, or leases from being renewed."""
+    if (unsupported := store.unsupported()) is not None:
+        yield Error(
+            f"IDEMPOTENCY[{store.alias!r}] keeps its records in {unsupported}, which lacks what "
+            f"the statements of the database store need.",
+            hint="Use PostgreSQL, MariaDB 10.6 or newer, SQLite 3.35 or newer, or another store.",
+            id="django_idempotency.E011",
+        )
+        return
+    if _lacks_table(store.connection):
+        yield Warning(
+            f"IDEMPOTENCY[{store.alias!r}] has no table in the database {store.using!r}, or an old "
+            f"one: every guarded call fails.",
+            hint=f"Run manage.py migrate --database {store.using}; a router must allow it there.",
+            id="django_idempotency.W011",
+        )
+    # A lease is not renewed during joined work above READ COMMITTED, so it must cover it.
+    if policy.transaction not in ("single", "separate") and not store.may_renew_joined():
+        yield Warning(
+            f"IDEMPOTENCY[{store.alias!r}] commits jointly on a database whose isolation level is "
+            f"above READ COMMITTED, where leases cannot be renewed.",
+            hint="Make LEASE longer than the longest work, or set TRANSACTION to 'single'.",
+            id="django_idempotency.W003",
+        )
+
+
+def _lacks_table(connection: BaseDatabaseWrapper) -> bool:
+    """Whether the migrations still have to make the table, or one of its columns."""
+    with connection.cursor() as cursor:
+        tables = connection.introspection.table_names(cursor)
+        if MigrationRecorder.Migration._meta.db_table not in tables:
+            return False  # before the very first migrate, which runs these checks itself
+        table = apps.get_model("django_idempotency", "IdempotencyRecord")._meta
+        if table.db_table not in tables:
+            return True
+        columns = connection.introspection.get_table_description(cursor, table.db_table)
+    there = {column.name for column in columns}
+    return any(field.column not in there for field in table.local_concrete_fields)
