@@ -82,21 +82,6 @@ def test_R69_work_longer_than_its_lease_is_not_taken_over(serve, work, mode):
 
 
 @pytest.mark.leg("postgres18")
-def test_R69_without_renewal_such_work_is_taken_over(serve, work):
-    server, work = serve("joined", lease=1, renew=False), work()
-    waiting = work.send(server)
-    work.begun()
-    claimed = work.record
-    beset(server, work, leases=3)
-    taken = work.record
-    for each in work.attempts:
-        each.go_on()
-    assert taken.epoch > claimed.epoch
-    late = waiting.result(10)
-    assert (late.status, late.code) == (409, "lease_lost")
-
-
-@pytest.mark.leg("postgres18")
 def test_R69_renewal_ends_with_max_duration(serve, work):
     server, work = serve("separate", lease=1, max_duration=1), work()
     work.send(server)

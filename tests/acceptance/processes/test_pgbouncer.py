@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -118,13 +116,6 @@ def writes(transactional_db: None) -> Iterator[Callable[[], list[Write]]]:
         cursor.execute("DROP TABLE written")
 
 
-def test_R88_the_transactions_of_one_client_go_through_all_sessions(bouncer):
-    """What the other tests stand on."""
-    with client_of(bouncer, autocommit=True) as client:
-        rows = [client.execute("SELECT pg_backend_pid()").fetchone() for _ in range(2 * SESSIONS)]
-    assert len(set(rows)) == SESSIONS
-
-
 # Through real views, with server-side binding.
 
 
@@ -218,34 +209,3 @@ def test_R88_threads_that_race_and_wait_run_once(mode):
     )
     assert sum(not outcome.replayed for outcome in outcomes) == 1
     assert {outcome.result for outcome in outcomes} == {Effect.objects.get().pk}
-
-
-@pytest.mark.usefixtures("behind")
-def test_R88_owners_on_all_sessions_but_one_leave_the_others_their_turn():
-    """`joined` work has a session of its own until it ends; waiting and replays need one."""
-    gate, begun = threading.Event(), threading.Semaphore(0)
-
-    def slow(lease: object) -> int:
-        effect = Effect.objects.create(name="slow")
-        begun.release()
-        assert gate.wait(20)
-        return effect.pk
-
-    def call(index: int) -> Any:
-        try:
-            return idempotency.run(
-                slow, key=f"slow-{index % 3}", scope="s", wait=20, transaction="joined"
-            )
-        finally:
-            connections.close_all()
-
-    with ThreadPoolExecutor(SESSIONS * 4, thread_name_prefix="test-client") as threads:
-        calls = [threads.submit(call, index) for index in range(SESSIONS * 4)]
-        for _ in range(SESSIONS - 1):
-            assert begun.acquire(timeout=20)
-        quick = idempotency.run(lambda lease: "quick", key="quick", scope="s")
-        gate.set()
-        outcomes = [each.result(30) for each in calls]
-    assert quick.result == "quick"
-    assert sum(not outcome.replayed for outcome in outcomes) == SESSIONS - 1
-    assert Effect.objects.count() == SESSIONS - 1

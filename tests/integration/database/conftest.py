@@ -57,14 +57,17 @@ def mode(request: pytest.FixtureRequest, settings: Any) -> str:
     return str(request.param)
 
 
-@pytest.fixture(params=[False, True], ids=["autocommit", "atomic_requests"])
+ON_AND_OFF = pytest.fixture(params=[False, True], ids=["autocommit", "atomic_requests"])
+
+
+@ON_AND_OFF
 def atomic_requests(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
     """ATOMIC_REQUESTS off and on, on the default database."""
     monkeypatch.setitem(connections.settings["default"], "ATOMIC_REQUESTS", request.param)
     return bool(request.param)
 
 
-@pytest.fixture(params=[False, True], ids=["autocommit", "atomic_requests"])
+@ON_AND_OFF
 def both_atomic(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
     """ATOMIC_REQUESTS off and on, on both databases."""
     for alias in connections:

@@ -123,6 +123,14 @@ class Two:
     theirs: DatabaseStore = field(default_factory=DatabaseStore)
 
 
+def execute(sql: str) -> Any:
+    """Execute SQL in this thread's session; the first column of what comes back, if anything."""
+    with connections["default"].cursor() as cursor:
+        cursor.execute(sql)
+        row = cursor.fetchone() if cursor.description else None
+        return row and row[0]
+
+
 def hang_up_after(seconds: float, using: str = "default") -> None:
     """Make a statement of this thread's session that hangs for so long an error: the tripwire."""
     with connections[using].cursor() as cursor:

@@ -14,6 +14,7 @@ from django.db import OperationalError, connection
 from django_idempotency.models import IdempotencyRecord
 from django_idempotency.stores.base import BaseStore
 from django_idempotency.testing import StoreContract
+from tests.integration.contracts import second_server
 from tests.integration.database.sessions import InterruptedStore
 from tests.services import current_leg
 
@@ -74,3 +75,7 @@ class TestDatabaseStore(DatabaseHooks, StoreContract):
     thread_keys = 10
     racers = 2
     process_keys = 50
+
+
+if current_leg() == "postgres16":
+    second_server(TestDatabaseStore)

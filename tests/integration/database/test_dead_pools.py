@@ -16,7 +16,7 @@ from tests.services.processes import wait_until
 
 pytestmark = [
     pytest.mark.django_db(transaction=True),
-    pytest.mark.leg("postgres18", "postgres16"),
+    pytest.mark.leg("postgres18"),
 ]
 
 #: More connections than a statement is sent on.

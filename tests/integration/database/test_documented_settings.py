@@ -27,7 +27,7 @@ def connect(block: Block) -> Any:
     return ConnectionHandler({"default": {**documented, **where}})["default"]
 
 
-@pytest.mark.leg("postgres18", "postgres16")
+@pytest.mark.leg("postgres18")
 def test_R65_server_takes_the_keepalive_settings(transactional_db: None) -> None:
     block = documented_database("postgresql")
     asked = dict(re.findall(r"-c (\w+)=(\w+)", block.text))

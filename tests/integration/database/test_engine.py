@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.unit.core.conftest import call, clock, in_loop, joining_call, memory, mode, work
 from tests.unit.core.test_engine import TestConcurrency, TestErrors, TestNested
 from tests.unit.core.test_transactions import TestInsideTheCallersTransaction
@@ -19,3 +21,5 @@ __all__ = [
     "mode",
     "work",
 ]
+
+pytestmark = pytest.mark.leg("postgres18", "sqlite", "mariadb")

@@ -10,13 +10,12 @@ from django.db import connection, transaction
 
 from django_idempotency.engine import Engine
 from django_idempotency.engine.renewal import Keeper
-from django_idempotency.exceptions import FingerprintMismatch, InProgress, StoreError
+from django_idempotency.exceptions import InProgress, StoreError
 from django_idempotency.records import State
 from django_idempotency.stores.database.postgresql import PostgreSQL
 from tests.app.models import Effect
 from tests.integration.database import claims
 from tests.integration.database.claims import (
-    Boom,
     claim_request,
     effects,
     operation,
@@ -28,7 +27,6 @@ from tests.integration.database.claims import (
 )
 from tests.integration.database.sessions import PATIENCE
 from tests.integration.database.test_single import GATE, gated
-from tests.unit.http.api import replayed
 
 pytestmark = [
     pytest.mark.django_db(transaction=True),
@@ -43,17 +41,6 @@ THREADS = 8
 def isolated(isolation, two):
     """Two sessions at the isolation level."""
     return two
-
-
-def level_of_this_transaction():
-    with connection.cursor() as cursor:
-        cursor.execute("SHOW transaction_isolation")
-        return cursor.fetchone()[0]
-
-
-def test_the_level_is_what_the_test_says(isolation, isolated):
-    with transaction.atomic():
-        assert level_of_this_transaction() == isolation
 
 
 # R54: duplicates that race.
@@ -112,46 +99,6 @@ def test_R54_requests_that_race_are_never_500(
     answers = run_in_threads(THREADS, send)
     assert {status for statuses in answers for status in statuses} <= {201, 409}
     assert effects() == ["first"] * 6
-
-
-# One call after the other.
-
-
-@pytest.mark.parametrize("mode", MODES)
-def test_a_key_has_its_life(isolated, mode):
-    engine = Engine(isolated.mine)
-
-    def fail(lease):
-        work("failed")(lease)
-        raise Boom
-
-    with pytest.raises(Boom):
-        engine.run(operation(transaction=mode), fail)
-    assert state_of(isolated.mine) is State.FAILED
-    assert engine.run(operation(transaction=mode), work("mine")).result == "mine"
-    assert engine.run(operation(transaction=mode), work("again")).replayed
-    with pytest.raises(FingerprintMismatch):
-        engine.run(operation(transaction=mode, fingerprint=claims.OTHER_FINGERPRINT), work("other"))
-    kept = engine.run(operation("kept", transaction=mode), fail, lambda error: "kept")
-    again = isolated.other(Engine(isolated.theirs).run, operation("kept"), work("again"))
-    assert (kept.result, again.result) == ("kept", "kept")
-    assert effects() == (["failed", "mine", "failed"] if mode == "separate" else ["mine"])
-
-
-@pytest.mark.parametrize(
-    ("mine", "theirs"),
-    [("single", "single"), ("single", "joined"), ("joined", "single"), ("separate", "joined")],
-)
-def test_R49_duplicate_is_told_at_once_while_the_work_runs(isolated, mine, theirs):
-    def run(lease):
-        with pytest.raises(InProgress):
-            isolated.other(
-                Engine(isolated.theirs).run, operation(transaction=theirs), work("theirs")
-            )
-        return work("mine")(lease)
-
-    assert Engine(isolated.mine).run(operation(transaction=mine), run).result == "mine"
-    assert effects() == ["mine"]
 
 
 # `single`: what was committed since its snapshot.
@@ -219,15 +166,6 @@ def test_R54_claim_that_meets_a_newer_record_is_in_progress(isolated, before, en
     assert effects() == ["of the caller"]
 
 
-def test_R54_api_in_the_transaction_of_a_caller(isolation, api, other):
-    api()  # so that alice is there
-    with transaction.atomic():
-        assert Effect.objects.count() == 1
-        assert other(api, key="key-2").status_code == 201
-        assert api(key="key-2").status_code == 409
-    assert replayed(api(key="key-2"))
-
-
 # Renewal.
 
 
@@ -249,11 +187,7 @@ def test_R69_joined_is_not_renewed(isolation, store, mode, kept):
     assert len(keeper.given) == kept
 
 
-def test_R69_joined_is_renewed_at_read_committed(store):
-    test_R69_joined_is_not_renewed(None, store, "joined", kept=1)
-
-
-@pytest.mark.parametrize("level", ["REPEATABLE READ", "SERIALIZABLE"])
+@pytest.mark.parametrize("level", ["REPEATABLE READ"])
 def test_R69_work_that_raises_its_own_level_and_is_renewed_is_told_once(two, caplog, level):
     def raise_level(lease):
         with connection.cursor() as cursor:

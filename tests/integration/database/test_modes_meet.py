@@ -8,7 +8,10 @@ from django_idempotency.engine import Engine
 from django_idempotency.stores.database import DatabaseStore
 from tests.meetings import MEANS, what_it_means
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [
+    pytest.mark.django_db(transaction=True),
+    pytest.mark.leg("postgres18", "sqlite", "mariadb"),
+]
 
 PAIRS = [("joined", "single"), ("single", "separate"), ("separate", "joined")]
 

@@ -9,7 +9,10 @@ from django_idempotency.exceptions import InProgress
 from django_idempotency.records import State
 from tests.integration.database.claims import effects, operation, state_of, work
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [
+    pytest.mark.django_db(transaction=True),
+    pytest.mark.leg("postgres18", "sqlite", "mariadb"),
+]
 
 THREADS = 8
 MODES = ("single", "joined", "separate")

@@ -3,19 +3,29 @@
 from __future__ import annotations
 
 import re
-from datetime import timedelta
 
 import pytest
 from django.db import transaction
 
 from django_idempotency.claims import Decision, decide
+from django_idempotency.engine import Engine
+from django_idempotency.exceptions import LeaseLost
 from django_idempotency.models import IdempotencyRecord
 from django_idempotency.records import State
 from django_idempotency.stores.database import store as database
 from django_idempotency.stores.database.postgresql import PostgreSQL
 from django_idempotency.stores.database.store import TRIES
 from tests.integration.database import claims
-from tests.integration.database.claims import claim_request, lost, packed, won
+from tests.integration.database.claims import (
+    claim_request,
+    effects,
+    lapse,
+    lost,
+    operation,
+    packed,
+    won,
+    work,
+)
 from tests.integration.database.sessions import PATIENCE
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -59,18 +69,6 @@ def test_R76_row_that_a_sweep_holds_is_no_conflict(two):
 
     assert two.mine.reached
     assert two.mine.get(mine.record_id).token == mine.token
-
-
-@pytest.mark.leg("postgres18", "postgres16")
-def test_R76_row_that_is_held_for_longer_is_in_progress(two, monkeypatch):
-    monkeypatch.setattr(PostgreSQL, "ROUNDS", 2)
-    claims.expired(two.theirs, claim_request())
-    with transaction.atomic():
-        two.theirs.sweep()
-
-        record = lost(two.other(two.mine.claim, claim_request()))
-
-    assert decide(record, claim_request()) is Decision.IN_PROGRESS
 
 
 @pytest.mark.leg("postgres18", "postgres16")
@@ -144,11 +142,13 @@ def test_claim_of_a_new_key_does_not_wait_for_an_uncommitted_claim(two):
 
 
 @pytest.mark.leg("postgres18", "postgres16")
-def test_renewal_does_not_wait_for_an_owner_between_completion_and_commit(two):
-    stopped = won(two.theirs.claim(claim_request("stopped")))
-    running = claims.lapsed(two.theirs, claim_request("running"))
-    with transaction.atomic():
-        two.mine.complete(stopped, packed("owner"), retention=claims.RETENTION)
-        held = two.other(two.theirs.renew, [stopped, running], timedelta(seconds=60))
-    assert held == {stopped, running}
-    assert two.mine.get(running.record_id).live
+def test_R66_I7_late_work_is_rolled_back(two):
+    def run(lease):
+        two.other(lapse)
+        two.other(Engine(two.theirs).run, operation(), work("theirs"))
+        return work("late")(lease)
+
+    with pytest.raises(LeaseLost):
+        Engine(two.mine).run(operation(), run)
+    assert effects() == ["theirs"]
+    assert two.mine.get(claims.record_id()).result == packed("theirs")

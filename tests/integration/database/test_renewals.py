@@ -18,7 +18,7 @@ from tests.services.processes import wait_until
 
 pytestmark = [
     pytest.mark.django_db(transaction=True, databases=["default", "other"]),
-    pytest.mark.leg("postgres18", "postgres16", "mariadb"),
+    pytest.mark.leg("postgres18", "mariadb"),
 ]
 
 HOUR = timedelta(hours=1)

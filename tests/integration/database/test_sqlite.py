@@ -7,19 +7,17 @@ from datetime import timedelta
 
 import pytest
 from django.core import checks
-from django.db import connection, connections, transaction
+from django.db import OperationalError, connection, connections, transaction
 
 from django_idempotency.engine import Engine
-from django_idempotency.exceptions import InProgress, StoreError
+from django_idempotency.exceptions import InProgress, LeaseLost, StoreError
 from django_idempotency.stores.database import sqlite
 from tests.app.models import Effect
 from tests.integration.database import claims
-from tests.integration.database.claims import Boom, claim_request, effects, operation, work
+from tests.integration.database.claims import claim_request, effects, lapse, operation, won, work
 from tests.unit.http.api import problem, replayed
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.leg("sqlite")]
-
-MODES = pytest.mark.parametrize("mode", ["single", "joined", "separate"])
 
 
 def test_sqlite_that_is_too_old_is_refused(store, monkeypatch):
@@ -53,7 +51,7 @@ def test_R49_duplicate_does_not_wait_for_the_work(two, running, mode):
     assert effects() == ["mine"]
 
 
-@MODES
+@pytest.mark.parametrize("mode", ["single", "joined"])
 def test_R25_replay_does_not_wait_for_other_work(two, mode):
     claims.completed(two.theirs, claim_request("done"))
     with transaction.atomic():
@@ -65,7 +63,7 @@ def test_R25_replay_does_not_wait_for_other_work(two, mode):
     assert outcome.replayed
 
 
-@MODES
+@pytest.mark.parametrize("mode", ["single", "separate"])
 def test_R61_claim_that_cannot_get_the_write_lock_is_a_store_error(two, mode):
     with transaction.atomic():
         Effect.objects.create(name="other work")
@@ -147,15 +145,16 @@ def options(request, transactional_db, monkeypatch):
 
 @pytest.mark.parametrize(("options", "mode"), PRODUCTION, indirect=["options"])
 def test_I5_R26_threads_and_a_key_that_has_failed(options, store, run_in_threads, mode):
-    keys = [f"key {number}" for number in range(10)]
+    keys = [f"key {number}" for number in range(5)]
     engine = Engine(store)
+    claims.failed(store, claim_request(keys[0]))
 
-    def fail(lease):
-        work("failed")(lease)
-        raise Boom
+    def read_and_write(key):
+        def do(lease):
+            Effect.objects.count()
+            return work(key)(lease)
 
-    with pytest.raises(Boom):
-        engine.run(operation(keys[0], transaction=mode), fail)
+        return do
 
     def run_all(index):
         for key in keys:
@@ -163,13 +162,39 @@ def test_I5_R26_threads_and_a_key_that_has_failed(options, store, run_in_threads
                 engine.run(operation(key, transaction=mode), read_and_write(key))
 
     run_in_threads(4, run_all, seconds=60)
-    assert sorted(effects()) == [*(["failed"] if mode == "separate" else []), *keys]
+    assert sorted(effects()) == keys
     assert engine.run(operation(keys[0], transaction=mode), work("again")).replayed
 
 
-def read_and_write(name):
-    def do(lease):
-        Effect.objects.count()
-        return work(name)(lease)
+# The work of `joined` begins with a write to its own record.
 
-    return do
+
+def test_R66_I7_work_does_not_begin_under_a_lease_that_was_taken_over(two):
+    def take_over():
+        lapse()
+        won(two.theirs.claim(claim_request()))
+
+    ran = []
+    two.mine.before("FENCE", lambda: two.other(take_over))
+    with pytest.raises(LeaseLost):
+        Engine(two.mine).run(operation(), ran.append)
+    assert two.mine.reached
+    assert ran == []
+
+
+def test_work_holds_the_write_lock_before_it_reads(two):
+    """In the deferred mode a write after a read fails at once if another writer came between."""
+
+    def begin_to_write():
+        with connection.cursor() as cursor:
+            cursor.execute("PRAGMA busy_timeout = 0")
+            cursor.execute("BEGIN IMMEDIATE")
+
+    def run(lease):
+        assert Effect.objects.count() == 0
+        with pytest.raises(OperationalError, match="locked"):
+            two.other(begin_to_write)
+        return work("mine")(lease)
+
+    Engine(two.mine).run(operation(), run)
+    assert effects() == ["mine"]
