@@ -1,4 +1,4 @@
-"""R89: the checkout's button clicked twice, the back button, a reload; with and without scripts."""
+"""R89: the checkout's button clicked twice, and the back button; with and without scripts."""
 
 from __future__ import annotations
 
@@ -31,10 +31,6 @@ def button(page):
     """Where the button is: a second click comes when the page already waits for the next one."""
     box = page.get_by_role("button", name="Place order").bounding_box()
     return box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
-
-
-def key(page):
-    return page.locator("[name=idempotency_key]").input_value()
 
 
 def shows_an_order(page):
@@ -116,40 +112,3 @@ def test_R89_sent_again_after_going_back_it_is_the_same_order_and_something_else
     order(page)
     shows_an_order(page)
     assert shop.orders == before + 2
-
-
-def test_R89_the_order_reloaded_is_the_same_and_the_form_opened_again_is_another(shop, page):
-    before = shop.orders
-    page.goto("/checkout/")
-    order(page)
-    shows_an_order(page)
-    first, shown = page.url, page.get_by_role("main").inner_text()
-
-    page.reload()
-    shows_an_order(page)
-    assert page.get_by_role("main").inner_text() == shown
-    assert shop.orders == before + 1
-
-    page.get_by_role("link", name="Order something else").click()
-    order(page)
-    shows_an_order(page)
-    assert page.url != first
-    assert shop.orders == before + 2
-
-
-def test_R89_a_form_with_a_mistake_comes_back_with_a_new_key(shop, page):
-    before, (_, answers) = shop.orders, posts(page)
-    page.goto("/checkout/")
-    page.locator("form").evaluate("form => form.noValidate = true")
-    page.get_by_label("Quantity").fill("99")
-    first = key(page)
-    order(page)
-    expect(page).to_have_title("Error: Checkout")
-
-    assert key(page) != first
-    page.get_by_label("Quantity").fill("9")
-    order(page)
-    shows_an_order(page)
-
-    assert [answer.status for answer in answers] == [400, 302]
-    assert shop.orders == before + 1
