@@ -262,40 +262,25 @@ async def cancel_and_retry():
     return await arun(effect)
 
 
-@pytest.mark.parametrize(
-    ("mode", "operation"),
-    [
-        ("separate", "claim"),
-        ("joined", "claim"),
-        ("joined", "begin"),
-        ("joined", "fence"),
-        ("single", "begin"),
-        ("single", "claim"),
-    ],
-)
-def test_R63_before_the_work_the_key_is_free_again(slow, in_loop, mode, operation):
-    slow(mode, operation)
+BEFORE_THE_WORK = "separate-claim joined-claim joined-begin joined-fence single-begin single-claim"
+AFTER_IT = "separate-complete joined-complete joined-commit single-complete single-commit"
+
+
+@pytest.mark.parametrize("at", BEFORE_THE_WORK.split())
+def test_R63_before_the_work_the_key_is_free_again(slow, in_loop, at):
+    slow(*at.split("-"))
     assert in_loop(cancel_and_retry).replayed is False
     assert names() == ["x"]
 
 
-@pytest.mark.parametrize(
-    ("mode", "operation"),
-    [
-        ("separate", "complete"),
-        ("joined", "complete"),
-        ("joined", "commit"),
-        ("single", "complete"),
-        ("single", "commit"),
-    ],
-)
-def test_R63_a_completion_already_begun_runs_to_its_end(slow, in_loop, mode, operation):
+@pytest.mark.parametrize("at", AFTER_IT.split())
+def test_R63_a_completion_already_begun_runs_to_its_end(slow, in_loop, at):
     """Kept or rolled back, but one of the two, and never twice."""
-    slow(mode, operation)
+    slow(*at.split("-"))
     retried = in_loop(cancel_and_retry)
     assert retried.stored
     assert names() == ["x"]
-    if mode == "separate" or (mode, operation) == ("joined", "commit"):
+    if at in ("separate-complete", "joined-commit"):
         assert retried.replayed is True
 
 

@@ -265,28 +265,21 @@ class TestCommand:
             "one: 3 expired records deleted\n",
         ]
 
-    @pytest.mark.parametrize(
-        ("words", "code"),
-        [
-            ("", 0),
-            ("--dry-run", 0),
-            ("--store default --limit 1 --max-seconds 1.5", 0),
-            *((f"--store {it}", 2) for it in ("nonesuch", "nonesuch --dry-run", "''")),
-            *((f"--store {it}", 1) for it in ("down", "down --dry-run")),
-            *((f"--limit {it}", 2) for it in ("0", "-1", "many")),
-            *((f"--max-seconds {it}", 2) for it in ("soon", "-5", "nan")),
-            ("--nonesuch", 2),
-        ],
-        ids=lambda value: str(value),
-    )
-    def test_exit_code(self, configure, monkeypatch, words, code):
+    def test_exit_code(self, configure, monkeypatch):
         monkeypatch.setattr("django.core.management.base.connections.close_all", lambda: None)
-        configure(**({"down": {"error": "down"}} if "down" in words else {}))
-        process = Command(stdout=io.StringIO(), stderr=io.StringIO())
-        arguments = [word.strip("'") for word in words.split()]
-        with pytest.raises(SystemExit) if code else nullcontext() as raised:
-            process.run_from_argv(["manage.py", "idempotency_sweep", *arguments])
-        assert code == (raised.value.code if raised else 0)
+        told = ("", "--dry-run", "--store default --limit 1 --max-seconds 1.5")
+        failed = ("--store down", "--store down --dry-run")
+        wrong = [f"--store {it}" for it in ("nonesuch", "nonesuch --dry-run", "''")]
+        wrong += [f"--limit {it}" for it in ("0", "-1", "many")]
+        wrong += [f"--max-seconds {it}" for it in ("soon", "-5", "nan")]
+        for code, lines in enumerate((told, failed, (*wrong, "--nonesuch"))):
+            for line in lines:
+                configure(**({"down": {"error": "down"}} if "down" in line else {}))
+                process = Command(stdout=io.StringIO(), stderr=io.StringIO())
+                words = [word.strip("'") for word in line.split()]
+                with pytest.raises(SystemExit) if code else nullcontext() as raised:
+                    process.run_from_argv(["manage.py", "idempotency_sweep", *words])
+                assert code == (raised.value.code if raised else 0), line
 
     def test_mistakes_are_told(self, configure, settings):
         configure(other={})
