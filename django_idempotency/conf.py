@@ -111,7 +111,7 @@ class Plan:
             unstorable_ok=mode == "separate" if unstorable_ok is None else unstorable_ok,
             wait=wait if open_transactions.may_wait else timedelta(0),
             rest=rest,
-            caller=open_transactions.outer(),
+            outer=open_transactions.outer(),
             hooks=open_transactions.hooks(),
         )
 

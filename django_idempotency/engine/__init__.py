@@ -254,8 +254,8 @@ class Engine:
                 return self.store.atomic(committed=attempt.note_commit)
             case "single":
                 return self.store.atomic()  # a savepoint
-        caller = attempt.operation.caller
-        return nullcontext() if caller is None else caller.watched()
+        outer = attempt.operation.outer
+        return nullcontext() if outer is None else outer.watched()
 
     def _awork(self, attempt: Attempt) -> AbstractAsyncContextManager[Any]:
         match attempt.request.transaction:
@@ -263,8 +263,8 @@ class Engine:
                 return self.store.aatomic(committed=attempt.note_commit)
             case "single":
                 return self.store.aatomic()
-        caller = attempt.operation.caller
-        return nullcontext() if caller is None else _asynchronous(caller.watched())
+        outer = attempt.operation.outer
+        return nullcontext() if outer is None else _asynchronous(outer.watched())
 
     @contextmanager
     def _renewing(self, attempt: Attempt) -> Iterator[None]:
@@ -281,18 +281,18 @@ class Engine:
         except BaseException:
             self.keeper.remove(attempt.lease)
             raise
-        if attempt.operation.caller is None or attempt.verdict != "keep":
+        if attempt.operation.outer is None or attempt.verdict != "keep":
             self.keeper.remove(attempt.lease)
 
     def _renew(self, attempt: Attempt) -> None:
-        lease, policy, caller = attempt.lease, attempt.operation.policy, attempt.operation.caller
+        lease, policy, outer = attempt.lease, attempt.operation.policy, attempt.operation.outer
         if policy.renew and policy.deadline is None and lease.renewable:
-            wanted = None if caller is None else caller.is_open
+            wanted = None if outer is None else outer.is_open
             self.keeper.add(self.store, lease, wanted=wanted)
 
     def _ended(self, attempt: Attempt) -> None:
         """Go on renewing where the answer of an error, too, waits for the caller's commit (R94)."""
-        if attempt.kept_error and attempt.operation.caller is not None:
+        if attempt.kept_error and attempt.operation.outer is not None:
             self._renew(attempt)
 
     def _result_given(self, attempt: Attempt) -> None:
@@ -305,7 +305,7 @@ class Engine:
             )
             raise Unkept("release")
         joined = attempt.request.transaction != "separate"
-        around = self.store if joined else attempt.operation.caller
+        around = self.store if joined else attempt.operation.outer
         if around is not None and around.rolled_back():
             attempt.refuse_rollback(attempt.given, wished=around.rollback_wished())
         if attempt.verdict == "keep":

@@ -92,8 +92,8 @@ class Operation:
     wait: timedelta = timedelta(0)
     #: Gives back, before each pause, what others need: connections of a pool (R51).
     rest: Callable[[], None] = lambda: None
-    #: The caller's transaction, which must commit before a store that cannot join completes.
-    caller: OuterTransaction | None = None
+    #: The transaction around, which must commit before a store that cannot join completes.
+    outer: OuterTransaction | None = None
     #: The on_commit hooks of the caller's transactions, for which the attempt is still `current`.
     hooks: OuterHooks | None = None
 
@@ -260,7 +260,7 @@ class Attempt(Running):
         policy, codec = self.operation.policy, self.operation.codec
 
         def completion(result: Any) -> Any:
-            if self.operation.caller is not None:
+            if self.operation.outer is not None:
                 raise TransactionOpen(
                     "transact_item() would complete before the transaction that is open here "
                     "commits. Call it outside atomic()."
@@ -390,7 +390,7 @@ class Attempt(Running):
         kept = self.outcome.expires_at is not None
         if self.replayed or self.ending:
             self._log("replayed" if self.replayed else self.ending)
-        elif kept or (self.outcome.stored and self.operation.caller is None):
+        elif kept or (self.outcome.stored and self.operation.outer is None):
             self._log("completed")
 
     def _log_error(self, error: BaseException) -> None:

@@ -49,8 +49,8 @@ class Endings:
         if attempt.verdict != "keep":
             self._commit_unkept(attempt)
             return
-        if attempt.operation.caller is not None:
-            attempt.operation.caller.after_commit(lambda: self._complete_late(attempt))
+        if attempt.operation.outer is not None:
+            attempt.operation.outer.after_commit(lambda: self._complete_late(attempt))
             return
         try:
             self._keep(attempt)
@@ -62,7 +62,7 @@ class Endings:
         if attempt.verdict != "keep" and attempt.request.transaction == "separate":
             await self._aend_lease(attempt.lease, _text_of(attempt.verdict))
             return
-        if attempt.verdict != "keep" or attempt.operation.caller is not None:
+        if attempt.verdict != "keep" or attempt.operation.outer is not None:
             await self.store.in_thread(self.complete, attempt)
             return
         try:

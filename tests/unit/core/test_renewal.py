@@ -349,7 +349,7 @@ def test_a_lease_leaves_the_keeper_however_the_work_ends(engine, keeper, error, 
 def test_R69_I8_lease_is_kept_until_the_callers_transaction_ends(engine, keeper, committed):
     with transaction.atomic():
         guarded = replace(
-            operation(lease=0.15, renew=True), caller=OpenTransactions(engine.store).outer()
+            operation(lease=0.15, renew=True), outer=OpenTransactions(engine.store).outer()
         )
         outcome = engine.run(guarded, lambda lease: 1)
         engine.store.wait_for_calls(2)

@@ -382,7 +382,7 @@ class TestAStoreThatCannotJoin:
                 wanted.append(options["wanted"])
 
         with transaction.atomic():
-            guarded = replace(operation(renew=True), caller=OpenTransactions(store).outer())
+            guarded = replace(operation(renew=True), outer=OpenTransactions(store).outer())
             Engine(store, keeper=Noting()).run(guarded, fail, lambda error: "kept")
             assert wanted[-1]()
         assert not wanted[-1]()
