@@ -26,7 +26,7 @@ def databases() -> dict[str, dict[str, Any]]:
     if current_leg() == "mariadb":
         url = os.environ.get(mariadb.URL_VARIABLE, "mysql://root@127.0.0.1:1/")
         return {
-            alias: mariadb.django_settings(url, given.get(alias, name))
+            alias: django_settings(url, given.get(alias, name), **mariadb.DJANGO_SETTINGS)
             for alias, name in NAMES.items()
         }
     url = os.environ.get(URL_VARIABLE, "postgresql://postgres@127.0.0.1:1/postgres")

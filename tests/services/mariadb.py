@@ -5,13 +5,18 @@ from __future__ import annotations
 import os
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote, urlsplit
 
 from tests.services import MissingService
 from tests.services.packages import find
 from tests.services.servers import HOST, OwnServer
 
 URL_VARIABLE = "IDEMPOTENCY_TEST_MARIADB_URL"
+#: What an entry of DATABASES says beside where the server is.
+DJANGO_SETTINGS: dict[str, Any] = {
+    "ENGINE": "django.db.backends.mysql",
+    "OPTIONS": {"charset": "utf8mb4"},
+    "TEST": {"CHARSET": "utf8mb4", "COLLATION": "utf8mb4_bin"},
+}
 
 
 def require_driver() -> Any:
@@ -24,21 +29,6 @@ def require_driver() -> Any:
             "apt-get install libmariadb-dev pkg-config gcc, then pip install mysqlclient)"
         ) from error
     return MySQLdb
-
-
-def django_settings(url: str, name: str, *, port: int | None = None) -> dict[str, Any]:
-    """An entry of DATABASES for the database `name` on the server at `url`."""
-    parts = urlsplit(url)
-    return {
-        "ENGINE": "django.db.backends.mysql",
-        "NAME": name,
-        "USER": unquote(parts.username or ""),
-        "PASSWORD": unquote(parts.password or ""),
-        "HOST": parts.hostname or HOST,
-        "PORT": str(port or parts.port or ""),
-        "OPTIONS": {"charset": "utf8mb4"},
-        "TEST": {"CHARSET": "utf8mb4", "COLLATION": "utf8mb4_bin"},
-    }
 
 
 class MariaDBServer(OwnServer):

@@ -92,15 +92,7 @@ def install_once(marker: Path, wanted: str, command: list[str | Path], **options
             return
         words = " ".join(map(str, command))
         print(f"==> {words}", file=sys.stderr, flush=True)
-        done = subprocess.run(
-            command,
-            check=False,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            **options,
-        )
+        done = _run(command, **options)
         if done.returncode != 0:
             raise MissingService(f"This could not be installed: {words}. It said:\n{done.stdout}")
         marker.write_text(wanted)
@@ -118,28 +110,32 @@ def _install(missing: list[Program]) -> None:
         print(f"On Debian: sudo apt-get install {' '.join(packages)}")
         return
     print(f"==> apt-get install {' '.join(packages)} (half a minute)", flush=True)
-    _run([*root, "sh", "-c", INSTALL, "sh", *packages])
+    _try([*root, "sh", "-c", INSTALL, "sh", *packages])
 
 
 def _compile(group: str) -> None:
     """Have pip install a group of pyproject.toml into this environment."""
     print(f"==> pip install --group {group} (half a minute)", flush=True)
-    _run([sys.executable, "-m", "pip", "install", "--quiet", "--group", group])
+    _try([sys.executable, "-m", "pip", "install", "--quiet", "--group", group])
 
 
-def _run(command: list[str]) -> None:
+def _try(command: list[str | Path]) -> None:
     """Run a command; show what it wrote if it fails."""
-    result = subprocess.run(
+    result = _run(command, cwd=ROOT)
+    if result.returncode != 0:
+        print(f"{result.stdout}That failed; the tests will say what is missing.")
+
+
+def _run(command: list[str | Path], **options: Any) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
         command,
         check=False,
-        cwd=ROOT,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
+        **options,
     )
-    if result.returncode != 0:
-        print(f"{result.stdout}That failed; the tests will say what is missing.")
 
 
 def _path(program: Program) -> Path | None:

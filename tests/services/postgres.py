@@ -48,8 +48,8 @@ def find_binaries(version: int) -> Path:
     )
 
 
-def django_settings(url: str, name: str, *, port: int | None = None) -> dict[str, Any]:
-    """An entry of DATABASES for the database `name` on the server at `url`."""
+def django_settings(url: str, name: str, **more: Any) -> dict[str, Any]:
+    """An entry of DATABASES for the database `name` on the server at `url`; `more` of another."""
     parts = urlsplit(url)
     return {
         "ENGINE": "django.db.backends.postgresql",
@@ -57,8 +57,9 @@ def django_settings(url: str, name: str, *, port: int | None = None) -> dict[str
         "USER": unquote(parts.username or ""),
         "PASSWORD": unquote(parts.password or ""),
         "HOST": parts.hostname or HOST,
-        "PORT": str(port or parts.port or ""),
+        "PORT": str(parts.port or ""),
         "OPTIONS": dict(WIRE),
+        **more,
     }
 
 
@@ -97,9 +98,9 @@ class PostgresServer(OwnServer):
     def url(self) -> str:
         return url_of(self.port)
 
-    def django_settings(self, name: str = "postgres", *, port: int | None = None) -> dict[str, Any]:
-        """An entry of DATABASES; `port` sends it through a proxy."""
-        return django_settings(self.url, name, port=port)
+    def django_settings(self, name: str) -> dict[str, Any]:
+        """An entry of DATABASES."""
+        return django_settings(self.url, name)
 
     def create_database(self, name: str) -> None:
         """Create an empty database."""

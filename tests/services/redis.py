@@ -102,12 +102,11 @@ class RedisServer(OwnServer):
 
 
 class RedisSentinel(RedisServer):
-    """A sentinel of its own that watches `server` under the name `service`; a quorum of one."""
+    """A sentinel of its own that watches `server` under the name main; a quorum of one."""
 
-    def __init__(self, server: RedisServer, *, service: str = "main") -> None:
+    def __init__(self, server: RedisServer) -> None:
         super().__init__(server.version)
-        self._watched = f"{service} {HOST} {server.port} 1"
-        self._service = service
+        self._watched = server
 
     @property
     def url(self) -> str:
@@ -118,9 +117,9 @@ class RedisSentinel(RedisServer):
         if not configuration.exists():
             configuration.write_text(
                 f"bind {HOST}\nport {self.port}\ndir {self.directory}\n"
-                f"sentinel monitor {self._watched}\n"
-                f"sentinel down-after-milliseconds {self._service} 500\n"
-                f"sentinel failover-timeout {self._service} 2000\n"
+                f"sentinel monitor main {HOST} {self._watched.port} 1\n"
+                "sentinel down-after-milliseconds main 500\n"
+                "sentinel failover-timeout main 2000\n"
             )
         return [self._binary, configuration, "--sentinel"]
 
