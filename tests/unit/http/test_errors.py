@@ -7,10 +7,8 @@ import logging
 from typing import Any
 
 import pytest
-from django.contrib.auth.models import User
 from django.db import DatabaseError, IntegrityError, connections
 from django.http import HttpResponse, JsonResponse
-from django.test import Client
 from rest_framework.request import Request
 from rest_framework.response import Response
 
@@ -256,19 +254,6 @@ def test_R61_a_table_that_is_not_there_is_told_by_the_503_itself(
 # Hostile input: what the contract of HTTP sends, and what only this process can look at.
 
 
-def test_R80_hostile_keys_are_inert_in_the_admin(api):
-    admin, listed = Client(), "/admin/django_idempotency/idempotencyrecord/"
-    admin.force_login(User.objects.create_superuser("root"))
-
-    for key in ("'; --{{7*7}}{% debug %}", "<script>alert(1)</script>", "%_%s\\%00"):
-        api(key=key)
-        pk = IdempotencyRecord.objects.get(key=key).pk
-        for page in (admin.get(f"{listed}{pk}/change/"), admin.get(listed, {"q": key})):
-            assert page.status_code == 200
-            assert "<script>alert(1)" not in page.content.decode()
-            assert "49{" not in page.content.decode()
-
-
 def test_R80_hostile_scopes_are_inert(api, policy, runs):
     policy(HTTP={"SCOPE": lambda request: bytes.fromhex(request.headers["X-Scope"]).decode()})
 
@@ -284,11 +269,11 @@ JSON, MULTIPART = "application/json", "multipart/form-data; boundary=b"
 ADDRESSES = ["a%00b", "%ff%fe", "%ed%a0%80é", "a?b=%00", "a?%ff=%fe&&&==;", "a" * 8192, "a/" * 4096]
 
 
-@pytest.mark.parametrize("name", ["x" * 5000, None], ids=["named", "unnamed"])
-def test_R80_R81_hostile_and_long_addresses_are_no_500(api, mount, name):
-    url = mount(BareView, "<path:rest>", name=name)
+def test_R80_R81_hostile_and_long_addresses_are_no_500(api, mount):
+    named, unnamed = (mount(BareView, "<path:rest>", name=name) for name in ("x" * 5000, None))
+    tails = [*ADDRESSES, "a?b=" + "c" * 8192, "a?" + "b=1&" * 999]
 
-    for number, tail in enumerate([*ADDRESSES, "a?b=" + "c" * 8192, "a?" + "b=1&" * 999]):
-        sent = {"path": url + tail, "key": str(number)}
+    for number, url in enumerate([*(named + tail for tail in tails), unnamed + tails[-1]]):
+        sent = {"path": url, "key": str(number)}
         assert [replayed(api(**sent)) for _ in range(2)] == [False, True]
-        assert problem(api(path=f"{url}{tail}d", key=str(number))) == MISMATCH
+        assert problem(api(path=f"{url}d", key=str(number))) == MISMATCH
