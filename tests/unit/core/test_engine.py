@@ -60,6 +60,7 @@ def test_R11_R19_R41_keys_scopes_and_cases_do_not_meet(memory, work):
     for key, scope in [*keys, ("k", "s" * 1000), ("k", "s" * 1001)]:
         assert not idempotency.run(job, key=key, scope=scope, payload=1).replayed
     assert job.effects == 6
+    assert max(len(record.scope) for record in memory._records.values()) == 255
 
 
 def test_R37_another_payload_or_operation_is_a_mismatch_and_the_record_stays(call, work):
