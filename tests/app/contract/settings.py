@@ -9,7 +9,7 @@ ROOT_URLCONF = "tests.app.contract.urls"
 MIDDLEWARE = [
     "tests.app.contract.defects.Defects",
     "django.middleware.common.CommonMiddleware",
-    "tests.app.contract.users.Programs",
+    "tests.app.contract.defects.Programs",
     "django_idempotency.http.middleware.IdempotencyMiddleware",
 ]
 # Nothing listens on port 1: that database is down.

@@ -246,20 +246,6 @@ def test_C7_a_duplicate_of_a_final_failure_is_not_retried(
     assert (local.sent(), flaky.runs) == ([], 3)
 
 
-def test_I1_a_task_that_returns_an_awaitable_fails(local, state):
-    async def later():
-        pytest.fail("ran")
-
-    @local.app.task
-    @idempotent_task
-    def work():
-        return later()
-
-    done = local.deliver(local.send(work))
-
-    assert (done.state, type(done.value), state()) == ("FAILURE", TypeError, "FAILED")
-
-
 UNREACHABLE = type("Unreachable", (Exception,), {"__qualname__": "f.<locals>.Unreachable"})
 
 

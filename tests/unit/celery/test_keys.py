@@ -38,14 +38,6 @@ CALLS = {
         (lambda order_id: ..., {"key": "order_id"}),
         [(call(1), 1), (call(order_id=1), 1), (call(2), 2)],
     ),
-    "a template": (
-        (lambda tenant, order_id: ..., {"key": "{tenant}#{order_id}"}),
-        [(call("a", "1"), 1), (call("b", "1"), 2), (call("a", "1"), 1)],
-    ),
-    "by position, by name, by default": (
-        (lambda order_id, currency="EUR": ..., {"key": "{order_id} {currency}"}),
-        [(call(1, "EUR"), 1), (call(currency="EUR", order_id=1), 1), (call(1), 1)],
-    ),
     "neither key nor id": ((lambda order_id: ..., {}), [(call(1), 1), (call(1), 2)]),
     "other arguments": (
         (lambda order_id, amount: ..., {"key": "order_id"}),
@@ -62,10 +54,6 @@ CALLS = {
     "a key of messages, which compares nothing": (
         (lambda message: ..., {"key": sqs_message_id}),
         [(call(MESSAGE), 1), (call({**MESSAGE, "receiptHandle": "r-2"}), 1)],
-    ),
-    "no payload": (
-        (lambda order_id, amount: ..., {"key": "order_id", "payload": None}),
-        [(call(1, 100), 1), (call(1, 101), 1)],
     ),
 }
 
