@@ -15,7 +15,7 @@ from django.core.files.storage import InMemoryStorage
 import django_idempotency as idempotency
 from django_idempotency.claims import Resolution
 from django_idempotency.engine import Engine
-from django_idempotency.exceptions import LeaseLost, ResultTooLarge, ResultUnavailable, StoreError
+from django_idempotency.exceptions import ResultTooLarge, ResultUnavailable, StoreError
 from django_idempotency.records import State
 from django_idempotency.stores.dynamodb import DynamoDBStore
 from django_idempotency.stores.dynamodb.overflow import INLINE_BYTES
@@ -90,17 +90,6 @@ def test_first_byte_too_many_overflows(store, storage):
     store.complete(won(store.claim(asked("more"))), LARGE[: INLINE_BYTES + 1], retention=HOUR)
     assert found(store, "more").result == LARGE[: INLINE_BYTES + 1]
     assert len(objects(storage)) == 1
-
-
-def test_R66_object_of_a_stalled_owner_changes_nothing(store, storage):
-    stalled = won(store.claim(asked(lease=-HOUR)))
-    completed(store)
-
-    with pytest.raises(LeaseLost):
-        store.complete(stalled, os.urandom(TWO_MIB), retention=HOUR)
-
-    assert len(objects(storage)) == 2
-    assert found(store).result == LARGE
 
 
 @pytest.mark.parametrize(
