@@ -61,7 +61,7 @@ def check_aliases(
 def check_names(
     *, app_configs: Sequence[AppConfig] | None = None, **kwargs: Any
 ) -> list[CheckMessage]:
-    """A setting whose name is nearly IDEMPOTENCY is read by nobody."""
+    """A setting whose name is nearly IDEMPOTENCY has no effect."""
     return [
         Warning(
             f"Nothing reads the setting {name}.",

@@ -50,7 +50,7 @@ class ClaimRequest:
     on_stale: str = "take_over"
 
     def __post_init__(self) -> None:
-        """Raise TypeError for a duration that is none."""
+        """Raise TypeError for a value that is not a duration."""
         for name in ("lease", "retention", "max_duration"):
             object.__setattr__(self, name, as_duration(getattr(self, name)))
 

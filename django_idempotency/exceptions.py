@@ -96,7 +96,7 @@ class WorkRolledBack(IdempotencyError):
 class StoreError(IdempotencyError):
     """The store of idempotency records could not be reached, or did not answer as expected."""
 
-    #: It failed at an attempt's first look: nothing was claimed, and nobody is known to be at work.
+    #: The first call of an attempt failed: nothing was claimed, and no other attempt is known.
     at_claim = False
     #: What the log says of it, once that is written; with DEBUG the problem says it, too.
     told = ""

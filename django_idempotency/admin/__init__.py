@@ -158,7 +158,7 @@ class IdempotencyRecordAdmin(_ModelAdmin):
 
     @admin.display(description=_("stored answer"))
     def masked_answer(self, record: IdempotencyRecord) -> str:
-        """Return that there is a stored result, to somebody who may not see it."""
+        """Return a note that a result is stored, for users who may not see it."""
         if record.result is None:
             return "-"
         return gettext("It takes the permission “Can view stored results”.")

@@ -141,7 +141,7 @@ class BaseStore:
         Do what an operator decided, and return whether it was done.
 
         Conditional on the epoch and state that the operator saw, and on the record not being
-        expired. Never waits for somebody who holds the record: then, too, it is False. The epoch
+        expired. Never waits for another session that holds the record: it returns False. The epoch
         grows by one and the token is new, so an owner that was still there has lost its lease.
         """
         raise NotImplementedError
@@ -183,7 +183,7 @@ class BaseStore:
         return False
 
     def idle(self) -> None:
-        """Give up what this thread holds open; the keeper calls it when it has nothing to do."""
+        """Close this thread's connections; called when the thread of renewals has nothing to do."""
 
     def fresh_connection(self) -> AbstractContextManager[None]:
         """Let what follows on this thread go over a new connection, with time-outs, if it can."""

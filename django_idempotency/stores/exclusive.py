@@ -151,7 +151,7 @@ class ExclusiveStore(BaseStore):
     ) -> Page:
         """See `BaseStore.browse`; in the order of creation."""
         if cursor is not None and not _PLACE.fullmatch(cursor):
-            raise ValueError("This cursor is none of this store's.")
+            raise ValueError("This store did not make this cursor.")
         wanted = Filters.of(filters)
         if (page := self.browse_key(wanted, limit)) is not None:
             return page

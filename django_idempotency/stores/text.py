@@ -39,7 +39,7 @@ def dump(record: Record) -> str:
 
 
 def load(text: str, *, now: datetime) -> Record:
-    """Return the record that `dump` made this of, as it is at `now`; StoreError if it is none."""
+    """Return the record that `dump` made a text of, as it is at `now`; else raise StoreError."""
     try:
         kept = json.loads(text)
         values: dict[str, Any] = {

@@ -112,7 +112,7 @@ class Block:
 
     @classmethod
     def is_foreign(cls, connection: BaseDatabaseWrapper) -> bool:
-        """Whether the connection is in the transaction of somebody else's attempt."""
+        """Return whether the connection is in the transaction of another attempt."""
         block = cls._open.get(connection)
         return block is not None and block.owner is not None and block.owner not in running()
 

@@ -45,8 +45,8 @@ class Dialect:
     SWEEPABLE: ClassVar[str | None] = None
     #: No statement tells whether a sweep holds an expired row.
     SWEEPING: ClassVar[str | None] = None
-    #: How often a claim goes around an expired row that somebody holds: a claim that writes has
-    #: waited for the sweep.
+    #: How often a claim tries an expired row that another session holds. One round is enough where
+    #: a claim that writes has waited for the sweep.
     ROUNDS: ClassVar[int] = 1
 
     #: The database is on a server, whose connection can be lost.

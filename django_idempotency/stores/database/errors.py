@@ -46,12 +46,12 @@ def is_newer(error: BaseException) -> bool:
 
 
 def is_duplicate(error: BaseException) -> bool:
-    """Whether somebody else has inserted the row (MariaDB)."""
+    """Return whether another session has inserted the row (MariaDB)."""
     return error_number(error) == 1062
 
 
 def is_held(error: BaseException) -> bool:
-    """Whether somebody else holds the row (MariaDB)."""
+    """Return whether another session holds the row (MariaDB)."""
     return error_number(error) == 1205
 
 

@@ -48,7 +48,7 @@ def _close(connection: BaseDatabaseWrapper) -> None:
 
 
 def _bounded(settings: dict[str, Any], vendor: str) -> dict[str, Any]:
-    if vendor == "sqlite":  # a file, which keeps nobody waiting but for its own time-out
+    if vendor == "sqlite":  # a file: its own time-out bounds each wait
         return settings
     options = {"connect_timeout": CONNECT_SECONDS, **settings["OPTIONS"]}
     options.pop("pool", None)

@@ -92,7 +92,7 @@ UPDATE idempotency_record
            (expires_at <= UTC_TIMESTAMP(6)
             AND NOT (state = 'IN_PROGRESS' AND lease_until > UTC_TIMESTAMP(6)))
         OR state = 'RELEASED'
-        OR (-- asked for the same thing, and nobody is at it
+        OR (-- the same request, and no attempt is at work
             (fingerprint IS NULL OR fingerprint IN %(fingerprints)s)
             AND (state = 'FAILED'
                  OR (state = 'IN_PROGRESS' AND lease_until <= UTC_TIMESTAMP(6)
@@ -130,7 +130,7 @@ UPDATE idempotency_record
  WHERE id = %(id)s AND epoch = %(epoch)s AND token = %(token)s AND state = 'IN_PROGRESS'
 """
 
-    # Where one of the rows is held by somebody, they are renewed one by one: that one counts as
+    # Where another session holds one of the rows, they are renewed one by one: that one counts as
     # held. FORCE INDEX: a scan of a small table would come upon rows that are none of these.
     RENEW = """
 SET STATEMENT innodb_lock_wait_timeout = 0 FOR
@@ -169,7 +169,7 @@ UPDATE idempotency_record
    AND (-- not expired
            expires_at IS NULL OR expires_at > UTC_TIMESTAMP(6)
         OR (state = 'IN_PROGRESS' AND lease_until > UTC_TIMESTAMP(6)))
-   AND (-- nobody is at it
+   AND (-- no attempt is at work
            state <> 'IN_PROGRESS' OR lease_until <= UTC_TIMESTAMP(6) OR %(force)s)
    AND (%(action)s = 'expire' OR state IN ('IN_PROGRESS', 'FAILED'))
 """
@@ -196,7 +196,7 @@ SELECT id, scope, `key`, operation, fingerprint, state, epoch, token, lease_unti
  LIMIT %(limit)s
 """
 
-    # A DELETE cannot leave out what somebody holds, so this finds and holds what SWEEP then
+    # A DELETE cannot skip rows that are held, so this finds and holds what SWEEP then
     # deletes.
     SWEEPABLE = """
 SELECT id FROM idempotency_record

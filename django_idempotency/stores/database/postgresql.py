@@ -19,7 +19,7 @@ class PostgreSQL(Dialect):
     Three things recur in them. ``clock_timestamp()`` and not ``now()``: the time at which the
     statement runs, not the one at which a transaction began. The advisory lock on the record id
     (with the table's oid: locks are per database, tables per schema): whoever claims in whatever
-    mode takes it, so that nobody ever waits for an uncommitted row. And the whole predicate in each
+    mode takes it, so that no claim waits for an uncommitted row. And the whole predicate in each
     write: what was read before may have been completed, renewed or taken over since.
     """
 
@@ -82,7 +82,7 @@ UPDATE idempotency_record AS record
            (record.expires_at <= clock.now
             AND NOT (record.state = 'IN_PROGRESS' AND record.lease_until > clock.now))
         OR record.state = 'RELEASED'
-        OR (-- asked for the same thing, and nobody is at it
+        OR (-- the same request, and no attempt is at work
             (record.fingerprint IS NULL OR record.fingerprint = ANY (%(fingerprints)s::bytea[]))
             AND (record.state = 'FAILED'
                  OR (record.state = 'IN_PROGRESS' AND record.lease_until <= clock.now
@@ -151,7 +151,7 @@ UPDATE idempotency_record AS record
    AND record.state = 'IN_PROGRESS'
 """
 
-    # A row that somebody holds at this moment is not waited for, and counts as held.
+    # A row that another session holds is not waited for, and counts as held.
     RENEW = """
 WITH held AS MATERIALIZED (
      SELECT record.id, record.epoch, record.token
@@ -231,7 +231,7 @@ UPDATE idempotency_record AS record
            (record.expires_at <= clock.now
             AND NOT (record.state = 'IN_PROGRESS' AND record.lease_until > clock.now))
         OR record.state = 'RELEASED'
-        OR (-- asked for the same thing, and nobody is at it
+        OR (-- the same request, and no attempt is at work
             (record.fingerprint IS NULL OR record.fingerprint = ANY (%(fingerprints)s::bytea[]))
             AND (record.state = 'FAILED'
                  OR (record.state = 'IN_PROGRESS' AND record.lease_until <= clock.now))))
@@ -265,7 +265,7 @@ UPDATE idempotency_record AS record
    AND (-- not expired
            record.expires_at IS NULL OR record.expires_at > clock.now
         OR (record.state = 'IN_PROGRESS' AND record.lease_until > clock.now))
-   AND (-- nobody is at it
+   AND (-- no attempt is at work
            record.state <> 'IN_PROGRESS' OR record.lease_until <= clock.now OR %(force)s)
    AND (%(action)s = 'expire' OR record.state IN ('IN_PROGRESS', 'FAILED'))
    AND pg_try_advisory_xact_lock(hashtextextended(

@@ -117,7 +117,7 @@ def page_parameters(filters: Filters, cursor: str | None) -> dict[str, Any]:
             after = None if after is None else utc(datetime.fromisoformat(after))
             after_id = UUID(after_id)
         except (AttributeError, TypeError, ValueError) as error:
-            raise ValueError("This cursor is none of the database store's.") from error
+            raise ValueError("The database store did not make this cursor.") from error
     return {
         "state": None if filters.state is None else filters.state.value,
         "stale": filters.stale,

@@ -83,7 +83,7 @@ UPDATE idempotency_record
             AND NOT (state = 'IN_PROGRESS'
                      AND lease_until > strftime('%%Y-%%m-%%d %%H:%%M:%%f', 'now')))
         OR state = 'RELEASED'
-        OR (-- asked for the same thing, and nobody is at it
+        OR (-- the same request, and no attempt is at work
             (fingerprint IS NULL
              OR hex(fingerprint) IN (SELECT value FROM json_each(%(fingerprints)s)))
             AND (state = 'FAILED'
@@ -164,7 +164,7 @@ UPDATE idempotency_record
            expires_at IS NULL OR expires_at > strftime('%%Y-%%m-%%d %%H:%%M:%%f', 'now')
         OR (state = 'IN_PROGRESS'
             AND lease_until > strftime('%%Y-%%m-%%d %%H:%%M:%%f', 'now')))
-   AND (-- nobody is at it
+   AND (-- no attempt is at work
            state <> 'IN_PROGRESS'
         OR lease_until <= strftime('%%Y-%%m-%%d %%H:%%M:%%f', 'now') OR %(force)s)
    AND (%(action)s = 'expire' OR state IN ('IN_PROGRESS', 'FAILED'))
@@ -226,7 +226,7 @@ SELECT count(*) FROM idempotency_record
         return None if sqlite_version_info >= _OLDEST else f"SQLite {sqlite_version}"
 
     def renew(self, execute: Execute, leases: list[Lease], duration: timedelta) -> set[Lease]:
-        """See `Dialect.renew`; all count as held while somebody else writes."""
+        """See `Dialect.renew`; all count as held while another connection writes."""
         proofs = [[x.record_id.hex, x.fencing_token, x.token.hex] for x in leases]
         try:
             rows = execute("RENEW", {"leases": json.dumps(proofs), "duration": duration})

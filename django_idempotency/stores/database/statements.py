@@ -47,7 +47,7 @@ DIALECTS: dict[str, Dialect] = {
 _TRIES = 3
 #: What opens an attempt; it is refused where another's transaction is open on the connection.
 _CLAIMS = ("CLAIM", "RECLAIM", "SINGLE_LOCK")
-#: What is conditional on the proof of ownership, so that it may be sent twice.
+#: Statements that are conditional on the proof of ownership, and so may be sent twice.
 _OWNERS_WRITES = ("COMPLETE", "FAIL", "RELEASE")
 
 

@@ -55,7 +55,7 @@ logger = logging.getLogger("django_idempotency")
 #: How often a claim looks again after it lost a race, before it answers "in progress".
 TRIES = 3
 
-#: Seconds between a claim's rounds at an expired row that somebody else holds.
+#: Seconds between two tries of a claim at an expired row that another session holds.
 _SWEPT_WITHIN = 0.01
 #: Rows that a sweep holds at a time (MariaDB).
 _HELD_TOGETHER = 200
@@ -101,14 +101,14 @@ class DatabaseStore(Statements):
         return placeholder(request, held_at)
 
     def _is_sweeping(self) -> bool:
-        """Whether a sweep is at work, which may hold an expired row; True where nobody can tell."""
+        """Return whether a sweep may hold an expired row; True where no query can tell."""
         if self.dialect.SWEEPING is None:
             return True
         [(sweeping,)] = self._execute("SWEEPING", {})
         return bool(sweeping)
 
     def _race_for_row(self, request: ClaimRequest) -> Lease | Record:
-        """Try a few times; return an expired record if somebody else holds its row."""
+        """Try a few times; return an expired record if another session holds its row."""
         record: Record | None = None
         now: datetime | None = None
         # Where writers queue, the first statement of a transaction has to be a write.

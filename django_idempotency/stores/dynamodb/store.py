@@ -327,7 +327,7 @@ class DynamoDBStore(BaseStore):
         try:
             return None if cursor is None else self.names.key(UUID(cursor))
         except ValueError as error:
-            raise ValueError("This cursor is none of the DynamoDB store's.") from error
+            raise ValueError("The DynamoDB store did not make this cursor.") from error
 
     def resolve(self, record_id: UUID, resolution: Resolution) -> bool:
         """See `BaseStore.resolve`."""

@@ -208,7 +208,7 @@ class Clients:
             primaries = {found.name: found for found in client.get_primaries()}
             names = sorted(primaries)
             if node and node not in names:
-                raise ValueError("This cursor is none of the Redis store's: its node is gone.")
+                raise ValueError("The node of this cursor is not part of the cluster any more.")
             place = names.index(node) if node else 0
             of_node = client.get_redis_connection(primaries[names[place]])
             following, keys = of_node.scan(cursor, match=match, count=count)

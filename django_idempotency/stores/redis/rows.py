@@ -32,7 +32,7 @@ __all__ = [
 
 T = TypeVar("T")
 
-_CORRUPT = "A record in Redis is not whole: somebody else has changed it."
+_CORRUPT = "A record in Redis is damaged: another program has changed it."
 _CURSOR = re.compile(r"([^/]*)/([0-9]*)/((?:[0-9a-f]{32})*)")
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _MICROSECOND = timedelta(microseconds=1)
@@ -58,7 +58,7 @@ class Place(NamedTuple):
         """Return the place that `text` names; raise ValueError if it names none."""
         match = _CURSOR.fullmatch(text)
         if match is None or not any(match.groups()[1:]):
-            raise ValueError("This cursor is none of the Redis store's.")
+            raise ValueError("The Redis store did not make this cursor.")
         node, cursor, ids = match.groups()
         left = tuple(UUID(hex=ids[i : i + 32]) for i in range(0, len(ids), 32))
         return cls(node, int(cursor) if cursor else None, left)

@@ -352,7 +352,7 @@ class RedisStore(BaseStore):
         """Return the record ids among the keys that start with our prefix."""
         found = []
         for name in names:
-            with suppress(ValueError):  # a key of somebody else's
+            with suppress(ValueError):  # a key of another program
                 found.append(UUID(name.decode()[len(self.prefix) :]))
         return found
 
@@ -385,5 +385,5 @@ def _held(leases: list[Lease], answers: list[Any]) -> set[Lease]:
     errors = [answer for answer in answers if isinstance(answer, StoreError)]
     if errors and len(errors) == len(answers):
         raise errors[0]
-    # An error counts as true: nobody says that the lease is lost.
+    # An error counts as true: it does not say that the lease is lost.
     return {lease for lease, answer in zip(leases, answers, strict=True) if answer}

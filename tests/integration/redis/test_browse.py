@@ -55,5 +55,5 @@ def test_a_prefix_is_taken_as_it_is(url, make_store, prefix):
 
 @pytest.mark.parametrize("cursor", ["", "17", "//", "/x/", "/0/abc", "/-1/", "a/b/c/d"])
 def test_cursor_of_another_store_is_refused(store, cursor):
-    with pytest.raises(ValueError, match="cursor is none of the Redis store's"):
+    with pytest.raises(ValueError, match="Redis store did not make this cursor"):
         store.browse(cursor=cursor)

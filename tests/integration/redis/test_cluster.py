@@ -76,7 +76,7 @@ def test_claim_without_the_replicas_to_wait_for_is_given_back(nodes, make_store)
 
 
 def test_cursor_of_a_node_that_is_no_more_is_refused(store):
-    with pytest.raises(ValueError, match="none of the Redis store's"):
+    with pytest.raises(ValueError, match="not part of the cluster"):
         store.browse(cursor="10.0.0.1:7000/17/")
 
 
