@@ -7,21 +7,14 @@ import os
 from tests.settings import *  # noqa: F403
 from tests.settings import IDEMPOTENCY as OTHERS
 
+_redis = {
+    "url": os.environ["IDEMPOTENCY_TEST_BROKER"],
+    "prefix": os.environ["IDEMPOTENCY_TEST_PREFIX"],
+}
+_endpoint = os.environ["IDEMPOTENCY_TEST_TASKS_DYNAMODB"]
+_table = {"table_name": "tasks", "endpoint_url": _endpoint, "clock_skew": 0}
 IDEMPOTENCY = {
     **OTHERS,
-    "redis": {
-        "BACKEND": "django_idempotency.stores.redis.RedisStore",
-        "OPTIONS": {
-            "url": os.environ["IDEMPOTENCY_TEST_BROKER"],
-            "prefix": os.environ["IDEMPOTENCY_TEST_PREFIX"],
-        },
-    },
-    "dynamodb": {
-        "BACKEND": "django_idempotency.stores.dynamodb.DynamoDBStore",
-        "OPTIONS": {
-            "table_name": "tasks",
-            "endpoint_url": os.environ["IDEMPOTENCY_TEST_TASKS_DYNAMODB"],
-            "clock_skew": 0,
-        },
-    },
+    "redis": {"BACKEND": "django_idempotency.stores.redis.RedisStore", "OPTIONS": _redis},
+    "dynamodb": {"BACKEND": "django_idempotency.stores.dynamodb.DynamoDBStore", "OPTIONS": _table},
 }

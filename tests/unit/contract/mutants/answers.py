@@ -111,8 +111,7 @@ def claim_forgets_what_happened_meanwhile(store, claim, request, seen):
     """A claim writes by what it has read, whatever has happened since."""
     store.between()
     if store.is_won(seen, request):
-        with store._mutex:
-            store._records[request.record_id] = seen
+        store.put_back(seen)
     return claim(request)
 
 

@@ -71,6 +71,11 @@ class SoundStore(MemoryStore):
             object.__setattr__(damaged, "state", "NO STATE")  # which no Record lets in
             self._records[record_id] = damaged
 
+    def put_back(self, record):
+        """Undo whatever has happened to a record."""
+        with self._mutex:
+            self._records[record.record_id] = record
+
     def drop(self, record_ids):
         """Delete records behind everybody's back; return how many were there."""
         return sum(self._records.pop(record_id, None) is not None for record_id in record_ids)

@@ -17,11 +17,10 @@ def claim_reads_then_writes(store, claim, request):
     seen = store.get(request.record_id)
     if store.is_won(seen, request):
         time.sleep(GAP)
-        with store._mutex:
-            if seen is None:
-                store._records.pop(request.record_id, None)
-            else:
-                store._records[request.record_id] = seen
+        if seen is None:
+            store.drop([request.record_id])
+        else:
+            store.put_back(seen)
     return claim(request)
 
 
@@ -30,10 +29,9 @@ def claim_compares_epoch_and_token_alone(store, claim, request, seen):
     """A claim takes over what has been completed, or renewed, since it read the record."""
     if store.is_won(seen, request):
         time.sleep(GAP)
-        with store._mutex:
-            now = store._records[request.record_id]
-            if (now.epoch, now.token) == (seen.epoch, seen.token):
-                store._records[request.record_id] = seen
+        now = store.get(request.record_id)
+        if (now.epoch, now.token) == (seen.epoch, seen.token):
+            store.put_back(seen)
     return claim(request)
 
 

@@ -45,8 +45,7 @@ def resolve_reads_then_writes(store, resolve, record_id, resolution, seen):
     """An operator's decision overwrites what the owner has done since it was looked at."""
     if seen.live:
         time.sleep(GAP)
-        with store._mutex:
-            store._records[record_id] = seen
+        store.put_back(seen)
     return resolve(record_id, resolution)
 
 

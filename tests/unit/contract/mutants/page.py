@@ -7,7 +7,7 @@ import json
 import re
 from pathlib import Path
 
-from tests.unit.contract.mutants import MUTANTS, Mutant
+from tests.unit.contract.mutants import MUTANTS
 
 __all__ = ["NOTICED", "PAGE", "page"]
 
@@ -36,12 +36,10 @@ proved by these tests:
 _NUMBERS = re.compile(r"((?:[RI]\d+_)+)")
 
 
-def page() -> str:
+def page():
     """Return the page."""
     parts = [_HEAD.format(number=len(MUTANTS)).rstrip()]
     for module in dict.fromkeys(inspect.getmodule(mutant) for mutant in MUTANTS):
-        assert module is not None
-        assert module.__doc__ is not None
         title = module.__doc__.strip().rstrip(".").replace("Mutants that ", "Stores that ")
         parts += ["", f"## {title.replace('Mutants whose', 'Stores whose')}", ""]
         parts += ["| the defect | the rule that notices | others |", "|---|---|---|"]
@@ -49,13 +47,12 @@ def page() -> str:
     return "\n".join(parts) + "\n"
 
 
-def _row(mutant: type[Mutant]) -> str:
-    assert mutant.__doc__ is not None
+def _row(mutant):
     others = len(NOTICED[mutant.__name__]) - 1 or ""
     return f"| {mutant.__doc__.strip()} | {_words(mutant.rule)} | {others} |"
 
 
-def _words(rule: str) -> str:
+def _words(rule):
     """Return the name of a rule to be read: its numbers, and what it says."""
     words = rule.removeprefix("test_")
     if match := _NUMBERS.match(words):
