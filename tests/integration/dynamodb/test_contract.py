@@ -52,7 +52,7 @@ class DynamoDBContract(StoreContract):
     precision = timedelta(seconds=1)  # of an expiry, which TTL wants in whole seconds
     # Each process imports boto3 and builds a client, which takes seconds on a busy machine.
     patience = 60
-    racers, process_keys = 3, 20
+    racers, process_keys, threads, thread_keys = 3, 20, 4, 10
     url = table = ""
     client = None
 
