@@ -58,9 +58,9 @@ class Dialect:
     #: Writers do not wait for one another. Where they do, no renewal comes beside joined work.
     writers_queue: ClassVar[bool] = False
 
-    def adapt(self, value: Any) -> Any:
-        """Return a parameter as the statements take it."""
-        return value
+    def adapted(self, parameters: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return the parameters as the statements take them."""
+        return parameters
 
     def rows(self, cursor: Any, name: str, parameters: Mapping[str, Any]) -> list[Row]:
         """Return the rows that the statement `name` has given."""

@@ -224,8 +224,12 @@ SELECT COUNT(*) FROM idempotency_record
    AND NOT (state = 'IN_PROGRESS' AND lease_until > UTC_TIMESTAMP(6))
 """
 
+    def adapted(self, parameters: Mapping[str, Any]) -> Mapping[str, Any]:
+        """See `Dialect.adapted`."""
+        return {name: self.adapt(value) for name, value in parameters.items()}
+
     def adapt(self, value: Any) -> Any:
-        """See `Dialect.adapt`."""
+        """Return one parameter as the statements take it."""
         if isinstance(value, UUID):
             return value.hex
         if isinstance(value, timedelta):

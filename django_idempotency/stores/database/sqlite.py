@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from datetime import datetime, timedelta, timezone
 from sqlite3 import sqlite_version, sqlite_version_info
 from typing import Any
@@ -209,8 +210,12 @@ SELECT count(*) FROM idempotency_record
             AND lease_until > strftime('%%Y-%%m-%%d %%H:%%M:%%f', 'now'))
 """
 
+    def adapted(self, parameters: Mapping[str, Any]) -> Mapping[str, Any]:
+        """See `Dialect.adapted`."""
+        return {name: self.adapt(value) for name, value in parameters.items()}
+
     def adapt(self, value: Any) -> Any:
-        """See `Dialect.adapt`."""
+        """Return one parameter as the statements take it."""
         if isinstance(value, datetime):
             return f"{value.astimezone(timezone.utc):%Y-%m-%d %H:%M:%S.%f}"[:-3]
         if isinstance(value, UUID):

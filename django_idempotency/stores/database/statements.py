@@ -101,8 +101,7 @@ class Statements(BaseStore):
         foreign = Block.is_foreign(connection)
         if foreign and name in _CLAIMS:
             raise Block.open_error()
-        adapt = self.dialect.adapt
-        parameters = {key: adapt(value) for key, value in parameters.items()}
+        parameters = self.dialect.adapted(parameters)
         try:
             with ExitStack() as fresh:
                 if foreign:  # an owner's write must not be part of another's transaction
