@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from datetime import datetime
+from functools import cached_property
 from typing import Any
 from uuid import UUID
 
@@ -64,7 +65,7 @@ class Statements(BaseStore):
         """This thread's connection."""
         return connections[self.using]
 
-    @property
+    @cached_property
     def dialect(self) -> Dialect:
         """What the store knows of this database's vendor; raise StoreError for another one."""
         vendor = self.connection.vendor
