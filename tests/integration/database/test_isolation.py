@@ -14,7 +14,7 @@ from django_idempotency.exceptions import InProgress, StoreError
 from django_idempotency.records import State
 from django_idempotency.stores.database.postgresql import PostgreSQL
 from tests.app.models import Effect
-from tests.integration.database import claims
+from tests.integration.database import claims, test_single
 from tests.integration.database.claims import (
     claim_request,
     effects,
@@ -26,7 +26,7 @@ from tests.integration.database.claims import (
     work,
 )
 from tests.integration.database.sessions import PATIENCE
-from tests.integration.database.test_single import GATE, gated
+from tests.integration.database.test_single import GATE
 
 pytestmark = [
     pytest.mark.django_db(transaction=True),
@@ -105,20 +105,7 @@ def test_R54_requests_that_race_are_never_500(
 
 
 def test_single_begins_again_if_the_record_is_newer_than_its_snapshot(isolated):
-    ran = []
-    with pytest.MonkeyPatch.context() as patch, connection.cursor() as cursor:
-        cursor.execute("SELECT pg_advisory_lock(%s)", [GATE])
-        with transaction.atomic():
-            Engine(isolated.mine).run(operation(transaction="single"), work("mine"))
-            patch.setattr(PostgreSQL, "SINGLE_LOCK", gated(PostgreSQL.SINGLE_LOCK))
-            duplicate = isolated.other.start(
-                Engine(isolated.theirs).run, operation(transaction="single"), ran.append
-            )
-            isolated.other.settles(duplicate)
-            assert not duplicate.done()  # it has its snapshot, and waits at the gate
-        cursor.execute("SELECT pg_advisory_unlock(%s)", [GATE])
-        outcome = duplicate.result(PATIENCE)
-    assert (outcome.result, outcome.replayed, ran) == ("mine", True, [])
+    test_single.test_I5_record_that_commits_between_the_snapshot_and_the_lock_is_replayed(isolated)
 
 
 def test_single_begins_again_if_a_stalled_owner_completes_after_its_snapshot(isolated):
