@@ -15,7 +15,7 @@ from tests.unit.contract.mutants.base import Mutant, SoundStore
 
 __all__ = ["MUTANTS", "Mutant", "SoundStore"]
 
-#: All of them, in the order of the table in docs/reference/mutants.md.
+#: All of them, in the order of the table in docs/contributing/mutants.md.
 MUTANTS: list[type[Mutant]] = [
     value
     for module in (claims, identity, owners, renewals, answers, records, operators)

@@ -1,4 +1,4 @@
-"""docs/reference/mutants.md, generated: ``python -m tests.unit.contract.mutants.page``."""
+"""docs/contributing/mutants.md, generated: ``python -m tests.unit.contract.mutants.page``."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.unit.contract.mutants import MUTANTS
 
 __all__ = ["NOTICED", "PAGE", "page"]
 
-PAGE = Path(__file__).resolve().parents[4] / "docs" / "reference" / "mutants.md"
+PAGE = Path(__file__).resolve().parents[4] / "docs" / "contributing" / "mutants.md"
 #: All rules that notice a mutant; written and checked by tests/proof/test_mutants.py.
 NOTICED: dict[str, list[str]] = json.loads(
     (Path(__file__).resolve().parents[3] / "proof" / "mutants.json").read_text()
