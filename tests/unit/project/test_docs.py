@@ -219,15 +219,30 @@ def test_problems_are_listed_and_their_types_lead_to_the_pages():
     assert (DOCS / "problems" / page.replace(".html", ".md")).is_file()
 
 
-def test_every_guarantee_names_its_tests():
-    page = DOCS / "guarantees.md"
-    failures = [row[0] for row in table_of(page, "## Transaction mode by failure")]
-    proofs = page.read_text().split("## The tests\n")[1].split("\n## ")[0]
+def section(page, heading):
+    return page.read_text().split(f"\n## {heading}\n")[1].split("\n## ")[0]
+
+
+def test_every_failure_and_mode_has_tests():
+    heading = "Transaction mode by failure"
+    rows = table_of(DOCS / "guarantees.md", f"## {heading}")
     named = {}
-    for line in proofs.splitlines():
-        if match := re.fullmatch(r"- (F\d+)", line):
+    for line in section(DOCS / "contributing/proof.md", heading).splitlines():
+        if match := re.fullmatch(r"- (F\d+, .+)", line):
             modes = named[match[1]] = set()
         elif match := re.fullmatch(r"  - (.+):", line):
             modes |= set(re.findall(r"\w+", match[1].replace("all modes", " ".join(MODES))))
-    assert list(named) == failures
+    assert list(named) == [f"{number}, {failure}" for number, failure, *_ in rows]
     assert all(set(MODES) <= modes for modes in named.values())
+
+
+@pytest.mark.parametrize("heading", ["Across all modes", "On other stores", "Tasks"])
+def test_every_guarantee_has_tests(heading):
+    """A guarantee is an item of the list, by its first sentence."""
+    item = r"^- (.+?)(?=\n- |\n\n|\Z)"
+    flags = re.DOTALL | re.MULTILINE
+    said = re.findall(item, section(DOCS / "guarantees.md", heading).strip(), flags)
+    proved = re.findall(item, section(DOCS / "contributing/proof.md", heading).strip(), flags)
+    firsts = [re.split(r"\.(?: |$)", " ".join(guarantee.split()))[0] for guarantee in said]
+    assert [" ".join(proof.split(":\n")[0].split()) for proof in proved] == firsts
+    assert all(re.search(r":\n  `[\w/]+\.py::\w", proof) for proof in proved)
