@@ -77,8 +77,8 @@ def servers(django_db_setup: None) -> Iterator[dict[str, Gunicorn]]:
     """Servers by kind, which stay up for the next test that wants one."""
     servers: dict[str, Gunicorn] = {}
     yield servers
-    for server in servers.values():
-        server.close()
+    with ThreadPoolExecutor() as executor:  # each waits for its workers' idle threads, for seconds
+        list(executor.map(Gunicorn.close, servers.values()))
 
 
 _number = count()
