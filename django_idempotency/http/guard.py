@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import re
 import uuid
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from datetime import timedelta
 
 from asgiref.sync import sync_to_async
-from django.http import HttpRequest
 from django.http.response import HttpResponseBase
 from django.utils.http import http_date
 
@@ -33,7 +32,6 @@ from django_idempotency.http.content import (
     form_key,
     operation_of,
 )
-from django_idempotency.http.plans import ViewPlan
 from django_idempotency.http.problems import problem_response, replay_refused
 from django_idempotency.http.sessions import RequestState
 from django_idempotency.http.snapshot import Snapshot
@@ -51,20 +49,16 @@ _PREFER_WAIT = re.compile(r'(?:^|[,;\s])wait\s*=\s*"?(\d{1,6})', re.IGNORECASE)
 class Guard(GuardedCall):
     """The guard of one request; a subclass for each kind of view says how its handler is called."""
 
-    def __init__(
-        self, plan: ViewPlan, request: HttpRequest, *, exempt: Collection[str], keyed: bool
-    ) -> None:
-        super().__init__(plan, request, exempt=exempt, keyed=keyed)
-        self.key = ""
-        self.kept = False
-        #: The attempt whose handler was entered, once it was: its claim stands.
-        self.begun: Attempt | None = None
-        #: An error of the handler's own idempotent calls, which says nothing about this key.
-        self.raised_by_handler: Exception | None = None
-        #: What an on_commit hook raised after the work had committed.
-        self.raised_by_hook: Exception | None = None
-        #: The session and messages from before the work, until they are restored.
-        self.before: RequestState | None = None
+    key = ""
+    kept = False
+    #: The attempt whose handler was entered, once it was: its claim stands.
+    begun: Attempt | None = None
+    #: An error of the handler's own idempotent calls, which says nothing about this key.
+    raised_by_handler: Exception | None = None
+    #: What an on_commit hook raised after the work had committed.
+    raised_by_hook: Exception | None = None
+    #: The session and messages from before the work, until they are restored.
+    before: RequestState | None = None
 
     def respond(self) -> HttpResponseBase:
         """

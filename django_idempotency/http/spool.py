@@ -13,7 +13,7 @@ from django.conf import settings
 from django.http import HttpRequest
 from django.http.request import RawPostDataException
 
-__all__ = ["declared_length", "is_declared_large", "is_large", "read_back", "spool", "tee"]
+__all__ = ["declared_length", "is_large", "read_back", "spool", "tee"]
 
 _CHUNK = 64 * 1024
 
@@ -26,12 +26,6 @@ def declared_length(request: HttpRequest) -> int | None:
         return None
 
 
-def is_declared_large(request: HttpRequest) -> bool:
-    """Whether ``request.body`` would be refused for the size that the request declares."""
-    limit, length = settings.DATA_UPLOAD_MAX_MEMORY_SIZE, declared_length(request)
-    return limit is not None and length is not None and length > limit
-
-
 def is_large(request: HttpRequest) -> bool:
     """
     Whether the body is too large for ``request.body``.
@@ -41,8 +35,8 @@ def is_large(request: HttpRequest) -> bool:
     limit = settings.DATA_UPLOAD_MAX_MEMORY_SIZE
     if limit is None or hasattr(request, "_body"):
         return False
-    if declared_length(request) is not None:
-        return is_declared_large(request)
+    if (length := declared_length(request)) is not None:
+        return length > limit
     if getattr(request, "_read_started", False):
         return False
     spool(request)
@@ -107,7 +101,9 @@ def tee(request: HttpRequest) -> None:
     A body that is too large for ``request.body``, or was read before, is left alone.
     """
     unread: Any = request
-    if not unread._read_started and not is_declared_large(request):
+    limit, length = settings.DATA_UPLOAD_MAX_MEMORY_SIZE, declared_length(request)
+    refused = limit is not None and length is not None and length > limit
+    if not unread._read_started and not refused:
         unread._stream = _Tee(unread._stream)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, cast
 
-from django.http import HttpRequest
 from django.http.response import HttpResponseBase
 from django.utils.datastructures import MultiValueDict
 from rest_framework.parsers import FileUploadParser
@@ -35,8 +34,8 @@ class RestGuard(Guard):
         kwargs: Mapping[str, Any],
         *,
         exempt: Collection[str],
+        keyed: bool,
     ) -> None:
-        keyed = plan.carries_key(request._request)
         super().__init__(plan, request._request, exempt=exempt, keyed=keyed)
         self.subject: Request = request
         self._view = view
@@ -97,24 +96,23 @@ def body_of_request(request: Request, http: HTTPPolicy) -> bytes:
     """
     read_back(request._request)
     compared = http.fingerprint in ("json", "raw")
-    if not compared or not (_is_parsed(request) or _is_consumed(request._request)):
+    if not compared or not _needs_parser(request):
         return body_of(request._request, http)
     body = parsed_body(request.data, request.FILES)
     _close_with_request(request)
     return body
 
 
-def _is_parsed(request: Request) -> bool:
-    """Whether a parser of the view has to read the body: it has uploads."""
-    kind = (request._request.content_type or "").lower()
+def _needs_parser(request: Request) -> bool:
+    """Whether a parser of the view has to read the body: it has uploads, or was read by one."""
+    sent = request._request
+    if (sent.content_type or "").lower() == MULTIPART:
+        return True
+    # A permission, say, has had DRF read the body from its stream.
+    if getattr(sent, "_read_started", False) and not hasattr(sent, "_body"):
+        return True
     negotiator: Any = request.negotiator
-    parser = negotiator.select_parser(request, request.parsers)
-    return kind == MULTIPART or isinstance(parser, FileUploadParser)
-
-
-def _is_consumed(request: HttpRequest) -> bool:
-    """Whether somebody, a permission say, has had DRF read the body from its stream."""
-    return getattr(request, "_read_started", False) and not hasattr(request, "_body")
+    return isinstance(negotiator.select_parser(request, request.parsers), FileUploadParser)
 
 
 def _close_with_request(request: Request) -> None:

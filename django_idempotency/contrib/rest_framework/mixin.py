@@ -14,8 +14,9 @@ from collections.abc import Callable, Collection, Mapping
 from copy import copy
 from dataclasses import fields, replace
 from functools import partial
+from operator import attrgetter
 from types import FunctionType
-from typing import TYPE_CHECKING, Any, ClassVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, cast
 
 from django.http import HttpRequest
 from django.http.response import HttpResponseBase
@@ -47,6 +48,8 @@ __all__ = ["IdempotencyMixin", "object_permissions"]
 _PREFIX = "idempotency_"
 #: What a view gives: the alias of its store, and the fields of its policies.
 _GIVEN = ("store", *(field.name for field in (*fields(Policy), *fields(HTTPPolicy))))
+_NAMES = [_PREFIX + name for name in _GIVEN]
+_get_given = attrgetter(*_NAMES)
 
 if TYPE_CHECKING:
     _Base = APIView
@@ -97,12 +100,15 @@ class IdempotencyMixin(_Base):
     idempotency_form_field: Any = UNSET
     idempotency_replay_check: Any = UNSET
 
-    # By the name of a handler: the alias's plan and what was given, and the plan made of them.
-    _plans: ClassVar[dict[str, tuple[Plan, dict[str, Any], ViewPlan]]] = {}
+    # By the name of a handler.
+    _plans: ClassVar[dict[str, _MadePlan]] = {}
 
     # Of the one request that this instance of the view serves.
     _guarded: bool = False
+    _keyed: bool = False
     _plan: ViewPlan
+    # The aliases that the project itself exempts, on `dispatch` or in the URLconf.
+    _exempt: Collection[str] = ()
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         """
@@ -160,11 +166,16 @@ class IdempotencyMixin(_Base):
 
         One that a guard around this view has is not guarded by it a second time (R17).
         """
+        match = request.resolver_match
+        self._exempt = exempt(type(self).dispatch) | exempt(match.func if match else None)
         if not is_guarded_already(request):
             request.idempotency = None  # type: ignore[attr-defined]
-            handler = self._action(request) or str(request.method).lower()
-            self._plan = plan_of(self, handler)
-            self._guarded = self._is_guarded(request)
+            method, actions = str(request.method).lower(), self.idempotency_actions
+            action = (getattr(self, "action_map", None) or {}).get(method)
+            self._plan = plan = plan_of(self, action or method)
+            self._guarded = request.method in plan.methods and (
+                actions is None or action in actions
+            )
         if self._guarded:
             return super().dispatch(request, *args, **kwargs)
         with AtomicRequests(without=self._exempt):
@@ -175,7 +186,8 @@ class IdempotencyMixin(_Base):
         if not self._guarded:
             super().initial(request, *args, **kwargs)
             return
-        if self._plan.carries_key(request._request):
+        self._keyed = self._plan.carries_key(request._request)
+        if self._keyed:
             tee(request._request)  # who authenticates may read the body, too
         with AtomicRequests(without=self._exempt):
             super().initial(request, *args, **kwargs)
@@ -198,25 +210,27 @@ class IdempotencyMixin(_Base):
         **kwargs: Any,
     ) -> HttpResponseBase:
         """Stand in for the method's handler."""
-        exempted = self._exempt
-        return RestGuard(self._plan, self, method, request, args, kwargs, exempt=exempted).respond()
+        return RestGuard(
+            self._plan,
+            self,
+            method,
+            request,
+            args,
+            kwargs,
+            exempt=self._exempt,
+            keyed=self._keyed,
+        ).respond()
 
-    def _is_guarded(self, request: HttpRequest) -> bool:
-        """Whether the action and the method are guarded."""
-        actions = self.idempotency_actions
-        if actions is not None and self._action(request) not in actions:
-            return False
-        return self._plan.guards(request)
 
-    def _action(self, request: HttpRequest) -> str | None:
-        names: dict[str, str] = getattr(self, "action_map", None) or {}
-        return names.get(str(request.method).lower())
+class _MadePlan(NamedTuple):
+    """The plan of a view's method, and what it was made of."""
 
-    @property
-    def _exempt(self) -> Collection[str]:
-        """The aliases that the project itself exempts, on ``dispatch`` or in the URLconf."""
-        match = self.request.resolver_match
-        return exempt(type(self).dispatch) | exempt(match.func if match else None)
+    alias: Plan
+    of_class: dict[str, Any]
+    nearer: dict[str, Any]
+    plan: ViewPlan
+    #: The fields that are methods of the view, and so are bound for each request.
+    methods: list[str]
 
 
 def plan_of(view: IdempotencyMixin, handler: str) -> ViewPlan:
@@ -227,30 +241,27 @@ def plan_of(view: IdempotencyMixin, handler: str) -> ViewPlan:
     """
     view_class = type(view)
     of_class, nearer = _of_class(view_class), _nearer(view_class, vars(view), handler)
-    given = of_class | nearer
-    computed = [
-        name
-        for name, value in given.items()
-        if hasattr(value, "__get__") and not callable(value)  # a property
-    ]
-    if computed:
+    made = view_class._plans.get(handler)
+    if (
+        made is None
+        or made.of_class != of_class
+        or made.nearer != nearer
+        or made.alias is not stores.configured(made.alias.alias)
+    ):
+        given = of_class | nearer
+        computed = [
+            name
+            for name, value in given.items()
+            if hasattr(value, "__get__") and not callable(value)  # a property
+        ]
         given |= {name: getattr(view, _PREFIX + name) for name in computed}
-        plan = _plan(given)
-    else:
-        alias = stores.configured(given["store"])
-        made = view_class._plans.get(handler)
-        if made is None or made[0] is not alias or made[1] != given:
-            view_class._plans[handler] = made = (alias, given, _plan(given))
-        plan = made[2]
-    methods = [name for name in CALLED_WITH if name not in nearer and callable(of_class[name])]
-    return _bound(view, methods, plan) if methods else plan
-
-
-def _plan(given: Mapping[str, Any]) -> ViewPlan:
-    """Return the plan of what `given_policy` has found."""
-    alias = stores.configured(given["store"])
-    fields_given = {name: value for name, value in given.items() if name != "store"}
-    return ViewPlan.of(alias.with_fields(fields_given), form=False)
+        alias = stores.configured(given.pop("store"))
+        plan = ViewPlan.of(alias.with_fields(given), form=False)
+        methods = [name for name in CALLED_WITH if name not in nearer and callable(of_class[name])]
+        made = _MadePlan(alias, of_class, nearer, plan, methods)
+        if not computed:
+            view_class._plans[handler] = made
+    return _bound(view, made.methods, made.plan) if made.methods else made.plan
 
 
 def _bound(view: IdempotencyMixin, names: list[str], plan: ViewPlan) -> ViewPlan:
@@ -275,7 +286,7 @@ def given_policy(
 
 
 def _of_class(view_class: type[IdempotencyMixin]) -> dict[str, Any]:
-    return {name: getattr(view_class, _PREFIX + name) for name in _GIVEN}
+    return dict(zip(_GIVEN, _get_given(view_class), strict=True))
 
 
 def _nearer(
@@ -284,9 +295,10 @@ def _nearer(
     """Return what is given nearer to the work than on the class."""
     given: dict[str, Any] = {}
     for base in reversed(view_class.__mro__):
-        if "dispatch" in vars(base):
-            given |= _declared(vars(base)["dispatch"])
-    given |= {name: keywords[_PREFIX + name] for name in _GIVEN if _PREFIX + name in keywords}
+        given |= _declared(vars(base).get("dispatch"))
+    for name in keywords:
+        if name in _NAMES:
+            given[name.removeprefix(_PREFIX)] = keywords[name]
     return given | _declared(getattr(view_class, handler or "", None))
 
 
@@ -359,7 +371,9 @@ def guarded_function(
     exempted = exempt(match.func if match else None)
     within = not OpenTransactions(plan.store).may_wait
     kind = _RestGuardWithin if within else RestGuard
-    return kind(plan, view, function, request, args, kwargs, exempt=exempted).respond()
+    keyed = plan.carries_key(request._request)
+    guard = kind(plan, view, function, request, args, kwargs, exempt=exempted, keyed=keyed)
+    return guard.respond()
 
 
 class _RestGuardWithin(RestGuard):
