@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from django_idempotency.records import Record
@@ -27,8 +28,20 @@ __all__ = [
 class IdempotencyError(Exception):
     """The operation could not be carried out idempotently."""
 
-    def __init__(self, message: str | None = None) -> None:
-        super().__init__(message or (type(self).__doc__ or "").strip())
+    def __init__(
+        self,
+        message: str | None = None,
+        *,
+        code: str = "",
+        params: Mapping[str, Any] | None = None,
+    ) -> None:
+        #: The text before `params` are put in: what a catalogue translates.
+        self.message = message or (type(self).__doc__ or "").strip()
+        #: Why, in a word for programs: ``"length"``. Empty where the class says it all.
+        self.code = code
+        #: What the text names: ``{"length": 300}``.
+        self.params = params
+        super().__init__(self.message % params if params else self.message)
 
 
 class KeyRequired(IdempotencyError):

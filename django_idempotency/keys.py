@@ -70,14 +70,16 @@ def parse(
     elif strict:
         raise InvalidKey(
             "The idempotency key must be a structured-field String: characters between double "
-            "quotes (RFC 9651, section 3.3.3)."
+            "quotes (RFC 9651, section 3.3.3).",
+            code="not_quoted",
         )
     else:
         key = field.strip(" ")
         if not _BARE_KEY.fullmatch(key):
             raise InvalidKey(
                 "The idempotency key must be one structured-field String (RFC 9651), or the same "
-                "printable ASCII characters without quotes and commas."
+                "printable ASCII characters without quotes and commas.",
+                code="not_quoted_or_bare",
             )
     return check(key, min_length=min_length, max_length=max_length)
 
@@ -87,14 +89,17 @@ def check(key: Any, *, min_length: int = 1, max_length: int = MAX_LENGTH) -> str
     if not isinstance(key, str):
         raise InvalidKey(f"An idempotency key is a str, not {type(key).__name__}.")
     if not key.strip():
-        raise InvalidKey("The idempotency key is empty.")
+        raise InvalidKey("The idempotency key is empty.", code="empty")
     if not min_length <= len(key) <= max_length:
         raise InvalidKey(
-            f"The idempotency key has {len(key)} characters; {min_length} to {max_length} are "
-            f"allowed."
+            "The idempotency key has %(length)s characters; %(least)s to %(most)s are allowed.",
+            code="length",
+            params={"length": len(key), "least": min_length, "most": max_length},
         )
     if _UNPRINTABLE.search(key):
-        raise InvalidKey("The idempotency key has a character that cannot be printed.")
+        raise InvalidKey(
+            "The idempotency key has a character that cannot be printed.", code="unprintable"
+        )
     return key
 
 

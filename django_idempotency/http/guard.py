@@ -134,7 +134,9 @@ class Guard(GuardedCall):
             self.key = keys.parse(field, strict=http.strict_header, **bounds)
         elif self.plan.form and (value := form_key(request, http)) is not None:
             if not value.isascii():
-                raise InvalidKey("The idempotency key must be ASCII, in a form as in a header.")
+                raise InvalidKey(
+                    "The idempotency key must be ASCII, in a form as in a header.", code="not_ascii"
+                )
             self.key = keys.check(value, **bounds)
         else:
             raise KeyRequired
@@ -327,11 +329,11 @@ def _validate(key: str, validator: Callable[[str], None] | str | None) -> None:
     if callable(validator):
         ask("key_validator", validator, key)
         return
-    name = {"uuid": "UUID", "uuid7": "UUID of version 7"}[validator]
-    if not re.fullmatch(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}", key):
-        raise InvalidKey(f"The idempotency key must be a {name}.")
-    if validator == "uuid7" and uuid.UUID(key).version != 7:
-        raise InvalidKey(f"The idempotency key must be a {name}.")
+    is_uuid = re.fullmatch(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}", key)
+    if validator == "uuid" and not is_uuid:
+        raise InvalidKey("The idempotency key must be a UUID.", code="not_uuid")
+    if validator == "uuid7" and not (is_uuid and uuid.UUID(key).version == 7):
+        raise InvalidKey("The idempotency key must be a UUID of version 7.", code="not_uuid7")
 
 
 def _quoted(key: str) -> str:

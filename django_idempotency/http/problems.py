@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +12,7 @@ from django.http.response import HttpResponseBase
 from django.template import TemplateDoesNotExist
 from django.template.loader import get_template
 from django.utils.functional import Promise
-from django.utils.translation import get_language, gettext, gettext_noop, override
+from django.utils.translation import get_language, gettext, override
 from django.utils.translation import gettext_lazy as _
 
 from django_idempotency.exceptions import (
@@ -133,28 +132,6 @@ _REFUSED = Problem(
     safe_new_key=False,
 )
 
-#: What keys.py and the guard say of an invalid key, so that a catalogue can say it, too.
-_REASONS = (
-    gettext_noop(
-        "The idempotency key must be a structured-field String: characters between double quotes "
-        "(RFC 9651, section 3.3.3)."
-    ),
-    gettext_noop(
-        "The idempotency key must be one structured-field String (RFC 9651), or the same printable "
-        "ASCII characters without quotes and commas."
-    ),
-    gettext_noop("The idempotency key is empty."),
-    gettext_noop("The idempotency key has a character that cannot be printed."),
-    gettext_noop("The idempotency key must be ASCII, in a form as in a header."),
-    gettext_noop("The idempotency key must be a UUID."),
-    gettext_noop("The idempotency key must be a UUID of version 7."),
-)
-_LENGTH = _("The idempotency key has %(length)s characters; %(least)s to %(most)s are allowed.")
-_LENGTH_SAID = re.compile(
-    r"The idempotency key has (?P<length>\d+) characters; (?P<least>\d+) to (?P<most>\d+) are "
-    r"allowed\."
-)
-
 PROBLEMS: dict[type[IdempotencyError], Problem] = {
     KeyRequired: _MISSING,
     InvalidKey: _INVALID,
@@ -190,7 +167,7 @@ def problem_response(
         status = policy.mismatch_status
     elif problem.retryable:
         headers = {"Retry-After": "1"}
-    detail = _reason(str(error)) if isinstance(error, InvalidKey) else problem.detail
+    detail = _reason(error) if isinstance(error, InvalidKey) else problem.detail
     if settings.DEBUG:
         detail = f"{detail}{_to_developers(error)}"
     return _render(problem, status, detail, headers, request, policy, subject)
@@ -206,11 +183,12 @@ def replay_refused(request: HttpRequest, policy: HTTPPolicy, subject: Any) -> Ht
     return _render(_REFUSED, _REFUSED.status, _REFUSED.detail, {}, request, policy, subject)
 
 
-def _reason(said: str) -> str:
-    """Return why a key is invalid, in the language of the request; a validator's own as it is."""
-    if length := _LENGTH_SAID.fullmatch(said):
-        return str(_LENGTH) % length.groupdict()
-    return gettext(said) if said in _REASONS else said
+def _reason(error: InvalidKey) -> str:
+    """Return why a key is invalid; in the language of the request, if the error has a code."""
+    if not error.code:
+        return str(error)
+    reason = gettext(error.message)
+    return reason % error.params if error.params else reason
 
 
 def _to_developers(error: IdempotencyError) -> str:

@@ -8,7 +8,6 @@ from django.core.checks import CheckMessage, Error, Warning
 from django.core.files.storage import InvalidStorageError, storages
 
 from django_idempotency.exceptions import StoreError
-from django_idempotency.stores.dynamodb.client import CallFailed
 from django_idempotency.stores.dynamodb.overflow import Overflow
 from django_idempotency.stores.dynamodb.table import TTL_IS_ON, Table, in_words
 
@@ -68,8 +67,7 @@ def problems(table: Table, *, ttl: bool, overflow: Overflow | None) -> Iterator[
 
 def _remedy(error: StoreError) -> str:
     """Return what to do about a table that cannot be looked at."""
-    cause = error.code if isinstance(error, CallFailed) else type(error.__cause__).__name__
-    match cause:
+    match error.code:
         case "ResourceNotFoundException":
             return (
                 "Create it with manage.py idempotency_table --create, or correct "

@@ -13,7 +13,7 @@ from typing import Any
 from django_idempotency.exceptions import StoreError
 from django_idempotency.stores.dynamodb.items import Item
 
-__all__ = ["CallFailed", "Client", "ConditionFailed"]
+__all__ = ["Client", "ConditionFailed"]
 
 #: What passes by itself: too many requests, an item in another's transaction, a server in trouble.
 TRANSIENT = frozenset(
@@ -44,14 +44,6 @@ class ConditionFailed(Exception):
     def __init__(self, item: Item | None) -> None:
         super().__init__("The condition did not hold.")
         self.item = item
-
-
-class CallFailed(StoreError):
-    """A call was refused, or not answered in time; `code` is what DynamoDB or boto3 calls it."""
-
-    def __init__(self, operation: str, code: str) -> None:
-        super().__init__(f"The store could not send {operation} to DynamoDB: {code}.")
-        self.code = code
 
 
 class Client:
@@ -114,8 +106,9 @@ class Client:
         """
         Return the answer to a call, such as ``update_item``.
 
-        Raises ConditionFailed, and CallFailed for all else that went wrong. What may have been
-        done already is sent again: each call must succeed again, or be recognised.
+        Raises ConditionFailed, and StoreError for all else that went wrong, whose code is what
+        DynamoDB or boto3 calls it. What may have been done already is sent again: each call must
+        succeed again, or be recognised.
         """
         call = getattr(self.ready(), operation)
         started = time.monotonic()
@@ -130,7 +123,9 @@ class Client:
                 wait = pause * random.uniform(0.5, 1)  # noqa: S311 - a pause is no secret
                 spent = time.monotonic() - started + wait
                 if not self._is_transient(error, code) or spent > self.timeout / 2:
-                    raise CallFailed(operation, code) from error
+                    raise StoreError(
+                        f"The store could not send {operation} to DynamoDB: {code}.", code=code
+                    ) from error
                 time.sleep(wait)
                 pause = min(2 * pause, LONGEST_PAUSE)
             else:
@@ -141,8 +136,9 @@ class Client:
         try:
             return self.native
         except self._errors.BotoCoreError as error:
+            code = type(error).__name__
             raise StoreError(
-                f"The store could not set up its client of DynamoDB: {type(error).__name__}."
+                f"The store could not set up its client of DynamoDB: {code}.", code=code
             ) from error
 
     def _code(self, error: Any) -> str:

@@ -8,7 +8,6 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from django_idempotency.exceptions import StoreError
-from django_idempotency.stores.dynamodb.client import CallFailed
 from django_idempotency.stores.dynamodb.items import Names
 from django_idempotency.stores.dynamodb.store import DynamoDBStore
 from django_idempotency.stores.dynamodb.table import TTL_IS_ON, in_words
@@ -56,7 +55,7 @@ def create(store: DynamoDBStore, progress: Callable[[str], None] = lambda step: 
     progress(f"creating the table {table.name}")
     try:
         table.client.send("create_table", definition(table.name, table.names))
-    except CallFailed as error:
+    except StoreError as error:
         if error.code != "ResourceInUseException":
             raise
         progress("it is there already")
@@ -74,7 +73,7 @@ def create(store: DynamoDBStore, progress: Callable[[str], None] = lambda step: 
         try:
             turn_on = functools.partial(_turn_on, store, operation, specification)
             _patiently(turn_on, f"There was no {name}")
-        except CallFailed as error:
+        except StoreError as error:
             if error.code != "UnknownOperationException":
                 raise
             progress(f"this server has no {name}")
@@ -94,7 +93,7 @@ def _turn_on(store: DynamoDBStore, operation: str, specification: dict[str, Any]
     if not (is_ttl and _has_ttl(store)):
         try:
             store.table.client.send(operation, {"TableName": store.table.name, **specification})
-        except CallFailed:
+        except StoreError:
             if not (is_ttl and _has_ttl(store)):  # it was, and that answer was lost
                 raise
     return True
@@ -118,7 +117,7 @@ def _patiently(call: Callable[[], T | None], failure: str) -> T:
     while True:
         try:
             answer = call()
-        except CallFailed as error:
+        except StoreError as error:
             if error.code not in _NOT_YET:
                 raise
         else:

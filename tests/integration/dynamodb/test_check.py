@@ -8,8 +8,9 @@ import pytest
 from django.core import checks
 from django.core.files.base import ContentFile
 
+from django_idempotency.exceptions import StoreError
 from django_idempotency.stores.dynamodb import DynamoDBStore
-from django_idempotency.stores.dynamodb.client import CallFailed, Client
+from django_idempotency.stores.dynamodb.client import Client
 from tests.integration.dynamodb.conftest import BACKEND
 
 
@@ -38,7 +39,7 @@ def turn_on_ttl(store, attribute="expiry"):
     ],
 )
 def test_E020_table_cannot_be_described_and_the_hint_fits_the_cause(monkeypatch, code, hint):
-    refused = mock.Mock(side_effect=CallFailed("describe_table", code))
+    refused = mock.Mock(side_effect=StoreError(f"No answer: {code}.", code=code))
     monkeypatch.setattr(Client, "send", refused)
 
     [message] = DynamoDBStore(table_name="t").check()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import pickle
 import re
 import sys
 
@@ -52,6 +53,17 @@ def test_an_errors_docstring_is_its_default_message():
     assert [str(error()) for error in errors] == [inspect.getdoc(error) for error in errors]
     assert {str(error("mine")) for error in errors} == {"mine"}
     assert all(issubclass(error, django_idempotency.IdempotencyError) for error in errors)
+
+
+def test_an_error_says_its_code_and_its_parameters_after_a_pickle_too():
+    text, params = "It has %(length)s characters.", {"length": 300}
+    error = exceptions.InvalidKey(text, code="length", params=params)
+    kept = pickle.loads(pickle.dumps(error))
+
+    assert [str(error), str(kept)] == ["It has 300 characters."] * 2
+    assert (kept.message, kept.code, kept.params) == (text, "length", params)
+    assert str(exceptions.InvalidKey(*error.args)) == str(error)  # as Celery makes it of JSON
+    assert str(exceptions.StoreError("100 % of it")) == "100 % of it"
     assert issubclass(django_idempotency.TransactionOpen, RuntimeError)
     told = django_idempotency.InProgress(retry_after=7, stale=True)
     assert (told.retry_after, told.stale, told.record) == (7, True, None)
