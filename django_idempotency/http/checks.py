@@ -109,6 +109,11 @@ def _within_atomic_requests(view: Any) -> Iterator[CheckMessage]:
         place, hint = "on a method of", "Put it on dispatch, by method_decorator(name='dispatch')."
         if _is_of_drf(view):
             hint = "Put IdempotencyMixin before the view's other bases instead."
+    elif any(map(is_marked, _dispatches(view))):
+        place, hint = (
+            "behind the dispatch of a subclass or a mixin on",
+            "Put it on the class itself.",
+        )
     else:
         return
     yield Warning(
@@ -323,6 +328,12 @@ def _methods(view: Any) -> Iterable[Any]:
     if _is_of_drf(view):
         names.extend((getattr(view, "actions", None) or {}).values())
     return [getattr(view_class, name, None) for name in dict.fromkeys(names)]
+
+
+def _dispatches(view: Any) -> Iterable[Any]:
+    """Return what each base of a class view has for ``dispatch``."""
+    bases = getattr(getattr(view, "view_class", None), "__mro__", ())
+    return [vars(base).get("dispatch") for base in bases]
 
 
 def _no_scope(view: Any) -> CheckMessage:

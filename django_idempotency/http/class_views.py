@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 from functools import update_wrapper, wraps
 from types import CodeType
 from typing import Any
@@ -24,6 +25,18 @@ logger = logging.getLogger("django_idempotency")
 
 #: The attribute of a request in which a guard waits for `dispatch` of a class.
 _WAITING = "_idempotency_waiting"
+#: The attribute of a guarded handler that says what guards it.
+_AROUND = "_idempotency_around"
+
+
+@dataclass(frozen=True)
+class _Around:
+    """A guard around the handler of one view object."""
+
+    declared: Declared
+    handler: Any
+    #: Empty until the handler is called.
+    called: list[bool]
 
 
 def guarded_dispatch(
@@ -80,8 +93,11 @@ def guarded_as_view(declared: Declared, view: Callable[..., Any]) -> Callable[..
     _look_for_guards(view_class)
 
     def wait(request: HttpRequest) -> None:
-        if not is_guarded_already(request):
-            request.idempotency = None  # type: ignore[attr-defined]
+        if is_guarded_already(request):
+            return
+        request.idempotency = None  # type: ignore[attr-defined]
+        waiting: tuple[type[View], Declared] | None = getattr(request, _WAITING, None)
+        if waiting is None or waiting[0] is not view_class or waiting[1].yields:
             setattr(request, _WAITING, (view_class, declared))
 
     if iscoroutinefunction(view):
@@ -113,31 +129,43 @@ def _guard_handler(declared: Declared, view: View, request: HttpRequest) -> list
     Put the guard around the handler that `View.dispatch` is to look up.
 
     Returns a list that is empty until the handler is called, and None where nothing is guarded.
+    Where the guard of a subclass, or of the URLconf, is around it already, that one guards alone;
+    the middleware's leaves the handler to this one (R17).
     """
     if is_guarded_already(request):
         return None
     request.idempotency = None  # type: ignore[attr-defined]
     name = str(request.method).lower()
-    if not declared.plan().guards(request) or name not in view.http_method_names:
+    if name not in view.http_method_names:
         return None
     handler = getattr(view, name, None)
     if handler is None:
         return None
-    called: list[bool] = []
+    guards = declared.plan().guards(request)
+    around: _Around | None = getattr(handler, _AROUND, None)
+    if around is None:
+        if not guards:
+            return None
+        around = _Around(declared, handler, [])
+    elif guards and around.declared.yields:
+        around = replace(around, declared=declared)
+    else:
+        return [True]
 
     def guarded_handler(request: HttpRequest, *args: Any, **kwargs: Any) -> Any:
-        called.append(True)
+        around.called.append(True)
         run: Callable[..., Any] = aguarded if view.view_is_async else guarded
-        return run(declared, handler, request, args, kwargs)
+        return run(declared, around.handler, request, args, kwargs)
 
+    setattr(guarded_handler, _AROUND, around)
     setattr(view, name, guarded_handler)
-    return called
+    return around.called
 
 
 def _look_for_guards(view_class: type[View]) -> None:
     """Let `dispatch` of a class take the guard that waits in its request; without one, nothing."""
     own: Any = vars(view_class).get("dispatch")
-    if hasattr(own, _WAITING):
+    if own is not None and getattr(own, _WAITING, None) is own:  # a decorator copies attributes
         return
 
     def dispatch(self: View, request: HttpRequest, *args: Any, **kwargs: Any) -> Any:
@@ -149,7 +177,7 @@ def _look_for_guards(view_class: type[View]) -> None:
         return bound(request, *args, **kwargs)
 
     update_wrapper(dispatch, view_class.dispatch)
-    setattr(dispatch, _WAITING, True)
+    setattr(dispatch, _WAITING, dispatch)
     if iscoroutinefunction(own):
         markcoroutinefunction(dispatch)
     view_class.dispatch = dispatch  # type: ignore[method-assign]

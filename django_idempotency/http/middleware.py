@@ -43,7 +43,7 @@ class IdempotencyMiddleware:
         self.get_response = get_response
         self.process_view: Callable[..., Any] = self._process_view
         methods = frozenset({"POST", "PATCH"})
-        self._declared = Declared(self.store, methods=methods, joins=False)
+        self._declared = Declared(self.store, methods=methods, joins=False, yields=True)
         #: CsrfViewMiddleware has parsed each form before us, but those for views that are exempt:
         #: they may read the body themselves, to verify a signature say.
         self._csrf_exempt = replace(self._declared, form=False)

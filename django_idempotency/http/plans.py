@@ -85,6 +85,9 @@ class Declared(Declaration[ViewPlan]):
     joins: bool = True
     #: Whether the key may come in a form's hidden field.
     form: bool = True
+    #: Whether a guard within the view goes before this one: the middleware's stands for those
+    #: that have none.
+    yields: bool = False
 
     def __post_init__(self) -> None:
         known = POLICY_FIELDS | HTTP_FIELDS

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from django.apps import apps
 from django.contrib.auth.decorators import login_required, permission_required
+from django.contrib.auth.mixins import LoginRequiredMixin
 from django.core import checks
 from django.http import HttpResponse
 from django.test import override_settings
@@ -77,7 +78,8 @@ def on(name, *bases):
 
 @pytest.mark.filterwarnings("ignore:Overriding setting DATABASES")
 def test_R18_R83_W004_where_django_does_not_see_the_mark(settings):
-    unseen = [on("post", View), on("post", APIView), api_view(["POST"])(scoped(view))]
+    behind = type("Behind", (LoginRequiredMixin, on("dispatch", View).view_class), {}).as_view()
+    unseen = [on("post", View), on("post", APIView), api_view(["POST"])(scoped(view)), behind]
     above = scoped(api_view(["POST"])(view))
     seen = [on("dispatch", View), on("post", IdempotencyMixin, APIView), above]
     assert found(*unseen) == []
@@ -85,7 +87,7 @@ def test_R18_R83_W004_where_django_does_not_see_the_mark(settings):
     default = {**settings.DATABASES["default"], "ATOMIC_REQUESTS": True}
     settings.DATABASES = {**settings.DATABASES, "default": default}
 
-    assert found(*unseen) == ["W004"] * 3
+    assert found(*unseen) == ["W004"] * 4
     assert found(*seen) == []
 
 

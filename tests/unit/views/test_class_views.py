@@ -260,3 +260,39 @@ def test_R17_generic_edit_view_is_guarded_once(serve, runs):
     assert [answer["Location"] for answer in answers] == ["/done/"] * 4
     assert [replayed(answer) for answer in answers] == [False, False, True, True]
     assert runs == ["POST", "PUT"]
+
+
+@pytest.mark.parametrize("base", [FreeClass, FreeAsyncClass])
+@pytest.mark.parametrize("place", ["on a subclass", "around as_view()", "around both"])
+def test_R17_R1_of_two_guards_of_a_class_the_outer_one_guards_alone(serve, caplog, base, place):
+    own = idempotent(required=True, scope="django_idempotency.http.scopes.anyone")
+    guarded = on_dispatch(new(base))
+    if place == "on a subclass":
+        view = method_decorator(own, name="dispatch")(new(guarded)).as_view()
+    elif place == "around as_view()":
+        view = own(guarded.as_view())
+    else:
+        view = own(anybody(guarded.as_view()))
+
+    api = serve(view, "asgi" if base is FreeAsyncClass else "wsgi")
+    assert problem(api(key=None)) == (400, "idempotency_key_missing")
+    answers = [api(), api()]
+
+    assert [replayed(answer) for answer in answers] == [False, True]
+    assert "Idempotency-Stored" not in answers[1]
+    assert told(caplog) == []
+
+
+@pytest.mark.parametrize("base", [FreeClass, FreeAsyncClass])
+def test_R17_middleware_leaves_a_class_to_the_guard_on_its_base(serve, caplog, base):
+    """The mixin's dispatch hides the mark of the guard behind it."""
+    policy = idempotent(header="X-Own", scope="django_idempotency.http.scopes.anyone")
+    guarded = method_decorator(policy, name="dispatch")(new(base))
+    view = new(Withdrawable, guarded).as_view()
+
+    api = serve(view, "asgi" if base is FreeAsyncClass else "wsgi", middleware=True)
+    answers = [api(headers={"X-Own": "1"}, key=key) for key in ("1", "2")]
+
+    assert [replayed(answer) for answer in answers] == [False, True]
+    assert "Idempotency-Stored" not in answers[1]
+    assert told(caplog) == []
