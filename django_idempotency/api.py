@@ -12,6 +12,8 @@ from contextlib import (
 from dataclasses import dataclass, replace
 from typing import Any, ParamSpec, TypeVar
 
+from asgiref.sync import sync_to_async
+
 from django_idempotency import keys
 from django_idempotency.arguments import bind, is_context, key_maker, payload_maker, without_first
 from django_idempotency.callables import is_coroutine_function, name_of
@@ -85,8 +87,8 @@ async def arun(
 ) -> Outcome:
     """Await ``func(lease)`` once per key and scope; see `run`. The default is ``separate``."""
     plan = plan_of_call(store, policy)
-    guarded = await plan.store.in_thread(
-        call_operation, plan, key, scope, payload, operation, codec, coroutine=True
+    guarded = await sync_to_async(call_operation)(
+        plan, key, scope, payload, operation, codec, coroutine=True
     )
     return await plan.engine.arun(guarded, func)
 
@@ -133,7 +135,7 @@ class attempt(AbstractContextManager["Attempt"], AbstractAsyncContextManager["At
 
     async def __aenter__(self) -> Attempt:
         plan = self._declared.plan()
-        operation = await plan.store.in_thread(call_operation, plan, *self._taken(), coroutine=True)
+        operation = await sync_to_async(call_operation)(plan, *self._taken(), coroutine=True)
         self._ablock = plan.engine.aattempt(operation)
         return await self._ablock.__aenter__()
 
@@ -195,9 +197,7 @@ def idempotent_function(
                     return function(*args, **kwargs)
 
                 plan = declared.plan()
-                guarded = await plan.store.in_thread(
-                    operation_of, plan, args, kwargs, coroutine=True
-                )
+                guarded = await sync_to_async(operation_of)(plan, args, kwargs, coroutine=True)
                 return (await plan.engine.arun(guarded, work)).result
 
             return aguarded  # type: ignore[return-value]

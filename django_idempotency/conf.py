@@ -20,7 +20,7 @@ from django_idempotency import keys
 from django_idempotency.codecs import Codec
 from django_idempotency.engine import Engine
 from django_idempotency.engine.attempt import Operation
-from django_idempotency.engine.transactions import OpenTransactions, rest
+from django_idempotency.engine.transactions import OpenTransactions, must_join, rest
 from django_idempotency.fingerprint import Fingerprint
 from django_idempotency.policy import (
     HTTPPolicy,
@@ -30,7 +30,7 @@ from django_idempotency.policy import (
     signature_problems,
     suggestion,
 )
-from django_idempotency.stores.base import BaseStore, must_join
+from django_idempotency.stores.base import BaseStore
 
 __all__ = [
     "DEFAULT_ALIAS",

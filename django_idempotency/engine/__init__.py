@@ -26,9 +26,9 @@ from contextlib import (
     nullcontext,
     suppress,
 )
-from typing import Any, TypeVar
+from typing import Any
 
-from asgiref.sync import SyncToAsync, ThreadSensitiveContext
+from asgiref.sync import SyncToAsync, ThreadSensitiveContext, sync_to_async
 
 from django_idempotency import keys
 from django_idempotency.claims import ClaimAgain, ClaimRequest, Decision, decide
@@ -46,7 +46,6 @@ __all__ = ["Attempt", "Engine", "Operation"]
 
 logger = logging.getLogger("django_idempotency")
 
-T = TypeVar("T")
 
 #: How often a claim that lost a race is sent again before the answer is "in progress".
 CLAIM_TRIES = 5
@@ -141,10 +140,10 @@ class Engine:
                             try:
                                 async with to_the_end(self._awork(attempt)):
                                     if operation.transaction == "joined":
-                                        await finish(self._in_thread(self.store.fence, claimed))
+                                        await finish(sync_to_async(self.store.fence)(claimed))
                                     with self._renewing(attempt):
                                         yield attempt
-                                    await self._in_thread(self._result_given, attempt)
+                                    await sync_to_async(self._result_given)(attempt)
                                     await finish(self.endings.acomplete(attempt))
                             except BaseException as raised:
                                 try:
@@ -155,7 +154,7 @@ class Engine:
                                     error = again  # the ending is written, and is to commit
                     except BaseException as raised:  # out of the COMMIT of `single`
                         if error is None:
-                            settling = self._in_thread(self.endings.settle_single, attempt, raised)
+                            settling = sync_to_async(self.endings.settle_single)(attempt, raised)
                             error = await finish(settling)
                     if error is not None:
                         raise error
@@ -192,7 +191,7 @@ class Engine:
             except InProgress as busy:
                 if busy.stale or not (pause := patience.next()):
                     raise
-            await self._in_thread(attempt.operation.rest)
+            await sync_to_async(attempt.operation.rest)()
             await asyncio.sleep(pause)
 
     def _claim(self, attempt: Attempt) -> tuple[ExitStack, Lease | Record]:
@@ -339,7 +338,7 @@ class Engine:
         own = (
             transaction != "separate"
             and SyncToAsync.thread_sensitive_context.get(None) is None
-            and not await self._in_thread(self.store.in_transaction)
+            and not await sync_to_async(self.store.in_transaction)()
         )
         if not own:
             yield
@@ -348,10 +347,7 @@ class Engine:
             try:
                 yield
             finally:
-                await finish(self._in_thread(self.store.idle))
-
-    async def _in_thread(self, function: Callable[..., T], *arguments: Any) -> T:
-        return await self.store.in_thread(function, *arguments)
+                await finish(sync_to_async(self.store.idle)())
 
 
 @asynccontextmanager

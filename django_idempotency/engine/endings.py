@@ -11,6 +11,8 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import Any, TypeGuard
 
+from asgiref.sync import sync_to_async
+
 from django_idempotency import codecs, keys
 from django_idempotency.claims import ClaimAgain
 from django_idempotency.engine.attempt import Attempt, Phase, Unkept
@@ -63,7 +65,7 @@ class Endings:
             await self._aend_lease(attempt.lease, _text_of(attempt.verdict))
             return
         if attempt.verdict != "keep" or attempt.operation.outer is not None:
-            await self.store.in_thread(self.complete, attempt)
+            await sync_to_async(self.complete)(attempt)
             return
         try:
             await self._akeep(attempt)
@@ -172,9 +174,9 @@ class Endings:
     ) -> BaseException | None:
         """See `end`: a store that does not answer keeps no other coroutine's work waiting."""
         if attempt.request.transaction != "separate":
-            return await self.store.in_thread(self.end, attempt, raised, on_error)
+            return await sync_to_async(self.end)(attempt, raised, on_error)
         if _may_be_answered(raised, attempt, on_error):
-            refused = await self.store.in_thread(self._ask, attempt, raised, on_error)
+            refused = await sync_to_async(self._ask)(attempt, raised, on_error)
             if refused is not None:
                 return await self._agive_up(attempt, refused)
             try:

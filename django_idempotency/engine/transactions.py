@@ -14,10 +14,10 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from django_idempotency.engine.attempt import Attempt
 from django_idempotency.exceptions import TransactionOpen
 from django_idempotency.policy import Policy
-from django_idempotency.stores.base import BaseStore, must_join
+from django_idempotency.stores.base import BaseStore
 from django_idempotency.stores.database.atomic import Block, RollbackWatch, is_doomed, is_lost
 
-__all__ = ["OpenTransactions", "OuterHooks", "OuterTransaction", "rest"]
+__all__ = ["OpenTransactions", "OuterHooks", "OuterTransaction", "must_join", "rest"]
 
 
 class OpenTransactions:
@@ -89,6 +89,15 @@ class OpenTransactions:
         """Return the on_commit hooks of these transactions; None where none is open."""
         blocks = [connection for connection in self._open if connection.in_atomic_block]
         return OuterHooks(blocks) if blocks else None
+
+
+def must_join(policy: Policy, store: BaseStore) -> None:
+    """Raise ValueError where the policy asks for "joined" or "single" and the store cannot join."""
+    if policy.transaction in ("single", "joined") and not store.supports_join:
+        raise ValueError(
+            f"transaction={policy.transaction!r} needs a database store; {type(store).__name__} "
+            f"can only do 'separate'."
+        )
 
 
 def rest() -> None:

@@ -15,12 +15,12 @@ from django.utils.module_loading import import_string
 
 from django_idempotency.checks import path_problem
 from django_idempotency.conf import http_policy_for, policy_for, store_for, stores
+from django_idempotency.engine.transactions import must_join
 from django_idempotency.http.atomic_requests import atomic_aliases, exempt, is_marked
 from django_idempotency.http.calls import using
 from django_idempotency.http.middleware import IdempotencyMiddleware
 from django_idempotency.http.plans import Declared
 from django_idempotency.policy import HTTPPolicy, Policy, suggestion
-from django_idempotency.stores.base import must_join
 
 __all__ = [
     "check_cors",

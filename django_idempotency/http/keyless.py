@@ -5,6 +5,7 @@ from __future__ import annotations
 from threading import Event
 from typing import NoReturn
 
+from asgiref.sync import sync_to_async
 from django.db import connections
 from django.http.response import HttpResponseBase
 
@@ -46,7 +47,7 @@ def handle(call: GuardedCall, *, joins: bool = True) -> HttpResponseBase:
 async def ahandle(call: GuardedCall) -> HttpResponseBase:
     """See `handle`: for a handler that is a coroutine."""
     engine, store = call.plan.engine, call.plan.store
-    mode = await store.in_thread(_mode, call, coroutine=True)
+    mode = await sync_to_async(_mode)(call, coroutine=True)
     before, wished, committed = RequestState(call.request), False, Event()
     try:
         async with engine.alone(mode, committed=committed.set):
@@ -54,8 +55,8 @@ async def ahandle(call: GuardedCall) -> HttpResponseBase:
                 response = await call.ahandle()
             if mode != "separate":
                 _check_verdict(call, response)
-                if await store.in_thread(_is_rolled_back, store):
-                    wished = await store.in_thread(store.rollback_wished)
+                if await sync_to_async(_is_rolled_back)(store):
+                    wished = await sync_to_async(store.rollback_wished)()
                     _refuse_rollback(response, wished=wished)
     except Exception as error:
         if mode != "separate" and not committed.is_set() and not wished:

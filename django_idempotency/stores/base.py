@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import (
-    AbstractContextManager,
-    asynccontextmanager,
-    nullcontext,
-)
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
 from dataclasses import replace
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import Any, ClassVar, TypeVar
 from uuid import UUID
 
 from asgiref.sync import sync_to_async
@@ -21,10 +17,7 @@ from django_idempotency.leases import Lease
 from django_idempotency.policy import Policy
 from django_idempotency.records import Filters, Page, Record
 
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
-__all__ = ["BaseStore", "must_join"]
+__all__ = ["BaseStore"]
 
 T = TypeVar("T")
 
@@ -60,6 +53,8 @@ class BaseStore:
 
     # Do all its writers wait for one another? Then the engine looks before it opens a transaction.
     writers_queue: bool = False
+
+    # What each store implements, but for `transact_item`, `browse_key` and `count_expired`.
 
     def claim(self, request: ClaimRequest) -> Lease | Record:
         """
@@ -154,6 +149,8 @@ class BaseStore:
         """Return how many records a sweep would delete now; None for a store that cannot count."""
         return None
 
+    # What a store that joins implements; the defaults are those of a store that cannot.
+
     def atomic(self, *, committed: Callable[[], None] | None = None) -> AbstractContextManager[Any]:
         """
         Open the transaction in which work and record commit together.
@@ -182,6 +179,8 @@ class BaseStore:
         """Whether a transaction is open on this thread's connection to the store."""
         return False
 
+    # What a store whose threads have connections implements.
+
     def idle(self) -> None:
         """Close this thread's connections; called when the thread of renewals has nothing to do."""
 
@@ -193,6 +192,8 @@ class BaseStore:
         """Let what follows on this thread go over its connection, or a new one if that is lost."""
         return nullcontext()
 
+    # Checks.
+
     def check(self) -> list[Any]:
         """Return Django check messages about this store's options and surroundings."""
         return []
@@ -200,6 +201,8 @@ class BaseStore:
     def check_database(self, policy: Policy) -> list[Any]:
         """Return Django check messages about the database that the store uses, which it may ask."""
         return []
+
+    # Async twins; only a client with coroutines of its own implements them.
 
     async def aclaim(self, request: ClaimRequest) -> Lease | Record:
         """See `claim`."""
@@ -225,28 +228,15 @@ class BaseStore:
     async def aatomic(self, *, committed: Callable[[], None] | None = None) -> AsyncIterator[None]:
         """See `atomic`: opened and closed on the thread that the work's queries run on."""
         block = self.atomic(committed=committed)
-        await self.in_thread(block.__enter__)
+        await sync_to_async(block.__enter__)()
         try:
             yield
         except BaseException as error:
-            if not await self.in_thread(block.__exit__, type(error), error, error.__traceback__):
+            if not await sync_to_async(block.__exit__)(type(error), error, error.__traceback__):
                 raise
         else:
-            await self.in_thread(block.__exit__, None, None, None)
-
-    async def in_thread(self, function: Callable[..., T], /, *args: Any, **kwargs: Any) -> T:
-        """Call `function` on the thread that this coroutine's database work runs on."""
-        return await sync_to_async(function, thread_sensitive=True)(*args, **kwargs)
+            await sync_to_async(block.__exit__)(None, None, None)
 
     async def _twin(self, function: Callable[..., T], /, *args: Any, **kwargs: Any) -> T:
         call = sync_to_async(function, thread_sensitive=self.thread_sensitive)
         return await call(*args, **kwargs)
-
-
-def must_join(policy: Policy, store: BaseStore) -> None:
-    """Raise ValueError where the policy asks for "joined" or "single" and the store cannot join."""
-    if policy.transaction in ("single", "joined") and not store.supports_join:
-        raise ValueError(
-            f"transaction={policy.transaction!r} needs a database store; {type(store).__name__} "
-            f"can only do 'separate'."
-        )

@@ -16,8 +16,8 @@ from django_idempotency.conf import store_for, stores
 from django_idempotency.contrib.celery.codec import serializer_problem
 from django_idempotency.contrib.celery.deliveries import TaskGuard
 from django_idempotency.contrib.celery.task import guard_of
+from django_idempotency.engine.transactions import must_join
 from django_idempotency.policy import Policy
-from django_idempotency.stores.base import must_join
 
 __all__ = ["check_sweep", "check_tasks"]
 
