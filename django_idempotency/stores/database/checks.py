@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from django.apps import apps
 from django.core.checks import CheckMessage, Error, Warning
+from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.migrations.recorder import MigrationRecorder
 
@@ -25,7 +26,7 @@ def problems(store: Statements, policy: Policy) -> Iterator[CheckMessage]:
             id="django_idempotency.E011",
         )
         return
-    if _lacks_table(store.connection):
+    if _lacks_table(connections[store.using]):
         yield Warning(
             f"IDEMPOTENCY[{store.alias!r}] has no table in the database {store.using!r}, or an old "
             f"one: every guarded call fails.",

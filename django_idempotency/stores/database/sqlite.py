@@ -212,19 +212,17 @@ SELECT count(*) FROM idempotency_record
 
     def adapted(self, parameters: Mapping[str, Any]) -> Mapping[str, Any]:
         """See `Dialect.adapted`."""
-        return {name: self.adapt(value) for name, value in parameters.items()}
-
-    def adapt(self, value: Any) -> Any:
-        """Return one parameter as the statements take it."""
-        if isinstance(value, datetime):
-            return f"{value.astimezone(timezone.utc):%Y-%m-%d %H:%M:%S.%f}"[:-3]
-        if isinstance(value, UUID):
-            return value.hex
-        if isinstance(value, timedelta):
-            return f"{value.total_seconds():+.6f} seconds"
-        if isinstance(value, list):
-            return json.dumps([fingerprint.hex().upper() for fingerprint in value])
-        return value
+        adapted = dict(parameters)
+        for name, value in parameters.items():
+            if isinstance(value, datetime):
+                adapted[name] = f"{value.astimezone(timezone.utc):%Y-%m-%d %H:%M:%S.%f}"[:-3]
+            elif isinstance(value, UUID):
+                adapted[name] = value.hex
+            elif isinstance(value, timedelta):
+                adapted[name] = f"{value.total_seconds():+.6f} seconds"
+            elif isinstance(value, list):
+                adapted[name] = json.dumps([fingerprint.hex().upper() for fingerprint in value])
+        return adapted
 
     def unsupported(self, connection: Any) -> str | None:
         """See `Dialect.unsupported`."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from datetime import datetime
 from functools import cached_property
 from typing import Any
@@ -17,7 +17,6 @@ from django.db import (
     OperationalError,
     connections,
 )
-from django.db.backends.base.base import BaseDatabaseWrapper
 
 from django_idempotency.exceptions import StoreError
 from django_idempotency.records import Record
@@ -60,15 +59,10 @@ class Statements(BaseStore):
     def __init__(self, *, using: str = "default") -> None:
         self.using = using
 
-    @property
-    def connection(self) -> BaseDatabaseWrapper:
-        """This thread's connection."""
-        return connections[self.using]
-
     @cached_property
     def dialect(self) -> Dialect:
         """What the store knows of this database's vendor; raise StoreError for another one."""
-        vendor = self.connection.vendor
+        vendor = connections[self.using].vendor
         try:
             return DIALECTS[vendor]
         except KeyError:
@@ -76,11 +70,11 @@ class Statements(BaseStore):
 
     def unsupported(self) -> str | None:
         """Return what this server is that the statements are not for; asks it, if it is MariaDB."""
-        return self.dialect.unsupported(self.connection)
+        return self.dialect.unsupported(connections[self.using])
 
     def may_renew_joined(self, default: str | None = None) -> bool:
         """See `Dialect.may_renew_joined`."""
-        options = self.connection.settings_dict["OPTIONS"]
+        options = connections[self.using].settings_dict["OPTIONS"]
         return self.dialect.may_renew_joined(options, self._execute, default)
 
     def _look(self, record_id: UUID, name: str = "LOOK") -> tuple[Record | None, datetime]:
@@ -92,25 +86,34 @@ class Statements(BaseStore):
         return rows[0] if rows else None
 
     def _execute(self, name: str, parameters: Mapping[str, Any]) -> list[Row]:
-        with self._cursor(name, parameters) as cursor:
-            return self.dialect.rows(cursor, name, parameters)
+        """Run a statement and return its rows."""
+        rows: list[Row] = self._run(name, parameters, self.dialect.rows)
+        return rows
 
-    @contextmanager
-    def _cursor(self, name: str, parameters: Mapping[str, Any]) -> Iterator[Any]:
-        """Run a statement; a driver's error becomes a StoreError."""
-        connection = self.connection
+    def _count(self, name: str, parameters: Mapping[str, Any]) -> int:
+        """Run a statement and return how many rows it has found or changed."""
+        count: int = self._run(name, parameters, lambda cursor, *statement: cursor.rowcount)
+        return count
+
+    def _run(self, name: str, parameters: Mapping[str, Any], read: Callable[..., Any]) -> Any:
+        """
+        Run a statement, and return what `read` takes from its cursor.
+
+        A driver's error becomes a StoreError.
+        """
+        connection = connections[self.using]
         foreign = Block.is_foreign(connection)
         if foreign and name in _CLAIMS:
             raise Block.open_error()
-        parameters = self.dialect.adapted(parameters)
+        adapted = self.dialect.adapted(parameters)
         try:
             with ExitStack() as fresh:
                 if foreign:  # an owner's write must not be part of another's transaction
                     fresh.enter_context(fresh_connection(self.using))
                 elif connection.errors_occurred and not connection.in_atomic_block:
                     connection.close_if_unusable_or_obsolete()
-                with self._sent(name, parameters, fresh) as cursor:
-                    yield cursor
+                with self._sent(name, adapted, fresh) as cursor:
+                    return read(cursor, name, parameters)
         except Error as error:
             raise StoreError(
                 f"The store could not run its {name} statement on the database "
@@ -125,34 +128,30 @@ class Statements(BaseStore):
         an owner's write on a connection that was lost, while the work ran say: it succeeds again
         under its own token. It goes on a fresh connection, since a pool may have more dead ones.
         """
-        tries = 1 if self.connection.in_atomic_block else _TRIES
+        connection = connections[self.using]
+        tries = 1 if connection.in_atomic_block else _TRIES
         while True:
             tries -= 1
-            connection = self.connection
             cursor = connection.cursor()
             try:
-                cursor.execute(self._statement(name), parameters)
+                if (unsupported := self.dialect.unsupported(connection)) is not None:
+                    raise StoreError(f"The database store has no statements for {unsupported}.")
+                cursor.execute(getattr(self.dialect, name), parameters)
             except (InterfaceError, OperationalError) as error:
                 cursor.close()
                 lost = self.dialect.has_server and is_connection_failure(error)
                 if lost and tries and name in _OWNERS_WRITES:
                     connection.close()
                     fresh.enter_context(fresh_connection(self.using))
+                    connection = connections[self.using]
                 elif not tries or not is_serialization_failure(error):
                     raise
             else:
                 return cursor
 
-    def _statement(self, name: str) -> str:
-        """Return a statement by its name; raise StoreError where this server is too old for it."""
-        if (unsupported := self.unsupported()) is not None:
-            raise StoreError(f"The database store has no statements for {unsupported}.")
-        statement: str = getattr(self.dialect, name)
-        return statement
-
     def fresh_connection(self) -> AbstractContextManager[None]:
         """See `BaseStore.fresh_connection`; in a transaction it stays on that one's connection."""
-        connection = self.connection
+        connection = connections[self.using]
         alone = not connection.in_atomic_block or Block.is_foreign(connection)
         if not self.dialect.has_server or not alone:
             return nullcontext()
@@ -160,7 +159,7 @@ class Statements(BaseStore):
 
     def working_connection(self) -> AbstractContextManager[None]:
         """See `BaseStore.working_connection`."""
-        connection = self.connection
+        connection = connections[self.using]
         if connection.connection is None or connection.in_atomic_block:
             return self.fresh_connection()
         return nullcontext() if connection.is_usable() else self.fresh_connection()

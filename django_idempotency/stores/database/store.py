@@ -75,7 +75,7 @@ class DatabaseStore(Statements):
     @property
     def writers_queue(self) -> bool:  # type: ignore[override]
         """SQLite has one writer at a time."""
-        return self.dialect.writers_queue and not self.connection.in_atomic_block
+        return self.dialect.writers_queue and not connections[self.using].in_atomic_block
 
     # The claim.
 
@@ -112,7 +112,8 @@ class DatabaseStore(Statements):
         record: Record | None = None
         now: datetime | None = None
         # Where writers queue, the first statement of a transaction has to be a write.
-        must_write = self.dialect.writers_queue and self.connection.in_atomic_block
+        connection = connections[self.using]
+        must_write = self.dialect.writers_queue and connection.in_atomic_block
         look_first = self.dialect.looks_first and not must_write
         look = "LOOK"
         for _ in range(TRIES):
@@ -134,11 +135,11 @@ class DatabaseStore(Statements):
                 if is_held(error):
                     break
                 look_first = is_duplicate(error)
-                if look_first and self.connection.in_atomic_block:
+                if look_first and connection.in_atomic_block:
                     look = "LOOK_AGAIN"
                 elif not look_first and not is_serialization_failure(error):
                     raise
-                elif self.connection.in_atomic_block:
+                elif connection.in_atomic_block:
                     raise ClaimAgain from error
         if record is not None and record.expired:
             return record
@@ -146,9 +147,10 @@ class DatabaseStore(Statements):
 
     def _claim_single(self, request: ClaimRequest) -> Lease | Record:
         """Claim by the lock that ends with the transaction; a row is written at the end."""
-        if not self.connection.in_atomic_block:
+        connection = connections[self.using]
+        if not connection.in_atomic_block:
             raise TransactionOpen("A claim in mode 'single' belongs inside the store's atomic().")
-        block = Block.on(self.connection)
+        block = Block.on(connection)
         if block is not None and block.holds(request.record_id):
             # The lock is re-entrant within a session, so it would not stop a nested attempt.
             return placeholder(request, self._look(request.record_id)[1])
@@ -200,7 +202,7 @@ class DatabaseStore(Statements):
 
     def _renewable(self, request: ClaimRequest, isolation: str) -> bool:
         """Whether another connection can see the row, and may write it while the work runs."""
-        if request.transaction == "single" or self.connection.in_atomic_block:
+        if request.transaction == "single" or connections[self.using].in_atomic_block:
             return False
         if request.transaction == "separate":
             return True
@@ -218,7 +220,7 @@ class DatabaseStore(Statements):
         try:
             row = self._one("COMPLETE", parameters)
         except StoreError as error:
-            if self.connection.in_atomic_block and lease.renewable and is_newer(error):
+            if connections[self.using].in_atomic_block and lease.renewable and is_newer(error):
                 self._tell_of_isolation(lease)
             raise
         return utc(row[0]) if row else self._written_before(lease, State.COMPLETED)
@@ -244,13 +246,13 @@ class DatabaseStore(Statements):
 
     def _end(self, lease: Lease, state: State, name: str, *, error: str) -> bool:
         """End the lease, and return whether its proof stood."""
+        connection = connections[self.using]
         if lease.written:
-            alone = not self.connection.in_atomic_block or Block.is_foreign(self.connection)
+            alone = not connection.in_atomic_block or Block.is_foreign(connection)
             retention = lease.request.retention
             parameters = {"retention": retention, "alone": alone, "error": error}
-            with self._cursor(name, {**proof_parameters(lease), **parameters}) as cursor:
-                return bool(cursor.rowcount == 1)
-        if not self.connection.in_atomic_block:  # a late insert left nothing to end
+            return self._count(name, {**proof_parameters(lease), **parameters}) == 1
+        if not connection.in_atomic_block:  # a late insert left nothing to end
             return False
         try:
             self._write_single(lease, state, lease.request.retention, error=error)
@@ -346,8 +348,7 @@ class DatabaseStore(Statements):
             "token": keys.new_token(),
         }
         try:
-            with self._cursor("RESOLVE", parameters) as cursor:
-                return bool(cursor.rowcount)
+            return bool(self._count("RESOLVE", parameters))
         except StoreError as error:
             if is_held(error):
                 return False
@@ -356,21 +357,19 @@ class DatabaseStore(Statements):
     def sweep(self, *, limit: int = 5000) -> int:
         """See `BaseStore.sweep`; one short transaction."""
         if self.dialect.SWEEPABLE is None:
-            with self._cursor("SWEEP", {"limit": limit}) as cursor:
-                return int(cursor.rowcount)
+            return self._count("SWEEP", {"limit": limit})
         swept, deadlocks = 0, 0
         while swept < limit:  # in transactions so short that claims hardly meet their rows
             some = min(limit - swept, _HELD_TOGETHER)
             try:
                 with self.atomic():
                     ids = [uuid_of(row[0]) for row in self._execute("SWEEPABLE", {"limit": some})]
-                    with self._cursor("SWEEP", {"ids": ids}) as cursor:
-                        deleted = int(cursor.rowcount)
+                    deleted = self._count("SWEEP", {"ids": ids})
             except StoreError as error:
                 # The server has ended a deadlock of two sweeps: this one has deleted nothing.
                 deadlocks += 1
                 again = deadlocks < TRIES and is_serialization_failure(error)
-                if not again or self.connection.in_atomic_block:
+                if not again or connections[self.using].in_atomic_block:
                     raise
                 continue
             swept += deleted
@@ -396,24 +395,24 @@ class DatabaseStore(Statements):
 
     def rolled_back(self) -> bool:
         """See `BaseStore.rolled_back`; where the session is lost, the completion will tell."""
-        return is_doomed(self.connection) and not is_lost(self.connection)
+        connection = connections[self.using]
+        return is_doomed(connection) and not is_lost(connection)
 
     def rollback_wished(self) -> bool:
         """See `BaseStore.rollback_wished`."""
-        block = Block.on(self.connection)
+        block = Block.on(connections[self.using])
         return block is not None and block.watch.wished
 
     def fence(self, lease: Lease) -> None:
         """See `BaseStore.fence`: on SQLite the write that opens the work's transaction."""
         if self.dialect.FENCE is None:
             return
-        with self._cursor("FENCE", proof_parameters(lease)) as cursor:
-            if cursor.rowcount != 1:
-                raise LeaseLost(gone=self.get(lease.record_id) is None)
+        if self._count("FENCE", proof_parameters(lease)) != 1:
+            raise LeaseLost(gone=self.get(lease.record_id) is None)
 
     def in_transaction(self) -> bool:
         """See `BaseStore.in_transaction`."""
-        return self.connection.in_atomic_block
+        return connections[self.using].in_atomic_block
 
     def idle(self) -> None:
         """Close this thread's connections; one in a block that was left open, too."""
@@ -433,10 +432,10 @@ class DatabaseStore(Statements):
                     id="django_idempotency.E003",
                 )
             ]
-        if self.connection.vendor not in DIALECTS:
+        if connections[self.using].vendor not in DIALECTS:
             return [
                 checks.Error(
-                    f"The database store has no statements for {self.connection.vendor!r}.",
+                    f"The database store has no statements for {connections[self.using].vendor!r}.",
                     hint="Point OPTIONS['using'] to a PostgreSQL, MariaDB or SQLite database.",
                     id="django_idempotency.E004",
                 )

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -106,12 +105,10 @@ class InterruptedStore(DatabaseStore):
         """Whether every callback has been called: else the test has shown nothing."""
         return not self._before
 
-    @contextmanager
-    def _cursor(self, name: str, parameters: Mapping[str, Any]) -> Iterator[Any]:
+    def _run(self, name: str, *arguments: Any) -> Any:
         if callback := self._before.pop(name, None):
             callback()
-        with super()._cursor(name, parameters) as cursor:
-            yield cursor
+        return super()._run(name, *arguments)
 
 
 @dataclass

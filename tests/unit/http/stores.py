@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 from typing import NoReturn
 
-from django.db import DatabaseError
+from django.db import DatabaseError, connections
 
 from django_idempotency.exceptions import StoreError
 from django_idempotency.leases import Lease
@@ -17,7 +17,7 @@ __all__ = ["CannotComplete", "CannotEnd"]
 def _break(store: DatabaseStore) -> NoReturn:
     """Run a statement that fails, which breaks the transaction if one is open."""
     try:
-        with store.connection.cursor() as cursor:
+        with connections[store.using].cursor() as cursor:
             cursor.execute("SELECT 1 FROM no_such_table")
     except DatabaseError as error:
         raise StoreError from error
