@@ -9,7 +9,7 @@ LEGS = $(PY) -m tests.services.legs $(if $(ORDER),--order $(ORDER))
 SERVE ?=
 export SERVE
 
-.PHONY: help venv services unit test proof coverage lint types docs demo migrations rules tox clean
+.PHONY: help venv services unit test proof bench coverage lint types docs demo migrations rules tox clean
 .DEFAULT_GOAL := help
 
 help:
@@ -17,6 +17,8 @@ help:
 	@echo "make unit         the tests that need no server, on SQLite"
 	@echo "make test         these, and those with servers: PostgreSQL 18 and 16, MariaDB, a browser"
 	@echo "make proof        what takes longer: mutations, hundreds of kills"
+	@echo "make bench        what guarding costs, beside the bare view and other packages"
+	@echo "                  TABLES='http stores' measures these alone"
 	@echo "make coverage     make test, measured"
 	@echo "                  ORDER=random runs the tests in a random order, ORDER=1234 in that one"
 	@echo "make lint types docs migrations rules"
@@ -62,6 +64,10 @@ proof: services $(DEV)
 	@$(LEGS) proof
 	@$(PY) -m tests.proof.mutations
 
+bench: $(DEV)
+	@$(PY) -m pip install --quiet --editable . --group bench
+	@$(PY) -m benchmarks $(TABLES)
+
 coverage: services $(DEV)
 	@$(PY) -m tests.services.dynamodb
 	@$(LEGS) test --coverage
@@ -97,4 +103,4 @@ tox: services $(DEV)
 	@$(PY) -m tests.services.pythons
 
 clean:
-	rm -rf $(VENV) .venv-demo .cdk .tox .legs .coverage .coverage.* .hypothesis .mypy_cache .pytest_cache .ruff_cache build dist htmlcov docs/_build
+	rm -rf $(VENV) .venv-demo .bench .cdk .tox .legs .coverage .coverage.* .hypothesis .mypy_cache .pytest_cache .ruff_cache build dist htmlcov docs/_build

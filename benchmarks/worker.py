@@ -1,0 +1,91 @@
+"""
+One variant in a process of its own: ``python -m benchmarks.worker MODULE``.
+
+It reads commands, a line of JSON each, and answers each with a line of JSON. `MODULE` has
+``prepare(variant) -> dict`` of the commands. This module imports the standard library alone: it
+runs in the environments of other packages.
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import json
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable
+from typing import Any
+
+__all__ = ["VARIANT", "count_calls", "race", "timed"]
+
+#: The environment variable with the variant's name.
+VARIANT = "BENCHMARK_VARIANT"
+
+
+def timed(function: Callable[[Any], Any], arguments: Iterable[Any]) -> dict[str, Any]:
+    """Return the microseconds of each call, and the CPU microseconds of all."""
+    arguments = list(arguments)
+    taken = []
+    gc.collect()
+    gc.disable()
+    clock = time.perf_counter_ns
+    cpu = time.process_time_ns()
+    for argument in arguments:
+        started = clock()
+        function(argument)
+        taken.append((clock() - started) / 1000)
+    cpu = time.process_time_ns() - cpu
+    gc.enable()
+    return {"us": taken, "cpu_us": cpu / 1000 / len(taken)}
+
+
+def count_calls(function: Callable[[], Any], below: str = "") -> dict[str, int]:
+    """Return how many functions, of Python and of C, are called, and how many of files `below`."""
+    counts = {"all": 0, "ours": 0}
+
+    def profile(frame: Any, event: str, argument: Any) -> None:
+        if event in ("call", "c_call"):
+            counts["all"] += 1
+            if event == "call" and below and frame.f_code.co_filename.startswith(below):
+                counts["ours"] += 1
+
+    sys.setprofile(profile)
+    try:
+        function()
+    finally:
+        sys.setprofile(None)
+    return counts
+
+
+def race(function: Callable[[], Any], threads: int = 8) -> None:
+    """Call `function` in many threads at the same moment; an exception counts as an answer."""
+    barrier = threading.Barrier(threads)
+
+    def run() -> None:
+        barrier.wait()
+        try:
+            function()
+        except Exception as error:
+            print(f"in the race: {error!r}", file=sys.stderr)
+
+    running = [threading.Thread(target=run) for _ in range(threads)]
+    for thread in running:
+        thread.start()
+    for thread in running:
+        thread.join()
+
+
+def main() -> None:
+    """Carry out commands until there are no more."""
+    answers = os.fdopen(os.dup(sys.stdout.fileno()), "w")
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # what anybody else prints is no answer
+    commands = importlib.import_module(sys.argv[1]).prepare(os.environ[VARIANT])
+    for line in sys.stdin:
+        words = json.loads(line)
+        print(json.dumps(commands[words.pop("do")](**words)), file=answers, flush=True)
+
+
+if __name__ == "__main__":
+    main()
