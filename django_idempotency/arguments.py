@@ -203,8 +203,7 @@ def _misplaced(taken: Signature, signature: Signature) -> bool:
         for one in (signature, taken)
     )
     return any(
-        name in signature.parameters and places[place : place + 1] != [name]
-        for place, name in enumerate(others)
+        name in places and places[place : place + 1] != [name] for place, name in enumerate(others)
     )
 
 

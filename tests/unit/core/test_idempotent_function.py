@@ -96,6 +96,8 @@ class TestKey:
             (lambda i, **kw: 0, lambda n, **kw: f"{n} {kw['x']}", {"i": 1, "x": 2}, "1 2"),
             (lambda *numbers: 0, lambda *numbers: str(sum(numbers)), (1, 2), "3"),
             (lambda *, i: 0, lambda *, i: i, {"i": "1"}, "1"),
+            (lambda *, i, n: 0, lambda n, i: f"{i} {n}", {"i": "1", "n": 2}, "1 2"),
+            (lambda i, *, n=2: 0, lambda i, n: f"{i} {n}", {"i": "1"}, "1 2"),
         ],
     )
     def test_C1_callable_takes_what_the_call_gives(self, function, key, call, made):
