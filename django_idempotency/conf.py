@@ -20,7 +20,7 @@ from django_idempotency import keys
 from django_idempotency.codecs import Codec
 from django_idempotency.engine import Engine
 from django_idempotency.engine.attempt import Operation
-from django_idempotency.engine.transactions import OpenTransactions, must_join, rest
+from django_idempotency.engine.transactions import OpenTransactions, must_join
 from django_idempotency.fingerprint import Fingerprint
 from django_idempotency.policy import (
     HTTPPolicy,
@@ -110,9 +110,8 @@ class Plan:
             transaction=mode,
             unstorable_ok=mode == "separate" if unstorable_ok is None else unstorable_ok,
             wait=wait if open_transactions.may_wait else timedelta(0),
-            rest=rest,
             outer=open_transactions.outer(),
-            hooks=open_transactions.hooks(),
+            commit_hooks=open_transactions.commit_hooks(),
         )
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+import functools
+from collections.abc import Callable
 from contextvars import ContextVar
 from uuid import UUID
 
@@ -22,14 +22,26 @@ class Running:
         #: The lease that the attempt has won; None before that, and for a replay.
         self.held: Lease | None = None
 
-    @contextmanager
-    def innermost(self) -> Iterator[None]:
+    def push(self) -> None:
         """Make this attempt the innermost one, and its lease `current()`."""
         _running.set((*_running.get(), self))
-        try:
-            yield
-        finally:  # whatever the order in which blocks that were entered by hand are left
-            _running.set(tuple(other for other in _running.get() if other is not self))
+
+    def pop(self) -> None:
+        """End what `push` began, in whatever order blocks that were entered by hand are left."""
+        _running.set(tuple(other for other in _running.get() if other is not self))
+
+    def hook(self, function: Callable[[], None]) -> Callable[[], None]:
+        """Return an on_commit hook of the work's as one that runs as part of this attempt."""
+
+        @functools.wraps(function)  # Django names a robust hook that raises by its __qualname__
+        def run() -> None:
+            self.push()
+            try:
+                function()
+            finally:
+                self.pop()
+
+        return run
 
 
 _running: ContextVar[tuple[Running, ...]] = ContextVar("idempotency_attempts", default=())

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import math
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import (
@@ -26,18 +25,20 @@ from contextlib import (
     nullcontext,
     suppress,
 )
+from types import TracebackType
 from typing import Any
 
 from asgiref.sync import SyncToAsync, ThreadSensitiveContext, sync_to_async
 
 from django_idempotency import keys
-from django_idempotency.claims import ClaimAgain, ClaimRequest, Decision, decide
+from django_idempotency.claims import ClaimAgain, ClaimRequest
 from django_idempotency.engine.attempt import Attempt, Operation, Phase, Unkept
 from django_idempotency.engine.backoff import Patience
 from django_idempotency.engine.cancellation import closing, finish, to_the_end
 from django_idempotency.engine.endings import Endings
 from django_idempotency.engine.renewal import Keeper, keeper
-from django_idempotency.exceptions import FingerprintMismatch, InProgress, StoreError
+from django_idempotency.engine.transactions import close_pooled_connections
+from django_idempotency.exceptions import InProgress, StoreError
 from django_idempotency.leases import Lease
 from django_idempotency.records import Outcome, Record
 from django_idempotency.stores.base import BaseStore
@@ -57,7 +58,7 @@ class Engine:
     def __init__(self, store: BaseStore, *, keeper: Keeper = keeper) -> None:
         self.store = store
         self.keeper = keeper
-        self.endings = Endings(store, _replayable)
+        self.endings = Endings(store)
 
     def run(
         self,
@@ -94,11 +95,11 @@ class Engine:
 
         With ``attempt.replayed`` there is nothing to do but to read ``attempt.result``.
         """
-        attempt = Attempt(operation, self.store.alias)
-        with attempt.entered():
+        attempt = Attempt(operation, self.store)
+        with attempt:
             transaction, claimed = self._claim_or_wait(attempt)
             if isinstance(claimed, Lease):
-                attempt.won(claimed, self.store.transact_item)
+                attempt.won(claimed)
                 error: BaseException | None = None
                 try:
                     with transaction:  # `single`: all of it is one transaction
@@ -106,7 +107,7 @@ class Engine:
                             with self._work(attempt):
                                 if operation.transaction == "joined":
                                     self.store.fence(claimed)
-                                with self._renewing(attempt):
+                                with _Renewal(self, attempt):
                                     yield attempt
                                 self._result_given(attempt)
                                 self.endings.complete(attempt)
@@ -128,12 +129,12 @@ class Engine:
         self, operation: Operation, on_error: Callable[[Exception], Any] | None = None
     ) -> AsyncIterator[Attempt]:
         """See `attempt`. Database work of the block goes through ``sync_to_async``."""
-        attempt = Attempt(operation, self.store.alias)
+        attempt = Attempt(operation, self.store)
         async with self._own_thread(attempt.request.transaction):
-            with attempt.entered():
+            with attempt:
                 transaction, claimed = await self._aclaim_or_wait(attempt)
                 if isinstance(claimed, Lease):
-                    attempt.won(claimed, self.store.transact_item)
+                    attempt.won(claimed)
                     error: BaseException | None = None
                     try:
                         async with closing(transaction):
@@ -141,7 +142,7 @@ class Engine:
                                 async with to_the_end(self._awork(attempt)):
                                     if operation.transaction == "joined":
                                         await finish(sync_to_async(self.store.fence)(claimed))
-                                    with self._renewing(attempt):
+                                    with _Renewal(self, attempt):
                                         yield attempt
                                     await sync_to_async(self._result_given)(attempt)
                                     await finish(self.endings.acomplete(attempt))
@@ -177,7 +178,7 @@ class Engine:
             except InProgress as busy:
                 if busy.stale or not (pause := patience.next()):
                     raise
-            attempt.operation.rest()
+            close_pooled_connections()
             time.sleep(pause)
 
     async def _aclaim_or_wait(self, attempt: Attempt) -> tuple[AsyncExitStack, Lease | Record]:
@@ -191,7 +192,7 @@ class Engine:
             except InProgress as busy:
                 if busy.stale or not (pause := patience.next()):
                     raise
-            await sync_to_async(attempt.operation.rest)()
+            await sync_to_async(close_pooled_connections)()
             await asyncio.sleep(pause)
 
     def _claim(self, attempt: Attempt) -> tuple[ExitStack, Lease | Record]:
@@ -200,15 +201,15 @@ class Engine:
         single = request.transaction == "single"
         if single and self.store.writers_queue:
             seen = self.store.get(request.record_id)
-            if seen is not None and _answers(attempt, seen):
-                return ExitStack(), _replayable(attempt, seen)
+            if seen is not None and attempt.is_answered_by(seen):
+                return ExitStack(), attempt.replayable(seen)
         for _ in range(CLAIM_TRIES):
             with suppress(ClaimAgain), ExitStack() as transaction:
                 if single:
                     transaction.enter_context(self.store.atomic(committed=attempt.note_commit))
                 claimed = self.store.claim(attempt.request)
                 if isinstance(claimed, Record):
-                    claimed = _replayable(attempt, claimed)
+                    claimed = attempt.replayable(claimed)
                 return transaction.pop_all(), claimed
         raise InProgress
 
@@ -217,8 +218,8 @@ class Engine:
         single = request.transaction == "single"
         if single and self.store.writers_queue:
             seen = await self.store.aget(request.record_id)
-            if seen is not None and _answers(attempt, seen):
-                return AsyncExitStack(), _replayable(attempt, seen)
+            if seen is not None and attempt.is_answered_by(seen):
+                return AsyncExitStack(), attempt.replayable(seen)
         for _ in range(CLAIM_TRIES):
             with suppress(ClaimAgain):
                 async with AsyncExitStack() as transaction:
@@ -227,7 +228,7 @@ class Engine:
                         await transaction.enter_async_context(block)
                     claimed = await self._aclaim_or_give_back(attempt.request)
                     if isinstance(claimed, Record):
-                        claimed = _replayable(attempt, claimed)
+                        claimed = attempt.replayable(claimed)
                     return transaction.pop_all(), claimed
         raise InProgress
 
@@ -254,7 +255,7 @@ class Engine:
             case "single":
                 return self.store.atomic()  # a savepoint
         outer = attempt.operation.outer
-        return nullcontext() if outer is None else outer.watched()
+        return nullcontext() if outer is None else outer
 
     def _awork(self, attempt: Attempt) -> AbstractAsyncContextManager[Any]:
         match attempt.request.transaction:
@@ -263,27 +264,10 @@ class Engine:
             case "single":
                 return self.store.aatomic()
         outer = attempt.operation.outer
-        return nullcontext() if outer is None else _asynchronous(outer.watched())
+        return nullcontext() if outer is None else _asynchronous(outer)
 
-    @contextmanager
-    def _renewing(self, attempt: Attempt) -> Iterator[None]:
-        """
-        Keep the lease while the work runs; it leaves the keeper before its completion starts.
-
-        A completion that waits for the caller's commit is still to come, so the lease is kept for
-        as long as that transaction is open.
-        """
-        self._renew(attempt)
-        attempt.phase = Phase.WORKING
-        try:
-            yield
-        except BaseException:
-            self.keeper.remove(attempt.lease)
-            raise
-        if attempt.operation.outer is None or attempt.verdict != "keep":
-            self.keeper.remove(attempt.lease)
-
-    def _renew(self, attempt: Attempt) -> None:
+    def renew(self, attempt: Attempt) -> None:
+        """Keep the lease from now on, where the policy says so and the store can."""
         lease, policy, outer = attempt.lease, attempt.operation.policy, attempt.operation.outer
         if policy.renew and policy.deadline is None and lease.renewable:
             wanted = None if outer is None else outer.is_open
@@ -292,7 +276,7 @@ class Engine:
     def _ended(self, attempt: Attempt) -> None:
         """Go on renewing where the answer of an error, too, waits for the caller's commit (R94)."""
         if attempt.kept_error and attempt.operation.outer is not None:
-            self._renew(attempt)
+            self.renew(attempt)
 
     def _result_given(self, attempt: Attempt) -> None:
         """Take the work's result; from here on the work is over."""
@@ -350,35 +334,35 @@ class Engine:
                 await finish(sync_to_async(self.store.idle)())
 
 
+class _Renewal:
+    """
+    The block of the work: its lease is renewed, and no longer when its completion starts.
+
+    A completion that waits for the caller's commit is still to come, so the lease is kept for
+    as long as that transaction is open.
+    """
+
+    def __init__(self, engine: Engine, attempt: Attempt) -> None:
+        self._engine = engine
+        self._attempt = attempt
+
+    def __enter__(self) -> None:
+        self._engine.renew(self._attempt)
+        self._attempt.phase = Phase.WORKING
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc_value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        attempt = self._attempt
+        waits = attempt.operation.outer is not None and attempt.verdict == "keep"
+        if exc_type is not None or not waits:
+            self._engine.keeper.remove(attempt.lease)
+
+
 @asynccontextmanager
 async def _asynchronous(block: AbstractContextManager[None]) -> AsyncIterator[None]:
     with block:
         yield
-
-
-def _answers(attempt: Attempt, record: Record) -> bool:
-    """Whether a record that was only read leaves this attempt nothing to claim."""
-    attempt.compare(record)
-    return decide(record, attempt.request) is not Decision.CLAIM_AGAIN
-
-
-def _replayable(attempt: Attempt, record: Record) -> Record:
-    """Return the record if it is to be replayed; raise what it means otherwise."""
-    if attempt.compare(record):
-        raise ClaimAgain
-    decision = decide(record, attempt.request)
-    if decision is Decision.REPLAY:
-        return record
-    if decision is Decision.MISMATCH:
-        raise FingerprintMismatch
-    if decision is Decision.CLAIM_AGAIN:
-        raise ClaimAgain
-    stale = decision is Decision.STALE
-    raise InProgress(record=record, retry_after=_retry_after(record), stale=stale)
-
-
-def _retry_after(record: Record) -> int:
-    """Return seconds: as long as the attempt has been running, within its lease, 1 to 30 (R49)."""
-    if record.running_for is None or record.lease_left is None:
-        return 1
-    return min(max(math.ceil(min(record.running_for, record.lease_left)), 1), 30)

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import enum
-import functools
 import logging
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+import math
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
-from typing import Any, NoReturn, Protocol
+from types import TracebackType
+from typing import Any, NoReturn
 from uuid import UUID
 
 from django_idempotency import codecs, keys
 from django_idempotency.callables import finished
-from django_idempotency.claims import ClaimRequest
+from django_idempotency.claims import ClaimAgain, ClaimRequest, Decision, decide
 from django_idempotency.context import Running
+from django_idempotency.engine.transactions import CommitHooks, OuterTransaction
 from django_idempotency.exceptions import (
+    FingerprintMismatch,
     IdempotencyError,
+    InProgress,
     LeaseLost,
     ResultTooLarge,
     StoreError,
@@ -29,6 +31,7 @@ from django_idempotency.leases import Lease
 from django_idempotency.logs import log_outcome, log_refusal, log_store_error
 from django_idempotency.policy import Policy
 from django_idempotency.records import Outcome, Record
+from django_idempotency.stores.base import BaseStore
 
 __all__ = [
     "Attempt",
@@ -39,38 +42,6 @@ __all__ = [
 ]
 
 logger = logging.getLogger("django_idempotency")
-
-
-class OuterTransaction(Protocol):
-    """A transaction that was open around the attempt, and that the store is not part of."""
-
-    def is_open(self) -> bool:
-        """Return whether it has neither committed nor rolled back yet; asked from any thread."""
-        ...
-
-    def after_commit(self, complete: Callable[[], None]) -> None:
-        """Call `complete` when it has committed; never, if it rolls back."""
-        ...
-
-    def watched(self) -> AbstractContextManager[None]:
-        """Open the block of the work, of which the next two tell."""
-        ...
-
-    def rolled_back(self) -> bool:
-        """Return whether the work has left it so that it can only be rolled back."""
-        ...
-
-    def rollback_wished(self) -> bool:
-        """Return whether the work called ``set_rollback(True)`` for that."""
-        ...
-
-
-class OuterHooks(Protocol):
-    """What the work leaves to be done when a transaction of the caller's has committed."""
-
-    def belong_to(self, attempt: Attempt) -> None:
-        """Let all that was left since the operation was made run as part of `attempt`."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -90,12 +61,10 @@ class Operation:
     unstorable_ok: bool = False
     #: How long to wait for the answer of an attempt in progress; 0 in a caller's transaction.
     wait: timedelta = timedelta(0)
-    #: Gives back, before each pause, what others need: connections of a pool (R51).
-    rest: Callable[[], None] = lambda: None
     #: The transaction around, which must commit before a store that cannot join completes.
     outer: OuterTransaction | None = None
     #: The on_commit hooks of the caller's transactions, for which the attempt is still `current`.
-    hooks: OuterHooks | None = None
+    commit_hooks: CommitHooks | None = None
 
     def request(self) -> ClaimRequest:
         """Return the claim of a new attempt, with a token of its own."""
@@ -161,11 +130,10 @@ class Phase(enum.Enum):
 class Attempt(Running):
     """One attempt, from its claim to its outcome: what the block of `Engine.attempt` works with."""
 
-    def __init__(self, operation: Operation, alias: str = "") -> None:
+    def __init__(self, operation: Operation, store: BaseStore) -> None:
         super().__init__(operation.record_id, operation.scope, operation.key)
         self.operation = operation
-        #: What IDEMPOTENCY calls the store.
-        self.alias = alias
+        self.store = store
         self.request = operation.request()
         self._outcome: Outcome | None = None
         #: The record that a replay answers from.
@@ -215,6 +183,25 @@ class Attempt(Running):
         self.request = replace(request, fingerprints=(*request.fingerprints, stored), seed=seed)
         return True
 
+    def is_answered_by(self, record: Record) -> bool:
+        """Whether a record that was only read leaves this attempt nothing to claim."""
+        self.compare(record)
+        return decide(record, self.request) is not Decision.CLAIM_AGAIN
+
+    def replayable(self, record: Record) -> Record:
+        """Return the record if it is to be replayed; raise what it means otherwise."""
+        if self.compare(record):
+            raise ClaimAgain
+        decision = decide(record, self.request)
+        if decision is Decision.REPLAY:
+            return record
+        if decision is Decision.MISMATCH:
+            raise FingerprintMismatch
+        if decision is Decision.CLAIM_AGAIN:
+            raise ClaimAgain
+        stale = decision is Decision.STALE
+        raise InProgress(record=record, retry_after=_retry_after(record), stale=stale)
+
     @property
     def lease(self) -> Lease:
         """The lease of this attempt; RuntimeError for a replay, which has none."""
@@ -227,36 +214,32 @@ class Attempt(Running):
         """Whether the result comes from the record, so that nothing is to be run."""
         return self.held is None
 
-    @contextmanager
-    def entered(self) -> Iterator[None]:
+    def __enter__(self) -> None:
         """
         Make this attempt the innermost one, and its lease `current()`.
 
         Until the on_commit hooks of its transaction have run, be it the caller's. Whatever it opens
         on a connection is known by it: see `stores.database`.
         """
-        try:
-            with self.innermost():
-                yield
-        except BaseException as error:
-            self._log_error(error)
-            raise
-        if self.operation.hooks is not None:
-            self.operation.hooks.belong_to(self)
+        self.push()
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc_value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.pop()
+        if exc_value is not None:
+            self._log_error(exc_value)
+            return
+        if self.operation.commit_hooks is not None:
+            self.operation.commit_hooks.belong_to(self)
         self.log_end()
 
-    def hook(self, function: Callable[[], None]) -> Callable[[], None]:
-        """Return an on_commit hook of the work's as one that runs as part of this attempt."""
-
-        @functools.wraps(function)  # Django names a robust hook that raises by its __qualname__
-        def run() -> None:
-            with self.innermost():
-                function()
-
-        return run
-
-    def won(self, lease: Lease, transact_item: Callable[..., Any]) -> None:
-        """Take the lease that the claim gave, and what its store makes a transaction's item of."""
+    def won(self, lease: Lease) -> None:
+        """Take the lease that the claim gave."""
+        transact_item = self.store.transact_item
         policy, codec = self.operation.policy, self.operation.codec
 
         def completion(result: Any) -> Any:
@@ -400,7 +383,7 @@ class Attempt(Running):
             self._log_store_error(error)
         elif self.replayed:
             if isinstance(error, IdempotencyError):
-                log_refusal(self.alias, self.request.operation, error, self.request.record_id)
+                log_refusal(self.store.alias, self.request.operation, error, self.request.record_id)
         elif isinstance(error, LeaseLost) and (self.lease.lost or not working):
             if error.gone:  # no other attempt took over: it is the store that lost the record
                 self._log_store_error(StoreError(str(error)))
@@ -411,7 +394,14 @@ class Attempt(Running):
 
     def _log_store_error(self, error: StoreError) -> None:
         request = self.request
-        log_store_error(self.alias, request.operation, error, request.record_id, request.key)
+        log_store_error(self.store.alias, request.operation, error, request.record_id, request.key)
 
     def _log(self, outcome: str) -> None:
-        log_outcome(self.alias, self.request.operation, outcome, self.request.record_id)
+        log_outcome(self.store.alias, self.request.operation, outcome, self.request.record_id)
+
+
+def _retry_after(record: Record) -> int:
+    """Return seconds: as long as the attempt has been running, within its lease, 1 to 30 (R49)."""
+    if record.running_for is None or record.lease_left is None:
+        return 1
+    return min(max(math.ceil(min(record.running_for, record.lease_left)), 1), 30)

@@ -24,7 +24,7 @@ from django_idempotency.exceptions import (
     StoreError,
 )
 from django_idempotency.leases import Lease
-from django_idempotency.records import Record, State
+from django_idempotency.records import State
 from django_idempotency.stores.base import BaseStore
 
 __all__ = ["Endings"]
@@ -38,9 +38,8 @@ _STATES = {"keep": State.COMPLETED, "release": State.RELEASED, "fail": State.FAI
 class Endings:
     """The endings of attempts on one store."""
 
-    def __init__(self, store: BaseStore, replayable: Callable[[Attempt, Record], Record]) -> None:
+    def __init__(self, store: BaseStore) -> None:
         self.store = store
-        self._replayable = replayable
 
     def complete(self, attempt: Attempt) -> None:
         """
@@ -247,7 +246,7 @@ class Endings:
             record = self.store.get(attempt.lease.record_id)
             if record is not None and record.state is State.COMPLETED:
                 try:
-                    attempt.replay(self._replayable(attempt, record))
+                    attempt.replay(attempt.replayable(record))
                 except (ClaimAgain, FingerprintMismatch):
                     return lost
                 return None
@@ -303,7 +302,7 @@ class Endings:
                         return raised
                     self.store.complete(claimed, attempt.payload, retention=retention)
                 elif claimed.token != attempt.request.token or claimed.state is not State.COMPLETED:
-                    attempt.replay(self._replayable(attempt, claimed))
+                    attempt.replay(attempt.replayable(claimed))
                 else:
                     attempt.rolled_back = attempt.kept_error
         except (ClaimAgain, FingerprintMismatch, InProgress, LeaseLost, StoreError) as unknown:

@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import partial
+from types import TracebackType
 from typing import Any
 from weakref import ref
 
 from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 
-from django_idempotency.engine.attempt import Attempt
+from django_idempotency.context import Running
 from django_idempotency.exceptions import TransactionOpen
 from django_idempotency.policy import Policy
 from django_idempotency.stores.base import BaseStore
 from django_idempotency.stores.database.atomic import Block, RollbackWatch, is_doomed, is_lost
 
-__all__ = ["OpenTransactions", "OuterHooks", "OuterTransaction", "must_join", "rest"]
+__all__ = [
+    "CommitHooks",
+    "OpenTransactions",
+    "OuterTransaction",
+    "close_pooled_connections",
+    "must_join",
+]
 
 
 class OpenTransactions:
@@ -85,10 +91,10 @@ class OpenTransactions:
             )
         return OuterTransaction(self._open)
 
-    def hooks(self) -> OuterHooks | None:
+    def commit_hooks(self) -> CommitHooks | None:
         """Return the on_commit hooks of these transactions; None where none is open."""
         blocks = [connection for connection in self._open if connection.in_atomic_block]
-        return OuterHooks(blocks) if blocks else None
+        return CommitHooks(blocks) if blocks else None
 
 
 def must_join(policy: Policy, store: BaseStore) -> None:
@@ -100,7 +106,7 @@ def must_join(policy: Policy, store: BaseStore) -> None:
         )
 
 
-def rest() -> None:
+def close_pooled_connections() -> None:
     """Give this thread's pooled connections back while it waits, whatever it used them for."""
     for connection in connections.all(initialized_only=True):
         if connection.settings_dict["OPTIONS"].get("pool") and not connection.in_atomic_block:
@@ -108,7 +114,11 @@ def rest() -> None:
 
 
 class OuterTransaction:
-    """The caller's open transactions on one or more aliases."""
+    """
+    The caller's open transactions on one or more aliases, which the store is not part of.
+
+    As a context manager it is the block of the work.
+    """
 
     def __init__(self, connections: list[BaseDatabaseWrapper]) -> None:
         self._connections = connections
@@ -117,19 +127,22 @@ class OuterTransaction:
         self._hooks: list[tuple[str, ref[_CommitHook]]] = []
         self._watches: list[tuple[BaseDatabaseWrapper, RollbackWatch]] = []
 
-    @contextmanager
-    def watched(self) -> Iterator[None]:
+    def __enter__(self) -> None:
         """Open the block of the work: a rollback that is inevitable at its end is its own (R91)."""
         self._watches = [
             (connection, RollbackWatch(connection))
             for connection in self._connections
             if not is_doomed(connection)
         ]
-        try:
-            yield
-        finally:
-            for _, watch in reversed(self._watches):
-                watch.end()
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc_value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        for _, watch in reversed(self._watches):
+            watch.end()
 
     def rolled_back(self) -> bool:
         """Return whether the work has left one of them that can only be rolled back."""
@@ -147,7 +160,11 @@ class OuterTransaction:
         ]
 
     def is_open(self) -> bool:
-        """Return whether the completion may still come: every hook has run, or waits to."""
+        """
+        Return whether the completion may still come: every hook has run, or waits to.
+
+        Asked from any thread.
+        """
         # In this order: a hook that has run leaves `_uncommitted` before it is dropped.
         return bool(self._uncommitted) and all(
             hook() is not None or alias not in self._uncommitted for alias, hook in self._hooks
@@ -189,7 +206,7 @@ class _CommitHook:
         self._committed()
 
 
-class OuterHooks:
+class CommitHooks:
     """The on_commit hooks of the caller's open transactions, from now on."""
 
     def __init__(self, connections: list[BaseDatabaseWrapper]) -> None:
@@ -199,8 +216,8 @@ class OuterHooks:
             for connection in connections
         ]
 
-    def belong_to(self, attempt: Attempt) -> None:
-        """See `engine.attempt.OuterHooks`."""
+    def belong_to(self, attempt: Running) -> None:
+        """Let all that was left since the operation was made run as part of `attempt`."""
         for connection, before in self._before:
             hooks = connection.run_on_commit
             callers = [place for place, entry in enumerate(hooks) if not _is_ours(entry)]

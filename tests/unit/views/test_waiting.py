@@ -270,6 +270,6 @@ def test_R51_waiter_gives_its_pooled_connection_back_and_keeps_others(monkeypatc
         one.ensure_connection()
         monkeypatch.setitem(one.settings_dict["OPTIONS"], "pool", pooled)
 
-    transactions.rest()
+    transactions.close_pooled_connections()
 
     assert [one.connection is None for one in both] == [True, False]
