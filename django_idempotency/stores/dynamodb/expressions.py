@@ -27,10 +27,10 @@ __all__ = [
     "prepare",
 ]
 
-#: An update (None for a write of, or instead of, the whole item) and its condition.
+#: An update and its condition; None where the call puts or deletes the whole item.
 Statement = tuple["str | None", str]
 
-#: What expressions compare with and never changes.
+#: The values that are the same in every call.
 CONSTANTS: dict[str, dict[str, Any]] = {
     ":IN_PROGRESS": {"S": "IN_PROGRESS"},
     ":COMPLETED": {"S": "COMPLETED"},
@@ -41,24 +41,25 @@ CONSTANTS: dict[str, dict[str, Any]] = {
     ":one": {"N": "1"},
 }
 
-# The comparison with the clock that makes a record expired: its time is over, and no lease is live.
-# A lease is live until `clock_skew` after its end, which is what :lapsed leaves out.
+# A record is expired if its time is over and no lease is live. A lease is live until `clock_skew`
+# after its end, so :lapsed is the time now less that.
 EXPIRED = "#expiry <= :now AND (#status <> :IN_PROGRESS OR #lockExpiry <= :lapsed)"
 
 CLAIMABLE = " ".join(
     (
         # Absent.
         "attribute_not_exists(#id)",
-        # Never what this very attempt has claimed before: a resend that comes late must not take
-        # again what its owner has ended meanwhile.
+        # Not claimed by this attempt before: a claim that is sent again and comes late must not win
+        # a record that its own attempt has ended.
         "OR #token <> :token",
-        # Not expired: that is for CLAIM_EXPIRED, which starts the record anew.
+        # Not expired: CLAIM_EXPIRED replaces an expired record.
         "AND (attribute_not_exists(#expiry) OR #expiry > :now)",
-        # Released: by anything, the fingerprint is forgotten.
+        # Released: any request may claim it.
         "AND (#status = :RELEASED",
-        # Failed: with the same fingerprint, or where none was known.
+        # Failed, with the same fingerprint or none.
         "OR #status = :FAILED AND #fingerprint IN (:fingerprint, :none)",
-        # In progress under a lapsed lease: the same; with on_stale="refuse" :stale is zero.
+        # In progress under a lapsed lease, with the same fingerprint or none. With
+        # on_stale="refuse" :stale is zero, so that no lease has lapsed.
         "OR #status = :IN_PROGRESS AND #lockExpiry <= :stale",
         "AND #fingerprint IN (:fingerprint, :none))",
     )
@@ -103,8 +104,8 @@ CLAIM_WITHOUT_EXPIRY: Statement = (
     CLAIMABLE,
 )
 
-# A new item in the place of the expired one that the claim has met: with no fingerprint of before,
-# and with its first attempt. One update cannot do that for an expired record alone.
+# Replaces the expired item that the claim has met; attempts and creation begin again. CLAIM keeps
+# them, and one update cannot do both, depending on the item.
 CLAIM_EXPIRED: Statement = (None, f"#epoch = :seenEpoch AND #token = :seenToken AND {EXPIRED}")
 
 # The proof of ownership: each owner's write is conditional on all of it.
@@ -161,7 +162,7 @@ RESOLVABLE = " ".join(
     (
         # What the operator saw.
         "#epoch = :seenEpoch AND #status = :seenStatus",
-        # No live lease, unless forced: then :over is the end of time.
+        # No live lease. With force :over is the end of time, so that no lease counts as live.
         "AND (attribute_not_exists(#lockExpiry) OR #lockExpiry <= :over)",
         # Not expired.
         "AND (attribute_not_exists(#expiry) OR #expiry > :now OR #lockExpiry > :lapsed)",
@@ -219,7 +220,7 @@ RESOLVE_EXPIRE: Statement = (
     RESOLVABLE,
 )
 
-# A record in progress whose time an operator ended is nobody's: it may be claimed by anything.
+# A record in progress that an operator expires is released, so that any request may claim it.
 RESOLVE_EXPIRE_STALE: Statement = (
     """
     SET #status = :RELEASED,
@@ -243,7 +244,7 @@ def prepare(statement: Statement, names: Mapping[str, str]) -> dict[str, Any]:
     """
     Return a statement as parameters of a call, with the names of a table's attributes.
 
-    The constants that it compares with are there; the other values are for the call to add.
+    The constants are among them; the caller adds the other values.
     """
     update, predicate = statement
     text = f"{update or ''} {predicate}"

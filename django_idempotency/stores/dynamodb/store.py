@@ -62,7 +62,7 @@ class DynamoDBStore(BaseStore):
     DynamoDB has no clock to ask, so time is this host's, and a lease is taken over only
     `clock_skew` seconds after its end. `timeout` limits each call, in seconds; `ttl=False` is for
     tables that do not delete expired items by themselves. `attributes` maps names of
-    `dynamodb_items.ATTRIBUTES` to those of the table. With `sort_key` all records are in the
+    `stores.dynamodb.items.ATTRIBUTES` to those of the table. With `sort_key` all records are in the
     partition `static_partition_key`. `overflow_storage`, an alias of STORAGES, takes the results
     that are too large for an item.
     """
@@ -110,8 +110,8 @@ class DynamoDBStore(BaseStore):
         """
         See `BaseStore.claim`: one conditional update, whose failure brings the record.
 
-        A second write for an expired record that TTL has not deleted yet, which starts anew, and
-        for one that is known by an older fingerprint, which it keeps.
+        An expired record that TTL has not deleted yet takes a second write, which replaces it. So
+        does a record with an older fingerprint, which it keeps.
         """
         seen: Record | None = None
         for _ in range(TRIES):
@@ -134,14 +134,14 @@ class DynamoDBStore(BaseStore):
                 if seen.result is None:
                     raise ResultUnavailable
                 return seen
-            # Ended by this very attempt: its claim has come late, and must not win once more.
+            # This attempt has ended it: a claim that is sent again must not win once more.
             ended = seen.token == request.token and not seen.expired
             if decision is not Decision.CLAIM_AGAIN or ended:
                 return seen
         return placeholder(request, self._now())
 
     def _claim(self, request: ClaimRequest, fingerprint: bytes | None, now: datetime) -> Lease:
-        """Claim a new record, or one that `fingerprint`, the request's own if None, may claim."""
+        """Claim a new record, or one that has `fingerprint`; None is for the request's newest."""
         refuse = request.on_stale == "refuse"
         values = {
             **claimed_values(request, fingerprint or request.fingerprint, now),
@@ -203,7 +203,7 @@ class DynamoDBStore(BaseStore):
         """
         See `BaseStore.renew`: one write for each, side by side.
 
-        Where some of them could not be sent, those count as held; where none could, StoreError.
+        Leases whose write could not be sent count as held; StoreError if none could be sent.
         """
         until = seconds(self._now() + as_duration(duration))
 
@@ -240,7 +240,7 @@ class DynamoDBStore(BaseStore):
         return f"COMPLETE{overflow}", values, expires_at
 
     def _kept(self, record_id: UUID, token: UUID, result: bytes) -> tuple[str, dict[str, Any]]:
-        """Return how a statement is to keep the result, and with what values."""
+        """Return the end of the name of the statement that keeps the result, and its values."""
         if len(result) <= INLINE_BYTES:
             return "", {":responsePayload": binary(result)}
         if self.overflow is None:
@@ -253,9 +253,9 @@ class DynamoDBStore(BaseStore):
 
     def _completed_before(self, lease: Lease, result: bytes, failed: ConditionFailed) -> datetime:
         """
-        Return when the record expires that this very attempt has completed; else LeaseLost.
+        Return when the record expires, if this attempt has completed it; else raise LeaseLost.
 
-        By a resend, or by `transact_item`: what that has committed may be another result.
+        It was an earlier send, or `transact_item`, which may have committed another result.
         """
         item = failed.item or self.table.item(lease.record_id)
         if item is None:
@@ -299,7 +299,7 @@ class DynamoDBStore(BaseStore):
         limit: int = 100,
     ) -> Page:
         """
-        See `BaseStore.browse`: in no order, one read per page, overflowing results left out.
+        See `BaseStore.browse`: in no order, one read per page, without results of the storage.
 
         With filters a page is what they find among the next 1 000 items, so it may be empty.
         """
@@ -336,7 +336,7 @@ class DynamoDBStore(BaseStore):
             return False
         now, token = self._now(), keys.new_token()
         lapsed = seconds(now - self._skew)
-        # An expiry is a whole second, and this one must be over now.
+        # An expiry is a whole second; this one is rounded down, so that it is over now.
         expires_at = now + resolution.retention
         if action == "expire":
             expires_at = now.replace(microsecond=0)
@@ -360,7 +360,7 @@ class DynamoDBStore(BaseStore):
             self.table.update(statement, record_id, values)
         except ConditionFailed as failed:
             item = failed.item or self.table.item(record_id)
-            # A resend that meets its own write.
+            # True for a write that was sent again, and meets itself.
             return item is not None and self.names.record(item, now, self._skew).token == token
         return True
 
@@ -368,8 +368,8 @@ class DynamoDBStore(BaseStore):
         """
         See `BaseStore.sweep`; nothing to do where TTL is on.
 
-        Each batch reads the table from its start, until it has deleted `limit` items or is at the
-        end: the last one costs as much as the table is large.
+        Each batch reads the table from its start until it has deleted `limit` items or is at the
+        end. So the last batch reads the whole table.
         """
         if self.ttl:
             return 0

@@ -35,7 +35,7 @@ from django_idempotency.stores.redis.scripts import Script
 
 __all__ = ["Clients"]
 
-#: Connections of one process, or event loop; who needs one more waits for it.
+#: Connections of one process, or event loop; a call that finds all in use waits for one.
 MAX_CONNECTIONS = 100
 #: How often a command is sent again over a new connection. Each is repeated under its own token.
 RESENDS = 1
@@ -112,9 +112,9 @@ class Clients:
         _all_clients.add(self)
 
     def forget(self) -> None:
-        """Build the client anew when it is next used: in a forked child."""
+        """Forget the client in a forked child; the next call builds another."""
         self._mutex = threading.Lock()
-        # Kept, since to close it takes its own mutexes, which threads of the parent may hold.
+        # Never closed: that takes the client's mutexes, which threads of the parent may hold.
         self._of_parents.append(self._client)
         self._client = None
 
@@ -143,10 +143,10 @@ class Clients:
 
     def run_many(self, script: Script, calls: Calls) -> list[Any]:
         """
-        Run a script on many records; where one could not be run its answer is a StoreError.
+        Run a script on many records, and return the answers; those that failed are StoreErrors.
 
-        One round trip; in a cluster one for each node, side by side. Raises StoreError where a
-        server that has all of the records is not there.
+        One round trip; in a cluster one for each node, side by side. Raises StoreError if a single
+        server, which has all of the records, does not answer.
         """
         with _store_errors(script.name):
             client = self._connected()
@@ -175,10 +175,10 @@ class Clients:
         self, script: Script, key: str, arguments: Sequence[Any], replicas: int, seconds: float
     ) -> tuple[Any, int]:
         """
-        Run a script again, and return what it answers, and how many replicas have what it wrote.
+        Run a script again; return its answer, and how many replicas have what it wrote.
 
-        As many as had it within `seconds`, or `replicas`. WAIT only knows of writes on its own
-        connection, hence both in one go.
+        Waits until `replicas` have it, for `seconds` at most. WAIT only knows of the writes of its
+        own connection, so script and WAIT are one pipeline.
         """
         with _store_errors(script.name):
             client = self._connected()
@@ -196,9 +196,9 @@ class Clients:
         self, node: str, cursor: int, *, match: str, count: int
     ) -> tuple[str, int | None, list[bytes]]:
         """
-        Return the keys of one SCAN, and the node and cursor of the next: no cursor, no next.
+        Return the node and cursor of the next SCAN, and the keys of this one.
 
-        Raises ValueError for a node that is none.
+        The cursor is None after the last one. Raises ValueError for an unknown node.
         """
         with _store_errors("SCAN"):
             client = self._connected()
@@ -219,7 +219,7 @@ class Clients:
             return "", None, keys
 
     def info(self) -> list[Mapping[str, Any]]:
-        """Return what the server, or each primary of the cluster, says of itself."""
+        """Return the INFO of the server, or of each primary of the cluster."""
         with _store_errors("INFO"):
             client = self._connected()
             if not self.is_cluster:
@@ -291,8 +291,8 @@ class Clients:
         """
         Return the client of the running loop; it is closed when the loop is shut down.
 
-        ``asyncio.run`` and its like end the loop's asynchronous generators before they close it:
-        the one thing that tells a library that a loop is about to end.
+        ``asyncio.run`` closes the loop's asynchronous generators before it closes the loop. Nothing
+        else tells a library that a loop is about to end.
         """
         loop = asyncio.get_running_loop()
         found = self._of_loops.get(loop)
@@ -343,7 +343,7 @@ class Clients:
         return {**pool, **keepalive, **options}
 
     def _of_service(self, options: Mapping[str, Any]) -> dict[str, Any]:
-        """The sentinels say where the service is; the URL, if any, says all the rest."""
+        """Return the options of a service; its address is what the sentinels say, not the URL."""
         place = ("host", "port", "connection_class")
         parsed = {name: value for name, value in self._parsed.items() if name not in place}
         is_tls = self._url is not None and self._url.startswith("rediss:")

@@ -1,4 +1,4 @@
-"""Calls on many records of a cluster: by the node that each is on, side by side."""
+"""Calls on many records of a cluster: grouped by node, and sent side by side."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from redis.exceptions import SlotNotCoveredError
 
 __all__ = ["Calls", "on_each_node"]
 
-#: Records by their keys, each with the arguments of the script that is to run on it.
+#: The key of each record, and the arguments of the script that runs on it.
 Calls = Sequence[tuple[str, Sequence[Any]]]
 
 
 class _Group(NamedTuple):
-    """The places of a node's records among the calls."""
+    """A node, and where in the calls its records stand."""
 
     node: Any
     places: list[int]

@@ -1,13 +1,13 @@
 """
 The scripts of the Redis store: one per operation, each one atomic step on one record.
 
-A record is a hash at KEYS[1]. Times, leases and epochs are whole microseconds, by the server's
-clock; Lua's own conversion of such numbers loses digits, so they leave a script by
-``string.format('%.0f')``. Nothing here is newer than Redis 6.2.
+A record is a hash at KEYS[1]. Times, leases and epochs are whole microseconds of the server's
+clock. Lua's own conversion of such numbers loses digits, so scripts return them by
+``string.format('%.0f')``. Redis 6.2 knows all commands here.
 
-When its memory is full a server refuses the first write of a script if that can take memory, and
-none after it. So a claim of a new key begins with HSET, and is refused; what goes on with a record
-begins with DEL or HDEL, and is not: work that was done is to be recorded.
+A server whose memory is full refuses a script whose first write can take memory, and looks at no
+later write. A claim of a new key begins with HSET, so it is refused. A script that changes a record
+begins with DEL or HDEL, so it runs: the result of work that was done must be recorded.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ __all__ = [
     "Script",
 ]
 
-#: What LOOK, and a claim that was not won, return of a record, in this order, before the clock.
+#: The fields of a record as LOOK and a refused claim return them; the server's clock follows.
 FIELDS = (
     "scope",
     "key",
@@ -49,7 +49,7 @@ FIELDS = (
 
 @dataclass(frozen=True)
 class Script:
-    """A script by the name of its operation; ``sha`` is what the server knows it by."""
+    """The script of an operation; ``sha`` is its name on the server."""
 
     name: str
     text: str
@@ -57,22 +57,22 @@ class Script:
 
 
 def _script(name: str, text: str) -> Script:
-    # The digest that Redis itself names scripts by, and no more than a name.
+    # Redis names scripts by this digest, which protects nothing.
     return Script(name, text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest())
 
 
-# The marker has a field for each secret that it was met with. So a process that still has the old
-# secret finds its own after a new process has noted the new one, while a deploy goes on.
+# The marker has one field for each secret. While a new secret is deployed, old and new processes
+# each find the field of their own.
 OWNER = _script(
     "OWNER",
     """
 -- Return 1 if the marker at KEYS[1] is this project's, or is not there; 0 if it is another's.
-local note = ARGV[1] == '1'          -- write the digest under SECRET_KEY, if it is not there
-local newest = ARGV[2]               -- that one; what follows is under SECRET_KEY_FALLBACKS
+local note = ARGV[1] == '1'          -- write the digest under SECRET_KEY if the marker lacks it
+local newest = ARGV[2]               -- that digest; those under SECRET_KEY_FALLBACKS follow
 
 local known = redis.pcall('HMGET', KEYS[1], unpack(ARGV, 2))
 if known.err and string.find(known.err, 'WRONGTYPE', 1, true) then
-  return 0                                      -- no marker that a project of ours has made
+  return 0                                      -- no hash, so it is not our marker
 elseif known.err then
   return known
 end
@@ -94,9 +94,9 @@ CLAIM = _script(
 -- Returns {1, epoch, lease_until, clock, taken over?, attempts} or {0, the record's fields, clock}.
 local token, scope, name, operation = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 local lease = tonumber(ARGV[5])
-local lifetime = tonumber(ARGV[6])   -- empty with on_stale="refuse": no end until it is ended
+local lifetime = tonumber(ARGV[6])   -- empty with on_stale="refuse": it does not expire
 local on_stale = ARGV[7]
-local newest = ARGV[8]               -- this and what follows: fingerprints, newest first
+local newest = ARGV[8]               -- the first fingerprint; older ones follow
 
 local time = redis.call('TIME')
 local now = tonumber(time[1]) * 1000000 + tonumber(time[2])
@@ -108,7 +108,7 @@ local state, epoch, owner, fingerprint = seen[1], tonumber(seen[2]), seen[3], se
 local lease_until, expires_at = tonumber(seen[5]), tonumber(seen[6])
 local created_at, attempts = tonumber(seen[7]), tonumber(seen[8])
 
--- A hash that is no record is never taken for an absent one: its work may have been done.
+-- An incomplete record is an error, and not an absent record: its work may have been done.
 if redis.call('EXISTS', KEYS[1]) == 1 then
   local running = state == 'IN_PROGRESS'
   local ended = state == 'COMPLETED' or state == 'FAILED' or state == 'RELEASED'
@@ -118,9 +118,9 @@ if redis.call('EXISTS', KEYS[1]) == 1 then
   end
 end
 
--- This very attempt has won already: its claim was sent again, because the answer was lost.
+-- This attempt has already won: the answer was lost, and the client sent the claim again.
 if state == 'IN_PROGRESS' and owner == token then
-  redis.call('HSET', KEYS[1], 'token', token)   -- a write, which a WAIT after it waits for
+  redis.call('HSET', KEYS[1], 'token', token)   -- WAIT waits for a write, so this is one
   return {1, seen[2], seen[5], whole(now), 0, attempts}
 end
 
@@ -134,11 +134,11 @@ end
 local won =
   not state                                     -- absent
   or expired                                    -- its time is over, and no lease is live
-  or state == 'RELEASED'                        -- given back: whatever is asked
-  or (state == 'FAILED' and same)               -- failed, and the same is asked
-  or (state == 'IN_PROGRESS' and same           -- in progress, and the same is asked,
-      and not live                              -- under a lease that has lapsed,
-      and on_stale == 'take_over')              -- which may be taken over
+  or state == 'RELEASED'                        -- released: any request may claim it
+  or (state == 'FAILED' and same)               -- failed, and the request is the same
+  or (state == 'IN_PROGRESS' and same           -- in progress, the request is the same,
+      and not live                              -- the lease has lapsed,
+      and on_stale == 'take_over')              -- and it may be taken over
 
 if not won then
   local record = redis.call('HMGET', KEYS[1], 'scope', 'key', 'operation', 'fingerprint', 'state',
@@ -147,7 +147,7 @@ if not won then
   return {0, record, whole(now)}
 end
 
-local again = state and not expired             -- the record goes on: what it knows is kept
+local again = state and not expired             -- the record stays, with what it knows
 local taken_over = again and state == 'IN_PROGRESS'
 if not (again and fingerprint) then
   fingerprint = newest
@@ -160,7 +160,7 @@ epoch = math.max(now, (epoch or 0) + 1)         -- it only grows
 lease_until = now + lease
 
 if state then
-  redis.call('DEL', KEYS[1])                    -- nothing of an earlier attempt, its expiry neither
+  redis.call('DEL', KEYS[1])                    -- with its expiry, and all of an earlier attempt
 end
 local fields = {
   'scope', scope, 'key', name, 'operation', operation, 'state', 'IN_PROGRESS',
@@ -196,16 +196,16 @@ local function whole(number) return string.format('%.0f', number) end
 
 local seen = redis.call('HMGET', KEYS[1], 'state', 'epoch', 'token', 'expires_at')
 if redis.call('EXISTS', KEYS[1]) == 0 then
-  return 0                                      -- deleted, evicted or lost: nobody's
+  return 0                                      -- deleted, evicted or lost
 end
 if seen[2] ~= epoch or seen[3] ~= token then
-  return false                                  -- somebody else's by now
+  return false                                  -- another attempt has taken over
 end
 if seen[1] == 'COMPLETED' then
-  return seen[4]                                -- by this very attempt, whose answer was lost
+  return seen[4]                                -- by this attempt, whose answer was lost
 end
 if seen[1] ~= 'IN_PROGRESS' then
-  return false                                  -- this attempt has ended otherwise
+  return false                                  -- this attempt has failed or released it
 end
 
 local expires_at = whole(now + retention)
@@ -232,7 +232,7 @@ if seen[1] ~= 'IN_PROGRESS' or seen[2] ~= epoch or seen[3] ~= token then
   return 0
 end
 
-local expires_at = tonumber(seen[4]) or now + retention   -- "refuse" had none until now
+local expires_at = tonumber(seen[4]) or now + retention   -- none with on_stale="refuse"
 redis.call('HDEL', KEYS[1], 'lease_until')
 redis.call('HSET', KEYS[1], 'state', 'FAILED', 'error', failure, 'updated_at', whole(now),
            'expires_at', whole(expires_at))
@@ -256,7 +256,7 @@ if seen[1] ~= 'IN_PROGRESS' or seen[2] ~= epoch or seen[3] ~= token then
   return 0
 end
 
-local expires_at = tonumber(seen[4]) or now + retention   -- "refuse" had none until now
+local expires_at = tonumber(seen[4]) or now + retention   -- none with on_stale="refuse"
 redis.call('HDEL', KEYS[1], 'lease_until', 'fingerprint')
 redis.call('HSET', KEYS[1], 'state', 'RELEASED', 'updated_at', whole(now),
            'expires_at', whole(expires_at))
@@ -268,7 +268,7 @@ return 1
 RENEW = _script(
     "RENEW",
     """
--- Extend the lease to that long from now; return whether the proof still stands.
+-- Extend the lease to `duration` from now; return whether the proof still stands.
 local epoch, token, duration = ARGV[1], ARGV[2], tonumber(ARGV[3])
 
 local time = redis.call('TIME')
@@ -295,7 +295,7 @@ return 1
 LOOK = _script(
     "LOOK",
     """
--- Return {the record's fields, the clock}, or nil where there is nothing.
+-- Return {the record's fields, the clock}, or nil if there is no record.
 if redis.call('EXISTS', KEYS[1]) == 0 then
   return false
 end
@@ -305,7 +305,7 @@ local record = redis.pcall('HMGET', KEYS[1], 'scope', 'key', 'operation', 'finge
                            'epoch', 'token', 'lease_until', 'created_at', 'updated_at',
                            'expires_at', 'attempts', 'result', 'error')
 if record.err then
-  record = {}                                   -- no hash: it is there, and no record
+  record = {}                                   -- no hash: a damaged record
 end
 return {record, string.format('%.0f', now)}
 """,
@@ -314,7 +314,7 @@ return {record, string.format('%.0f', now)}
 RESOLVE = _script(
     "RESOLVE",
     """
--- Do what an operator decided on what he saw; return whether it was done.
+-- Do what an operator decided, if the record is still as it was seen; return whether it was done.
 local action, seen_epoch, seen_state, force = ARGV[1], ARGV[2], ARGV[3], ARGV[4] == '1'
 local token, retention, result = ARGV[5], tonumber(ARGV[6]), ARGV[7]
 
@@ -326,20 +326,20 @@ local seen = redis.call('HMGET', KEYS[1], 'state', 'epoch', 'token', 'lease_unti
 local state, epoch = seen[1], seen[2]
 local lease_until, expires_at = tonumber(seen[4]), tonumber(seen[5])
 if seen[3] == token then
-  return 1                                      -- this was sent again: the answer was lost
+  return 1                                      -- done already: the answer was lost
 end
 if epoch ~= seen_epoch or state ~= seen_state then
-  return 0                                      -- it is no longer what the operator saw
+  return 0                                      -- the record has changed since then
 end
 local live = state == 'IN_PROGRESS' and lease_until > now
 if live and not force then
-  return 0                                      -- somebody is at work
+  return 0                                      -- an attempt is running
 end
 if expires_at and expires_at <= now and not live then
-  return 0                                      -- its time is over
+  return 0                                      -- the record has expired
 end
 if action ~= 'expire' and state ~= 'IN_PROGRESS' and state ~= 'FAILED' then
-  return 0                                      -- a completed record can do nothing but expire
+  return 0                                      -- COMPLETED and RELEASED can only expire
 end
 
 redis.call('HDEL', KEYS[1], 'lease_until')

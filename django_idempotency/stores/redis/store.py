@@ -79,7 +79,7 @@ class RedisStore(BaseStore):
         **client_options: Any,
     ) -> None:
         """
-        Take the URL and what else is for redis-py's client; nothing is connected yet.
+        Take the URL, and options of redis-py's client; nothing is connected yet.
 
         `timeout` (seconds) bounds each wait for the server, `wait_timeout` that for the
         `wait_replicas` replicas which must have a claim before it counts as won.
@@ -109,7 +109,7 @@ class RedisStore(BaseStore):
             timeout=self.timeout,
             options=client_options,
         )
-        #: The marker of the prefix was looked at, and is this project's.
+        #: The marker has shown that the prefix is this project's.
         self._is_ours = False
 
     # The claim.
@@ -139,15 +139,15 @@ class RedisStore(BaseStore):
     def _take_prefix(self, ours: int) -> None:
         """Note that the prefix is this project's; raise StoreError for another's."""
         if not ours:
-            raise StoreError(self._anothers())
+            raise StoreError(self._refusal())
         self._is_ours = True
 
     def _replicated(self, lease: Lease, attempts: int) -> Lease | Record:
         """
         Wait until enough replicas have the claim; else end the lease and raise StoreError.
 
-        The claim is sent again for it. A primary that has taken over since may not know of the
-        first one, so it is the second that counts: it may be lost, or won with another epoch.
+        The claim is sent again, with WAIT. After a failover the new primary may not know the first
+        claim, so the second one counts: it may be lost, or won with another epoch.
         """
         request = lease.request
         key, arguments = self._key(lease.record_id), claim_arguments(request)
@@ -171,8 +171,8 @@ class RedisStore(BaseStore):
         return lease
 
     def _give_back(self, lease: Lease, attempts: int) -> None:
-        """End a lease under which nothing ran; an earlier attempt's fingerprint stays."""
-        with suppress(StoreError):  # another is about to be raised, and the lease lapses
+        """End a lease under which nothing ran; keep the fingerprint of an earlier attempt."""
+        with suppress(StoreError):  # the caller raises another one, and the lease lapses
             if attempts == 1:
                 self.release(lease)
             else:
@@ -213,7 +213,7 @@ class RedisStore(BaseStore):
         """
         See `BaseStore.renew`; in a cluster it takes a round trip for each node.
 
-        Where some of them could not be renewed, those count as held; where none could, StoreError.
+        Leases whose answer is an error count as held; StoreError if all answers are errors.
         """
         ordered = list(leases)
         lasts = micros(duration)
@@ -323,7 +323,7 @@ class RedisStore(BaseStore):
         if not ours:
             found.append(
                 checks.Error(
-                    self._anothers(),
+                    self._refusal(),
                     hint="If it is this project's, and SECRET_KEY was changed without "
                     f"SECRET_KEY_FALLBACKS, delete the key {self._marker} on the server.",
                     id="django_idempotency.E016",
@@ -333,7 +333,7 @@ class RedisStore(BaseStore):
 
     # Names and records.
 
-    def _anothers(self) -> str:
+    def _refusal(self) -> str:
         return (
             f"The prefix {self.prefix!r} on this Redis server is another project's, or another "
             f"stage's: its marker {self._marker!r} was not made under this SECRET_KEY. Give this "
@@ -357,7 +357,7 @@ class RedisStore(BaseStore):
         return found
 
     def _look_at(self, record_ids: Sequence[UUID]) -> list[Record]:
-        """Return those of the records that are there and whole; the others are logged."""
+        """Return the records that exist; a damaged one is logged and left out."""
         found = []
         answers = self._clients.run_many(LOOK, [(self._key(x), ()) for x in record_ids])
         for record_id, answer in zip(record_ids, answers, strict=True):
@@ -366,7 +366,7 @@ class RedisStore(BaseStore):
             try:
                 record = record_of(record_id, answer)
             except StoreError as error:
-                # Without a traceback: it would go on to quote what is in the record (R79).
+                # Without a traceback: its cause would quote the record (R79).
                 logger.error("Record %s cannot be shown. %s", keys.short(record_id), error)
             else:
                 found += [] if record is None else [record]
@@ -385,5 +385,5 @@ def _held(leases: list[Lease], answers: list[Any]) -> set[Lease]:
     errors = [answer for answer in answers if isinstance(answer, StoreError)]
     if errors and len(errors) == len(answers):
         raise errors[0]
-    # An error counts as true: it does not say that the lease is lost.
+    # An error is true: it does not say that the lease is lost.
     return {lease for lease, answer in zip(leases, answers, strict=True) if answer}
