@@ -19,12 +19,13 @@ from django.conf import settings
 from django.core.signals import setting_changed
 from django.db import connections
 
+from django_idempotency.stores.database.mariadb import MariaDB
 from django_idempotency.stores.database.postgresql import PostgreSQL
 from django_idempotency.stores.database.sqlite import SQLite
 from tests.services.wsgi import application as django_application
 
 POLICY = Path(os.environ["IDEMPOTENCY_TEST_POLICY"])
-FENCED = {dialect: dialect.COMPLETE for dialect in (PostgreSQL, SQLite)}
+FENCED = {dialect: dialect.COMPLETE for dialect in (MariaDB, PostgreSQL, SQLite)}
 FENCE = r"\s+AND (record\.)?(epoch|token|state) = \S+"
 
 
