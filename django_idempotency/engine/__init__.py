@@ -32,11 +32,11 @@ from asgiref.sync import SyncToAsync, ThreadSensitiveContext, sync_to_async
 
 from django_idempotency import keys
 from django_idempotency.claims import ClaimAgain, ClaimRequest
-from django_idempotency.engine.attempt import Attempt, Operation, Phase, Unkept
-from django_idempotency.engine.backoff import Patience
+from django_idempotency.engine.attempt import Attempt, Operation, Phase, RollBack
+from django_idempotency.engine.backoff import Backoff
 from django_idempotency.engine.cancellation import closing, finish, to_the_end
 from django_idempotency.engine.endings import Endings
-from django_idempotency.engine.renewal import Keeper, keeper
+from django_idempotency.engine.renewal import LeaseRenewer, lease_renewer
 from django_idempotency.engine.transactions import close_pooled_connections
 from django_idempotency.exceptions import InProgress, StoreError
 from django_idempotency.leases import Lease
@@ -55,9 +55,9 @@ CLAIM_TRIES = 5
 class Engine:
     """Runs operations once, on one store."""
 
-    def __init__(self, store: BaseStore, *, keeper: Keeper = keeper) -> None:
+    def __init__(self, store: BaseStore, *, renewer: LeaseRenewer = lease_renewer) -> None:
         self.store = store
-        self.keeper = keeper
+        self.renewer = renewer
         self.endings = Endings(store)
 
     def run(
@@ -70,7 +70,7 @@ class Engine:
         Run `work` once, or answer from the record.
 
         `on_error` may turn an exception of the work into an answer to keep: it returns the answer,
-        raises Unkept, or raises what is to be passed on. Raises InProgress, FingerprintMismatch,
+        raises RollBack, or raises what is to be passed on. Raises InProgress, FingerprintMismatch,
         LeaseLost, ResultTooLarge, ResultUnavailable, StoreError, WorkRolledBack, and what the work
         raised.
         """
@@ -109,7 +109,7 @@ class Engine:
                                     self.store.fence(claimed)
                                 with _Renewal(self, attempt):
                                     yield attempt
-                                self._result_given(attempt)
+                                self._take_result(attempt)
                                 self.endings.complete(attempt)
                         except BaseException as raised:
                             error = self.endings.end(attempt, raised, on_error)
@@ -144,7 +144,7 @@ class Engine:
                                         await finish(sync_to_async(self.store.fence)(claimed))
                                     with _Renewal(self, attempt):
                                         yield attempt
-                                    await sync_to_async(self._result_given)(attempt)
+                                    await sync_to_async(self._take_result)(attempt)
                                     await finish(self.endings.acomplete(attempt))
                             except BaseException as raised:
                                 try:
@@ -167,30 +167,30 @@ class Engine:
     # The claim.
 
     def _claim_or_wait(self, attempt: Attempt) -> tuple[ExitStack, Lease | Record]:
-        """Claim, as often as the patience of the operation allows while another is at it."""
-        patience = Patience(attempt.operation.wait)
+        """Claim, as often as the wait of the operation allows while another is at it."""
+        backoff = Backoff(attempt.operation.wait)
         while True:
             try:
                 return self._claim(attempt)
             except StoreError as error:
-                error.at_claim = patience.fresh
+                error.at_claim = backoff.fresh
                 raise
             except InProgress as busy:
-                if busy.stale or not (pause := patience.next()):
+                if busy.stale or not (pause := backoff.next()):
                     raise
             close_pooled_connections()
             time.sleep(pause)
 
     async def _aclaim_or_wait(self, attempt: Attempt) -> tuple[AsyncExitStack, Lease | Record]:
-        patience = Patience(attempt.operation.wait)
+        backoff = Backoff(attempt.operation.wait)
         while True:
             try:
                 return await self._aclaim(attempt)
             except StoreError as error:
-                error.at_claim = patience.fresh
+                error.at_claim = backoff.fresh
                 raise
             except InProgress as busy:
-                if busy.stale or not (pause := patience.next()):
+                if busy.stale or not (pause := backoff.next()):
                     raise
             await sync_to_async(close_pooled_connections)()
             await asyncio.sleep(pause)
@@ -271,31 +271,31 @@ class Engine:
         lease, policy, outer = attempt.lease, attempt.operation.policy, attempt.operation.outer
         if policy.renew and policy.deadline is None and lease.renewable:
             wanted = None if outer is None else outer.is_open
-            self.keeper.add(self.store, lease, wanted=wanted)
+            self.renewer.add(self.store, lease, wanted=wanted)
 
     def _ended(self, attempt: Attempt) -> None:
         """Go on renewing where the answer of an error, too, waits for the caller's commit (R94)."""
         if attempt.kept_error and attempt.operation.outer is not None:
             self.renew(attempt)
 
-    def _result_given(self, attempt: Attempt) -> None:
+    def _take_result(self, attempt: Attempt) -> None:
         """Take the work's result; from here on the work is over."""
         attempt.phase = Phase.COMPLETING
-        if not attempt.done:
+        if not attempt.has_result:
             logger.warning(
                 "The block of an attempt ended without complete(): record %s is released.",
                 keys.short(attempt.lease.record_id),
             )
-            raise Unkept("release")
+            raise RollBack("release")
         joined = attempt.request.transaction != "separate"
         around = self.store if joined else attempt.operation.outer
         if around is not None and around.rolled_back():
-            attempt.refuse_rollback(attempt.given, wished=around.rollback_wished())
+            attempt.refuse_rollback(attempt.work_result, deliberate=around.rollback_is_deliberate())
         if attempt.verdict == "keep":
-            attempt.pack(attempt.given)
+            attempt.pack(attempt.work_result)
         else:
             attempt.ending = "released" if attempt.verdict == "release" else "failed"
-            attempt.conclude(attempt.given, stored=False)
+            attempt.conclude(attempt.work_result, stored=False)
 
     # Coroutines.
 
@@ -359,7 +359,7 @@ class _Renewal:
         attempt = self._attempt
         waits = attempt.operation.outer is not None and attempt.verdict == "keep"
         if exc_type is not None or not waits:
-            self._engine.keeper.remove(attempt.lease)
+            self._engine.renewer.remove(attempt.lease)
 
 
 @asynccontextmanager

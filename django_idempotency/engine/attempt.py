@@ -37,7 +37,7 @@ __all__ = [
     "Attempt",
     "Operation",
     "Phase",
-    "Unkept",
+    "RollBack",
     "refuse_rollback",
 ]
 
@@ -83,7 +83,7 @@ class Operation:
         )
 
 
-class Unkept(Exception):
+class RollBack(Exception):
     """
     Raised by an adapter: roll the work back, end the lease, and answer with `result`.
 
@@ -101,21 +101,21 @@ class Unkept(Exception):
 
 
 def refuse_rollback(
-    of: str, result: Any, *, wished: bool, succeeded: bool = True, verdict: str = "fail"
+    of: str, result: Any, *, deliberate: bool, succeeded: bool = True, verdict: str = "fail"
 ) -> NoReturn:
     """
     End work that returned `result`, and whose transaction can only be rolled back (R91, R57).
 
-    Raises WorkRolledBack for a success, unless the work has wished for the rollback; Unkept with
+    Raises WorkRolledBack for a success, unless the rollback is deliberate; RollBack with
     the result otherwise.
     """
     cause = "a database error was swallowed outside of an inner atomic()"
-    if succeeded and not wished:
+    if succeeded and not deliberate:
         logger.error("The work of %s succeeded, and can only be rolled back: %s.", of, cause)
         raise WorkRolledBack
-    if not wished:
+    if not deliberate:
         logger.warning("The work of %s is refused, and is rolled back: %s.", of, cause)
-    raise Unkept("release" if verdict == "release" else "fail", result)
+    raise RollBack("release" if verdict == "release" else "fail", result)
 
 
 class Phase(enum.Enum):
@@ -140,15 +140,15 @@ class Attempt(Running):
         self.record: Record | None = None
         self.phase = Phase.OPENING
         #: `complete` was called, with this result.
-        self.done = False
-        self.given: Any = None
+        self.has_result = False
+        self.work_result: Any = None
         #: What becomes of the record where the work commits: "keep", "release" or "fail" (R57).
         self.verdict = "keep"
         #: The work ended as a success; False for a refusal that it returned.
         self.succeeded = True
         #: The work was rolled back, and whether it had called set_rollback(True) for that (R91).
         self.rolled_back = False
-        self.wished = False
+        self.rollback_is_deliberate = False
         #: The envelope to keep; for an answer made of an exception it is kept without the work.
         self.payload = b""
         self.kept_error = False
@@ -266,14 +266,16 @@ class Attempt(Running):
             raise RuntimeError("This attempt is a replay: it has its result already.")
         if self.phase in (Phase.COMPLETING, Phase.UNKEPT):
             raise RuntimeError("The block of this attempt has ended: complete() comes too late.")
-        self.given = finished("The work", result)
-        self.done = True
+        self.work_result = finished("The work", result)
+        self.has_result = True
 
-    def refuse_rollback(self, result: Any, *, wished: bool) -> NoReturn:
+    def refuse_rollback(self, result: Any, *, deliberate: bool) -> NoReturn:
         """See the function."""
-        self.wished = wished
+        self.rollback_is_deliberate = deliberate
         name = f"record {keys.short(self.lease.record_id)}"
-        refuse_rollback(name, result, wished=wished, succeeded=self.succeeded, verdict=self.verdict)
+        refuse_rollback(
+            name, result, deliberate=deliberate, succeeded=self.succeeded, verdict=self.verdict
+        )
 
     @property
     def concluded(self) -> bool:

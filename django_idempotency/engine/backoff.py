@@ -6,14 +6,14 @@ import random
 import time
 from datetime import timedelta
 
-__all__ = ["Patience"]
+__all__ = ["Backoff"]
 
 #: Seconds before the second look, and the longest between two.
 _FIRST = 0.02
 _LONGEST = 0.5
 
 
-class Patience:
+class Backoff:
     """The pauses between two looks at the record, until the time to wait is over."""
 
     def __init__(self, wait: timedelta) -> None:
@@ -26,7 +26,7 @@ class Patience:
         return self._pause == _FIRST
 
     def next(self) -> float:
-        """Return how many seconds to pause; 0 when the patience is at its end."""
+        """Return how many seconds to pause; 0 when the time to wait is over."""
         left = self._until - time.monotonic()
         if left <= 0:
             return 0

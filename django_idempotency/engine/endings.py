@@ -15,7 +15,7 @@ from asgiref.sync import sync_to_async
 
 from django_idempotency import codecs, keys
 from django_idempotency.claims import ClaimAgain
-from django_idempotency.engine.attempt import Attempt, Phase, Unkept
+from django_idempotency.engine.attempt import Attempt, Phase, RollBack
 from django_idempotency.exceptions import (
     FingerprintMismatch,
     InProgress,
@@ -192,7 +192,7 @@ class Endings:
     ) -> Exception | None:
         """Take the answer to keep without the work, or return why there is none."""
         try:
-            if isinstance(raised, Unkept):
+            if isinstance(raised, RollBack):
                 attempt.pack(raised.result)
             elif on_error is not None:
                 attempt.pack(on_error(raised))
@@ -338,7 +338,7 @@ def _may_be_answered(
     raised: BaseException, attempt: Attempt, on_error: Callable[[Exception], Any] | None
 ) -> TypeGuard[Exception]:
     """Whether an answer to this may be kept without the work: the adapter's, or its verdict's."""
-    if isinstance(raised, Unkept):
+    if isinstance(raised, RollBack):
         return raised.verdict == "keep"
     is_of_work = attempt.phase is Phase.WORKING and isinstance(raised, Exception)
     return on_error is not None and is_of_work
@@ -346,14 +346,14 @@ def _may_be_answered(
 
 def _is_of_completion(raised: BaseException, attempt: Attempt) -> bool:
     """Whether the work was done and its result packed before this was raised."""
-    if isinstance(raised, Unkept):
+    if isinstance(raised, RollBack):
         return False
     return attempt.phase is Phase.COMPLETING and attempt.concluded
 
 
 def _verdict(attempt: Attempt, raised: BaseException) -> tuple[str | None, BaseException | None]:
     """Return what the record is to say, None to release it, and the exception to raise."""
-    if not isinstance(raised, Unkept):
+    if not isinstance(raised, RollBack):
         attempt.ending = "failed"
         return _error_text(raised), raised
     attempt.ending = "released" if raised.verdict == "release" else "failed"

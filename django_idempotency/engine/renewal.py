@@ -1,4 +1,4 @@
-"""Renewal: the keeper of a process extends the leases of work that takes long (R69)."""
+"""Renewal: the lease renewer of a process extends the leases of work that takes long (R69)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from django_idempotency import keys
 from django_idempotency.leases import Lease
 from django_idempotency.stores.base import BaseStore
 
-__all__ = ["Keeper", "keeper"]
+__all__ = ["LeaseRenewer", "lease_renewer"]
 
 logger = logging.getLogger("django_idempotency")
 
@@ -37,7 +37,7 @@ class _Kept:
     wanted: Callable[[], bool] | None
 
 
-class Keeper:
+class LeaseRenewer:
     """
     Renews leases from threads of its own, off the path of the work.
 
@@ -181,5 +181,5 @@ class Keeper:
             return kept is not None and (kept.wanted is None or kept.wanted())
 
 
-#: The keeper of this process.
-keeper = Keeper()
+#: The lease renewer of this process.
+lease_renewer = LeaseRenewer()

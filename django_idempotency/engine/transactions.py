@@ -148,9 +148,9 @@ class OuterTransaction:
         """Return whether the work has left one of them that can only be rolled back."""
         return bool(self._doomed())
 
-    def rollback_wished(self) -> bool:
+    def rollback_is_deliberate(self) -> bool:
         """Return whether the work called ``set_rollback(True)`` for each of those."""
-        return all(watch.wished for watch in self._doomed())
+        return all(watch.deliberate for watch in self._doomed())
 
     def _doomed(self) -> list[RollbackWatch]:
         return [

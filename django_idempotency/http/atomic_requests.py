@@ -108,10 +108,10 @@ class AtomicRequests:
         """
         return bool([alias for alias in self._aliases if is_rolled_back(connections[alias])])
 
-    def rollback_wished(self) -> bool:
+    def rollback_is_deliberate(self) -> bool:
         """Return whether the work called ``set_rollback(True)`` for each of those (R91)."""
         return all(
-            watch.wished
+            watch.deliberate
             for alias, watch in self._watches.items()
             if is_rolled_back(connections[alias])
         )

@@ -12,7 +12,7 @@ from django.http.response import HttpResponseBase
 from django.utils.http import http_date
 
 from django_idempotency import keys
-from django_idempotency.engine.attempt import Attempt, Operation, Unkept
+from django_idempotency.engine.attempt import Attempt, Operation, RollBack
 from django_idempotency.engine.transactions import OpenTransactions
 from django_idempotency.exceptions import (
     IdempotencyError,
@@ -181,8 +181,10 @@ class Guard(GuardedCall):
                 self._judge(attempt, response)
                 doomed = joined and store.rolled_back()
                 if requests.rolled_back() or doomed:  # none of them commits without the others
-                    wished = requests.rollback_wished() and (store.rollback_wished() or not doomed)
-                    attempt.refuse_rollback(response, wished=wished)
+                    deliberate = requests.rollback_is_deliberate() and (
+                        store.rollback_is_deliberate() or not doomed
+                    )
+                    attempt.refuse_rollback(response, deliberate=deliberate)
         except Exception as error:
             if not requests.committed:
                 attempt.rolled_back = bool(requests)
@@ -207,12 +209,12 @@ class Guard(GuardedCall):
         self.request.idempotency = attempt.lease  # type: ignore[attr-defined]
 
     def _judge(self, attempt: Attempt, response: HttpResponseBase) -> None:
-        """Take the verdict on a response that the handler returned; raise Unkept to roll back."""
+        """Take the verdict on a response that the handler returned; raise RollBack to roll back."""
         attempt.verdict = verdict = self.verdict(response)
         attempt.succeeded = response.status_code < 400
         self.kept = verdict == "keep"
         if not self.commits(response, verdict):
-            raise Unkept(verdict, response)
+            raise RollBack(verdict, response)
 
     def on_error(self, error: Exception) -> HttpResponseBase:
         """
@@ -227,16 +229,21 @@ class Guard(GuardedCall):
             response = self.on_exception(error)
         verdict = self.verdict(response, error)
         if verdict != "keep" and getattr(response, _OUTSIDE, False):
-            raise Unkept(verdict, error=error)
+            raise RollBack(verdict, error=error)
         if verdict != "keep":
-            raise Unkept(verdict, response)
+            raise RollBack(verdict, response)
         self.kept = True
         return response
 
     def forget(self) -> None:
         """Take back what work that was rolled back has left in the request (R92)."""
         attempt = self.begun
-        if attempt is None or not attempt.rolled_back or attempt.wished or self.before is None:
+        if (
+            attempt is None
+            or not attempt.rolled_back
+            or attempt.rollback_is_deliberate
+            or self.before is None
+        ):
             return
         self.before.restore()
         self.before = None

@@ -9,7 +9,7 @@ from asgiref.sync import sync_to_async
 from django.db import connections
 from django.http.response import HttpResponseBase
 
-from django_idempotency.engine.attempt import Unkept, refuse_rollback
+from django_idempotency.engine.attempt import RollBack, refuse_rollback
 from django_idempotency.engine.transactions import OpenTransactions
 from django_idempotency.exceptions import SessionLost
 from django_idempotency.http.atomic_requests import AtomicRequests
@@ -29,16 +29,16 @@ def handle(call: GuardedCall, *, joins: bool = True) -> HttpResponseBase:
     joined = joins and _mode(call, coroutine=False) != "separate"
     beside = using(call.plan.store) if joined else ()
     requests = AtomicRequests(without=call.exempt, beside=beside)
-    before, wished = RequestState(call.request), False
+    before, deliberate = RequestState(call.request), False
     try:
         with requests, served_alone(call.request):
             response = call.handle()
             _check_verdict(call, response)
             if requests.rolled_back():
-                wished = requests.rollback_wished()
-                _refuse_rollback(response, wished=wished)
+                deliberate = requests.rollback_is_deliberate()
+                _refuse_rollback(response, deliberate=deliberate)
     except Exception as error:
-        if requests and not requests.committed and not wished:
+        if requests and not requests.committed and not deliberate:
             before.restore()
         return _answer(call, error)
     return response
@@ -48,7 +48,7 @@ async def ahandle(call: GuardedCall) -> HttpResponseBase:
     """See `handle`: for a handler that is a coroutine."""
     engine, store = call.plan.engine, call.plan.store
     mode = await sync_to_async(_mode)(call, coroutine=True)
-    before, wished, committed = RequestState(call.request), False, Event()
+    before, deliberate, committed = RequestState(call.request), False, Event()
     try:
         async with engine.alone(mode, committed=committed.set):
             with served_alone(call.request):
@@ -56,10 +56,10 @@ async def ahandle(call: GuardedCall) -> HttpResponseBase:
             if mode != "separate":
                 _check_verdict(call, response)
                 if await sync_to_async(_is_rolled_back)(store):
-                    wished = await sync_to_async(store.rollback_wished)()
-                    _refuse_rollback(response, wished=wished)
+                    deliberate = await sync_to_async(store.rollback_is_deliberate)()
+                    _refuse_rollback(response, deliberate=deliberate)
     except Exception as error:
-        if mode != "separate" and not committed.is_set() and not wished:
+        if mode != "separate" and not committed.is_set() and not deliberate:
             before.restore()
         return _answer(call, error)
     return response
@@ -74,25 +74,25 @@ def _is_rolled_back(store: BaseStore) -> bool:
 
 
 def _check_verdict(call: GuardedCall, response: HttpResponseBase) -> None:
-    """Raise Unkept where work that returned is rolled back (R57)."""
+    """Raise RollBack where work that returned is rolled back (R57)."""
     verdict = call.verdict(response)
     if not call.commits(response, verdict):
-        raise Unkept(verdict, response)
+        raise RollBack(verdict, response)
 
 
-def _refuse_rollback(response: HttpResponseBase, *, wished: bool) -> NoReturn:
+def _refuse_rollback(response: HttpResponseBase, *, deliberate: bool) -> NoReturn:
     """
     End work that returned, and whose transaction can only be rolled back (R91).
 
     On every alias, so that half of it does not stand, and none of its hooks runs.
     """
     succeeded = response.status_code < 400
-    refuse_rollback("a request without a key", response, wished=wished, succeeded=succeeded)
+    refuse_rollback("a request without a key", response, deliberate=deliberate, succeeded=succeeded)
 
 
 def _answer(call: GuardedCall, error: Exception) -> HttpResponseBase:
     """Return the response to work that was rolled back; raise what passes on."""
-    if isinstance(error, Unkept):
+    if isinstance(error, RollBack):
         response: HttpResponseBase = error.result
         return response
     if isinstance(error, SessionLost):

@@ -13,7 +13,7 @@ from django.http import Http404, HttpRequest
 from django.http.multipartparser import MultiPartParserError
 from django.http.response import HttpResponseBase
 
-from django_idempotency.engine.attempt import Unkept
+from django_idempotency.engine.attempt import RollBack
 from django_idempotency.http.atomic_requests import (
     AtomicRequests,
     atomic_aliases,
@@ -145,11 +145,11 @@ def outside_answer(request: HttpRequest, http: HTTPPolicy, error: Exception) -> 
     """
     Return the answer that Django would give to an exception outside of the view, if it may be kept.
 
-    Raises Unkept with the error, to be passed on, where the preset keeps none.
+    Raises RollBack with the error, to be passed on, where the preset keeps none.
     """
     if http.keep in ("default", "success"):
         refused = http.keep == "default" and isinstance(error, _REFUSALS)
-        raise Unkept("release" if refused else "fail", error=error)
+        raise RollBack("release" if refused else "fail", error=error)
     return answered_outside(_rendered(response_for_exception(request, error)))
 
 

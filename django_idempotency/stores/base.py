@@ -164,7 +164,7 @@ class BaseStore:
         """Whether the transaction of `atomic` can only be rolled back, though it is still open."""
         return False
 
-    def rollback_wished(self) -> bool:
+    def rollback_is_deliberate(self) -> bool:
         """Whether the work called ``set_rollback(True)`` for the transaction of `atomic` (R91)."""
         return False
 

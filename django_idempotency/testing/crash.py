@@ -71,7 +71,7 @@ class crash_at(AbstractContextManager["crash_at"]):
     There a `Crash` is raised, transactions roll back as the database does it for a dead process,
     and from there on every call of the store raises, too: nothing is completed, failed or released.
     The block ends there, and afterwards the store is as before. For ``"in_work"`` the work has to
-    call what the block gives; ``"in_renewal"`` is on the keeper's thread, so the attempt ends at
+    call what the block gives; ``"in_renewal"`` is on the renewer's thread, so the attempt ends at
     its own next call of the store. With `exit_code` the process really ends, by ``os._exit``.
     Raises AssertionError if the point was not passed, and ValueError for one that is none.
     """
@@ -151,7 +151,7 @@ class crash_at(AbstractContextManager["crash_at"]):
         except Crash:
             if name != "renew":
                 raise
-            # A Crash would end the keeper, which is to renew the leases of others afterwards.
+            # A Crash would end the renewer, which is to renew the leases of others afterwards.
             raise StoreError("The process was made to crash.") from None
 
     def _call(self, name: str, operation: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:

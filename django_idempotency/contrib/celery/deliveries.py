@@ -33,7 +33,7 @@ from django_idempotency.contrib.celery.codec import (
     serializer_problem,
 )
 from django_idempotency.contrib.celery.parents import FromParent, noting_retries
-from django_idempotency.engine.attempt import Attempt, Operation, Unkept
+from django_idempotency.engine.attempt import Attempt, Operation, RollBack
 from django_idempotency.engine.transactions import OpenTransactions
 from django_idempotency.exceptions import (
     IdempotencyError,
@@ -161,7 +161,7 @@ class Delivery:
                 if not attempt.replayed:
                     ending = self._ending()
                     if self._retried:
-                        raise Unkept("fail", ending)
+                        raise RollBack("fail", ending)
                     attempt.complete(ending)
         except LeaseLost as lost:
             if self._is_superseded(attempt, lost):
@@ -235,10 +235,10 @@ class Delivery:
         return ending
 
     def _kept_failure(self, error: Exception) -> Failed:
-        """Return what is kept of an exception of the work; raise Unkept or it (C7)."""
+        """Return what is kept of an exception of the work; raise RollBack or it (C7)."""
         self._raised = error
         if isinstance(error, Reject):
-            raise Unkept("release" if error.requeue else "fail", error=error)
+            raise RollBack("release" if error.requeue else "fail", error=error)
         if self.guard.on_failed == "replay" and self._is_final(error):
             failed = Failed.of(error)
             limit = self.guard.plan().policy.max_result_bytes

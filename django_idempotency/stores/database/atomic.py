@@ -47,7 +47,7 @@ class RollbackWatch:
     """
 
     def __init__(self, connection: Any) -> None:
-        self.wished = False
+        self.deliberate = False
         self._connection = connection
         self._before = vars(connection).get("set_rollback")
         depth, set_rollback = len(connection.atomic_blocks), connection.set_rollback
@@ -56,7 +56,7 @@ class RollbackWatch:
             set_rollback(rollback)
             within = len(connection.atomic_blocks) - depth
             if within == 0 or not any(connection.savepoint_ids[-within:]):
-                self.wished = rollback
+                self.deliberate = rollback
 
         connection.set_rollback = note
         if connection.vendor == "mysql":

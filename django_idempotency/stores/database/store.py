@@ -398,10 +398,10 @@ class DatabaseStore(Statements):
         connection = connections[self.using]
         return is_doomed(connection) and not is_lost(connection)
 
-    def rollback_wished(self) -> bool:
-        """See `BaseStore.rollback_wished`."""
+    def rollback_is_deliberate(self) -> bool:
+        """See `BaseStore.rollback_is_deliberate`."""
         block = Block.on(connections[self.using])
-        return block is not None and block.watch.wished
+        return block is not None and block.watch.deliberate
 
     def fence(self, lease: Lease) -> None:
         """See `BaseStore.fence`: on SQLite the write that opens the work's transaction."""

@@ -7,7 +7,7 @@ import threading
 from django.db import connections
 
 import django_idempotency as idempotency
-from django_idempotency.engine.renewal import keeper
+from django_idempotency.engine.renewal import lease_renewer as keeper
 from tests.acceptance.processes.wsgi import application
 
 __all__ = ["application"]

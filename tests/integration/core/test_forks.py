@@ -72,9 +72,9 @@ def test_store_and_settings_do_not_wait_for_a_thread_of_the_parent() -> None:
 KEEPER = """
 import os, sys
 from tests.unit.core.test_renewal import Renewals, make_lease
-from django_idempotency.engine.renewal import Keeper, keeper as own
+from django_idempotency.engine.renewal import LeaseRenewer, lease_renewer as own
 
-blocked, store, keeper, lease = Renewals(), Renewals(), Keeper(), make_lease()
+blocked, store, keeper, lease = Renewals(), Renewals(), LeaseRenewer(), make_lease()
 blocked.free.clear()
 own.add(blocked, lease)
 keeper.add(store, make_lease(key="another"))

@@ -9,7 +9,7 @@ import pytest
 from django.db import connection, transaction
 
 from django_idempotency.engine import Engine
-from django_idempotency.engine.renewal import Keeper
+from django_idempotency.engine.renewal import LeaseRenewer
 from django_idempotency.exceptions import InProgress, StoreError
 from django_idempotency.records import State
 from django_idempotency.stores.database.postgresql import PostgreSQL
@@ -156,7 +156,7 @@ def test_R54_claim_that_meets_a_newer_record_is_in_progress(isolated, before, en
 # Renewal.
 
 
-class Counting(Keeper):
+class Counting(LeaseRenewer):
     """A keeper that only notes what it is given."""
 
     def __init__(self):
@@ -170,7 +170,7 @@ class Counting(Keeper):
 @pytest.mark.parametrize(("mode", "kept"), [("joined", 0), ("separate", 1)])
 def test_R69_joined_is_not_renewed(isolation, store, mode, kept):
     keeper = Counting()
-    Engine(store, keeper=keeper).run(operation(transaction=mode, renew=True), work("mine"))
+    Engine(store, renewer=keeper).run(operation(transaction=mode, renew=True), work("mine"))
     assert len(keeper.given) == kept
 
 

@@ -8,7 +8,7 @@ import pytest
 from django.db import DatabaseError, connection
 
 from django_idempotency.engine import Engine
-from django_idempotency.engine.attempt import Unkept
+from django_idempotency.engine.attempt import RollBack
 from django_idempotency.exceptions import InProgress, LeaseLost, StoreError
 from django_idempotency.records import State
 from tests.app.models import Effect
@@ -225,7 +225,7 @@ def test_R58_end_of_separate_is_sent_again_on_another_connection(wire, engine, o
         (wire.cut_after if end == "complete" else wire.cut_before)(b"UPDATE idempotency_record")
         if end == "complete":
             return work("mine")(lease)
-        raise Unkept("release") if end == "release" else Boom
+        raise RollBack("release") if end == "release" else Boom
 
     with suppress(Boom):
         outcome = engine.run(operation(transaction="separate"), write)

@@ -107,7 +107,7 @@ class TestIsolation:
             cursor.execute(f"SET SESSION innodb_snapshot_isolation = {snapshots}")
         keeper = Counting()
         joined = operation(transaction="joined", renew=True)
-        Engine(two.mine, keeper=keeper).run(joined, work("mine"))
+        Engine(two.mine, renewer=keeper).run(joined, work("mine"))
         assert len(keeper.given) == kept
         found = checks.run_checks(tags=["database"], databases=["default"])
         assert ("django_idempotency.W003" in [message.id for message in found]) == (not kept)

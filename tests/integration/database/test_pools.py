@@ -9,7 +9,7 @@ import pytest
 from django.db import connection, connections
 
 from django_idempotency.engine import Engine
-from django_idempotency.engine.renewal import Keeper
+from django_idempotency.engine.renewal import LeaseRenewer
 from django_idempotency.exceptions import FingerprintMismatch, InProgress
 from django_idempotency.records import State
 from tests.integration.database import claims
@@ -103,7 +103,7 @@ SMALLEST = {"pool": {"min_size": 1, "max_size": 1, "timeout": 1}}
 def test_R69_R88_keeper_renews_where_the_work_has_used_up_the_pool(store, options):
     lease = won(store.claim(claim_request(lease=timedelta(seconds=0.6))))
     assert connections_in_use() == 1
-    keeper = Keeper()
+    keeper = LeaseRenewer()
     keeper.add(store, lease)
     wait_until(
         lambda: store.get(lease.record_id).lease_until > lease.lease_until,

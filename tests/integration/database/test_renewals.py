@@ -8,7 +8,7 @@ from datetime import timedelta
 import pytest
 from django.db.backends.signals import connection_created
 
-from django_idempotency.engine.renewal import Keeper
+from django_idempotency.engine.renewal import LeaseRenewer
 from django_idempotency.exceptions import StoreError
 from django_idempotency.stores.database import DatabaseStore, fresh
 from tests.integration.database import claims
@@ -69,7 +69,7 @@ def test_R69_a_silent_server_stops_neither_other_aliases_nor_its_own_next_renewa
         before = lease_until()
         wait_until(lambda: lease_until() > before, seconds=PATIENCE, what="a renewal")
 
-    keeper = Keeper()
+    keeper = LeaseRenewer()
     wire.swallow()
     for each, lease in leases.items():
         keeper.add(each, lease)

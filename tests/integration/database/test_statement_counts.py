@@ -9,7 +9,7 @@ from django.db import connection, transaction
 from django.test.utils import CaptureQueriesContext
 
 from django_idempotency.engine import Engine
-from django_idempotency.engine.attempt import Unkept
+from django_idempotency.engine.attempt import RollBack
 from django_idempotency.exceptions import FingerprintMismatch, InProgress
 from tests.integration.database import claims
 from tests.integration.database.claims import Boom, claim_request, operation, packed, won, work
@@ -45,7 +45,7 @@ def fail(lease):
 
 def release(lease):
     work("released")(lease)
-    raise Unkept("release", "answer")
+    raise RollBack("release", "answer")
 
 
 #: What was there before, what is done, and what is made of an error.

@@ -16,7 +16,7 @@ from kombu.exceptions import OperationalError
 
 from django_idempotency import InProgress, LeaseLost, current
 from django_idempotency.contrib.celery import idempotent_task
-from django_idempotency.engine.backoff import Patience
+from django_idempotency.engine.backoff import Backoff
 from tests.unit.celery.local import Done, Message
 
 pytestmark = pytest.mark.usefixtures("memory")
@@ -198,8 +198,8 @@ def test_C6_a_call_in_place_is_told(local, how):
 )
 def test_C6_it_ends_as_it_is_told_and_waits_if_it_is(local, monkeypatch, wish, state, error):
     waits = []
-    look = Patience.next
-    monkeypatch.setattr(Patience, "next", lambda patience: waits.append(look(patience)) or 0)
+    look = Backoff.next
+    monkeypatch.setattr(Backoff, "next", lambda patience: waits.append(look(patience)) or 0)
 
     done = Meeting(local, on_in_progress=wish, wait=20).duplicate()
 

@@ -14,7 +14,7 @@ from django.db import transaction
 
 from django_idempotency import InProgress, LeaseLost, StoreError
 from django_idempotency.engine import Engine, renewal
-from django_idempotency.engine.renewal import Keeper
+from django_idempotency.engine.renewal import LeaseRenewer
 from django_idempotency.engine.transactions import OpenTransactions
 from django_idempotency.keys import short
 from django_idempotency.leases import Lease, Proof
@@ -93,7 +93,7 @@ def store():
 def keeper(monkeypatch):
     """A keeper of the test's own, which ends soon after its last lease is gone."""
     monkeypatch.setattr(renewal, "_IDLE", 0.02)
-    keeper = Keeper()
+    keeper = LeaseRenewer()
     yield keeper
     monkeypatch.setattr(renewal, "_IDLE", 0)
     with keeper._changed:
@@ -107,7 +107,7 @@ def keeper(monkeypatch):
 
 @pytest.fixture
 def engine(keeper):
-    return Engine(RenewedMemory(), keeper=keeper)
+    return Engine(RenewedMemory(), renewer=keeper)
 
 
 def make_lease(seconds=0.015, *, max_duration=3600.0, key="k"):

@@ -18,7 +18,7 @@ from django_idempotency import InProgress, TransactionOpen
 from django_idempotency.conf import store_for
 from django_idempotency.context import running
 from django_idempotency.engine import Engine
-from django_idempotency.engine.renewal import Keeper
+from django_idempotency.engine.renewal import LeaseRenewer
 from django_idempotency.engine.transactions import OpenTransactions
 from django_idempotency.records import State
 from django_idempotency.testing import override_store
@@ -377,13 +377,13 @@ class TestAStoreThatCannotJoin:
     def test_R94_lease_of_a_kept_error_is_kept_too(self, store):
         wanted = []
 
-        class Noting(Keeper):
+        class Noting(LeaseRenewer):
             def add(self, store, lease, **options):
                 wanted.append(options["wanted"])
 
         with transaction.atomic():
             guarded = replace(operation(renew=True), outer=OpenTransactions(store).outer())
-            Engine(store, keeper=Noting()).run(guarded, fail, lambda error: "kept")
+            Engine(store, renewer=Noting()).run(guarded, fail, lambda error: "kept")
             assert wanted[-1]()
         assert not wanted[-1]()
         assert store.get(guarded.record_id).state is State.COMPLETED

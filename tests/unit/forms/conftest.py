@@ -112,13 +112,13 @@ def orders() -> list[str]:
 @pytest.fixture
 def looked_twice(monkeypatch, gate):
     """A second click, once it has found the first one at work, opens the gate."""
-    wait = backoff.Patience.next
+    wait = backoff.Backoff.next
 
     def told(patience):
         gate.open.set()
         return wait(patience)
 
-    monkeypatch.setattr(backoff.Patience, "next", told)
+    monkeypatch.setattr(backoff.Backoff, "next", told)
 
 
 def taken(fields: dict[str, str]) -> dict[str, str]:

@@ -34,7 +34,7 @@ from rest_framework.test import APIClient, APIRequestFactory, force_authenticate
 
 import django_idempotency as idempotency
 from django_idempotency.conf import stores
-from django_idempotency.engine.backoff import Patience
+from django_idempotency.engine.backoff import Backoff
 from django_idempotency.models import IdempotencyRecord
 from django_idempotency.records import State
 from django_idempotency.stores.database import DatabaseStore
@@ -525,7 +525,7 @@ def test_loop_over_Kafka_books_each_offset_once(events):
 
 
 def test_callback_of_AMQP_answers_for_every_message(events, monkeypatch):
-    monkeypatch.setattr(Patience, "next", lambda patience: 0)
+    monkeypatch.setattr(Backoff, "next", lambda patience: 0)
     told = []
     channel = SimpleNamespace(
         basic_ack=lambda tag: told.append("ack"),

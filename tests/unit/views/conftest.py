@@ -136,14 +136,14 @@ class Looks:
 
 @pytest.fixture
 def looks(monkeypatch):
-    looks, pause_after = Looks(), backoff.Patience.next
+    looks, pause_after = Looks(), backoff.Backoff.next
 
     def noting(patience):
         pause = pause_after(patience)
         looks.busy += pause > 0
         return pause
 
-    monkeypatch.setattr(backoff.Patience, "next", noting)
+    monkeypatch.setattr(backoff.Backoff, "next", noting)
     return looks
 
 
