@@ -260,7 +260,7 @@ class Guard(GuardedCall):
         if not self._is_own(error):
             raise error
         operation = operation_of(self.request)
-        if isinstance(error, StoreError):
+        if isinstance(error, StoreError):  # one from within the work, too: a session that is lost
             log_store_error(self.plan.alias, operation, error)
         elif self.begun is None and isinstance(error, (InvalidKey, KeyRequired, ScopeMissing)):
             log_refusal(self.plan.alias, operation, error)

@@ -15,6 +15,7 @@ from rest_framework.response import Response
 
 import django_idempotency as idempotency
 from django_idempotency import StoreError
+from django_idempotency.exceptions import SessionLost
 from django_idempotency.models import IdempotencyRecord
 from tests.app.models import Effect
 from tests.app.views import THEN, EffectView, created
@@ -183,6 +184,23 @@ def test_R60_separate_gives_the_response_and_says_so(api, policy, runs, caplog, 
     assert state_seen_by_others() == "IN_PROGRESS"
     assert problem(retry) == (409, "in_progress")
     assert len(runs) == 1
+
+
+@ATOMIC
+def test_R60_R79_session_that_the_work_has_lost_is_an_error_of_the_log(
+    api, policy, atomic_requests, monkeypatch, caplog
+):
+    """The engine takes what is raised within the work for an error of the work."""
+    policy(TRANSACTION="separate")
+
+    def lost(connection: Any) -> bool:
+        raise SessionLost
+
+    monkeypatch.setattr("django_idempotency.http.atomic_requests.is_rolled_back", lost)
+
+    assert problem(api()) == UNAVAILABLE
+    [line] = [r for r in caplog.records if r.name == "django_idempotency"]
+    assert line.outcome == "store unavailable"
 
 
 # R61: the store is down at the claim.
