@@ -51,6 +51,9 @@ class Dialect:
 
     #: The database is on a server, whose connection can be lost.
     has_server: ClassVar[bool] = True
+    #: The driver's options that limit how long the server may take to answer. Without them a thread
+    #: watches a fresh connection.
+    answer_timeouts: ClassVar[tuple[str, ...]] = ()
     #: A claim begins by writing. Where that would wait for every other writer, it looks first.
     looks_first: ClassVar[bool] = False
     #: `single` is told apart by its row, not by a lock that ends with its transaction.

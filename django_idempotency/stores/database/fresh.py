@@ -5,11 +5,13 @@ from __future__ import annotations
 import socket
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from typing import Any
 
 from django.db import Error, connections
 from django.db.backends.base.base import BaseDatabaseWrapper
+
+from django_idempotency.stores.database.dialect import Dialect
 
 __all__ = ["fresh_connection"]
 
@@ -19,7 +21,7 @@ ANSWER_SECONDS = 10
 
 
 @contextmanager
-def fresh_connection(using: str) -> Iterator[None]:
+def fresh_connection(using: str, dialect: Dialect) -> Iterator[None]:
     """
     Connect this thread anew, past its pool, and let go of that connection at the end.
 
@@ -31,10 +33,11 @@ def fresh_connection(using: str) -> Iterator[None]:
     wrapper = own.copy() if own.in_atomic_block else own
     settings = wrapper.settings_dict
     _close(wrapper)
-    wrapper.settings_dict = _bounded(settings, wrapper.vendor)
+    wrapper.settings_dict = _bounded(settings, dialect)
     connections[using] = wrapper
     try:
-        with _broken_when_silent(wrapper):
+        watched = dialect.has_server and not dialect.answer_timeouts
+        with _broken_when_silent(wrapper) if watched else nullcontext():
             yield
     finally:
         _close(wrapper)
@@ -47,22 +50,18 @@ def _close(connection: BaseDatabaseWrapper) -> None:
         connection.close()
 
 
-def _bounded(settings: dict[str, Any], vendor: str) -> dict[str, Any]:
-    if vendor == "sqlite":  # a file: its own time-out bounds each wait
+def _bounded(settings: dict[str, Any], dialect: Dialect) -> dict[str, Any]:
+    if not dialect.has_server:  # a file: its own time-out bounds each wait
         return settings
-    options = {"connect_timeout": CONNECT_SECONDS, **settings["OPTIONS"]}
+    timeouts = dict.fromkeys(dialect.answer_timeouts, ANSWER_SECONDS)
+    options = {"connect_timeout": CONNECT_SECONDS, **timeouts, **settings["OPTIONS"]}
     options.pop("pool", None)
-    if vendor == "mysql":
-        options = {"read_timeout": ANSWER_SECONDS, "write_timeout": ANSWER_SECONDS, **options}
     return {**settings, "OPTIONS": options}
 
 
 @contextmanager
 def _broken_when_silent(connection: BaseDatabaseWrapper) -> Iterator[None]:
-    """Break the connection when its time is over: drivers of PostgreSQL wait without a limit."""
-    if connection.vendor != "postgresql":
-        yield
-        return
+    """Break the connection when its time is over, since its driver waits without a limit."""
     ended = threading.Event()
 
     def watch() -> None:

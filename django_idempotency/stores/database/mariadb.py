@@ -32,6 +32,7 @@ class MariaDB(Dialect):
     """
 
     looks_first = True
+    answer_timeouts = ("read_timeout", "write_timeout")
 
     CLAIM = """
 SET STATEMENT innodb_lock_wait_timeout = 0 FOR

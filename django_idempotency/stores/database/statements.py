@@ -109,7 +109,7 @@ class Statements(BaseStore):
         try:
             with ExitStack() as fresh:
                 if foreign:  # an owner's write must not be part of another's transaction
-                    fresh.enter_context(fresh_connection(self.using))
+                    fresh.enter_context(fresh_connection(self.using, self.dialect))
                 elif connection.errors_occurred and not connection.in_atomic_block:
                     connection.close_if_unusable_or_obsolete()
                 with self._sent(name, adapted, fresh) as cursor:
@@ -142,7 +142,7 @@ class Statements(BaseStore):
                 lost = self.dialect.has_server and is_connection_failure(error)
                 if lost and tries and name in _OWNERS_WRITES:
                     connection.close()
-                    fresh.enter_context(fresh_connection(self.using))
+                    fresh.enter_context(fresh_connection(self.using, self.dialect))
                     connection = connections[self.using]
                 elif not tries or not is_serialization_failure(error):
                     raise
@@ -155,7 +155,7 @@ class Statements(BaseStore):
         alone = not connection.in_atomic_block or Block.is_foreign(connection)
         if not self.dialect.has_server or not alone:
             return nullcontext()
-        return fresh_connection(self.using)
+        return fresh_connection(self.using, self.dialect)
 
     def working_connection(self) -> AbstractContextManager[None]:
         """See `BaseStore.working_connection`."""
