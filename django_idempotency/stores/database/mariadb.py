@@ -131,8 +131,8 @@ UPDATE idempotency_record
  WHERE id = %(id)s AND epoch = %(epoch)s AND token = %(token)s AND state = 'IN_PROGRESS'
 """
 
-    # Where another session holds one of the rows, they are renewed one by one: that one counts as
-    # held. FORCE INDEX: a scan of a small table would come upon rows that are none of these.
+    # If another session holds one of the rows, they are renewed one by one, and that one counts as
+    # held. FORCE INDEX: a scan of a small table would meet the locks of other rows.
     RENEW = """
 SET STATEMENT innodb_lock_wait_timeout = 0 FOR
 UPDATE idempotency_record FORCE INDEX (PRIMARY)
@@ -145,7 +145,8 @@ SELECT token FROM idempotency_record
  WHERE id IN %(ids)s AND (id, epoch, token) IN %(leases)s AND state = 'IN_PROGRESS'
 """
 
-    # An operator's decision, on what the operator saw. Whoever holds the row is at work.
+    # An operator's decision, if the record is still as it was seen. Whoever holds the row is at
+    # work.
     RESOLVE = """
 SET STATEMENT innodb_lock_wait_timeout = 0 FOR
 UPDATE idempotency_record

@@ -96,7 +96,7 @@ RETURNING record.epoch, record.lease_until AT TIME ZONE 'UTC',
     #: How often a claim goes around an expired row that a sweep holds.
     ROUNDS = 50
 
-    # Is it a sweep that holds an expired row? Whoever else does makes it "in progress".
+    # Does a sweep hold an expired row? If another session does, the answer is "in progress".
     SWEEPING = """
 SELECT EXISTS (
        SELECT 1 FROM pg_locks
@@ -238,8 +238,8 @@ UPDATE idempotency_record AS record
 RETURNING record.expires_at AT TIME ZONE 'UTC', set_config('lock_timeout', clock.bound, true)
 """
 
-    # An operator's decision, on what the operator saw. Whoever holds the row or the lock is at
-    # work.
+    # An operator's decision, if the record is still as it was seen. Whoever holds the row or the
+    # lock is at work.
     RESOLVE = """
 UPDATE idempotency_record AS record
    SET state = CASE WHEN %(action)s = 'complete' THEN 'COMPLETED'
@@ -296,11 +296,11 @@ SELECT record.id, record.scope, record.key, record.operation, record.fingerprint
  LIMIT %(limit)s
 """
 
-    # now() of this short transaction: stable, so the index on expires_at serves the inner SELECT.
-    # Its LIMIT counts once, because it is materialized: joined in a nested loop it would be run
-    # again. What it gives is locked and has been looked at since; the DELETE looks again for the
+    # now() of this short transaction is stable, so the index on expires_at serves the inner SELECT.
+    # It is materialized, so that its LIMIT counts once: a nested loop would run it again. It gives
+    # rows that are locked, and that were compared under the lock. The DELETE compares again for the
     # planner alone, which otherwise reads the whole table for each batch (a hash join) and not the
-    # primary key. Its lock keeps nobody out: it says to a claim who holds the rows.
+    # primary key. The advisory lock keeps nobody out: it tells a claim that a sweep holds the rows.
     SWEEP = """
 WITH expired AS MATERIALIZED (
      SELECT id FROM idempotency_record

@@ -138,7 +138,7 @@ UPDATE idempotency_record
 RETURNING token
 """
 
-    # An operator's decision, on what the operator saw.
+    # An operator's decision, if the record is still as it was seen.
     RESOLVE = """
 UPDATE idempotency_record
    SET state = CASE WHEN %(action)s = 'complete' THEN 'COMPLETED'

@@ -122,11 +122,12 @@ class Statements(BaseStore):
 
     def _sent(self, name: str, parameters: Mapping[str, Any], fresh: ExitStack) -> Any:
         """
-        Run a statement and return its cursor; where it is its own transaction, perhaps again.
+        Run a statement and return its cursor; outside a transaction it may be sent again.
 
-        If it met a concurrent change under a strict isolation level: then it has done nothing. And
-        an owner's write on a connection that was lost, while the work ran say: it succeeds again
-        under its own token. It goes on a fresh connection, since a pool may have more dead ones.
+        A statement that met a concurrent change under a strict isolation level has done nothing,
+        and is sent again. So is an owner's write whose connection was lost, while the work ran for
+        example: it succeeds again under its own token. It takes a fresh connection, since a pool
+        may have more dead ones.
         """
         connection = connections[self.using]
         tries = 1 if connection.in_atomic_block else _TRIES

@@ -95,9 +95,9 @@ class DatabaseStore(Statements):
             held_at = claimed.now
             if not swept:
                 break
-            swept = self._is_sweeping()  # if not, its end may just have let go of the row
+            swept = self._is_sweeping()  # if not, it may have ended just now: one more try
             if swept:
-                time.sleep(_SWEPT_WITHIN)  # no reason for a false 409 (R76)
+                time.sleep(_SWEPT_WITHIN)  # a sweep is no reason for a 409 (R76)
         return placeholder(request, held_at)
 
     def _is_sweeping(self) -> bool:
@@ -206,7 +206,7 @@ class DatabaseStore(Statements):
             return False
         if request.transaction == "separate":
             return True
-        # Joined: where writers queue, the work itself keeps every other one out.
+        # Joined: where writers queue, the work's transaction keeps the other writers out.
         return not self.dialect.writers_queue and self.may_renew_joined(isolation)
 
     # The owner's writes.
@@ -252,7 +252,7 @@ class DatabaseStore(Statements):
             retention = lease.request.retention
             parameters = {"retention": retention, "alone": alone, "error": error}
             return self._count(name, {**proof_parameters(lease), **parameters}) == 1
-        if not connection.in_atomic_block:  # a late insert left nothing to end
+        if not connection.in_atomic_block:  # `single`: there is no row to end
             return False
         try:
             self._write_single(lease, state, lease.request.retention, error=error)
@@ -262,10 +262,10 @@ class DatabaseStore(Statements):
 
     def renew(self, leases: Iterable[Lease], duration: timedelta) -> set[Lease]:
         """
-        See `BaseStore.renew`; a lock that is met counts as held.
+        See `BaseStore.renew`; a lease whose row is locked counts as held.
 
-        On a connection of its own: the work may have used the pool up, and a server that does not
-        answer may not keep the next renewal waiting.
+        Each renewal has a connection of its own: the work may use all those of the pool, and a
+        server that does not answer must not delay the next renewal.
         """
         leases, duration = list(leases), as_duration(duration)
         with self.fresh_connection():
@@ -299,13 +299,13 @@ class DatabaseStore(Statements):
             row = self._one("SINGLE_UPDATE", {**parameters, **seen_parameters(seen)})
             if row:
                 return utc(row[0])
-        # Nothing was seen, or what was seen has been swept meanwhile.
+        # The claim saw no record, or a sweep has deleted it meanwhile.
         if row := self._one("SINGLE_INSERT", parameters):
             return utc(row[0])
         return self._written_before(lease, state)
 
     def _written_before(self, lease: Lease, state: State) -> datetime:
-        """Return when the record expires that this very attempt has ended; raise LeaseLost."""
+        """Return when the record expires, if this attempt has ended it; else raise LeaseLost."""
         record, _ = self._look(lease.record_id)
         if record is None:
             raise LeaseLost(gone=True)
