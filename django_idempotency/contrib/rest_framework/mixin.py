@@ -295,7 +295,8 @@ def _nearer(
     """Return what is given nearer to the work than on the class."""
     given: dict[str, Any] = {}
     for base in reversed(view_class.__mro__):
-        given |= _declared(vars(base).get("dispatch"))
+        if "dispatch" in vars(base):
+            given |= _declared(vars(base)["dispatch"])
     for name in keywords:
         if name in _NAMES:
             given[name.removeprefix(_PREFIX)] = keywords[name]
