@@ -124,7 +124,8 @@ class Resolution:
     ``"release"`` makes a failed record, or one in progress under a lapsed lease, RELEASED;
     ``"complete"`` makes it COMPLETED with `result` for `retention`; ``"expire"`` ends the time of
     any record. A live lease stands against all three unless `force`. Raises ValueError for another
-    action and for a completion without a result, TypeError for a retention that is no duration.
+    action or state and for a completion without a result, TypeError for a retention that is no
+    duration.
     """
 
     action: str
@@ -141,4 +142,5 @@ class Resolution:
             raise ValueError(f"An operator can {allowed} a record, not {self.action!r}.")
         if (self.action == "complete") is not (self.result is not None):
             raise ValueError('A result goes with the action "complete", and with no other.')
+        object.__setattr__(self, "state", State(self.state))
         object.__setattr__(self, "retention", as_duration(self.retention))

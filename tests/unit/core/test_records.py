@@ -124,6 +124,12 @@ def test_resolution_that_makes_no_sense_is_refused(action, result):
         Resolution(action, epoch=1, state=State.FAILED, result=result)
 
 
+def test_R71_resolution_knows_its_state_by_name_and_no_other_state():
+    assert Resolution("release", epoch=1, state="FAILED").state is State.FAILED
+    with pytest.raises(ValueError, match="'LAPSED' is not a valid State"):
+        Resolution("release", epoch=1, state="LAPSED")
+
+
 def test_R79_a_lease_shows_its_record_and_neither_key_nor_token(memory):
     shown = repr(memory.claim(asked()))
     assert str(record_id())[:12] in shown
