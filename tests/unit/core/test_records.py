@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import weakref
-from dataclasses import replace
+from dataclasses import MISSING, fields, replace
 from datetime import datetime, timedelta, timezone
 from uuid import UUID
 
@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from django_idempotency.claims import ClaimRequest, Resolution
 from django_idempotency.engine import Engine
 from django_idempotency.exceptions import StoreError
+from django_idempotency.models import IdempotencyRecord
 from django_idempotency.records import Filters, Record, State
 from django_idempotency.stores.database.rows import record_of
 from django_idempotency.stores.memory import MemoryStore
@@ -59,15 +60,22 @@ def test_R95_record_of_a_store_is_input():
 
 
 @pytest.mark.parametrize(
-    ("column", "value"), [(4, 10**12), (4, "text"), (4, b""), (9, None), (13, 10**12), (6, "1")]
+    ("column", "value"),
+    [
+        *(("fingerprint", value) for value in (10**12, "text", b"")),
+        *(("created_at", None), ("result", 10**12), ("epoch", "1")),
+    ],
 )
 def test_R95_row_of_SQLite_may_hold_anything(column, value):
     at, token = "2026-01-01 00:00:00.000", record_id().hex
-    row = [token, "s", "k", "", None, "COMPLETED", 1, token, None, at, at, at, 1, b"", "", at]
-    assert record_of(row)[0] is not None
+    row = dict.fromkeys((field.column for field in IdempotencyRecord._meta.concrete_fields), "")
+    row |= {"id": token, "token": token, "state": "COMPLETED", "epoch": 1, "attempts": 1}
+    row |= dict.fromkeys(("created_at", "updated_at", "expires_at", "clock"), at)
+    row |= {"fingerprint": None, "lease_until": None, "result": b""}
+    assert record_of(row.values())[0] is not None
     row[column] = value
     with pytest.raises(StoreError, match="damaged"):
-        record_of(row)
+        record_of(row.values())
 
 
 times = st.datetimes(timezones=st.just(timezone.utc))
@@ -96,7 +104,8 @@ def test_R95_text_that_is_no_record_is_damaged():
     numbers = [("epoch", "many"), ("epoch", float("inf")), ("expires_at", "soon")]
     times = [("created_at", "2026-01-01T00:00:00"), ("created_at", None)]
     wrong = [{**kept, name: value} for name, value in states + numbers + times]
-    wrong += [{key: value for key, value in kept.items() if key != name} for name in kept]
+    needed = [field.name for field in fields(Record) if field.default is MISSING]
+    wrong += [{k: v for k, v in kept.items() if k != name} for name in needed if name != "now"]
     texts = ["", "[]", "5", "{}", '"state"', "[" * 100_000, *map(json.dumps, wrong)]
     for text in texts:
         with pytest.raises(StoreError, match="damaged"):
