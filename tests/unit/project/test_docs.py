@@ -5,7 +5,9 @@ from __future__ import annotations
 import ast
 import dataclasses
 import functools
+import importlib
 import json
+import pkgutil
 import re
 from datetime import timedelta
 
@@ -16,7 +18,7 @@ from django.test.utils import CaptureQueriesContext
 from rest_framework.test import APIRequestFactory
 
 import django_idempotency as idempotency
-from django_idempotency import http, testing
+from django_idempotency import http, stores, testing
 from django_idempotency.http import problems, scopes
 from django_idempotency.models import IdempotencyRecord
 from django_idempotency.policy import KEEP_PRESETS, HTTPPolicy, Policy
@@ -93,6 +95,22 @@ def test_settings_are_documented_with_their_defaults(heading, policy):
     documented = {code_in(name): eval(code_in(default), names) for name, default, _ in rows}
     fields = {field.name.upper(): field.default for field in dataclasses.fields(policy)}
     assert documented == fields
+
+
+def test_stores_are_documented():
+    page = (REFERENCE / "settings.md").read_text()
+    modules = pkgutil.walk_packages(stores.__path__, f"{stores.__name__}.")
+    found = {
+        f"{module.name}.{name}"
+        for module in modules
+        for name in getattr(importlib.import_module(module.name), "__all__", ())
+        if name.endswith("Store") and not name.startswith(("Base", "Exclusive"))
+    }
+    # A folder gives the name that is documented, its module has the class.
+    documented = set(
+        re.findall(r"^\| `(django_idempotency\.stores\.\w+\.\w+)` \|", page, re.MULTILINE)
+    )
+    assert documented == {path for path in found if ".store." not in path}
 
 
 def test_setting_names_on_other_pages_exist():
