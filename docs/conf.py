@@ -25,13 +25,17 @@ author = "the django-idempotency contributors"
 copyright = author
 version = release = django_idempotency.__version__
 
-extensions = ["myst_parser", "sphinx.ext.autodoc"]
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.viewcode"]
 if os.environ.get("DOCS_INTERSPHINX"):
     extensions.append("sphinx.ext.intersphinx")
     intersphinx_mapping = {
         "python": ("https://docs.python.org/3", None),
         "django": ("https://docs.djangoproject.com/en/stable/", None),
     }
+
+# A name of ours that leads nowhere is an error; those of others are looked up by intersphinx alone.
+nitpicky = True
+nitpick_ignore_regex = [("py:.*", r"(?!django_idempotency\.).*")]
 
 exclude_patterns = ["_build"]
 myst_enable_extensions = ["colon_fence", "deflist"]
