@@ -19,7 +19,7 @@ from django_idempotency.engine.transactions import must_join
 from django_idempotency.http.atomic_requests import atomic_aliases, exempt, is_marked
 from django_idempotency.http.calls import using
 from django_idempotency.http.middleware import IdempotencyMiddleware
-from django_idempotency.http.plans import Declared
+from django_idempotency.http.plans import Declared, declared_on
 from django_idempotency.policy import HTTPPolicy, Policy, suggestion
 
 __all__ = [
@@ -314,11 +314,12 @@ def declarations(view: Any) -> Iterator[Declared]:
     view_class = getattr(view, "view_class", getattr(view, "cls", None))
     if hasattr(view_class, "idempotency_store"):
         return
-    dispatch = getattr(view_class, "dispatch", None)
-    for place in (view, dispatch, *_methods(view), *_below_api_view(view)):
-        declared = getattr(place, "idempotency", None)
-        if isinstance(declared, Declared):
-            yield declared
+    on_dispatch = declared_on(getattr(view_class, "dispatch", None))
+    yield from on_dispatch[-1:]
+    for place in (view, *_methods(view), *_below_api_view(view)):
+        for declared in declared_on(place)[-1:]:
+            if not any(declared is other for other in on_dispatch):  # as_view() copies its mark
+                yield declared
 
 
 def _methods(view: Any) -> Iterable[Any]:

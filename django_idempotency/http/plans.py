@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, fields
+from functools import partial
 from typing import Any
 
 from django.http import HttpRequest
@@ -24,7 +25,7 @@ from django_idempotency.policy import (
     suggestion,
 )
 
-__all__ = ["Declared", "ViewPlan"]
+__all__ = ["Declared", "ViewPlan", "declared_on"]
 
 
 @dataclass(frozen=True)
@@ -105,3 +106,31 @@ class Declared(Declaration[ViewPlan]):
     def _plan(self, alias: Plan) -> ViewPlan:
         plan = alias.with_fields(self.overrides)
         return ViewPlan.of(plan, methods=self.methods, joins=self.joins, form=self.form)
+
+
+def declared_on(method: Any) -> list[Declared]:
+    """
+    Return what ``@idempotent`` left on a view or on a method of a class, the outermost last.
+
+    method_decorator gives its function the attributes of what it decorates, so a second guard is
+    found among its decorators only.
+    """
+    found: list[Declared] = []
+    while method is not None:
+        for declared in (*_decorating(method), getattr(method, "idempotency", None)):
+            if isinstance(declared, Declared) and not any(declared is it for it in found):
+                found.append(declared)
+        method = getattr(method, "__wrapped__", None)
+    return found[::-1]
+
+
+def _decorating(method: Any) -> Iterator[Any]:
+    """Yield what the decorators that method_decorator has given a method say, outermost first."""
+    code = getattr(method, "__code__", None)
+    for name, cell in zip(
+        getattr(code, "co_freevars", ()), getattr(method, "__closure__", None) or (), strict=False
+    ):
+        if name == "decorators" and isinstance(cell.cell_contents, (list, tuple)):
+            for decorator in reversed(cell.cell_contents):
+                if isinstance(decorator, partial):
+                    yield from decorator.args

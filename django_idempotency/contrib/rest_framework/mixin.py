@@ -33,7 +33,7 @@ from django_idempotency.contrib.rest_framework.objects import object_permissions
 from django_idempotency.engine.transactions import OpenTransactions
 from django_idempotency.http.atomic_requests import AtomicRequests, answering, exempt, mark
 from django_idempotency.http.calls import is_guarded_already
-from django_idempotency.http.plans import Declared, ViewPlan
+from django_idempotency.http.plans import Declared, ViewPlan, declared_on
 from django_idempotency.http.spool import tee
 from django_idempotency.policy import (
     CALLED_WITH,
@@ -317,8 +317,10 @@ def guarding_policy(view: APIView, method: str) -> HTTPPolicy | None:
 
 def _declared(method: Any) -> dict[str, Any]:
     """Return what ``@idempotent`` on a method gives, and nothing where it does not stand."""
-    declared = getattr(method, "idempotency", None)
-    return declared.given() if isinstance(declared, Declared) else {}
+    given: dict[str, Any] = {}
+    for declared in declared_on(method):
+        given |= declared.given()
+    return given
 
 
 def is_drf_view(view: Any) -> bool:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from django.utils import timezone
 from django.utils.decorators import method_decorator
+from django.views.decorators.cache import never_cache
 from rest_framework import permissions, serializers, viewsets
 from rest_framework.decorators import action
 from rest_framework.generics import CreateAPIView
@@ -248,6 +249,20 @@ def test_R17_keyword_of_action_counts_before_dispatch(api, mount):
 
     assert api(key=None, path=url).status_code == 201
     assert "Idempotency-Key" not in api(path=url).headers
+
+
+@pytest.mark.parametrize("name", ["dispatch", "create"])
+@pytest.mark.parametrize("derive", [True, False])
+def test_R17_R1_of_two_decorators_on_a_method_the_outer_counts_first(api, mount, name, derive):
+    inner = method_decorator(idempotent(required=False, echo_key=True), name=name)
+    guarded: Any = inner(type("Base", (Mixed,), dict(OWN_CREATE)))
+    outer = method_decorator([never_cache, idempotent(required=True)], name=name)
+    url = mount(
+        outer(type("Sub", (guarded,), {}) if derive else guarded).as_view({"post": "create"})
+    )
+
+    assert api(key=None, path=url).status_code == 400
+    assert api(path=url).headers["Idempotency-Key"]
 
 
 def test_R17_undecorated_override_leaves_what_its_base_said(api, mount):

@@ -68,6 +68,8 @@ def test_R21_decorated_view_without_authentication_needs_a_scope():
     assert found(plain, MIDDLEWARE=[SESSIONS]) == ["E007"]
     assert found(plain, MIDDLEWARE=[SESSIONS, AUTHENTICATION]) == []
     assert found(scoped(view), MIDDLEWARE=[]) == []
+    base = method_decorator(idempotent(required=True), name="dispatch")(type("B", (View,), {}))
+    assert found(on("dispatch", base), MIDDLEWARE=[]) == []
 
 
 def on(name, *bases):
