@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+import re
 
 import cfnlint
 import hcl2
@@ -87,6 +88,7 @@ def parsed(text):
         if isinstance(value, list):
             return [plain(item) for item in value]
         if isinstance(value, str) and value.startswith('"'):
+            assert not re.search(r"(?<!\$)\$\{|(?<!%)%\{", value)  # Terraform would fill it in
             return json.loads(value.replace("$${", "${").replace("%%{", "%{"))
         return value
 
