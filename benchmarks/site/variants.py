@@ -96,6 +96,7 @@ VARIANTS: dict[str, Variant] = {
         middleware=("idempotency_key.middleware.IdempotencyKeyMiddleware",),
         settings={
             "IDEMPOTENCY_KEY": {
+                "CONFLICT_STATUS_CODE": None,  # a replay has the status of the first answer
                 "STORAGE": {"CLASS": "idempotency_key.storage.CacheKeyStorage"},
                 "LOCK": {
                     "CLASS": "idempotency_key.locks.redis.MultiProcessRedisLock",
