@@ -19,7 +19,6 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("tables", nargs="*", help=", ".join(TABLES))
     parser.add_argument("--rounds", type=int, default=9)
-    parser.add_argument("--only", help="variants whose name has this word (and the bare view)")
     arguments = parser.parse_args()
     if unknown := set(arguments.tables) - set(TABLES):
         parser.error(f"no such table: {', '.join(sorted(unknown))}")

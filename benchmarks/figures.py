@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import platform
 import statistics
 import time
@@ -12,7 +13,7 @@ from typing import Any
 
 from benchmarks.environments import ROOT
 
-__all__ = ["percentile", "plot", "ratios", "save", "table"]
+__all__ = ["medians", "percentile", "plot", "ratios", "save", "table"]
 
 RESULTS = ROOT / "benchmarks" / "results"
 
@@ -21,6 +22,18 @@ def percentile(values: Sequence[float], hundredth: int) -> float:
     """Return the percentile of the values, one of them."""
     ordered = sorted(values)
     return ordered[min(len(ordered) - 1, len(ordered) * hundredth // 100)]
+
+
+def medians(
+    answers: Mapping[str, Mapping[str, Sequence[Any]]],
+) -> dict[str, dict[str, list[float]]]:
+    """Return the median microseconds of each round, by variant and command; see `rounds`."""
+    return {
+        name: {
+            part: [statistics.median(one["us"]) for one in found] for part, found in parts.items()
+        }
+        for name, parts in answers.items()
+    }
 
 
 def ratios(measured: Sequence[float], base: Sequence[float]) -> float:
@@ -58,7 +71,7 @@ def save(name: str, figures: Mapping[str, Any]) -> None:
         "at": time.strftime("%Y-%m-%d", time.gmtime()),
         "python": platform.python_version(),
         "system": platform.system(),
-        "cores": len(__import__("os").sched_getaffinity(0)),
+        "cores": len(os.sched_getaffinity(0)),
     }
     text = json.dumps({"about": about, **figures}, indent=1, sort_keys=True)
     (RESULTS / f"{name}.json").write_text(text + "\n")

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from contextlib import ExitStack
 from typing import Any
 
-from benchmarks.figures import percentile, plot, ratios, save, table
+from benchmarks.figures import medians, percentile, plot, ratios, save, table
 from benchmarks.servers import SOCKETS, durable_postgres
 from benchmarks.site.variants import VARIANTS, Variant
 from benchmarks.workers import Worker, rounds
@@ -42,16 +42,11 @@ def run(count: int, names: Iterable[str] = VARIANTS) -> str:
             for worker in workers
         }
     save("http", {"rounds": answers, "exact": exact})
-    medians = {
-        name: {
-            part: [statistics.median(one["us"]) for one in found] for part, found in parts.items()
-        }
-        for name, parts in answers.items()
-    }
-    rows = [_row(name, answers[name], exact[name], medians) for name in answers]
+    found = medians(answers)
+    rows = [_row(name, answers[name], exact[name], found) for name in answers]
     for part in ("first", "replay"):
         bars = {
-            name: ratios(medians[name][part], medians[VARIANTS[name].bare]["first"])
+            name: ratios(found[name][part], found[VARIANTS[name].bare]["first"])
             for name in answers
             if not name.startswith(("bare", "plain bare"))
         }
@@ -59,10 +54,10 @@ def run(count: int, names: Iterable[str] = VARIANTS) -> str:
     floors = [
         (
             name,
-            *(ratios(medians[name][p], medians[floor][p]) for p in ("first", "replay")),
+            *(ratios(found[name][p], found[floor][p]) for p in ("first", "replay")),
         )
         for name, floor in FLOORS.items()
-        if name in medians and floor in medians
+        if name in found and floor in found
     ]
     return "\n".join(
         (
@@ -87,14 +82,14 @@ def _worker(
     return Worker("benchmarks.http_worker", name, variant.environment, env)
 
 
-def _row(name: str, answers: Any, exact: Any, medians: Any) -> list[object]:
-    bare = medians[VARIANTS[name].bare]["first"]
+def _row(name: str, answers: Any, exact: Any, found: Any) -> list[object]:
+    bare = found[VARIANTS[name].bare]["first"]
     row: list[object] = [name]
     for part in ("first", "replay"):
         times = [each for one in answers[part] for each in one["us"]]
         calls = exact["calls"][part]
         row += [
-            ratios(medians[name][part], bare),
+            ratios(found[name][part], bare),
             round(percentile(times, 50)),
             round(percentile(times, 99)),
             round(statistics.median(one["cpu_us"] for one in answers[part])),

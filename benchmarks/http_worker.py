@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from benchmarks.worker import count_calls, race, timed
+from benchmarks.worker import count_calls, first_and_replay, race
 
 OURS = f"{Path(__file__).resolve().parent.parent / 'django_idempotency'}{os.sep}"
 
@@ -60,20 +60,6 @@ def prepare(variant: str) -> dict[str, Callable[..., Any]]:
         if (status := send(key)) != 201:
             raise RuntimeError(f"{variant} answered {status}")
 
-    def keys(count: int) -> list[str]:
-        return [str(uuid.uuid4()) for _ in range(count)]
-
-    answered: list[str] = []
-
-    def first(n: int) -> dict[str, Any]:
-        """Requests with new keys."""
-        answered[:] = keys(n)
-        return timed(expect, answered)
-
-    def replay(n: int) -> dict[str, Any]:
-        """Requests with the keys of the round before."""
-        return timed(expect, (answered * (n // len(answered) + 1))[:n])
-
     def calls() -> dict[str, Any]:
         """Count calls of a first request and of a replay."""
         key = str(uuid.uuid4())
@@ -105,17 +91,13 @@ def prepare(variant: str) -> dict[str, Callable[..., Any]]:
             finally:
                 connection.close()
 
-        for key in keys(times):
+        for key in [str(uuid.uuid4()) for _ in range(times)]:
             race(lambda key=key: at_once(key))  # type: ignore[misc]
             effects.append(Payment.objects.filter(key=key).count())
         return effects
 
-    for key in keys(20):
-        send(key)
-        send(key)
     return {
-        "first": first,
-        "replay": replay,
+        **first_and_replay(expect),
         "calls": calls,
         "statements": statements,
         "race": race_on_one_key,

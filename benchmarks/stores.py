@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.environments import OURS
-from benchmarks.figures import ratios, save, table
+from benchmarks.figures import medians, ratios, save, table
 from benchmarks.servers import SOCKETS, durable_postgres
 from benchmarks.workers import Worker, rounds
 from tests.services.redis import RedisServer
@@ -50,12 +50,9 @@ def run(count: int) -> str:
 
 
 def _row(name: str, answers: Any) -> list[object]:
-    row: list[object] = [name]
+    found, row = medians(answers), [name]
     for part in ("first", "replay"):
-        ours, floor = (
-            [statistics.median(one["us"]) for one in answers[f"{kind} {name}"][part]]
-            for kind in ("ours", "floor")
-        )
+        ours, floor = (found[f"{kind} {name}"][part] for kind in ("ours", "floor"))
         cpu = statistics.median(one["cpu_us"] for one in answers[f"ours {name}"][part])
         row += [ratios(ours, floor), round(statistics.median(ours)), round(cpu)]
     return row

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
-from benchmarks.worker import timed
+from benchmarks.worker import first_and_replay
 
 RESULT = b"x" * 200
 FINGERPRINT = b"f" * 32
@@ -23,18 +23,7 @@ def prepare(variant: str) -> dict[str, Callable[..., Any]]:
     """Make the store, and return the commands."""
     kind, _, name = variant.partition(" ")
     run, duplicate = (OURS if kind == "ours" else FLOORS)[name]()
-    done: list[uuid.UUID] = []
-
-    def first(n: int) -> dict[str, Any]:
-        done[:] = [uuid.uuid4() for _ in range(n)]
-        return timed(run, done)
-
-    def again(n: int) -> dict[str, Any]:
-        return timed(duplicate, (done * (n // len(done) + 1))[:n])
-
-    first(20)
-    again(20)
-    return {"first": first, "replay": again}
+    return first_and_replay(lambda key: run(uuid.UUID(key)), lambda key: duplicate(uuid.UUID(key)))
 
 
 # Ours.

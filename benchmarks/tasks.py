@@ -6,7 +6,7 @@ import statistics
 from contextlib import ExitStack
 
 from benchmarks.environments import OURS
-from benchmarks.figures import ratios, save, table
+from benchmarks.figures import medians, ratios, save, table
 from benchmarks.workers import Worker, rounds
 from tests.services.redis import RedisServer
 
@@ -38,22 +38,17 @@ def run(count: int) -> str:
         ]
         answers = rounds(workers, count, {"first": {"n": 200}, "replay": {"n": 200}})
     save("tasks", {"rounds": answers})
-    medians = {
-        name: {
-            part: [statistics.median(one["us"]) for one in found] for part, found in parts.items()
-        }
-        for name, parts in answers.items()
-    }
+    found = medians(answers)
     rows = [
         (
             name,
-            ratios(each["first"], medians["bare"]["first"]),
-            ratios(each["first"], medians["by hand"]["first"]),
+            ratios(each["first"], found["bare"]["first"]),
+            ratios(each["first"], found["by hand"]["first"]),
             round(statistics.median(each["first"])),
-            ratios(each["replay"], medians["bare"]["first"]),
+            ratios(each["replay"], found["bare"]["first"]),
             round(statistics.median(each["replay"])),
             round(statistics.median(one["cpu_us"] for one in answers[name]["first"])),
         )
-        for name, each in medians.items()
+        for name, each in found.items()
     ]
     return table(f"B8, eager: × of the bare task, {count} rounds", HEADS, rows)

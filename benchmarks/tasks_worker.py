@@ -9,7 +9,7 @@ from typing import Any
 
 from celery import Celery
 
-from benchmarks.worker import timed
+from benchmarks.worker import first_and_replay
 
 REDIS = os.environ["BENCHMARK_REDIS"]
 
@@ -39,18 +39,7 @@ def prepare(variant: str) -> dict[str, Callable[..., Any]]:
         "celery-singleton": _celery_singleton,
         "Redis": _redis,
     }[variant](app)
-    done: list[str] = []
-
-    def first(n: int) -> dict[str, Any]:
-        done[:] = [str(uuid.uuid4()) for _ in range(n)]
-        return timed(send, done)
-
-    def replay(n: int) -> dict[str, Any]:
-        return timed(send, done[:n])
-
-    first(20)
-    replay(20)
-    return {"first": first, "replay": replay}
+    return first_and_replay(send)
 
 
 def _bare(app: Celery) -> Callable[[str], Any]:

@@ -15,10 +15,11 @@ import os
 import sys
 import threading
 import time
+import uuid
 from collections.abc import Callable, Iterable
 from typing import Any
 
-__all__ = ["VARIANT", "count_calls", "race", "timed"]
+__all__ = ["VARIANT", "count_calls", "first_and_replay", "race", "timed"]
 
 #: The environment variable with the variant's name.
 VARIANT = "BENCHMARK_VARIANT"
@@ -39,6 +40,24 @@ def timed(function: Callable[[Any], Any], arguments: Iterable[Any]) -> dict[str,
     cpu = time.process_time_ns() - cpu
     gc.enable()
     return {"us": taken, "cpu_us": cpu / 1000 / len(taken)}
+
+
+def first_and_replay(
+    first: Callable[[str], Any], replay: Callable[[str], Any] | None = None
+) -> dict[str, Callable[[int], dict[str, Any]]]:
+    """Return the commands that call with new keys, and with those keys again; both are warm."""
+    keys: list[str] = []
+
+    def with_new_keys(n: int) -> dict[str, Any]:
+        keys[:] = [str(uuid.uuid4()) for _ in range(n)]
+        return timed(first, keys)
+
+    def again(n: int) -> dict[str, Any]:
+        return timed(replay or first, keys[:n])
+
+    with_new_keys(20)
+    again(20)
+    return {"first": with_new_keys, "replay": again}
 
 
 def count_calls(function: Callable[[], Any], below: str = "") -> dict[str, int]:
