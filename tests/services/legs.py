@@ -11,6 +11,7 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 
@@ -125,6 +126,11 @@ def main() -> int:
     # What is asked for after -- need not be in every leg.
     passed = {pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED if rest else 0}
     failed = [run.name for run, code in code_of.items() if code not in passed]
+    for name in failed:  # again at the end, where a reader of a long log looks first
+        print(
+            *re.findall(r"(?m)^(?:FAILED|ERROR) .*", _log(name).read_text(errors="replace")),
+            sep="\n",
+        )
     verdict = f"failed: {', '.join(failed)}" if failed else "all passed"
     print(f"\n==> {verdict}, in {time.monotonic() - started:.0f} s", flush=True)
     return int(bool(failed))
@@ -141,12 +147,16 @@ def _order(seed: str | None) -> list[str]:
     return ["-p", "randomly", *chosen]
 
 
+def _log(name: str) -> Path:
+    return LOGS / f"{name}.log"
+
+
 _printing = threading.Lock()
 
 
 def _pytest(run: Run, words: list[str]) -> int:
     """Run pytest into a log, show what of it a reader wants, and return its exit code."""
-    log = LOGS / f"{run.name}.log"
+    log = _log(run.name)
     started = time.monotonic()
     with log.open("wb") as output:
         process = subprocess.Popen(

@@ -24,16 +24,13 @@ class TestHTTP(HTTPStory):
 
 
 class TestServer(ServerStory):
-    TIMEOUT = 0.3
     CLAIM = CLAIM.sha.encode()
 
     @pytest.fixture
-    def store(self, url, link, make_store, client):
-        """Its prefix was looked at, and the server knows the script."""
+    def make_linked(self, url, link, make_store, client):
+        """The server knows the script."""
         client.script_load(CLAIM.text)
-        store = make_store(through(url, link), timeout=self.TIMEOUT)
-        won(store.claim(asked("before")))
-        return store
+        return lambda timeout: make_store(through(url, link), timeout=timeout)
 
 
 @pytest.fixture
