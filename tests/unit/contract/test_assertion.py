@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from copy import deepcopy
 
 import pytest
 from django.http import HttpResponse, JsonResponse
@@ -98,41 +97,21 @@ def test_view_that_is_not_guarded_and_answer_that_is_not_kept_fail(client):
     assert "The first answer was 429 (no), the second 429 (no)." in said(client.post, "/refuse/")
 
 
-TEXT = {"Location": "/1/", "Content-Type": "text/plain"}
-
-
 @pytest.mark.parametrize(
     ("first", "again", "expected"),
     [
-        (
-            HttpResponse(status=201),
-            HttpResponse(status=200),
-            "The replay has another status. The first answer was 201, the second 200.",
-        ),
-        (
-            HttpResponse(b"x", headers=TEXT),
-            HttpResponse(b"x", headers={**TEXT, "Location": "/2/"}),
-            "The replay has another location: '/2/' after '/1/'.",
-        ),
-        (
-            HttpResponse(b"x", headers={"ETag": '"1"'}),
-            HttpResponse(b"x"),
-            "The replay has another etag: None after '\"1\"'.",
-        ),
-        (
-            HttpResponse(b"first"),
-            HttpResponse(b"x" * 1000),
-            f"The replay has another body: {b'x' * 300 + b'...'!r} after b'first'.",
-        ),
-        (HttpResponse(headers={"Date": "now"}), HttpResponse(headers={"Date": "then"}), ""),
+        ({"status": 201}, {}, "status. The first answer was 201, the second 200."),
+        ({"headers": {"Location": "/1/"}}, {}, "location: None after '/1/'."),
+        ({}, {"content": b"x" * 1000}, f"body: {b'x' * 300 + b'...'!r} after b''."),
+        ({"headers": {"Date": "now"}}, {"headers": {"Date": "then"}}, ""),
     ],
-    ids=["status", "header", "no header", "body", "a date may differ"],
+    ids=["status", "header", "body", "a date may differ"],
 )
 def test_what_differs_fails_and_is_named(first, again, expected):
-    FAKED[:] = deepcopy([first, again])
+    FAKED[:] = [HttpResponse(**first), HttpResponse(**again)]
     FAKED[1]["Idempotency-Replayed"] = "true"
 
     if expected:
-        assert said(Client().post, "/fake/") == expected
+        assert said(Client().post, "/fake/") == f"The replay has another {expected}"
     else:
         assert_idempotent(Client().post, "/fake/")

@@ -31,26 +31,12 @@ def run(**options):
     return idempotency.run(lambda lease: lease.claimed_at, key="k", scope="s", **options)
 
 
-def test_store_is_replaced_in_the_block_and_comes_back_and_the_next_one_is_new():
-    for _ in range(2):
-        with override_store("memory") as store:
-            assert isinstance(store, MemoryStore)
-            assert store_for() is store
-            assert [run().replayed for _ in range(2)] == [False, True]
-    assert isinstance(store_for(), DatabaseStore)
-
-
 def test_policy_of_the_alias_stays_without_a_mode_that_the_store_cannot_do():
     with override_store("memory"):
         assert (policy_for().lease.total_seconds(), policy_for().transaction) == (30, None)
     with override_store("database", using="other") as store:
         assert (store.using, policy_for().transaction) == ("other", "single")
-
-
-def test_another_alias_is_replaced():
-    with override_store("memory", "other"):
-        assert isinstance(store_for("other"), MemoryStore)
-        assert isinstance(store_for(), DatabaseStore)
+    assert isinstance(store_for(), DatabaseStore)
 
 
 def test_alias_may_be_new_and_the_setting_absent(settings):
@@ -93,34 +79,18 @@ def test_store_of_an_outer_block_keeps_its_records_when_another_is_replaced(alia
         assert (again.replayed, again.record_id) == (True, first.record_id)
 
 
-@pytest.mark.parametrize("given", [{"BACKEND": "memory"}, None, dict])
-def test_what_is_no_store_is_told_with_what_there_is(given):
+def test_what_is_no_store_is_told_with_what_there_is():
     with pytest.raises(TypeError, match=r"takes 'database', .* a class of stores or a store"):
-        override_store(given)
-
-
-def test_object_takes_no_options():
+        override_store(dict)
     with pytest.raises(TypeError, match="no options"):
         override_store(MemoryStore(), clock=FakeClock())
 
 
-@pytest.mark.parametrize(
-    "replaced",
-    [
-        override_store("nowhere.Store"),
-        override_store("memory", clok=FakeClock()),
-        override_store(MemoryStore, clok=FakeClock()),
-    ],
-)
+@pytest.mark.parametrize("replaced", ["nowhere.Store", MemoryStore])
 def test_store_that_cannot_be_built_is_told_and_replaces_nothing(replaced):
-    with pytest.raises(InvalidStore), replaced:
+    with pytest.raises(InvalidStore), override_store(replaced, clok=FakeClock()):
         pass
     assert isinstance(store_for(), DatabaseStore)
-
-
-@override_store("memory")
-def test_test_is_decorated():
-    assert isinstance(store_for(), MemoryStore)
 
 
 def test_coroutine_is_decorated():
@@ -129,22 +99,12 @@ def test_coroutine_is_decorated():
         return store_for() is store
 
     assert asyncio.run(test())
-    assert isinstance(store_for(), DatabaseStore)
 
 
 @override_store("memory", attr_name="store")
 class TestOfAProject(SimpleTestCase):
     def test_class_is_decorated(self):
         assert store_for() is self.store
-
-
-def test_fixture_of_the_store_is_the_default_one(idempotency_store, idempotency_clock):
-    assert store_for() is idempotency_store
-    assert [run().replayed for _ in range(2)] == [False, True]
-
-    idempotency_clock.advance(timedelta(hours=25))
-
-    assert not run().replayed
 
 
 @pytest.fixture
@@ -184,9 +144,8 @@ def test_clock_begins_with_now_or_elsewhere_stands_still_and_is_in_utc():
         FakeClock(datetime(2026, 1, 1))
 
 
-@pytest.mark.parametrize("duration", [timedelta(seconds=90), 90, -1.0])
-def test_clock_moves_when_told(duration):
+def test_clock_moves_when_told():
     clock = FakeClock(NEW_YEAR)
-    moved = duration if isinstance(duration, timedelta) else timedelta(seconds=duration)
 
-    assert clock.advance(duration) == clock() == NEW_YEAR + moved
+    assert clock.advance(timedelta(seconds=90)) == clock() == NEW_YEAR + timedelta(seconds=90)
+    assert clock.advance(-90.0) == NEW_YEAR
