@@ -40,8 +40,8 @@ class ClaimRequest:
     transaction: str = "separate"
     #: 32 bytes each, newest secret first; the first one is stored, any of them may match.
     fingerprints: tuple[bytes, ...] = field(default=(), repr=False)
-    #: What derived keys are made of; never stored. None: the record id.
-    seed: UUID | None = field(default=None, repr=False)
+    #: The unkeyed digest of what is asked for: derived keys are made of it. Never stored.
+    digest: bytes = field(default=b"", repr=False)
     #: Drawn once per attempt and sent with each resend of it.
     token: UUID = field(default_factory=keys.new_token, repr=False)
     lease: timedelta = timedelta(seconds=60)
@@ -51,6 +51,8 @@ class ClaimRequest:
 
     def __post_init__(self) -> None:
         """Raise TypeError for a value that is not a duration."""
+        if type(self.lease) is type(self.retention) is type(self.max_duration) is timedelta:
+            return  # as every policy gives them
         for name in ("lease", "retention", "max_duration"):
             object.__setattr__(self, name, as_duration(getattr(self, name)))
 
@@ -58,6 +60,11 @@ class ClaimRequest:
     def fingerprint(self) -> bytes | None:
         """The fingerprint that a won claim stores."""
         return self.fingerprints[0] if self.fingerprints else None
+
+    @property
+    def seed(self) -> UUID:
+        """What derived keys are made of: the record id, and what is asked for."""
+        return keys.seed(self.record_id, self.digest) if self.digest else self.record_id
 
     @property
     def lifetime(self) -> timedelta:

@@ -81,7 +81,7 @@ class Lease:
     @property
     def seed(self) -> UUID:
         """What derived keys are made of: the record id and what is asked for."""
-        return self.request.seed or self.record_id
+        return self.request.seed
 
     @property
     def lost(self) -> bool:

@@ -82,6 +82,20 @@ class Record:
         if self.fingerprint == b"":
             short = keys.short(self.record_id)
             raise StoreError(f"The stored record {short} is damaged: its fingerprint is empty.")
+        types = tuple(map(type, vars(self).values()))
+        if types not in _right_types or not self._is_aware():
+            self._check_types()
+            _right_types.add(types)
+
+    def _is_aware(self) -> bool:
+        """Whether each time has a zone."""
+        times = (self.created_at, self.updated_at, self.now, self.expires_at, self.lease_until)
+        for time in times:
+            if time is not None and time.tzinfo is None:
+                return False
+        return True
+
+    def _check_types(self) -> None:
         for name, kinds in _KINDS.items():
             value = getattr(self, name)
             naive = isinstance(value, datetime) and value.tzinfo is None
@@ -126,6 +140,9 @@ class Record:
         """Whether an attempt left the record in progress and its lease has lapsed."""
         return self.state is State.IN_PROGRESS and not self.live
 
+
+#: The types of the fields of a record that was checked: there are few of these.
+_right_types: set[tuple[type, ...]] = set()
 
 #: What each field of a record may be.
 _KINDS: dict[str, tuple[type, ...]] = {

@@ -75,7 +75,7 @@ class Operation:
             operation=keys.bounded(self.name),
             transaction=self.transaction,
             fingerprints=self.fingerprint.forms,
-            seed=keys.seed(self.record_id, self.fingerprint.digest),
+            digest=self.fingerprint.digest,
             lease=self.policy.attempt_lease(),
             retention=self.policy.retention,
             max_duration=self.policy.max_duration,
@@ -169,9 +169,9 @@ class Attempt(Running):
             return False
         if record.operation not in ("", request.operation):
             return False
-        seed = request.seed
+        digest = request.digest
         if stored in self.operation.fingerprint.version_1:
-            seed = self.operation.record_id  # as the attempt derived that took it for its own
+            digest = b""  # derived keys were made of the record id alone
         elif self.operation.fingerprint.lacks_key_of(stored):
             logger.warning(
                 "Record %s was written under a secret that is gone, so that this request cannot be "
@@ -180,7 +180,7 @@ class Attempt(Running):
             )
         else:
             return False
-        self.request = replace(request, fingerprints=(*request.fingerprints, stored), seed=seed)
+        self.request = replace(request, fingerprints=(*request.fingerprints, stored), digest=digest)
         return True
 
     def is_answered_by(self, record: Record) -> bool:

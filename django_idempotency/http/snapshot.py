@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 from collections.abc import Collection
@@ -113,6 +114,8 @@ class SnapshotCodec:
         named = {name.lower() for name in replay_headers}
         self._dropped = {name[1:] for name in named if name.startswith("-")}
         self._named = named - self._dropped
+        #: What `_place` has said of a name: a project sends the same few.
+        self._place_of = functools.lru_cache(maxsize=256)(self._place)
 
     def encode(self, result: HttpResponseBase) -> bytes:
         """
@@ -121,11 +124,15 @@ class SnapshotCodec:
         Raises TypeError for a stream and for a body that is elsewhere, neither of which has bytes
         yet, and for an interim response; ResultTooLarge before anything of a large body is copied.
         """
-        if elsewhere := [name for name, _ in result.items() if self._is_elsewhere(name)]:
-            raise TypeError(f"A response whose body is where {elsewhere[0]} says cannot be kept.")
         if result.status_code < 200:
             raise TypeError("An interim response is no answer, and cannot be kept.")
-        fields = [field for field in result.items() if self._keeps(field[0]) and _is_field(field)]
+        fields = []
+        for name, value in result.items():
+            place = self._place_of(name)
+            if place == "elsewhere":
+                raise TypeError(f"A response whose body is where {name} says cannot be kept.")
+            if place == "kept" and _VALUE.fullmatch(value):
+                fields.append((name, value))
         head = json.dumps({"status": result.status_code, "headers": fields}).encode()
         body = self._body(result)
         size = 4 + len(head) + sum(map(len, body))
@@ -151,30 +158,30 @@ class SnapshotCodec:
         """Return the Snapshot that `encode` wrote; raise ValueError and the like for any other."""
         end = 4 + int.from_bytes(payload[:4], "big")
         head = json.loads(payload[4:end].decode())
-        status, fields = head["status"], [(name, value) for name, value in head["headers"]]
+        status, kept = head["status"], []
         if len(payload) < end or type(status) is not int or not 200 <= status <= 599:
             raise ValueError("The stored response has no final status.")
-        for field in fields:
-            if not _is_field(field) or self._is_elsewhere(field[0]):
+        for name, value in head["headers"]:
+            place = self._place_of(name)
+            if place in ("elsewhere", "nowhere") or not _VALUE.fullmatch(value):
                 raise ValueError("The stored response has a header field that was never kept.")
-        kept = tuple(field for field in fields if self._keeps(field[0]))
-        return Snapshot(status, kept, b"" if status in _BODILESS else payload[end:])
+            if place == "kept":
+                kept.append((name, value))
+        return Snapshot(status, tuple(kept), b"" if status in _BODILESS else payload[end:])
 
-    def _keeps(self, name: str) -> bool:
-        """Whether a header field belongs to the answer, or is said to."""
+    def _place(self, name: str) -> str:
+        """
+        Return where the header fields of a name belong: "kept" with the answer, or "dropped".
+
+        "elsewhere" means that the body is not in the response; "nowhere" that no field has such a
+        name, which might end a line, say (RFC 9110, section 5.1).
+        """
+        if not _NAME.fullmatch(name):
+            return "nowhere"
         name = name.lower()
+        if name in _ELSEWHERE and name not in self._named:
+            return "elsewhere"
         if name in _NEVER or name.startswith(_NEVER_PREFIXES) or name in self._dropped:
-            return False
+            return "dropped"
         of_one_request = name in _OF_ONE_REQUEST or name.startswith(_OF_ONE_REQUEST_PREFIXES)
-        return name in self._named or not of_one_request
-
-    def _is_elsewhere(self, name: str) -> bool:
-        return name.lower() in _ELSEWHERE and name.lower() not in self._named
-
-
-def _is_field(field: tuple[Any, Any]) -> bool:
-    """Whether a name and a value can be sent: none of them ends a line, say (RFC 9110, 5.5)."""
-    name, value = field
-    if not isinstance(name, str) or not isinstance(value, str):
-        return False
-    return _NAME.fullmatch(name) is not None and _VALUE.fullmatch(value) is not None
+        return "dropped" if of_one_request and name not in self._named else "kept"
