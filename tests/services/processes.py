@@ -116,7 +116,7 @@ def marked(*variables: str) -> set[int]:
 
 
 def listens(pid: int, port: int) -> bool:
-    """Whether a process has a socket that listens on the port; True where that cannot be told."""
+    """Whether a process has a socket that listens on the port; True where there is no /proc."""
     tables = [path for path in map(Path, ("/proc/net/tcp", "/proc/net/tcp6")) if path.exists()]
     rows = [line.split() for path in tables for line in path.read_text().splitlines()[1:]]
     local, listening = f":{port:04X}", "0A"
@@ -125,7 +125,7 @@ def listens(pid: int, port: int) -> bool:
     for entry in Path(f"/proc/{pid}/fd").glob("*"):
         with suppress(OSError):
             opened.add(os.readlink(entry))
-    return not opened or any(f"socket:[{inode}]" in opened for inode in inodes)
+    return not tables or any(f"socket:[{inode}]" in opened for inode in inodes)
 
 
 def describe(pid: int) -> str:

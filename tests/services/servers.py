@@ -191,21 +191,22 @@ class OwnServer(ABC):
         assert process is not None
         try:
             wait_until(
-                lambda: process.poll() is not None or self._answers(),
+                lambda: process.poll() is not None or (self._answers() and self._is_ours()),
                 seconds=self.start_seconds,
                 what=f"{self.name} to answer",
             )
         except TimeoutError as error:
             raise RuntimeError(f"{error}\n{self.output}") from None
         if process.poll() is None:
-            if not self.port_taken or listens(process.pid, self.port):
-                return True
-            self._end()  # what has answered was another server
-            return False
+            return True
         self.process = None
         if self.port_taken and self.port_taken in self._written:
             return False
         raise RuntimeError(f"{self.name} ended with {process.returncode}:\n{self.output}")
+
+    def _is_ours(self) -> bool:
+        """Whether what answers is this server, and not another one that took its port."""
+        return not self.port_taken or listens(self.pid, self.port)
 
     @property
     def _written(self) -> str:
