@@ -90,10 +90,7 @@ class Record:
     def _is_aware(self) -> bool:
         """Whether each time has a zone."""
         times = (self.created_at, self.updated_at, self.now, self.expires_at, self.lease_until)
-        for time in times:
-            if time is not None and time.tzinfo is None:
-                return False
-        return True
+        return None not in [time.tzinfo for time in times if time is not None]
 
     def _check_types(self) -> None:
         for name, kinds in _KINDS.items():

@@ -35,6 +35,7 @@ __all__ = [
     "endpoint_of",
     "fingerprint_of",
     "form_key",
+    "header_field",
     "operation_of",
     "parsed_body",
     "uploads_of",
@@ -42,6 +43,8 @@ __all__ = [
 
 FORM = "application/x-www-form-urlencoded"
 MULTIPART = "multipart/form-data"
+#: What most callables of a policy answer with: none of it can be awaited.
+_PLAIN = (str, bool, bytes, type(None))
 #: Changes with every page that a browser shows, and asks for nothing (R89).
 _CSRF_FIELD = "csrfmiddlewaretoken"
 #: What a form's request keeps of being parsed apart.
@@ -58,12 +61,20 @@ def ask(name: str, field: Callable[..., Any] | str, *arguments: Any) -> Any:
     """
     asked = import_string(field) if isinstance(field, str) else field
     answer = asked(*arguments)
+    if type(answer) in _PLAIN:
+        return answer
     if inspect.isawaitable(answer):
         if inspect.iscoroutine(answer):
             answer.close()
         problem = coroutine_problem(name, asked)
         raise TypeError(problem or f"{name} must not return an awaitable, for nobody awaits it.")
     return answer
+
+
+def header_field(request: HttpRequest, name: str) -> str | None:
+    """Return the value of one header field: Django's ``headers`` is a mapping of all of them."""
+    value: str | None = request.META.get("HTTP_" + name.upper().replace("-", "_"))
+    return value
 
 
 def operation_of(request: HttpRequest) -> str:

@@ -30,6 +30,7 @@ from django_idempotency.http.content import (
     endpoint_of,
     fingerprint_of,
     form_key,
+    header_field,
     operation_of,
 )
 from django_idempotency.http.problems import problem_response, replay_refused
@@ -128,7 +129,7 @@ class Guard(GuardedCall):
     def _read_key(self) -> bool:
         """Read the key; return whether it came in a form (R89)."""
         http, request = self.http, self.request
-        field = request.headers.get(http.header)
+        field = header_field(request, http.header)
         bounds = {"min_length": http.key_min_length, "max_length": http.key_max_length}
         if field is not None:
             self.key = keys.parse(field, strict=http.strict_header, **bounds)
@@ -158,7 +159,7 @@ class Guard(GuardedCall):
     def _wait(self, *, from_form: bool) -> timedelta:
         """How long this caller waits: the policy's time, or less if it prefers so (R51)."""
         wait = self.plan.policy.wait_or(_FORM_WAIT if from_form else timedelta(0))
-        preferred = _PREFER_WAIT.search(self.request.headers.get("Prefer", ""))
+        preferred = _PREFER_WAIT.search(header_field(self.request, "Prefer") or "")
         return min(wait, timedelta(seconds=int(preferred[1]))) if preferred else wait
 
     # The work.

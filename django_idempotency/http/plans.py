@@ -16,7 +16,7 @@ from django_idempotency.conf import (
     Declaration,
     Plan,
 )
-from django_idempotency.http.content import form_key
+from django_idempotency.http.content import form_key, header_field
 from django_idempotency.http.snapshot import SnapshotCodec
 from django_idempotency.policy import (
     UNSAFE_METHODS,
@@ -71,7 +71,7 @@ class ViewPlan(Plan):
         each form without a header field.
         """
         http = self.http_policy
-        if http.required or http.header in request.headers:
+        if http.required or header_field(request, http.header) is not None:
             return True
         return self.form and form_key(request, http) is not None
 

@@ -7,7 +7,7 @@ import json
 import re
 from collections.abc import Collection
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from django.http import HttpResponse
 from django.http.response import HttpResponseBase

@@ -111,6 +111,8 @@ def _needs_parser(request: Request) -> bool:
     # A permission, say, has had DRF read the body from its stream.
     if getattr(sent, "_read_started", False) and not hasattr(sent, "_body"):
         return True
+    if not any(isinstance(parser, FileUploadParser) for parser in request.parsers or ()):
+        return False
     negotiator: Any = request.negotiator
     return isinstance(negotiator.select_parser(request, request.parsers), FileUploadParser)
 

@@ -48,7 +48,7 @@ __all__ = ["IdempotencyMixin", "object_permissions"]
 _PREFIX = "idempotency_"
 #: What a view gives: the alias of its store, and the fields of its policies.
 _GIVEN = ("store", *(field.name for field in (*fields(Policy), *fields(HTTPPolicy))))
-_NAMES = [_PREFIX + name for name in _GIVEN]
+_NAMES = {_PREFIX + name: name for name in _GIVEN}
 _get_given = attrgetter(*_NAMES)
 
 if TYPE_CHECKING:
@@ -102,6 +102,7 @@ class IdempotencyMixin(_Base):
 
     # By the name of a handler.
     _plans: ClassVar[dict[str, _MadePlan]] = {}
+    _decorated: ClassVar[dict[str | None, tuple[dict[str, Any], dict[str, Any]]]] = {}
 
     # Of the one request that this instance of the view serves.
     _guarded: bool = False
@@ -118,7 +119,7 @@ class IdempotencyMixin(_Base):
         defined in a class is a method.
         """
         super().__init_subclass__(**kwargs)
-        cls._plans = {}
+        cls._plans, cls._decorated = {}, {}
         bases = cls.__mro__
         if APIView in bases and bases.index(APIView) < bases.index(IdempotencyMixin):
             raise TypeError(
@@ -293,14 +294,17 @@ def _nearer(
     view_class: type[IdempotencyMixin], keywords: Mapping[str, Any], handler: str | None
 ) -> dict[str, Any]:
     """Return what is given nearer to the work than on the class."""
-    given: dict[str, Any] = {}
-    for base in reversed(view_class.__mro__):
-        if "dispatch" in vars(base):
-            given |= _declared(vars(base)["dispatch"])
-    for name in keywords:
-        if name in _NAMES:
-            given[name.removeprefix(_PREFIX)] = keywords[name]
-    return given | _declared(getattr(view_class, handler or "", None))
+    decorated = view_class._decorated.get(handler)
+    if decorated is None:
+        on_dispatch: dict[str, Any] = {}
+        for base in reversed(view_class.__mro__):
+            if "dispatch" in vars(base):
+                on_dispatch |= _declared(vars(base)["dispatch"])
+        on_handler = _declared(getattr(view_class, handler or "", None))
+        decorated = view_class._decorated[handler] = (on_dispatch, on_handler)
+    on_dispatch, on_handler = decorated
+    given = {_NAMES[name]: keywords[name] for name in keywords if name in _NAMES}
+    return on_dispatch | given | on_handler
 
 
 def guarding_policy(view: APIView, method: str) -> HTTPPolicy | None:
