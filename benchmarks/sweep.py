@@ -37,7 +37,7 @@ def measure(rows: int, share: float, limit: int) -> None:
     from django.db import connection, connections
 
     from django_idempotency.sweep import sweep
-    from tests.integration.database.test_large_sweep import FILL
+    from tests.proof.database.test_large_sweep import FILL
 
     call_command("migrate", verbosity=0)
     with connection.cursor() as cursor:

@@ -42,34 +42,11 @@ def end(store, lease, ending):
 
 
 @pytest.mark.parametrize(
-    ("before", "fingerprints"),
-    [
-        (claims.absent, OURS),
-        (claims.failed, OURS),
-        (claims.released, THEIRS),
-        (claims.lapsed, OURS),
-        (claims.expired, THEIRS),
-        (claims.expired_lapsed, THEIRS),
-    ],
-)
-def test_I2_R70_R74_claim_of_single_is_won(store, before, fingerprints):
-    earlier = before(store, claim_request())
-    with store.atomic():
-        lease = won(store.claim(claim_request(transaction="single", fingerprints=fingerprints)))
-    assert lease.takeover is (before is claims.lapsed)
-    if earlier is not None:
-        assert lease.fencing_token > earlier.fencing_token
-        assert lease.token != earlier.token
-
-
-@pytest.mark.parametrize(
     ("before", "fingerprints", "decision"),
     [
-        (claims.live, OURS, Decision.IN_PROGRESS),
         (claims.live, THEIRS, Decision.MISMATCH),
         (claims.lapsed, THEIRS, Decision.MISMATCH),
         (claims.failed, THEIRS, Decision.MISMATCH),
-        (claims.completed, OURS, Decision.REPLAY),
         (claims.completed, THEIRS, Decision.MISMATCH),
         (claims.live_beyond_expiry, OURS, Decision.IN_PROGRESS),
     ],
@@ -87,25 +64,6 @@ def test_I1_I3_I11_claim_of_single_is_lost_and_changes_nothing(
 
 
 # Columns.
-
-
-def test_the_record_that_comes_back_is_what_is_stored(store):
-    claims.completed(store, claim_request(operation="pay"))
-    record = lost(store.claim(claim_request()))
-    row = IdempotencyRecord.objects.get(pk=record_id())
-    fields = [
-        *("scope", "key", "operation", "state", "epoch", "token", "lease_until"),
-        *("created_at", "updated_at", "expires_at", "attempts", "error"),
-    ]
-    assert [getattr(record, name) for name in fields] == [getattr(row, name) for name in fields]
-    assert (record.record_id, record.operation) == (row.id, "pay")
-    assert (record.fingerprint, record.result) == (bytes(row.fingerprint), bytes(row.result))
-
-
-def test_R11_keys_are_byte_exact(store):
-    for key in ("key", "KEY", "key ", "kéy", "ke\u0301y"):
-        won(store.claim(claim_request(key)))
-    assert IdempotencyRecord.objects.count() == 5
 
 
 @pytest.mark.parametrize("mode", ["separate", pytest.param("single", marks=POSTGRESQL)])
@@ -148,9 +106,7 @@ def test_R72_the_time_is_that_of_each_statement_and_not_of_its_transaction(
 
 
 @POSTGRESQL
-@pytest.mark.parametrize(
-    ("left", "alone"), [(0.95, True), (0.91, True), (0.89, False), (0.0, False), (1.1, False)]
-)
+@pytest.mark.parametrize(("left", "alone"), [(0.91, True), (0.89, False), (1.1, False)])
 def test_expires_at_is_left_alone_while_nine_tenths_of_the_retention_are_left(store, left, alone):
     lease = claims.live(store, claim_request(retention=HOUR))
     claimed = store.get(lease.record_id)

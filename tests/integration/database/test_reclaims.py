@@ -8,8 +8,6 @@ import pytest
 from django.db import transaction
 
 from django_idempotency.claims import Decision, decide
-from django_idempotency.engine import Engine
-from django_idempotency.exceptions import LeaseLost
 from django_idempotency.models import IdempotencyRecord
 from django_idempotency.records import State
 from django_idempotency.stores.database import store as database
@@ -18,13 +16,9 @@ from django_idempotency.stores.database.store import TRIES
 from tests.integration.database import claims
 from tests.integration.database.claims import (
     claim_request,
-    effects,
-    lapse,
     lost,
-    operation,
     packed,
     won,
-    work,
 )
 from tests.integration.database.sessions import PATIENCE
 
@@ -72,7 +66,7 @@ def test_R76_row_that_a_sweep_holds_is_no_conflict(two):
 
 
 @pytest.mark.leg("postgres18", "postgres16")
-@pytest.mark.parametrize("holder", ["joined", "single", "whoever"])
+@pytest.mark.parametrize("holder", ["single", "whoever"])
 def test_R49_expired_record_that_no_sweep_holds_is_in_progress_at_once(two, holder, monkeypatch):
     monkeypatch.setattr(database, "_SWEPT_WITHIN", PATIENCE)  # waiting would be noticed
     claims.expired(two.theirs, claim_request())
@@ -139,16 +133,3 @@ def test_claim_of_a_new_key_does_not_wait_for_an_uncommitted_claim(two):
         won(two.mine.claim(claim_request()))
         record = lost(two.other(two.theirs.claim, claim_request()))
         assert decide(record, claim_request()) is Decision.IN_PROGRESS
-
-
-@pytest.mark.leg("postgres18", "postgres16")
-def test_R66_I7_late_work_is_rolled_back(two):
-    def run(lease):
-        two.other(lapse)
-        two.other(Engine(two.theirs).run, operation(), work("theirs"))
-        return work("late")(lease)
-
-    with pytest.raises(LeaseLost):
-        Engine(two.mine).run(operation(), run)
-    assert effects() == ["theirs"]
-    assert two.mine.get(claims.record_id()).result == packed("theirs")

@@ -1,39 +1,34 @@
-"""`single` on PostgreSQL: claim, work and completion in one transaction, under one lock."""
+"""`single`: claim, work and completion in one transaction, on PostgreSQL under one lock."""
 
 from __future__ import annotations
 
-from contextlib import contextmanager
 from datetime import timedelta
 
 import pytest
-from django.db import connection, transaction
+from django.db import IntegrityError, connection, transaction
 
 from django_idempotency.engine import Engine
-from django_idempotency.exceptions import (
-    IdempotencyError,
-    InProgress,
-    StoreError,
-)
+from django_idempotency.exceptions import IdempotencyError, InProgress, StoreError
 from django_idempotency.records import State
 from django_idempotency.stores.database.postgresql import PostgreSQL
+from tests.app.models import Effect, Unique
 from tests.integration.database import claims
 from tests.integration.database.claims import (
     claim_request,
     effects,
     expire,
-    lost,
     operation,
     packed,
+    record_id,
     state_of,
+    won,
     work,
 )
 from tests.integration.database.sessions import PATIENCE
 
-pytestmark = [
-    pytest.mark.django_db(transaction=True),
-    pytest.mark.leg("postgres18", "postgres16"),
-]
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.leg("postgres18", "postgres16")]
 
+EVERYWHERE = pytest.mark.leg("postgres18", "sqlite", "mariadb")
 #: The key of an advisory lock that no record has.
 GATE = 4_242
 
@@ -102,22 +97,6 @@ def test_bound_of_the_wait_ends_with_the_completion(two):
             assert cursor.fetchone() == ("0",)
 
 
-def test_I6_stalled_owner_releases_and_another_asks_while_single_runs(two):
-    """Nobody else can claim while `single` holds the lock, so what was released stays so."""
-    stalled = claims.lapsed(two.theirs, claim_request())
-
-    def run(lease):
-        two.other(two.theirs.release, stalled)
-        another = claim_request(fingerprints=(claims.OTHER_FINGERPRINT,))
-        lost(two.other(two.theirs.claim, another))
-        return work("mine")(lease)
-
-    with pytest.raises(IdempotencyError):
-        Engine(two.mine).run(single(), run)
-    assert effects() == []
-    assert state_of(two.mine) is State.RELEASED
-
-
 def test_R76_swept_between_look_and_completion(two):
     claims.expired(two.theirs, claim_request())
 
@@ -143,10 +122,7 @@ def test_R26_two_replays_at_once_are_both_answered_and_keep_nobody_from_the_key(
 
 @pytest.mark.parametrize(
     ("mode", "before"),
-    [
-        *((mode, claims.absent) for mode in ("single", "joined", "separate")),
-        *(("joined", before) for before in (claims.failed, claims.expired)),
-    ],
+    [("single", claims.absent), ("joined", claims.failed), ("separate", claims.expired)],
 )
 def test_R49_R53_duplicate_is_told_at_once_while_the_work_runs(two, mode, before):
     before(two.theirs, claim_request())
@@ -197,37 +173,28 @@ def locks_of_this_session():
         return cursor.fetchone()[0]
 
 
-@contextmanager
-def schema_of_its_own(session):
-    """Let a session look in another schema, as in projects with a schema per tenant."""
-    with connection.cursor() as cursor:
-        cursor.execute("CREATE SCHEMA tenant")
-        for table in ("idempotency_record", "app_effect"):
-            cursor.execute(f"CREATE TABLE tenant.{table} (LIKE {table} INCLUDING ALL)")
-    session(look_in, "tenant")
-    try:
-        yield
-    finally:
-        session(look_in, "public")
+def test_I10_R53_keys_of_two_schemas_do_not_meet(two):
+    """As in projects with a schema per tenant."""
+
+    def look_in(schema):
         with connection.cursor() as cursor:
-            cursor.execute("DROP SCHEMA tenant CASCADE")
+            cursor.execute(f"SET search_path = {schema}")
 
-
-def look_in(schema):
-    with connection.cursor() as cursor:
-        cursor.execute(f"SET search_path = {schema}")
-
-
-@pytest.mark.parametrize("mode", ["single", "joined"])
-def test_I10_R53_keys_of_two_schemas_do_not_meet(two, mode):
     def run(lease):
-        theirs = operation(transaction=mode)
-        assert two.other(Engine(two.theirs).run, theirs, work("theirs")).result == "theirs"
+        assert two.other(Engine(two.theirs).run, single(), work("theirs")).result == "theirs"
         return work("mine")(lease)
 
-    with schema_of_its_own(two.other):
-        assert Engine(two.mine).run(single(), run).result == "mine"
-        assert (effects(), two.other(effects)) == (["mine"], ["theirs"])
+    with connection.cursor() as cursor:
+        cursor.execute("CREATE SCHEMA tenant")
+        try:
+            for table in ("idempotency_record", "app_effect"):
+                cursor.execute(f"CREATE TABLE tenant.{table} (LIKE {table} INCLUDING ALL)")
+            two.other(look_in, "tenant")
+            assert Engine(two.mine).run(single(), run).result == "mine"
+            assert (effects(), two.other(effects)) == (["mine"], ["theirs"])
+        finally:
+            two.other(look_in, "public")
+            cursor.execute("DROP SCHEMA tenant CASCADE")
 
 
 def test_I5_record_that_commits_between_the_snapshot_and_the_lock_is_replayed(two):
@@ -253,3 +220,98 @@ def gated(statement):
     assert clock in statement
     waiting = f"(SELECT clock_timestamp() AS now, pg_advisory_xact_lock({GATE}) OFFSET 0) AS clock"
     return statement.replace(clock, waiting)
+
+
+# While nobody else is there: its savepoint, its record, and calls inside one another.
+
+
+@EVERYWHERE
+@pytest.mark.parametrize(
+    "before",
+    [claims.released, claims.failed, claims.expired, claims.lapsed, claims.expired_lapsed],
+    ids=lambda before: before.__name__,
+)
+def test_I2_runs_and_completes_over_a_record_that_may_be_claimed(two, before):
+    earlier = before(two.theirs, claim_request())
+    outcome = Engine(two.mine).run(single(), work("mine"))
+    record = two.mine.get(outcome.record_id)
+    assert (record.state, record.result) == (State.COMPLETED, packed("mine"))
+    assert record.epoch == outcome.fencing_token > earlier.fencing_token
+    assert two.other(Engine(two.theirs).run, single(), work("theirs")).result == "mine"
+    assert effects() == ["mine"]
+
+
+@EVERYWHERE
+@pytest.mark.parametrize("mode", ["single", "joined", "separate"])
+def test_R49_nested_attempt_with_the_same_key_is_in_progress(two, mode):
+    engine = Engine(two.mine)
+    inner = "single" if mode != "separate" else mode
+
+    def run(lease):
+        with pytest.raises(InProgress):
+            engine.run(operation(transaction=inner), work("inner"))
+        return work("outer")(lease)
+
+    assert engine.run(operation(transaction=mode), run).result == "outer"
+    assert effects() == ["outer"]
+
+
+@EVERYWHERE
+@pytest.mark.parametrize("kept", [True, False])
+def test_R57_R58_outcome_is_recorded_after_the_work_broke_the_transaction(two, kept):
+    Unique.objects.create(name="taken")
+    engine = Engine(two.mine)
+
+    def run(lease):
+        work("mine")(lease)
+        Unique.objects.create(name="taken")
+
+    with transaction.atomic():
+        if kept:
+            assert engine.run(single(), run, lambda error: "kept").result == "kept"
+        else:
+            with pytest.raises(IntegrityError):
+                engine.run(single(), run)
+            record = two.mine.get(record_id())
+            assert (record.state, record.error) == (State.FAILED, "django.db.utils.IntegrityError")
+            assert record.fingerprint == claims.FINGERPRINT
+        expected = "kept" if kept else "again"
+        assert engine.run(single(), work("again")).result == expected
+    assert effects() == ([] if kept else ["again"])
+    assert two.mine.get(record_id()).attempts == (1 if kept else 2)
+
+
+@EVERYWHERE
+def test_I6_failure_keeps_the_fingerprint_that_stands(two):
+    claims.failed(two.theirs, claim_request())
+    rotated = claim_request(
+        fingerprints=(claims.OTHER_FINGERPRINT, claims.FINGERPRINT), transaction="single"
+    )
+    with transaction.atomic():
+        lease = won(two.mine.claim(rotated))
+        two.mine.fail(lease, "")
+    assert two.mine.get(lease.record_id).fingerprint == claims.FINGERPRINT
+
+
+@EVERYWHERE
+def test_a_single_claim_outside_of_a_transaction_is_refused(two):
+    with pytest.raises(RuntimeError, match="atomic"):
+        two.mine.claim(claim_request(transaction="single"))
+
+
+@EVERYWHERE
+@pytest.mark.parametrize("end", [transaction.commit, transaction.rollback])
+def test_caller_that_manages_its_transaction_by_hand(two, end):
+    transaction.set_autocommit(False)
+    try:
+        Effect.objects.create(name="caller")  # on SQLite it takes this to begin
+        assert Engine(two.mine).run(single(), work("mine")).result == "mine"
+        assert Engine(two.mine).run(single(), work("again")).replayed
+        assert two.other(state_of, two.theirs) is None
+        end()
+    finally:
+        transaction.rollback()
+        transaction.set_autocommit(True)
+    committed = end is transaction.commit
+    assert effects() == (["caller", "mine"] if committed else [])
+    assert two.other(state_of, two.theirs) is (State.COMPLETED if committed else None)
