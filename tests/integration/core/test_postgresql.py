@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from contextlib import suppress
-from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -16,9 +14,6 @@ from psycopg import IsolationLevel
 
 import django_idempotency as idempotency
 from django_idempotency import WorkRolledBack
-from django_idempotency.claims import ClaimRequest
-from django_idempotency.conf import store_for
-from django_idempotency.keys import record_id
 from django_idempotency.models import IdempotencyRecord
 from tests.app.models import Effect
 
@@ -59,50 +54,6 @@ def test_R91_error_of_a_raw_cursor_in_a_transaction_of_the_callers(
     with transaction.atomic(using=using), pytest.raises(WorkRolledBack):
         run(swallow(using))
     assert not run(lambda lease: "again").replayed
-
-
-def test_R60_separate_completes_on_a_new_connection_after_its_own_was_lost() -> None:
-    def work(lease: Any) -> int:
-        Effect.objects.create(name="x")
-        with connection.copy().cursor() as other:
-            pid = connection.connection.info.backend_pid
-            other.execute("SELECT pg_terminate_backend(%s)", [pid])
-            other.connection.close()
-        return 1
-
-    first, again = (run(work, transaction="separate") for _ in range(2))
-    assert (first.stored, again.replayed) == (True, True)
-    assert Effect.objects.count() == 1
-
-
-def test_R69_renewal_takes_no_connection_of_the_pool() -> None:
-    """The work that a lease is for may have used the pool up."""
-    store = store_for()
-    lease = store.claim(ClaimRequest(record_id("call", "s", "k"), "s", "k"))
-    original, pooled = connections["default"], connections["default"].copy()
-    pooled.settings_dict["OPTIONS"]["pool"] = {"min_size": 1, "max_size": 1, "timeout": 1}
-    pooled.settings_dict["CONN_MAX_AGE"] = 0
-    original.close()
-    connections["default"] = pooled
-
-    def renew() -> None:
-        connections["default"] = mine = pooled.copy()
-        try:
-            held.append(store.renew([lease], timedelta(seconds=60)))
-        finally:
-            mine.close()
-
-    held: list[Any] = []
-    try:
-        pooled.ensure_connection()
-        thread = threading.Thread(target=renew)
-        thread.start()
-        thread.join(20)
-        assert held == [{lease}]
-    finally:
-        pooled.close()
-        pooled.close_pool()
-        connections["default"] = original
 
 
 @pytest.mark.parametrize("where", ["option", "server"])

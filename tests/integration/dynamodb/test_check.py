@@ -33,7 +33,6 @@ def turn_on_ttl(store, attribute="expiry"):
         ("ResourceNotFoundException", "idempotency_table --create"),
         ("AccessDeniedException", "dynamodb:DescribeTable"),
         ("NoCredentialsError", "credentials"),
-        ("ExpiredTokenException", "credentials"),
         ("ConnectTimeoutError", "OPTIONS['endpoint_url']"),
         ("NoRegionError", "region_name"),
     ],
@@ -91,11 +90,7 @@ def test_E023_storage_is_not_defined(make_store):
 
 @pytest.mark.parametrize(
     ("method", "does"),
-    [
-        ("_save", {"side_effect": OSError}),
-        ("_open", {"side_effect": OSError}),
-        ("_open", {"return_value": ContentFile(b"another")}),
-    ],
+    [("_save", {"side_effect": OSError}), ("_open", {"return_value": ContentFile(b"another")})],
 )
 def test_E024_storage_that_an_object_does_not_come_back_from(make_store, storage, method, does):
     store = make_store(ttl=False, overflow_storage="overflow")

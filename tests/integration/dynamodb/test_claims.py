@@ -67,15 +67,6 @@ def test_R49_retry_after_counts_the_margin(store, clock):
     assert wire.taken() == ["UpdateItem"]  # the engine does not take it for a lapsed one
 
 
-def test_I9_expired_record_under_a_lease_in_its_margin_is_not_swept(store, clock):
-    won(store.claim(asked(**SHORT)))
-    clock.advance(MINUTE + 4 * SECOND)
-    assert store.sweep() == 0
-    clock.advance(SECOND)
-
-    assert store.sweep() == 1
-
-
 @pytest.fixture
 def renewed_behind(store, clock):
     """

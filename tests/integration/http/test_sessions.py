@@ -130,17 +130,6 @@ def test_R57_single_releases_nothing_without_the_proof(api, mount, policy):
     assert not Effect.objects.exists()
 
 
-@pytest.mark.parametrize("every_request", [False, True])
-def test_R92_problem_in_the_place_of_the_work(mount, policy, settings, every_request):
-    policy(HTTP={"SCOPE": ANYONE})
-    settings.SESSION_SAVE_EVERY_REQUEST = every_request
-    url, page, shopper = mount(checkout("pop", take_over)), mount(told), Shopper()
-
-    assert problem(shopper.post(url)) == (409, "lease_lost")
-    assert shopper.cart == ["tea"]
-    assert shopper.client.get(page).content == b""
-
-
 def unsaved(get_response: Any) -> Any:
     """A middleware that leaves something in the session, and a message, before the work."""
 
@@ -195,38 +184,6 @@ def test_R57_answer_is_kept_on_a_new_connection(api, mount, mode, atomic_request
     assert replayed(again)
     assert Effect.objects.count() == (mode == "separate" and not atomic_requests)
     assert len(runs) == 1
-
-
-@WAYS
-def test_R58_exception_passes_out_of_a_lost_connection(api, mount, mode, atomic_requests, runs):
-    url = mount(Severed)
-
-    for _ in range(2):
-        with pytest.raises(RuntimeError, match=r"^boom$"):
-            api.then("boom", path=url)
-
-    assert len(runs) == 2
-
-
-@pytest.mark.parametrize(
-    ("mode", "atomic_requests", "then"),
-    [
-        ("joined", False, "created"),
-        ("single", False, "created"),
-        ("joined", False, "used again"),
-        ("single", False, "used again"),
-        ("separate", True, "used again"),  # else it is Django's COMMIT that tells
-    ],
-    indirect=["mode", "atomic_requests"],
-)
-def test_R60_success_on_a_lost_connection_is_503(api, mount, mode, atomic_requests, then):
-    url = mount(Severed)
-
-    for _ in range(2):
-        assert problem(api.then(then, path=url)) == (503, "store_unavailable")
-
-    assert not Effect.objects.exists()
-    assert not IdempotencyRecord.objects.filter(state__in=["COMPLETED", "IN_PROGRESS"]).exists()
 
 
 # What PostgreSQL answers to the COMMIT of a transaction that an error has ended.

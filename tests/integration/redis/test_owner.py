@@ -8,7 +8,7 @@ import pytest
 
 from django_idempotency.exceptions import StoreError
 from django_idempotency.records import State
-from tests.claims import HOUR, asked, found, lost, record_id, won
+from tests.claims import HOUR, asked, found, lost, won
 
 REFUSED = r"OPTIONS\['prefix'\]"
 
@@ -49,15 +49,6 @@ def test_rotation_of_the_secret_stops_no_process_and_without_a_fallback_needs_th
 
     won(store.claim(asked()))
     assert lost(store.claim(asked("before"))).state is State.IN_PROGRESS
-
-
-def test_marker_is_no_record_and_says_nothing_of_the_secret(store, client, prefix):
-    won(store.claim(asked()))
-
-    assert [record.record_id for record in store.browse().records] == [record_id()]
-    [digest] = client.hkeys(f"{prefix}owner")
-    assert len(digest) == 64
-    assert client.ttl(f"{prefix}owner") == -1
 
 
 def test_E016_check_tells_of_anothers_prefix_and_takes_none(

@@ -115,26 +115,6 @@ def test_R51_waiters_hold_no_transaction(
     assert [replayed(other) for other in others] == [True] * 3
 
 
-@pytest.mark.parametrize(("transaction", "then"), [("separate", "away"), ("joined", "slow")])
-def test_R51_50_duplicates_on_5_keys_with_3_connections(
-    policy, pool, gate, looks, runs, transaction, then
-):
-    """Nobody asks for a connection in vain, also while owners of `joined` have them all."""
-    policy(TRANSACTION=transaction, WAIT=60)
-    three = pool(3, timeout=20)
-    keys = [f"key-{number}" for number in range(5)]
-    requests = [sending("function", {"name": key, "then": then}, key=key) for key in keys]
-    with together(*requests * 10) as answers:
-        if then == "away":
-            looks.wait_for(90)
-            gate.open.set()
-
-    assert {getattr(answer, "status_code", answer) for answer in answers} == {201}
-    assert sum(not replayed(answer) for answer in answers) == len(keys)
-    assert sorted(runs) == keys
-    assert three.get_stats().get("requests_errors", 0) == 0
-
-
 @pytest.mark.parametrize("mode", ["single", "joined"], indirect=True)
 @pytest.mark.parametrize("own_context", [True, False], ids=["context of the request", "no context"])
 def test_R57_failure_of_one_leaves_the_others_rows(mode, own_context, gate, in_loop):

@@ -1,3 +1,0 @@
-"""The servers that the tests start."""
-
-from __future__ import annotations
