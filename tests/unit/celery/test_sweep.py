@@ -15,8 +15,6 @@ from django_idempotency.conf import store_for
 from django_idempotency.tasks import sweep_expired
 from tests.unit.celery.conftest import MEMORY
 
-NAME = "django_idempotency.tasks.sweep_expired"
-
 
 @pytest.fixture(autouse=True)
 def aliases(settings, clock):
@@ -29,31 +27,24 @@ def aliases(settings, clock):
     clock.advance(5000)
 
 
-def test_it_is_a_task_of_every_app_and_counts_what_it_deleted():
-    task = Celery(set_as_current=False, fixups=[]).tasks[NAME]
+def test_it_is_a_task_of_every_app_which_counts_and_logs_what_it_deleted(caplog):
+    caplog.set_level(logging.DEBUG, logger="django_idempotency")
+    task = Celery(set_as_current=False, fixups=[]).tasks["django_idempotency.tasks.sweep_expired"]
 
-    assert task.apply().get() == {"default": 3, "other": 1}
-    assert task.apply().get() == {"default": 0, "other": 0}
+    assert task.apply(kwargs={"limit": 2}).get() == {"default": 3, "other": 1}
+
+    ours = [line.getMessage() for line in caplog.records if line.name == "django_idempotency"]
+    assert ours[-2:] == [
+        "Swept default: 3 expired records deleted.",
+        "Swept other: 1 expired records deleted.",
+    ]
+    assert "Sweeping default: 2 expired records deleted so far." in ours
 
 
 def test_it_can_be_of_one_alias_and_is_bounded():
     assert sweep_expired(max_seconds=0) == {"default": 0, "other": 0}
     assert sweep_expired("other") == {"other": 1}
     assert len(store_for()._records) == 3
-
-
-def test_its_batches_are_told_in_the_log(caplog):
-    caplog.set_level(logging.DEBUG, logger="django_idempotency")
-
-    sweep_expired(limit=2)
-
-    assert caplog.messages == [
-        "Sweeping default: 2 expired records deleted so far.",
-        "Sweeping other: 1 expired records deleted so far.",
-        "Sweeping default: 3 expired records deleted so far.",
-        "Swept default: 3 expired records deleted.",
-        "Swept other: 1 expired records deleted.",
-    ]
 
 
 def test_one_that_is_down_fails_the_task_when_the_others_are_swept(monkeypatch):

@@ -6,17 +6,14 @@ import sys
 from types import SimpleNamespace as Namespace
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from django_idempotency import FingerprintMismatch, InvalidKey, idempotent_function
 from django_idempotency.contrib import events
 
 SQS = {"messageId": "19dd0b57-b21e-4ac1-bd88-01bbb068cb78", "body": "{}", "receiptHandle": "r1"}
-KINESIS = {
-    "eventID": "shardId-000000000006:49590338271490256608559692538361571095921575989136588898",
-    "kinesis": {"sequenceNumber": "49590338271490256608559692538361571095921575989136588898"},
-}
+KINESIS = {"eventID": "shardId-06:4959", "kinesis": {"sequenceNumber": "4959"}}
 
 
 class Confluent:
@@ -32,13 +29,12 @@ class Confluent:
         return 0
 
 
-SEQUENCE = KINESIS["kinesis"]["sequenceNumber"]
 FOUND = [
     (events.sqs_message_id, SQS, SQS["messageId"]),
     (events.sqs_message_id, {"MessageId": "m-1"}, "m-1"),  # by boto3
     (events.eventbridge_id, {"id": "cdc73f9d", "detail": {}}, "cdc73f9d"),
-    (events.kinesis_sequence, KINESIS, KINESIS["eventID"]),
-    (events.kinesis_sequence, {"kinesis": KINESIS["kinesis"]}, SEQUENCE),
+    (events.kinesis_sequence, KINESIS, "shardId-06:4959"),
+    (events.kinesis_sequence, {"kinesis": KINESIS["kinesis"]}, "4959"),
     (events.kafka_offset, Namespace(topic="orders", partition=3, offset=0), "orders-3-0"),
     (events.kafka_offset, Confluent(), "orders-0-0"),
     (events.kafka_offset, {"topic": "orders", "partition": 1, "offset": 15}, "orders-1-15"),
@@ -57,8 +53,7 @@ REFUSED = [
     (events.kafka_offset, {"topic": "orders", "partition": 1}),
     (events.kinesis_sequence, {"data": "x"}),
     (events.amqp_message_id, Namespace(properties={})),
-    *((events.payload_hash("order", "amount"), it) for it in ({"foo": 1}, {"order": 1})),
-    (events.payload_hash("order"), {"order": None}),
+    (events.payload_hash("order", "amount"), {"order": 1}),
     (events.composite("tenant", "id"), {"tenant": "acme"}),
 ]
 
@@ -72,12 +67,13 @@ def test_C1_key_is_found_in_the_first_argument_or_the_message_is_refused():
 
 
 parts = st.text(st.sampled_from("ab#%2350日é\x00\ud800\udcff"), min_size=1, max_size=5)
+both = events.composite("a", "b")
 
 
 @given(st.tuples(parts, parts), st.tuples(parts, parts))
+@settings(max_examples=50)
 def test_C1_any_two_composites_differ(one, other):
-    key = events.composite("a", "b")
-    keys = [key(dict(zip("ab", values, strict=True))) for values in (one, other)]
+    keys = [both(dict(zip("ab", values, strict=True))) for values in (one, other)]
     assert (keys[0] == keys[1]) == (one == other)
 
 
@@ -92,7 +88,7 @@ def test_C1_hash_of_a_payload_or_of_parts_of_it():
 
 
 def test_keys_that_cannot_be_are_refused_at_once(monkeypatch):
-    assert repr(events.composite("a", "b")) == "<EventKey composite('a', 'b')>"
+    assert repr(both) == "<EventKey composite('a', 'b')>"
     with pytest.raises(ValueError, match="detail"):
         events.jmespath("detail.[")
     with pytest.raises(ValueError, match="at least one"):
@@ -102,18 +98,22 @@ def test_keys_that_cannot_be_are_refused_at_once(monkeypatch):
         events.jmespath("id")
 
 
-@pytest.mark.parametrize("payload", [None, lambda message: message["body"]])
-def test_C1_C3_redelivered_message_is_the_same_although_its_receipt_differs(memory, payload):
+@pytest.mark.usefixtures("idempotency_store")
+def test_C1_C3_redelivered_message_is_the_same_although_its_receipt_differs():
     runs = []
-    options = {} if payload is None else {"payload": payload}
 
-    @idempotent_function(key=events.sqs_message_id, scope="orders-queue", **options)
     def handle(message, *context):
         runs.append(message["body"])
 
-    handle(SQS, object()) if payload is None else handle(SQS)
-    handle({**SQS, "receiptHandle": "r2"})
-    assert runs == ["{}"]
-    if payload is not None:
-        with pytest.raises(FingerprintMismatch):
-            handle({**SQS, "body": "another"})
+    alone = idempotent_function(key=events.sqs_message_id, scope="orders")(handle)
+    by_body = idempotent_function(
+        key=events.sqs_message_id, scope="bodies", payload=lambda message: message["body"]
+    )(handle)
+
+    alone(SQS, object())
+    by_body(SQS)
+    for again in (alone, by_body):
+        again({**SQS, "receiptHandle": "r2"})
+    assert runs == ["{}", "{}"]
+    with pytest.raises(FingerprintMismatch):
+        by_body({**SQS, "body": "another"})

@@ -18,6 +18,7 @@ from tests.unit.views.conftest import the_gate, waited
 
 __all__ = ["in_progress", "multipart", "policy", "the_gate", "waited"]
 
+FORM = "application/x-www-form-urlencoded"
 #: Name, file name, type, content.
 Part = tuple[str, "str | None", "str | None", bytes]
 

@@ -1,43 +1,122 @@
-"""R43 to R48, R80, R93: which bodies of plain views ask for the same thing."""
+"""R43 to R48, R80, R89, R93: bodies of plain views, compared and left as they came."""
 
 from __future__ import annotations
 
+import hashlib
 import io
 
 import pytest
+from django.core.files.uploadedfile import TemporaryUploadedFile, UploadedFile
+from django.core.files.uploadhandler import TemporaryFileUploadHandler
 from django.core.handlers.asgi import ASGIRequest
-from django.http import HttpResponse
-from django.test import Client
+from django.http import HttpResponse, JsonResponse
 from django.urls import path
+from django.views.decorators.csrf import csrf_exempt
 
 from django_idempotency.fingerprint import canonical_json
-from django_idempotency.http import idempotent
+from django_idempotency.http import content, idempotent
 from django_idempotency.http.content import body_of
+from django_idempotency.models import IdempotencyRecord
 from django_idempotency.policy import HTTPPolicy
-from tests.unit.forms.conftest import multipart
+from tests.app.models import Effect
+from tests.unit.forms import urls
+from tests.unit.forms.conftest import FORM, multipart
 from tests.unit.forms.urls import ANYONE
-from tests.unit.http.api import replayed
+from tests.unit.http.api import problem, replayed
+from tests.unit.views.conftest import api_for
 
-pytestmark = [pytest.mark.django_db, pytest.mark.urls("tests.unit.forms.urls")]
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.urls(__name__)]
 
-FORM = "application/x-www-form-urlencoded"
+FILE = ("file", "a.pdf", "application/pdf", b"%PDF one")
+PARTS = (("title", None, None, b"Report"), FILE, ("more", "b.txt", "text/plain", b"two"))
+#: Above DATA_UPLOAD_MAX_MEMORY_SIZE and FILE_UPLOAD_MAX_MEMORY_SIZE.
+LARGE = b"0123456789abcdef" * 180_000
+MISMATCH = (422, "idempotency_key_reused")
 
 
-def test_R44_R46_form_fields_and_bytes_that_are_no_utf8(send):
+def sha256(content):
+    return hashlib.sha256(content).hexdigest()
+
+
+# Forms and uploads are parsed as they come, in pieces.
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT"])
+def test_R43_a_form_is_hashed_in_pieces_arrives_and_a_new_boundary_is_the_same(
+    send, monkeypatch, method
+):
+    """Django parses forms that are POSTed, and no others."""
+    read, hashed = [], []
+    chunks, receive = UploadedFile.chunks, content._Hashing.receive_data_chunk
+
+    def noted(self, chunk_size=None):
+        for chunk in chunks(self, chunk_size):
+            read.append(len(chunk))
+            yield chunk
+
+    def noted_piece(self, raw_data, start):
+        hashed.append(len(raw_data))
+        receive(self, raw_data, start)
+
+    def upload(boundary, sent):
+        parts = (PARTS[0], ("file", "a", "text/plain", sent), PARTS[2])
+        body, kind = multipart(*parts, boundary=boundary)
+        return send(body, content_type=kind, method=method)
+
+    monkeypatch.setattr(UploadedFile, "chunks", noted)
+    monkeypatch.setattr(content._Hashing, "receive_data_chunk", noted_piece)
+    first = upload("one", LARGE)
+
+    assert sum(hashed) == sum(read) == len(LARGE) + len(b"two")  # by the guard, by the view
+    assert max(hashed + read) <= UploadedFile.DEFAULT_CHUNK_SIZE
+    assert first.json() == {
+        "fields": {"title": ["Report"]},
+        "files": {"file": [sha256(LARGE)], "more": [sha256(b"two")]},
+    }
+    again = upload("another", LARGE)
+    assert (replayed(again), again.content) == (True, first.content)
+    assert problem(upload("one", LARGE[:-1])) == MISMATCH
+    assert Effect.objects.count() == 1
+
+
+@pytest.mark.parametrize("path", ["/receive/", "/async/"])
+def test_R43_a_raw_upload_arrives_and_replays(send, path):
+    arguments = {"path": path, "content_type": "application/octet-stream"}
+
+    first, again = send(LARGE, **arguments), send(LARGE, **arguments)
+
+    assert first.json() == {"sha256": sha256(LARGE), "size": len(LARGE)}
+    assert replayed(again)
+    assert send(LARGE[:-1] + b"?", **arguments).status_code == 422
+    assert send(LARGE, path=path, content_type="image/png").status_code == 422
+    assert Effect.objects.count() == 1
+
+
+@pytest.mark.parametrize("kind", ["application/json", "multipart/form-data; boundary=b"])
+def test_R43_large_body_of_a_length_that_nobody_has_said(settings, kind):
+    """HTTP/2 has neither Content-Length, if the client leaves it out, nor Transfer-Encoding."""
+    settings.DATA_UPLOAD_MAX_MEMORY_SIZE = 100
+    scope = {"type": "http", "method": "POST", "path": "/", "query_string": b""}
+    scope["headers"] = [(b"content-type", kind.encode())]
+
+    def compared(body):
+        request = ASGIRequest(scope, io.BytesIO(body))
+        found = body_of(request, HTTPPolicy())
+        assert request.read() == body
+        return found
+
+    one, other = b"1" * 1000, b"2" * 1000
+    assert compared(one) == compared(one) != compared(other)
+
+
+def test_R46_bytes_of_a_form_that_are_no_utf8(send):
     """Which fields make another request: tests/unit/http/test_fingerprint.py."""
-    for first, other, status in [
-        ("a=1&b=3", "b=3&a=%31&csrfmiddlewaretoken=x", 201),
-        ("a=1", "", 422),
-        ("a=%ff", "a=%FF", 201),
-        ("a=%ff", "a=%fe", 422),
-    ]:
-        send(first, content_type=FORM, key=f"{first} {other}")
-        second = send(other, content_type=FORM, key=f"{first} {other}")
+    first, same, other = (send(body, content_type=FORM) for body in ("a=%ff", "a=%FF", "a=%fe"))
 
-        assert (second.status_code, replayed(second)) == (status, status == 201), (first, other)
+    assert (first.status_code, replayed(same), other.status_code) == (201, True, 422)
 
 
-# fingerprint_exclude, fingerprint_headers.
+# fingerprint_exclude.
 
 SENT = (
     '{"amount": 10, "trace": {"id": 1}, "client": {"name": "app", "sent_at": "10:00"}, '
@@ -73,67 +152,23 @@ def test_R45_fingerprint_exclude(form):
     assert [name for name, change in OTHER.items() if counted(*change) == counted()] == []
 
 
-@idempotent(scope=ANYONE, fingerprint_exclude=EXCLUDED, fingerprint_headers=["X-Version", "Accept"])
-def excluding(request):
-    return HttpResponse(request.body, status=201)
-
-
-@idempotent(scope=ANYONE)
-def consume(request, pk):
-    """Change all that it is given."""
-    request.POST = request.POST.copy()
-    request.POST["a"] = "changed"
-    request._body = b"changed"
-    request.META["QUERY_STRING"] = "changed"
-    request.META["CONTENT_TYPE"] = "text/plain"
-    request.resolver_match.kwargs["pk"] = 2
-    return HttpResponse(status=201)
-
-
-urlpatterns = [path("consume/<int:pk>/", consume), path("exclude/", excluding)]
-
-
-@pytest.mark.urls(__name__)
-def test_R45_the_view_still_gets_what_is_excluded_and_header_fields_count(send):
-    given = {"path": "/exclude/", "Accept": "2"}
-
-    assert send(SENT, **given, X_Version="1").text == SENT
-    assert replayed(send(SENT.replace("10:00", ""), **given, X_Version="1", X_Other="1"))
-    assert send(SENT, **given, X_Version="2").status_code == 422
-    assert send(SENT, **{**given, "Accept": "1"}, X_Version="1").status_code == 422
-
-
-@pytest.mark.urls(__name__)
-@pytest.mark.parametrize(("body", "kind"), [("a=1", FORM), ('{"a": 1}', "application/json")])
-def test_R48_a_view_that_changes_the_request(send, body, kind):
-    given = {"path": "/consume/1/?q=1", "content_type": kind}
-
-    assert [replayed(send(body, **given)) for _ in range(2)] == [False, True]
-    assert send(body.replace("1", "2"), **given).status_code == 422
-
-
 # Bodies that Django itself would refuse: the view decides, for it need not parse them.
 
 
+@csrf_exempt
 @idempotent(scope=ANYONE)
-def ignores_its_body(request):
-    return HttpResponse(status=202)
+def signed(request):
+    """Read the body as it came, as who verifies a signature does."""
+    return HttpResponse(str(len(request.read())), status=202)
 
 
-@pytest.mark.parametrize(
-    "kind",
-    [
-        f"{FORM}; charset=latin-1",
-        "multipart/form-data; boundary=b; charset=base64",
-        "multipart/form-data; boundary=b; charset=idna",
-    ],
-)
-def test_R90_form_in_a_charset_that_django_refuses(rf, kind):
+def test_R90_form_in_a_charset_that_django_refuses(rf):
     body = b'--b\r\nContent-Disposition: form-data; name="a"\r\n\r\nx\r\n--b--\r\n'
-    for headers in ({}, {"Idempotency-Key": "k"}):
-        request = rf.generic("POST", "/", body, kind, headers=headers)
+    for kind in (f"{FORM}; charset=latin-1", "multipart/form-data; boundary=b; charset=base64"):
+        for headers in ({}, {"Idempotency-Key": kind[:9]}):
+            request = rf.generic("POST", "/", body, kind, headers=headers)
 
-        assert ignores_its_body(request).status_code == 202
+            assert signed(request).content == str(len(body)).encode()
 
 
 @pytest.mark.parametrize(
@@ -146,42 +181,124 @@ def test_R80_form_that_django_refuses_after_its_first_upload(rf, settings, limit
 
     def send(content):
         headers = {"Idempotency-Key": "k"}
-        return ignores_its_body(rf.post("/", content, content_type=kind, headers=headers))
+        return signed(rf.post("/", content, content_type=kind, headers=headers))
 
     assert [replayed(send(body)) for _ in range(2)] == [False, True]
     assert send(body.replace(b"\r\na\r\n", b"\r\nb\r\n")).status_code == 422
 
 
-PARTS = [(name, None, None, b"12") for name in "abc"]
-
-
 @pytest.mark.parametrize("limit", ["DATA_UPLOAD_MAX_NUMBER_FIELDS", "DATA_UPLOAD_MAX_MEMORY_SIZE"])
-@pytest.mark.parametrize("sent", [(b"a=12&b=12&c=12", FORM), multipart(*PARTS)])
-@pytest.mark.urls("tests.unit.forms.test_visitors")
 def test_R93_a_form_beyond_djangos_limits_reaches_a_view_that_does_not_parse_it(
-    settings, policy, limit, sent
+    rf, settings, limit
 ):
-    policy(HTTP={"SCOPE": ANYONE})
     setattr(settings, limit, 2)
-    for headers in ({}, {"Idempotency-Key": "key-1"}):
-        first, again = (Client().post("/signed/", *sent, headers=headers) for _ in range(2))
+    parts = multipart(*((name, None, None, b"12") for name in "abc"))
+    for body, kind in ((b"a=12&b=12&c=12", FORM), parts):
+        for key in (None, kind):
+            headers = {"Idempotency-Key": key[:9]} if key else {}
+            first, again = (
+                signed(rf.post("/", body, content_type=kind, headers=headers)) for _ in range(2)
+            )
 
-        assert (first.status_code, first.content) == (200, str(len(sent[0])).encode())
-        assert replayed(again) == bool(headers)
+            assert first.content == str(len(body)).encode()
+            assert replayed(again) == bool(key)
 
 
-@pytest.mark.parametrize("kind", ["application/json", "multipart/form-data; boundary=b"])
-def test_R43_large_body_of_a_length_that_nobody_has_said(settings, kind):
-    """HTTP/2 has neither Content-Length, if the client leaves it out, nor Transfer-Encoding."""
-    settings.DATA_UPLOAD_MAX_MEMORY_SIZE = 100
-    scope = {"type": "http", "method": "POST", "path": "/", "query_string": b""}
-    scope["headers"] = [(b"content-type", kind.encode())]
+# However the view reads a form, whoever looked for its key.
 
-    def compared(body):
-        request = ASGIRequest(scope, io.BytesIO(body))
-        found = body_of(request, HTTPPolicy())
-        assert request.read() == body
-        return found
 
-    one, other = b"1" * 1000, b"2" * 1000
-    assert compared(one) == compared(one) != compared(other)
+def handlers(request):
+    request.upload_handlers = [TemporaryFileUploadHandler(request)]
+    return isinstance(request.FILES["file"], TemporaryUploadedFile)
+
+
+READ = {
+    "body": lambda request: len(request.body),
+    "stream": lambda request: len(request.read()),
+    "handlers": handlers,
+    "parsed": lambda request: [request.POST["title"], request.FILES["file"].read().decode()],
+}
+
+
+def view(request):
+    Effect.objects.create(name="read")
+    return JsonResponse({"read": READ[request.headers["X-Read"]](request)}, status=201)
+
+
+async def aview(request):
+    return JsonResponse({"read": READ[request.headers["X-Read"]](request)}, status=201)
+
+
+guarded = csrf_exempt(idempotent(scope=ANYONE)(view))
+
+
+def either(request):
+    """Look at the form first, or at the body as who verifies a signature does, or at nothing."""
+    look = request.headers.get("X-Look")
+    assert look is None or (request.POST if look == "form" else request.body)
+    return guarded(request)
+
+
+urlpatterns = [
+    *urls.urlpatterns,
+    path("read/", guarded),
+    path("async/read/", csrf_exempt(idempotent(scope=ANYONE)(aview))),
+    path("either/", either),
+]
+
+
+@pytest.mark.parametrize(
+    ("view", "read"), [*(("/read/", read) for read in READ), ("/async/read/", "parsed")]
+)
+def test_R2_R43_the_view_reads_the_form_as_it_likes(view, read):
+    sent, kind = multipart(*PARTS)
+    expected = {"handlers": True, "parsed": ["Report", "%PDF one"]}.get(read, len(sent))
+    api = api_for("asgi" if "async" in view else "wsgi", view)
+
+    for key in (None, "k"):
+        response = api(sent, key=key, content_type=kind, headers={"X-Read": read})
+
+        assert response.json() == {"read": expected}
+
+
+@pytest.mark.parametrize("read", ["body", "parsed"])
+def test_R89_key_in_the_form_of_a_csrf_exempt_view(read, monkeypatch):
+    """The form is parsed apart once: by who looks for the key, and not for the fingerprint."""
+    times, answers, parse = [], [], content._parsed_apart
+    monkeypatch.setattr(content, "_parsed_apart", lambda sent: times.append(sent) or parse(sent))
+    for boundary in ("one", "another"):
+        key = ("idempotency_key", None, None, b"of the form")
+        sent, kind = multipart(*PARTS, key, boundary=boundary)
+        given = {"key": None, "content_type": kind, "headers": {"X-Read": read}}
+        answers.append(api_for("wsgi", "/read/")(sent, **given))
+
+    assert [replayed(answer) for answer in answers] == [False, True]
+    assert Effect.objects.count() == 1
+    assert IdempotencyRecord.objects.get().key == "of the form"
+    assert len(times) == 2
+
+
+@pytest.mark.parametrize("looked", [("form", None), (None, "form"), ("body", None)], ids=str)
+def test_R43_it_is_the_same_request_whoever_has_read_it_before(looked):
+    sent, kind = multipart(*PARTS)
+    api = api_for("wsgi", "/either/")
+    headers = [{"X-Read": "parsed", **({"X-Look": look} if look else {})} for look in looked]
+
+    answers = [api(sent, content_type=kind, headers=given) for given in headers]
+
+    assert [(a.status_code, replayed(a)) for a in answers] == [(201, False), (201, True)]
+
+
+def test_R43_chunked_form_whose_body_was_read_before(rf):
+    """As a server hands on what came in chunks: whole, and of a length that nobody has said."""
+
+    def send(part):
+        sent, kind = multipart(part)
+        request = rf.post("/", sent, content_type=kind, headers={"Idempotency-Key": "k"})
+        assert request.body
+        del request.META["CONTENT_LENGTH"]
+        request.META["HTTP_TRANSFER_ENCODING"] = "chunked"
+        return signed(request)
+
+    assert [replayed(send(FILE)) for _ in range(2)] == [False, True]
+    assert problem(send(PARTS[2])) == MISMATCH

@@ -1,63 +1,56 @@
-"""R89: an order form submitted twice, by users and by visitors."""
+"""R89: the hidden field, and an order form submitted twice, by users and by visitors."""
 
 from __future__ import annotations
 
+import re
 import uuid
 
 import pytest
-from django.contrib.auth.models import User
+from django.contrib.auth.models import AnonymousUser, User
+from django.contrib.sessions.backends.db import SessionStore
+from django.template import Context, Template
 
 from django_idempotency.models import IdempotencyRecord
 from tests.unit.forms.conftest import orders, taken
-from tests.unit.forms.urls import ANYONE
 from tests.unit.http.api import replayed
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.urls("tests.unit.forms.urls")]
 
-
-@pytest.fixture(params=["visitor", "user"])
-def someone(request, visitor):
-    if request.param == "user":
-        visitor.log_in()
-    return visitor
+FIELD = re.compile(r'<input type="hidden" name="([^"]*)" value="([^"]*)">')
 
 
 def the_record() -> IdempotencyRecord:
     return IdempotencyRecord.objects.get()
 
 
-@pytest.mark.parametrize(
-    ("someone", "then"), [("visitor", "page"), ("user", "redirect")], indirect=["someone"]
-)
-def test_R89_a_double_click_runs_once_and_shows_the_page_twice(
-    someone, gate, looked_twice, policy, then
-):
+def test_R89_a_double_click_runs_once_and_shows_the_page_twice(visitor, gate, looked_twice, policy):
     """On SQLite the claim of `joined` work waits for the lock: tests/integration/views has it."""
     policy(TRANSACTION="separate")
-    fields = {**someone.page(), "item": "slow", "then": then}
+    fields = {**visitor.page(), "item": "slow", "then": "redirect"}
 
-    clicked = someone.click(fields)
+    clicked = visitor.click(fields)
     assert gate.reached.wait(10)
-    second = someone.click(fields).result(20)
+    second = visitor.click(fields).result(20)
     first = clicked.result(10)
 
     assert (replayed(first), replayed(second)) == (False, True)
-    assert second.status_code == first.status_code == (302 if then == "redirect" else 200)
-    assert second.content == first.content
-    assert second.headers.get("Location") == first.headers.get("Location")
+    assert (second.status_code, second.content) == (first.status_code, first.content)
+    assert second.headers["Location"] == first.headers["Location"]
     assert orders() == ["slow"]
 
 
-def test_R89_two_clicks_one_after_the_other(someone):
+def test_R39_R89_two_clicks_one_after_the_other(visitor):
     """The page opened again is another order; another item under the same key is none."""
-    fields, opened_again = someone.page(), someone.page()
+    visitor.log_in()
+    fields, opened_again = visitor.page(), visitor.page()
 
-    answers = [someone.submit(sent) for sent in (fields, fields, opened_again)]
-    other = someone.submit({**fields, "item": "coffee"})
+    answers = [visitor.submit(sent) for sent in (fields, fields, opened_again)]
+    other = visitor.submit({**fields, "item": "coffee"})
 
     assert [replayed(answer) for answer in answers] == [False, True, False]
     assert answers[1].content == answers[0].content
     assert other.status_code == 422
+    assert not re.search("tea|coffee", other.text)
     assert orders() == ["tea", "tea"]
 
 
@@ -74,50 +67,23 @@ def test_R89_the_csrf_token_is_not_fingerprinted_and_without_it_nothing_is_claim
     assert [replayed(answer) for answer in answers] == [False, True]
 
 
-# Whose key it is.
-
-
 def test_R89_two_visitors_with_one_key_are_two(visitor):
     fields = visitor.page()
     visitor.submit(fields)
     visitor.client.cookies.pop("sessionid")
 
-    stranger = visitor.submit({**visitor.page(), **taken(fields)})
-
-    assert not replayed(stranger)
+    assert not replayed(visitor.submit({**visitor.page(), **taken(fields)}))
     assert orders() == ["tea", "tea"]
 
 
-def test_R89_the_scope_of_a_user_outlives_his_session(visitor):
-    visitor.log_in()
-    fields = visitor.page()
-    visitor.submit(fields)
-    visitor.client.logout()
-    visitor.log_in()
-
-    assert replayed(visitor.submit({**visitor.page(), **taken(fields)}))
-    assert the_record().scope == f"user:auth.user:{User.objects.get().pk}"
-
-
-def test_R89_the_scope_of_the_policy_replaces_both(someone, policy):
-    policy(HTTP={"SCOPE": ANYONE})
-
-    someone.submit(someone.page())
-
-    assert the_record().scope == "anyone"
+# Which key it is.
 
 
 def test_R21_a_header_of_a_visitor_has_no_scope(visitor):
-    fields = visitor.page()
-    del fields["idempotency_key"]
-
-    response = visitor.submit(fields, Idempotency_Key="k", Accept="*/*")
+    response = visitor.submit(visitor.page(), Idempotency_Key="k", Accept="*/*")
 
     assert (response.status_code, response.json()["code"]) == (400, "scope_missing")
     assert orders() == []
-
-
-# Which key it is.
 
 
 def test_R89_header_wins_over_the_field_and_does_not_make_a_form_wait(visitor, in_progress, waited):
@@ -141,27 +107,59 @@ def test_R89_a_field_that_is_no_key_is_400(visitor):
     assert orders() == []
 
 
-def test_R89_a_field_is_the_key_as_it_stands(visitor):
+def test_R89_a_field_is_the_key_as_it_stands_and_without_it_nothing_is_guarded(visitor):
     """It is no structured field: quotes and commas are part of it."""
-    visitor.submit({**visitor.page(), "idempotency_key": '"a",b'})
-
-    assert the_record().key == '"a",b'
-
-
-def test_R89_no_field_at_all_is_not_guarded(visitor):
     fields = visitor.page()
     del fields["idempotency_key"]
-
-    for _ in range(2):
-        assert visitor.submit(fields).status_code == 200
-
-    assert orders() == ["tea", "tea"]
+    assert not replayed(visitor.submit(fields))
     assert not IdempotencyRecord.objects.exists()
 
+    visitor.submit({**fields, "idempotency_key": '"a",b'})
 
-def test_R89_the_fields_name_is_a_choice_of_the_policy(visitor, policy):
-    policy(HTTP={"FORM_FIELD": "once"})
+    assert the_record().key == '"a",b'
+    assert orders() == ["tea", "tea"]
+
+
+def test_R89_R10_name_and_form_of_the_key_are_a_choice_of_the_policy(visitor, policy):
+    policy(HTTP={"FORM_FIELD": "once", "KEY_VALIDATOR": "uuid7"})
     fields = visitor.page()
 
     assert [replayed(visitor.submit(fields)) for _ in range(2)] == [False, True]
     assert the_record().key == str(uuid.UUID(fields["once"]))
+
+    policy(HTTP={"KEY_VALIDATOR": None, "KEY_MAX_LENGTH": 20})
+    assert visitor.submit(visitor.page()).status_code == 200
+
+
+# The tag.
+
+
+def rendered(source="{% idempotency_key %}", **context):
+    return Template("{% load idempotency %}" + source).render(Context(context))
+
+
+def test_R89_tag_is_a_hidden_field_with_a_new_uuid_each_time(settings):
+    found = FIELD.findall(rendered("{% idempotency_key %}{% idempotency_key %}") + rendered())
+
+    assert [name for name, _ in found] == ["idempotency_key"] * 3
+    assert len({uuid.UUID(value) for _, value in found}) == 3
+
+    fields = {"default": '"><script>', "other": "once"}
+    settings.IDEMPOTENCY = {alias: {"HTTP": {"FORM_FIELD": fields[alias]}} for alias in fields}
+    assert 'name="once"' in rendered("{% idempotency_key 'other' %}")
+    assert 'name="&quot;&gt;&lt;script&gt;"' in rendered()
+
+
+def test_R89_tag_begins_the_session_of_a_visitor_and_none_for_a_user(client, rf):
+    session = client.get("/order/").cookies["sessionid"].value
+    assert session
+    assert client.session.session_key == session
+    client.get("/order/")
+    assert client.cookies["sessionid"].value == session
+
+    request = rf.get("/")
+    request.user = AnonymousUser()
+    assert FIELD.fullmatch(rendered(request=request))
+    request.user, request.session = User.objects.create(username="alice"), SessionStore()
+    rendered(request=request)
+    assert request.session.session_key is None

@@ -17,7 +17,6 @@ from tests.app.models import Effect
 from tests.unit.views.work import gates
 
 ANYONE = "django_idempotency.http.scopes.anyone"
-SESSION = "django_idempotency.http.scopes.session"
 PAGE = """{% load idempotency %}<!doctype html>
 <title>Order</title>
 <form method="post">{% csrf_token %}{% idempotency_key %}<input name="item"></form>"""
@@ -91,7 +90,6 @@ urlpatterns = [
     path("", idempotent(order)),
     path("order/", idempotent(order)),
     path("join/", idempotent(join)),
-    path("join/session/", idempotent(scope=SESSION)(join)),
     path("receive/", guarded(receive)),
     path("async/", guarded(areceive)),
 ]
