@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.unit.core.conftest import call, clock, in_loop, joining_call, memory, mode, work
+from tests.unit.core.conftest import call, clock, in_loop, memory, mode, work
 from tests.unit.core.test_engine import TestConcurrency, TestErrors, TestNested
 from tests.unit.core.test_transactions import TestInsideTheCallersTransaction
 
@@ -16,7 +16,6 @@ __all__ = [
     "call",
     "clock",
     "in_loop",
-    "joining_call",
     "memory",
     "mode",
     "work",

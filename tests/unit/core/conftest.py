@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import pytest
@@ -21,7 +22,7 @@ from tests.app.models import Effect
 MEMORY = "django_idempotency.stores.memory.MemoryStore"
 
 # How long one example takes says nothing here, on a machine that runs other tests beside it.
-hypothesis_settings.register_profile("core", deadline=None, max_examples=30)
+hypothesis_settings.register_profile("core", deadline=None, max_examples=20)
 hypothesis_settings.load_profile("core")
 
 
@@ -30,17 +31,19 @@ class Work:
 
     def __init__(self, result: Any = "done") -> None:
         self.result = result
-        self.runs = 0
         self.leases: list[Any] = []
 
     def __call__(self, lease: Any) -> Any:
-        self.runs += 1
         self.leases.append(lease)
         assert idempotency.current() is lease
         Effect.objects.create(name=f"run {self.runs}")
         if isinstance(self.result, BaseException):
             raise self.result
         return self.result() if callable(self.result) else self.result
+
+    @property
+    def runs(self) -> int:
+        return len(self.leases)
 
     @property
     def effects(self) -> int:
@@ -107,6 +110,10 @@ def _answer(outcome: Any) -> Answer:
     return Answer(outcome.result, outcome.replayed, outcome.stored, outcome)
 
 
+def _run(work: Any, **arguments: Any) -> Answer:
+    return _answer(idempotency.run(work, **arguments))
+
+
 def _arun(work: Any, **arguments: Any) -> Answer:
     return _answer(run_in_loop(lambda: idempotency.arun(sync_to_async(work), **arguments)))
 
@@ -139,16 +146,13 @@ def _decorated(work: Any, *, key: str, payload: Any = None, **arguments: Any) ->
     return Answer(function(key), not ran)
 
 
-CALLERS = {
-    "run": lambda work, **arguments: _answer(idempotency.run(work, **arguments)),
-    "arun": _arun,
-    "attempt": _attempt,
-    "aattempt": _aattempt,
-    "decorated": _decorated,
-}
+CALLERS = {"run": _run, "arun": _arun, "attempt": _attempt, "aattempt": _aattempt}
+CALLERS["decorated"] = _decorated
 # The synchronous path of the engine in each mode, the asynchronous one where the modes differ.
 JOINING = [("run", "single"), ("run", "joined"), ("arun", "joined"), ("aattempt", "single")]
-SEPARATE = [("run", "memory"), ("arun", "memory"), ("decorated", "separate")]
+#: ``@callers([(caller, mode), …])``: those that a test of `call` is about.
+callers = partial(pytest.mark.parametrize, "call", indirect=True, ids="-".join)
+joining = callers(JOINING)
 
 
 class Call:
@@ -194,16 +198,12 @@ def mode(request: Any, settings: Any, clock: FakeClock, transactional_db: None) 
     return configure(settings, clock, request.param)
 
 
-def _call(request: Any, settings: Any, clock: FakeClock, transactional_db: None) -> Call:
+@pytest.fixture(params=[*JOINING, ("arun", "memory"), ("decorated", "separate")], ids="-".join)
+def call(request: Any, settings: Any, clock: FakeClock, transactional_db: None) -> Call:
+    """Each caller and mode, or those that `callers` names."""
     caller, mode = request.param
     configure(settings, clock, mode)
     return Call(caller, mode)
-
-
-#: Each caller and mode; those in which work and record commit together; and the others.
-call = pytest.fixture(params=JOINING + SEPARATE, ids="-".join)(_call)
-joining_call = pytest.fixture(params=JOINING, ids="-".join)(_call)
-separate_call = pytest.fixture(params=SEPARATE, ids="-".join)(_call)
 
 
 @pytest.fixture

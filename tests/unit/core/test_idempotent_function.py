@@ -22,11 +22,9 @@ from hypothesis import strategies as st
 from django_idempotency import (
     FingerprintMismatch,
     InvalidKey,
-    attempt,
     current,
     derive_key,
     idempotent_function,
-    run,
 )
 from django_idempotency.arguments import key_maker
 from django_idempotency.codecs import JSONCodec, pack
@@ -35,7 +33,7 @@ from django_idempotency.policy import UNSET
 from django_idempotency.records import State
 from tests import version_1
 from tests.app.models import Effect
-from tests.unit.core.conftest import kept, never
+from tests.unit.core.conftest import begin, fail, kept, never, run
 
 pytestmark = pytest.mark.usefixtures("memory")
 
@@ -63,230 +61,8 @@ def keys_of(function, *calls):
     return function.keys
 
 
-class TestKey:
-    @pytest.mark.parametrize(
-        ("key", "made"),
-        [
-            ("order", "5"),
-            ("{tenant}#{order}", "a#5"),
-            ("order/{order}/of/{tenant}/", "order/5/of/a/"),
-            *((f"{{tenant}}{sign}{{order}}", f"a{sign}5") for sign in ("-", "x-", "é", " ")),
-            (lambda first, second: f"{second}!{first}", "5!a"),
-            (lambda *values: f"{values[1]}!{values[0]}", "5!a"),
-            (lambda *values, **more: f"{values[1]}!{values[0]}", "5!a"),
-            ("{1}!{0}".format, "5!a"),
-            (lambda tenant, order: f"{order}!{tenant}", "5!a"),
-        ],
-        ids=lambda value: value if isinstance(value, str) else None,
-    )
-    def test_C1_is_a_name_a_template_or_a_callable_that_is_called_as_the_function_is(
-        self, key, made
-    ):
-        found = keys_of(guarded(key), ("a", 5), {"order": 5, "tenant": "a"}, ("a",))
-        assert found == [made, made.replace("5", "1")]
-
-    @pytest.mark.parametrize(
-        ("function", "key", "call", "made"),
-        [
-            (lambda order_id: 0, str, ("5",), "5"),
-            (lambda order_id: 0, lambda x: x, {"order_id": "5"}, "5"),
-            (lambda order_id: 0, operator.itemgetter(slice(None)), ("5",), "5"),
-            (lambda i, **kw: 0, lambda i, **kw: f"{i} {kw['x']}", {"i": 1, "x": 2}, "1 2"),
-            (lambda i, **kw: 0, lambda i, x: f"{i} {x}", {"i": 1, "x": 2}, "1 2"),
-            (lambda i, **kw: 0, lambda n, **kw: f"{n} {kw['x']}", {"i": 1, "x": 2}, "1 2"),
-            (lambda *numbers: 0, lambda *numbers: str(sum(numbers)), (1, 2), "3"),
-            (lambda *, i: 0, lambda *, i: i, {"i": "1"}, "1"),
-            (lambda *, i, n: 0, lambda n, i: f"{i} {n}", {"i": "1", "n": 2}, "1 2"),
-            (lambda i, *, n=2: 0, lambda i, n: f"{i} {n}", {"i": "1"}, "1 2"),
-        ],
-    )
-    def test_C1_callable_takes_what_the_call_gives(self, function, key, call, made):
-        assert keys_of(guarded(key, function), call) == [made]
-
-    def test_C1_what_kwargs_has_gathered_may_have_the_name_of_an_argument(self):
-        named = lambda order, /, **more: 0  # noqa: E731
-        by_order = guarded(lambda first, **more: f"{first} {more['order']}", named)
-        by_order(1, order=2)
-        assert by_order.keys == ["1 2"]
-        with pytest.raises(TypeError):
-            guarded(lambda **names: str(names["order"]), named)(1, order=2)
-
-    def test_C1_what_fits_no_call_is_a_TypeError_where_it_is_written(self):
-        one_too_few, one_too_many = (lambda: "k"), (lambda one, two, three: "k")
-        unknown = [lambda *, amount: "k", lambda order, tennant: "k"]
-        by_name = [lambda order, tenant: "k", lambda *, tenant, order: "k", lambda **names: "k"]
-        for what in ("key", "payload"):
-            for function in (one_too_few, one_too_many, *unknown, *by_name):
-                told = f"{what} must be a callable over .* tenant, order"
-                with pytest.raises(TypeError, match=told):
-                    guarded(**{"key": "order", what: function})
-            with pytest.raises(TypeError, match=f"{what} must not be a coroutine function"):
-                guarded(**{"key": "order", what: acall})
-
-    @pytest.mark.parametrize(
-        ("keys", "told"),
-        [
-            ((5, None, "", b"order"), "key must be an argument's name, a template or a"),
-            (("ordr", "{tenant}#{ordr}", "{}", "{0}"), "tenant, order"),
-            (("{order:05d}", "{order!r}", "{order.id}", "{order[0]}"), "."),
-            ([f"{{tenant}}{it}{{order}}" for it in ("", "x", "5", "%", "of")], "sign between"),
-        ],
-    )
-    def test_C1_key_of_another_kind_too(self, keys, told):
-        for key in keys:
-            with pytest.raises(TypeError, match=told):
-                guarded(key)
-
-    def test_C1_template_escapes_its_own_signs_and_no_letters(self):
-        found = keys_of(guarded("of {tenant}#{order}"), ("日本 f%#", "a-b\n"))
-        assert found == ["of 日本%20f%25%23#a-b%0A"]
-        [key] = keys_of(guarded("{tenant}#{order}"), ("日" * 120, "本" * 120))
-        assert key == "日" * 120 + "#" + "本" * 120
-        assert keys_of(guarded("tenant"), ("a b/#%ü",)) == ["a b/#%ü"]  # alone, as it stands
-
-    texts = st.text(st.sampled_from("ab#-%25 {é日\x00\ud800\udcff€\u0301"), max_size=5)
-
-    @given(
-        st.sampled_from(["{tenant}#{order}", "é{tenant}a-b{order}-", "%{tenant} % {order}{{"]),
-        st.tuples(texts, texts),
-        st.tuples(texts, texts),
-    )
-    def test_C1_any_two_values_of_a_template_differ(self, template, one, other):
-        make_key = key_maker(template, signature := inspect.signature(lambda tenant, order: None))
-        keys = [make_key(signature.bind(*values)) for values in (one, other)]
-        assert (keys[0] == keys[1]) == (one == other)
-
-    @pytest.mark.parametrize("key", ["order", "{tenant}#{order}"])
-    def test_R79_what_has_no_text_of_its_own_makes_no_key(self, key):
-        values = [{"b": 1}, [1], (1,), {1}, object(), SimpleNamespace(a=1), guarded]
-        for value in [*values, memoryview(b"k"), Effect(name="a row"), None]:
-            kind = "None" if value is None else f"a {type(value).__name__}"
-            with pytest.raises(InvalidKey, match=f"'order' is {kind}") as caught:
-                guarded(key)("secret", value)
-            assert "secret" not in str(caught.value)
-
-    def test_what_has_makes_one(self):
-        texts = {
-            True: "True",
-            1.5: "1.5",
-            Decimal("1.10"): "1.10",
-            UUID(int=7): str(UUID(int=7)),
-            date(2026, 7, 1): "2026-07-01",
-            timedelta(seconds=5): "0:00:05",
-            State.FAILED: str(State.FAILED),
-            Path("a/b"): "a/b",
-            gettext_lazy("lazy"): "lazy",
-        }
-        assert keys_of(guarded("order"), *(("a", it) for it in texts)) == list(texts.values())
-
-    def test_R8_R9_a_value_that_is_no_key(self):
-        for key in ("tenant", "{tenant}#{order}", lambda tenant, order: 5):
-            for value in ("x" * 256, *(("", " ") if key == "tenant" else ())):
-                with pytest.raises(InvalidKey):
-                    guarded(key)(value)
-
-
-class TestCompared:
-    def test_C3_the_arguments_are_the_payload_and_defaults_count_as_given(self):
-        function = guarded("order", payload=UNSET)
-        assert function("a", 1) == function("a") == function(order=1, tenant="a") == ["a", 1]
-        with pytest.raises(FingerprintMismatch):
-            function("b", 1)
-
-    def test_C3_argument_that_has_its_default_does_not_count(self):
-        """A message may be older than an argument that the code has gained since."""
-        once(key="order", operation="o")(lambda order: order)(5)
-        new = once(key="order", operation="o")(lambda order, currency="EUR", *tags, **more: never())
-        assert new(5) == 5
-        with pytest.raises(FingerprintMismatch):
-            new(5, "USD")
-
-    def test_C3_payload_of_ones_own_or_None_for_no_comparison(self):
-        for payload in (None, lambda tenant, order: {"order": order}):
-            store_for()._records.clear()
-            function = guarded("order", payload=payload)
-            assert function("a", 5) == function("b", 5) == ["a", 5]
-        with pytest.raises(TypeError, match="payload must be a callable over the arguments"):
-            guarded("order", payload="tenant")
-
-    @pytest.mark.parametrize("payload", [UNSET, None, lambda order: order])
-    @pytest.mark.parametrize("coroutine", [True, False])
-    def test_C3_I11_another_function_never_gets_its_result(self, payload, coroutine):
-        def declared(function):
-            guarded = once(key="order", payload=payload)(function)
-            return async_to_sync(guarded) if coroutine else guarded
-
-        def charge(order):
-            return order
-
-        async def arefund(order):
-            never()
-
-        assert declared(acall if coroutine else charge)("1") == "1"
-        with pytest.raises(FingerprintMismatch):
-            declared(arefund if coroutine else lambda order: never())("1")
-
-    def test_C3_its_qualified_name_is_the_operation_unless_that_is_given(self):
-        def charge(order, lease=None):
-            return current().request.operation
-
-        name = f"{__name__}.{charge.__qualname__}"
-        assert once(key="order")(charge)("1") == name
-        assert once(key="order")(partial(charge, lease=1))("2") == name
-        assert once(key="order", operation="shop.charge")(charge)("3") == "shop.charge"
-        assert (
-            once(key="order", operation="shop.charge")(lambda order: never())("3") == "shop.charge"
-        )
-
-    @pytest.mark.parametrize("package", ["django.tasks", "django_tasks"])
-    def test_C3_context_that_a_task_of_Django_takes_is_no_argument(self, monkeypatch, package):
-        class TaskContext:
-            pass
-
-        base = SimpleNamespace(TaskContext=TaskContext)
-        monkeypatch.setitem(sys.modules, f"{package}.base", base)
-        first, contexts = TaskContext(), []
-
-        def function(context, order):
-            contexts.append(context)
-            return order
-
-        for key, order in (("order", 5), (lambda order: str(order), 6)):
-            task = once(key=key)(function)
-            assert task(first, order) == task(TaskContext(), order=order) == order
-        assert contexts == [first, first]
-
-    def test_R47_a_result_of_version_1_is_replayed(self):
-        """Its fingerprint was that of an empty operation, and so was its record's."""
-        held = version_1.claimed("call", "s", "1", version_1.of_call({"order": 1})[0])
-        stored = pack(JSONCodec(), "stored", max_bytes=1000)
-        store_for().complete(held, stored, retention=timedelta(days=1))
-        assert once(key="order")(lambda order: never())(1) == "stored"
-
-
-class TestDeclared:
-    def test_policy_and_store_are_passed_on(self, settings):
-        settings.IDEMPOTENCY = {"default": {}, "fast": settings.IDEMPOTENCY["default"]}
-        declared = once(key="order", store="fast", lease=7, retention=9)
-        request = []
-        declared(lambda order: request.append(current().request))(1)
-        assert (request[0].lease.seconds, request[0].retention.seconds) == (7, 9)
-        assert store_for("fast").get(request[0].record_id).state is State.COMPLETED
-
-    def test_wrong_arguments_and_policies_are_a_TypeError_as_ever(self):
-        with pytest.raises(TypeError, match="unexpected keyword argument 'x'"):
-            guarded("order")("a", x=1)
-        with pytest.raises(TypeError, match="Did you mean 'lease'"):
-            guarded("order", leese=5)("a")
-
-    def test_keeps_name_and_signature_and_stays_a_coroutine_function(self):
-        for order, function in enumerate([acall, partial(acall), AsyncCall()]):
-            wrapped = once(key="order")(function)
-            assert inspect.iscoroutinefunction(wrapped)
-            assert list(inspect.signature(wrapped).parameters) == ["order"]
-            called = async_to_sync(wrapped)
-            assert called(order) == called(order=order) == order
-        assert once(key="order")(acall).__name__ == "acall"
+async def acall(order):
+    return order
 
 
 class AsyncCall:
@@ -294,39 +70,236 @@ class AsyncCall:
         return order
 
 
-async def acall(order):
-    return order
+# The key.
 
 
-class TestAwaitables:
-    """Work that nobody awaits is not done, so it must not be recorded as done (I1)."""
+@pytest.mark.parametrize(
+    ("key", "made"),
+    [
+        ("order", "5"),
+        ("order/{order}/of/{tenant}/", "order/5/of/a/"),
+        *((f"{{tenant}}{sign}{{order}}", f"a{sign}5") for sign in ("-", "x-", "é", " ")),
+        (lambda first, second: f"{second}!{first}", "5!a"),
+        (lambda *values, **more: f"{values[1]}!{values[0]}", "5!a"),
+        ("{1}!{0}".format, "5!a"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else None,
+)
+def test_C1_is_a_name_a_template_or_a_callable_that_is_called_as_the_function_is(key, made):
+    found = keys_of(guarded(key), ("a", 5), {"order": 5, "tenant": "a"}, ("a",))
+    assert found == [made, made.replace("5", "1")]
 
-    @pytest.mark.parametrize("lazy", ["coroutine", "generator", "future"])
-    def test_I1_work_that_returns_one_fails(self, lazy):
-        loop = asyncio.new_event_loop()
-        make = {"coroutine": acall, "generator": lambda order: (n for n in [order])}
-        make["future"] = lambda order: loop.create_future()
-        calls = [
-            lambda: once(key="order")(lambda order: make[lazy](order))("k"),
-            lambda: _complete(make[lazy](5)),
-        ]
-        for call in calls:
+
+def test_C1_callable_takes_what_the_call_gives():
+    """What kwargs has gathered may have the name of an argument."""
+    by_name = lambda i, **kw: f"{i} {kw['x']}"  # noqa: E731
+    for function, key, call, made in (
+        (lambda order_id: 0, str, ("5",), "5"),
+        (lambda order_id: 0, operator.itemgetter(slice(None)), ("5",), "5"),
+        (lambda i, **kw: 0, by_name, {"i": 1, "x": 2}, "1 2"),
+        (lambda i, **kw: 0, lambda i, x: f"{i} {x}", {"i": 1, "x": 2}, "1 2"),
+        (lambda x, /, **more: 0, by_name, None, "1 2"),
+        (lambda *numbers: 0, lambda *numbers: str(sum(numbers)), (1, 2), "3"),
+        (lambda *, i, n: 0, lambda n, i: f"{i} {n}", {"i": "1", "n": 2}, "1 2"),
+        (lambda i, *, n=2: 0, lambda i, n: f"{i} {n}", {"i": "1"}, "1 2"),
+    ):
+        wrapped = guarded(key, function)
+        keys_of(wrapped, call) if call else wrapped(1, x=2)
+        assert wrapped.keys == [made]
+        store_for()._records.clear()
+
+
+def test_C1_what_fits_no_call_is_a_TypeError_where_it_is_written():
+    one_too_few, one_too_many = (lambda: "k"), (lambda one, two, three: "k")
+    by_name = [lambda order, tenant: "k", lambda *, tenant, order: "k", lambda **names: "k"]
+    for what in ("key", "payload"):
+        for function in (one_too_few, one_too_many, lambda order, tennant: "k", *by_name):
+            with pytest.raises(TypeError, match=f"{what} must be a callable over .* tenant, order"):
+                guarded(**{"key": "order", what: function})
+        with pytest.raises(TypeError, match=f"{what} must not be a coroutine function"):
+            guarded(**{"key": "order", what: acall})
+    for keys, told in (
+        ((5, None, "", b"order"), "key must be an argument's name, a template or a"),
+        (("ordr", "{tenant}#{ordr}", "{}", "{0}"), "tenant, order"),
+        (("{order:05d}", "{order!r}", "{order.id}", "{order[0]}"), "."),
+        ([f"{{tenant}}{it}{{order}}" for it in ("", "x", "5", "%", "of")], "sign between"),
+    ):
+        for key in keys:
+            with pytest.raises(TypeError, match=told):
+                guarded(key)
+
+
+def test_C1_template_escapes_its_own_signs_and_no_letters():
+    found = keys_of(guarded("of {tenant}#{order}"), ("日本 f%#", "a-b\n"))
+    assert found == ["of 日本%20f%25%23#a-b%0A"]
+    [key] = keys_of(guarded("{tenant}#{order}"), ("日" * 120, "本" * 120))
+    assert key == "日" * 120 + "#" + "本" * 120
+    assert keys_of(guarded("tenant"), ("a b/#%ü",)) == ["a b/#%ü"]  # alone, as it stands
+
+
+texts = st.text(st.sampled_from("ab#-%25 {é日\x00\ud800\udcff€\u0301"), max_size=5)
+
+
+@given(
+    st.sampled_from(["{tenant}#{order}", "é{tenant}a-b{order}-", "%{tenant} % {order}{{"]),
+    st.tuples(texts, texts),
+    st.tuples(texts, texts),
+)
+def test_C1_any_two_values_of_a_template_differ(template, one, other):
+    make_key = key_maker(template, signature := inspect.signature(lambda tenant, order: None))
+    keys = [make_key(signature.bind(*values)) for values in (one, other)]
+    assert (keys[0] == keys[1]) == (one == other)
+
+
+def test_R8_R9_R79_what_has_no_text_of_its_own_or_is_no_key_makes_none():
+    values = [{"b": 1}, (1,), object(), guarded, memoryview(b"k"), Effect(name="a row"), None]
+    for key in ("order", "{tenant}#{order}"):
+        for value in values:
+            kind = "None" if value is None else f"a {type(value).__name__}"
+            with pytest.raises(InvalidKey, match=f"'order' is {kind}") as caught:
+                guarded(key)("secret", value)
+            assert "secret" not in str(caught.value)
+    for key in ("tenant", "{tenant}#{order}", lambda tenant, order: 5):
+        for value in ("x" * 256, *(("", " ") if key == "tenant" else ())):
+            with pytest.raises(InvalidKey):
+                guarded(key)(value)
+    texts = {
+        **{True: "True", 1.5: "1.5", Decimal("1.10"): "1.10", UUID(int=7): str(UUID(int=7))},
+        **{date(2026, 7, 1): "2026-07-01", timedelta(seconds=5): "0:00:05"},
+        **{State.FAILED: str(State.FAILED), Path("a/b"): "a/b", gettext_lazy("lazy"): "lazy"},
+    }
+    assert keys_of(guarded("order"), *(("a", it) for it in texts)) == list(texts.values())
+
+
+# What is compared.
+
+
+def test_C3_the_arguments_are_the_payload_and_one_that_has_its_default_does_not_count():
+    """A message may be older than an argument that the code has gained since."""
+    function = guarded("order", payload=UNSET)
+    assert function("a", 1) == function("a") == function(order=1, tenant="a") == ["a", 1]
+    with pytest.raises(FingerprintMismatch):
+        function("b", 1)
+    store_for()._records.clear()
+    once(key="order", operation="o")(lambda order: order)(5)
+    new = once(key="order", operation="o")(lambda order, currency="EUR", *tags, **more: never())
+    assert new(5) == 5
+    with pytest.raises(FingerprintMismatch):
+        new(5, "USD")
+
+
+def test_C3_payload_of_ones_own_or_None_for_no_comparison():
+    for payload in (None, lambda tenant, order: {"order": order}):
+        store_for()._records.clear()
+        function = guarded("order", payload=payload)
+        assert function("a", 5) == function("b", 5) == ["a", 5]
+    with pytest.raises(TypeError, match="payload must be a callable over the arguments"):
+        guarded("order", payload="tenant")
+
+
+@pytest.mark.parametrize("coroutine", [True, False])
+def test_C3_I11_another_function_never_gets_its_result(coroutine):
+    async def arefund(order):
+        never()
+
+    for payload in (UNSET, None, lambda order: order):
+        store_for()._records.clear()
+        declare = once(key="order", payload=payload)
+        if coroutine:
+            charge, refund = (async_to_sync(declare(it)) for it in (acall, arefund))
+        else:
+            charge, refund = declare(lambda order: order), declare(never_of_order)
+        assert charge("1") == "1"
+        with pytest.raises(FingerprintMismatch):
+            refund("1")
+
+
+def never_of_order(order):
+    never()
+
+
+def test_C3_its_qualified_name_is_the_operation_unless_that_is_given():
+    def charge(order, lease=None):
+        return current().request.operation
+
+    name = f"{__name__}.{charge.__qualname__}"
+    assert once(key="order")(charge)("1") == name
+    assert once(key="order")(partial(charge, lease=1))("2") == name
+    for function in (charge, never_of_order):
+        assert once(key="order", operation="shop.charge")(function)("3") == "shop.charge"
+
+
+@pytest.mark.parametrize("package", ["django.tasks", "django_tasks"])
+def test_C3_context_that_a_task_of_Django_takes_is_no_argument(monkeypatch, package):
+    class TaskContext:
+        pass
+
+    base = SimpleNamespace(TaskContext=TaskContext)
+    monkeypatch.setitem(sys.modules, f"{package}.base", base)
+    first, contexts = TaskContext(), []
+
+    def function(context, order):
+        contexts.append(context)
+        return order
+
+    for key, order in (("order", 5), (lambda order: str(order), 6)):
+        task = once(key=key)(function)
+        assert task(first, order) == task(TaskContext(), order=order) == order
+    assert contexts == [first, first]
+
+
+def test_R47_a_result_of_version_1_is_replayed():
+    """Its fingerprint was that of an empty operation, and so was its record's."""
+    held = version_1.claimed("call", "s", "1", version_1.of_call({"order": 1})[0])
+    stored = pack(JSONCodec(), "stored", max_bytes=1000)
+    store_for().complete(held, stored, retention=timedelta(days=1))
+    assert once(key="order")(never_of_order)(1) == "stored"
+
+
+# The function that is declared, and what it returns.
+
+
+def test_policy_and_store_are_passed_on_and_mistakes_are_a_TypeError_as_ever(settings):
+    settings.IDEMPOTENCY = {"default": {}, "fast": settings.IDEMPOTENCY["default"]}
+    request = []
+    declared = once(key="order", store="fast", lease=7, retention=9)
+    declared(lambda order: request.append(current().request))(1)
+    assert (request[0].lease.seconds, request[0].retention.seconds) == (7, 9)
+    assert store_for("fast").get(request[0].record_id).state is State.COMPLETED
+    with pytest.raises(TypeError, match="unexpected keyword argument 'x'"):
+        guarded("order")("a", x=1)
+    with pytest.raises(TypeError, match="Did you mean 'lease'"):
+        guarded("order", leese=5)("a")
+
+
+def test_keeps_name_and_signature_and_stays_a_coroutine_function():
+    for order, function in enumerate([acall, partial(acall), AsyncCall()]):
+        wrapped = once(key="order")(function)
+        assert inspect.iscoroutinefunction(wrapped)
+        assert list(inspect.signature(wrapped).parameters) == ["order"]
+        assert async_to_sync(wrapped)(order) == async_to_sync(wrapped)(order=order) == order
+    assert once(key="order")(acall).__name__ == "acall"
+
+
+def test_I1_work_that_nobody_awaits_is_not_recorded_as_done():
+    def complete(make):
+        with begin() as attempt:
+            attempt.complete(make(5))
+
+    loop = asyncio.new_event_loop()
+    lazy = (lambda order: acall(order), lambda order: (n for n in [order]))
+    for make in (*lazy, lambda order: loop.create_future()):
+        for call in (lambda make=make: once(key="order")(make)("k"), partial(complete, make)):
             store_for()._records.clear()
             with pytest.raises(TypeError, match="nobody awaits"):
                 call()
             assert kept().state is State.FAILED
-        loop.close()
-
-    @pytest.mark.parametrize("function", [acall, AsyncCall()], ids=["def", "async __call__"])
-    def test_I1_run_refuses_a_coroutine_function(self, function):
+    loop.close()
+    store_for()._records.clear()
+    for function in (acall, AsyncCall()):
         with pytest.raises(TypeError, match=r"await arun\(\)"):
-            run(function, key="k", scope="s")
-        assert kept() is None
-
-
-def _complete(result):
-    with attempt(key="k", scope="s") as tried:
-        tried.complete(result)
+            run(function)
+    assert kept() is None
 
 
 def test_C15_derived_key_is_that_of_the_lease_and_equal_in_the_retry():
@@ -336,12 +309,11 @@ def test_C15_derived_key_is_that_of_the_lease_and_equal_in_the_retry():
     def function(order):
         keys.append([derive_key("charge"), current().derive_key("charge")])
         if len(keys) == 1:
-            raise ValueError("boom")
+            fail()
 
     with pytest.raises(ValueError, match="boom"):
         function(1)
     function(1)
     assert keys[0] == keys[1] == [keys[0][0]] * 2
-    assert current() is None
     with pytest.raises(RuntimeError, match="inside idempotent work"):
         derive_key("charge")

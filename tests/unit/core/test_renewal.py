@@ -56,10 +56,12 @@ class Renewals(Calls, BaseStore):
     def __init__(self):
         super().__init__()
         self.lost = set()
-        self.get = lambda record_id: object()
         self.error = None
         self.entered, self.idled, self.free = (threading.Event() for _ in range(3))
         self.free.set()
+
+    def get(self, record_id):
+        return object()
 
     def renew(self, leases, duration):
         self.entered.set()
@@ -71,6 +73,8 @@ class Renewals(Calls, BaseStore):
 
     def idle(self):
         self.idled.set()
+        if self.error is not None:
+            raise self.error
 
 
 class RenewedMemory(Calls, MemoryStore):
@@ -116,39 +120,30 @@ def make_lease(seconds=0.015, *, max_duration=3600.0, key="k"):
     return Lease(Proof(request.record_id, 1, request.token), request)
 
 
-def test_R69_renews_for_the_whole_lease_again_and_again(keeper, store):
-    """Leases of two durations are not mixed."""
-    one, other = make_lease(0.015), make_lease(0.03, key="other")
-    keeper.add(store, one)
-    keeper.add(store, other)
-    store.wait_for_calls(9)
-    for leases, duration, _ in store.calls:
-        assert {lease.request.lease for lease in leases} == {duration}
-    assert {duration.total_seconds() for _, duration, _ in store.calls} == {0.015, 0.03}
-    one.check()
-
-
-def test_R69_from_a_third_on(keeper, store):
-    """A renewal never comes before it is due, which is a third of the lease after the last one."""
-    lease, long = make_lease(0.15), make_lease(3600, key="long")
+def test_R69_from_a_third_on_and_again_and_again_for_the_whole_lease(keeper, store):
+    """Not before it is due, a third of the lease after the last; two durations are not mixed."""
+    lease, long, other = make_lease(0.15), make_lease(3600, key="long"), make_lease(key="other")
     added = time.monotonic()
-    keeper.add(store, lease)
-    keeper.add(store, long)
+    for it in (lease, long):
+        keeper.add(store, it)
     assert added + 1200 <= keeper._kept[long].due <= time.monotonic() + 1200
     store.wait_for_calls(2)
     (*_, first), (*_, second) = store.calls[:2]
     assert (first - added > 0.0499, second - added > 0.0999) == (True, True)
+    keeper.add(store, other)
+    store.next_calls(6)
+    found = {(*leases, duration.total_seconds()) for leases, duration, _ in store.calls}
+    assert found == {(lease, 0.15), (other, 0.015)}
 
 
-@pytest.mark.parametrize("together", [True, False], ids=["soon", "much later"])
-def test_what_is_due_soon_is_taken_along(keeper, store, together):
+def test_what_is_due_soon_is_taken_along(keeper, store):
     first, second = make_lease(0.3, key="a"), make_lease(0.3, key="b")
     with keeper._changed:
         keeper.add(store, first)
         keeper.add(store, second)
-        keeper._kept[first].due = keeper._kept[second].due - (0.01 if together else 0.075)
+        keeper._kept[first].due = keeper._kept[second].due - 0.01
     store.wait_for_calls(1)
-    assert store.calls[0][0] == ({first, second} if together else {first})
+    assert store.calls[0][0] == {first, second}
 
 
 def test_a_shorter_lease_wakes_the_thread_that_waits_for_a_longer_one(keeper, store, monkeypatch):
@@ -160,18 +155,15 @@ def test_a_shorter_lease_wakes_the_thread_that_waits_for_a_longer_one(keeper, st
 
 
 def test_stops_after_the_removal_which_costs_no_call_in_time(keeper, store):
-    removed, other = make_lease(key="a"), make_lease(key="b")
+    removed, in_time, other = make_lease(key="a"), make_lease(3600, key="b"), make_lease(key="c")
     keeper.add(store, removed)
+    keeper.add(store, in_time)
+    keeper.remove(in_time)
     store.wait_for_calls(1)
     keeper.remove(removed)
     keeper.add(store, other)
     assert all(leases == {other} for leases in store.next_calls(3))
-    unused = Renewals()
-    keeper.add(unused, long := make_lease(3600))
-    thread = keeper._threads[unused]
-    keeper.remove(long)
-    thread.join(SECONDS)
-    assert unused.calls == []
+    assert all(in_time not in leases for leases, *_ in store.calls)
 
 
 def test_R69_max_duration_bounds_it_and_its_end_is_told_once(keeper, store, caplog):
@@ -181,28 +173,9 @@ def test_R69_max_duration_bounds_it_and_its_end_is_told_once(keeper, store, capl
     wait_until(lambda: lease not in keeper._kept, seconds=SECONDS, what="its end")
     assert all(leases == {other} for leases in store.next_calls(3))
     lease.check()
-    assert [(entry.levelname, entry.getMessage()) for entry in caplog.records] == [
-        (
-            "WARNING",
-            f"The lease on record {short(lease.record_id)} is renewed no longer: "
-            "its max_duration is over.",
-        )
-    ]
-
-
-@pytest.mark.parametrize("end", ["removed", "unwanted"])
-def test_R69_work_that_ended_in_time_is_not_told(keeper, store, caplog, end):
-    ended, lease = threading.Event(), make_lease(max_duration=3600)
-    keeper.add(store, lease, wanted=lambda: not ended.is_set())
-    thread = keeper._threads[store]
-    store.wait_for_calls(1)
-    with keeper._changed:
-        ended.set() if end == "unwanted" else keeper.remove(lease)
-        if end == "unwanted":
-            keeper._kept[lease].until = 0  # its max_duration is over when the thread looks again
-    thread.join(SECONDS)
-    assert not thread.is_alive()
-    assert caplog.records == []
+    [entry] = caplog.records
+    assert (entry.levelname, short(lease.record_id) in entry.getMessage()) == ("WARNING", True)
+    assert "max_duration is over" in entry.getMessage()
 
 
 @pytest.mark.parametrize("found", ["another's", "nothing", "no answer"])
@@ -262,20 +235,14 @@ def test_a_store_that_fails_does_not_end_it(keeper, store, caplog):
     assert {entry.levelname for entry in caplog.records} == {"ERROR"}
 
 
-@pytest.mark.parametrize("error", [None, ConnectionError("it is gone")], ids=["", "cannot close"])
-def test_its_thread_ends_when_idle_and_starts_again(keeper, store, error):
-    def idle():
-        store.idled.set()
-        if error is not None:
-            raise error
-
-    store.idle = idle
-    for _ in range(2):
+def test_its_thread_ends_when_idle_and_starts_again(keeper, store):
+    for error in (None, ConnectionError("it is gone")):  # which can then not be closed
         store.idled.clear()
+        store.error = None
         keeper.add(store, lease := make_lease())
         thread = keeper._threads[store]
         store.next_calls(1)
-        assert thread.daemon
+        store.error = error
         keeper.remove(lease)
         assert store.idled.wait(SECONDS)  # its connection is given up before
         thread.join(SECONDS)
@@ -329,33 +296,40 @@ def test_a_lease_leaves_the_keeper_before_its_completion_starts(engine, keeper, 
     assert kept == [1, 0, 0, 0]
 
 
-@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
 @pytest.mark.parametrize("caller", ["run", "arun"])
-def test_a_lease_leaves_the_keeper_however_the_work_ends(engine, keeper, error, caller):
-    def fail(lease=None):
-        raise error
+def test_a_lease_leaves_the_keeper_when_the_work_is_interrupted(engine, keeper, caller):
+    def interrupt(lease=None):
+        raise KeyboardInterrupt
 
-    async def afail():
+    async def ainterrupt():
         async with engine.aattempt(operation(renew=True)):
-            fail()
+            interrupt()
 
-    with pytest.raises(error):
-        engine.run(operation(renew=True), fail) if caller == "run" else asyncio.run(afail())
+    call = {
+        "run": lambda: engine.run(operation(renew=True), interrupt),
+        "arun": lambda: asyncio.run(ainterrupt()),
+    }[caller]
+    with pytest.raises(KeyboardInterrupt):
+        call()
     assert keeper._kept == {}
 
 
 @pytest.mark.django_db(transaction=True)
-@pytest.mark.parametrize("committed", [True, False])
-def test_R69_I8_lease_is_kept_until_the_callers_transaction_ends(engine, keeper, committed):
+@pytest.mark.parametrize("end", ["commit", "rollback", "kept error"])
+def test_R69_R94_I8_lease_is_kept_until_the_callers_transaction_ends(engine, keeper, end):
+    def work(lease):
+        if end == "kept error":
+            raise ValueError
+        return 1
+
     with transaction.atomic():
-        guarded = replace(
-            operation(lease=0.15, renew=True), outer=OpenTransactions(engine.store).outer()
-        )
-        outcome = engine.run(guarded, lambda lease: 1)
+        outer = OpenTransactions(engine.store).outer()
+        guarded = replace(operation(lease=0.15, renew=True), outer=outer)
+        outcome = engine.run(guarded, work, lambda error: "sorry")
         engine.store.wait_for_calls(2)
         with pytest.raises(InProgress):
             engine.run(operation(), pytest.fail)
-        transaction.set_rollback(not committed)
-    if committed:
+        transaction.set_rollback(end == "rollback")
+    if end != "rollback":
         assert engine.store.get(outcome.record_id).state is State.COMPLETED
     wait_until(lambda: not keeper._kept, seconds=SECONDS, what="the keeper to give it up")
