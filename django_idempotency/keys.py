@@ -10,7 +10,7 @@ from typing import Any
 from urllib.parse import unquote_to_bytes
 from uuid import UUID, uuid4
 
-from django_idempotency.exceptions import InvalidKey
+from django_idempotency.exceptions.base import InvalidKey
 
 __all__ = [
     "KINDS",

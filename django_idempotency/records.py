@@ -11,7 +11,7 @@ from typing import Any
 from uuid import UUID
 
 from django_idempotency import keys
-from django_idempotency.exceptions import StoreError
+from django_idempotency.exceptions.base import StoreError
 from django_idempotency.policy import duration_of, suggestion
 
 __all__ = ["Filters", "Outcome", "Page", "Record", "State", "as_duration"]

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from django.db import Error, connections, transaction
 
-from django_idempotency.exceptions import SessionLost
+from django_idempotency.exceptions.base import SessionLost
 from django_idempotency.stores.database.atomic import RollbackWatch, is_rolled_back
 
 __all__ = [

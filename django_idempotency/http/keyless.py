@@ -11,7 +11,7 @@ from django.http.response import HttpResponseBase
 
 from django_idempotency.engine.attempt import RollBack, refuse_rollback
 from django_idempotency.engine.transactions import OpenTransactions
-from django_idempotency.exceptions import SessionLost
+from django_idempotency.exceptions.base import SessionLost
 from django_idempotency.http.atomic_requests import AtomicRequests
 from django_idempotency.http.calls import GuardedCall, served_alone, using
 from django_idempotency.http.content import operation_of

@@ -19,7 +19,8 @@ from django.db import (
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from django_idempotency.context import Running, running
-from django_idempotency.exceptions import SessionLost, StoreError, TransactionOpen
+from django_idempotency.exceptions import StoreError, TransactionOpen
+from django_idempotency.exceptions.base import SessionLost
 from django_idempotency.stores.database.errors import (
     is_connection_failure,
     is_serialization_failure,

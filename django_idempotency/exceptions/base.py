@@ -1,23 +1,20 @@
-"""The errors of an idempotent operation: one tree, whose docstrings are the default messages."""
+"""The errors that carry no record; their docstrings are the default messages."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from django_idempotency.records import Record
+from typing import Any
 
 __all__ = [
     "FingerprintMismatch",
     "IdempotencyError",
-    "InProgress",
     "InvalidKey",
     "KeyRequired",
     "LeaseLost",
     "ResultTooLarge",
     "ResultUnavailable",
     "ScopeMissing",
+    "SessionLost",
     "StoreError",
     "TaskFailed",
     "TransactionOpen",
@@ -54,25 +51,6 @@ class InvalidKey(IdempotencyError):
 
 class ScopeMissing(IdempotencyError):
     """There is no scope for this idempotency key: the caller is anonymous."""
-
-
-class InProgress(IdempotencyError):
-    """Another attempt with this idempotency key is in progress."""
-
-    def __init__(
-        self,
-        message: str | None = None,
-        *,
-        record: Record | None = None,
-        retry_after: int = 1,
-        stale: bool = False,
-    ) -> None:
-        super().__init__(message)
-        self.record = record
-        #: Whole seconds after which another try makes sense, 1 to 30 (R49).
-        self.retry_after = retry_after
-        #: The lease has lapsed and ``on_stale="refuse"`` leaves it to an operator (R71).
-        self.stale = stale
 
 
 class FingerprintMismatch(IdempotencyError):

@@ -1,0 +1,63 @@
+"""The errors of an idempotent operation: one tree, whose docstrings are the default messages."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from django_idempotency.exceptions.base import (
+    FingerprintMismatch,
+    IdempotencyError,
+    InvalidKey,
+    KeyRequired,
+    LeaseLost,
+    ResultTooLarge,
+    ResultUnavailable,
+    ScopeMissing,
+    SessionLost,
+    StoreError,
+    TaskFailed,
+    TransactionOpen,
+    WorkRolledBack,
+)
+
+if TYPE_CHECKING:
+    from django_idempotency.records import Record
+
+__all__ = [
+    "FingerprintMismatch",
+    "IdempotencyError",
+    "InProgress",
+    "InvalidKey",
+    "KeyRequired",
+    "LeaseLost",
+    "ResultTooLarge",
+    "ResultUnavailable",
+    "ScopeMissing",
+    "StoreError",
+    "TaskFailed",
+    "TransactionOpen",
+    "WorkRolledBack",
+]
+
+
+class InProgress(IdempotencyError):
+    """Another attempt with this idempotency key is in progress."""
+
+    def __init__(
+        self,
+        message: str | None = None,
+        *,
+        record: Record | None = None,
+        retry_after: int = 1,
+        stale: bool = False,
+    ) -> None:
+        super().__init__(message)
+        self.record = record
+        #: Whole seconds after which another try makes sense, 1 to 30 (R49).
+        self.retry_after = retry_after
+        #: The lease has lapsed and ``on_stale="refuse"`` leaves it to an operator (R71).
+        self.stale = stale
+
+
+for _error in (*map(globals().get, __all__), SessionLost):
+    _error.__module__ = __name__  # where users import it from, and what a traceback says
