@@ -35,26 +35,6 @@ class HTTPStory:
         assert (again.content, again["Location"]) == (first.content, first["Location"])
         assert Effect.objects.count() == 1
 
-    def test_R37_other_body_is_422(self, api: Api) -> None:
-        api()
-        assert problem(api({"name": "other"})) == (422, "idempotency_key_reused")
-        assert Effect.objects.count() == 1
-
-    def test_R49_duplicate_of_a_running_request_is_409(
-        self, api: Api, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        during: list[Any] = []
-
-        def asks_again(request: Any, effect: Effect) -> Any:
-            during.append(Api()())
-            return created(request, effect)
-
-        monkeypatch.setitem(THEN, "created", asks_again)
-        api()
-
-        assert problem(during[0]) == (409, "in_progress")
-        assert int(during[0]["Retry-After"]) >= 1
-
     def test_R57_commit_that_fails_completes_nothing(
         self, api: Api, monkeypatch: pytest.MonkeyPatch
     ) -> None:

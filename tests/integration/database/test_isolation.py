@@ -100,19 +100,6 @@ def test_single_begins_again_if_the_record_is_newer_than_its_snapshot(isolated):
     test_single.test_I5_record_that_commits_between_the_snapshot_and_the_lock_is_replayed(isolated)
 
 
-def test_single_begins_again_if_a_stalled_owner_completes_after_its_snapshot(isolated):
-    stalled = claims.lapsed(isolated.theirs, claim_request())
-    isolated.mine.before(
-        "RECLAIM",
-        lambda: isolated.other(
-            isolated.theirs.complete, stalled, packed("owner"), retention=claims.RETENTION
-        ),
-    )
-    outcome = Engine(isolated.mine).run(operation(transaction="single"), work("mine"))
-    assert isolated.mine.reached
-    assert (outcome.result, outcome.replayed, effects()) == ("owner", True, [])
-
-
 # Inside the transaction of a caller.
 
 

@@ -21,7 +21,6 @@ from tests.integration.database.claims import (
     packed,
     record_id,
     state_of,
-    won,
     work,
 )
 from tests.integration.database.sessions import PATIENCE
@@ -124,31 +123,23 @@ def test_R26_two_replays_at_once_are_both_answered_and_keep_nobody_from_the_key(
     ("mode", "before"),
     [("single", claims.absent), ("joined", claims.failed), ("separate", claims.expired)],
 )
-def test_R49_R53_duplicate_is_told_at_once_while_the_work_runs(two, mode, before):
+def test_R49_R53_duplicate_is_told_at_once_until_the_commit(two, mode, before):
     before(two.theirs, claim_request())
+
+    def duplicate():
+        return two.other(Engine(two.theirs).run, operation(transaction=mode), work("theirs"))
 
     def run(lease):
-        with pytest.raises(InProgress) as duplicate:
-            two.other(Engine(two.theirs).run, operation(transaction=mode), work("theirs"))
-        assert duplicate.value.retry_after == 1
+        with pytest.raises(InProgress) as told:
+            duplicate()
+        assert told.value.retry_after == 1
         return work("mine")(lease)
 
-    assert Engine(two.mine).run(single(), run).result == "mine"
-    assert effects() == ["mine"]
-
-
-@pytest.mark.parametrize(
-    ("mode", "before"),
-    [("single", claims.absent), ("joined", claims.failed), ("separate", claims.expired)],
-)
-def test_R49_duplicate_never_waits_for_the_uncommitted_completion(two, mode, before):
-    before(two.theirs, claim_request())
     with transaction.atomic():
-        Engine(two.mine).run(single(), work("mine"))
+        assert Engine(two.mine).run(single(), run).result == "mine"
         with pytest.raises(InProgress):
-            two.other(Engine(two.theirs).run, operation(transaction=mode), work("theirs"))
-    outcome = two.other(Engine(two.theirs).run, operation(transaction=mode), work("theirs"))
-    assert outcome.result == "mine"
+            duplicate()
+    assert (duplicate().result, effects()) == ("mine", ["mine"])
 
 
 def test_I12_claim_leaves_no_lock_behind(two):
@@ -279,18 +270,6 @@ def test_R57_R58_outcome_is_recorded_after_the_work_broke_the_transaction(two, k
         assert engine.run(single(), work("again")).result == expected
     assert effects() == ([] if kept else ["again"])
     assert two.mine.get(record_id()).attempts == (1 if kept else 2)
-
-
-@EVERYWHERE
-def test_I6_failure_keeps_the_fingerprint_that_stands(two):
-    claims.failed(two.theirs, claim_request())
-    rotated = claim_request(
-        fingerprints=(claims.OTHER_FINGERPRINT, claims.FINGERPRINT), transaction="single"
-    )
-    with transaction.atomic():
-        lease = won(two.mine.claim(rotated))
-        two.mine.fail(lease, "")
-    assert two.mine.get(lease.record_id).fingerprint == claims.FINGERPRINT
 
 
 @EVERYWHERE

@@ -8,7 +8,6 @@ from typing import Any, ClassVar
 from django.db import connections, transaction
 from django.urls import path
 from django.utils.decorators import method_decorator
-from rest_framework.permissions import BasePermission
 from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
@@ -17,17 +16,6 @@ from django_idempotency.contrib.rest_framework import IdempotencyMixin
 from tests.app import urls
 from tests.app.models import Effect
 from tests.app.views import EffectView, Refusal
-
-
-class Nobody(BasePermission):
-    """Refuses in `initial()`, before the guard."""
-
-    def has_permission(self, request: Request, view: APIView) -> bool:
-        return False
-
-
-class ForbiddenView(EffectView):
-    permission_classes = [Nobody]
 
 
 class ToldView(EffectView):
@@ -67,7 +55,6 @@ class NonAtomicOtherView(AtomicView):
 urlpatterns = [
     *urls.urlpatterns,
     path("told/", ToldView.as_view()),
-    path("forbidden/", ForbiddenView.as_view()),
     path("atomic/", AtomicView.as_view()),
     path("non-atomic/", NonAtomicView.as_view()),
     path("non-atomic-other/", NonAtomicOtherView.as_view()),

@@ -118,7 +118,7 @@ def stopped(*servers):
 
 def lapse(store, key="key"):
     """Wait until the lease on `key` has lapsed by the server's clock."""
-    wait_until(lambda: found(store, key).stale, seconds=5, what="the lease to lapse")
+    wait_until(lambda: found(store, key).stale, seconds=20, what="the lease to lapse")
 
 
 def whole_life(store):

@@ -49,7 +49,7 @@ def client(primary):
 
 @pytest.fixture
 def store(primary, make_store):
-    return make_store(primary.url, wait_replicas=1, wait_timeout=0.2)
+    return make_store(primary.url, wait_replicas=1, wait_timeout=1)
 
 
 def test_claim_that_a_replica_has_is_won(store, replica, make_store):
@@ -66,7 +66,7 @@ def test_claim_that_no_replica_has_in_time_is_an_error_and_is_given_back(store, 
     started = time.monotonic()
     with stopped(replica), pytest.raises(StoreError, match="0 of the 1 replicas"):
         store.claim(asked()) if way == "thread" else asyncio.run(store.aclaim(asked()))
-    assert 0.19 < time.monotonic() - started < 1
+    assert 0.9 < time.monotonic() - started < 10
     record = found(store)
     assert (record.state, record.fingerprint) == (State.RELEASED, None)
 
@@ -92,7 +92,7 @@ def link(primary, proxy, client):
 def test_R68_claim_whose_answer_was_lost_is_not_taken_for_replicated(
     primary, replica, link, make_store
 ):
-    store = make_store(through(primary.url, link), wait_replicas=1, wait_timeout=0.2, timeout=1)
+    store = make_store(through(primary.url, link), wait_replicas=1, wait_timeout=1, timeout=10)
     link.cut_after(b"WAIT")
     won(store.claim(asked("answer to WAIT")))  # which is asked for again
     assert link.fired.is_set()
@@ -110,23 +110,12 @@ def test_WAIT_comes_after_a_write_on_its_own_connection(primary, link, client, m
     link.spoken.clear()
 
     key, arguments = store._key(lease.record_id), claim_arguments(lease.request)
-    [is_won, *_], reached = store._clients.replicated(CLAIM, key, arguments, 1, 0.5)
+    [is_won, *_], reached = store._clients.replicated(CLAIM, key, arguments, 1, 1)
 
     assert (is_won, reached) == (1, 1)
     assert client.info("persistence")["rdb_changes_since_last_save"] == before + 1
     assert link.round_trips == 1
     assert link.sent.index(CLAIM.sha.encode()) < link.sent.index(b"WAIT")
-
-
-def test_B4_claim_with_replicas_takes_two_round_trips_and_a_duplicate_one(
-    primary, link, make_store
-):
-    store = make_store(through(primary.url, link), wait_replicas=1)
-    store.claim(asked("before"))
-    for trips in (2, 1):
-        link.spoken.clear()
-        store.claim(asked())
-        assert link.round_trips == trips
 
 
 # What a primary does not know that has taken over between the claim and the wait.

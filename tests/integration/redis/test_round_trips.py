@@ -25,7 +25,6 @@ def store(link, url, client, make_store):
 CALLS = {
     "claim of a duplicate": lambda store, lease: lost(store.claim(asked("complete"))),
     "completion": lambda store, lease: store.complete(lease, b"result", retention=HOUR),
-    "failure": lambda store, lease: store.fail(lease, "boom"),
     "release": lambda store, lease: store.release(lease),
     "look": lambda store, lease: store.get(lease.record_id),
     "resolution": lambda store, lease: store.resolve(

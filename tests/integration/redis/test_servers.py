@@ -2,25 +2,16 @@
 
 from __future__ import annotations
 
-import ipaddress
-import ssl
-from contextlib import ExitStack, closing
-from datetime import datetime, timezone
-from urllib.parse import urlsplit
+from contextlib import ExitStack
 
 import pytest
 import redis
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
 
 from django_idempotency.exceptions import LeaseLost, StoreError
-from tests.claims import DAY, HOUR, asked, found, lost, record_id, won
+from tests.claims import HOUR, asked, found, lost, record_id, won
 from tests.integration.redis.conftest import whole_life
 from tests.services.processes import wait_until
-from tests.services.proxy import Proxy
-from tests.services.redis import HOST, START_SECONDS, RedisSentinel, RedisServer
+from tests.services.redis import HOST, RedisSentinel, RedisServer
 
 
 @pytest.fixture
@@ -81,36 +72,6 @@ def leads_to(sentinel):
             client.close()
 
 
-def test_TLS(url, make_store, tmp_path):
-    certificate = tmp_path / "certificate.pem"
-    certificate.write_bytes(self_signed())
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(certificate)
-    parts = urlsplit(url)
-    with Proxy(parts.hostname, parts.port, tls=context) as link:
-        place = f"rediss://{HOST}:{link.port}/0"
-        # A connection takes its time: each one reads all of the machine's certificates, too.
-        trusted = f"{place}?ssl_ca_certs={certificate}"
-        whole_life(make_store(trusted, timeout=15, max_connections=2))
-
-        with pytest.raises(StoreError):  # a certificate that nobody trusts
-            make_store(place).claim(asked())
-
-
-def self_signed():
-    """A certificate for 127.0.0.1, after its key."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, HOST)])
-    now, address = datetime.now(timezone.utc), x509.IPAddress(ipaddress.ip_address(HOST))
-    builder = x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
-    builder = builder.not_valid_before(now - DAY).not_valid_after(now + DAY)
-    builder = builder.add_extension(x509.SubjectAlternativeName([address]), False)
-    builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=0), True)
-    pem, openssl = serialization.Encoding.PEM, serialization.PrivateFormat.TraditionalOpenSSL
-    private = key.private_bytes(pem, openssl, serialization.NoEncryption())
-    return private + builder.sign(key, hashes.SHA256()).public_bytes(pem)
-
-
 def test_unix_socket(start_server, make_store):
     server = start_server(unixsocket="redis.sock", unixsocketperm="700")
     whole_life(make_store(f"unix://{server.directory}/redis.sock?db=2"))
@@ -122,19 +83,6 @@ def test_unix_socket(start_server, make_store):
 NOTHING = {"save": "", "appendonly": "no"}
 SNAPSHOTS = {"save": "3600 1", "appendonly": "no"}
 APPEND_ALWAYS = {"appendonly": "yes", "appendfsync": "always"}
-APPEND_EACH_SECOND = {"appendonly": "yes", "appendfsync": "everysec"}
-
-
-def kill_once_written(server):
-    """Kill a server whose log is with the operating system, which survives."""
-    # It answers before it has written while an fsync of the second before is under way.
-    with closing(server.client()) as client:
-        wait_until(
-            lambda: client.info("persistence")["aof_buffer_length"] == 0,
-            seconds=START_SECONDS,
-            what="the log to be written",
-        )
-    server.kill()
 
 
 @pytest.mark.parametrize(
@@ -169,10 +117,9 @@ def test_without_a_log_every_record_is_lost_and_work_can_run_again(
     ("options", "end"),
     [
         (SNAPSHOTS, RedisServer.stop),
-        (APPEND_EACH_SECOND, kill_once_written),
         (APPEND_ALWAYS, RedisServer.kill),
     ],
-    ids=["snapshots-stopped", "append-written-killed", "append-always-killed"],
+    ids=["snapshots-stopped", "append-always-killed"],
 )
 def test_with_a_log_records_survive_and_so_do_leases(start_server, make_store, options, end):
     server = start_server(**options)

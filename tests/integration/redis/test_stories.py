@@ -16,7 +16,7 @@ from tests.unit.http.api import Api
 class TestHTTP(HTTPStory):
     @pytest.fixture
     def api(self, settings, prefix, url, link):
-        options = {"url": through(url, link), "prefix": prefix, "timeout": 0.5}
+        options = {"url": through(url, link), "prefix": prefix, "timeout": 4}
         settings.IDEMPOTENCY = {"default": {"BACKEND": BACKEND, "OPTIONS": options}}
         api = Api()
         api.client.raise_request_exception = False

@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 import pytest
-from django.db import connection, connections
+from django.db import connections
 
 from tests.app.models import Effect
 from tests.services.processes import wait_until
@@ -46,11 +46,14 @@ def connections_in_use(pool):
 
 
 @pytest.mark.parametrize(
-    ("kind", "transaction"),
-    [("function", "joined"), ("drf", "separate"), ("above-api-view", "single")],
+    ("kind", "atomic", "transaction"),
+    [("function", False, "joined"), ("drf", True, "separate"), ("above-api-view", False, "single")],
 )
-def test_R51_waiters_hold_no_pooled_connection(kind, transaction, policy, pool, gate, looks, runs):
+def test_R51_waiters_hold_no_pooled_connection(
+    kind, atomic, transaction, policy, monkeypatch, pool, gate, looks, runs
+):
     """Five waiters and an owner share two connections, and leave one of them to others."""
+    monkeypatch.setitem(connections.settings["default"], "ATOMIC_REQUESTS", atomic)
     policy(TRANSACTION=transaction, WAIT=LONG)
     two = pool(2)
     with together(sending(kind)) as first:
@@ -81,38 +84,6 @@ def test_R51_waiters_on_another_store_hold_no_pooled_connection(settings, policy
             gate.open.set()
 
     assert [replayed(answer) for answer in (*first, *others)] == [False, True, True, True]
-
-
-@pytest.mark.parametrize(
-    ("kind", "atomic", "transaction", "owners"),
-    [
-        ("function", False, "joined", 1),
-        ("drf", True, "separate", 1),
-        ("above-api-view", False, "separate", 0),
-    ],
-)
-def test_R51_waiters_hold_no_transaction(
-    kind, atomic, transaction, owners, policy, monkeypatch, gate, looks
-):
-    monkeypatch.setitem(connections.settings["default"], "ATOMIC_REQUESTS", atomic)
-    policy(TRANSACTION=transaction, WAIT=LONG)
-
-    def open_transactions():
-        with connection.cursor() as cursor:
-            cursor.execute(
-                "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() "
-                "AND state LIKE 'idle in transaction%'"
-            )
-            return cursor.fetchone()[0]
-
-    with together(sending(kind)):
-        assert gate.reached.wait(10)
-        with together(*[sending(kind)] * 3) as others:
-            looks.wait_for(6)
-            wait_until(lambda: open_transactions() == owners, seconds=10, what="idle waiters")
-            gate.open.set()
-
-    assert [replayed(other) for other in others] == [True] * 3
 
 
 @pytest.mark.parametrize("mode", ["single", "joined"], indirect=True)
