@@ -13,7 +13,6 @@ from django_idempotency.exceptions.base import (
     ResultTooLarge,
     ResultUnavailable,
     ScopeMissing,
-    SessionLost,
     StoreError,
     TaskFailed,
     TransactionOpen,
@@ -57,7 +56,3 @@ class InProgress(IdempotencyError):
         self.retry_after = retry_after
         #: The lease has lapsed and ``on_stale="refuse"`` leaves it to an operator (R71).
         self.stale = stale
-
-
-for _error in (*map(globals().get, __all__), SessionLost):
-    _error.__module__ = __name__  # where users import it from, and what a traceback says
