@@ -9,9 +9,9 @@ from typing import Any
 
 __all__ = [
     "coroutine_problem",
-    "finished",
     "is_coroutine_function",
     "name_of",
+    "refuse_lazy",
     "signature_problem",
 ]
 
@@ -55,7 +55,7 @@ def name_of(function: Any) -> str:
     return f"{named.__module__}.{named.__qualname__}"
 
 
-def finished(name: str, result: Any) -> Any:
+def refuse_lazy(name: str, result: Any) -> Any:
     """Return `result`; raise TypeError for a coroutine or a generator: nobody would run it."""
     lazy = inspect.isawaitable(result) or inspect.isgenerator(result) or inspect.isasyncgen(result)
     if not lazy:

@@ -160,7 +160,7 @@ def _left_threads(before: set[threading.Thread]) -> list[threading.Thread]:
     """Living threads since then, without two that idle on purpose: asgiref's and our keeper."""
     kept = before | set(SyncToAsync.single_thread_executor._threads)
     left = [thread for thread in threading.enumerate() if thread not in kept]
-    return [thread for thread in left if thread.name != "django-idempotency-keeper"]
+    return [thread for thread in left if thread.name != "django-idempotency-renewer"]
 
 
 def _left_processes(before: set[int]) -> set[int]:

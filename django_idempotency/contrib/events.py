@@ -11,7 +11,7 @@ from typing import Any
 from django_idempotency import fingerprint
 from django_idempotency.api import call_operation, plan_of_call
 from django_idempotency.arguments import escaped
-from django_idempotency.callables import coroutine_problem, finished, name_of
+from django_idempotency.callables import coroutine_problem, name_of, refuse_lazy
 from django_idempotency.conf import DEFAULT_ALIAS
 from django_idempotency.engine.transactions import OpenTransactions
 from django_idempotency.exceptions import InvalidKey
@@ -243,7 +243,7 @@ def _check_arguments(
 
 
 def _call(handler: Callable[[Any], Any], record: Mapping[str, Any], lease: Lease) -> None:
-    finished("The handler", handler(record))
+    refuse_lazy("The handler", handler(record))
 
 
 def _source(record: Mapping[str, Any]) -> str | None:

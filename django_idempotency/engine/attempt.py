@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 from uuid import UUID
 
 from django_idempotency import codecs, keys
-from django_idempotency.callables import finished
+from django_idempotency.callables import refuse_lazy
 from django_idempotency.claims import ClaimAgain, ClaimRequest, Decision, decide
 from django_idempotency.context import Running
 from django_idempotency.engine.transactions import CommitHooks, OuterTransaction
@@ -124,7 +124,7 @@ class Phase(enum.Enum):
     OPENING = "opening"
     WORKING = "working"
     COMPLETING = "completing"
-    UNKEPT = "unkept"
+    NOT_KEPT = "not kept"
 
 
 class Attempt(Running):
@@ -264,9 +264,9 @@ class Attempt(Running):
         """Give the result of the work; it is kept when the block ends."""
         if self.replayed:
             raise RuntimeError("This attempt is a replay: it has its result already.")
-        if self.phase in (Phase.COMPLETING, Phase.UNKEPT):
+        if self.phase in (Phase.COMPLETING, Phase.NOT_KEPT):
             raise RuntimeError("The block of this attempt has ended: complete() comes too late.")
-        self.work_result = finished("The work", result)
+        self.work_result = refuse_lazy("The work", result)
         self.has_result = True
 
     def refuse_rollback(self, result: Any, *, deliberate: bool) -> NoReturn:

@@ -48,7 +48,7 @@ class Endings:
         Raises LeaseLost, so that the work rolls back, unless the work does not commit with it.
         """
         if attempt.verdict != "keep":
-            self._commit_unkept(attempt)
+            self._commit_without_answer(attempt)
             return
         if attempt.operation.outer is not None:
             attempt.operation.outer.after_commit(lambda: self._complete_late(attempt))
@@ -71,7 +71,7 @@ class Endings:
         except (LeaseLost, StoreError) as error:
             self._incomplete(attempt, error)
 
-    def _commit_unkept(self, attempt: Attempt) -> None:
+    def _commit_without_answer(self, attempt: Attempt) -> None:
         """Release or fail the record in the transaction of the work, or after it (R57)."""
         lease, text = attempt.lease, _text_of(attempt.verdict)
         if attempt.request.transaction == "separate":
@@ -288,7 +288,7 @@ class Endings:
         if attempt.request.transaction != "single" or not attempt.concluded:
             return raised  # by an ending that failed otherwise: no second one is tried
         attempt.rolled_back = True
-        if attempt.phase is Phase.UNKEPT:
+        if attempt.phase is Phase.NOT_KEPT:
             return None
         if attempt.verdict != "keep" and isinstance(raised, StoreError):
             return _unknown(raised)  # no record would tell
@@ -357,7 +357,7 @@ def _verdict(attempt: Attempt, raised: BaseException) -> tuple[str | None, BaseE
         attempt.ending = "failed"
         return _error_text(raised), raised
     attempt.ending = "released" if raised.verdict == "release" else "failed"
-    attempt.phase = Phase.UNKEPT
+    attempt.phase = Phase.NOT_KEPT
     attempt.conclude(raised.result, stored=False)
     if raised.error is not None and raised.verdict == "fail":
         return _error_text(raised.error), raised.error

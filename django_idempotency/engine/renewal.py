@@ -69,12 +69,12 @@ class LeaseRenewer:
             self._kept[lease] = _Kept(store, lease, every, due, until, wanted)
             if store not in self._threads:
                 thread = threading.Thread(
-                    target=self._keep, args=[store], name="django-idempotency-keeper", daemon=True
+                    target=self._keep, args=[store], name="django-idempotency-renewer", daemon=True
                 )
                 try:
                     thread.start()
                 except RuntimeError:  # the process may start no more threads
-                    logger.exception("Leases are not renewed: their keeper could not be started.")
+                    logger.exception("Leases are not renewed: their thread could not be started.")
                 else:
                     self._threads[store] = thread
             elif due < self._wakes_at.get(store, 0):
@@ -147,7 +147,7 @@ class LeaseRenewer:
         try:
             store.idle()
         except Exception:  # whatever it is, the leases of others must go on being renewed
-            logger.exception("A connection of the keeper could not be closed.")
+            logger.exception("A connection of the lease renewer could not be closed.")
 
     def _renew(self, store: BaseStore, leases: list[Lease]) -> None:
         """Renew leases of one store, those of one duration in one round trip."""

@@ -15,7 +15,7 @@ from django_idempotency.stores.dynamodb.table import TTL_IS_ON, in_words
 __all__ = ["create", "definition", "options"]
 
 #: Seconds that a table may take to become active, and then its backups to become available.
-PATIENCE = 300.0
+LONGEST_WAIT = 300.0
 _POLL = 0.5
 #: What DynamoDB answers about a table that it has just created.
 _NOT_YET = frozenset(
@@ -60,7 +60,7 @@ def create(store: DynamoDBStore, progress: Callable[[str], None] = lambda step: 
             raise
         progress("it is there already")
     progress("waiting until it is active")
-    described = _patiently(lambda: _active(store), f"The table {table.name} was not active")
+    described = _wait_for(lambda: _active(store), f"The table {table.name} was not active")
     found, wanted = described["KeySchema"], table.names.key_schema()
     if in_words(found) != in_words(wanted):
         raise StoreError(
@@ -72,7 +72,7 @@ def create(store: DynamoDBStore, progress: Callable[[str], None] = lambda step: 
         progress(f"turning on {name}")
         try:
             turn_on = functools.partial(_turn_on, store, operation, specification)
-            _patiently(turn_on, f"There was no {name}")
+            _wait_for(turn_on, f"There was no {name}")
         except StoreError as error:
             if error.code != "UnknownOperationException":
                 raise
@@ -111,9 +111,9 @@ def _has_ttl(store: DynamoDBStore) -> bool:
     return is_on
 
 
-def _patiently(call: Callable[[], T | None], failure: str) -> T:
+def _wait_for(call: Callable[[], T | None], failure: str) -> T:
     """Call until there is an answer: DynamoDB's parts hear of a new table one after the other."""
-    deadline = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + LONGEST_WAIT
     while True:
         try:
             answer = call()
@@ -124,7 +124,7 @@ def _patiently(call: Callable[[], T | None], failure: str) -> T:
             if answer is not None:
                 return answer
         if time.monotonic() > deadline:
-            raise StoreError(f"{failure} within {PATIENCE:g} s.")
+            raise StoreError(f"{failure} within {LONGEST_WAIT:g} s.")
         time.sleep(_POLL)
 
 
