@@ -2,7 +2,7 @@
 How many tests each rule has: ``python -m tests.rules``.
 
 The rules stand in docs/reference/rules.md. A test carries its rules in its name
-(``test_R37_other_body_is_422``) or in the id of a parameter.
+(``test_R37_other_body_is_422``) or in the id of a parameter; those of the contracts count, too.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ NUMBER = re.compile(r"(?<![A-Za-z0-9])[RCI][1-9][0-9]?(?![A-Za-z0-9])")
 
 def count():
     """Return how many tests of the suite carry each rule's number."""
-    paths = sorted(_TESTS.rglob("test_*.py"))
+    contracts = _TESTS.parent / "django_idempotency" / "testing"
+    paths = [*_TESTS.rglob("test_*.py"), *contracts.rglob("*.py")]
     return Counter(rule for path in paths for rule in rules_in(path.read_text()))
 
 

@@ -76,9 +76,9 @@ def functions_in(path):
 
 
 def test_tests_named_exist():
-    # A class may have its tests from the store contract.
-    contract = (ROOT / "django_idempotency/testing").glob("contract_*.py")
-    inherited = set().union(*map(functions_in, contract))
+    # A class may have its tests from a contract.
+    contracts = (ROOT / "django_idempotency/testing").rglob("*.py")
+    inherited = set().union(*map(functions_in, contracts))
     for page in PAGES:
         for path, name in re.findall(r"`(tests/[\w/]+\.py)::([\w:]+)`", page.read_text()):
             *owner, test = name.split("::")
