@@ -46,7 +46,7 @@ NOT_FROM_OUTSIDE: Mapping[str, str] = {
     "R93": "tests/unit/http/test_bodies.py::test_R93_a_body_of_who_may_not_come_in_costs_nothing",
     "R94": "tests/unit/core/test_transactions.py::"
     "test_R84_R94_the_captured_completion_comes_before_the_hooks_of_the_block_alone",
-    "R95": "tests/unit/http/test_failures.py::test_R95_forged_record_of_the_database",
+    "R95": "tests/unit/http/test_kept.py::test_R95_forged_record_of_the_database",
     "R96": "tests/unit/http/test_keyless.py::"
     "test_R96_guarded_coroutine_is_refused_as_django_refuses_it",
     "R97": "tests/unit/forms/test_visitors.py::test_R97_a_form_of_a_stranger_leaves_nothing_behind",

@@ -4,11 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.unit.http.test_failures import (  # noqa: F401
-    test_R58_answer_is_given_although_its_end_cannot_be_written,
-    test_R58_exception_out_of_a_broken_transaction,
-    test_R58_hook_that_raises_after_the_commit,
-    test_R60_separate_gives_the_response_and_says_so,
+from tests.unit.http.test_kept import (  # noqa: F401
     test_R60_work_that_cannot_be_completed_is_rolled_back,
 )
 from tests.unit.http.test_work import (  # noqa: F401

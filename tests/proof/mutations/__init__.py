@@ -6,7 +6,7 @@ They stand in the text files beside this one, a paragraph each::
     http/scopes.py: tenant and user run together
     - tenant:{len(str(name))}:{name}
     + tenant:{name}
-    ! tests/unit/http/test_scope.py -k tenant_and_user_do_not_run_together
+    ! tests/unit/http/test_requests.py -k tenant_and_user_do_not_run_together
 
 The lines after ``-`` stand once in the file, below django_idempotency; those after ``+``, if any,
 take their place. ``!`` has what pytest takes, with the leg before it if the test needs one

@@ -1,9 +1,8 @@
-"""Stores that fail where a test wants them to, by errors of a real database."""
+"""A store that fails where a test wants it to, by an error of a real database."""
 
 from __future__ import annotations
 
 from datetime import datetime, timedelta
-from typing import NoReturn
 
 from django.db import DatabaseError, connections
 
@@ -11,31 +10,17 @@ from django_idempotency.exceptions import StoreError
 from django_idempotency.leases import Lease
 from django_idempotency.stores.database import DatabaseStore
 
-__all__ = ["CannotComplete", "CannotEnd"]
-
-
-def _break(store: DatabaseStore) -> NoReturn:
-    """Run a statement that fails, which breaks the transaction if one is open."""
-    try:
-        with connections[store.using].cursor() as cursor:
-            cursor.execute("SELECT 1 FROM no_such_table")
-    except DatabaseError as error:
-        raise StoreError from error
-    raise AssertionError("there is no such table")
+__all__ = ["CannotComplete"]
 
 
 class CannotComplete(DatabaseStore):
     """No completion can be written."""
 
     def complete(self, lease: Lease, result: bytes, *, retention: timedelta) -> datetime:
-        _break(self)
-
-
-class CannotEnd(CannotComplete):
-    """Nor a failure, nor a release."""
-
-    def fail(self, lease: Lease, error: str) -> None:
-        _break(self)
-
-    def release(self, lease: Lease) -> None:
-        _break(self)
+        """Run a statement that fails, which breaks the transaction if one is open."""
+        try:
+            with connections[self.using].cursor() as cursor:
+                cursor.execute("SELECT 1 FROM no_such_table")
+        except DatabaseError as error:
+            raise StoreError from error
+        raise AssertionError("there is no such table")

@@ -1,123 +1,105 @@
-"""Section I, R78 to R81: what errors say and keep to themselves, their log, hostile input."""
+"""Section I, R78 to R81: what errors say, in which language; their log; hostile input."""
 
 from __future__ import annotations
 
+import ast
+import gettext
 import json
 import logging
+import re
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 from django.db import DatabaseError, IntegrityError, connections
-from django.http import HttpResponse, JsonResponse
+from django.http import HttpResponse
+from django.utils import translation
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from django_idempotency.exceptions import ScopeMissing, StoreError
-from django_idempotency.http.problems import problem_response
+import django_idempotency
+from django_idempotency.exceptions import (
+    FingerprintMismatch,
+    IdempotencyError,
+    InProgress,
+    InvalidKey,
+    KeyRequired,
+    LeaseLost,
+    ResultUnavailable,
+    ScopeMissing,
+    StoreError,
+)
+from django_idempotency.http import problems
+from django_idempotency.http.problems import problem_response, replay_refused
 from django_idempotency.logs import log_store_error
-from django_idempotency.models import IdempotencyRecord
 from django_idempotency.policy import HTTPPolicy
-from tests.unit.http.api import Api, problem, replayed
-from tests.unit.http.conftest import InProgress, SetPolicy
+from tests.unit.http.api import problem, replayed
 from tests.unit.http.views import MISMATCH, BareView
 
 pytestmark = pytest.mark.django_db
 
+PACKAGE = Path(django_idempotency.__file__).parent
+CATALOGUE = PACKAGE / "locale/de/LC_MESSAGES"
+PROBLEMS = [value for value in vars(problems).values() if isinstance(value, problems.Problem)]
 MEMBERS = {"type", "title", "status", "detail", "instance", "code", "retryable", "safe_new_key"}
 KEY, PAYLOAD = "confidential-key", "confidential-payload"
-#: By code: status, retryable, safe_new_key, and what the log calls it.
-TABLE = {
-    "idempotency_key_missing": (400, False, True, "key missing"),
-    "idempotency_key_invalid": (400, False, True, "key invalid"),
-    "scope_missing": (400, False, True, "scope missing"),
-    "idempotency_key_reused": (422, False, True, "mismatch"),
-    "in_progress": (409, True, False, "in progress"),
-    "stale": (409, False, False, "stale"),
-    "result_unavailable": (409, False, False, "result unavailable"),
-    "store_unavailable": (503, True, False, "store unavailable"),
-    "replay_refused": (403, False, False, "replay refused"),
-}
+#: Status, code, whether the same request may be sent again, and whether a new key is safe.
+TOLD: list[tuple[IdempotencyError, int, str, bool, bool]] = [
+    (KeyRequired(), 400, "idempotency_key_missing", False, True),
+    (InvalidKey("why"), 400, "idempotency_key_invalid", False, True),
+    (ScopeMissing(), 400, "scope_missing", False, True),
+    (FingerprintMismatch(), 422, "idempotency_key_reused", False, True),
+    (InProgress(), 409, "in_progress", True, False),
+    (InProgress(stale=True), 409, "stale", False, False),
+    (LeaseLost(), 409, "lease_lost", True, False),
+    (LeaseLost(gone=True), 503, "store_unavailable", True, False),
+    (ResultUnavailable(), 409, "result_unavailable", False, False),
+    (StoreError(), 503, "store_unavailable", True, False),
+]
 
 
-def made(code: str, api: Api, policy: SetPolicy, in_progress: InProgress) -> Any:
-    """Make the library answer with one of its problems."""
-    match code:
-        case "idempotency_key_missing":
-            return api(key=None)
-        case "idempotency_key_invalid":
-            return api(key=f'"{KEY}')
-        case "scope_missing":
-            return api(user=None, path="/optional/")
-        case "stale":
-            policy(ON_STALE="refuse")
-        case "store_unavailable":
-            policy(BACKEND="tests.unit.http.stores.CannotComplete")
-            return api()
-        case "replay_refused":
-            policy(HTTP={"REPLAY_CHECK": f"{__name__}.never"})
-        case "result_unavailable":
-            api.then("stream")
-            return api.then("stream")
-    api()
-    if code == "idempotency_key_reused":
-        return api({"name": "other"})
-    if code in ("in_progress", "stale"):
-        in_progress(on_stale="refuse" if code == "stale" else "take_over")
-    if code == "stale":
-        IdempotencyRecord.objects.update(lease_until="2001-01-01T00:00:00Z")
-    return api()
+def test_R78_problem_of_each_error(rf):
+    request, policy = rf.post("/pay/"), HTTPPolicy()
+    made = [(problem_response(error, request, policy), *rest) for error, *rest in TOLD]
+    made.append((replay_refused(request, policy, request), 403, "replay_refused", False, False))
+    for response, status, code, retryable, safe_new_key in made:
+        members = json.loads(response.content)
+        assert problem(response) == (status, code)
+        assert members.keys() == MEMBERS
+        assert (members["retryable"], members["safe_new_key"]) == (retryable, safe_new_key)
+        assert members["title"]
+        assert members["detail"]
+        assert members["instance"] == "/pay/"
+        assert code in members["type"]
+        assert response.headers["Link"] == f'<{members["type"]}>; rel="describedby"'
+        assert ("Retry-After" in response.headers) == retryable
+        assert response.headers["Cache-Control"] == "no-store"
+        assert response.headers["Content-Language"] == "en-us"
+
+
+def test_R79_each_refusal_is_one_line_and_names_neither_key_nor_payload(api, policy, lines, caplog):
+    """What the engine refuses: core/test_logs.py."""
+    api.key, api.name = KEY, PAYLOAD
+    answers = [api(), api(key=None), api(key=f'"{KEY}'), api(user=None, path="/optional/")]
+    policy(HTTP={"REPLAY_CHECK": f"{__name__}.never"})
+    answers += [api(), api({"name": "other"})]
+    policy(BACKEND="tests.unit.http.stores.CannotComplete")
+    answers.append(api(key="other"))
+
+    said = [line.outcome for line in lines()]
+    refused = ["key missing", "key invalid", "scope missing", "replayed", "replay refused"]
+    assert said == ["completed", *refused, "mismatch", "store unavailable"]
+    assert [line.levelname for line in lines()] == ["INFO"] * 7 + ["ERROR"]
+    operations = [line.operation for line in lines()]
+    assert operations == ["POST optional" if o == "scope missing" else "POST effects" for o in said]
+    for text in (caplog.text, *(a.content.decode() + repr(a.headers) for a in answers[1:])):
+        assert KEY not in text
+        assert PAYLOAD not in text
 
 
 def never(request: Any, record: Any) -> bool:
     return False
-
-
-@pytest.mark.parametrize("code", TABLE)
-def test_R78_R79_problem_and_its_line_of_the_log(api, policy, in_progress, caplog, code):
-    caplog.set_level(logging.DEBUG)
-    api.key, api.name = KEY, PAYLOAD
-
-    response = made(code, api, policy, in_progress)
-
-    status, retryable, safe_new_key, outcome = TABLE[code]
-    members = response.json()
-    assert problem(response) == (status, code)
-    assert members.keys() == MEMBERS
-    assert (members["retryable"], members["safe_new_key"]) == (retryable, safe_new_key)
-    assert all(isinstance(members[name], str) and members[name] for name in ("title", "detail"))
-    assert code in members["type"]
-    assert members["instance"] in ("/effects/", "/optional/")
-    assert ("Retry-After" in response.headers) == retryable
-    assert response.headers["Cache-Control"] == "no-store"
-    assert response.headers["Link"] == f'<{members["type"]}>; rel="describedby"'
-    assert response.headers["Content-Language"] == "en-us"
-    for text in (response.content.decode(), repr(response.headers), caplog.text):
-        assert KEY not in text
-        assert PAYLOAD not in text
-    line: Any = [entry for entry in caplog.records if entry.name == "django_idempotency"][-1]
-    assert (line.outcome, line.alias) == (outcome, "default")
-    assert line.operation.startswith("POST optional" if code == "scope_missing" else "POST effect")
-    assert f": {outcome} (" in line.getMessage()
-    assert line.levelname == ("ERROR" if code == "store_unavailable" else "INFO")
-    if record := IdempotencyRecord.objects.first():
-        assert line.record_id == str(record.pk)[:12]
-        assert line.record_id in line.getMessage()
-        assert str(record.pk)[:13] not in line.getMessage()
-
-
-def rendered(request: Any, members: dict[str, Any]) -> HttpResponse:
-    """An error_renderer for the dotted path below."""
-    return JsonResponse({"error": members["code"], "user": request.user.username}, status=418)
-
-
-def test_R78_error_renderer_as_a_dotted_path(api, policy):
-    policy(HTTP={"ERROR_RENDERER": f"{__name__}.rendered"})
-
-    response = api(key=None)
-
-    assert response.status_code == 418
-    assert response.json() == {"error": "idempotency_key_missing", "user": "alice"}
-    assert response.headers["Cache-Control"] == "no-store"
 
 
 def test_R78_error_renderer_as_a_method_may_answer_as_the_view_does(api, mount):
@@ -130,16 +112,14 @@ def test_R78_error_renderer_as_a_method_may_answer_as_the_view_does(api, mount):
 
     assert (response.status_code, response.json()) == (400, {"Own": "idempotency_key_missing"})
     assert response.headers["Content-Type"] == "application/json"
+    assert response.headers["Cache-Control"] == "no-store"
 
 
-@pytest.mark.parametrize("debug", [True, False])
-def test_R21_debug_says_how_a_view_of_each_kind_asks_for_a_login(settings, rf, debug):
-    settings.DEBUG = debug
-
-    detail = json.loads(problem_response(ScopeMissing(), rf.post("/"), HTTPPolicy()).content)
-
-    for told in ["@login_required above @idempotent", "permission_classes", "scopes.session"]:
-        assert (told in detail["detail"]) is debug
+def test_R21_debug_says_how_a_view_of_each_kind_asks_for_a_login(settings, rf):
+    for settings.DEBUG in (True, False):
+        answer = problem_response(ScopeMissing(), rf.post("/"), HTTPPolicy()).content.decode()
+        for told in ["@login_required above @idempotent", "permission_classes", "scopes.session"]:
+            assert (told in answer) is settings.DEBUG
 
 
 # The log.
@@ -150,18 +130,6 @@ def lines(caplog: pytest.LogCaptureFixture) -> Any:
     """Give the lines of our logger so far."""
     caplog.set_level(logging.INFO, logger="django_idempotency")
     return lambda: [record for record in caplog.records if record.name == "django_idempotency"]
-
-
-def test_R79_each_end_of_an_attempt_is_one_line(api, in_progress, lines):
-    for then, status in (("created", 201), ("created", 201), ("returned", 400), ("returned", 500)):
-        api.then(then, status=status, key=str(status))
-    IdempotencyRecord.objects.exclude(key="201").delete()
-    in_progress()
-    IdempotencyRecord.objects.update(lease_until="2001-01-01T00:00:00Z")
-    api.then("created", status=201, key="201")
-
-    ends = ["completed", "replayed", "released", "failed", "taken over", "completed"]
-    assert [line.outcome for line in lines()] == ends
 
 
 def test_R79_nothing_is_made_of_a_line_that_is_not_wanted(api, caplog, monkeypatch):
@@ -176,36 +144,17 @@ def test_R79_nothing_is_made_of_a_line_that_is_not_wanted(api, caplog, monkeypat
     assert made == []
 
 
-@pytest.mark.django_db(transaction=True)
-@pytest.mark.parametrize("then", ["created", "boom", "broken"])
-def test_R61_R79_failure_of_the_store_is_a_line_with_its_cause_and_the_short_record_id(
-    api, policy, lines, caplog, then
-):
-    api.client.raise_request_exception = False
-    policy(BACKEND="tests.unit.http.stores.CannotEnd")
+def test_R79_a_cause_that_quotes_the_record_is_named_by_its_type(lines, caplog):
+    for cause in (IntegrityError, ValueError):
+        failure = StoreError("The record is damaged.")
+        failure.__cause__ = cause(f"Failing row contains ({KEY!r}, {PAYLOAD}).")
 
-    api({"name": PAYLOAD, "then": then}, key=KEY)
+        log_store_error("default", "POST pay", failure, key=KEY)
 
-    short = str(IdempotencyRecord.objects.get().pk)[:12]
-    assert all(short in line.getMessage() for line in lines())
-    assert "ERROR" in [line.levelname for line in lines()]
-    assert then != "created" or "no_such_table" in lines()[-1].getMessage()
-    assert KEY not in caplog.text
-    assert not [line for line in lines() if PAYLOAD in line.getMessage()]
-
-
-@pytest.mark.parametrize("cause", [IntegrityError, ValueError, DatabaseError])
-def test_R79_a_cause_that_quotes_the_record_is_named_by_its_type(lines, caplog, cause):
-    failure = StoreError("The record is damaged.")
-    failure.__cause__ = cause(f"Failing row contains ({KEY!r}, {PAYLOAD}).")
-
-    log_store_error("default", "POST pay", failure, key=KEY)
-
-    said = f"{caplog.text} {failure.told}"
-    assert cause.__name__ in failure.told
-    assert KEY not in said
-    assert PAYLOAD not in said
-    assert len(lines()) == 1
+        assert cause.__name__ in failure.told
+        for text in (KEY, PAYLOAD):
+            assert text not in f"{caplog.text} {failure.told}"
+    assert len(lines()) == 2
 
 
 def test_R79_the_work_that_a_failure_followed_is_not_quoted(lines, caplog):
@@ -224,11 +173,7 @@ def test_R79_the_work_that_a_failure_followed_is_not_quoted(lines, caplog):
 
 @pytest.mark.parametrize(
     ("accept", "debug", "installed"),
-    [
-        ("application/json", True, True),
-        ("text/html", True, False),
-        ("application/json", False, False),
-    ],
+    [("application/json", False, False), ("text/html", True, True)],
 )
 def test_R61_a_table_that_is_not_there_is_told_by_the_503_itself(
     api, lines, settings, monkeypatch, accept, debug, installed
@@ -244,14 +189,13 @@ def test_R61_a_table_that_is_not_there_is_told_by_the_503_itself(
     [line] = lines()
     assert line.levelname == "ERROR"
     assert isinstance(line.exc_info[1].__cause__, DatabaseError)
-    detail = answer.content.decode()
     for told in ["run manage.py migrate"] + ["INSTALLED_APPS"] * (not installed):
         assert told in line.getMessage()
-        assert (told in detail) is debug
-    assert ("idempotency_record" in detail) is debug
+        assert (told in answer.content.decode()) is debug
+    assert ("idempotency_record" in answer.content.decode()) is debug
 
 
-# Hostile input: what the contract of HTTP sends, and what only this process can look at.
+# Hostile input: what the contract of HTTP does not send.
 
 
 def test_R80_hostile_scopes_are_inert(api, policy, runs):
@@ -263,17 +207,122 @@ def test_R80_hostile_scopes_are_inert(api, policy, runs):
     assert len(runs) == 5
 
 
-JSON, MULTIPART = "application/json", "multipart/form-data; boundary=b"
-
-
-ADDRESSES = ["a%00b", "%ff%fe", "%ed%a0%80é", "a?b=%00", "a?%ff=%fe&&&==;", "a" * 8192, "a/" * 4096]
-
-
-def test_R80_R81_hostile_and_long_addresses_are_no_500(api, mount):
-    named, unnamed = (mount(BareView, "<path:rest>", name=name) for name in ("x" * 5000, None))
-    tails = [*ADDRESSES, "a?b=" + "c" * 8192, "a?" + "b=1&" * 999]
-
-    for number, url in enumerate([*(named + tail for tail in tails), unnamed + tails[-1]]):
-        sent = {"path": url, "key": str(number)}
+def test_R80_R81_hostile_addresses_and_long_names_of_routes_are_no_500(api, mount):
+    url = mount(BareView, "<path:rest>", name="x" * 5000)
+    for tail in ("a%00b", "%ff%fe", "%ed%a0%80é", "a?b=%00", "a?%ff=%fe&&&==;"):
+        sent = {"path": url + tail, "key": str(len(tail))}
         assert [replayed(api(**sent)) for _ in range(2)] == [False, True]
-        assert problem(api(path=f"{url}d", key=str(number))) == MISMATCH
+        assert problem(api(**{**sent, "path": f"{url}{tail}d"})) == MISMATCH
+
+
+# The language of problems, and the German catalogue.
+
+
+@pytest.fixture
+def language(settings: Any) -> Iterator[None]:
+    """The request chooses."""
+    settings.MIDDLEWARE = ["django.middleware.locale.LocaleMiddleware", *settings.MIDDLEWARE]
+    yield
+    translation.activate(settings.LANGUAGE_CODE)
+
+
+@pytest.mark.usefixtures("language")
+@pytest.mark.parametrize(
+    ("asked", "said", "title"),
+    [
+        ("de-AT", "de", "Idempotency-Key fehlt"),
+        ("en-GB", "en-gb", "Idempotency-Key is missing"),
+        ("fr", "en", "Idempotency-Key is missing"),
+    ],
+)
+def test_R78_content_language_is_that_of_the_text(api, asked, said, title):
+    response = api(key=None, headers={"Accept-Language": asked})
+
+    assert response.headers["Content-Language"] == said
+    assert response.json()["title"] == title
+    assert response.json()["code"] == "idempotency_key_missing"
+
+
+def test_R78_without_translation_it_is_english(api, settings, monkeypatch):
+    settings.LANGUAGE_CODE, settings.USE_I18N = "de", False
+    monkeypatch.setattr(translation, "_trans", type(translation._trans)())  # read once
+
+    response = api(key=None)
+
+    assert response.json()["title"] == "Idempotency-Key is missing"
+    assert response.headers["Content-Language"] == "en"
+
+
+def refuse(key: str) -> None:
+    raise InvalidKey("result")
+
+
+@pytest.mark.usefixtures("language")
+@pytest.mark.parametrize(
+    ("field", "validator", "english", "german"),
+    [
+        (
+            "x" * 300,
+            None,
+            "has 300 characters; 1 to 255 are",
+            "hat 300 Zeichen; erlaubt sind 1 bis 255",
+        ),
+        ("k", "uuid", "must be a UUID.", "muss eine UUID sein."),
+        ("k", refuse, "result", "result"),
+    ],
+)
+def test_R78_reason_of_an_invalid_key_is_translated(api, policy, field, validator, english, german):
+    """What a validator of the project says stays."""
+    policy(HTTP={"KEY_VALIDATOR": validator})
+
+    said = [api(key=field, headers={"Accept-Language": asked}).json() for asked in ("en", "de")]
+
+    assert english in said[0]["detail"]
+    assert german in said[1]["detail"]
+    assert said[1]["title"] == "Idempotency-Key ist ungültig"
+
+
+@pytest.mark.parametrize(("code", "said"), [("de", "de"), ("fr", None)])
+def test_R78_an_answer_of_the_project_is_labelled_where_our_texts_are_its_language(
+    api, policy, settings, code, said
+):
+    """What else it says, nobody here knows."""
+    settings.LANGUAGE_CODE = code
+    policy(HTTP={"ERROR_RENDERER": lambda request, members: HttpResponse(members["title"])})
+
+    assert api(key=None).headers.get("Content-Language") == said
+
+
+def reasons() -> list[tuple[str, str]]:
+    """Why keys.py and the guard refuse a key, each with its code."""
+    found = []
+    for module in ("keys.py", "http/guard.py"):
+        for node in ast.walk(ast.parse((PACKAGE / module).read_text())):
+            if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "InvalidKey":
+                given = {word.arg: word.value for word in node.keywords}
+                code = ast.literal_eval(given["code"]) if "code" in given else ""
+                text = ast.literal_eval(node.args[0]) if code else ast.unparse(node.args[0])
+                found.append((text, code))
+    return found
+
+
+def test_R78_german_has_every_text_and_is_compiled_of_its_source():
+    with (CATALOGUE / "django.mo").open("rb") as compiled:
+        german = gettext.GNUTranslations(compiled)
+    lines = (CATALOGUE / "django.po").read_text().splitlines()
+    source = [ast.literal_eval(line[6:]) for line in lines if line.startswith("msgid ")][1:]
+    said = [ast.literal_eval(line[7:]) for line in lines if line.startswith("msgstr ")][1:]
+    page = (PACKAGE / "templates/django_idempotency/problem.html").read_text()
+    browsable = (PACKAGE / "contrib/rest_framework/browsable.py").read_text()
+
+    with translation.override(None):
+        marked = {str(text) for problem in PROBLEMS for text in (problem.title, problem.detail)}
+    codes = {code: text for text, code in reasons() if code}
+    assert len(codes) == len(reasons()) - 1 == 8  # a key that is no str never comes over HTTP
+    marked |= {*codes.values()}
+    marked |= set(re.findall(r'{% translate "([^"]+)"', page))
+    marked |= set(re.findall(r'_\("([^"]+)"\)', browsable))
+
+    assert set(source) == marked
+    assert [german.gettext(text) for text in source] == said
+    assert not [text for text, german_text in zip(source, said, strict=True) if text == german_text]

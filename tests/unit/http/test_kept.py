@@ -1,14 +1,20 @@
-"""Section F, R55, R56, R62, R64: which answers are kept, and those that cannot be."""
+"""Section F, R55 to R64, R95: which answers are kept, hooks that raise, stores that fail or lie."""
 
 from __future__ import annotations
 
 import io
+import logging
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from django.db import connection, connections, transaction
 from django.http import FileResponse, HttpResponse, StreamingHttpResponse
+from rest_framework.request import Request
+from rest_framework.response import Response
 
 from django_idempotency.exceptions import ResultTooLarge
+from django_idempotency.exceptions.base import SessionLost
 from django_idempotency.http.calls import verdict_for
 from django_idempotency.http.snapshot import SnapshotCodec
 from django_idempotency.models import IdempotencyRecord
@@ -16,7 +22,19 @@ from django_idempotency.policy import HTTPPolicy
 from tests.app.models import Effect
 from tests.app.views import EffectView, Refusal
 from tests.unit.http.api import bare_body, problem, replayed
-from tests.unit.http.views import BESIDE, MISMATCH, WAYS, answering
+from tests.unit.http.conftest import SetPolicy
+from tests.unit.http.views import (
+    BESIDE,
+    MISMATCH,
+    OPEN,
+    UNAVAILABLE,
+    answering,
+    state_seen_by_others,
+)
+
+pytestmark = pytest.mark.django_db(transaction=True)
+BOTH = pytest.mark.django_db(transaction=True, databases=["default", "other"])
+ATOMIC = pytest.mark.parametrize("atomic_requests", [True], indirect=True)
 
 # The verdicts.
 
@@ -30,63 +48,34 @@ def default(status: int) -> str:
     return "release" if status in RELEASED else "keep"
 
 
-@pytest.mark.parametrize(
-    ("preset", "expected"),
-    [
-        ("default", default),
-        ("success", lambda status: "keep" if status < 400 else "fail"),
-        ("stripe", lambda status: "keep"),
-    ],
-)
-def test_R55_R56_verdict_of_a_preset(preset, expected):
-    policy = HTTPPolicy(keep=preset)
-    for error in (None, Refusal(409)):
-        found = {s: verdict_for(policy, HttpResponse(status=s), error) for s in STATUSES}
-        assert found == {s: expected(s) for s in STATUSES}
+def test_R55_R56_verdict_of_a_preset():
+    presets = {
+        "default": default,
+        "success": lambda status: "keep" if status < 400 else "fail",
+        "stripe": lambda status: "keep",
+    }
+    for preset, expected in presets.items():
+        policy = HTTPPolicy(keep=preset)
+        for error in (None, Refusal(409)):
+            found = {s: verdict_for(policy, HttpResponse(status=s), error) for s in STATUSES}
+            assert found == {s: expected(s) for s in STATUSES}, preset
 
 
-@pytest.mark.parametrize(
-    ("location", "login", "verdict"),
-    [
-        ("/login/?next=/a", "/login/", "release"),
-        ("https://shop.example/login/", "/login/", "release"),
-        ("/login/", "https://shop.example/login/", "keep"),
-        ("/elsewhere/", "/login/", "keep"),
-        ("/elsewhere/", "", "keep"),
-    ],
-)
-def test_R34_redirect_to_the_login_page_is_never_kept(settings, location, login, verdict):
-    settings.LOGIN_URL = login
-    response = HttpResponse(status=302, headers={"Location": location})
-
-    for preset in ("default", "success", "stripe"):
-        assert verdict_for(HTTPPolicy(keep=preset), response, None) == verdict
-
-
-def test_R56_keep_sees_the_response_and_the_exception():
-    sent = HttpResponse(), Refusal(403)
-
-    def keep(*given: Any) -> str:
-        return "release" if given == sent else "fail"
-
-    assert verdict_for(HTTPPolicy(keep=keep), *sent) == "release"
+def test_R34_redirect_to_the_login_page_is_never_kept(settings):
+    verdicts = {
+        ("/login/?next=/a", "/login/"): "release",
+        ("https://shop.example/login/", "/login/"): "release",
+        ("/login/", "https://shop.example/login/"): "keep",
+        ("/elsewhere/", "/login/"): "keep",
+        ("/elsewhere/", ""): "keep",
+    }
+    for (location, settings.LOGIN_URL), verdict in verdicts.items():
+        response = HttpResponse(status=302, headers={"Location": location})
+        for preset in ("default", "success", "stripe"):
+            assert verdict_for(HTTPPolicy(keep=preset), response, None) == verdict, location
 
 
 # What they come to.
-
-
-@pytest.mark.django_db
-@pytest.mark.parametrize(("then", "status"), [("returned", 400), ("raised", 403)])
-def test_R55_nothing_was_executed_so_the_key_is_free(api, runs, status, then):
-    refused = api.then(then, status=status)
-    state = IdempotencyRecord.objects.values("state", "fingerprint").get()
-    corrected = api({"name": "corrected"})
-
-    assert refused.status_code == status
-    assert "Idempotency-Stored" not in refused.headers
-    assert state == {"state": "RELEASED", "fingerprint": None}
-    assert (corrected.status_code, replayed(corrected)) == (201, False)
-    assert runs == ["first", "corrected"]
 
 
 class Judged(EffectView):
@@ -96,39 +85,34 @@ class Judged(EffectView):
         return self.request.data["keep"]
 
 
-@pytest.mark.django_db(transaction=True)
-@BESIDE
 @pytest.mark.parametrize(
-    ("then", "status", "verdict", "state", "commits"),
+    ("mode", "then", "status", "verdict", "state", "effects"),
     [
-        ("created", 201, "keep", "COMPLETED", True),
-        ("created", 201, "release", "RELEASED", True),
-        ("created", 201, "fail", "FAILED", False),
-        ("raised", 500, "keep", "COMPLETED", False),
+        ("joined", "created", 201, "release", "RELEASED", 1),
+        ("joined", "raised", 500, "keep", "COMPLETED", 0),
+        ("separate", "created", 201, "fail", "FAILED", 1),
     ],
+    indirect=["mode"],
 )
-def test_R56_R57_keep_as_a_method(api, mount, mode, then, status, verdict, state, commits):
+def test_R56_R57_keep_as_a_method(api, mount, mode, then, status, verdict, state, effects):
     url = mount(Judged)
     body = {"name": "a", "then": then, "status": status, "keep": verdict}
 
     first = api(body, path=url)
-    record, effects = IdempotencyRecord.objects.get(), Effect.objects.count()
+    found = IdempotencyRecord.objects.get().state, Effect.objects.count()
     again = api(body, path=url)
 
     assert first.status_code == again.status_code == status
-    assert record.state == state
-    assert effects == (mode == "separate" or commits)
+    assert found == (state, effects)
     assert replayed(again) == (verdict == "keep")
 
 
-@pytest.mark.django_db(transaction=True)
-@BESIDE
-def test_R56_another_verdict_keeps_nothing(api, mount, mode):
+def test_R56_another_verdict_keeps_nothing(api, mount):
     with pytest.raises(ValueError, match="'maybe'"):
         api({"name": "a", "keep": "maybe"}, path=mount(Judged))
 
     assert IdempotencyRecord.objects.get().state == "FAILED"
-    assert Effect.objects.count() == (mode == "separate")
+    assert not Effect.objects.exists()
 
 
 # R62: streams, files, and responses that are too large: the codec alone.
@@ -180,10 +164,15 @@ def test_R62_stream_is_not_consumed():
 # And in the guard.
 
 
-@WAYS
-@pytest.mark.django_db(transaction=True)
 @pytest.mark.parametrize(
-    ("then", "status", "limit"), [("stream", 200, None), ("created", 201, 1), ("raised", 409, 1)]
+    ("mode", "atomic_requests", "then", "status", "limit"),
+    [
+        ("single", False, "stream", 200, None),
+        ("joined", False, "created", 201, 1),
+        ("joined", False, "raised", 409, 1),
+        ("separate", True, "stream", 200, None),
+    ],
+    indirect=["mode", "atomic_requests"],
 )
 def test_R62_what_cannot_be_kept_is_delivered_and_protected(
     api, policy, mode, atomic_requests, runs, then, status, limit
@@ -198,15 +187,12 @@ def test_R62_what_cannot_be_kept_is_delivered_and_protected(
     assert delivered == b"ab" if then == "stream" else delivered
     assert first.headers["Idempotency-Stored"] == "false"
     assert problem(retry) == (409, "result_unavailable")
-    assert not replayed(retry)
     assert problem(other) == MISMATCH
-    autocommit = mode == "separate" and not atomic_requests
-    assert Effect.objects.count() == (then != "raised" or autocommit)
+    assert Effect.objects.count() == (then != "raised")
     assert len(runs) == 1
     assert IdempotencyRecord.objects.get().state == "COMPLETED"
 
 
-@pytest.mark.django_db
 def test_R55_R62_large_answer_that_is_not_kept_anyway(api, policy, runs):
     policy(MAX_RESULT_BYTES=1)
 
@@ -217,25 +203,144 @@ def test_R55_R62_large_answer_that_is_not_kept_anyway(api, policy, runs):
     assert len(runs) == 2
 
 
-@pytest.mark.django_db
-@pytest.mark.parametrize("source", ["file", "memory"])
-def test_R62_file_is_kept_and_closed(api, mount, runs, tmp_path, source):
-    path = tmp_path / "report.pdf"
-    path.write_bytes(b"%PDF" + bytes(range(256)) * 40)
-    expected = path.read_bytes()
-    opened: Any = path.open("rb") if source == "file" else io.BytesIO(expected)
-    answer = FileResponse(opened, as_attachment=True, filename="report.pdf")
+# R58: hooks that raise after the commit.
 
-    url = mount(answering(lambda request: answer))
-    first = api(path=url)
-    delivered = bare_body(first)
-    path.unlink()
-    again = api(path=url)
 
-    assert delivered == bare_body(again) == expected
-    assert opened.closed
-    assert "Idempotency-Stored" not in first.headers
-    assert replayed(again)
-    for name in ("Content-Type", "Content-Disposition", "Content-Length"):
-        assert again.headers[name] == first.headers[name]
-    assert len(runs) == 1
+@ATOMIC
+@pytest.mark.parametrize("store", ["default", "memory"])
+def test_R58_hook_that_raises_after_the_commit_of_atomic_requests(
+    api, mount, policy, atomic_requests, runs, store
+):
+    policy(TRANSACTION="separate")
+    url = mount(type("Stored", (EffectView,), {"idempotency_store": store}))
+
+    with pytest.raises(RuntimeError, match=r"^boom in a hook$"):
+        api.then("hook_boom", path=url)
+    again = api.then("hook_boom", path=url)
+
+    assert (again.status_code, replayed(again)) == (201, True)
+    assert Effect.objects.count() == len(runs) == 1
+
+
+@BOTH
+@ATOMIC
+@pytest.mark.parametrize(
+    ("mode", "key"),
+    [("joined", "key-1"), ("joined", None)],
+    indirect=["mode"],
+)
+def test_R58_R90_hook_that_raises_on_one_database_rolls_no_other_back(
+    api, mount, monkeypatch, mode, atomic_requests, key
+):
+    monkeypatch.setitem(connections.settings["other"], "ATOMIC_REQUESTS", True)
+    hooks: list[str] = []
+
+    def boom() -> None:
+        raise RuntimeError("boom in a hook")
+
+    def answer(request: Request) -> Response:
+        Effect.objects.using("other").create(name="half")
+        transaction.on_commit(lambda: hooks.append("default"))
+        transaction.on_commit(boom, using="other")
+        return Response(status=201)
+
+    url = mount(answering(answer, idempotency_required=False))
+
+    with pytest.raises(RuntimeError, match=r"^boom in a hook$"):
+        api(path=url, key=key)
+
+    assert [Effect.objects.using(using).count() for using in ("default", "other")] == [1, 1]
+    assert hooks == ["default"]
+    assert not key or replayed(api(path=url, key=key))
+
+
+# R60: the completion cannot be written.
+
+
+@OPEN
+def test_R60_work_that_cannot_be_completed_is_rolled_back(api, policy, mode, runs):
+    policy(BACKEND="tests.unit.http.stores.CannotComplete")
+    refused = api()
+    left = state_seen_by_others(), Effect.objects.count()
+
+    policy(BACKEND="django_idempotency.stores.database.DatabaseStore")
+    retried, again = api(), api()
+
+    assert problem(refused) == UNAVAILABLE
+    assert refused.headers["Retry-After"] == "1"
+    assert left == ({"joined": "RELEASED", "single": "FAILED"}[mode], 0)
+    assert [replayed(retried), replayed(again)] == [False, True]
+    assert len(runs) == 2
+
+
+@ATOMIC
+def test_R60_R79_session_that_the_work_has_lost_is_an_error_of_the_log(
+    api, policy, atomic_requests, monkeypatch, caplog
+):
+    """The engine takes what is raised within the work for an error of the work."""
+    policy(TRANSACTION="separate")
+
+    def lost(connection: Any) -> bool:
+        raise SessionLost
+
+    monkeypatch.setattr("django_idempotency.http.atomic_requests.is_rolled_back", lost)
+
+    assert problem(api()) == UNAVAILABLE
+    [line] = [r for r in caplog.records if r.name == "django_idempotency"]
+    assert line.outcome == "store unavailable"
+
+
+# R61: the store is down at the claim.
+
+
+@pytest.fixture
+def store_is_down(
+    transactional_db: None, policy: SetPolicy, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[None]:
+    """The store's database is not there; the project's own is."""
+    store = connections["other"]
+    store.close()
+    with monkeypatch.context() as patch:
+        patch.setitem(store.settings_dict, "NAME", f"{store.settings_dict['NAME']}/gone")
+        policy(OPTIONS={"using": "other"})
+        yield
+    store.close()
+
+
+@BOTH
+@pytest.mark.usefixtures("store_is_down")
+def test_R61_store_down_at_the_claim_is_503(api, mode, runs):
+    response = api()
+
+    assert problem(response) == UNAVAILABLE
+    assert response.json()["retryable"] is True
+    assert int(response.headers["Retry-After"]) >= 1
+    assert runs == []
+    assert not connection.in_atomic_block
+
+
+@BOTH
+@BESIDE
+@pytest.mark.usefixtures("store_is_down")
+def test_R61_R90_requests_without_a_key_do_not_need_the_store_unless_they_join_it(api, mode, runs):
+    assert api(method="GET", body="").status_code == 200
+    assert api(key=None, path="/optional/").status_code == (201 if mode == "separate" else 503)
+    assert runs == (["first"] if mode == "separate" else [])
+
+
+# R95: what a store gives back is input; which forged results there are: core/test_codecs.py.
+
+
+def test_R95_forged_record_of_the_database(api, caplog):
+    api()
+    for envelope in (b"\x01", b"\0" * 64, b"\x01\x00\x06pickle\x80\x04N.forged"):
+        IdempotencyRecord.objects.update(result=envelope)
+        caplog.clear()
+        assert problem(api()) == UNAVAILABLE
+        [line] = [x for x in caplog.records if x.name == "django_idempotency"]
+        assert line.levelno == logging.ERROR
+        assert "The stored result " in line.getMessage()
+        assert "forged" not in caplog.text
+    IdempotencyRecord.objects.update(fingerprint=b"")
+    assert problem(api()) == UNAVAILABLE
+    assert Effect.objects.count() == 1

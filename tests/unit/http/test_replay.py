@@ -10,7 +10,6 @@ from django.core.exceptions import ImproperlyConfigured
 from django.db import connections
 from django.db.models import QuerySet
 from django.http import HttpResponse, JsonResponse
-from django.utils import translation
 from rest_framework.decorators import api_view
 from rest_framework.exceptions import PermissionDenied
 from rest_framework.generics import GenericAPIView
@@ -20,7 +19,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from django_idempotency.contrib.rest_framework import object_permissions
-from django_idempotency.http import idempotent, snapshot
+from django_idempotency.http import idempotent
 from django_idempotency.http.snapshot import SnapshotCodec
 from django_idempotency.models import IdempotencyRecord
 from django_idempotency.policy import HTTPPolicy, merge
@@ -28,7 +27,7 @@ from django_idempotency.records import Record
 from tests.app.models import Effect
 from tests.unit.http.api import problem, replayed
 from tests.unit.http.conftest import Mount
-from tests.unit.http.views import ANYONE, BareView, GuardedView, Permitted, answering
+from tests.unit.http.views import ANYONE, BareView, GuardedView, answering
 
 pytestmark = pytest.mark.django_db
 REFUSED = (403, "replay_refused")
@@ -78,37 +77,12 @@ def test_R30_header_field_of_a_request_or_a_connection_is_not_kept():
     assert [name for name in names if name in kept(with_field(name), name)] == OF_ONE_REQUEST
 
 
-def test_R30_header_field_that_an_older_record_has_is_dropped(monkeypatch):
-    with monkeypatch.context() as patch:
-        patch.setattr(snapshot, "_NEVER", frozenset())
-        patch.setattr(snapshot, "_NEVER_PREFIXES", ())
-        old = {name: SnapshotCodec().encode(with_field(name)) for name in NEVER}
-
-    assert all(name.encode() in payload for name, payload in old.items())
-    assert [n for n in NEVER if n in SnapshotCodec().decode(old[n]).response()] == []
-
-
-def test_R30_cookies_are_the_first_callers_however_they_were_set():
-    response = with_field("Set-Cookie", "session=written")
-    response.set_cookie("session", "set")
-
-    again = kept(response, "Set-Cookie")
-
-    assert not again.cookies
-    assert "Set-Cookie" not in again
-
-
 def test_R30_field_that_is_named_with_a_minus_is_dropped():
     named = ("-X-Anything", "ETag")
 
     assert "X-Anything" not in kept(with_field("x-anything"), *named)
     old = SnapshotCodec().encode(with_field("X-Anything"))
     assert "X-Anything" not in SnapshotCodec(named).decode(old).response()
-
-
-def test_R30_field_that_cannot_be_sent_is_not_kept():
-    for value in ("a\x00b", "a\x7fb"):
-        assert "X-Anything" not in kept(with_field("X-Anything", value))
 
 
 def test_R30_R62_body_that_is_elsewhere_counts_as_a_stream_unless_it_is_named():
@@ -136,15 +110,17 @@ def test_R29_R64_bodies_are_byte_equal():
 # Again.
 
 
-def test_R24_R25_I4_again_is_equal(api, mode, runs):
-    first, again = api(), api()
+def test_R25_R27_I4_replay_is_a_snapshot_and_equal(api, runs):
+    first = api()
+    Effect.objects.update(name="changed")
+    changed = api()
+    Effect.objects.all().delete()
+    again = api()
 
-    assert again.status_code == first.status_code == 201
-    assert again.content == first.content
-    for name in ("Location", "ETag", "Content-Type", "Vary"):
-        assert again.headers[name] == first.headers[name]
-    assert [replayed(first), replayed(again)] == [False, True]
-    assert not again.cookies
+    for replay in (changed, again):
+        assert (replay.status_code, replay.content) == (201, first.content)
+        for name in ("Location", "ETag", "Content-Type", "Vary"):
+            assert replay.headers[name] == first.headers[name]
     assert len(runs) == 1
 
 
@@ -157,63 +133,28 @@ def test_R25_replay_header_may_be_left_out(api, policy):
     assert not replayed(again)
 
 
-def test_R27_replay_is_a_snapshot(api):
-    first = api()
-    Effect.objects.update(name="changed")
-    changed = api()
-    Effect.objects.all().delete()
+def test_R31_a_replay_is_not_stored_in_between_whatever_the_view_says(api, mount):
+    url = mount(answering(lambda request: with_field("Cache-Control", "public, max-age=60")))
 
-    assert changed.content == api().content == first.content
+    said = [api(path=url).headers["Cache-Control"] for _ in range(2)]
 
-
-def test_R30_what_middleware_adds_is_on_the_replay_once(api, mount, settings):
-    """Outside of the guard: in the first answer and in the replay alike."""
-    settings.MIDDLEWARE = [
-        "django.middleware.security.SecurityMiddleware",
-        "django.middleware.gzip.GZipMiddleware",
-        "django.middleware.http.ConditionalGetMiddleware",
-        "django.middleware.locale.LocaleMiddleware",
-        "django.middleware.clickjacking.XFrameOptionsMiddleware",
-    ]
-    headers = {"Vary": "Cookie", "X-Frame-Options": "SAMEORIGIN"}
-    url = mount(answering(lambda request: HttpResponse(b"a" * 500, headers=headers)))
-
-    with translation.override(settings.LANGUAGE_CODE):  # LocaleMiddleware leaves its choice behind
-        first, again = (api(path=url, headers={"Accept-Encoding": "gzip"}) for _ in range(2))
-
-    assert replayed(again)
-    assert first.headers["Vary"] == "Cookie, Accept, Accept-Language, Accept-Encoding"
-    for name in ("Vary", "X-Frame-Options", "Content-Encoding", "Content-Language"):
-        assert again.headers[name] == first.headers[name]
-    assert gzip.decompress(again.content) == b"a" * 500
-
-
-def test_R31_replays_and_conflicts_are_not_stored(api, mount, in_progress):
-    cached = mount(answering(lambda request: with_field("Cache-Control", "public, max-age=60")))
-    first, replay, reused = api(path=cached), api(path=cached), api({"a": 1}, path=cached)
-    in_progress()
-    outstanding = api(path=cached)
-
-    assert first.headers["Cache-Control"] == "public, max-age=60"
-    assert [replay.status_code, reused.status_code, outstanding.status_code] == [200, 422, 409]
-    for response in (replay, reused, outstanding):
-        assert response.headers["Cache-Control"] == "no-store"
+    assert said == ["public, max-age=60", "no-store"]
 
 
 def test_R36_finalize_response_and_rendering_happen_once(api, mount):
     done: list[str] = []
 
     class Counting(JSONRenderer):
-        def render(self, data: Any, *args: Any, **kwargs: Any) -> Any:
+        def render(self, *args: Any, **kwargs: Any) -> Any:
             done.append("rendered")
-            return super().render(data, *args, **kwargs)
+            return super().render(*args, **kwargs)
 
     class Finalised(BareView):
         renderer_classes = [Counting]
 
-        def finalize_response(self, request: Any, response: Any, *args: Any, **kw: Any) -> Any:
+        def finalize_response(self, *args: Any, **kwargs: Any) -> Any:
             done.append("finalised")
-            return super().finalize_response(request, response, *args, **kw)
+            return super().finalize_response(*args, **kwargs)
 
     url = mount(Finalised)
 
@@ -221,41 +162,24 @@ def test_R36_finalize_response_and_rendering_happen_once(api, mount):
     assert done == ["finalised", "rendered"]
 
 
-# R34: a permission that was withdrawn in between.
+# R34: who may see it.
 
 
-def test_R34_permission_withdrawn_in_between(api, mount, monkeypatch):
-    url = mount(type("Withdrawable", (BareView,), {"permission_classes": [Permitted]}))
-    first = api(path=url)
-    monkeypatch.setattr(Permitted, "withdrawn", True)
-
-    refused = api(path=url)
-
-    assert (first.status_code, refused.status_code) == (201, 403)
-    assert first.content not in refused.content
-
-
-def test_R34_replay_check_is_asked_on_a_replay_and_says_no_with_403(api, mount, runs):
+def test_R34_replay_check_is_asked_on_a_replay_and_may_raise(api, mount, runs):
     seen: list[tuple[Request, Record]] = []
 
     class Checked(BareView):
         def idempotency_replay_check(self, request: Request, record: Record) -> bool:
             seen.append((request, record))
-            if "X-Raise" in request.headers:
-                raise PermissionDenied
-            return "X-Allowed" in request.headers
+            raise PermissionDenied
 
     url = mount(Checked)
-    first, asked = api(path=url), len(seen)
-    refused, allowed = api(path=url), api(path=url, headers={"X-Allowed": "1"})
-    raised = api(path=url, headers={"X-Raise": "1"})
+    api(path=url)
+    assert seen == []
+    raised = api(path=url)
 
-    assert asked == 0
-    assert problem(refused) == REFUSED
-    assert not replayed(refused)
-    assert (allowed.content, replayed(allowed)) == (first.content, True)
     assert (raised.status_code, raised.headers["Content-Type"]) == (403, "application/json")
-    request, record = seen[0]
+    [(request, record)] = seen
     assert (type(request), request.user.username) == (Request, "alice")
     assert record.record_id == IdempotencyRecord.objects.get().pk
     assert len(runs) == 1
@@ -295,18 +219,13 @@ def url(mount: Mount, transactional_db: None) -> str:
     return f"{mount(Effects, '<int:pk>/')}{Effect.objects.create(name='alice').pk}/"
 
 
-@pytest.mark.parametrize("name", ["bob", "hidden", None])
+@pytest.mark.parametrize("name", ["bob", "hidden"])
 def test_R34_object_permission_withdrawn_in_between(api, url, name):
-    answers = [api(path=url), api(path=url)]
-    if name is None:
-        Effect.objects.all().delete()
-    else:
-        Effect.objects.update(name=name)
+    assert [replayed(api(path=url)) for _ in range(2)] == [False, True]
+    Effect.objects.update(name=name)
     kept = IdempotencyRecord.objects.values().get()
-    refused = api(path=url)
 
-    assert [replayed(answer) for answer in answers] == [False, True]
-    assert problem(refused) == REFUSED
+    assert problem(api(path=url)) == REFUSED
     assert IdempotencyRecord.objects.values().get() == kept
 
 
@@ -317,40 +236,26 @@ def test_R34_ATOMIC_REQUESTS_are_around_the_check(api, url, policy, monkeypatch)
     assert [replayed(api(path=url)) for _ in range(2)] == [False, True]
 
 
-def test_R34_DELETE_that_was_done_is_replayed(api, url):
-    answers = [api(path=url, method="DELETE") for _ in range(2)]
+def test_R34_DELETE_is_replayed_when_it_was_done_and_the_object_is_out_of_sight(api, url):
+    refused: dict[str, Any] = {"body": {"refuse": True}, "path": url, "method": "DELETE"}
+    done = {**refused, "body": {}, "key": "done"}
+    assert [replayed(api(**refused)) for _ in range(2)] == [False, True]
 
-    assert [answer.status_code for answer in answers] == [204, 204]
-    assert replayed(answers[1])
-
-
-def test_R34_DELETE_that_was_refused_is_not_shown_when_the_object_is_out_of_sight(api, url):
-    refuse = {"body": {"refuse": True}, "path": url, "method": "DELETE"}
-    assert [replayed(api(**refuse)) for _ in range(2)] == [False, True]
-
-    Effect.objects.update(name="hidden")
-
-    assert problem(api(**refuse)) == REFUSED
+    assert [replayed(api(**done)) for _ in range(2)] == [False, True]
+    assert problem(api(**refused)) == REFUSED
 
 
-@pytest.mark.parametrize("kind", ["look-up argument", "mixin", "@api_view", "plain"])
-def test_R34_without_a_look_up_argument_it_is_true(api, mount, policy, kind):
+def test_R34_without_a_look_up_argument_it_is_true(api, mount, policy):
     """A view that has no get_object() is an error as soon as its URL names something."""
     policy(HTTP={"REPLAY_CHECK": "django_idempotency.contrib.rest_framework.object_permissions"})
     anybody: Any = idempotent(scope=ANYONE)
-
-    def of_drf(request: Request, **kwargs: Any) -> Response:
-        return Response()
-
-    plain = anybody(lambda request, **kwargs: JsonResponse({}))
-    of_api_view = anybody(api_view(["POST"])(of_drf))
-    views = {"look-up argument": Effects, "mixin": BareView, "@api_view": of_api_view}
-    view = views.get(kind, plain)
-    url = mount(view)
-    assert [replayed(api(path=url)) for _ in range(2)] == [False, True]
-
-    if kind != "look-up argument":
-        named = f"{mount(view, '<int:pk>/')}1/"
-        api(key="named", path=named)
+    of_drf = api_view(["POST"])(lambda request, **kwargs: Response())
+    views = [BareView, anybody(of_drf), anybody(lambda request, **kwargs: JsonResponse({}))]
+    for view in (Effects, *views):
+        url = mount(view)
+        assert [replayed(api(path=url, key=url)) for _ in range(2)] == [False, True]
+    for view in views:
+        url = f"{mount(view, '<int:pk>/')}1/"
+        api(key=url, path=url)
         with pytest.raises(ImproperlyConfigured, match="replay_check of its own"):
-            api(key="named", path=named)
+            api(key=url, path=url)

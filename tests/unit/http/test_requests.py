@@ -1,19 +1,25 @@
-"""Sections A and E, R1 to R18, R49: keys, methods, what comes before the claim, duplicates."""
+"""Sections A, B and E, R1 to R23, R49: the key, whose it is, and duplicates under way."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from django.contrib.auth.models import AnonymousUser, User
 from django.db import connection
+from django.urls import path
+from rest_framework.request import Request
 
 from django_idempotency.conf import stores
+from django_idempotency.exceptions import ScopeMissing
+from django_idempotency.http import scopes
 from django_idempotency.http.plans import ViewPlan
+from django_idempotency.http.scopes import tenant_and_user
 from django_idempotency.models import IdempotencyRecord
 from django_idempotency.policy import UNSAFE_METHODS, UNSET, HTTPPolicy
-from tests.app.models import Effect
-from tests.unit.http.api import problem, replayed
+from tests.unit.http.api import problem
 from tests.unit.http.views import BareView
 
 pytestmark = pytest.mark.django_db
@@ -21,18 +27,14 @@ pytestmark = pytest.mark.django_db
 UUID4 = "8e03978e-40d5-43e8-bc93-6894a57f9324"
 UUID7 = "01890a5d-ac96-774b-bcce-b302099a8057"
 MISSING = (400, "idempotency_key_missing")
+NO_SCOPE = (400, "scope_missing")
 
 
-@pytest.mark.parametrize(
-    ("given", "pages"),
-    [("problems#", "problems#"), ("problems/", "problems/"), ("problems", "problems/")],
-)
-def test_R1_documentation_url_is_a_choice(api, policy, given, pages):
-    policy(HTTP={"DOCUMENTATION_URL": f"https://shop.example/{given}"})
-
-    page = api(key=None).json()["type"]
-
-    assert page.startswith(f"https://shop.example/{pages}idempotency_key_missing")
+def test_R1_documentation_url_is_a_choice(api, policy):
+    for given, pages in (("p#", "p#"), ("p/", "p/"), ("p", "p/")):
+        policy(HTTP={"DOCUMENTATION_URL": f"https://shop.example/{given}"})
+        page = api(key=None).json()["type"]
+        assert page.startswith(f"https://shop.example/{pages}idempotency_key_missing")
 
 
 def test_R1_required_by_the_setting_unless_the_view_decides(api, policy, mount):
@@ -44,78 +46,30 @@ def test_R1_required_by_the_setting_unless_the_view_decides(api, policy, mount):
     assert api(key=None, path=mount(deciding)).status_code == 201
 
 
-BOUNDS = {"KEY_MIN_LENGTH": 10, "KEY_MAX_LENGTH": 20}
-UUIDS, UUID7S = {"KEY_VALIDATOR": "uuid"}, {"KEY_VALIDATOR": "uuid7"}
-POLICIES: list[tuple[dict[str, Any], str, int]] = [
-    ({"STRICT_HEADER": True}, UUID4, 400),
-    ({"STRICT_HEADER": True}, f'"{UUID4}"', 201),
-    (BOUNDS, "k" * 9, 400),
-    (BOUNDS, f'"{"k" * 20}"', 201),
-    (BOUNDS, "k" * 21, 400),
-    (UUIDS, UUID4.upper(), 201),
-    (UUIDS, UUID7, 201),
-    (UUIDS, UUID4.replace("-", ""), 400),
-    (UUIDS, "order-1", 400),
-    (UUID7S, UUID7, 201),
-    (UUID7S, UUID4, 400),
-]
+def test_R9_R10_policy_says_which_keys_are_taken(api, policy, runs):
+    bounds, uuids, uuid7s = (
+        {"KEY_MIN_LENGTH": 10, "KEY_MAX_LENGTH": 20, "KEY_VALIDATOR": None},
+        {"KEY_MIN_LENGTH": 1, "KEY_MAX_LENGTH": 255, "KEY_VALIDATOR": "uuid"},
+        {"KEY_VALIDATOR": "uuid7"},
+    )
+    taken = [
+        *((bounds, "k" * 9, 400), (bounds, f'"{"k" * 20}"', 201), (bounds, "k" * 21, 400)),
+        *((uuids, UUID4.upper(), 201), (uuids, UUID4.replace("-", ""), 400)),
+        *((uuid7s, UUID7, 201), (uuid7s, UUID4, 400)),
+    ]
+    for http, field, status in taken:
+        policy(HTTP=http)
+        assert api(key=field).status_code == status, field
+    assert len(runs) == 3
 
 
-@pytest.mark.parametrize(("http", "field", "status"), POLICIES)
-def test_R4_R9_R10_policy_says_which_keys_are_taken(api, policy, runs, http, field, status):
-    policy(HTTP=http)
-
-    assert api(key=field).status_code == status
-    assert len(runs) == (status == 201)
-
-
-@pytest.mark.parametrize(("field", "echo"), [("abc", '"abc"'), (r'"a\"b\\c"', r'"a\"b\\c"')])
-def test_R16_echo_key_returns_the_key(api, policy, field, echo):
-    policy(HTTP={"ECHO_KEY": True})
-
-    answers = [api(key=field), api(key=field)]
-
-    assert [answer.headers["Idempotency-Key"] for answer in answers] == [echo, echo]
-
-
-@pytest.mark.parametrize(
-    ("methods", "guarded"),
-    [(None, {"POST", "PUT", "PATCH", "DELETE"}), ({"PUT", "delete"}, {"PUT", "DELETE"})],
-)
-def test_R12_R13_safe_methods_pass_and_others_by_choice(rf, methods, guarded):
-    policy = HTTPPolicy(methods=methods)
-    plan = ViewPlan.of(replace(stores.configured("default"), http_policy=policy))
+def test_R12_R13_safe_methods_pass_and_others_by_choice(rf):
     every = [*UNSAFE_METHODS, "GET", "HEAD", "OPTIONS", "TRACE"]
     sent = [rf.generic(method, "/", headers={"Idempotency-Key": "key-1"}) for method in every]
-
-    assert {r.method for r in sent if plan.guards(r)} == guarded
-
-
-# What comes before the claim.
-
-
-def test_R14_R15_what_reaches_no_code_of_the_view_claims_nothing(api):
-    statuses = {
-        401: [api(user=None, key='"malformed'), api(user=None, key=None)],
-        404: [api(path="/nowhere/")],
-        405: [api(method="PATCH")],
-        406: [api(headers={"Accept": "application/xml"})],
-    }
-
-    assert all(answer.status_code == status for status in statuses for answer in statuses[status])
-    assert not IdempotencyRecord.objects.exists()
-
-
-def test_R15_R18_404_of_the_view_itself_leaves_the_key_free_and_an_action_replays(api, runs):
-    refused = api(path="/set/999999/rename/")
-    api({"name": "a"}, key="key-2", path="/set/")
-    url = f"/set/{Effect.objects.get().pk}/rename/"
-
-    renamed, again = api(path=url), api(path=url)
-
-    assert (refused.status_code, renamed.status_code) == (404, 200)
-    assert replayed(again)
-    assert runs == ["a", "rename of a"]
+    for methods, guarded in ((None, {*UNSAFE_METHODS}), ({"PUT", "delete"}, {"PUT", "DELETE"})):
+        policy = HTTPPolicy(methods=methods)
+        plan = ViewPlan.of(replace(stores.configured("default"), http_policy=policy))
+        assert {request.method for request in sent if plan.guards(request)} == guarded
 
 
 # A duplicate while the first is at work.
@@ -144,3 +98,109 @@ def test_R37_R49_statuses_are_a_choice(api, in_progress, policy):
 
     assert problem(api()) == (425, "in_progress")
     assert problem(api({"name": "other"})) == (409, "idempotency_key_reused")
+
+
+# The scope of a key.
+
+
+@dataclass
+class Machine:
+    """A principal that is no row of the user table."""
+
+    pk: Any
+    is_authenticated: bool = True
+
+
+def asked_by(principal: Any, **attributes: Any) -> Any:
+    return SimpleNamespace(user=principal, **attributes)
+
+
+def test_R19_each_principal_has_a_scope_of_its_own():
+    """A primary key that two models or two classes of one name share makes no two of them one."""
+    theirs = type("Machine", (Machine,), {"__module__": "another.package"})
+    principals = [User(pk=7), User(pk=8), Machine(7), theirs(7)]
+
+    found = [scopes.user(asked_by(principal)) for principal in principals]
+
+    assert found[0] == "user:auth.user:7"
+    assert found[2] == f"user:{__name__}.Machine:7"
+    assert len(set(found)) == 4
+
+
+def test_R21_who_is_nobody_has_no_scope():
+    nobodies = [None, AnonymousUser(), Machine(7, is_authenticated=False), Machine(None)]
+
+    for request in [SimpleNamespace(), *map(asked_by, nobodies)]:
+        with pytest.raises(ScopeMissing):
+            scopes.user(request)
+
+
+def test_R19_tenant_and_user_do_not_run_together():
+    """``tenant:a:b:c`` would be tenant a with user b:c, and tenant a:b with user c."""
+    pairs = [("a", "b:c"), ("a:b", "c"), ("", "a:b:c"), ("1:a", "c"), ("a:", "b:c")]
+
+    assert len({scopes.of_tenant(name, principal) for name, principal in pairs}) == len(pairs)
+
+
+def test_R19_tenant_is_part_of_the_scope_or_missing():
+    scope = tenant_and_user(lambda request: request.tenant)
+    callers = [(User(pk=7), "red"), (User(pk=7), "blue"), (User(pk=8), "red")]
+
+    assert len({scope(asked_by(user, tenant=tenant)) for user, tenant in callers}) == 3
+    for user, tenant in [(User(pk=7), None), (AnonymousUser(), "red")]:
+        with pytest.raises(ScopeMissing):
+            scope(asked_by(user, tenant=tenant))
+
+
+# In a request.
+
+
+def test_R19_R21_scope_that_is_no_text_is_an_error(api, policy, runs):
+    for scope, error in ((f"{__name__}.nothing", ImportError), (lambda request: 7, TypeError)):
+        policy(HTTP={"SCOPE": scope})
+        with pytest.raises(error):
+            api()
+    assert runs == []
+
+
+def test_R21_scope_that_names_nobody_is_a_problem(api, policy, runs):
+    for nobody in (None, ""):
+        policy(HTTP={"SCOPE": lambda request, nobody=nobody: nobody})
+        assert problem(api()) == NO_SCOPE
+    assert runs == []
+
+
+def told(response: Any) -> tuple[int, bytes, dict[str, str]]:
+    """Return all that a response tells, but for the second in which it was made."""
+    headers = {name: text for name, text in response.headers.items() if "Expires" not in name}
+    return response.status_code, response.content, headers
+
+
+def test_R22_I10_a_key_that_somebody_used_looks_like_any_other(api):
+    for status in (200, 400, 500):
+        used, fresh = (f"{kind}-{status}" for kind in ("used", "fresh"))
+        api.then("returned", status=200, key=used, user="alice")
+
+        answers = [api.then("returned", status=status, key=k, user="bob") for k in (used, fresh)]
+
+        assert answers[0].status_code == status
+        assert told(answers[0]) == told(answers[1])
+
+
+class ByHeader(BareView):
+    idempotency_scope_endpoint = True
+
+    def idempotency_scope(self, request: Request) -> str:
+        return request.headers["X-Scope"]
+
+
+def test_R23_endpoint_and_scope_do_not_run_together(api, settings, runs):
+    """``POST same a:x:y`` would be route a with scope x:y, and route a:x with scope y."""
+    routes = [path(route, ByHeader.as_view(), name="same") for route in ("a", "a:x", "a:x:y")]
+    settings.ROOT_URLCONF = type("TwoRoutes", (), {"urlpatterns": routes})
+    sent = [("/a", "x:y"), ("/a:x", "y"), ("/a", "x"), ("/a:x", "x:y"), ("/a:x:y", "y")]
+
+    answers = [api(path=route, headers={"X-Scope": scope}) for route, scope in sent]
+
+    assert [answer.status_code for answer in answers] == [201] * 5
+    assert IdempotencyRecord.objects.count() == len(runs) == 5

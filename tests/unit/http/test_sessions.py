@@ -98,11 +98,9 @@ def told(request: HttpRequest) -> HttpResponse:
 @pytest.mark.parametrize(
     ("empty", "last", "status", "key"),
     [
-        ("pop", boom, 500, "key-1"),
-        ("pop", boom, 500, None),
         ("flush", boom, 500, "key-1"),
-        ("cycle_key", boom, 500, "key-1"),
-        ("pop", deferred, 500, "key-1"),
+        ("pop", boom, 500, None),
+        ("cycle_key", deferred, 500, "key-1"),
         ("pop", lambda: 503, 503, "key-1"),
         ("pop", doomed, 409, "key-1"),
         ("pop", doomed, 409, None),
@@ -131,8 +129,7 @@ def test_R92_other_session_engines(mount, settings, engine):
     assert shopper.cart == ["tea"]
 
 
-@KEYED
-def test_R92_error_that_drf_answers(mount, key):
+def test_R92_error_that_drf_answers(mount):
     class Checkout(IdempotencyMixin, APIView):
         authentication_classes: list[Any] = []
 
@@ -142,19 +139,18 @@ def test_R92_error_that_drf_answers(mount, key):
 
     shopper = Shopper()
 
-    assert shopper.post(mount(Checkout), key).status_code == 409
+    assert shopper.post(mount(Checkout)).status_code == 409
     assert shopper.cart == ["tea"]
 
 
-@pytest.mark.parametrize("last", [lambda: 201, lambda: 403, wish], ids=["201", "403", "wish"])
-@KEYED
-def test_R92_work_that_is_answered_with_its_own_response_keeps_its_session(mount, last, key):
-    url, page, shopper = mount(checkout("pop", last)), mount(told), Shopper()
+@pytest.mark.parametrize("last", [lambda: 403, wish], ids=["403", "wish"])
+def test_R92_work_that_is_answered_with_its_own_response_keeps_its_session(mount, last):
+    url, page = mount(checkout("pop", last)), mount(told)
+    for shopper, key in ((Shopper(), "key-1"), (Shopper(), None)):
+        shopper.post(url, key)
 
-    shopper.post(url, key)
-
-    assert shopper.cart is None
-    assert shopper.client.get(page).content == b"Thank you"
+        assert shopper.cart is None
+        assert shopper.client.get(page).content == b"Thank you"
 
 
 @KEYED

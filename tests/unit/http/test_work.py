@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 from django.db import IntegrityError, connection, connections, transaction
@@ -19,133 +19,88 @@ from django_idempotency.models import IdempotencyRecord
 from tests.app.models import Child, Effect, Unique
 from tests.app.views import EffectView
 from tests.unit.http.api import problem, replayed
-from tests.unit.http.views import ANYONE, KEYED, OPEN, UNAVAILABLE, answering, state_seen_by_others
+from tests.unit.http.views import ANYONE, UNAVAILABLE, answering, state_seen_by_others
 
 pytestmark = pytest.mark.django_db(transaction=True)
-WISHED = pytest.mark.parametrize("wished", [False, True], ids=["swallowed", "wished"])
 
 # The work.
 
-
-class Row(NamedTuple):
-    """How a request ends, whether its work stands, and what the record says."""
-
-    then: str
-    status: int
-    work_stands: bool
-    state: str
-
-
-BROKEN = "broken transaction, raised 409"
-ROWS = {
-    "success": Row("created", 201, True, "COMPLETED"),
-    "returned 409": Row("returned", 409, True, "COMPLETED"),
-    "raised 409": Row("raised", 409, False, "COMPLETED"),
-    "returned 400": Row("returned", 400, True, "RELEASED"),
-    "raised 403": Row("raised", 403, False, "RELEASED"),
-    "returned 500": Row("returned", 500, False, "FAILED"),
-    "raised 503": Row("raised", 503, False, "FAILED"),
-    "unhandled exception": Row("boom", 500, False, "FAILED"),
-    BROKEN: Row("broken", 409, False, "COMPLETED"),
-    "constraint at COMMIT": Row("deferred", 500, False, "FAILED"),
+#: How a request ends: what the view does, the status, whether its work stands, and the record.
+ENDS: dict[str, tuple[str, int, bool, str]] = {
+    "success": ("created", 201, True, "COMPLETED"),
+    "returned 409": ("returned", 409, True, "COMPLETED"),
+    "raised 409": ("raised", 409, False, "COMPLETED"),
+    "returned 400": ("returned", 400, True, "RELEASED"),
+    "raised 403": ("raised", 403, False, "RELEASED"),
+    "returned 500": ("returned", 500, False, "FAILED"),
+    "kept 503": ("returned", 503, False, "COMPLETED"),
+    "unhandled exception": ("boom", 500, False, "FAILED"),
+    "broken transaction, raised 409": ("broken", 409, False, "COMPLETED"),
+    "constraint at COMMIT": ("deferred", 500, False, "FAILED"),
 }
-#: The rows in which Django's transaction around a record that commits by itself tells.
-TELLING = ["success", "raised 409", "returned 500", "constraint at COMMIT"]
-ENDS = [
-    *[("default", "joined", False, row) for row in ROWS],
-    *[("default", "separate", False, row) for row in [*TELLING, "returned 400", BROKEN]],
-    *[("default", "single", False, row) for row in [*TELLING, "returned 400", BROKEN]],
-    *[("default", "separate", True, row) for row in [*TELLING, BROKEN]],
+BROKEN, AT_COMMIT = list(ENDS)[-2:]
+ROWS = [
+    *[("default", "joined", False, end) for end in ENDS],
+    *[("default", "single", False, end) for end in ("success", "returned 400", BROKEN, AT_COMMIT)],
+    *[("default", "separate", False, end) for end in ("raised 409", "returned 500", BROKEN)],
+    *[("default", "separate", True, end) for end in ("raised 409", "returned 500", AT_COMMIT)],
+    *[("memory", "separate", True, end) for end in ("returned 500", AT_COMMIT)],
     ("default", "joined", True, "raised 409"),
-    *[("memory", "separate", atomic, "returned 500") for atomic in (False, True)],
-    ("memory", "separate", True, "constraint at COMMIT"),
 ]
 
 
 @pytest.mark.parametrize(
-    ("store", "mode", "atomic_requests", "name"), ENDS, indirect=["mode", "atomic_requests"]
+    ("store", "mode", "atomic_requests", "end"), ROWS, indirect=["mode", "atomic_requests"]
 )
-def test_R57_kept_and_committed_together(api, mount, store, mode, atomic_requests, runs, name):
-    def state() -> str | None:
-        if store == "default":
-            return state_seen_by_others()
-        record = store_for(store).get(record_id("http", "anyone", key))
-        return record and record.state.value
-
-    row = ROWS[name]
+def test_R57_kept_and_committed_together(api, mount, store, mode, atomic_requests, runs, end):
+    then, status, work_stands, state = ENDS[end]
     members = {"idempotency_store": store, "idempotency_scope": ANYONE}
-    url, key = mount(type("Stored", (EffectView,), members)), f"{row.then}-{row.status}"
+    members["idempotency_keep"] = "stripe" if status == 503 else "default"
+    url = mount(type("Stored", (EffectView,), members))
+    api.key = f"{then}-{status}"
     api.client.raise_request_exception = False
     autocommit = mode == "separate" and not atomic_requests
-    kept = row.state == "COMPLETED"
+    kept = state == "COMPLETED"
 
-    first = api.then(row.then, status=row.status, key=key, path=url)
-    seen_by_others, effects = state(), Effect.objects.count()
-    again = api.then(row.then, status=row.status, key=key, path=url)
+    first = api.then(then, status=status, path=url)
+    if store == "default":
+        seen_by_others = state_seen_by_others()
+    else:
+        seen_by_others = store_for(store).get(record_id("http", "anyone", api.key)).state.value
+    effects = Effect.objects.count()
+    again = api.then(then, status=status, path=url)
 
-    assert first.status_code == again.status_code == row.status
-    assert seen_by_others == row.state
-    assert effects == (row.work_stands or autocommit)
+    assert first.status_code == again.status_code == status
+    assert seen_by_others == state
+    assert effects == (work_stands or autocommit)
     assert replayed(again) == kept
     assert not kept or again.content == first.content
     assert len(runs) == (1 if kept else 2)
     assert Effect.objects.count() == effects * len(runs)
     assert not Child.objects.exists()
-    assert Unique.objects.exists() == (row.then == "broken" and autocommit)
+    assert Unique.objects.exists() == (then == "broken" and autocommit)
     assert not connection.in_atomic_block
     assert connection.get_autocommit()
 
 
-def test_R57_kept_5xx_is_kept_without_its_work(api, policy, mode, runs):
-    policy(HTTP={"KEEP": "stripe"})
+def test_R57_answer_is_rendered_inside_the_transaction(api, mount):
+    class Unrenderable(JSONRenderer):
+        def render(self, data: Any, *args: Any, **kwargs: Any) -> bytes:
+            raise ValueError("cannot be rendered")
 
-    first, again = (api.then("returned", status=503) for _ in range(2))
-
-    assert [first.status_code, again.status_code] == [503, 503]
-    assert replayed(again)
-    assert len(runs) == 1
-    assert Effect.objects.count() == (mode == "separate")
-
-
-@OPEN
-@pytest.mark.parametrize(("status", "state"), [(201, "COMPLETED"), (403, "RELEASED")])
-def test_R57_work_and_record_commit_at_the_same_moment(api, mount, mode, status, state):
-    seen: list[Any] = []
-
-    def answer(request: Request) -> Response:
-        transaction.on_commit(lambda: seen.append((state_seen_by_others(), Effect.objects.count())))
-        seen.append(state_seen_by_others())
-        return Response({}, status=status)
-
-    assert api(path=mount(answering(answer))).status_code == status
-    assert seen == ["IN_PROGRESS" if mode == "joined" else None, (state, 1)]
-
-
-class Unrenderable(JSONRenderer):
-    def render(self, data: Any, *args: Any, **kwargs: Any) -> bytes:
-        raise ValueError("cannot be rendered")
-
-
-def test_R57_answer_is_rendered_inside_the_transaction(api, mount, runs):
-    url = mount(type("Rendered", (EffectView,), {"renderer_classes": [Unrenderable]}))
-
-    for _ in range(2):
-        with pytest.raises(ValueError, match="cannot be rendered"):
-            api(path=url)
+    with pytest.raises(ValueError, match="cannot be rendered"):
+        api(path=mount(type("Rendered", (EffectView,), {"renderer_classes": [Unrenderable]})))
 
     assert state_seen_by_others() == "FAILED"
     assert not Effect.objects.exists()
-    assert len(runs) == 2
 
 
 @pytest.mark.parametrize("atomic_requests", [True], indirect=True)
-@pytest.mark.parametrize("key", [None, "key-1"], ids=["no key", "unguarded method"])
-def test_R57_unguarded_requests_keep_djangos_transaction(api, mount, policy, atomic_requests, key):
+def test_R57_unguarded_requests_keep_djangos_transaction(api, mount, policy, atomic_requests):
     policy(TRANSACTION="separate")
-    members = {"idempotency_required": False, "idempotency_methods": {"PUT"}}
+    url = mount(type("PutOnly", (EffectView,), {"idempotency_methods": {"PUT"}}))
 
-    api.then("raised", status=409, key=key, path=mount(type("PutOnly", (EffectView,), members)))
-
+    assert api.then("raised", status=409, path=url).status_code == 409
     assert not Effect.objects.exists()
     assert not IdempotencyRecord.objects.exists()
 
@@ -197,51 +152,30 @@ def test_R91_success_that_can_only_be_rolled_back_is_a_500(
 
 
 @pytest.mark.parametrize(
-    ("mode", "atomic_requests"),
-    [("single", False), ("joined", False), ("separate", True)],
-    indirect=True,
+    ("mode", "atomic_requests", "status", "wished", "key"),
+    [
+        ("single", False, 201, True, "key-1"),
+        ("joined", False, 201, True, "key-1"),
+        ("separate", True, 201, True, "key-1"),
+        ("joined", False, 409, False, "key-1"),
+        ("joined", False, 409, False, None),
+        ("single", False, 400, False, "key-1"),
+    ],
+    indirect=["mode", "atomic_requests"],
 )
-def test_R91_success_that_wished_to_be_rolled_back_is_answered_and_not_kept(
-    api, mount, mode, atomic_requests
+def test_R91_success_that_wished_to_be_rolled_back_and_refusal_are_answered_and_not_kept(
+    api, mount, mode, atomic_requests, status, wished, key, caplog
 ):
-    url = mount(answering(answer_of(201, wished=True)))
-
-    first, again = api(path=url), api(path=url)
-
-    assert Effect.objects.count() == 0
-    assert (first.status_code, first["Idempotency-Stored"]) == (201, "false")
-    assert not replayed(again)
-
-
-@KEYED
-def test_R91_refusal_that_can_only_be_rolled_back_is_answered_with_a_warning(
-    api, mount, key, caplog
-):
-    url = mount(answering(answer_of(409), idempotency_required=False))
+    url = mount(answering(answer_of(status, wished=wished), idempotency_required=False))
 
     first, again = api(path=url, key=key), api(path=url, key=key)
 
-    assert [first.status_code, again.status_code] == [409, 409]
+    assert first.status_code == again.status_code == status
+    assert first.get("Idempotency-Stored") == ("false" if key and status != 400 else None)
     assert not replayed(again)
     assert not Effect.objects.exists()
-    assert any("is rolled back" in entry.getMessage() for entry in caplog.records)
-
-
-@OPEN
-@WISHED
-def test_R55_R57_refusal_that_is_rolled_back_frees_the_key_as_its_status_says(
-    api, mount, mode, wished
-):
-    """The status decides about the work, the verdict about the record."""
-
-    def answer(request: Request) -> Any:
-        free = request.data["name"] == "free"
-        return Response(status=201) if free else answer_of(400, wished=wished)(request)
-
-    url = mount(answering(answer))
-
-    assert api(path=url, body={"name": "taken"}).status_code == 400
-    assert api(path=url, body={"name": "free"}).status_code == 201
+    assert {"state": "RELEASED"} in IdempotencyRecord.objects.values("state") or status != 400
+    assert any("is rolled back" in line.getMessage() for line in caplog.records) != wished
 
 
 @pytest.mark.django_db(transaction=True, databases=["default", "other"])
@@ -249,10 +183,8 @@ def test_R55_R57_refusal_that_is_rolled_back_frees_the_key_as_its_status_says(
     ("mode", "broken", "status", "wished", "key"),
     [
         ("joined", "default", 201, False, "key-1"),
-        ("single", "default", 201, False, "key-1"),
         ("single", "default", 201, True, "key-1"),
         ("joined", "other", 201, False, None),
-        ("joined", "other", 201, True, "key-1"),
         ("joined", "other", 409, False, "key-1"),
         ("joined", "other", 409, True, None),
         ("separate", "other", 201, False, "key-1"),
@@ -293,7 +225,6 @@ def test_R90_R91_no_database_commits_what_another_rolls_back(
 @pytest.mark.parametrize(
     ("mode", "atomic_requests", "key"),
     [
-        ("single", False, "key-1"),
         ("joined", False, "key-1"),
         ("joined", False, None),
         ("separate", False, "key-1"),

@@ -7,15 +7,14 @@ from typing import Any
 
 import pytest
 from django.db import connections
-from rest_framework import mixins, permissions, viewsets
-from rest_framework.decorators import action
+from rest_framework import permissions
 from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
 from django_idempotency.contrib.rest_framework import IdempotencyMixin
 from tests.app.models import Effect
-from tests.app.views import EffectSerializer, HeaderAuthentication
+from tests.app.views import HeaderAuthentication
 
 ANYONE = "django_idempotency.http.scopes.anyone"
 MISMATCH = (422, "idempotency_key_reused")
@@ -67,17 +66,6 @@ def answering(answer: Callable[[Request], Any], **attributes: Any) -> type[Guard
         return answer(request)
 
     return type("Answering", (GuardedView,), {"post": post, **attributes})
-
-
-class FullViewSet(GuardedView, mixins.CreateModelMixin, viewsets.GenericViewSet[Effect]):  # type: ignore[misc]
-    """A ViewSet with an action."""
-
-    queryset = Effect.objects.all()
-    serializer_class = EffectSerializer
-
-    @action(detail=False, methods=["post"])
-    def copy(self, request: Request) -> Response:
-        return Response({"id": Effect.objects.create(name="copy").pk}, status=201)
 
 
 def state_seen_by_others() -> str | None:
