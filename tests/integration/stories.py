@@ -8,12 +8,9 @@ from datetime import timedelta
 from typing import Any, ClassVar
 
 import pytest
-from django.db import connections
 
-from django_idempotency.conf import store_for
 from django_idempotency.engine import Engine
 from django_idempotency.exceptions import StoreError
-from django_idempotency.records import State
 from django_idempotency.stores.base import BaseStore
 from tests.app.models import Effect
 from tests.app.views import THEN, created
@@ -34,16 +31,6 @@ class HTTPStory:
         assert (again.status_code, replayed(again)) == (201, True)
         assert (again.content, again["Location"]) == (first.content, first["Location"])
         assert Effect.objects.count() == 1
-
-    def test_R57_commit_that_fails_completes_nothing(
-        self, api: Api, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setitem(connections.settings["default"], "ATOMIC_REQUESTS", True)
-
-        assert api.then("deferred").status_code == 500
-
-        [record] = store_for("default").browse().records
-        assert record.state is State.FAILED
 
     def test_R61_no_server_is_503_and_nothing_runs(self, api: Api, link: Proxy) -> None:
         link.refuse()

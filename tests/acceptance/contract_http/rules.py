@@ -24,8 +24,7 @@ PLACES = ("in process", *SERVERS, "in proof")
 #: The test that proves a rule which cannot be seen from outside.
 NOT_FROM_OUTSIDE: Mapping[str, str] = {
     "R47": "tests/unit/http/test_fingerprint.py::test_R47_only_hashes_are_stored",  # what is stored
-    "R54": "tests/integration/database/test_isolation.py::"
-    "test_R54_requests_that_race_are_never_500",
+    "R54": "tests/integration/database/test_isolation.py::test_R54_duplicates_that_race_run_once",
     "R68": "tests/acceptance/processes/test_leases.py::"
     "test_R68_each_claim_has_a_new_token_and_a_greater_epoch",
     "R72": "tests/acceptance/processes/test_leases.py::"
@@ -37,7 +36,7 @@ NOT_FROM_OUTSIDE: Mapping[str, str] = {
     "R84": "tests/integration/database/test_testcase.py::test_R84_first_request_and_replay",
     "R85": "tests/integration/database/test_views.py::"
     "test_R85_lost_claim_does_not_poison_the_transaction_of_the_caller",
-    "R87": "tests/integration/database/test_routers.py::"
+    "R87": "tests/integration/database/test_modes.py::"
     "test_R87_claim_and_replay_are_on_the_database_that_is_written",
     "R88": "tests/integration/database/test_pools.py::test_R88_keys_in_threads",
     "R91": "tests/unit/http/test_work.py::test_R91_success_that_can_only_be_rolled_back_is_a_500",

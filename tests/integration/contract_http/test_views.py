@@ -10,10 +10,7 @@ import pytest
 from tests.app.contract import declared
 from tests.app.contract.in_process import in_process
 
-pytestmark = [
-    pytest.mark.django_db(transaction=True),
-    pytest.mark.leg("postgres18"),
-]
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.leg("postgres18")]
 
 
 class TestViews(declared.Views):

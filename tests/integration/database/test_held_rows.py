@@ -18,14 +18,7 @@ from django_idempotency.stores.database.errors import sqlstate
 from django_idempotency.stores.database.mariadb import MariaDB
 from django_idempotency.stores.database.postgresql import PostgreSQL
 from tests.integration.database import claims
-from tests.integration.database.claims import (
-    claim_request,
-    lost,
-    operation,
-    packed,
-    state_of,
-    won,
-)
+from tests.integration.database.claims import claim_request, lost, operation, packed, state_of, won
 
 pytestmark = [
     pytest.mark.django_db(transaction=True),
@@ -123,10 +116,7 @@ def bind_sooner(monkeypatch, name):
 @pytest.mark.parametrize("end", ENDS)
 @pytest.mark.parametrize(
     "beside",
-    [
-        "nothing",
-        pytest.param("foreign", marks=pytest.mark.leg("postgres18", "postgres16")),
-    ],
+    ["nothing", pytest.param("foreign", marks=pytest.mark.leg("postgres18", "postgres16"))],
 )
 def test_R60_end_of_an_attempt_waits_for_a_commit_no_longer_than_its_bound(
     two, monkeypatch, end, beside

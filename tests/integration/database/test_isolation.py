@@ -41,11 +41,7 @@ def isolated(isolation, two):
 
 @pytest.mark.parametrize(
     ("mode", "before"),
-    [
-        ("single", claims.absent),
-        ("joined", claims.lapsed),
-        ("separate", claims.expired),
-    ],
+    [("single", claims.absent), ("joined", claims.lapsed), ("separate", claims.expired)],
 )
 def test_R54_duplicates_that_race_run_once(isolation, store, run_in_threads, mode, before):
     engine, together = Engine(store), threading.Barrier(THREADS)
@@ -69,30 +65,6 @@ def test_R54_duplicates_that_race_run_once(isolation, store, run_in_threads, mod
         assert set(told) <= {key, None}
 
 
-@pytest.mark.parametrize(
-    ("mode", "atomic_requests"),
-    [("single", False), ("joined", True)],
-    indirect=True,
-)
-def test_R54_requests_that_race_are_never_500(
-    isolation, api, mode, atomic_requests, run_in_threads
-):
-    api.client.raise_request_exception = False
-    api()  # so that alice is there
-    together = threading.Barrier(THREADS)
-
-    def send(index):
-        statuses = []
-        for number in range(5):
-            together.wait(30)
-            statuses.append(api(key=f"key {number}").status_code)
-        return statuses
-
-    answers = run_in_threads(THREADS, send)
-    assert {status for statuses in answers for status in statuses} <= {201, 409}
-    assert effects() == ["first"] * 6
-
-
 # `single`: what was committed since its snapshot.
 
 
@@ -105,11 +77,7 @@ def test_single_begins_again_if_the_record_is_newer_than_its_snapshot(isolated):
 
 @pytest.mark.parametrize(
     ("before", "end"),
-    [
-        (claims.absent, "completes"),
-        (claims.lapsed, "fails"),
-        (claims.expired, "is in progress"),
-    ],
+    [(claims.absent, "completes"), (claims.lapsed, "fails"), (claims.expired, "is in progress")],
 )
 def test_R54_claim_that_meets_a_newer_record_is_in_progress(isolated, before, end):
     before(isolated.theirs, claim_request())

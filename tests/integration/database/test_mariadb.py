@@ -22,13 +22,7 @@ from django_idempotency.models import IdempotencyRecord
 from django_idempotency.records import Filters
 from tests.app.models import Effect, Unique
 from tests.integration.database import claims
-from tests.integration.database.claims import (
-    claim_request,
-    effects,
-    operation,
-    won,
-    work,
-)
+from tests.integration.database.claims import claim_request, effects, operation, won, work
 from tests.integration.database.test_isolation import Counting
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.leg("mariadb")]
@@ -123,10 +117,7 @@ def test_every_id_of_version_8_can_be_claimed_which_the_servers_own_type_refuses
 
 @pytest.mark.parametrize(
     ("attribute", "value", "named"),
-    [
-        ("mysql_is_mariadb", False, "MySQL"),
-        ("mysql_version", (10, 5, 29), r"MariaDB 10\.5\.29"),
-    ],
+    [("mysql_is_mariadb", False, "MySQL"), ("mysql_version", (10, 5, 29), r"MariaDB 10\.5\.29")],
 )
 def test_server_that_is_too_old_or_MySQL_is_refused(store, monkeypatch, attribute, value, named):
     monkeypatch.setattr(connection, attribute, value)

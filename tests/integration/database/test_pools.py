@@ -25,10 +25,7 @@ from tests.integration.database.claims import (
 from tests.integration.database.sessions import PATIENCE
 from tests.services.processes import wait_until
 
-pytestmark = [
-    pytest.mark.django_db(transaction=True),
-    pytest.mark.leg("postgres18"),
-]
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.leg("postgres18")]
 
 POOL = {"pool": {"min_size": 1, "max_size": 4, "timeout": 5}}
 MODES = pytest.mark.parametrize("mode", ["single", "joined", "separate"])
@@ -36,11 +33,7 @@ MODES = pytest.mark.parametrize("mode", ["single", "joined", "separate"])
 
 @pytest.fixture(
     autouse=True,
-    params=[
-        POOL,
-        {"pool": True, "server_side_binding": True},
-        {"prepare_threshold": 0},
-    ],
+    params=[POOL, {"pool": True, "server_side_binding": True}, {"prepare_threshold": 0}],
     ids=lambda options: "+".join(options),
 )
 def options(request, transactional_db, monkeypatch):

@@ -14,12 +14,7 @@ from django_idempotency.stores.database import store as database
 from django_idempotency.stores.database.postgresql import PostgreSQL
 from django_idempotency.stores.database.store import TRIES
 from tests.integration.database import claims
-from tests.integration.database.claims import (
-    claim_request,
-    lost,
-    packed,
-    won,
-)
+from tests.integration.database.claims import claim_request, lost, packed, won
 from tests.integration.database.sessions import PATIENCE
 
 pytestmark = pytest.mark.django_db(transaction=True)

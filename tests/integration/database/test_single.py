@@ -11,7 +11,7 @@ from django_idempotency.engine import Engine
 from django_idempotency.exceptions import IdempotencyError, InProgress, StoreError
 from django_idempotency.records import State
 from django_idempotency.stores.database.postgresql import PostgreSQL
-from tests.app.models import Effect, Unique
+from tests.app.models import Unique
 from tests.integration.database import claims
 from tests.integration.database.claims import (
     claim_request,
@@ -20,7 +20,6 @@ from tests.integration.database.claims import (
     operation,
     packed,
     record_id,
-    state_of,
     work,
 )
 from tests.integration.database.sessions import PATIENCE
@@ -276,21 +275,3 @@ def test_R57_R58_outcome_is_recorded_after_the_work_broke_the_transaction(two, k
 def test_a_single_claim_outside_of_a_transaction_is_refused(two):
     with pytest.raises(RuntimeError, match="atomic"):
         two.mine.claim(claim_request(transaction="single"))
-
-
-@EVERYWHERE
-@pytest.mark.parametrize("end", [transaction.commit, transaction.rollback])
-def test_caller_that_manages_its_transaction_by_hand(two, end):
-    transaction.set_autocommit(False)
-    try:
-        Effect.objects.create(name="caller")  # on SQLite it takes this to begin
-        assert Engine(two.mine).run(single(), work("mine")).result == "mine"
-        assert Engine(two.mine).run(single(), work("again")).replayed
-        assert two.other(state_of, two.theirs) is None
-        end()
-    finally:
-        transaction.rollback()
-        transaction.set_autocommit(True)
-    committed = end is transaction.commit
-    assert effects() == (["caller", "mine"] if committed else [])
-    assert two.other(state_of, two.theirs) is (State.COMPLETED if committed else None)

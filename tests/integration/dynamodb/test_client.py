@@ -17,18 +17,7 @@ from django_idempotency.stores.dynamodb import DynamoDBStore
 from django_idempotency.stores.dynamodb import schema as dynamodb_schema
 from django_idempotency.stores.dynamodb.client import Client
 from django_idempotency.testing import FakeClock
-from tests.claims import (
-    DAY,
-    FINGERPRINT,
-    HOUR,
-    OTHER_FINGERPRINT,
-    asked,
-    found,
-    operation,
-    record_id,
-    won,
-)
-from tests.integration.dynamodb.conftest import OTHERS
+from tests.claims import DAY, HOUR, asked, found, operation, record_id, won
 from tests.integration.dynamodb.wire import Wire
 from tests.services.forks import in_child
 from tests.services.processes import ROOT
@@ -135,45 +124,6 @@ def test_R24_R25_a_first_request_is_two_calls_and_a_duplicate_one(store, wire):
 
     assert Engine(store).run(operation(), lambda lease: pytest.fail("ran")).replayed
     assert wire.taken() == [UPDATE]
-
-
-@pytest.mark.parametrize(
-    ("before", "request_", "wins", "calls"),
-    [
-        ("live", OTHERS, False, [UPDATE]),
-        ("failed", asked(), True, [UPDATE]),
-        ("failed", asked(fingerprints=(OTHER_FINGERPRINT, FINGERPRINT)), True, [UPDATE, UPDATE]),
-        ("expired", OTHERS, True, [UPDATE, PUT]),
-    ],
-    ids=["live", "failed", "I6_older", "expired"],
-)
-def test_claims_are_one_call_and_two_where_an_update_cannot_say_it(
-    make_store, clock, before, request_, wins, calls
-):
-    store = make_store(clock=clock)
-    lease = won(store.claim(asked()))
-    if before == "failed":
-        store.fail(lease, "boom")
-    elif before == "expired":
-        store.complete(lease, b"old", retention=HOUR)
-        clock.advance(DAY)
-    wire = Wire(store)
-
-    claimed = store.claim(request_)
-
-    assert isinstance(claimed, Lease) is wins
-    assert wire.taken() == calls
-
-
-def test_endings_and_renewals_are_one_call_each_in_vain_too(store, wire):
-    leases = [won(store.claim(asked(str(number)))) for number in range(5)]
-    wire.taken()
-
-    for held in (set(leases), set(leases[2:])):
-        assert store.renew(leases, HOUR) == held
-        store.fail(leases[0], "boom")
-        store.release(leases[1])
-        assert wire.taken() == [UPDATE] * 7
 
 
 @pytest.mark.parametrize(("kind", "more"), [("moto", []), ("dynalite", [GET])])

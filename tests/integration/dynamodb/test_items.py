@@ -19,9 +19,7 @@ from tests.integration.dynamodb.conftest import BACKEND
 from tests.integration.dynamodb.wire import Wire
 
 moments = st.datetimes(
-    min_value=datetime(2000, 1, 1),
-    max_value=datetime(2200, 1, 1),
-    timezones=st.just(timezone.utc),
+    min_value=datetime(2000, 1, 1), max_value=datetime(2200, 1, 1), timezones=st.just(timezone.utc)
 )
 
 

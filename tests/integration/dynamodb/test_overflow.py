@@ -13,7 +13,6 @@ from django.core.files.base import ContentFile
 from django.core.files.storage import InMemoryStorage
 
 import django_idempotency as idempotency
-from django_idempotency.claims import Resolution
 from django_idempotency.engine import Engine
 from django_idempotency.exceptions import ResultTooLarge, ResultUnavailable, StoreError
 from django_idempotency.records import State
@@ -166,18 +165,6 @@ def test_store_without_the_option_says_what_it_lacks(options, storage):
 
     with pytest.raises(StoreError, match="overflow_storage"):
         DynamoDBStore(**shared).claim(asked())
-
-
-def test_operator_may_give_a_large_result(store):
-    lease = won(store.claim(asked()))
-    store.fail(lease, "boom")
-    epoch, state = lease.fencing_token, State.FAILED
-
-    assert store.resolve(
-        record_id(), Resolution("complete", epoch=epoch, state=state, result=LARGE)
-    )
-
-    assert found(store).result == LARGE
 
 
 # Calls.

@@ -47,9 +47,7 @@ def said(*arguments):
 
 
 @pytest.mark.parametrize(
-    "options",
-    [{}, {"sort_key": "SK", "attributes": {"expiry": "ttl"}}, {"ttl": False}],
-    ids=str,
+    "options", [{}, {"sort_key": "SK", "attributes": {"expiry": "ttl"}}, {"ttl": False}], ids=str
 )
 def test_creates_what_the_check_accepts_and_tells_of_each_step(configure, options, name):
     store = configure(**options)

@@ -134,10 +134,7 @@ def test_I7_transaction_of_a_superseded_owner_is_refused_whole(store, payments):
     assert store.get(ID).state is State.IN_PROGRESS
 
 
-@pytest.mark.parametrize(
-    ("caller", "down"),
-    [("run", "at the end"), ("arun", "throughout")],
-)
+@pytest.mark.parametrize(("caller", "down"), [("run", "at the end"), ("arun", "throughout")])
 def test_R62_storage_that_is_down_never_means_a_second_payment(payments, storage, caller, down):
     error = OSError("the storage does not answer")
     broken = mock.patch.multiple(

@@ -2,12 +2,4 @@
 
 from __future__ import annotations
 
-from tests.unit.http.conftest import (  # noqa: F401
-    api,
-    atomic_requests,
-    in_progress,
-    mode,
-    mount,
-    policy,
-    runs,
-)
+from tests.unit.http.conftest import api, atomic_requests, in_progress, mode, mount, policy, runs  # noqa: F401

@@ -25,10 +25,7 @@ from tests.unit.http.test_sessions import Shopper, checkout, told
 from tests.unit.http.views import ANYONE, BESIDE, KEYED, MISMATCH, WAYS, answering
 from tests.unit.views.conftest import together
 
-pytestmark = [
-    pytest.mark.django_db(transaction=True),
-    pytest.mark.leg("postgres18", "postgres16"),
-]
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.leg("postgres18", "postgres16")]
 
 # While the first is at work.
 

@@ -115,10 +115,7 @@ def test_without_a_log_every_record_is_lost_and_work_can_run_again(
 
 @pytest.mark.parametrize(
     ("options", "end"),
-    [
-        (SNAPSHOTS, RedisServer.stop),
-        (APPEND_ALWAYS, RedisServer.kill),
-    ],
+    [(SNAPSHOTS, RedisServer.stop), (APPEND_ALWAYS, RedisServer.kill)],
     ids=["snapshots-stopped", "append-always-killed"],
 )
 def test_with_a_log_records_survive_and_so_do_leases(start_server, make_store, options, end):

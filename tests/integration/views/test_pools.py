@@ -15,10 +15,7 @@ from tests.unit.views.conftest import sending, together
 from tests.unit.views.test_async import send
 from tests.unit.views.work import PAUSED
 
-pytestmark = [
-    pytest.mark.django_db(transaction=True),
-    pytest.mark.leg("postgres18", "postgres16"),
-]
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.leg("postgres18", "postgres16")]
 
 LONG = 30
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from django_idempotency.stores.database import DatabaseStore
-from tests.integration.database import test_modes_meet
+from tests.integration.database import test_modes
 from tests.meetings import READERS
 
-pytestmark = test_modes_meet.pytestmark
+pytestmark = test_modes.pytestmark
 
 MODES = ["joined", "single", "separate"]
 
@@ -19,6 +19,6 @@ MODES = ["joined", "single", "separate"]
 def test_I3_I4_record_of_each_mode_means_the_same_to_each_reader(
     store: DatabaseStore, wrote: str, reads: str, reader: str
 ) -> None:
-    test_modes_meet.test_I3_I4_record_of_each_mode_means_the_same_to_each_other(
+    test_modes.test_I3_I4_record_of_each_mode_means_the_same_to_each_other(
         store, reader, wrote, reads
     )
