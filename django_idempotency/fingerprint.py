@@ -113,9 +113,15 @@ def canonical_payload(payload: Any) -> bytes:
     Return the canonical bytes of a call's payload: what ``run(payload=…)`` compares.
 
     JSON values, dataclasses, and the types that people put into them: Decimal, dates and times,
-    UUID, bytes, enums, sets. Raises TypeError for anything else, naming its type.
+    UUID, bytes, enums, sets. Raises TypeError for anything else, naming its type, and for what
+    contains itself or nests too deeply.
     """
-    return _dump(_tagged(payload))
+    try:
+        return _dump(_tagged(payload))
+    except RecursionError:
+        raise TypeError(
+            "A payload that contains itself, or nests too deeply, has no canonical form."
+        ) from None
 
 
 def _remove(value: Any, path: list[str]) -> None:

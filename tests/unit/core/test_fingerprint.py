@@ -228,6 +228,13 @@ def test_what_has_no_canonical_form_is_a_TypeError_that_names_it():
                 canonical_payload(holder)
 
 
+def test_payload_that_contains_itself_is_refused():
+    payload = []
+    payload.append(payload)
+    with pytest.raises(TypeError, match="contains itself"):
+        canonical_payload(payload)
+
+
 def test_names_that_look_alike_are_refused():
     with pytest.raises(TypeError, match="look alike"):
         canonical_payload({1: "a", "{'#': '1'}": "b"})
