@@ -6,7 +6,7 @@ import sys
 from typing import Any
 
 from django.apps import AppConfig, apps
-from django.core.checks import CheckMessage, register
+from django.core.checks import CheckMessage, Tags, register
 from django.utils.translation import gettext_lazy as _
 
 __all__ = ["IdempotencyConfig"]
@@ -21,20 +21,62 @@ class IdempotencyConfig(AppConfig):
 
     def ready(self) -> None:
         """Register the system checks, and what describes guarded views to drf-spectacular."""
-        register(check_celery, "idempotency")
-        from django_idempotency import checks  # noqa: F401
-        from django_idempotency.http import checks as http_checks  # noqa: F401
-
-        if apps.is_installed("rest_framework"):
-            from django_idempotency.contrib.rest_framework import checks as rest_framework_checks  # noqa: F401
+        register(check_project, "idempotency")
+        register(check_servers, "idempotency", deploy=True)
+        register(check_databases, Tags.database)
+        register(check_views, Tags.urls)
         if apps.is_installed("drf_spectacular"):
             from django_idempotency.contrib import spectacular  # noqa: F401
 
 
-def check_celery(**kwargs: Any) -> list[CheckMessage]:
-    """Check guarded tasks and beat's schedule where the project has imported Celery by now."""
-    if "celery" not in sys.modules:
-        return []
-    from django_idempotency.contrib.celery import checks as celery_checks
+# What the checks need is imported when they run: a process that serves requests runs none.
 
-    return [*celery_checks.check_tasks(**kwargs), *celery_checks.check_sweep(**kwargs)]
+
+def check_project(**kwargs: Any) -> list[CheckMessage]:
+    """Check the setting and the middleware, and the tasks where Celery is imported by now."""
+    from django_idempotency import checks
+    from django_idempotency.http import checks as http_checks
+
+    found = [
+        *checks.check_aliases(**kwargs),
+        *checks.check_names(**kwargs),
+        *http_checks.check_middleware(**kwargs),
+        *http_checks.check_fail_open(**kwargs),
+        *http_checks.check_cors(**kwargs),
+    ]
+    if "celery" in sys.modules:
+        from django_idempotency.contrib.celery import checks as celery_checks
+
+        found += [*celery_checks.check_tasks(**kwargs), *celery_checks.check_sweep(**kwargs)]
+    return found
+
+
+def check_servers(**kwargs: Any) -> list[CheckMessage]:
+    """Check the servers of the stores."""
+    from django_idempotency import checks
+
+    return checks.check_servers(**kwargs)
+
+
+def check_databases(**kwargs: Any) -> list[CheckMessage]:
+    """Check the databases of the stores."""
+    from django_idempotency import checks
+
+    return checks.check_databases(**kwargs)
+
+
+def check_views(**kwargs: Any) -> list[CheckMessage]:
+    """Check the guarded views of the URLconf."""
+    from django_idempotency.http import checks as http_checks
+
+    found = [*http_checks.check_views(**kwargs)]
+    if apps.is_installed("rest_framework"):
+        from django_idempotency.contrib.rest_framework import checks as rest_framework_checks
+
+        found += [
+            *rest_framework_checks.check_scopes(**kwargs),
+            *rest_framework_checks.check_dispatch(**kwargs),
+            *rest_framework_checks.check_policies(**kwargs),
+            *rest_framework_checks.check_actions(**kwargs),
+        ]
+    return found

@@ -8,7 +8,7 @@ from typing import Any
 
 from django.apps import AppConfig
 from django.conf import settings
-from django.core.checks import CheckMessage, Error, Tags, Warning, register
+from django.core.checks import CheckMessage, Error, Warning
 from django.core.exceptions import ImproperlyConfigured
 from django.utils.module_loading import import_string
 
@@ -22,7 +22,6 @@ __all__ = ["check_aliases", "check_databases", "check_names", "check_servers", "
 _DOTTED_PATHS = ("scope", "error_renderer", "replay_check", "fingerprint")
 
 
-@register("idempotency")
 def check_aliases(
     *, app_configs: Sequence[AppConfig] | None = None, **kwargs: Any
 ) -> list[CheckMessage]:
@@ -57,7 +56,6 @@ def check_aliases(
     return found
 
 
-@register("idempotency")
 def check_names(
     *, app_configs: Sequence[AppConfig] | None = None, **kwargs: Any
 ) -> list[CheckMessage]:
@@ -87,7 +85,6 @@ def _meant_setting(name: str) -> str:
     return f"Write {written}."
 
 
-@register("idempotency", deploy=True)
 def check_servers(
     *, app_configs: Sequence[AppConfig] | None = None, **kwargs: Any
 ) -> list[CheckMessage]:
@@ -102,7 +99,6 @@ def check_servers(
     ]
 
 
-@register(Tags.database)
 def check_databases(*, databases: Sequence[str] | None = None, **kwargs: Any) -> list[CheckMessage]:
     """The databases of the stores can run their statements, and have their table."""
     if any(message.is_serious() for message in check_aliases()):

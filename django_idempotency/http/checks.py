@@ -8,7 +8,7 @@ from typing import Any
 from asgiref.sync import iscoroutinefunction
 from django.apps import AppConfig, apps
 from django.conf import settings
-from django.core.checks import CheckMessage, Error, Tags, Warning, register
+from django.core.checks import CheckMessage, Error, Warning
 from django.core.exceptions import ImproperlyConfigured
 from django.urls import URLPattern, URLResolver, get_resolver
 from django.utils.module_loading import import_string
@@ -37,7 +37,6 @@ _AUTHENTICATION = "django.contrib.auth.middleware.AuthenticationMiddleware"
 _DOTTED_PATHS = ("scope", "error_renderer", "replay_check", "fingerprint")
 
 
-@register(Tags.urls)
 def check_views(
     *, app_configs: Sequence[AppConfig] | None = None, **kwargs: Any
 ) -> list[CheckMessage]:
@@ -125,7 +124,6 @@ def _within_atomic_requests(view: Any) -> Iterator[CheckMessage]:
     )
 
 
-@register("idempotency")
 def check_middleware(
     *, app_configs: Sequence[AppConfig] | None = None, **kwargs: Any
 ) -> list[CheckMessage]:
@@ -165,7 +163,6 @@ def check_middleware(
     return found
 
 
-@register("idempotency")
 def check_fail_open(
     *, app_configs: Sequence[AppConfig] | None = None, **kwargs: Any
 ) -> list[CheckMessage]:
@@ -177,7 +174,6 @@ def check_fail_open(
     ]
 
 
-@register("idempotency")
 def check_cors(
     *, app_configs: Sequence[AppConfig] | None = None, **kwargs: Any
 ) -> list[CheckMessage]:

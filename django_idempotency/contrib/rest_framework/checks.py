@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from django.apps import AppConfig
-from django.core.checks import CheckMessage, Error, Tags, register
+from django.core.checks import CheckMessage, Error
 from django.core.exceptions import ImproperlyConfigured
 
 from django_idempotency.conf import http_policy_for, policy_for
@@ -34,7 +34,6 @@ __all__ = ["check_actions", "check_dispatch", "check_policies", "check_scopes"]
 _USUAL_ACTIONS = ("list", "create", "retrieve", "update", "partial_update", "destroy")
 
 
-@register(Tags.urls)
 def check_scopes(
     *, app_configs: Sequence[AppConfig] | None = None, **kwargs: Any
 ) -> list[CheckMessage]:
@@ -52,7 +51,6 @@ def check_scopes(
     ]
 
 
-@register(Tags.urls)
 def check_dispatch(
     *, app_configs: Sequence[AppConfig] | None = None, **kwargs: Any
 ) -> list[CheckMessage]:
@@ -74,7 +72,6 @@ def check_dispatch(
     ]
 
 
-@register(Tags.urls)
 def check_policies(
     *, app_configs: Sequence[AppConfig] | None = None, **kwargs: Any
 ) -> list[CheckMessage]:
@@ -92,7 +89,6 @@ def check_policies(
     return found
 
 
-@register(Tags.urls)
 def check_actions(
     *, app_configs: Sequence[AppConfig] | None = None, **kwargs: Any
 ) -> list[CheckMessage]:

@@ -41,10 +41,22 @@ assert not loaded({CLIENTS}), loaded({CLIENTS})
 """
 
 
+SETUP = """
+import sys
+import django
+from django.conf import settings
+settings.configure(INSTALLED_APPS=["rest_framework", "django_idempotency"])
+django.setup()
+for name in ("rest_framework.views", "django_idempotency.engine", "django_idempotency.http"):
+    assert name not in sys.modules, name
+"""
+
+
 @pytest.mark.processes
-def test_the_app_works_without_any_client_and_its_names_without_django() -> None:
+@pytest.mark.parametrize("code", [CODE, SETUP], ids=["the app without clients", "setup alone"])
+def test_only_what_is_used_is_imported(code: str) -> None:
     done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", CODE],
+        [sys.executable, "-W", "error", "-c", code],
         cwd=ROOT,
         capture_output=True,
         text=True,
