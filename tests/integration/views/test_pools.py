@@ -11,8 +11,7 @@ from django.db import connections
 from tests.app.models import Effect
 from tests.services.processes import wait_until
 from tests.unit.http.api import replayed
-from tests.unit.views.conftest import sending, together
-from tests.unit.views.test_async import send
+from tests.unit.views.conftest import send, sending, together
 from tests.unit.views.work import PAUSED
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.leg("postgres18", "postgres16")]

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import json
 import logging
 import threading
-from contextlib import contextmanager
+from contextlib import AsyncExitStack, contextmanager
 from types import SimpleNamespace
 
 import pytest
-from asgiref.sync import sync_to_async
+from asgiref.sync import ThreadSensitiveContext, sync_to_async
 from django.db import connections
 from django.test import AsyncClient, Client
 
@@ -26,6 +27,10 @@ __all__ = ["atomic_requests", "in_progress", "mode", "policy", "runs"]
 
 USERS = "tests.unit.views.users.HeaderUsers"
 GUARD = "django_idempotency.http.middleware.IdempotencyMiddleware"
+
+
+#: For what both paths of the guard share.
+a_function = pytest.mark.parametrize("kind", ["function"], indirect=True)
 
 
 class AsgiClient(AsyncClient):
@@ -123,6 +128,28 @@ def in_loop():
         return asyncio.run(closing())
 
     return run
+
+
+async def send(kind, body=PAUSED, key="key-1", *, context=True):
+    """Send a request; ASGIHandler gives each a ThreadSensitiveContext, and others do not."""
+
+    async def close():
+        closing = asyncio.ensure_future(sync_to_async(connections.close_all)())
+        try:
+            await asyncio.shield(closing)
+        finally:  # a cancellation at this moment must not leave a thread behind
+            await closing
+
+    async with AsyncExitStack() as stack:
+        if context:
+            await stack.enter_async_context(ThreadSensitiveContext())
+            stack.push_async_callback(close)
+        return await AsyncClient(raise_request_exception=False).post(
+            f"/{kind}/",
+            json.dumps(body),
+            content_type="application/json",
+            headers={"Idempotency-Key": key, "X-User": "alice"},
+        )
 
 
 class Looks:

@@ -62,16 +62,6 @@ def test_W014_is_not_for_class_views_which_let_their_decorators_go_first():
     assert found(scoped(login_required(View.as_view()))) == []
 
 
-def test_R21_decorated_view_without_authentication_needs_a_scope():
-    plain = idempotent(required=True)(view)
-
-    assert found(plain, MIDDLEWARE=[SESSIONS]) == ["E007"]
-    assert found(plain, MIDDLEWARE=[SESSIONS, AUTHENTICATION]) == []
-    assert found(scoped(view), MIDDLEWARE=[]) == []
-    base = method_decorator(idempotent(required=True), name="dispatch")(type("B", (View,), {}))
-    assert found(on("dispatch", base), MIDDLEWARE=[]) == []
-
-
 def on(name, *bases):
     """Return a class view with the decorator on this method."""
     methods = {"post": lambda self, request: HttpResponse()}
@@ -93,21 +83,10 @@ def test_R18_R83_W004_where_django_does_not_see_the_mark(settings):
     assert found(*seen) == []
 
 
-@pytest.mark.parametrize(
-    ("middleware", "given", "numbers"),
-    [
-        ([SESSIONS, AUTHENTICATION, OURS, CSRF], SCOPED, ["E008"]),
-        ([SESSIONS, CSRF, AUTHENTICATION, OURS], SCOPED, []),
-        ([OURS], {}, ["E009"]),
-        ([SESSIONS, OURS, AUTHENTICATION], {}, ["E009"]),
-        ([OURS], SCOPED, []),
-        ([SESSIONS, OURS, AUTHENTICATION], SCOPED, []),
-    ],
-)
-def test_R17_R21_middleware_stands_after_all_that_look_at_views_and_after_authentication(
-    middleware, given, numbers
-):
-    assert found(MIDDLEWARE=middleware, **given) == numbers
+def test_R17_middleware_stands_after_all_that_look_at_views():
+    """Whose keys there are: tests/unit/http/test_checks.py."""
+    assert found(MIDDLEWARE=[SESSIONS, AUTHENTICATION, OURS, CSRF], **SCOPED) == ["E008"]
+    assert found(MIDDLEWARE=[SESSIONS, CSRF, AUTHENTICATION, OURS], **SCOPED) == []
 
 
 def test_R61_fail_open_is_a_warning():

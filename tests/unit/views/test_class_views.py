@@ -6,17 +6,13 @@ import logging
 from functools import wraps
 
 import pytest
-from django.contrib.auth.mixins import (
-    LoginRequiredMixin,
-    UserPassesTestMixin,
-)
+from django.contrib.auth.mixins import UserPassesTestMixin
 from django.db import connection, connections
-from django.http import HttpResponse, HttpResponseRedirect
+from django.http import HttpResponse
 from django.urls import path
 from django.utils.decorators import method_decorator
 from django.views import View
 from django.views.decorators.cache import never_cache
-from django.views.generic import CreateView
 
 from django_idempotency.http import idempotent
 from django_idempotency.models import IdempotencyRecord
@@ -45,15 +41,13 @@ def new(*bases):
     return type("New", bases, {})
 
 
-#: Where the guard may stand; the last two have the middleware.
+#: Where the guard may stand; the last has the middleware.
 PLACES = {
     "on the class": lambda view: on_dispatch(new(Withdrawable, view)).as_view(),
     "on a base": lambda view: new(Withdrawable, on_dispatch(new(view))).as_view(),
-    "on a subclass": lambda view: on_dispatch(new(new(Withdrawable, view))).as_view(),
     "around as_view()": lambda view: anybody(new(Withdrawable, view).as_view()),
     "around decorators": lambda view: anybody(never_cache(new(Withdrawable, view).as_view())),
-    "middleware": lambda view: new(Withdrawable, view).as_view(),
-    "middleware, decorated": lambda view: never_cache(new(Withdrawable, view).as_view()),
+    "middleware": lambda view: never_cache(new(Withdrawable, view).as_view()),
 }
 
 
@@ -76,8 +70,7 @@ def serve(settings, policy, monkeypatch):
     ("place", "view_class", "stack"),
     [
         *((place, FreeClass, "wsgi") for place in PLACES),
-        *((place, FreeAsyncClass, "asgi") for place in ("on the class", "middleware")),
-        ("around decorators", FreeAsyncClass, "asgi"),
+        *((place, FreeAsyncClass, "asgi") for place in ("on the class", "around decorators")),
     ],
 )
 def test_R34_check_of_a_mixin_is_asked_on_a_replay(serve, runs, place, view_class, stack):
@@ -101,41 +94,12 @@ def test_R34_check_of_a_mixin_is_asked_on_a_replay(serve, runs, place, view_clas
     assert len(runs) == 1
 
 
-@method_decorator(idempotent(required=True), name="dispatch")
-class LoggedIn(LoginRequiredMixin, FreeClass):
-    login_url = "/sign-in/"
-
-
-def test_R34_R1_redirect_of_LoginRequiredMixin_comes_first_and_is_not_kept(serve, policy):
-    policy(HTTP={"KEEP": "stripe"})
-    api = serve(LoggedIn.as_view())
-
-    redirected = api(user=None)
-    assert not IdempotencyRecord.objects.exists()
-    first, again = api(), api(user=None)
-
-    assert redirected["Location"] == again["Location"] == "/sign-in/?next=/here/"
-    assert first.status_code == 201
-    assert replayed(api())
-    assert api(user=None, key=None).status_code == 302
-    assert problem(api(key=None)) == (400, "idempotency_key_missing")
-
-
-@pytest.mark.parametrize("login_url", ["/elsewhere/", "no-such-name", "https://sso.example/here/"])
-def test_R28_other_redirects_are_kept(serve, settings, login_url):
-    settings.LOGIN_URL = login_url
-    api = serve(idempotent(lambda request: HttpResponseRedirect("/here/")))
-
-    assert [replayed(api()) for _ in range(2)] == [False, True]
-
-
 @pytest.mark.parametrize(
     ("place", "view_class"),
     [
         ("on the class", FreeClass),
         ("around as_view()", FreeAsyncClass),
         ("middleware", FreeClass),
-        ("middleware", FreeAsyncClass),
     ],
 )
 def test_R15_method_that_the_view_lacks_never_claims(serve, policy, caplog, place, view_class):
@@ -182,15 +146,14 @@ def test_R18_R83_own_dispatch_runs_on_each_request_outside_of_ATOMIC_REQUESTS(se
     assert first["X-Dressed"] == again["X-Dressed"] == "yes"
 
 
-@pytest.mark.parametrize("place", ["on the class", "around as_view()", "middleware"])
-def test_R25_dispatch_that_is_the_work_itself_is_guarded(serve, runs, place):
+@pytest.mark.parametrize("decorate", [lambda view: on_dispatch(view).as_view(), None])
+def test_R25_dispatch_that_is_the_work_itself_is_guarded(serve, runs, decorate):
     class Worker(View):
         def dispatch(self, request, *args, **kwargs):
             return HttpResponse(str(Effect.objects.create(name="work").pk))
 
-    decorated = on_dispatch(Worker) if place == "on the class" else Worker
-    view = anybody(decorated.as_view()) if place == "around as_view()" else decorated.as_view()
-    api = serve(view, middleware=place == "middleware")
+    view = decorate(Worker) if decorate else anybody(Worker.as_view())
+    api = serve(view)
 
     assert [replayed(api()) for _ in range(2)] == [False, True]
     assert len(runs) == 1
@@ -242,28 +205,14 @@ def test_R62_decorator_that_answers_by_itself_is_not_silent(serve, caplog, stack
     assert "nothing was guarded" in line
 
 
-def test_R17_generic_edit_view_is_guarded_once(serve, runs):
-    """Its put() calls its post()."""
-
-    @on_dispatch
-    class Create(CreateView):
-        model = Effect
-        fields = ("name",)
-        success_url = "/done/"
-
-        def get_form_kwargs(self):
-            return {**super().get_form_kwargs(), "data": {"name": self.request.method}}
-
-    api = serve(Create.as_view())
-    answers = [api(method=method, key=method) for method in ("POST", "PUT") * 2]
-
-    assert [answer["Location"] for answer in answers] == ["/done/"] * 4
-    assert [replayed(answer) for answer in answers] == [False, False, True, True]
-    assert runs == ["POST", "PUT"]
-
-
-@pytest.mark.parametrize("base", [FreeClass, FreeAsyncClass])
-@pytest.mark.parametrize("place", ["on a subclass", "around as_view()", "around both"])
+@pytest.mark.parametrize(
+    ("place", "base"),
+    [
+        ("on a subclass", FreeClass),
+        ("around as_view()", FreeAsyncClass),
+        ("around both", FreeClass),
+    ],
+)
 def test_R17_R1_of_two_guards_of_a_class_the_outer_one_guards_alone(serve, caplog, base, place):
     own = idempotent(required=True, scope="django_idempotency.http.scopes.anyone")
     guarded = on_dispatch(new(base))
@@ -283,14 +232,12 @@ def test_R17_R1_of_two_guards_of_a_class_the_outer_one_guards_alone(serve, caplo
     assert told(caplog) == []
 
 
-@pytest.mark.parametrize("base", [FreeClass, FreeAsyncClass])
-def test_R17_middleware_leaves_a_class_to_the_guard_on_its_base(serve, caplog, base):
+def test_R17_middleware_leaves_a_class_to_the_guard_on_its_base(serve, caplog):
     """The mixin's dispatch hides the mark of the guard behind it."""
     policy = idempotent(header="X-Own", scope="django_idempotency.http.scopes.anyone")
-    guarded = method_decorator(policy, name="dispatch")(new(base))
-    view = new(Withdrawable, guarded).as_view()
+    guarded = method_decorator(policy, name="dispatch")(new(FreeAsyncClass))
 
-    api = serve(view, "asgi" if base is FreeAsyncClass else "wsgi", middleware=True)
+    api = serve(new(Withdrawable, guarded).as_view(), "asgi", middleware=True)
     answers = [api(headers={"X-Own": "1"}, key=key) for key in ("1", "2")]
 
     assert [replayed(answer) for answer in answers] == [False, True]

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import inspect
 from datetime import timedelta
+from functools import partial
 
 import pytest
 from asgiref.sync import async_to_sync
-from django.db import connections, transaction
+from django.db import connection, connections, transaction
 from django.http import HttpResponse
-from django.urls import resolve
+from django.urls import ResolverMatch, resolve
 from django.utils.decorators import method_decorator
 from django.views import View
 from django.views.decorators.cache import never_cache
 from django.views.decorators.csrf import csrf_exempt
-from django.views.decorators.http import require_POST
 from rest_framework.decorators import api_view
 from rest_framework.response import Response
 from rest_framework.views import APIView
@@ -23,11 +23,11 @@ from django_idempotency.contrib.rest_framework import IdempotencyMixin
 from django_idempotency.http import idempotent
 from django_idempotency.http.atomic_requests import exempt
 from django_idempotency.models import IdempotencyRecord
-from django_idempotency.policy import UnknownField
+from django_idempotency.policy import HTTPPolicy, UnknownField, merge
 from tests.app.models import Effect
-from tests.unit.http.api import replayed
-from tests.unit.views.conftest import api_of
-from tests.unit.views.urls import GUARDED
+from tests.unit.http.api import problem, replayed
+from tests.unit.views.conftest import a_function, api_of
+from tests.unit.views.urls import GUARDED, FreeDRF, free_function
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -48,35 +48,20 @@ async def async_view(request):
 # What it makes.
 
 
-@pytest.mark.parametrize("arguments", [None, {}, {"keep": "stripe", "lease": 5}])
 @pytest.mark.parametrize("plain", [view, async_view])
-def test_R18_bare_and_with_arguments(plain, arguments):
-    guarded = idempotent(plain) if arguments is None else idempotent(**arguments)(plain)
+def test_R18_bare_and_with_arguments(plain):
+    for arguments in ({}, {"keep": "stripe", "lease": 5}):
+        guarded = idempotent(**arguments)(plain) if arguments else idempotent(plain)
 
-    assert (guarded.__name__, guarded.__doc__) == (plain.__name__, plain.__doc__)
-    assert guarded.__wrapped__ is plain
-    assert inspect.iscoroutinefunction(guarded) == inspect.iscoroutinefunction(plain)
-    assert not hasattr(plain, "idempotency")
-    assert not hasattr(plain, "_non_atomic_requests")
-    declared = guarded.idempotency
-    assert (declared.overrides, declared.store) == (arguments or {}, "default")
-    assert declared.plan().policy.lease == timedelta(seconds=5 if arguments else 60)
-    assert declared.plan().http_policy.keep == ("stripe" if arguments else "default")
-
-
-def test_R83_every_guarded_view_is_exempt_from_djangos_own_transactions():
-    for kind in GUARDED:
-        marked = getattr(resolve(f"/{kind}/").func, "_non_atomic_requests", set())
-
-        assert [alias in marked for alias in connections] == [kind != "below-api-view"] * 2, kind
-    assert GUARDED["class"].idempotency.overrides == {}  # as_view() copies what is on dispatch
-
-
-def test_R18_non_atomic_requests_of_the_project_stays_known():
-    both = idempotent(transaction.non_atomic_requests(using="other")(lambda request: None))
-
-    assert exempt(both) == {"other"}
-    assert "default" in both._non_atomic_requests
+        assert (guarded.__name__, guarded.__doc__) == (plain.__name__, plain.__doc__)
+        assert guarded.__wrapped__ is plain
+        assert inspect.iscoroutinefunction(guarded) == inspect.iscoroutinefunction(plain)
+        assert not hasattr(plain, "idempotency")
+        assert not hasattr(plain, "_non_atomic_requests")
+        declared = guarded.idempotency
+        assert (declared.overrides, declared.store) == (arguments, "default")
+        assert declared.plan().policy.lease == timedelta(seconds=5 if arguments else 60)
+        assert declared.plan().http_policy.keep == ("stripe" if arguments else "default")
 
 
 def twice(view, rf):
@@ -86,13 +71,12 @@ def twice(view, rf):
     return [replayed(view(post())) for _ in range(2)]
 
 
-@pytest.mark.parametrize("other", [never_cache, require_POST, csrf_exempt])
-def test_R18_other_decorators_of_plain_views(rf, other):
-    """Below it and above."""
-    for decorated in (own(other(view)), other(own(view))):
-        IdempotencyRecord.objects.all().delete()
-        assert twice(decorated, rf) == [False, True]
-        assert decorated.idempotency.overrides == {"scope": ANYONE}
+def test_R18_other_decorators_of_plain_views_below_it_and_above(rf):
+    for other in (never_cache, csrf_exempt):
+        for decorated in (own(other(view)), other(own(view))):
+            IdempotencyRecord.objects.all().delete()
+            assert twice(decorated, rf) == [False, True]
+            assert decorated.idempotency.overrides == {"scope": ANYONE}
 
 
 class Checkout(View):
@@ -105,73 +89,14 @@ class AsyncCheckout(View):
         return HttpResponse()
 
 
-@pytest.mark.parametrize("decorators", [[never_cache, own], [own, csrf_exempt]])
-@pytest.mark.parametrize("view", [Checkout, AsyncCheckout])
+@pytest.mark.parametrize(
+    ("view", "decorators"), [(Checkout, [never_cache, own]), (AsyncCheckout, [own, csrf_exempt])]
+)
 def test_R18_several_decorators_of_a_class_view(rf, view, decorators):
     guarded = method_decorator(decorators, name="dispatch")(type("Several", (view,), {})).as_view()
 
     assert "default" in guarded._non_atomic_requests
     assert twice(guarded if view is Checkout else async_to_sync(guarded), rf) == [False, True]
-
-
-# What it refuses, and what to write.
-
-
-class Mixed(IdempotencyMixin, APIView):
-    pass
-
-
-@pytest.mark.parametrize(
-    ("decorate", "view", "said"),
-    [
-        (own, Checkout, r"class Checkout\..*@method_decorator\(idempotent\(\.\.\.\), name=\"disp"),
-        (own, Checkout.post, r"method Checkout\.post\..*name=\"post\"\) on the class"),
-        (idempotent, Checkout.post, r"method Checkout\.post\..*name=\"post\"\) on the class"),
-        (own, never_cache(api_view(["POST"])(view)), r"directly above @api_view of view"),
-        (own, never_cache(Mixed.as_view()), r"directly above .* of Mixed"),
-        (idempotent, "required", r"Write @idempotent\(required=True"),
-        (idempotent, "lease", r"Write @idempotent\(lease=\.\.\."),
-        (idempotent, 30, r"Write @idempotent\(req"),
-    ],
-)
-def test_R18_what_is_no_view_is_refused_with_what_to_write(decorate, view, said):
-    with pytest.raises(TypeError, match=said):
-        decorate(view)
-
-
-def test_R18_method_in_the_body_of_its_class_is_refused():
-    with pytest.raises(TypeError, match="method"):
-
-        class Local(View):
-            @idempotent
-            def post(self, request):
-                return HttpResponse()
-
-
-def test_R18_unknown_argument_is_refused_with_the_nearest():
-    unknown = {"requird": "required", "Required": "required", "leas": "lease", "keeps": "keep"}
-    for name, nearest in unknown.items():
-        with pytest.raises(UnknownField, match=rf"'{name}'.* Did you mean '{nearest}'\?"):
-            idempotent(**{name: True})
-    assert issubclass(UnknownField, TypeError)
-
-
-def test_R18_callable_of_the_wrong_arity_is_refused():
-    wrong = {
-        "scope": lambda: "all",
-        "fingerprint": lambda request, body: b"",
-        "key_validator": lambda: None,
-        "keep": lambda response: "keep",
-        "replay_check": lambda request: True,
-        "error_renderer": lambda request: None,
-        "deadline": lambda context: 1,
-    }
-    for field, function in wrong.items():
-        with pytest.raises(TypeError, match=f"{field} must take .*<lambda>"):
-            idempotent(**{field: function})
-
-
-# Above and below @api_view.
 
 
 @pytest.mark.parametrize("order", ["plain", "above", "below"])
@@ -195,10 +120,130 @@ def test_R18_lease_is_on_the_request(rf, order):
     assert seen[2].record_id == IdempotencyRecord.objects.get().pk
 
 
+# What it refuses, and what to write.
+
+
+class Mixed(IdempotencyMixin, APIView):
+    pass
+
+
+REFUSED = [
+    (own, Checkout, r"class Checkout\..*@method_decorator\(idempotent\(\.\.\.\), name=\"disp"),
+    (own, Checkout.post, r"method Checkout\.post\..*name=\"post\"\) on the class"),
+    (own, never_cache(api_view(["POST"])(view)), r"directly above @api_view of view"),
+    (own, never_cache(Mixed.as_view()), r"directly above .* of Mixed"),
+    (idempotent, "lease", r"Write @idempotent\(lease=\.\.\."),
+    (idempotent, 30, r"Write @idempotent\(required=True"),
+]
+WRONG_ARITY = {
+    "scope": lambda: "all",
+    "fingerprint": lambda request, body: b"",
+    "key_validator": lambda: None,
+    "keep": lambda response: "keep",
+    "replay_check": lambda request: True,
+    "error_renderer": lambda request: None,
+    "deadline": lambda context: 1,
+}
+
+
+def test_R18_what_is_no_view_or_no_argument_is_refused_with_what_to_write():
+    for decorate, given, said in REFUSED:
+        with pytest.raises(TypeError, match=said):
+            decorate(given)
+    for name, nearest in {"requird": "required", "Required": "required", "leas": "lease"}.items():
+        with pytest.raises(UnknownField, match=rf"'{name}'.* Did you mean '{nearest}'\?"):
+            idempotent(**{name: True})
+    for field, function in WRONG_ARITY.items():
+        with pytest.raises(TypeError, match=f"{field} must take .*<lambda>"):
+            idempotent(**{field: function})
+
+
+async def says_no(*arguments):
+    """Whatever is asked: no, to who awaits it."""
+    return False
+
+
+class SaysNo:
+    async def __call__(self, *arguments):
+        return False
+
+
+class Checked(IdempotencyMixin, FreeDRF):
+    async def idempotency_replay_check(self, request, record):
+        return False
+
+
+def test_R34_coroutine_functions_of_a_policy_are_refused_with_what_to_write(rf):
+    fields = ("scope", "fingerprint", "key_validator", "keep", "error_renderer", "replay_check")
+    for name in fields:
+        for value in (says_no, partial(says_no, 1), SaysNo()):
+            [found] = HTTPPolicy(**{name: value}).problems()
+
+            assert found.startswith(f"{name} must not be a coroutine function")
+            assert "async_to_sync(" in found
+        with pytest.raises(ValueError, match=name):
+            merge(HTTPPolicy(), {name: value})
+        assert HTTPPolicy(**{name: async_to_sync(says_no)}).problems() == []
+    for guarded in (idempotent(replay_check=says_no)(free_function), Checked.as_view()):
+        with pytest.raises(ValueError, match=r"^replay_check must not be a coroutine function"):
+            guarded(rf.post("/", headers={"Idempotency-Key": "key-1"}))
+
+
+@a_function
+def test_R10_R34_awaitable_is_no_yes_and_what_async_to_sync_makes_of_it_is_awaited(api, policy):
+    """Of a function that does not look like one that gives an awaitable, or a dotted path."""
+    api()
+    for name, key in (("replay_check", "key-1"), ("key_validator", "key-2")):
+        policy(HTTP={name.upper(): lambda *arguments: says_no()})
+        with pytest.raises(TypeError, match=rf"^{name} must not return an awaitable"):
+            api(key=key)
+        policy(HTTP={name.upper(): f"{__name__}.says_no"} if name == "replay_check" else {})
+        with pytest.raises(TypeError, match=r" must not "):
+            api(key=key)
+        policy(HTTP={name.upper(): None})
+    policy(HTTP={"REPLAY_CHECK": async_to_sync(says_no)})
+
+    assert problem(api()) == (403, "replay_refused")
+    assert not replayed(api(key="key-2"))
+
+
+# ATOMIC_REQUESTS: Django leaves its transactions to the guard.
+
+
 @pytest.fixture
 def atomic(monkeypatch):
     """ATOMIC_REQUESTS is on."""
     monkeypatch.setitem(connections.settings["default"], "ATOMIC_REQUESTS", True)
+
+
+def test_R83_every_guarded_view_is_exempt_from_djangos_own_transactions():
+    for kind in GUARDED:
+        marked = getattr(resolve(f"/{kind}/").func, "_non_atomic_requests", set())
+
+        assert [alias in marked for alias in connections] == [kind != "below-api-view"] * 2, kind
+    assert GUARDED["class"].idempotency.overrides == {}  # as_view() copies what is on dispatch
+    both = idempotent(transaction.non_atomic_requests(using="other")(lambda request: None))
+    assert exempt(both) == {"other"}  # non_atomic_requests of the project stays known
+
+
+@pytest.mark.parametrize("method", ["GET", "POST"])
+def test_R83_R90_requests_without_a_key_have_a_transaction(rf, atomic_requests, method):
+    seen = []
+
+    def looking(request):
+        seen.append(connection.in_atomic_block)
+        return HttpResponse()
+
+    idempotent(looking)(rf.generic(method, "/"))
+    assert seen == [atomic_requests or method == "POST"]
+
+    exempted = idempotent(transaction="separate", scope=ANYONE)(
+        transaction.non_atomic_requests(looking)
+    )
+    request = rf.post("/", headers={"Idempotency-Key": "k"})
+    request.resolver_match = ResolverMatch(exempted, (), {}, route="looking/")
+    exempted(request)
+    assert seen[1:] == [False]
 
 
 @pytest.mark.parametrize("kind", ["above-api-view", "below-api-view"])
@@ -216,11 +261,11 @@ def test_R57_with_atomic_requests_success_is_kept_in_both_orders_and_below_it_no
     assert IdempotencyRecord.objects.count() == (1 if "below" in kind else 3)
 
 
-@pytest.mark.parametrize("mode", ["joined", "separate"], indirect=True)
 def test_R18_R83_atomic_requests_are_the_guards_above_api_view_and_refused_below(
-    atomic, mode, runs
+    atomic, policy, runs
 ):
     """Below it, a mode that commits on its own stands in Django's own transaction."""
+    policy(TRANSACTION="joined")
     with pytest.raises(RuntimeError, match="a transaction is already open"):
         api_of("below-api-view")()
     assert runs == []

@@ -1,22 +1,21 @@
-"""R18: one story for every kind of view, under WSGI and under ASGI."""
+"""R18: one story for kinds of views that are away from home, and what does not run at all."""
 
 from __future__ import annotations
 
 import pytest
-from django.db import transaction
 
 from django_idempotency.models import IdempotencyRecord
 from tests.app.models import Effect
 from tests.unit.http.api import problem, replayed
 from tests.unit.views.conftest import api_for
-from tests.unit.views.urls import ASYNC, FREE, GUARDED
+from tests.unit.views.urls import FREE
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
-#: Each kind on the stack that it is at home in; some on the other one.
-HOME = [f"{kind} {'asgi' if kind in ASYNC else 'wsgi'} joined" for kind in (*GUARDED, *FREE)]
+#: At home each kind is in tests/unit/contract/test_http_contract.py.
 AWAY = ["function asgi separate", "async-class wsgi single", "drf asgi single"]
-AWAY += ["free-class asgi separate", "free-async-function wsgi separate"]
+AWAY += ["free-class asgi separate", "free-async-function asgi joined"]
+REFUSING = ["function wsgi joined", "async-class asgi joined", "free-function wsgi joined"]
 
 
 @pytest.fixture
@@ -29,13 +28,7 @@ def served(request, policy):
     return api_for(stack, f"/{kind}/", raises=False)
 
 
-def each(*kinds):
-    """Choose kinds at home, of all of which a rule has a code path of its own."""
-    rows = [row for row in HOME if row.split()[0] in kinds]
-    return pytest.mark.parametrize("served", rows, indirect=True)
-
-
-@pytest.mark.parametrize("served", HOME + AWAY, indirect=True)
+@pytest.mark.parametrize("served", AWAY, indirect=True)
 def test_R24_R25_R31_R18_R37_first_and_again_and_another(served, runs):
     first, again, other = served(), served(), served({"name": "other"})
 
@@ -51,7 +44,7 @@ def test_R24_R25_R31_R18_R37_first_and_again_and_another(served, runs):
     assert len(runs) == Effect.objects.count() == 1
 
 
-@each("function", "async-class", "drf", "above-api-view", "free-function")
+@pytest.mark.parametrize("served", REFUSING, indirect=True)
 def test_R2_R8_R12_R18_R21_R49_what_is_refused_does_not_run(served, in_progress, runs):
     """In progress, an invalid key, no scope; and what is not guarded leaves nothing."""
     served()
@@ -67,24 +60,6 @@ def test_R2_R8_R12_R18_R21_R49_what_is_refused_does_not_run(served, in_progress,
     assert reads == [200, 200, 200]
     assert [served(key=None, user=None).status_code for _ in range(2)] == [201, 201]
     assert IdempotencyRecord.objects.count() == 1
-
-
-@each("class", "async-function", "viewset", "below-api-view", "free-async-class")
-def test_R18_R55_R57_R58_work_that_fails(served, runs):
-    """What is raised rolls back, releases or fails; a refusal that is returned is kept."""
-    thens = {"missing": 404, "boom": 500, "status": 409}
-    first = {then: served.then(then, status=409, key=then).status_code for then in thens}
-    effects = Effect.objects.count()
-    states = dict(IdempotencyRecord.objects.values_list("key", "state"))
-    other = [served({"name": "other"}, key=then).status_code for then in thens]
-
-    assert first == thens
-    assert states == {"missing": "RELEASED", "boom": "FAILED", "status": "COMPLETED"}
-    assert other == [201, 422, 422]
-    assert served.then("boom", status=409, key="boom").status_code == 500
-    assert replayed(served.then("status", status=409, key="status"))
-    assert (len(runs), effects) == (5, 1)
-    assert not transaction.get_connection().in_atomic_block
 
 
 def test_R57_deferred_rendering_is_part_of_the_work(api):

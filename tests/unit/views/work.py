@@ -8,7 +8,7 @@ import threading
 
 from asgiref.sync import sync_to_async
 from django.core.exceptions import BadRequest, PermissionDenied, SuspiciousOperation
-from django.db import connection, transaction
+from django.db import transaction
 from django.http import Http404, HttpResponse, JsonResponse, StreamingHttpResponse
 from django.template import engines
 from django.template.response import TemplateResponse
@@ -109,12 +109,6 @@ def nested(data, effect):
     return created(data, effect)
 
 
-def nested_later(data, effect):
-    """See `nested`: after the commit."""
-    transaction.on_commit(lambda: nested(data, effect))
-    return created(data, effect)
-
-
 def lose(lease):
     lease.mark_lost()
     lease.check()
@@ -135,22 +129,11 @@ def paused(data, effect):
     return gates["gate"].work(data)(data, effect)
 
 
-def away(data, effect):
-    """Stand at the gate without a connection."""
-    connection.close()
-    return paused(data, effect)
-
-
-def slow(data, effect):
-    threading.Event().wait(0.1)
-    return created(data, effect)
-
-
 THEN = {
     function.__name__: function
     for function in (
-        *(away, created, hook_busy, loses_ours, loses_theirs, nested, nested_later),
-        *(nothing, paused, slow, status, stream, template),
+        *(created, hook_busy, loses_ours, loses_theirs, nested),
+        *(nothing, paused, status, stream, template),
     )
 } | {then: raising(error, then) for then, error in RAISED.items()}
 
