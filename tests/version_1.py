@@ -13,7 +13,6 @@ from django_idempotency.claims import ClaimRequest
 from django_idempotency.conf import store_for
 from django_idempotency.fingerprint import canonical_payload
 from django_idempotency.leases import Lease
-from django_idempotency.records import Record
 
 
 def forms(parts: Sequence[bytes], secrets: Sequence[str] = ()) -> list[bytes]:
@@ -29,11 +28,6 @@ def of_call(payload: Any, operation: str = "", secrets: Sequence[str] = ()) -> l
 
 def of_task(arguments: dict[str, Any]) -> list[bytes]:
     return forms([b"task", canonical_payload(arguments)])
-
-
-def is_mismatch(record: Record, asked: Sequence[bytes]) -> bool:
-    """Whether a worker of version 1 refuses a request that meets the record."""
-    return record.fingerprint is not None and record.fingerprint not in asked
 
 
 def claimed(

@@ -21,16 +21,6 @@ from django_idempotency.contrib.rest_framework.checks import check_scopes
 from tests.services.processes import ROOT
 from tests.unit.core.conftest import MEMORY
 
-CASES = {
-    "E001": {"fast": {}},
-    "E002": {"default": {"LEESE": 5}},
-    "E003": {"default": {"OPTIONS": {"using": "nowhere"}}},
-    "E004": {"default": {"OPTIONS": {"using": "dummy"}}},
-    "E005": {"default": {"HTTP": {"SCOPE": "shop.nonesuch.scope"}}},
-    "W001": {"default": {"LEASE": 7200, "RETENTION": 3600}},
-    "W002": {"default": {"BACKEND": MEMORY}},
-}
-
 
 @pytest.fixture
 def dummy(monkeypatch):
@@ -51,55 +41,53 @@ def messages(**aliases):
         return checks.run_checks(tags=["idempotency"])
 
 
-@pytest.mark.parametrize(("number", "setting"), CASES.items(), ids=CASES.keys())
-def test_message(dummy, number, setting):
-    [message] = messages(**setting)
-    assert message.id == f"django_idempotency.{number}"
-    assert message.hint
-    assert isinstance(message, checks.Error if number.startswith("E") else checks.Warning)
+def test_each_message_has_its_id_and_a_hint_and_says_what_to_write(dummy):
+    with_lease = 'IDEMPOTENCY = {"default": {"LEASE": ...}}'
+    for number, setting, written in (
+        ("E001", {"fast": {}}, "alias 'default'"),
+        ("E001", {"LEASE": 30}, with_lease),
+        ("E001", {"REQUIRED": True}, 'IDEMPOTENCY = {"default": {"HTTP": {"REQUIRED": ...}}}'),
+        ("E002", {"default": {}, "LEASE": 30}, with_lease),
+        ("E002", {"default": {"OPTIONS": {"database": "other"}}}, "Did you mean 'using'?"),
+        ("E002", {"default": {"HTTP": {"KEEP": lambda response: 1}}}, "(response, exception)"),
+        ("E002", {"default": {"HTTP": {"SCOPE": lambda: "all"}}}, "scope must take (request)"),
+        ("E002", {"default": {"DEADLINE": lambda context: 1}}, "deadline must take ()"),
+        ("E003", {"default": {"OPTIONS": {"using": "nowhere"}}}, "nowhere"),
+        ("E004", {"default": {"OPTIONS": {"using": "dummy"}}}, "no statements"),
+        ("W001", {"default": {"LEASE": 7200, "RETENTION": 3600}}, ""),
+        ("W002", {"default": {"BACKEND": MEMORY}}, ""),
+    ):
+        [message] = messages(**setting)
+        assert message.id == f"django_idempotency.{number}"
+        assert isinstance(message, checks.Error if number.startswith("E") else checks.Warning)
+        assert message.hint
+        assert written in message.msg
 
 
 def test_E005_each_dotted_path_must_import_what_is_called_with_a_request():
+    def found(name, dotted):
+        return [(it.id[-4:], it.msg) for it in messages(default={"HTTP": {name: dotted}})]
+
     for name in ("SCOPE", "ERROR_RENDERER", "REPLAY_CHECK", "FINGERPRINT"):
         for dotted in ("nonesuch.scope", "scope", f"{__name__}.nonesuch"):
-            [message] = messages(default={"HTTP": {name: dotted}})
-            assert message.id == "django_idempotency.E005"
-            assert f"IDEMPOTENCY['default']['HTTP']['{name}']" in message.msg
-        assert messages(default={"HTTP": {name: f"{__name__}.takes_anything"}}) == []
+            [(number, said)] = found(name, dotted)
+            assert (number, f"IDEMPOTENCY['default']['HTTP']['{name}']" in said) == ("E005", True)
+        assert found(name, f"{__name__}.takes_anything") == []
     scopes = "django_idempotency.http.scopes"
     uuid4 = "must take (request), and uuid4() does not"
     for dotted, wrong in ((f"{scopes}.__name__", "is no callable"), ("uuid.uuid4", uuid4)):
-        [message] = messages(default={"HTTP": {"SCOPE": dotted}})
-        assert message.id == "django_idempotency.E005"
-        assert wrong in message.msg
+        [(number, said)] = found("SCOPE", dotted)
+        assert (number, wrong in said) == ("E005", True)
     for dotted in (f"{scopes}.tenant_and_user", f"{scopes}.session_token", "os.urandom"):
-        assert messages(default={"HTTP": {"SCOPE": dotted}}) == []
-
-
-def test_E001_E002_say_what_to_write():
-    for setting, written in (
-        ({"LEASE": 30}, 'IDEMPOTENCY = {"default": {"LEASE": ...}}'),
-        ({"REQUIRED": True}, 'IDEMPOTENCY = {"default": {"HTTP": {"REQUIRED": ...}}}'),
-        ({"default": {}, "LEASE": 30}, 'IDEMPOTENCY = {"default": {"LEASE": ...}}'),
-        ({"default": {"OPTIONS": {"alias": "other"}}}, "Did you mean 'using'?"),
-        ({"default": {"OPTIONS": {"database": "other"}}}, "Did you mean 'using'?"),
-        ({"default": {"HTTP": {"KEEP": lambda response: "keep"}}}, "(response, exception)"),
-        ({"default": {"HTTP": {"SCOPE": lambda: "all"}}}, "scope must take (request)"),
-        ({"default": {"DEADLINE": lambda context: 1}}, "deadline must take ()"),
-    ):
-        [message] = messages(**setting)
-        assert message.id in ("django_idempotency.E001", "django_idempotency.E002")
-        assert written in message.msg
+        assert found("SCOPE", dotted) == []
 
 
 def test_W013_setting_that_nothing_reads():
     for name, hint in (
         ("IDEMPOTENT", 'IDEMPOTENCY = {"default": {"LEASE": 60}}'),
-        ("IDEMPOTENCE", "IDEMPOTENCY"),
-        ("IDEMPOTECY", "IDEMPOTENCY"),
+        *((name, "IDEMPOTENCY") for name in ("IDEMPOTENCE", "IDEMPOTECY")),
         ("IDEMPOTENCY_LEASE", 'Write IDEMPOTENCY = {"default": {"LEASE": ...}}.'),
         ("IDEMPOTENCY_REQUIRED", 'Write IDEMPOTENCY = {"default": {"HTTP": {"REQUIRED": ...}}}.'),
-        ("IDEMPOTENCY_BACKEND", 'Write IDEMPOTENCY = {"default": {"BACKEND": ...}}.'),
     ):
         with override_settings(**{name: 30}):
             [message] = messages(default={})
@@ -158,41 +146,31 @@ def test_E006_R21_view_without_authentication_or_a_scope_of_its_own(settings):
     assert check(NoScope.as_view()) == []
 
 
-def test_what_has_none(settings):
-    assert messages(default={}, other={"OPTIONS": {"using": "other"}}) == []
-    settings.DEBUG = True
-    assert messages(default={"BACKEND": MEMORY}) == []  # W002 is for production
-    del settings.IDEMPOTENCY
-    assert checks.run_checks(tags=["idempotency"]) == []
-
-
-def test_every_alias_is_looked_at():
+def test_every_alias_is_looked_at_and_what_is_right_has_no_message(settings):
     found = messages(default={"LEESE": 5}, a={"LEESE": 5}, b={"BACKEND": MEMORY}, c={})
     assert [message.id.split(".")[1] for message in found] == ["E002", "E002", "W002"]
     assert "IDEMPOTENCY['a']" in found[1].msg
     assert "Did you mean 'LEASE'?" in found[1].msg
+    assert messages(default={}, other={"OPTIONS": {"using": "other"}}) == []
+    settings.DEBUG = True
+    assert messages(default={"BACKEND": MEMORY}) == []  # W002 is for production
 
 
-def test_a_setting_of_another_type_is_an_error_and_no_traceback(settings):
+def test_manage_py_check_refuses_and_a_setting_of_another_type_is_no_traceback(settings):
+    settings.IDEMPOTENCY = {"default": {"LEESE": 5}}
+    with pytest.raises(SystemCheckError, match=r"django_idempotency\.E002"):
+        call_command("check")
     for value in ("memory", ["default"], 5):
         settings.IDEMPOTENCY = value
         found = [message.id for message in checks.run_checks(tags=["idempotency"])]
         assert found == ["django_idempotency.E001"]
-
-
-def test_manage_py_check_refuses(settings):
-    settings.IDEMPOTENCY = {"default": {"LEESE": 5}}
-    with pytest.raises(SystemCheckError, match=r"django_idempotency\.E002"):
-        call_command("check")
-
-
-def ids_in_source():
-    """The number of each message that the package's source can give."""
-    sources = (file.read_text() for file in (ROOT / "django_idempotency").rglob("*.py"))
-    pattern = r"""["']django_idempotency\.([A-Z]+\d+)["']"""
-    return [number for source in sources for number in re.findall(pattern, source)]
+    del settings.IDEMPOTENCY
+    assert checks.run_checks(tags=["idempotency"]) == []
 
 
 def test_ids_are_unique_over_the_package_and_of_three_digits():
-    assert [number for number, times in Counter(ids_in_source()).items() if times > 1] == []
-    assert [number for number in ids_in_source() if not re.fullmatch(r"[EW]\d{3}", number)] == []
+    pattern = r"""["']django_idempotency\.([A-Z]+\d+)["']"""
+    sources = (file.read_text() for file in (ROOT / "django_idempotency").rglob("*.py"))
+    ids = [number for source in sources for number in re.findall(pattern, source)]
+    assert [number for number, times in Counter(ids).items() if times > 1] == []
+    assert [number for number in ids if not re.fullmatch(r"[EW]\d{3}", number)] == []

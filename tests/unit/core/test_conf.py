@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import threading
 from datetime import timedelta
 
@@ -12,7 +13,7 @@ from django.test import override_settings
 from django_idempotency import InvalidStore
 from django_idempotency.conf import engine_for, http_policy_for, policy_for, store_for, stores
 from django_idempotency.http.plans import Declared
-from django_idempotency.policy import HTTPPolicy, Policy
+from django_idempotency.policy import UNSET, HTTPPolicy, Policy, UnknownField, merge
 from django_idempotency.stores.base import BaseStore
 from django_idempotency.stores.database import DatabaseStore
 from django_idempotency.stores.memory import MemoryStore
@@ -34,11 +35,9 @@ def test_without_configuration_there_is_the_default_database_and_policy(settings
         settings.IDEMPOTENCY = setting
         if setting == "absent":
             del settings.IDEMPOTENCY
-        assert type(store_for()) is DatabaseStore
-        assert store_for().using == "default"
+        assert (type(store_for()), store_for().using) == (DatabaseStore, "default")
         assert (list(stores), len(stores)) == (["default"], 1)
-        assert policy_for("default") == Policy()
-        assert http_policy_for("default") == HTTPPolicy()
+        assert (policy_for("default"), http_policy_for("default")) == (Policy(), HTTPPolicy())
         assert engine_for().store is store_for()
 
 
@@ -75,25 +74,10 @@ def test_a_declaration_makes_its_plan_once_for_a_setting():
 
     assert declared.plan() is plan
     assert (plan.policy, plan.http_policy) == (Policy(lease=5), HTTPPolicy(keep="stripe"))
-    with override_settings(IDEMPOTENCY={"default": {"RETENTION": 60, "HTTP": {"KEEP": "success"}}}):
+    with configured(default={"RETENTION": 60, "HTTP": {"KEEP": "success"}}):
         assert declared.plan().policy == Policy(lease=5, retention=60)
         assert declared.plan().http_policy.keep == "stripe"
     assert declared.plan().policy == Policy(lease=5)
-
-
-def test_every_field_of_the_policy_has_its_name_in_capitals():
-    for name, value, kept in (
-        ("LEASE", 90, timedelta(seconds=90)),
-        ("RETENTION", timedelta(1), timedelta(1)),
-        ("RENEW", False, False),
-        ("MAX_DURATION", 1.5, timedelta(seconds=1.5)),
-        ("TRANSACTION", "single", "single"),
-        ("ON_STALE", "refuse", "refuse"),
-        ("MAX_RESULT_BYTES", 5, 5),
-        ("FINGERPRINT_SECRETS", ["a", "b"], ("a", "b")),
-    ):
-        with configured(default={name: value}):
-            assert getattr(policy_for("default"), name.lower()) == kept
 
 
 def test_no_default_or_a_setting_of_another_type(settings):
@@ -109,8 +93,7 @@ def test_no_default_or_a_setting_of_another_type(settings):
 def test_unknown_name_with_a_suggestion():
     with configured(default={}, payments={}):
         assert "no alias 'payment'. Did you mean 'payments'?" in message("payment")
-    names = {"LEESE": "LEASE", "lease": "LEASE", "BACKENDS": "BACKEND", "OPTION": "OPTIONS"}
-    for name, nearest in {**names, "Http": "HTTP", "RETENTION_": "RETENTION"}.items():
+    for name, nearest in {"LEESE": "LEASE", "lease": "LEASE", "Http": "HTTP"}.items():
         with configured(default={name: 1}):
             assert f"has no {name!r}. Did you mean '{nearest}'?" in message()
     for name in ("REQUIERD", "required"):
@@ -122,13 +105,6 @@ def test_unknown_name_with_a_suggestion():
         assert message() == said
     with configured(default={"ZZZ": 1}):
         assert message() == "IDEMPOTENCY['default'] has no 'ZZZ'."
-
-
-def test_options_of_a_store_that_takes_any_go_to_it():
-    options = {"url": "redis://127.0.0.1:6379/0", "client_name": "shop"}
-    redis = "django_idempotency.stores.redis.RedisStore"
-    with configured(default={"BACKEND": redis, "OPTIONS": options}):
-        stores["default"]
 
 
 BACKENDS = ("nonesuch.Store", "Store", f"{MEMORY}s", "builtins.dict", "os.path", MemoryStore, None)
@@ -150,6 +126,10 @@ def test_mistake_says_where_it_is_and_leaves_other_aliases_alone():
         with configured(default=description, good={}):
             assert "IDEMPOTENCY['default']" in message()
             assert policy_for("good") == Policy()
+    options = {"url": "redis://127.0.0.1:6379/0", "client_name": "shop"}
+    redis = "django_idempotency.stores.redis.RedisStore"
+    with configured(default={"BACKEND": redis, "OPTIONS": options}):
+        stores["default"]  # a store that takes any options
 
 
 class SlowStore(BaseStore):
@@ -171,3 +151,109 @@ def test_a_store_is_built_once_for_all_threads_and_tasks(run_in_threads, in_loop
     [built] = SlowStore.built
     assert {id(store) for store in found} == {id(built)}
     SlowStore.built.clear()
+
+
+# Policies.
+
+DEFAULTS = {
+    **{"lease": timedelta(seconds=60), "retention": timedelta(hours=24), "wait": timedelta(0)},
+    **{"renew": True, "max_duration": timedelta(hours=1), "deadline": None, "transaction": None},
+    **{"on_stale": "take_over", "max_result_bytes": 1024 * 1024, "fingerprint_secrets": ()},
+}
+HTTP_DEFAULTS = {
+    **{"header": "Idempotency-Key", "required": False, "methods": None},
+    **{"form_field": "idempotency_key", "scope": None, "scope_endpoint": False},
+    **{"fingerprint": "json", "fingerprint_exclude": (), "fingerprint_headers": ()},
+    **{"key_validator": None, "key_min_length": 1, "key_max_length": 255, "strict_header": False},
+    **{"keep": "default", "replay_header": "Idempotency-Replayed", "replay_headers": ()},
+    **{"echo_key": False, "in_progress_status": 409, "mismatch_status": 422},
+    **{"error_renderer": None, "fail_open": False, "replay_check": None},
+}
+
+
+def test_R56_defaults_are_these_and_have_no_problems():
+    http = dataclasses.asdict(HTTPPolicy())
+    assert http.pop("documentation_url")
+    assert (dataclasses.asdict(Policy()), http) == (DEFAULTS, HTTP_DEFAULTS)
+    assert Policy().problems() == HTTPPolicy().problems() == []
+    assert HTTPPolicy(keep="success").problems() == []
+
+
+def test_every_field_has_its_name_in_capitals_and_takes_its_value_in_several_forms():
+    ninety = timedelta(seconds=90)
+    for name, value, kept in (
+        *(("LEASE", 90, ninety), ("RETENTION", 90.0, ninety), ("MAX_DURATION", ninety, ninety)),
+        *(("RENEW", False, False), ("TRANSACTION", "single", "single")),
+        *(("ON_STALE", "refuse", "refuse"), ("MAX_RESULT_BYTES", 5, 5)),
+        *(("FINGERPRINT_SECRETS", it, ("one",)) for it in ("one", ["one"], ("one",))),
+        ("FINGERPRINT_SECRETS", b"one", (b"one",)),
+    ):
+        with configured(default={name: value}):
+            assert getattr(policy_for("default"), name.lower()) == kept
+    assert HTTPPolicy(methods=["post", "Put"]).methods == frozenset({"POST", "PUT"})
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        Policy().lease = timedelta(1)
+
+
+def test_merge_changes_what_is_given_and_not_the_policy_below():
+    below = Policy(retention=5, transaction="single")
+    given = {"lease": 7, "wait": UNSET, "transaction": None}  # None is a value
+    assert merge(below, given) == Policy(retention=5, lease=7)
+    assert below == Policy(retention=5, transaction="single")
+    assert merge(HTTPPolicy(), {"replay_header": None}).replay_header is None
+    assert merge(below, {}) is merge(below, {"lease": UNSET}) is below
+    assert (bool(UNSET), repr(UNSET)) == (False, "UNSET")
+
+
+def test_merge_of_what_cannot_be_is_told_with_a_suggestion():
+    assert issubclass(UnknownField, TypeError)
+    http = (HTTPPolicy(), "requierd", "required")
+    for policy, name, nearest in ((Policy(), "LEASE", "lease"), http):
+        with pytest.raises(UnknownField, match=f"Did you mean '{nearest}'"):
+            merge(policy, {name: 1})
+    with pytest.raises(UnknownField, match=r"^'zzz' is not a field of Policy\.$"):
+        merge(Policy(), {"zzz": 1})
+    with pytest.raises(ValueError, match=r"lease.*on_stale"):
+        merge(Policy(), {"lease": 0, "on_stale": "panic"})
+    for name, value, nearest in (
+        ("transaction", "seperate", "separate"),
+        ("on_stale", "takeover", "take_over"),
+    ):
+        [problem] = Policy(**{name: value}).problems()
+        assert f"Did you mean '{nearest}'?" in problem
+
+
+#: What each field cannot be; of several fields together, the first one is named.
+DURATIONS = (0, -1, "60", True, None, float("inf"), float("nan"), 10**20)
+PROBLEMS = [
+    *({"lease": lease} for lease in DURATIONS),
+    *({"retention": 0}, {"max_duration": timedelta(0)}, {"on_stale": "takeover"}),
+    *({"transaction": mode} for mode in ("join", True)),
+    {"on_stale": "refuse", "transaction": "single"},
+    *({"renew": renew} for renew in ("yes", None)),
+    *({"max_result_bytes": size} for size in (-1, 1e6, True)),
+    *({"fingerprint_secrets": secrets} for secrets in (["a", ""], [1])),
+]
+HTTP_PROBLEMS = [
+    *({"methods": methods} for methods in ({"GET"}, ["POSTT"], "POST")),
+    *({"header": header} for header in ("", 5)),
+    *({"required": 1}, {"scope_endpoint": "yes"}, {"strict_header": None}, {"echo_key": 0}),
+    *({"keep": keep} for keep in ("all", 5, None)),
+    *({"key_validator": validator} for validator in ("uuid4", 5)),
+    *({"fingerprint": 5}, {"key_min_length": 0}, {"key_max_length": 256}),
+    *({"key_max_length": 10.0}, {"key_min_length": 20, "key_max_length": 10}),
+    {"key_validator": "uuid", "key_max_length": 35},
+    {"key_validator": "uuid7", "key_min_length": 37},
+    *({"in_progress_status": 200}, {"mismatch_status": 500}, {"mismatch_status": "422"}),
+    *({name: 5} for name in ("scope", "error_renderer", "replay_check", "replay_header")),
+    {"documentation_url": None},
+]
+
+
+def test_problem_names_its_field_and_keeps_the_policy_from_being_made():
+    for policy, problems in ((Policy, PROBLEMS), (HTTPPolicy, HTTP_PROBLEMS)):
+        for values in problems:
+            [problem] = policy(**values).problems()
+            assert next(iter(values)) in problem
+            with pytest.raises(ValueError, match=next(iter(values))):
+                merge(policy(), values)

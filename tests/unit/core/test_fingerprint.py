@@ -1,4 +1,4 @@
-"""Fingerprints: which spellings are one request and which are two (R40 to R48)."""
+"""Fingerprints: which spellings are one request, and records of another version or secret."""
 
 from __future__ import annotations
 
@@ -9,47 +9,43 @@ import enum
 import hashlib
 import hmac
 import json
+import logging
 import tracemalloc
 import uuid
+from datetime import timedelta
+from functools import partial
 
 import pytest
 from django.utils.crypto import salted_hmac
 from hypothesis import given
 from hypothesis import strategies as st
 
-from django_idempotency.conf import fingerprint_secrets
-from django_idempotency.fingerprint import (
-    VERSION,
-    Fingerprint,
-    canonical_json,
-    canonical_payload,
-    version_1,
-)
+from django_idempotency import FingerprintMismatch, InProgress, codecs
+from django_idempotency.claims import Resolution
+from django_idempotency.conf import fingerprint_secrets, store_for
+from django_idempotency.fingerprint import VERSION, Fingerprint, canonical_json, canonical_payload
+from django_idempotency.keys import record_id
 from django_idempotency.policy import Policy
+from django_idempotency.records import State
+from tests import version_1
+from tests.unit.core.conftest import callers, fail, kept, never
+from tests.unit.core.conftest import run as run_work
 
 EQUAL = [
     (b'{"a": 1, "b": 2}', b'{"b": 2, "a": 1}'),
     (b'[{"x": {"a": {"b": 1, "c": 2}}}]', b'[{"x": {"a": {"c": 2, "b": 1}}}]'),
     (b'{"a":[1,2]}', b' {\r\n\t"a" : [ 1 , 2 ]\n} '),
-    (b'{"a": "A"}', b'{"\\u0061": "\\u0041"}'),
-    (b'"a/b"', b'"a\\/b"'),
-    (b'"\\u00fc"', b'"\\u00FC"'),
-    ('"ü😀"'.encode(), b'"\\u00fc\\ud83d\\ude00"'),
-    (b'"\\n"', b'"\\u000a"'),
-    (b'{"a": [{"b": 1.0}]}', b'{ "a":[{"b":1.0}]}'),
+    *((b'{"a": "A"}', b'{"\\u0061": "\\u0041"}'), (b'"a/b"', b'"a\\/b"')),
+    *((b'"\\u00fc"', b'"\\u00FC"'), ('"ü😀"'.encode(), b'"\\u00fc\\ud83d\\ude00"')),
 ]
 DIFFERENT = [
     *((b"[1, 2]", b"[2, 1]"), (b"[]", b"{}"), (b"[1]", b"1"), (b'"a"', b'"A"')),
-    *(
-        (b'{"a": null}', other)
-        for other in (b"{}", b'{"a": false}', b'{"a": "null"}', b'{"a": ""}')
-    ),
+    *((b'{"a": null}', it) for it in (b"{}", b'{"a": false}', b'{"a": "null"}', b'{"a": ""}')),
     *((b'{"a": false}', b'{"a": 0}'), (b'{"a": true}', b'{"a": 1}'), (b'{"a": "1"}', b'{"a": 1}')),
     *((b'{"a": 1}', b'{"A": 1}'), ('"é"'.encode(), '"e\u0301"'.encode()), (b'"a b"', b'"a  b"')),
-    (b'{"a": {"b": 1}}', b'{"a": {}, "b": 1}'),
+    *((b'{"a": {"b": 1}}', b'{"a": {}, "b": 1}'), (b'"\\ud800"', b'"\\ud801"')),
     *((b'{"#": "1"}', b"1"), (b'{"#": "1"}', b'{"##": "1"}'), (b'{"a": {"#": "1"}}', b'{"a": 1}')),
-    *((b'{"#": 1}', b"1"), (b'"\\ud800"', b'"\\ud801"')),
-    (b'{"a": [{"b": 1.0}]}', b'{"a": [{"b": 1.00}]}'),
+    *((b'{"#": 1}', b"1"), (b'{"a": [{"b": 1.0}]}', b'{"a": [{"b": 1.00}]}')),
 ]
 NUMBERS = [b"1", b"1.0", b"1.00", b"1e2", b"1E2", b"100", b"1e+2", b"0", b"-0", b"0.0", b"10"]
 NUMBERS += [b"9007199254740992", b"9007199254740993", b"1e400", b"1e401", b"0.1"]
@@ -57,40 +53,26 @@ NUMBERS += [b"0.1000000000000000055511151231257827", b"9" * 5000, b"8" + b"9" * 
 NOT_JSON = [b"", b" ", b"hello", b"{'a': 1}", b"NaN", b'{"a": Infinity}', b"[-Infinity]", b"[1,]"]
 NOT_JSON += [b"{} // x", b"{} {}", b'{"a": 1', b"01", b"1.", b"+1", b'"a\nb"', b'"\\x"', b"1\x00"]
 NOT_JSON += [b'{"a": 1, "a": 1}', b'{"a": 1, "\\u0061": 1}', b'[{"x": {"a": 1, "a": 2}}]']
-NOT_JSON += [b'{"#a": 1, "#a": 2}', b"[" * 100_000 + b"]" * 100_000, b"[" * 100_000]
-NOT_JSON += [b'{"a":' * 100_000 + b"1" + b"}" * 100_000, b'"\xff"', b'"\xed\xa0\x80"', b'"\xc3"']
-NOT_JSON += [b'"\xc0\xaf"', b"\xef\xbb\xbf{}", b"\xc2\xa0{}"]
+NOT_JSON += [b'{"#a": 1, "#a": 2}', b"[" * 100_000, b'{"a":' * 100_000 + b"1" + b"}" * 100_000]
+NOT_JSON += [b'"\xff"', b'"\xed\xa0\x80"', b'"\xc0\xaf"', b"\xef\xbb\xbf{}", b"\xc2\xa0{}"]
 NOT_JSON += ['{"a": 1}'.encode(encoding) for encoding in ("utf-16", "utf-16-le", "utf-32")]
 
 
-def test_R42_spelling_does_not_matter():
-    found = [(canonical_json(one), canonical_json(other)) for one, other in EQUAL]
-    assert [one for one, other in found if one is None or one != other] == []
-
-
-def test_R42_other_values_differ():
-    found = [(canonical_json(one), canonical_json(other)) for one, other in DIFFERENT]
-    assert [pair for pair in found if None in pair or pair[0] == pair[1]] == []
-
-
-def test_R42_numbers_are_compared_as_written():
-    canonical = [canonical_json(number) for number in NUMBERS]
-    assert None not in canonical
-    assert len(set(canonical)) == len(NUMBERS)
-
-
-def test_R42_R46_text_that_is_not_JSON_has_no_canonical_form():
+def test_R42_R46_spelling_does_not_matter_and_numbers_are_compared_as_written():
+    """Text that is not JSON has no canonical form."""
+    equal = [(canonical_json(one), canonical_json(other)) for one, other in EQUAL]
+    assert [one for one, other in equal if one is None or one != other] == []
+    different = [(canonical_json(one), canonical_json(other)) for one, other in DIFFERENT]
+    assert [pair for pair in different if None in pair or pair[0] == pair[1]] == []
+    numbers = {canonical_json(number) for number in NUMBERS} - {None}
+    assert len(numbers) == len(NUMBERS)
     assert [text[:40] for text in NOT_JSON if canonical_json(text) is not None] == []
-    assert canonical_json(b"{}") == b"{}"
 
 
 names = st.text(st.characters(codec="utf-8"), max_size=5) | st.sampled_from(["#", "##", "#a"])
+numbers = st.integers() | st.floats(allow_nan=False, allow_infinity=False)
 values = st.recursive(
-    st.none()
-    | st.booleans()
-    | st.integers()
-    | st.floats(allow_nan=False, allow_infinity=False)
-    | names,
+    st.none() | st.booleans() | numbers | names,
     lambda children: st.lists(children, max_size=4) | st.dictionaries(names, children, max_size=4),
     max_leaves=12,
 )
@@ -108,66 +90,45 @@ def _written(value):
 def _reversed(value):
     if isinstance(value, dict):
         return {name: _reversed(item) for name, item in reversed(value.items())}
-    if isinstance(value, list):
-        return [_reversed(item) for item in value]
-    return value
+    return [_reversed(item) for item in value] if isinstance(value, list) else value
 
 
-@given(values, st.booleans(), st.sampled_from([None, 0, 1, "\t"]), st.booleans())
-def test_R42_any_value_in_any_spelling(value, ascii_only, indent, compact):
-    separators = (",", ":") if compact else (" , ", " : ")
-    other = json.dumps(
+@given(values, values, st.booleans(), st.sampled_from([None, 1, "\t"]))
+def test_R42_any_value_in_any_spelling_and_any_two_values(value, other, ascii_only, indent):
+    text, separators = json.dumps(value).encode(), (" , ", " : ")
+    respelled = json.dumps(
         _reversed(value), ensure_ascii=ascii_only, indent=indent, separators=separators
     )
-    assert canonical_json(json.dumps(value).encode()) == canonical_json(other.encode())
-
-
-@given(values, values)
-def test_R42_any_two_values(one, other):
-    same = _written(one) == _written(other)
-    assert same == (
-        canonical_json(json.dumps(one).encode()) == canonical_json(json.dumps(other).encode())
-    )
-    assert same == (canonical_payload(one) == canonical_payload(other))
+    assert canonical_json(text) == canonical_json(respelled.encode())
+    same = _written(value) == _written(other)
+    assert same == (canonical_json(text) == canonical_json(json.dumps(other).encode()))
+    assert same == (canonical_payload(value) == canonical_payload(other))
 
 
 def test_R47_a_form_has_version_key_id_and_28_bytes():
     digest = hashlib.sha256(b"\0" * 7 + b"\4POST" + b"\0" * 7 + b"\2{}").digest()
-    key = salted_hmac("django_idempotency.fingerprint", "key", "one", algorithm="sha256")
-    key_id = hmac.digest(key.digest(), b"id", "sha256")[:3]
-    keyed = hmac.digest(key.digest(), digest, "sha256")[:28]
+    key = salted_hmac("django_idempotency.fingerprint", "key", "one", algorithm="sha256").digest()
+    key_id, keyed = hmac.digest(key, b"id", "sha256")[:3], hmac.digest(key, digest, "sha256")[:28]
 
     fingerprint = Fingerprint.of([b"POST", b"{}"], ["one"])
 
-    assert VERSION == 2
-    assert fingerprint.digest == digest
+    assert (VERSION, fingerprint.digest) == (2, digest)
     assert fingerprint.forms == (b"\2" + key_id + keyed,)
-    assert len(fingerprint.forms[0]) == 32
-
-
-def test_parts_do_not_run_together():
     parts = [[b"a", b"bc"], [b"ab", b"c"], [b"abc"], [b""], [], [b"a", b""], [b"", b"a"], [b"a"]]
     assert len({Fingerprint.of(it, ["s"]).forms for it in parts}) == len(parts)
 
 
-def test_R47_the_secret_key_and_its_fallbacks_are_the_default(settings):
-    settings.SECRET_KEY, settings.SECRET_KEY_FALLBACKS = "new", ["old", "older"]
-
-    assert fingerprint_secrets(Policy()) == ("new", "old", "older")
-    assert fingerprint_secrets(Policy(fingerprint_secrets=["own"])) == ("own",)
-
-
-def test_R47_a_form_per_secret_newest_first_and_a_key_that_is_gone_is_known_by_its_id():
+def test_R47_a_form_per_secret_newest_first_and_a_key_that_is_gone_is_known_by_its_id(settings):
     [old] = Fingerprint.of([b"x"], [b"old"]).forms
-    [new] = Fingerprint.of([b"x"], ["new"]).forms
-    assert Fingerprint.of([b"x"], ["new", "old"]).forms == (new, old)
-    asked = Fingerprint.of([b"x"], ["new"], version_1=lambda: version_1([b"x"]))
-
+    asked = Fingerprint.of([b"x"], ["new"])
+    assert Fingerprint.of([b"x"], ["new", "old"]).forms == (*asked.forms, old)
     assert asked.lacks_key_of(old)
     assert not asked.lacks_key_of(asked.forms[0])
     assert not Fingerprint.of([b"y"], ["old", "new"]).lacks_key_of(old)
-    for other_version in (b"\1", b"\3"):
-        assert not asked.lacks_key_of(other_version + old[1:])
+    assert not any(asked.lacks_key_of(version + old[1:]) for version in (b"\1", b"\3"))
+    settings.SECRET_KEY, settings.SECRET_KEY_FALLBACKS = "new", ["old", "older"]
+    assert fingerprint_secrets(Policy()) == ("new", "old", "older")
+    assert fingerprint_secrets(Policy(fingerprint_secrets=["own"])) == ("own",)
 
 
 class Currency(enum.Enum):
@@ -190,67 +151,45 @@ PAYLOADS = [
     *("", "1", "None", "2026-01-01", b"", b"1", [], [1, 2], [2, 1], set(), {1, 2}),
     *({}, {"a": None}, {"#": "1"}, {"#bytes": "31"}, {"#time": "2026-01-01"}, {"#set": []}),
     *({"a": 1}, {"a": {"b": 1}}, {1: "a"}, {"1": "a"}, uuid.UUID(int=1)),
-    datetime.date(2026, 1, 1),
-    datetime.datetime(2026, 1, 1),
+    *(datetime.date(2026, 1, 1), datetime.datetime(2026, 1, 1), datetime.time(0, 0)),
     datetime.datetime(2026, 1, 1, tzinfo=datetime.timezone.utc),
-    datetime.time(0, 0),
-    datetime.timedelta(days=1),
-    datetime.timedelta(seconds=1),
+    *(timedelta(days=1), timedelta(seconds=1)),
 ]
 
 
-def test_other_payloads_differ():
-    canonical = [canonical_payload(payload) for payload in PAYLOADS]
-    assert len(set(canonical)) == len(PAYLOADS)
-
-
-def test_payloads_that_say_the_same():
+def test_payloads_that_differ_and_those_that_say_the_same():
+    assert len({canonical_payload(payload) for payload in PAYLOADS}) == len(PAYLOADS)
     amount = decimal.Decimal("1.50")
     for one, other in [
-        ({"a": 1, "b": 2}, {"b": 2, "a": 1}),
-        ((1, 2), [1, 2]),
-        ({1, 2, 3}, {3, 2, 1}),
+        *(({"a": 1, "b": 2}, {"b": 2, "a": 1}), ((1, 2), [1, 2]), ({1, 2, 3}, {3, 2, 1})),
         ({"x", "y", "z"}, frozenset({"z", "y", "x"})),
-        (b"ab", bytearray(b"ab")),
-        (b"ab", memoryview(b"ab")),
-        (Currency.EUR, "EUR"),
-        (Priority.HIGH, 1),
+        *((b"ab", bytearray(b"ab")), (b"ab", memoryview(b"ab"))),
+        *((Currency.EUR, "EUR"), (Priority.HIGH, 1)),
         (Order(amount, Currency.EUR), {"currency": "EUR", "amount": amount}),
     ]:
         assert canonical_payload(one) == canonical_payload(other)
 
 
-def test_what_has_no_canonical_form_is_a_TypeError_that_names_it():
-    odd = {"object": object(), "type": Order, "list_iterator": iter([]), "complex": 1j}
-    for name, payload in (*odd.items(), ("builtin_function_or_method", len)):
-        for holder in (payload, {"a": [payload]}):
-            with pytest.raises(TypeError, match=name):
-                canonical_payload(holder)
-
-
-def test_payload_that_contains_itself_is_refused():
-    payload = []
-    payload.append(payload)
-    with pytest.raises(TypeError, match="contains itself"):
-        canonical_payload(payload)
-
-
-def test_names_that_look_alike_are_refused():
-    with pytest.raises(TypeError, match="look alike"):
-        canonical_payload({1: "a", "{'#': '1'}": "b"})
-
-
-def test_R79_the_TypeError_does_not_repeat_the_payload():
+def test_R79_what_has_no_canonical_form_is_a_TypeError_that_names_its_type_alone():
     class Secret:
         def __repr__():
             return "4111 1111 1111 1111"
 
-    with pytest.raises(TypeError) as caught:
-        canonical_payload([Secret()])
-    assert "4111" not in str(caught.value)
+    odd = {"Secret": Secret(), "type": Order, "list_iterator": iter([]), "complex": 1j}
+    for name, payload in odd.items():
+        for holder in (payload, {"a": [payload]}):
+            with pytest.raises(TypeError, match=name) as caught:
+                canonical_payload(holder)
+            assert "4111" not in str(caught.value)
+    with pytest.raises(TypeError, match="look alike"):
+        canonical_payload({1: "a", "{'#': '1'}": "b"})
+    itself = []
+    itself.append(itself)
+    with pytest.raises(TypeError, match="contains itself"):
+        canonical_payload(itself)
 
 
-def test_R93_a_body_full_of_numbers_is_no_bomb() -> None:
+def test_R93_a_body_full_of_numbers_is_no_bomb():
     """They are the shortest values that a body can repeat."""
     text = b"[" + b"0," * 30_000 + b"0]"
     canonical_json(text)
@@ -261,3 +200,129 @@ def test_R93_a_body_full_of_numbers_is_no_bomb() -> None:
     finally:
         tracemalloc.stop()
     assert peak < 50 * len(text)
+
+
+# Records that another version of the fingerprints wrote, or another secret (R47, R70, I6).
+
+PAYLOAD = {"amount": 5}
+STORED = codecs.pack(codecs.JSONCodec(), "stored", max_bytes=1000)
+run = partial(run_work, payload=PAYLOAD, renew=False)
+
+
+def bring_to(state, fingerprint, operation=""):
+    """Leave a record in `state`, as a worker whose fingerprint is another leaves it."""
+    lease = timedelta(seconds=-1) if state == "lapsed" else timedelta(minutes=1)
+    held = version_1.claimed("call", "s", "k", fingerprint, operation, lease=lease)
+    if state == "completed":
+        store_for().complete(held, STORED, retention=timedelta(days=1))
+    elif state == "failed":
+        store_for().fail(held, "boom")
+
+
+def test_R47_the_copy_of_version_1_is_exact():
+    """The hexadecimal values come from the last release that stored version 1."""
+    forms = [
+        *version_1.of_call({"amount": decimal.Decimal("10.00")}, "pay"),
+        *version_1.of_call({"order_id": 1}, "", ["one"])[:1],
+        *version_1.of_task({"order_id": 1, "amount": 5}),
+    ]
+    assert [form.hex() for form in forms] == [
+        "0151993b3b0252c02465e1293e718b5b361270e197993d29029ac921bed798a3",
+        "0130237dee3ee2e7e1b5c44e9af16b53a33cda37175b86d5076a62db47cb7822",
+        "0104247a981d23f81976c149e4dff9902725f5c885ddd7e5faf6fda828061ea4",
+    ]
+
+
+@pytest.mark.parametrize("secrets", [[], ["one", "two"]], ids=["plain", "secret"])
+def test_R47_a_record_of_version_1_is_replayed(memory, secrets):
+    bring_to("completed", version_1.of_call(PAYLOAD, "pay", secrets[1:])[0], "pay")
+    pay = partial(run, never, operation="pay", fingerprint_secrets=secrets)
+    assert pay().result == "stored"
+    for changes in ({"payload": {"amount": 6}}, {"operation": "refund"}):
+        with pytest.raises(FingerprintMismatch):
+            pay(**changes)
+
+
+#: The database claims late in the one, and the store of the other first.
+LATE_AND_FIRST = callers([("run", "single"), ("arun", "memory")])
+
+
+@LATE_AND_FIRST
+@pytest.mark.parametrize("state", ["failed", "lapsed"])
+def test_R47_R70_I6_C15_a_record_of_version_1_is_claimed_and_keeps_its_fingerprint(call, state):
+    """The old worker may have charged before it died: the gateway is to know the new one."""
+    [old] = version_1.of_call(PAYLOAD)
+    bring_to(state, old)
+    with pytest.raises(FingerprintMismatch):
+        call(never, payload={"amount": 6}, renew=False)
+    work = lambda lease: lease.derive_key("charge")  # noqa: E731
+    derived = call(work, payload=PAYLOAD, renew=False).result
+    assert derived == version_1.derived(record_id("call", "s", "k"), "charge")
+    assert (kept().state, kept().fingerprint) == (State.COMPLETED, old)
+
+
+def test_R47_I11_a_record_of_a_later_version_is_a_mismatch(memory):
+    bring_to("failed", b"\3" + b"x" * 31)
+    with pytest.raises(FingerprintMismatch):
+        run(never)
+
+
+@LATE_AND_FIRST
+@pytest.mark.parametrize("state", ["completed", "failed", "lapsed", "in progress"])
+def test_R47_I6_under_a_secret_that_is_gone_it_counts_as_equal(work, call, state, caplog):
+    requests, job = [], work("new")
+    run(lambda lease: requests.append(lease.request), "another", fingerprint_secrets=["gone"])
+    old = requests[0].fingerprints[0]
+    bring_to(state, old)
+    caplog.set_level(logging.WARNING, "django_idempotency")
+    if state == "in progress":  # one that waits warns once
+        with pytest.raises(InProgress):
+            call(job, payload=PAYLOAD, renew=False, wait=0.06)
+    else:
+        assert call(job, payload=PAYLOAD).result == ("stored" if state == "completed" else "new")
+    assert job.runs == (state in ("failed", "lapsed"))
+    assert kept().fingerprint == old
+    [warning] = [record for record in caplog.records if "secret that is gone" in record.msg]
+    assert str(record_id("call", "s", "k"))[:12] in warning.getMessage()
+
+
+def test_R47_I11_another_operation_is_a_mismatch_although_its_secret_is_gone(memory):
+    run(lambda lease: 1, operation="charge", fingerprint_secrets=["gone"])
+    with pytest.raises(FingerprintMismatch):
+        run(never, operation="refund")
+
+
+def rotate(settings, *fallbacks):
+    settings.SECRET_KEY_FALLBACKS = [settings.SECRET_KEY] if fallbacks else []
+    settings.SECRET_KEY += " rotated"
+
+
+def test_R47_with_its_secret_among_the_fallbacks_it_is_compared(memory, settings, caplog):
+    run(lambda lease: "first")
+    rotate(settings, "the old one")
+    assert run(never).replayed
+    with pytest.raises(FingerprintMismatch):
+        run(never, payload={"amount": 6})
+    assert "secret that is gone" not in caplog.text
+
+
+def test_C15_derived_key_is_equal_over_failures_rotations_and_take_overs(memory, settings):
+    """Another for each operation and key, and after an operator's release under the same key."""
+
+    def derived(key="k", **changes):
+        keys = []
+        with pytest.raises(ValueError, match="boom"):
+            run(lambda lease: keys.append(lease.derive_key("charge")) or fail(), key, **changes)
+        return keys[0]
+
+    first = derived()
+    rotate(settings, "the old one")
+    assert derived() == first
+    rotate(settings)
+    assert first == derived() == derived(fingerprint_secrets=["own"])
+    version_1.claimed("call", "s", "k", kept().fingerprint, lease=timedelta(seconds=-1))
+    assert derived() == first
+    record = kept()
+    assert memory.resolve(record.record_id, Resolution("release", record.epoch, record.state))
+    corrected = derived(payload={"amount": 6})
+    assert len({first, corrected, derived("other"), derived("k2", operation="o")}) == 4

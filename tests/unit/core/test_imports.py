@@ -112,56 +112,39 @@ def inner(imported: Import) -> str | None:
 MODULES = [name for name in TREES if name != ROOT_MODULE]
 
 
-def test_each_module_is_on_one_level_and_each_pattern_stands_for_a_module():
+def test_each_module_has_a_docstring_and_is_on_one_level_and_each_pattern_stands_for_a_module():
     patterns = [pattern for level in LEVELS for pattern in level] + list(CLIENTS)
     assert [name for name in MODULES if len(levels_of(name)) != 1] == []
     assert [pattern for pattern in patterns if not fnmatch.filter(TREES, pattern)] == []
+    assert [n for n, tree in TREES.items() if tree.body and not ast.get_docstring(tree)] == []
+    assert len([path for path in PACKAGE.glob("*.py") if path.stem != "__init__"]) <= 20
 
 
-def test_a_module_imports_its_own_level_and_lower_ones():
-    upwards = {}
+def test_a_module_imports_its_own_level_and_lower_ones_and_of_others_only_what_it_may():
+    upwards, beyond = {}, {}
     for name in MODULES:
-        targets = {target for imported in IMPORTS[name] if (target := inner(imported))}
         [level] = levels_of(name)
+        targets = {target for imported in IMPORTS[name] if (target := inner(imported))}
         if above := {target for target in targets if levels_of(target)[0] > level}:
             upwards[name] = above
-    assert upwards == SANCTIONED
+        clients = [
+            found for pattern, found in CLIENTS.items() if fnmatch.fnmatchcase(name, pattern)
+        ]
+        allowed = set(sys.stdlib_module_names).union(OTHERS, [NAME], *clients)
+        if others := {imported.top for imported in IMPORTS[name]} - allowed:
+            beyond[name] = others
+    assert (upwards, beyond) == (SANCTIONED, {})
 
 
-def test_no_module_imports_the_package_itself_or_by_a_relative_name():
+def test_no_module_imports_the_package_itself_or_by_a_relative_name_or_in_a_circle():
+    """The package itself imports nothing of ours when it is loaded."""
     found = [(name, i.target) for name in MODULES for i in IMPORTS[name] if inner(i) == ROOT_MODULE]
     assert found == []
     assert [name for name, found in IMPORTS.items() if any(i.relative for i in found)] == []
-
-
-def test_a_module_imports_of_others_only_what_it_may():
-    beyond = {}
-    for name in MODULES:
-        allowed = set(sys.stdlib_module_names) | OTHERS | {NAME}
-        for pattern, clients in CLIENTS.items():
-            if fnmatch.fnmatchcase(name, pattern):
-                allowed |= clients
-        if others := {imported.top for imported in IMPORTS[name]} - allowed:
-            beyond[name] = others
-    assert beyond == {}
-
-
-def test_the_package_itself_imports_nothing_of_ours_when_it_is_loaded():
     loaded = {i.top for i in IMPORTS[ROOT_MODULE] if not i.typing_only}
     assert loaded <= set(sys.stdlib_module_names)
-
-
-def test_there_are_no_circles_and_no_circles_of_types():
     graph = {
         name: {target for imported in found if (target := inner(imported)) is not None}
         for name, found in IMPORTS.items()
     }
     list(graphlib.TopologicalSorter(graph).static_order())
-
-
-def test_the_root_has_at_most_20_modules():
-    assert len([path for path in PACKAGE.glob("*.py") if path.stem != "__init__"]) <= 20
-
-
-def test_each_module_starts_with_a_docstring():
-    assert [n for n, tree in TREES.items() if tree.body and not ast.get_docstring(tree)] == []

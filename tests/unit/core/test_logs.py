@@ -51,10 +51,9 @@ def test_R79_each_end_of_a_call_is_one_line(mode, outcomes):
             run(never, transaction=None)
         assert outcomes() == ["in progress"]
 
-    run(busy)
-    assert outcomes() == ["completed"]
-    run(busy)
-    assert outcomes() == ["replayed"]
+    for said in ("completed", "replayed"):
+        run(busy)
+        assert outcomes() == [said]
     for error, said, arguments in (
         (FingerprintMismatch, "mismatch", {"payload": 2}),
         (ZeroDivisionError, "failed", {"key": "failing"}),
@@ -65,7 +64,10 @@ def test_R79_each_end_of_a_call_is_one_line(mode, outcomes):
         assert outcomes() == [said]
 
 
-def test_R79_a_lost_lease_and_a_take_over_are_lines_of_their_own(memory, clock, outcomes):
+@pytest.mark.django_db(transaction=True)
+def test_R79_take_over_lost_lease_and_late_completion_are_lines_of_their_own(
+    memory, clock, outcomes
+):
     def stalled(lease):
         clock.advance(61)
         run(lambda lease: "B")
@@ -74,6 +76,10 @@ def test_R79_a_lost_lease_and_a_take_over_are_lines_of_their_own(memory, clock, 
     with pytest.raises(LeaseLost):
         run(stalled)
     assert outcomes() == ["lease lost"]
+    with transaction.atomic():
+        run(lambda lease: "done", "another")
+        assert outcomes() == []
+    assert outcomes() == ["completed"]
 
 
 def test_R79_the_line_names_the_short_record_id_and_no_key(memory, lines):
@@ -87,16 +93,7 @@ def test_R79_the_line_names_the_short_record_id_and_no_key(memory, lines):
 
 
 @pytest.mark.django_db(transaction=True)
-def test_R79_a_completion_after_the_callers_commit_is_told_when_it_is_written(memory, outcomes):
-    with transaction.atomic():
-        run(lambda lease: "done")
-        assert outcomes() == []
-    assert outcomes() == ["completed"]
-
-
-@pytest.mark.django_db(transaction=True)
-@pytest.mark.parametrize("mode", ["single", "separate"])
-@pytest.mark.parametrize("caller", ["run", "arun"])
+@pytest.mark.parametrize(("caller", "mode"), [("run", "single"), ("arun", "separate")])
 def test_R61_an_error_of_the_store_is_one_line_with_its_cause(settings, lines, caller, mode):
     settings.IDEMPOTENCY = {"default": {"BACKEND": f"{__name__}.Down", "TRANSACTION": mode}}
     with pytest.raises(StoreError):

@@ -18,19 +18,18 @@ DESIGNED = {"Outcome", "arun", "attempt", "current", "idempotent_function", "run
 ERRORS = [name for name in exceptions.__all__ if name != "IdempotencyError"]
 
 
-def test_all_of_the_design_are_there_once_and_sorted():
+def test_all_of_the_design_are_there_sorted_and_say_what_they_are():
     names = django_idempotency.__all__
     assert names == sorted(set(names))
     assert set(names) >= DESIGNED | set(exceptions.__all__)
     assert set(dir(django_idempotency)) >= set(names)
-
-
-def test_each_can_be_imported_and_says_what_it_is():
-    values = {name: getattr(django_idempotency, name) for name in django_idempotency.__all__}
+    values = {name: getattr(django_idempotency, name) for name in names}
     assert {name: value.__name__ for name, value in values.items()} == {n: n for n in values}
     assert [name for name, value in values.items() if not inspect.getdoc(value)] == []
     modules = {value.__module__.partition(".")[0] for value in values.values()}
     assert modules == {"django_idempotency"}
+    project = (ROOT / "pyproject.toml").read_text()
+    assert f'\nversion = "{django_idempotency.__version__}"\n' in project
 
 
 def test_names_that_have_left_records_can_be_imported_from_there():
@@ -43,28 +42,20 @@ def test_names_that_have_left_records_can_be_imported_from_there():
             namespace.nonesuch  # noqa: B018
 
 
-def test_the_version_is_that_of_the_distribution():
-    project = (ROOT / "pyproject.toml").read_text()
-    assert f'\nversion = "{django_idempotency.__version__}"\n' in project
-
-
-def test_an_errors_docstring_is_its_default_message():
+def test_an_error_says_its_docstring_or_its_code_and_parameters_after_a_pickle_too():
     errors = [getattr(exceptions, name) for name in ERRORS]
     assert [str(error()) for error in errors] == [inspect.getdoc(error) for error in errors]
     assert {str(error("mine")) for error in errors} == {"mine"}
     assert all(issubclass(error, django_idempotency.IdempotencyError) for error in errors)
+    assert issubclass(django_idempotency.TransactionOpen, RuntimeError)
 
-
-def test_an_error_says_its_code_and_its_parameters_after_a_pickle_too():
     text, params = "It has %(length)s characters.", {"length": 300}
     error = exceptions.InvalidKey(text, code="length", params=params)
     kept = pickle.loads(pickle.dumps(error))
-
     assert [str(error), str(kept)] == ["It has 300 characters."] * 2
     assert (kept.message, kept.code, kept.params) == (text, "length", params)
     assert str(exceptions.InvalidKey(*error.args)) == str(error)  # as Celery makes it of JSON
     assert str(exceptions.StoreError("100 % of it")) == "100 % of it"
-    assert issubclass(django_idempotency.TransactionOpen, RuntimeError)
     told = django_idempotency.InProgress(retry_after=7, stale=True)
     assert (told.retry_after, told.stale, told.record) == (7, True, None)
 
@@ -72,8 +63,7 @@ def test_an_error_says_its_code_and_its_parameters_after_a_pickle_too():
 def test_run_and_arun_have_one_signature():
     run = inspect.signature(django_idempotency.run).parameters
     arun = inspect.signature(django_idempotency.arun).parameters
-    assert list(run) == list(arun)
-    assert {n: p.default for n, p in run.items()} == {n: p.default for n, p in arun.items()}
+    assert [(n, p.default) for n, p in run.items()] == [(n, p.default) for n, p in arun.items()]
     keywords = ["key", "scope", "payload", "operation", "store", "codec"]
     assert [n for n, p in run.items() if p.kind is p.KEYWORD_ONLY] == keywords
     assert run["func"].kind is inspect.Parameter.POSITIONAL_ONLY

@@ -1,7 +1,8 @@
-"""Records: what is made of the values that a store is given, and of those that it gives back."""
+"""Records: what is made of their values, and what one means to an attempt that comes upon it."""
 
 from __future__ import annotations
 
+import itertools
 import json
 import weakref
 from dataclasses import MISSING, fields, replace
@@ -12,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from django_idempotency.claims import ClaimRequest, Resolution
+from django_idempotency.claims import ClaimRequest, Decision, Resolution, decide
 from django_idempotency.engine import Engine
 from django_idempotency.exceptions import StoreError
 from django_idempotency.models import IdempotencyRecord
@@ -34,16 +35,13 @@ WHOLE = Record(
 )
 
 
-@pytest.mark.parametrize("name", ["lease", "retention", "max_duration"])
-def test_duration_of_a_claim_is_a_timedelta_or_seconds(name):
-    seconds = [90, 90.0, timedelta(seconds=90)]
-    assert {getattr(asked(**{name: it}), name) for it in seconds} == {timedelta(seconds=90)}
-    for wrong in ("90", None, True, float("nan")):
-        with pytest.raises(TypeError, match="a timedelta or a number of seconds, not"):
-            asked(**{name: wrong})
-
-
-def test_lifetime_of_a_claim_covers_the_longest_work():
+def test_durations_of_a_claim_are_timedeltas_or_seconds_and_its_lifetime_covers_the_longest_work():
+    for name in ("lease", "retention", "max_duration"):
+        seconds = [90, 90.0, timedelta(seconds=90)]
+        assert {getattr(asked(**{name: it}), name) for it in seconds} == {timedelta(seconds=90)}
+        for wrong in ("90", None, True, float("nan")):
+            with pytest.raises(TypeError, match="a timedelta or a number of seconds, not"):
+                asked(**{name: wrong})
     day, hour = timedelta(days=1), timedelta(hours=1)
     assert ClaimRequest(UUID(int=1), "s", "k", retention=day, max_duration=hour).lifetime == day
     assert asked(retention=hour, max_duration=day, lease=hour).lifetime == day + hour
@@ -59,23 +57,17 @@ def test_R95_record_of_a_store_is_input():
             replace(WHOLE, **{name: value})
 
 
-@pytest.mark.parametrize(
-    ("column", "value"),
-    [
-        *(("fingerprint", value) for value in (10**12, "text", b"")),
-        *(("created_at", None), ("result", 10**12), ("epoch", "1")),
-    ],
-)
-def test_R95_row_of_SQLite_may_hold_anything(column, value):
+def test_R95_row_of_SQLite_may_hold_anything():
     at, token = "2026-01-01 00:00:00.000", record_id().hex
     row = dict.fromkeys((field.column for field in IdempotencyRecord._meta.concrete_fields), "")
     row |= {"id": token, "token": token, "state": "COMPLETED", "epoch": 1, "attempts": 1}
     row |= dict.fromkeys(("created_at", "updated_at", "expires_at", "clock"), at)
     row |= {"fingerprint": None, "lease_until": None, "result": b""}
     assert record_of(row.values())[0] is not None
-    row[column] = value
-    with pytest.raises(StoreError, match="damaged"):
-        record_of(row.values())
+    fingerprints = [("fingerprint", value) for value in (10**12, "text", b"")]
+    for column, value in (*fingerprints, ("created_at", None), ("result", 10**12), ("epoch", "1")):
+        with pytest.raises(StoreError, match="damaged"):
+            record_of({**row, column: value}.values())
 
 
 times = st.datetimes(timezones=st.just(timezone.utc))
@@ -106,8 +98,7 @@ def test_R95_text_that_is_no_record_is_damaged():
     wrong = [{**kept, name: value} for name, value in states + numbers + times]
     needed = [field.name for field in fields(Record) if field.default is MISSING]
     wrong += [{k: v for k, v in kept.items() if k != name} for name in needed if name != "now"]
-    texts = ["", "[]", "5", "{}", '"state"', "[" * 100_000, *map(json.dumps, wrong)]
-    for text in texts:
+    for text in ("", "[]", "5", "{}", '"state"', "[" * 100_000, *map(json.dumps, wrong)):
         with pytest.raises(StoreError, match="damaged"):
             load(text, now=NOW)
 
@@ -124,17 +115,12 @@ def test_filters_may_be_a_mapping_with_the_name_of_a_state():
             Filters.of(wrong)
 
 
-@pytest.mark.parametrize(
-    ("action", "result"),
-    [("complete", None), ("release", b"operator"), ("expire", b"operator"), ("delete", None)],
-)
-def test_resolution_that_makes_no_sense_is_refused(action, result):
-    with pytest.raises(ValueError, match=r"operator|result"):
-        Resolution(action, epoch=1, state=State.FAILED, result=result)
-
-
-def test_R71_resolution_knows_its_state_by_name_and_no_other_state():
+def test_R71_resolution_knows_its_state_by_name_and_makes_sense():
     assert Resolution("release", epoch=1, state="FAILED").state is State.FAILED
+    by_operator = ("release", b"operator"), ("expire", b"operator")
+    for action, result in (("complete", None), ("delete", None), *by_operator):
+        with pytest.raises(ValueError, match=r"operator|result"):
+            Resolution(action, epoch=1, state=State.FAILED, result=result)
     with pytest.raises(ValueError, match="'LAPSED' is not a valid State"):
         Resolution("release", epoch=1, state="LAPSED")
 
@@ -154,3 +140,68 @@ def test_a_memory_store_that_nobody_uses_is_not_kept():
 @pytest.mark.parametrize("reader", READERS)
 def test_I4_record_of_a_call_means_the_same_to_a_block_and_to_coroutines(reader):
     assert what_it_means(Engine(MemoryStore()), reader) == MEANS
+
+
+# `decide`: what a record means to an attempt that comes upon it, as one table.
+
+PAST, FUTURE = NOW - timedelta(seconds=1), NOW + timedelta(seconds=1)
+MINE, THEIRS = b"m" * 32, b"t" * 32
+REPLAY, IN_PROGRESS, STALE = Decision.REPLAY, Decision.IN_PROGRESS, Decision.STALE
+MISMATCH, AGAIN = Decision.MISMATCH, Decision.CLAIM_AGAIN
+LEASES = {"no": None, "live": FUTURE, "ends now": NOW, "lapsed": PAST}
+EXPIRIES = {"never": None, "later": FUTURE, "now": NOW, "passed": PAST}
+FINGERPRINTS = {"same": MINE, "other": THEIRS, "unknown": None}
+
+# An attempt in progress whose lease has no known end (a `single` on another connection) is live.
+# "" stands for any; "a b" for a or b. Every combination is met by exactly one line.
+TABLE = [
+    # state, lease, expires, fingerprint, on_stale -> decision
+    ("COMPLETED", "", "never|later", "same|unknown", "", REPLAY),
+    ("COMPLETED", "", "never|later", "other", "", MISMATCH),
+    ("COMPLETED", "", "now|passed", "", "", AGAIN),
+    ("FAILED", "", "never|later", "same|unknown", "", AGAIN),
+    ("FAILED", "", "never|later", "other", "", MISMATCH),
+    ("FAILED", "", "now|passed", "", "", AGAIN),
+    ("RELEASED", "", "", "", "", AGAIN),
+    ("IN_PROGRESS", "no|live", "", "same|unknown", "", IN_PROGRESS),
+    ("IN_PROGRESS", "no|live", "", "other", "", MISMATCH),
+    ("IN_PROGRESS", "ends now|lapsed", "never|later", "same|unknown", "take_over", AGAIN),
+    ("IN_PROGRESS", "ends now|lapsed", "never|later", "same|unknown", "refuse", STALE),
+    ("IN_PROGRESS", "ends now|lapsed", "never|later", "other", "", MISMATCH),
+    ("IN_PROGRESS", "ends now|lapsed", "now|passed", "", "", AGAIN),
+]
+
+
+def described(state, lease, expires, fingerprint):
+    times = {"created_at": PAST, "updated_at": PAST, "now": NOW}
+    until = {"lease_until": LEASES[lease], "expires_at": EXPIRIES[expires]}
+    prints = {"fingerprint": FINGERPRINTS[fingerprint]}
+    return replace(WHOLE, state=State(state), **times, **until, **prints)
+
+
+def test_R47_decide():
+    """Any of the fingerprints of a request is the same request."""
+    choices = (State, LEASES, EXPIRIES, FINGERPRINTS, ["take_over", "refuse"])
+    for *facts, on_stale in itertools.product(*choices):
+        [decision] = [
+            decision
+            for *line, decision in TABLE
+            if all(
+                not condition or str(fact) in condition.split("|")
+                for fact, condition in zip((*facts, on_stale), line, strict=True)
+            )
+        ]
+        for others in ((), (b"2" * 32,)):
+            request = asked(fingerprints=(*others, MINE), on_stale=on_stale)
+            assert decide(described(*facts), request) is decision, facts
+
+
+def test_I9_only_an_attempt_in_progress_holds_a_record_and_a_live_lease_is_never_expired():
+    left = {"no": None, "live": 1.0, "ends now": None, "lapsed": None}
+    for lease, seconds in left.items():
+        assert described("IN_PROGRESS", lease, "later", "same").lease_left == seconds
+    for state in ("COMPLETED", "FAILED", "RELEASED"):
+        ended = described(state, "live", "later", "same")
+        assert (ended.live, ended.lease_left) == (False, None)
+    assert not described("IN_PROGRESS", "live", "passed", "same").expired
+    assert described("IN_PROGRESS", "lapsed", "passed", "same").expired

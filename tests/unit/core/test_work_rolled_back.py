@@ -4,22 +4,16 @@ from __future__ import annotations
 
 import logging
 from contextlib import suppress
+from functools import partial
 
 import pytest
 from django.db import IntegrityError, connection, connections, transaction
 
 from django_idempotency import WorkRolledBack
 from tests.app.models import Effect, Unique
-from tests.unit.core.conftest import MEMORY, Call, kept, names, run
+from tests.unit.core.conftest import callers, kept, names, run
 
 pytestmark = pytest.mark.django_db(transaction=True, databases=["default", "other"])
-
-#: Sync and async, in both of the modes that join.
-JOINS = pytest.mark.parametrize(
-    "call",
-    [Call("run", "joined"), Call("run", "single"), Call("aattempt", "joined")],
-    ids=lambda call: f"{call.caller}-{call.mode}",
-)
 
 
 def take_twice(using="default"):
@@ -35,10 +29,6 @@ def swallow(using="default"):
 def swallow_in(**options):
     with suppress(IntegrityError), transaction.atomic(**options):
         take_twice()
-
-
-def swallow_without_savepoint():
-    swallow_in(savepoint=False)
 
 
 def swallow_of_cursor(using="default"):
@@ -57,10 +47,6 @@ def wish_in(**options):
         wish()
 
 
-def wish_without_savepoint():
-    wish_in(savepoint=False)
-
-
 def take_wish_back():
     wish()
     transaction.set_rollback(False)
@@ -71,9 +57,14 @@ def mark_by_hand():
 
 
 COMMITS = [(swallow_in,), (wish_in,), (take_wish_back,)]
-WISHES = [(wish,), (wish_without_savepoint,), (swallow_in, wish), (swallow, wish)]
+WISHES = [(wish,), (partial(wish_in, savepoint=False),), (swallow_in, wish), (swallow, wish)]
 WISHES += [(take_wish_back, wish)]
-ERRORS = [(swallow,), (swallow_without_savepoint,), (swallow_of_cursor,), (mark_by_hand,)]
+ERRORS = [
+    (swallow,),
+    (partial(swallow_in, savepoint=False),),
+    (swallow_of_cursor,),
+    (mark_by_hand,),
+]
 ERRORS += [(wish_in, swallow), (take_wish_back, swallow)]
 
 
@@ -87,23 +78,23 @@ def work_of(steps):
     return work
 
 
-@JOINS
+@callers([("run", "joined"), ("run", "single"), ("aattempt", "joined")])
 def test_R91_success_that_can_only_be_rolled_back_is_an_error(call, caplog):
     for steps in ERRORS:
         caplog.clear()
         with pytest.raises(WorkRolledBack):
-            call(work_of(steps), transaction=call.mode)
+            call(work_of(steps))
         assert (names(), Unique.objects.count(), kept().state) == ([], 0, "FAILED")
         told = [entry.getMessage() for entry in caplog.records if entry.levelno == logging.ERROR]
         assert "can only be rolled back" in told[0], steps
     for steps in WISHES:  # answered and not stored
-        answer = call(work_of(steps), transaction=call.mode)
+        answer = call(work_of(steps))
         assert (answer.result, answer.stored) == ("done", False), steps
         assert (names(), kept().state) == ([], "FAILED")
         assert "set_rollback" not in vars(connection)
         assert connection.execute_wrappers == []
     for number, steps in enumerate(COMMITS, 1):  # what an inner block has handled is no fault
-        answer = call(work_of(steps), key=f"k{number}", transaction=call.mode)
+        answer = call(work_of(steps), key=f"k{number}")
         assert (answer.result, answer.stored) == ("done", True), steps
         assert (len(names()), kept(f"k{number}").state) == (number, "COMPLETED")
 
@@ -118,10 +109,9 @@ def test_R91_within_the_callers_transaction_it_rolls_back_to_its_savepoint():
 
 
 @pytest.mark.parametrize("using", ["default", "other"])
-@pytest.mark.parametrize("step", [swallow, swallow_of_cursor])
-def test_R91_success_that_dooms_a_transaction_of_the_callers_is_an_error(settings, using, step):
+def test_R91_success_that_dooms_a_transaction_of_the_callers_is_an_error(memory, using):
     """The store is no part of that transaction, so its completion would tell of what is gone."""
-    settings.IDEMPOTENCY = {"default": {"BACKEND": MEMORY}}
-    with transaction.atomic(using=using), pytest.raises(WorkRolledBack):
-        run(lambda lease: step(using))
-    assert not run(lambda lease: "again").replayed
+    for step in (swallow, swallow_of_cursor):
+        with transaction.atomic(using=using), pytest.raises(WorkRolledBack):
+            run(lambda lease, step=step: step(using))
+        assert kept().state == "FAILED"
