@@ -1,7 +1,8 @@
-"""The options of the store, the rights that it needs, and what its check says of the server."""
+"""The options of the store, its rights, its check of the server, and whose a prefix is."""
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from dataclasses import replace
 from datetime import timedelta
@@ -14,11 +15,12 @@ from django.core.checks import run_checks
 from django_idempotency.claims import Resolution
 from django_idempotency.conf import InvalidStore, stores
 from django_idempotency.exceptions import StoreError
+from django_idempotency.records import State
 from django_idempotency.stores.redis import RedisStore
 from django_idempotency.stores.redis import store as redis_store
 from django_idempotency.stores.redis.rows import claim_arguments
 from django_idempotency.stores.redis.scripts import CLAIM
-from tests.claims import HOUR, asked, won
+from tests.claims import HOUR, asked, found, lost, won
 from tests.integration.redis.conftest import BACKEND
 from tests.services.processes import ROOT
 
@@ -157,3 +159,69 @@ def test_W009_server_that_does_not_answer_is_told_with_deploy_only(configure):
 def test_E010_server_that_is_too_old(store, monkeypatch):
     monkeypatch.setattr(redis_store, "OLDEST", (99, 0))  # no wheel has a server that is too old
     assert ids(store) == ["E010"]
+
+
+REFUSED = r"OPTIONS\['prefix'\]"
+
+
+def test_I10_prefix_of_another_secret_is_refused_and_named(url, make_store, settings):
+    production = make_store(url)
+    production.complete(won(production.claim(asked())), b"production's", retention=HOUR)
+
+    settings.SECRET_KEY = "staging"
+    staging = make_store(url)
+    for _ in range(2):
+        with pytest.raises(StoreError, match=REFUSED):
+            staging.claim(asked())
+    with pytest.raises(StoreError, match=REFUSED):
+        asyncio.run(make_store(url).aclaim(asked("of a coroutine")))
+
+    assert found(production).result == b"production's"
+    assert won(make_store(url, prefix=f"{production.prefix}staging:").claim(asked()))
+
+
+def test_rotation_of_the_secret_stops_no_process_and_without_a_fallback_needs_the_operator(
+    url, make_store, settings, client, prefix
+):
+    processes = {
+        "before": ("old", []),
+        "new process": ("new", ["old"]),
+        "old process, started again meanwhile": ("old", []),
+        "after the fallback is gone": ("new", []),
+    }
+    for key, (settings.SECRET_KEY, settings.SECRET_KEY_FALLBACKS) in processes.items():
+        won(make_store(url).claim(asked(key)))
+
+    settings.SECRET_KEY = "newest, without a fallback"
+    store = make_store(url)
+    with pytest.raises(StoreError, match=REFUSED):
+        store.claim(asked())
+    assert client.delete(f"{prefix}owner") == 1  # which gives the prefix away
+
+    won(store.claim(asked()))
+    assert lost(store.claim(asked("before"))).state is State.IN_PROGRESS
+
+
+def test_E016_check_tells_of_anothers_prefix_and_takes_none(
+    url, make_store, settings, client, prefix
+):
+    assert make_store(url).check() == []
+    assert not client.exists(f"{prefix}owner")
+    won(make_store(url).claim(asked()))
+
+    settings.SECRET_KEY = "staging"
+    [message] = make_store(url).check()
+
+    assert message.id == "django_idempotency.E016"
+    assert "OPTIONS['prefix']" in message.msg
+    assert f"{prefix}owner" in message.hint
+
+
+def test_R95_a_marker_of_another_type_is_anothers_prefix(store, client, prefix):
+    client.set(f"{prefix}owner", "a counter of somebody else's")
+
+    with pytest.raises(StoreError, match=REFUSED):
+        store.claim(asked())
+
+    assert [message.id for message in store.check()] == ["django_idempotency.E016"]
+    assert client.type(f"{prefix}owner") == b"string"
