@@ -1,13 +1,11 @@
-"""What a forked child finds of its parent's stores, settings and leases."""
+"""What processes find: a forked child of its parent's stores, a new one of the package."""
 
 from __future__ import annotations
 
-import os
-import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -15,17 +13,15 @@ import pytest
 from django.test import override_settings
 
 from django_idempotency.conf import store_for, stores
-from django_idempotency.records import Record
 from django_idempotency.stores.memory import MemoryStore
-from tests.claims import asked
+from tests.claims import asked, lost
+from tests.services.forks import in_child
 from tests.services.processes import ROOT
 
 pytestmark = [
     pytest.mark.processes,
     pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning"),
 ]
-
-MEMORY = "django_idempotency.stores.memory.MemoryStore"
 
 
 @contextmanager
@@ -45,27 +41,21 @@ def held_by_a_thread(mutex: Any) -> Iterator[None]:
     thread.join(10)
 
 
-def holds_in_a_child(condition: Callable[[], bool]) -> bool:
-    """Whether the condition holds in a forked child, within 10 seconds."""
-    child = os.fork()
-    if child == 0:
-        code = 1
-        try:
-            signal.alarm(10)
-            code = 0 if condition() else 2
-        finally:
-            os._exit(code)
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-
-
 def test_store_and_settings_do_not_wait_for_a_thread_of_the_parent() -> None:
     store = MemoryStore()
     store.claim(asked())
     with held_by_a_thread(store._mutex):
-        assert holds_in_a_child(lambda: isinstance(store.claim(asked()), Record))
-    memory = {"default": {"BACKEND": MEMORY}}
+        assert in_child(lambda: lost(store.claim(asked()))) == 0
+    memory = {"default": {"BACKEND": "django_idempotency.stores.memory.MemoryStore"}}
     with override_settings(IDEMPOTENCY=memory), held_by_a_thread(stores._mutex):
-        assert holds_in_a_child(lambda: type(store_for()) is MemoryStore)
+        assert in_child(store_for) == 0
+
+
+def run_python(code: str, *options: str) -> None:
+    done = subprocess.run(
+        [sys.executable, *options, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
 
 
 #: The child has none of its parent's leases, and renews its own, even on a store in mid-renewal.
@@ -105,11 +95,52 @@ sys.exit(os.waitstatus_to_exitcode(status))
 
 
 def test_R69_keeper_of_a_child() -> None:
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", KEEPER],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
-    assert done.returncode == 0, done.stderr
+    run_python(KEEPER, "-W", "ignore")
+
+
+#: Each step must leave these alone.
+CLIENTS = ("boto3", "botocore", "celery", "jmespath", "psycopg", "redis", "rest_framework")
+CODE = f"""
+import sys
+
+def loaded(names):
+    return [name for name in names if name in sys.modules]
+
+import django_idempotency
+from django_idempotency import InProgress, InvalidKey
+assert not loaded(("django", *{CLIENTS})), loaded(("django", *{CLIENTS}))
+
+import django
+from django.conf import settings
+settings.configure(
+    SECRET_KEY="secret",
+    INSTALLED_APPS=["django_idempotency"],
+    DATABASES={{"default": {{"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:"}}}},
+)
+django.setup()
+
+from django.core.management import call_command
+with open("/dev/null", "w") as nowhere:
+    call_command("migrate", verbosity=0)
+    call_command("check", stdout=nowhere)
+    outcomes = [django_idempotency.run(lambda lease: 5, key="k", scope="s") for _ in range(2)]
+    assert [outcome.replayed for outcome in outcomes] == [False, True]
+    call_command("idempotency_sweep", stdout=nowhere)
+assert not loaded({CLIENTS}), loaded({CLIENTS})
+"""
+
+
+SETUP = """
+import sys
+import django
+from django.conf import settings
+settings.configure(INSTALLED_APPS=["rest_framework", "django_idempotency"])
+django.setup()
+for name in ("rest_framework.views", "django_idempotency.engine", "django_idempotency.http"):
+    assert name not in sys.modules, name
+"""
+
+
+@pytest.mark.parametrize("code", [CODE, SETUP], ids=["the app without clients", "setup alone"])
+def test_only_what_is_used_is_imported(code: str) -> None:
+    run_python(code, "-W", "error")

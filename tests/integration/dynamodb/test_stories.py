@@ -1,19 +1,32 @@
-"""What a client sees of the DynamoDB store, and servers that turn calls away or do not answer."""
+"""What a client sees of the DynamoDB store; its client, its rights, and servers in trouble."""
 
 from __future__ import annotations
 
+import asyncio
+import re
+import threading
 import time
+from dataclasses import replace
 
 import pytest
 
+from django_idempotency.claims import Resolution
 from django_idempotency.conf import store_for
+from django_idempotency.engine import Engine
 from django_idempotency.exceptions import StoreError
+from django_idempotency.keys import new_token
+from django_idempotency.leases import Lease
 from django_idempotency.stores.dynamodb import DynamoDBStore
+from django_idempotency.stores.dynamodb import schema as dynamodb_schema
+from django_idempotency.stores.dynamodb.client import Client
+from django_idempotency.testing import FakeClock
 from tests.app.models import Effect
-from tests.claims import HOUR, asked, found, won
+from tests.claims import DAY, HOUR, asked, found, operation, record_id, won
 from tests.integration.dynamodb.conftest import BACKEND
-from tests.integration.dynamodb.wire import Throttle
+from tests.integration.dynamodb.wire import Throttle, Wire
 from tests.integration.stories import HTTPStory, ServerStory
+from tests.services.forks import in_child
+from tests.services.processes import ROOT
 from tests.unit.http.api import Api, problem, replayed
 
 
@@ -104,3 +117,131 @@ def test_R69_renewal_that_reaches_the_server_for_some_holds_the_others(store, mo
     monkeypatch.setattr(store.table, "update", update)
 
     assert store.renew(leases, HOUR) == set(leases[1:])
+
+
+UPDATE, PUT, GET = "UpdateItem", "PutItem", "GetItem"
+
+
+def test_threads_that_need_it_at_the_same_moment_share_one(url, run_in_threads):
+    client = Client(region_name=None, endpoint_url=url, timeout=10)
+    assert client._built is None
+
+    natives = run_in_threads(8, lambda index: client.native)
+
+    assert len({id(native) for native in natives}) == 1
+
+
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_forked_child_builds_its_own_and_leaves_the_parents_connections(store):
+    """With another thread of the parent in the middle of building one."""
+    won(store.claim(asked("parent's")))
+    parents = store.table.client.native
+
+    def child():
+        won(store.claim(asked("child's")))
+        assert store.table.client.native is not parents
+
+    with store.table.client._mutex:
+        assert in_child(child) == 0
+    assert found(store, "child's").live
+    assert found(store, "parent's").live
+
+
+@pytest.mark.parametrize(("callers", "number"), [("threads", 8), ("coroutines", 4)])
+def test_calls_of_a_process_do_not_wait_for_one_another(store, run_in_threads, callers, number):
+    """All claims are on the wire at the same moment, or none of them arrives."""
+    together = threading.Barrier(number)
+
+    def meet(**kwargs):
+        together.wait(20)
+
+    store.table.client.native.meta.events.register("before-send.dynamodb.UpdateItem", meet)
+
+    async def main():
+        return await asyncio.gather(*(store.aclaim(asked(str(n))) for n in range(number)))
+
+    if callers == "threads":
+        claimed = run_in_threads(number, lambda index: store.claim(asked(str(index))))
+    else:
+        claimed = asyncio.run(main())
+    assert all(isinstance(lease, Lease) for lease in claimed)
+
+
+# Rights.
+
+
+def documented_rights():
+    """The actions of a running process, and those that ``--create`` needs on top of them."""
+    page = (ROOT / "docs/howto/dynamodb.md").read_text()
+    section = page.partition("## Permissions\n")[2].partition("\n## ")[0]
+    table, _, rest = section.partition("`idempotency_table --create`")
+    texts = (table, rest.partition(". ")[0])
+    return tuple(set(re.findall(r"dynamodb:(\w+)", text)) for text in texts)
+
+
+def every_operation(store, clock):
+    lease = won(store.claim(asked()))
+    store.renew([lease], HOUR)
+    store.fail(lease, "boom")
+    lease = won(store.claim(replace(lease.request, token=new_token())))
+    store.release(lease)
+    seen = found(store)
+    store.resolve(seen.record_id, Resolution("expire", epoch=seen.epoch, state=seen.state))
+    clock.advance(DAY)
+    lease = won(store.claim(asked()))  # in the place of an expired record: PutItem
+    store.complete(lease, b"result", retention=HOUR)
+    store.browse()
+    clock.advance(DAY)
+    store.count_expired()
+    store.sweep()
+    store.check()
+
+
+def test_documented_rights_are_those_that_are_used(make_store, url):
+    used = set()
+    for sort_key in (None, "SK"):
+        clock = FakeClock()
+        store = make_store(ttl=False, sort_key=sort_key, clock=clock)
+        wire = Wire(store)
+        every_operation(store, clock)
+        used |= set(wire.taken())
+    creating = DynamoDBStore(table_name=f"{store.table.name}-created", endpoint_url=url)
+    wire = Wire(creating)
+    dynamodb_schema.create(creating)
+
+    assert (used, set(wire.taken()) - used) == documented_rights()
+
+
+# Round trips.
+
+
+def test_R24_R25_a_first_request_is_two_calls_and_a_duplicate_one(store, wire):
+    Engine(store).run(operation(), lambda lease: "done")
+    assert wire.taken() == [UPDATE, UPDATE]
+
+    assert Engine(store).run(operation(), lambda lease: pytest.fail("ran")).replayed
+    assert wire.taken() == [UPDATE]
+
+
+@pytest.mark.parametrize(("kind", "more"), [("moto", []), ("dynalite", [GET])])
+def test_what_a_failed_condition_met_is_read_where_the_server_does_not_say(store, wire, more):
+    lease = won(store.claim(asked()))
+    store.complete(lease, b"done", retention=HOUR)
+    wire.taken()
+
+    store.complete(lease, b"done", retention=HOUR)
+    assert wire.taken() == [UPDATE, *more]
+    store.claim(asked())
+    assert wire.taken() == [UPDATE, *more]
+
+
+def test_get_is_one_consistent_read(store, wire):
+    asked_for = []
+    store.table.client.native.meta.events.register(
+        "provide-client-params.dynamodb.GetItem",
+        lambda params, **kwargs: asked_for.append(params["ConsistentRead"]),
+    )
+
+    assert store.get(record_id()) is None
+
+    assert (wire.taken(), asked_for) == ([GET], [True])
