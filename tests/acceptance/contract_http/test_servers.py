@@ -90,24 +90,3 @@ class TestShop(Served, shop.Shop):
         "test_R89_a_visitors_key_is_worth_nothing_to_another": G,
     }
     leaves_out = all_but(selection)
-
-
-class TestQuotes(Served, shop.Quotes):
-    project = "shop"
-    selection = {
-        "test_R25_replay_is_byte_equal": U,
-        "test_R44_order_of_names_is_free_and_order_within_a_name_is_not": U,
-        "test_R46_chunked_equals_sized": U,
-    }
-    leaves_out = all_but(selection)
-
-
-class TestWebhooks(Served, shop.Webhooks):
-    project = "shop"
-    selection = {
-        "test_R14_a_stranger_claims_no_key_and_gets_no_stored_body": G,
-        "test_R25_replay_is_byte_equal": G,
-        "test_R46_chunked_equals_sized": U,
-        "test_R55_after_a_released_error_the_key_is_free": G,
-    }
-    leaves_out = all_but(selection)

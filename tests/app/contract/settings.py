@@ -7,9 +7,8 @@ from tests.settings import DATABASES as TESTS_DATABASES
 
 ROOT_URLCONF = "tests.app.contract.urls"
 MIDDLEWARE = [
-    "tests.app.contract.defects.Defects",
     "django.middleware.common.CommonMiddleware",
-    "tests.app.contract.defects.Programs",
+    "tests.app.contract.views.Programs",
     "django_idempotency.http.middleware.IdempotencyMiddleware",
 ]
 # Nothing listens on port 1: that database is down.

@@ -1,13 +1,9 @@
-"""What there is of the rules in the example project: payments, checkout, webhooks and quotes."""
+"""What there is of the rules in the example project: payments, transfers and the checkout."""
 
 from __future__ import annotations
 
 import base64
-import hashlib
-import hmac
-import time
-import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from http.cookies import SimpleCookie
 from typing import Any, ClassVar
 
@@ -18,20 +14,46 @@ from psycopg.pq import TransactionStatus
 from django_idempotency.testing.http_contract import Answer, Call, HTTPContract, Page
 from django_idempotency.testing.http_contract.j_django import hidden_fields
 
-WEBHOOK_SECRET = b"contract"
 #: Stands for the header fields of a session, which are not known before somebody has logged in.
 LOGGED_IN: Mapping[str, str] = {}
 
 
-class OnShop(HTTPContract):
-    """Speaks for the users of the shop, and looks into its database."""
+def cookies_of(answer: Answer) -> str:
+    """Return what a browser sends back."""
+    cookies: SimpleCookie = SimpleCookie()
+    for line in answer.headers.get_all("Set-Cookie", []):
+        cookies.load(line)
+    return "; ".join(f"{cookie.key}={cookie.value}" for cookie in cookies.values())
+
+
+class Shop(HTTPContract):
+    """The API, and the checkout for visitors, with ATOMIC_REQUESTS."""
 
     #: Header fields of a session of each user; logging in costs time, so once is enough.
     sessions: ClassVar[dict[str, dict[str, str]]] = {}
+    alice: Mapping[str, str] | None = LOGGED_IN
+    bob: Mapping[str, str] | None = LOGGED_IN
+    alice_refreshed = {
+        "Authorization": f"Basic {base64.b64encode(b'alice:alice-demo').decode()}",
+    }
+    rolls_back = True
+    atomic_requests = True
+    free_member = "memo"
+    other_media_type = "text/html"
 
     @pytest.fixture(autouse=True)
-    def _database(self, shop_database: psycopg.Connection) -> None:
-        self.database = shop_database
+    def _database(
+        self, shop_database: psycopg.Connection, other_session: psycopg.Connection
+    ) -> Iterator[None]:
+        self.database, self.other_session = shop_database, other_session
+        rows = self.database.execute(
+            "SELECT owner.username || '/' || account.name, account.id FROM shop_account account"
+            " JOIN auth_user owner ON owner.id = account.owner_id"
+        )
+        self.accounts: dict[str, int] = dict(rows.fetchall())
+        self.let_gone: set[str] = set()
+        yield
+        other_session.rollback()
 
     def number(self, query: str, *values: Any) -> int:
         """Return what a query counts or sums up."""
@@ -45,57 +67,16 @@ class OnShop(HTTPContract):
             page = self.ask(login, None, user="nobody")
             fields = [*hidden_fields(page.body.decode()).items()]
             fields += [("username", user), ("password", f"{user}-demo")]
-            answer = self.ask(
-                login.but(method="POST", body=fields, headers=[("Cookie", cookies_of(page))]),
-                None,
-                user="nobody",
-            )
+            post = login.but(method="POST", body=fields, headers=[("Cookie", cookies_of(page))])
+            answer = self.ask(post, None, user="nobody")
             assert answer.status == 302, answer
-            cookies = SimpleCookie(cookies_of(answer))
-            self.sessions[user] = {
-                "Cookie": cookies_of(answer),
-                "X-CSRFToken": cookies["csrftoken"].value,
-            }
+            token = SimpleCookie(cookies_of(answer))["csrftoken"].value
+            self.sessions[user] = {"Cookie": cookies_of(answer), "X-CSRFToken": token}
         return self.sessions[user]
 
     def sign(self, user: str, field: str | None, payload: bytes) -> Mapping[str, str]:
-        if user in ("alice", "bob"):
-            return self.session_of(user)
-        return super().sign(user, field, payload)
-
-
-def cookies_of(answer: Answer) -> str:
-    """Return what a browser sends back."""
-    cookies: SimpleCookie = SimpleCookie()
-    for line in answer.headers.get_all("Set-Cookie", []):
-        cookies.load(line)
-    return "; ".join(f"{cookie.key}={cookie.value}" for cookie in cookies.values())
-
-
-class Shop(OnShop):
-    """The API, and the checkout for visitors, with ATOMIC_REQUESTS."""
-
-    alice: Mapping[str, str] | None = LOGGED_IN
-    bob: Mapping[str, str] | None = LOGGED_IN
-    alice_refreshed = {
-        "Authorization": f"Basic {base64.b64encode(b'alice:alice-demo').decode()}",
-    }
-    rolls_back = True
-    atomic_requests = True
-    free_member = "memo"
-    other_media_type = "text/html"
-
-    @pytest.fixture(autouse=True)
-    def _accounts(self, _database: None, other_session: psycopg.Connection) -> Iterator[None]:
-        self.other_session = other_session
-        rows = self.database.execute(
-            "SELECT owner.username || '/' || account.name, account.id FROM shop_account account"
-            " JOIN auth_user owner ON owner.id = account.owner_id"
-        )
-        self.accounts: dict[str, int] = dict(rows.fetchall())
-        self.let_gone: set[str] = set()
-        yield
-        other_session.rollback()
+        known = user in ("alice", "bob")
+        return self.session_of(user) if known else super().sign(user, field, payload)
 
     def payment(self, tag: str, account: str = "alice/everyday", amount: int = 1) -> Call:
         """Return a payment of some cents."""
@@ -125,11 +106,12 @@ class Shop(OnShop):
         }
 
     def kinds(self, tag: str) -> Mapping[str, Call]:
+        amount = str(1 + int(tag[:9], 16))
         return {
             "a ViewSet": self.create(tag),
             "another": self.elsewhere(tag),
             "an action": self.addressed(tag)[0],
-            "a coroutine": quote(tag),
+            "a coroutine": Call("/quotes/", [("sell", "EUR"), ("buy", "USD"), ("amount", amount)]),
         }
 
     def elsewhere(self, tag: str) -> Call:
@@ -181,81 +163,3 @@ class Shop(OnShop):
         """Return the checkout, while another session keeps orders from being written."""
         self.hold("LOCK TABLE shop_order IN SHARE MODE")
         return self.page(tag)
-
-
-def quote(tag: str, *pairs: tuple[str, str]) -> Call:
-    """Return the call to the asynchronous view."""
-    return Call("/quotes/", [("sell", "EUR"), ("buy", "USD"), ("amount", amount(tag)), *pairs])
-
-
-def amount(tag: str) -> str:
-    """Return an amount that tells a quote from others."""
-    return str(1 + int(tag[:9], 16))
-
-
-class Quotes(OnShop):
-    """An asynchronous view of plain Django that takes a form."""
-
-    alice: Mapping[str, str] | None = LOGGED_IN
-    bob: Mapping[str, str] | None = LOGGED_IN
-    takes_json = False
-    takes_chunks = True
-    leaves_out = {
-        "test_R14_a_stranger_claims_no_key_and_gets_no_stored_body": (
-            "strangers are sent to a page where they can log in"
-        )
-    }
-
-    def create(self, tag: str) -> Call:
-        return quote(tag)
-
-    def form(self, tag: str, pairs: Sequence[tuple[str, str]]) -> Call:
-        return quote(tag, *pairs)
-
-    def effects(self, tag: str) -> int:
-        return self.number("SELECT count(*) FROM shop_quote WHERE amount = %s", int(amount(tag)))
-
-    def released_errors(self, tag: str) -> Mapping[int, Call]:
-        return {400: Call("/quotes/", [("amount", amount(tag))])}
-
-
-class Webhooks(OnShop):
-    """A plain view for programs, whose key is in another header field and whose answer is empty."""
-
-    header = "Webhook-Id"
-    #: The provider; whoever signs nothing is a stranger.
-    alice: Mapping[str, str] | None = {}
-    rolls_back = True
-    takes_chunks = True
-    free_member = "memo"
-    leaves_out = {"test_R7_two_field_lines_are_400": "a delivery with two ids is not signed"}
-
-    def sign(self, user: str, field: str | None, payload: bytes) -> Mapping[str, str]:
-        """Sign as the provider does, over the id as the shop will read it."""
-        if user == "nobody":
-            return {}
-        now = str(int(time.time()))
-        text = b"\n".join([(field or "").strip(" \t").encode(), now.encode(), payload])
-        signature = hmac.new(WEBHOOK_SECRET, text, hashlib.sha256).hexdigest()
-        return {"Webhook-Timestamp": now, "Webhook-Signature": signature}
-
-    def create(self, tag: str) -> Call:
-        order = order_of(tag)
-        self.database.execute(
-            "INSERT INTO shop_order (id, product, quantity, note, total, paid, created)"
-            " VALUES (%s, 'coffee', 1, '', 100, 0, now()) ON CONFLICT DO NOTHING",
-            [order],
-        )
-        return Call("/webhooks/acme/", {"order": str(order), "amount": 100})
-
-    def effects(self, tag: str) -> int:
-        return self.number("SELECT paid / 100 FROM shop_order WHERE id = %s", order_of(tag))
-
-    def released_errors(self, tag: str) -> Mapping[int, Call]:
-        unknown = {"order": str(order_of(tag)), "amount": 100}
-        return {400: Call("/webhooks/acme/", {}), 404: Call("/webhooks/acme/", unknown)}
-
-
-def order_of(tag: str) -> uuid.UUID:
-    """Return the order that belongs to a tag."""
-    return uuid.uuid5(uuid.NAMESPACE_OID, tag)

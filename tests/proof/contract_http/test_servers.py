@@ -24,11 +24,3 @@ class TestCoroutines(Served, declared.Coroutines):
 
 class TestShop(Served, shop.Shop):
     project = "shop"
-
-
-class TestQuotes(Served, shop.Quotes):
-    project = "shop"
-
-
-class TestWebhooks(Served, shop.Webhooks):
-    project = "shop"

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import pytest
+from django.core.handlers.wsgi import WSGIHandler
 
+from django_idempotency.testing.http_contract import WSGITransport
 from tests.app.contract import declared
-from tests.app.contract.defects import DEFECTS, FOUND_BY
 from tests.app.contract.in_process import IN_MEMORY, in_process
+from tests.unit.contract.defects import AFTER, BEFORE, spoilt
 
 
 @pytest.mark.django_db(transaction=True)
@@ -32,23 +34,12 @@ class TestViewsInMemory(declared.Views):
             yield
 
 
-class Spoilt(declared.Views):
-    """The views of these tests, behind a middleware that has the defect."""
-
-    patience = 1
-    defect = ""
-
-    def sign(self, user, field, payload):
-        return {**super().sign(user, field, payload), "X-Defect": self.defect}
-
-
-@pytest.mark.parametrize("defect", DEFECTS)
+@pytest.mark.parametrize("defect", [*BEFORE, *AFTER])
 def test_a_guard_with_a_defect_fails_the_rule_that_is_meant(transactional_db, tmp_path, defect):
-    contract = Spoilt()
-    contract.directory, contract.defect = tmp_path, defect
-    for rule in FOUND_BY[defect]:
-        with (
-            in_process(tmp_path, "wsgi", IN_MEMORY) as contract.transport,
-            pytest.raises(AssertionError),
-        ):
-            getattr(contract, rule)()
+    contract = declared.Views()
+    contract.directory, contract.patience = tmp_path, 1
+    for rule in {**BEFORE, **AFTER}[defect][1].split():
+        with in_process(tmp_path, "wsgi", IN_MEMORY):
+            contract.transport = WSGITransport(spoilt(WSGIHandler(), defect))
+            with pytest.raises(AssertionError):
+                getattr(contract, f"test_{rule}")()
