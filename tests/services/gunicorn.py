@@ -31,9 +31,8 @@ class Gunicorn(Server):
         worker_class: str = "gthread",
         timeout: int = 30,
         options: Sequence[str] = (),
-        probe: str = "/",
     ) -> None:
-        super().__init__(app, env=env, probe=probe)
+        super().__init__(app, env=env)
         self.workers = workers
         self._arguments = [
             *("--workers", str(workers), "--threads", str(threads)),
@@ -43,11 +42,9 @@ class Gunicorn(Server):
         ]
 
     def worker_pids(self) -> list[int]:
-        """Process ids of the living workers."""
         return children(self.pid)
 
     def is_whole(self) -> bool:
-        """Whether all of its workers are there."""
         return len(self.worker_pids()) >= self.workers
 
     def kill(self, pid: int | None = None, number: signal.Signals = signal.SIGKILL) -> None:

@@ -12,6 +12,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -24,20 +25,12 @@ LOGS = ROOT / ".legs"
 AT_ONCE = 3
 #: What takes longest begins first, so that no core is idle at the end.
 LONGEST = (
-    "acceptance-processes",
-    "integration-dynamodb",
-    "unit",
-    "browser",
-    "sqlite",
-    "mariadb",
-    "postgres16",
-    "acceptance-example",
-    "integration-database",
+    *("acceptance-processes", "integration-dynamodb", "unit", "browser", "sqlite", "mariadb"),
+    *("postgres16", "acceptance-example", "integration-database"),
 )
 #: What another database can change: each of the databases after the first runs these folders.
 DATABASE_FOLDERS = (
-    "tests/integration/database",
-    "tests/integration/http",
+    *("tests/integration/database", "tests/integration/http"),
     "tests/acceptance/processes",
 )
 
@@ -59,8 +52,8 @@ def runs_of(target: str) -> list[Run]:
         case "integration" | "acceptance":
             return [
                 Run(f"{target}-{name}", "postgres18", (f"tests/{target}/{name}",))
-                for name in _folders(f"tests/{target}")
-                if name != "browser"
+                for path in sorted((ROOT / "tests" / target).glob("*/__init__.py"))
+                if (name := path.parent.name) != "browser"
             ]
         case "database":
             folder = "tests/integration/database"
@@ -104,8 +97,7 @@ def main() -> int:
     if unknown := set(targets) - set(TARGETS):
         parser.error(f"no such target: {', '.join(sorted(unknown))}")
     runs = list({run.name: run for target in targets for run in runs_of(target)}.values())
-    if URL_VARIABLE in os.environ and any(run.leg == "postgres16" for run in runs):
-        print(f"{URL_VARIABLE} is set: its server takes the place of both PostgreSQL legs")
+    if URL_VARIABLE in os.environ:  # its server takes the place of both PostgreSQL legs
         runs = [run for run in runs if run.leg != "postgres16"]
 
     if arguments.coverage:
@@ -127,17 +119,11 @@ def main() -> int:
     passed = {pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED if rest else 0}
     failed = [run.name for run, code in code_of.items() if code not in passed]
     for name in failed:  # again at the end, where a reader of a long log looks first
-        print(
-            *re.findall(r"(?m)^(?:FAILED|ERROR) .*", _log(name).read_text(errors="replace")),
-            sep="\n",
-        )
+        text = _log(name).read_text(errors="replace")
+        print(*re.findall(r"(?m)^(?:FAILED|ERROR) .*", text), sep="\n")
     verdict = f"failed: {', '.join(failed)}" if failed else "all passed"
     print(f"\n==> {verdict}, in {time.monotonic() - started:.0f} s", flush=True)
     return int(bool(failed))
-
-
-def _folders(folder: str) -> list[str]:
-    return sorted(path.parent.name for path in (ROOT / folder).glob("*/__init__.py"))
 
 
 def _order(seed: str | None) -> list[str]:
@@ -159,14 +145,13 @@ def _pytest(run: Run, words: list[str]) -> int:
     log = _log(run.name)
     started = time.monotonic()
     with log.open("wb") as output:
-        process = subprocess.Popen(
-            [sys.executable, *words],
-            cwd=ROOT,
-            env={**os.environ, LEG_VARIABLE: run.leg},
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-        )
+        given: dict[str, Any] = {
+            "cwd": ROOT,
+            "env": {**os.environ, LEG_VARIABLE: run.leg},
+            "stdout": output,
+        }
+        given |= {"stdin": subprocess.DEVNULL, "stderr": subprocess.STDOUT}
+        process = subprocess.Popen([sys.executable, *words], **given)
         _, status, used = os.wait4(process.pid, 0)
     code = process.returncode = os.waitstatus_to_exitcode(status)
     seconds, cpu = time.monotonic() - started, used.ru_utime + used.ru_stime

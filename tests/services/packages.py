@@ -8,6 +8,7 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -79,7 +80,8 @@ def main() -> int:
         _install(missing)
     for module, group in COMPILED.items():
         if importlib.util.find_spec(module) is None:
-            _compile(group)
+            pip = [sys.executable, "-m", "pip", "install", "--quiet", "--group", group]
+            _try(f"pip install --group {group}", pip)
     return 0
 
 
@@ -109,33 +111,21 @@ def _install(missing: list[Program]) -> None:
         print(f"Tests need what is not on this machine: {names}")
         print(f"On Debian: sudo apt-get install {' '.join(packages)}")
         return
-    print(f"==> apt-get install {' '.join(packages)} (half a minute)", flush=True)
-    _try([*root, "sh", "-c", INSTALL, "sh", *packages])
+    command = [*root, "sh", "-c", INSTALL, "sh", *packages]
+    _try(f"apt-get install {' '.join(packages)}", command)
 
 
-def _compile(group: str) -> None:
-    """Have pip install a group of pyproject.toml into this environment."""
-    print(f"==> pip install --group {group} (half a minute)", flush=True)
-    _try([sys.executable, "-m", "pip", "install", "--quiet", "--group", group])
-
-
-def _try(command: list[str | Path]) -> None:
+def _try(what: str, command: Sequence[str | Path]) -> None:
     """Run a command; show what it wrote if it fails."""
+    print(f"==> {what} (half a minute)", flush=True)
     result = _run(command, cwd=ROOT)
     if result.returncode != 0:
         print(f"{result.stdout}That failed; the tests will say what is missing.")
 
 
-def _run(command: list[str | Path], **options: Any) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        command,
-        check=False,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        **options,
-    )
+def _run(command: Sequence[str | Path], **options: Any) -> subprocess.CompletedProcess[str]:
+    options |= {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "text": True}
+    return subprocess.run(command, check=False, stderr=subprocess.STDOUT, **options)
 
 
 def _path(program: Program) -> Path | None:

@@ -50,7 +50,6 @@ class PgBouncer(OwnServer):
 
     @property
     def url(self) -> str:
-        """Like the server's, with the port of PgBouncer."""
         return url_of(self.port)
 
     def _command(self) -> list[str | Path]:
@@ -62,7 +61,6 @@ class PgBouncer(OwnServer):
         return [self._program, configuration]
 
     def _answers(self) -> bool:
-        """Whether it takes a client to a session."""
         return takes_sessions(self.url)
 
 

@@ -7,6 +7,7 @@ import ssl
 import threading
 from collections.abc import Coroutine
 from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 HOST = "127.0.0.1"
@@ -58,10 +59,10 @@ class Proxy:
         """Hold each chunk back, either way."""
         self._delay = seconds
 
-    def cut_before(self, pattern: bytes) -> None:
+    def cut_before(self, pattern: bytes, place: Place = "before") -> None:
         """Cut, once, the connection on which the client sends `pattern`: the server misses it."""
         self.fired.clear()
-        self._cut = (pattern, "before")
+        self._cut = (pattern, place)
 
     def cut_after(self, pattern: bytes) -> None:
         """
@@ -69,8 +70,7 @@ class Proxy:
 
         The answer never reaches the client: the server has done it, and the client cannot know.
         """
-        self.fired.clear()
-        self._cut = (pattern, "after")
+        self.cut_before(pattern, "after")
 
     def cut(self) -> None:
         """Drop every open connection now."""
@@ -122,16 +122,14 @@ class Proxy:
         await self._server.wait_closed()
 
     async def _abort_all(self) -> None:
-        links = list(self._links)
-        for link in links:
+        for link in (links := list(self._links)):
             link.abort()
         await asyncio.gather(*(link.done.wait() for link in links))
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if self._mode == "refuse":
-            writer.transport.abort()
-            return
         try:
+            if self._mode == "refuse":
+                raise ConnectionRefusedError
             server_reader, server_writer = await asyncio.open_connection(*self._target)
         except OSError:
             writer.transport.abort()
@@ -185,15 +183,15 @@ class Proxy:
                 await link.client.drain()
 
 
+@dataclass(eq=False)
 class _Link:
     """One client's connection and the server's beside it."""
 
-    def __init__(self, client: asyncio.StreamWriter, server: asyncio.StreamWriter) -> None:
-        self.client = client
-        self.server = server
-        self.muted = False
-        self.answered = asyncio.Event()
-        self.done = asyncio.Event()
+    client: asyncio.StreamWriter
+    server: asyncio.StreamWriter
+    muted: bool = False
+    answered: asyncio.Event = field(default_factory=asyncio.Event)
+    done: asyncio.Event = field(default_factory=asyncio.Event)
 
     def abort(self) -> None:
         """Drop both sides without sending what is left."""

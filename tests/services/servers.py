@@ -13,20 +13,12 @@ import subprocess
 import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 from weakref import WeakSet
 
-from tests.services.processes import (
-    ROOT,
-    descendants,
-    describe,
-    end,
-    listens,
-    spawn,
-    wait_until,
-)
+from tests.services.processes import ROOT, descendants, describe, end, listens, spawn, wait_until
 
 if TYPE_CHECKING:
     from typing import Self
@@ -80,13 +72,11 @@ class OwnServer(ABC):
 
     @property
     def pid(self) -> int:
-        """Process id of the process that was started."""
         assert self.process is not None, f"{self.name} is not running"
         return self.process.pid
 
     @property
     def directory(self) -> Path:
-        """Where its data are, and what it has written."""
         assert self._directory is not None, f"{self.name} was never started"
         return self._directory
 
@@ -168,15 +158,14 @@ class OwnServer(ABC):
 
     def _spawn(self, *, pass_fds: Sequence[int] = ()) -> subprocess.Popen[bytes]:
         with self._log.open("ab") as output:
-            return spawn(
-                self._command(),
-                output=output,
-                env=self.env,
-                user=self._user,
-                death_signal=self.death_signal,
-                pass_fds=pass_fds,
-                cwd=self._cwd,
-            )
+            given: dict[str, Any] = {
+                "output": output,
+                "env": self.env,
+                "user": self._user,
+                "cwd": self._cwd,
+            }
+            command, ends = self._command(), self.death_signal
+            return spawn(command, death_signal=ends, pass_fds=pass_fds, **given)
 
     def _run(self, command: Sequence[str | Path]) -> None:
         """Run a command that prepares the first start."""
@@ -189,12 +178,15 @@ class OwnServer(ABC):
         """Wait until it answers; False if its port was taken."""
         process = self.process
         assert process is not None
+
+        def settled() -> bool:
+            if process.poll() is not None:
+                return True
+            # Another server may have taken the port, and answer.
+            return self._answers() and (not self.port_taken or listens(self.pid, self.port))
+
         try:
-            wait_until(
-                lambda: process.poll() is not None or (self._answers() and self._is_ours()),
-                seconds=self.start_seconds,
-                what=f"{self.name} to answer",
-            )
+            wait_until(settled, seconds=self.start_seconds, what=f"{self.name} to answer")
         except TimeoutError as error:
             raise RuntimeError(f"{error}\n{self.output}") from None
         if process.poll() is None:
@@ -204,13 +196,8 @@ class OwnServer(ABC):
             return False
         raise RuntimeError(f"{self.name} ended with {process.returncode}:\n{self.output}")
 
-    def _is_ours(self) -> bool:
-        """Whether what answers is this server, and not another one that took its port."""
-        return not self.port_taken or listens(self.pid, self.port)
-
     @property
     def _written(self) -> str:
-        """What it has written since it was last started."""
         return self.output.encode()[self._written_before :].decode(errors="replace")
 
     def _end(self, *signals: signal.Signals) -> None:
@@ -241,15 +228,16 @@ class Server(OwnServer):
     start_seconds = 60.0
     telling = True
 
-    def __init__(self, app: str, *, env: Mapping[str, str] | None = None, probe: str = "/") -> None:
+    #: What is asked for, to see whether it answers.
+    probe: ClassVar[str] = "/"
+
+    def __init__(self, app: str, *, env: Mapping[str, str] | None = None) -> None:
         super().__init__(env={"PYTHONPATH": str(ROOT), **(env or {})})
         self.app = app
         self._descriptor = -1
-        self._probe = probe
 
     @property
     def url(self) -> str:
-        """The base URL, without a slash at the end."""
         return f"http://{HOST}:{self.port}"
 
     @property
@@ -264,30 +252,23 @@ class Server(OwnServer):
 
     def _answers(self) -> bool:
         connection = http.client.HTTPConnection(HOST, self.port, timeout=self.start_seconds)
-        try:
-            connection.request("GET", self._probe, headers={"Connection": "close"})
+        with closing(connection), suppress(OSError, http.client.HTTPException):
+            connection.request("GET", self.probe, headers={"Connection": "close"})
             connection.getresponse().read()
-        except (OSError, http.client.HTTPException):
-            return False
-        finally:
-            connection.close()
-        return True
+            return True
+        return False
 
 
 def free_port() -> int:
     """A free port below the range that the kernel hands to clients, so that it stays ours."""
     while True:
         port = random.SystemRandom().randrange(12_000, 32_000)
-        with socket.socket() as probe:
-            try:
-                probe.bind((HOST, port))
-            except OSError:
-                continue
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind((HOST, port))
             return port
 
 
 def open_to_all(path: Path) -> bool:
-    """Whether any user may read the file and pass through every folder above it."""
     real = path.resolve()
     return real.stat().st_mode & 0o005 == 0o005 and all(
         folder.stat().st_mode & 0o001 for folder in real.parents

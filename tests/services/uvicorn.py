@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import signal
 import sys
-from collections.abc import Mapping
 
-from tests.services.servers import HOST, Server
-
-__all__ = ["HOST", "Uvicorn"]
+from tests.services.servers import Server
 
 # Not uvicorn's own --fd: that takes the socket for one of AF_UNIX, without TCP_NODELAY.
 _SERVE = """
@@ -23,15 +20,6 @@ class Uvicorn(Server):
 
     name = "uvicorn"
     stop_signals = (signal.SIGINT,)
-
-    def __init__(
-        self,
-        app: str = "example_project.asgi:application",
-        *,
-        env: Mapping[str, str] | None = None,
-        probe: str = "/",
-    ) -> None:
-        super().__init__(app, env=env, probe=probe)
 
     def _command(self) -> list[str]:
         return [sys.executable, "-c", _SERVE, self.app, str(self._descriptor)]

@@ -2,23 +2,12 @@
 
 from __future__ import annotations
 
-import http.client
-import json
-from typing import NamedTuple
-
 import pytest
 
+from tests.acceptance.processes.clients import answer_on, opened
 from tests.services.databases import environment_for_children
 from tests.services.gunicorn import Gunicorn
-from tests.services.uvicorn import HOST, Uvicorn
-
-
-class Answer(NamedTuple):
-    """An HTTP answer, read to its end."""
-
-    status: int
-    replayed: bool
-    body: bytes
+from tests.services.uvicorn import Uvicorn
 
 
 class Peer:
@@ -27,26 +16,12 @@ class Peer:
     def __init__(self, server):
         self.server = server
 
-    def open(self, path, key, body, *, method="POST", headers=None):
-        """Send a request, and leave its answer unread."""
-        body = json.dumps(body) if isinstance(body, dict) else body
-        given = {"Content-Type": "application/json", "Connection": "close", **(headers or {})}
-        if key is not None:
-            given["Idempotency-Key"] = key
-        connection = http.client.HTTPConnection(HOST, self.server.port, timeout=60)
-        chunked = "Transfer-Encoding" in given
-        connection.request(method, path, body, given, encode_chunked=chunked)
-        return connection
+    def open(self, path, key, body, *, headers=None, **more):
+        fields = {**(headers or {}), **({} if key is None else {"Idempotency-Key": key})}
+        return opened(self.server, path, body, **fields, **more)
 
-    def send(self, path, key, body, **arguments):
-        """See `open`; read the answer."""
-        connection = self.open(path, key, body, **arguments)
-        try:
-            response = connection.getresponse()
-            replayed = response.headers.get("Idempotency-Replayed") == "true"
-            return Answer(response.status, replayed, response.read())
-        finally:
-            connection.close()
+    def send(self, *arguments, **more):
+        return answer_on(self.open(*arguments, **more))
 
 
 def environment():

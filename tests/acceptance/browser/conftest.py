@@ -124,7 +124,7 @@ def shops(database):
         def serve(server):
             start = {
                 "gunicorn": lambda: Gunicorn(env=env, workers=2),
-                "uvicorn": lambda: Uvicorn(env=env),
+                "uvicorn": lambda: Uvicorn("example_project.asgi:application", env=env),
             }
             url = stack.enter_context(start[server]()).url
             session = psycopg.connect(env["EXAMPLE_DATABASE_URL"], autocommit=True)

@@ -6,8 +6,9 @@ import http.client
 import json
 import os
 import signal
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,8 +19,9 @@ from django_idempotency.conf import engine_for
 from django_idempotency.models import IdempotencyRecord
 from django_idempotency.records import Record
 from tests.app.models import Effect
-from tests.services.gunicorn import HOST, Gunicorn
+from tests.services.gunicorn import Gunicorn
 from tests.services.processes import wait_until
+from tests.services.servers import HOST, Server
 
 USER = "alice"
 SECONDS = 30.0
@@ -54,35 +56,29 @@ class Answer:
         return int(json.loads(self.body)["id"])
 
 
-def post(
-    server: Gunicorn,
-    key: str,
-    body: Mapping[str, Any],
-    *,
-    connected: Callable[[], object] = lambda: None,
-    skew: int = 0,
-) -> Answer:
-    """
-    Send a request on a connection of its own; ConnectionError if the server drops it.
+def opened(
+    server: Server, path: str, body: Any, *, method: str = "POST", **fields: str
+) -> http.client.HTTPConnection:
+    """Send a request on a connection of its own, and leave its answer unread."""
+    body = json.dumps(body) if isinstance(body, dict) else body
+    fields = {"Content-Type": "application/json", "Connection": "close", **fields}
+    connection = http.client.HTTPConnection(HOST, server.port, timeout=2 * SECONDS)
+    chunked = "Transfer-Encoding" in fields
+    connection.request(method, path, body, fields, encode_chunked=chunked)
+    return connection
 
-    `connected` is called between the connection and the request. `skew` is for skewed_wsgi.
-    """
-    connection = http.client.HTTPConnection(HOST, server.port, timeout=SECONDS)
-    headers = {
-        "Content-Type": "application/json",
-        "Idempotency-Key": key,
-        "X-User": USER,
-        "Connection": "close",
-        "X-Skew": str(skew),
-    }
-    try:
-        connection.connect()
-        connected()
-        connection.request("POST", "/effects/", json.dumps(body), headers)
+
+def answer_on(connection: http.client.HTTPConnection) -> Answer:
+    """Read the answer; ConnectionError if the server drops it."""
+    with closing(connection):
         response = connection.getresponse()
         return Answer(response.status, dict(response.headers), response.read())
-    finally:
-        connection.close()
+
+
+def post(server: Gunicorn, key: str, body: Mapping[str, Any], *, skew: int = 0) -> Answer:
+    """Post to the view of effects; `skew` is for skewed_wsgi."""
+    fields = {"Idempotency-Key": key, "X-User": USER, "X-Skew": str(skew)}
+    return answer_on(opened(server, "/effects/", body, **fields))
 
 
 @dataclass(frozen=True)
@@ -185,5 +181,4 @@ class Work:
         return record
 
     def lapsed(self) -> None:
-        """Wait until the lease has lapsed by the store's clock."""
         wait_until(lambda: not self.record.live, seconds=10, what=f"{self.name}'s lease to lapse")

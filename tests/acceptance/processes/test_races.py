@@ -27,7 +27,11 @@ def test_R50_equal_requests_at_once_have_one_effect_and_one_answer(serve, mode):
         refused.add((503, "store_unavailable"))
 
     def send(index):
-        return [post(server, key, {"name": key}, connected=together.wait) for key in KEYS]
+        answers = []
+        for key in KEYS:
+            together.wait()
+            answers.append(post(server, key, {"name": key}))
+        return answers
 
     by_client = run_in_threads(CLIENTS, send, seconds=90)
 

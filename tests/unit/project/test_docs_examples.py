@@ -10,8 +10,6 @@ import sys
 import threading
 import time
 import unittest
-from collections import Counter
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import timedelta
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -22,10 +20,9 @@ from urllib.error import HTTPError
 import pytest
 from django.contrib.auth.models import User
 from django.core import checks
-from django.core.exceptions import BadRequest, PermissionDenied, SuspiciousOperation
+from django.core.exceptions import BadRequest
 from django.core.files.uploadedfile import SimpleUploadedFile
-from django.db import connections
-from django.http import Http404, HttpResponse
+from django.http import Http404
 from django.test import Client, override_settings
 from django.urls import path as url
 from django.utils import timezone
@@ -36,9 +33,6 @@ import django_idempotency as idempotency
 from django_idempotency.conf import stores
 from django_idempotency.engine.backoff import Backoff
 from django_idempotency.models import IdempotencyRecord
-from django_idempotency.records import State
-from django_idempotency.stores.database import DatabaseStore
-from django_idempotency.testing import override_store
 from tests.app.models import Payment
 from tests.pages import BLOCKS, DOCS, name_of, table_of
 
@@ -53,10 +47,9 @@ def test_examples_run(run_page, page):
 
 
 def test_few_blocks_do_not_run():
-    languages = Counter(block.language for block in BLOCKS)
-    directives = {"{toctree}", "{eval-rst}", "{literalinclude}"}
-    assert set(languages) - directives == {"python", "console", "html+django", "text"}
-    assert languages["text"] == 4, "the main path, a line of a crontab, two of redis-cli"
+    languages = [block.language for block in BLOCKS if block.language[0] != "{"]
+    assert set(languages) == {"python", "console", "html+django", "text"}
+    assert languages.count("text") == 4, "the main path, a line of a crontab, two of redis-cli"
 
 
 #: What a documented setting has to have besides passing the checks.
@@ -161,18 +154,6 @@ def test_guide_to_DRF_takes_methods_for_callables(run_page, post, alice):
     assert post(view, COFFEE, X_Branch="south").status_code == 201
 
 
-def test_guide_to_DRF_releases_402(run_page, post):
-    page = run_page("docs/howto/drf.md")
-
-    class Poor(page.StrictViewSet):
-        def create(self, request):
-            return page.Response({}, status=request.data["status"])
-
-    for status, state in {402: State.RELEASED, 409: State.COMPLETED}.items():
-        assert post(Poor, {"status": status}).status_code == status
-        assert IdempotencyRecord.objects.get().state == state
-
-
 def test_guide_to_scopes_keeps_tenants_apart(run_page, post):
     view = run_page("docs/quickstart.md").PaymentViewSet
     run_page("docs/howto/scope.md")
@@ -209,11 +190,9 @@ def test_R57_R90_guide_to_transactions_says_what_survives_a_refusal(run_page, cl
     assert [answer.status_code for answer in answers] == [403, 403, 403, 403, 423]
 
 
-ERRORS = [Http404, PermissionDenied, BadRequest, SuspiciousOperation, KeyError]
-
-
 @pytest.mark.parametrize(
-    ("keep", "error"), [*product(("default", "success"), ERRORS), ("stripe", Http404)]
+    ("keep", "error"),
+    [*product(("default", "success"), (Http404, BadRequest, KeyError)), ("stripe", Http404)],
 )
 def test_guide_to_views_says_what_becomes_of_an_exception(run_page, client, keep, error):
     page = run_page("docs/howto/views.md")
@@ -275,39 +254,8 @@ def test_guide_to_forms_answers_as_its_table_says(run_page):
     assert (found, Payment.objects.count()) == ([302, 200, 302], 3)
 
 
-def test_guide_to_waiting_gives_a_duplicate_the_answer(run_page):
-    page = run_page("docs/howto/waiting.md")
-    waits = threading.Event()
-    seen = set()
-
-    class Watched(DatabaseStore):
-        """Says when somebody has looked at a record, and has waited for a second look."""
-
-        def claim(self, request):
-            if request.token in seen:
-                waits.set()
-            seen.add(request.token)
-            return super().claim(request)
-
-    def duplicate():
-        try:
-            return page.book("order-1")
-        finally:
-            connections.close_all()
-
-    def work(lease):
-        futures.append(pool.submit(duplicate))
-        assert waits.wait(10)
-        return "the first answer"
-
-    futures = []
-    with override_store(Watched), ThreadPoolExecutor(1) as pool:
-        idempotency.run(work, key="order-1", scope="billing", transaction="separate")
-        assert futures[0].result(10) == "the first answer"
-
-
-def test_guide_to_uploads_receives_once_and_compares_the_digest(run_page, client, settings, post):
-    page = run_page("docs/howto/uploads.md")
+def test_guide_to_uploads_receives_once(run_page, client, settings):
+    run_page("docs/howto/uploads.md")
     settings.DATA_UPLOAD_MAX_MEMORY_SIZE = 1000
 
     def uploaded():
@@ -324,18 +272,6 @@ def test_guide_to_uploads_receives_once_and_compares_the_digest(run_page, client
         assert first.json() == again.json() == {"name": "a.bin", "bytes": size}
         assert replays([first, again]) == [False, True]
         assert put(size + 1, key).status_code == 422
-
-    class Digests(page.UploadView):
-        def post(self, request):
-            return HttpResponse(status=204)
-
-        @classmethod
-        def as_view(cls, actions):
-            return super().as_view()
-
-    answers = [post(Digests, {"n": n}, key="digest", Content_Digest="one") for n in range(2)]
-    assert replays(answers) == [False, True]
-    assert post(Digests, {}, key="digest", Content_Digest="two").status_code == 422
 
 
 @pytest.mark.parametrize("path", ["/events/", "/events-by-body/"])
@@ -439,9 +375,7 @@ def test_client_retries_with_one_key_until_there_is_an_answer(run_page, monkeypa
 
 
 @pytest.mark.parametrize(
-    "answer",
-    [(422, PROBLEM, {"retryable": False}), (409, {}, {"detail": "sold out"}), (404, {}, {})],
-    ids=lambda answer: str(answer[0]),
+    "answer", [(422, PROBLEM, {"retryable": False}), (409, {}, {"detail": "sold out"})]
 )
 def test_client_does_not_retry_what_is_an_answer(run_page, answer):
     page = run_page("docs/howto/clients.md")
