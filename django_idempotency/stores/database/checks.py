@@ -11,9 +11,34 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.migrations.recorder import MigrationRecorder
 
 from django_idempotency.policy import Policy
-from django_idempotency.stores.database.statements import Statements
+from django_idempotency.stores.database.statements import DIALECTS, Statements
 
-__all__ = ["problems"]
+__all__ = ["misfits", "problems"]
+
+
+def misfits(store: Statements) -> Iterator[CheckMessage]:
+    """Give what is wrong with the store's options; asks no server."""
+    using = store.using
+    if using not in connections.settings:
+        yield Error(
+            f"The database store uses the alias {using!r}, which DATABASES lacks.",
+            hint="Set OPTIONS['using'] to one of " + ", ".join(connections.settings) + ".",
+            id="django_idempotency.E003",
+        )
+    elif connections[using].vendor not in DIALECTS:
+        yield Error(
+            f"The database store has no statements for {connections[using].vendor!r}.",
+            hint="Point OPTIONS['using'] to a PostgreSQL, MariaDB or SQLite database.",
+            id="django_idempotency.E004",
+        )
+    elif store.prepare is True and not store.can_prepare:
+        yield Error(
+            f"OPTIONS['prepare'] of the database store is True, and {using!r} prepares nothing.",
+            hint="It takes PostgreSQL with psycopg 3, and neither 'server_side_binding' nor "
+            "'prepare_threshold' in the OPTIONS of the database. Leave 'prepare' out to prepare "
+            "where that can be.",
+            id="django_idempotency.E025",
+        )
 
 
 def problems(store: Statements, policy: Policy) -> Iterator[CheckMessage]:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from datetime import datetime
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 from uuid import UUID
 
@@ -17,6 +17,7 @@ from django.db import (
     OperationalError,
     connections,
 )
+from django.db.backends.base.base import BaseDatabaseWrapper
 
 from django_idempotency.exceptions import StoreError
 from django_idempotency.records import Record
@@ -56,8 +57,11 @@ class Statements(BaseStore):
 
     using: str
 
-    def __init__(self, *, using: str = "default") -> None:
+    def __init__(self, *, using: str = "default", prepare: bool | None = None) -> None:
+        if prepare not in (None, True, False):
+            raise TypeError(f"prepare is None (automatic), True or False, not {prepare!r}.")
         self.using = using
+        self.prepare = prepare
 
     @cached_property
     def dialect(self) -> Dialect:
@@ -67,6 +71,27 @@ class Statements(BaseStore):
             return DIALECTS[vendor]
         except KeyError:
             raise StoreError(f"The database store has no statements for {vendor}.") from None
+
+    @property
+    def can_prepare(self) -> bool:
+        """Whether the driver and its options let the store prepare statements."""
+        connection: Any = connections[self.using]
+        options = connection.settings_dict["OPTIONS"]
+        return (
+            connection.Database.__name__ == "psycopg"
+            and not options.get("server_side_binding")
+            and options.get("prepare_threshold") is None
+        )
+
+    @cached_property
+    def _execute_prepared(self) -> Callable[..., list[Row] | None] | None:
+        """See `prepared.execute`; None where no statement is to be prepared."""
+        if self.prepare is False or not self.can_prepare:
+            return None
+        # Not with this module: psycopg is not there in every project.
+        from django_idempotency.stores.database import prepared
+
+        return partial(prepared.execute, insist=self.prepare is True)
 
     def unsupported(self) -> str | None:
         """Return what this server is that the statements are not for; asks it, if it is MariaDB."""
@@ -87,17 +112,17 @@ class Statements(BaseStore):
 
     def _execute(self, name: str, parameters: Mapping[str, Any]) -> list[Row]:
         """Run a statement and return its rows."""
-        rows: list[Row] = self._run(name, parameters, self.dialect.rows)
+        rows: list[Row] = self._run(name, parameters)
         return rows
 
     def _count(self, name: str, parameters: Mapping[str, Any]) -> int:
         """Run a statement and return how many rows it has found or changed."""
-        count: int = self._run(name, parameters, lambda cursor, *statement: cursor.rowcount)
+        count: int = self._run(name, parameters, True)
         return count
 
-    def _run(self, name: str, parameters: Mapping[str, Any], read: Callable[..., Any]) -> Any:
+    def _run(self, name: str, parameters: Mapping[str, Any], counts: bool = False) -> Any:
         """
-        Run a statement, and return what `read` takes from its cursor.
+        Run a statement, and return its rows, or how many they are.
 
         A driver's error becomes a StoreError.
         """
@@ -105,24 +130,24 @@ class Statements(BaseStore):
         foreign = Block.is_foreign(connection)
         if foreign and name in _CLAIMS:
             raise Block.open_error()
-        adapted = self.dialect.adapted(parameters)
         try:
-            with ExitStack() as fresh:
-                if foreign:  # an owner's write must not be part of another's transaction
-                    fresh.enter_context(fresh_connection(self.using, self.dialect))
-                elif connection.errors_occurred and not connection.in_atomic_block:
-                    connection.close_if_unusable_or_obsolete()
-                with self._sent(name, adapted, fresh) as cursor:
-                    return read(cursor, name, parameters)
+            if foreign:  # an owner's write must not be part of another's transaction
+                with fresh_connection(self.using, self.dialect):
+                    return self._send(name, parameters, counts)
+            if connection.errors_occurred and not connection.in_atomic_block:
+                connection.close_if_unusable_or_obsolete()
+            return self._send(name, parameters, counts)
         except Error as error:
             raise StoreError(
                 f"The store could not run its {name} statement on the database "
                 f"{self.using!r}: {type(error).__name__}.{self._remedy(error)}"
             ) from error
 
-    def _sent(self, name: str, parameters: Mapping[str, Any], fresh: ExitStack) -> Any:
+    def _send(
+        self, name: str, parameters: Mapping[str, Any], counts: bool, tries: int = _TRIES
+    ) -> Any:
         """
-        Run a statement and return its cursor; outside a transaction it may be sent again.
+        Run a statement; outside a transaction it may be sent again.
 
         A statement that met a concurrent change under a strict isolation level has done nothing,
         and is sent again. So is an owner's write whose connection was lost, while the work ran for
@@ -130,25 +155,40 @@ class Statements(BaseStore):
         may have more dead ones.
         """
         connection = connections[self.using]
-        tries = 1 if connection.in_atomic_block else _TRIES
+        if connection.in_atomic_block:
+            tries = 1
         while True:
             tries -= 1
-            cursor = connection.cursor()
             try:
-                if (unsupported := self.dialect.unsupported(connection)) is not None:
-                    raise StoreError(f"The database store has no statements for {unsupported}.")
-                cursor.execute(getattr(self.dialect, name), parameters)
+                return self._send_once(connection, name, parameters, counts)
             except (InterfaceError, OperationalError) as error:
-                cursor.close()
                 lost = self.dialect.has_server and is_connection_failure(error)
                 if lost and tries and name in _OWNERS_WRITES:
                     connection.close()
-                    fresh.enter_context(fresh_connection(self.using, self.dialect))
-                    connection = connections[self.using]
+                    with fresh_connection(self.using, self.dialect):
+                        return self._send(name, parameters, counts, tries)
                 elif not tries or not is_serialization_failure(error):
                     raise
-            else:
-                return cursor
+
+    def _send_once(
+        self,
+        connection: BaseDatabaseWrapper,
+        name: str,
+        parameters: Mapping[str, Any],
+        counts: bool,
+    ) -> Any:
+        """Run a statement, prepared where that is possible."""
+        dialect = self.dialect
+        sql = getattr(dialect, name)
+        if self._execute_prepared is not None:
+            rows = self._execute_prepared(connection, name, sql, parameters)
+            if rows is not None:
+                return rows
+        with connection.cursor() as cursor:
+            if (unsupported := dialect.unsupported(connection)) is not None:
+                raise StoreError(f"The database store has no statements for {unsupported}.")
+            cursor.execute(sql, dialect.adapted(parameters))
+            return cursor.rowcount if counts else dialect.rows(cursor, name, parameters)
 
     def fresh_connection(self) -> AbstractContextManager[None]:
         """See `BaseStore.fresh_connection`; in a transaction it stays on that one's connection."""

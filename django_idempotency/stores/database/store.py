@@ -26,7 +26,7 @@ from django_idempotency.leases import Lease, Proof
 from django_idempotency.policy import Policy
 from django_idempotency.records import Filters, Page, Record, State, as_duration
 from django_idempotency.stores.database.atomic import Block, is_doomed, is_lost
-from django_idempotency.stores.database.checks import problems
+from django_idempotency.stores.database.checks import misfits, problems
 from django_idempotency.stores.database.dialect import READ_COMMITTED, Row
 from django_idempotency.stores.database.errors import (
     is_duplicate,
@@ -46,7 +46,7 @@ from django_idempotency.stores.database.rows import (
     utc,
     uuid_of,
 )
-from django_idempotency.stores.database.statements import DIALECTS, Statements
+from django_idempotency.stores.database.statements import Statements
 
 __all__ = ["DatabaseStore"]
 
@@ -175,7 +175,7 @@ class DatabaseStore(Statements):
         if isolation != READ_COMMITTED:
             # The snapshot is older than the lock and stays so: only a write can tell.
             return self._claim_row(request)
-        record, now = self._look(request.record_id)
+        record, now = self._look(request.record_id, "LOOK_AGAIN")
         if record is not None and decide(record, request) is not Decision.CLAIM_AGAIN:
             return record
         epoch = max(int(now.timestamp() * 1_000_000), record.epoch + 1 if record else 0)
@@ -424,20 +424,4 @@ class DatabaseStore(Statements):
 
     def check(self) -> list[checks.CheckMessage]:
         """See `BaseStore.check`."""
-        if self.using not in connections.settings:
-            return [
-                checks.Error(
-                    f"The database store uses the alias {self.using!r}, which DATABASES lacks.",
-                    hint="Set OPTIONS['using'] to one of " + ", ".join(connections.settings) + ".",
-                    id="django_idempotency.E003",
-                )
-            ]
-        if connections[self.using].vendor not in DIALECTS:
-            return [
-                checks.Error(
-                    f"The database store has no statements for {connections[self.using].vendor!r}.",
-                    hint="Point OPTIONS['using'] to a PostgreSQL, MariaDB or SQLite database.",
-                    id="django_idempotency.E004",
-                )
-            ]
-        return []
+        return list(misfits(self))

@@ -13,6 +13,7 @@ from django.db import connection, connections
 
 import django_idempotency as idempotency
 from django_idempotency import InProgress
+from django_idempotency.stores.database import prepared
 from tests.acceptance.processes.clients import post
 from tests.acceptance.processes.conftest import Serve
 from tests.acceptance.processes.test_kills import run_as_soon_as_the_key_is_free
@@ -172,3 +173,22 @@ def test_R88_threads_that_race_and_wait_run_once(mode):
     )
     assert sum(not outcome.replayed for outcome in outcomes) == 1
     assert {outcome.result for outcome in outcomes} == {Effect.objects.get().pk}
+
+
+@pytest.mark.usefixtures("behind")
+@pytest.mark.parametrize("mode", MODES)
+def test_R88_nothing_is_prepared_in_sessions_that_are_not_ours(mode, monkeypatch):
+    monkeypatch.setattr(prepared, "USES_BEFORE", 0)
+    for number in range(3):
+        for _ in range(SESSIONS + 1):
+            idempotency.run(
+                lambda lease: Effect.objects.create().pk,
+                key=f"key {number}",
+                scope="s",
+                transaction=mode,
+            )
+    assert Effect.objects.count() == 3
+    for _ in range(SESSIONS):
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT name FROM pg_prepared_statements")
+            assert cursor.fetchall() == []

@@ -54,6 +54,7 @@ def test_each_message_has_its_id_and_a_hint_and_says_what_to_write(dummy):
         ("E002", {"default": {"DEADLINE": lambda context: 1}}, "deadline must take ()"),
         ("E003", {"default": {"OPTIONS": {"using": "nowhere"}}}, "nowhere"),
         ("E004", {"default": {"OPTIONS": {"using": "dummy"}}}, "no statements"),
+        ("E025", {"default": {"OPTIONS": {"prepare": True}}}, "prepares nothing"),
         ("W001", {"default": {"LEASE": 7200, "RETENTION": 3600}}, ""),
         ("W002", {"default": {"BACKEND": MEMORY}}, ""),
     ):

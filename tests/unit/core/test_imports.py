@@ -37,6 +37,7 @@ CLIENTS = {
     "contrib.events*": {"jmespath"},
     "contrib.rest_framework*": {"rest_framework"},
     "contrib.spectacular": {"drf_spectacular"},
+    "stores.database.prepared": {"psycopg"},
     "stores.dynamodb*": {"boto3", "botocore"},
     "stores.redis*": {"redis"},
     "tasks": {"celery"},

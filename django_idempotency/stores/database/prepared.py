@@ -1,0 +1,321 @@
+"""
+Hot statements, prepared in the session of Django's own connection (PostgreSQL, psycopg 3).
+
+A statement is prepared when it is used for the third time on a connection. That is never to cost a
+transaction: the error of a statement that is not prepared would abort it, and lose its work. So
+nothing is prepared behind a pooler that gives each transaction another session, and in a
+transaction a prepared statement runs only where its failure would lose nothing, or right after
+another one has shown that the session still has its prepared statements.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+import struct
+import uuid
+from collections.abc import Callable, Hashable, Mapping
+from datetime import datetime, timedelta, timezone
+from functools import cache
+from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
+
+import psycopg
+from django.apps import apps
+from django.db.backends.base.base import BaseDatabaseWrapper
+from django.db.backends.postgresql.base import Cursor, DatabaseWrapper
+from psycopg import errors, generators, pq
+from psycopg.adapt import Transformer
+
+from django_idempotency.claims import ClaimAgain
+from django_idempotency.stores.database.dialect import Row
+
+__all__ = ["execute"]
+
+#: How often a statement is used on a connection before it is prepared there.
+USES_BEFORE = 2
+
+#: Nothing of the attempt has been done before these, so its transaction can be started again.
+_CLAIMS = frozenset(("CLAIM", "LOOK_AGAIN", "RECLAIM", "SINGLE_LOCK"))
+#: These commit with the work. They follow a claim on the same connection.
+_ENDS = frozenset(("COMPLETE", "SINGLE_INSERT", "SINGLE_UPDATE"))
+_HOT = _CLAIMS | _ENDS | {"LOOK"}
+
+#: SQLSTATEs: it is not prepared (any more), its name is taken, its result has other types now.
+_GONE, _TAKEN, _CHANGED = "26000", "42P05", "0A000"
+
+_IDLE = pq.TransactionStatus.IDLE
+_SUCCESS = (pq.ExecStatus.COMMAND_OK, pq.ExecStatus.TUPLES_OK)
+_BINARY = pq.Format.BINARY
+_EPOCH = datetime(2000, 1, 1, tzinfo=timezone.utc)
+_MICROSECOND = timedelta(microseconds=1)
+
+
+def execute(
+    connection: BaseDatabaseWrapper,
+    name: str,
+    sql: str,
+    parameters: Mapping[str, Any],
+    *,
+    insist: bool = False,
+) -> list[Row] | None:
+    """
+    Run a prepared statement and return its rows; None where a cursor is to run it instead.
+
+    Errors are Django's, as those of a cursor are. With `insist` poolers are not looked for.
+    """
+    if name not in _HOT:
+        return None
+    connection.close_if_health_check_failed()
+    connection.ensure_connection()
+    connection.validate_thread_sharing()
+    if not _may_pass_cursor(connection):
+        return None
+    driver: psycopg.Connection[Any] = connection.connection
+    if (session := _sessions.get(driver)) is None:
+        session = _sessions[driver] = _Session()
+    is_alone = driver.autocommit and driver.pgconn.transaction_status == _IDLE
+    if not session.may_run(name, is_alone):
+        return None
+    connection.validate_no_broken_transaction()
+    with connection.wrap_database_errors:
+        try:
+            _begin(driver)
+            if not session.has(driver, name, sql, insist):
+                return None
+            return session.run(driver, name, parameters)
+        except psycopg.Error as error:
+            if error.sqlstate not in (_GONE, _TAKEN, _CHANGED):
+                raise
+            session.forget(lost=error.sqlstate != _CHANGED)
+            if is_alone:  # it has done nothing, and a cursor runs it
+                return None
+            if name in _CLAIMS:
+                raise ClaimAgain from error
+            raise
+
+
+def _may_pass_cursor(connection: Any) -> bool:
+    """Return whether the connection's cursors are Django's own, and nobody watches them."""
+    driver, wrapper = connection.connection, connection.__class__
+    return (
+        apps.ready
+        and not connection.execute_wrappers
+        and not connection.queries_logged
+        and _makes_plain_cursors(wrapper)
+        and vars(connection).keys().isdisjoint(_CURSOR_MAKERS)
+        and type(driver) is psycopg.Connection
+        and driver.cursor_factory is _CURSOR  # neither server-side binding nor a tracer's
+        and driver.prepare_threshold is None  # psycopg prepares nothing, and deallocates nothing
+        and driver.pgconn.pipeline_status == pq.PipelineStatus.OFF
+        and (driver.pgconn.transaction_status != _IDLE or driver.autocommit or _is_plain(driver))
+    )
+
+
+_CURSOR: Any = Cursor
+_CURSOR_MAKERS = ("_cursor", "create_cursor", "cursor", "make_cursor")
+
+
+@cache
+def _makes_plain_cursors(wrapper: Hashable) -> bool:
+    """Return whether a class of connections leaves cursors alone; one of tenants may not."""
+    return all(
+        getattr(wrapper, maker) is getattr(DatabaseWrapper, maker) for maker in _CURSOR_MAKERS
+    )
+
+
+def _is_plain(driver: psycopg.Connection[Any]) -> bool:
+    """Return whether a transaction of this connection begins with BEGIN and no more."""
+    return driver.isolation_level is None and driver.read_only is None and driver.deferrable is None
+
+
+def _begin(driver: psycopg.Connection[Any]) -> None:
+    """Begin the transaction, as psycopg does before its first statement."""
+    if not driver.autocommit and driver.pgconn.transaction_status == _IDLE:
+        _ask(driver, driver.pgconn.send_query, b"BEGIN")
+
+
+def _ask(driver: psycopg.Connection[Any], send: Callable[..., None], *arguments: Any) -> Any:
+    """
+    Send something and return its result.
+
+    It waits as psycopg does: other threads and greenlets go on, and Ctrl-C cancels the statement.
+    """
+    with driver.lock:
+        send(*arguments)
+        result = driver.wait(generators.execute(driver.pgconn))[-1]
+    if result.status not in _SUCCESS:
+        raise errors.error_from_result(result, encoding="utf-8")
+    return result
+
+
+def _server_pid(driver: psycopg.Connection[Any]) -> int:
+    return int(_ask(driver, driver.pgconn.send_query, b"SELECT pg_backend_pid()").get_value(0, 0))
+
+
+class _Session:
+    """What is prepared in the session of one connection of psycopg."""
+
+    def __init__(self) -> None:
+        #: How often each statement was used that is not prepared.
+        self._uses: dict[str, int] = {}
+        self._prepared: dict[str, _Prepared] = {}
+        # Nobody else's names, even where a session goes from one client to the next.
+        self._names = map(f"idempotency_{uuid.uuid4().hex[:12]}_{{}}".format, itertools.count())
+        #: None until the server has been asked.
+        self._is_ours: bool | None = None
+        #: A prepared claim has run, and no completion since.
+        self._is_proven = False
+
+    def may_run(self, name: str, is_alone: bool) -> bool:
+        """Count a use, and return whether the statement may be run prepared at this place."""
+        if self._is_ours is False:
+            return False
+        if name not in self._prepared:
+            uses = self._uses[name] = self._uses.get(name, 0) + 1
+            if uses <= USES_BEFORE:
+                return False
+        if is_alone or name in _CLAIMS:
+            return True
+        return name in _ENDS and self._is_proven
+
+    def has(self, driver: psycopg.Connection[Any], name: str, sql: str, insist: bool) -> bool:
+        """Prepare the statement unless it is; return False where sessions are a pooler's."""
+        if name in self._prepared:
+            return True
+        if self._is_ours is None:
+            # PgBouncer and its like make up the number that they tell a client.
+            self._is_ours = insist or _server_pid(driver) == driver.pgconn.backend_pid
+        if not self._is_ours:
+            return False
+        statement = _statement(sql)
+        prepared = _Prepared(next(self._names).encode(), statement)
+        _ask(driver, driver.pgconn.send_prepare, prepared.name, statement.sql, statement.types)
+        self._prepared[name] = prepared
+        return True
+
+    def run(
+        self, driver: psycopg.Connection[Any], name: str, parameters: Mapping[str, Any]
+    ) -> list[Row]:
+        """Run a statement that is prepared."""
+        known_as, statement = self._prepared[name]
+        result = _ask(
+            driver,
+            driver.pgconn.send_query_prepared,
+            known_as,
+            [
+                None if (value := parameters[parameter]) is None else encode(value)
+                for parameter, encode in statement.parameters
+            ],
+            statement.formats,
+            _BINARY,
+        )
+        self._is_proven = name not in _ENDS
+        transformer = Transformer(driver)  # it holds the connection, so it is not kept
+        transformer.set_pgresult(result)
+        rows: list[Row] = transformer.load_rows(0, result.ntuples, tuple)
+        return rows
+
+    def forget(self, *, lost: bool) -> None:
+        """Prepare anew what is used again; nothing, if the session has `lost` its statements."""
+        self._uses.clear()
+        self._prepared.clear()
+        self._is_proven = False
+        if lost:  # by a pooler or a DISCARD ALL, and it may do so again
+            self._is_ours = False
+
+
+#: By connection of psycopg: a pool hands it from thread to thread, and a wrapper has many.
+_sessions: WeakKeyDictionary[psycopg.Connection[Any], _Session] = WeakKeyDictionary()
+
+
+class _Statement(NamedTuple):
+    """A statement as the server takes it, and how each of its parameters is sent."""
+
+    sql: bytes
+    parameters: list[tuple[str, Callable[[Any], bytes]]]
+    types: list[int]
+    formats: list[int]
+
+
+class _Prepared(NamedTuple):
+    """A statement that is prepared in a session, under a name."""
+
+    name: bytes
+    statement: _Statement
+
+
+@cache
+def _statement(sql: str) -> _Statement:
+    names = list(dict.fromkeys(_PARAMETER.findall(sql)))
+    numbered = _PARAMETER.sub(lambda found: f"${names.index(found[1]) + 1}", sql)
+    kinds = [_KINDS[name] for name in names]
+    return _Statement(
+        numbered.replace("%%", "%").encode(),
+        [(name, encode) for name, (_, encode) in zip(names, kinds, strict=True)],
+        [_type(kind) for kind, _ in kinds],
+        [_BINARY] * len(names),
+    )
+
+
+_PARAMETER = re.compile(r"%\((\w+)\)s")
+
+
+def _type(kind: str) -> int:
+    """Return the number of a type of PostgreSQL's, or of an array of it."""
+    info = psycopg.adapters.types[kind.removesuffix("[]")]
+    return info.array_oid if kind.endswith("[]") else info.oid
+
+
+# How PostgreSQL takes each parameter: big-endian, times as microseconds.
+
+
+def _text(value: str) -> bytes:
+    if "\0" in value:  # as psycopg says it, and no transaction is aborted
+        raise psycopg.DataError("PostgreSQL text fields cannot contain NUL (0x00) bytes")
+    return value.encode()
+
+
+def _interval(value: timedelta) -> bytes:
+    return struct.pack(">qii", value // _MICROSECOND, 0, 0)
+
+
+def _time(value: datetime) -> bytes:
+    return struct.pack(">q", (value - _EPOCH) // _MICROSECOND)
+
+
+def _bytes_array(values: list[bytes]) -> bytes:
+    """Return a one-dimensional array without NULLs: its head, then each length and element."""
+    if not values:
+        return struct.pack(">iiI", 0, 0, _type("bytea"))
+    head = struct.pack(">iiIii", 1, 0, _type("bytea"), len(values), 1)
+    return head + b"".join(struct.pack(">i", len(value)) + value for value in values)
+
+
+_UUID: tuple[str, Callable[[Any], bytes]] = ("uuid", lambda value: value.bytes)
+_TEXT: tuple[str, Callable[[Any], bytes]] = ("text", _text)
+_BYTES: tuple[str, Callable[[Any], bytes]] = ("bytea", bytes)
+_BOOLEAN: tuple[str, Callable[[Any], bytes]] = ("bool", lambda value: b"\1" if value else b"\0")
+_INTERVAL: tuple[str, Callable[[Any], bytes]] = ("interval", _interval)
+
+#: The parameters of the hot statements: the type of each, and its bytes.
+_KINDS: dict[str, tuple[str, Callable[[Any], bytes]]] = {
+    "claimed_at": ("timestamptz", _time),
+    "epoch": ("int8", struct.Struct(">q").pack),
+    "error": _TEXT,
+    "fingerprint": _BYTES,
+    "fingerprints": ("bytea[]", _bytes_array),
+    "id": _UUID,
+    "key": _TEXT,
+    "lease": _INTERVAL,
+    "lifetime": _INTERVAL,
+    "operation": _TEXT,
+    "result": _BYTES,
+    "retention": _INTERVAL,
+    "scope": _TEXT,
+    "seen_state": _TEXT,
+    "seen_token": _UUID,
+    "state": _TEXT,
+    "take_over": _BOOLEAN,
+    "token": _UUID,
+}

@@ -1,0 +1,403 @@
+"""Statements that are prepared on Django's own connection, and where they must not be."""
+
+from __future__ import annotations
+
+import gc
+from contextlib import contextmanager, nullcontext
+from datetime import timedelta
+
+import pytest
+from django.db import OperationalError, connection, connections, transaction
+from django.db.backends.postgresql.base import DatabaseWrapper
+from django.db.transaction import TransactionManagementError
+from django.test.utils import CaptureQueriesContext
+
+from django_idempotency.conf import InvalidStore, store_for
+from django_idempotency.engine import Engine
+from django_idempotency.exceptions import FingerprintMismatch, InProgress, StoreError
+from django_idempotency.records import State
+from django_idempotency.stores.database import DatabaseStore, prepared
+from tests.integration.database import claims
+from tests.integration.database.claims import (
+    Boom,
+    claim_request,
+    effects,
+    lost,
+    operation,
+    packed,
+    state_of,
+    won,
+    work,
+)
+from tests.integration.database.sessions import PATIENCE, execute
+
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.leg("postgres18")]
+
+MODES = pytest.mark.parametrize("mode", ["single", "joined", "separate"])
+
+
+@pytest.fixture(autouse=True)
+def session(transactional_db):
+    """A session of its own for each test."""
+    connection.close()
+    yield
+    connection.close()
+
+
+@pytest.fixture
+def at_once(monkeypatch):
+    """Each statement is prepared when it is used for the first time."""
+    monkeypatch.setattr(prepared, "USES_BEFORE", 0)
+
+
+@pytest.fixture
+def engine(store):
+    return Engine(store)
+
+
+def names():
+    """The statements that are prepared in this thread's session, by their first word."""
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT statement FROM pg_prepared_statements ORDER BY prepare_time")
+        return [statement.split()[0] for (statement,) in cursor.fetchall()]
+
+
+def complete(store, key="key", **fields):
+    lease = won(store.claim(claim_request(key, **fields)))
+    return store.complete(lease, packed("mine"), retention=claims.RETENTION)
+
+
+# When.
+
+
+def test_from_the_third_use_on_a_connection(store):
+    for number in range(2):
+        complete(store, f"key {number}")
+    assert names() == []
+    complete(store, "third")
+    assert names() == ["INSERT", "UPDATE"]
+    complete(store, "fourth")
+    assert names() == ["INSERT", "UPDATE"]
+    connection.close()
+    complete(store, "on another one")
+    assert names() == []
+
+
+@pytest.mark.usefixtures("at_once")
+def test_nothing_is_kept_of_a_connection_that_is_gone(store):
+    gc.collect()
+    before = len(prepared._sessions)
+    complete(store)
+    assert len(prepared._sessions) == before + 1
+    connection.close()
+    gc.collect()
+    assert len(prepared._sessions) == before
+
+
+@pytest.mark.usefixtures("at_once")
+@pytest.mark.parametrize(
+    ("prepare", "pid", "expected"),
+    [(None, None, True), (False, None, False), (None, 1, False), (True, 1, True)],
+    ids=["automatic", "off", "automatic behind a pooler", "insists behind a pooler"],
+)
+def test_R88_as_the_option_says(monkeypatch, prepare, pid, expected):
+    if pid is not None:  # a pooler makes up the process id that it tells its clients
+        monkeypatch.setattr(prepared, "_server_pid", lambda driver: pid)
+    complete(DatabaseStore(prepare=prepare))
+    assert bool(names()) is expected
+
+
+@pytest.mark.parametrize("value", ["yes", 5])
+def test_another_option_is_an_error(settings, value):
+    settings.IDEMPOTENCY = {"default": {"OPTIONS": {"prepare": value}}}
+    with pytest.raises(InvalidStore, match="prepare is None"):
+        store_for("default")
+
+
+@contextmanager
+def own_cursors():
+    """The class of the connection makes its cursors in its own way, as one of tenants does."""
+
+    class Tenants(DatabaseWrapper):
+        def _cursor(self, name=None):
+            return super()._cursor(name)
+
+    connection.close()
+    before = connections["default"]
+    connections["default"] = Tenants(before.settings_dict, "default")
+    try:
+        yield
+    finally:
+        connection.close()
+        connections["default"] = before
+
+
+@contextmanager
+def patched():
+    connection.cursor = connection.cursor
+    try:
+        yield
+    finally:
+        del connection.cursor
+
+
+@contextmanager
+def with_options(**options):
+    connection.close()
+    before = connection.settings_dict["OPTIONS"]
+    connection.settings_dict["OPTIONS"] = {**before, **options}
+    try:
+        yield
+    finally:
+        connection.close()
+        connection.settings_dict["OPTIONS"] = before
+
+
+WATCHED = {
+    "execute wrapper": lambda: connection.execute_wrapper(
+        lambda execute, *arguments: execute(*arguments)
+    ),
+    "logged queries": lambda: CaptureQueriesContext(connection),
+    "a class with cursors of its own": own_cursors,
+    "a connection whose cursor() is patched": patched,
+    "server-side binding": lambda: with_options(server_side_binding=True),
+    "prepare_threshold": lambda: with_options(prepare_threshold=100),
+}
+
+
+@pytest.mark.usefixtures("at_once")
+@pytest.mark.parametrize("watched", WATCHED.values(), ids=WATCHED.keys())
+def test_R88_a_cursor_of_django_where_it_is_watched(store, watched):
+    with watched():
+        complete(store)
+        assert lost(store.claim(claim_request())).state is State.COMPLETED
+        assert names() == []
+
+
+# What they do is what a cursor does.
+
+
+@pytest.mark.usefixtures("at_once")
+@MODES
+def test_R24_R25_R37_R49_R58_outcomes(engine, mode, other):
+    def fail(lease):
+        raise Boom
+
+    def slow(lease):
+        with pytest.raises(InProgress):
+            other(engine.run, operation(transaction=mode), work("theirs"))
+        return work("mine")(lease)
+
+    with pytest.raises(Boom):
+        engine.run(operation(transaction=mode), fail)
+    assert state_of(engine.store) is State.FAILED
+    assert engine.run(operation(transaction=mode), slow).result == "mine"
+    for _ in range(3):
+        assert engine.run(operation(transaction=mode), work("again")).replayed
+    with pytest.raises(FingerprintMismatch):
+        engine.run(operation(transaction=mode, fingerprint=claims.OTHER_FINGERPRINT), work("no"))
+    claims.expire()
+    assert engine.run(operation(transaction=mode), work("anew")).result == "anew"
+    assert effects() == ["mine", "anew"]
+    assert len(names()) >= 3
+
+
+REQUESTS = {
+    "plain": {},
+    "letters": {"operation": "Zahlung: 5 € — ✓"},
+    "no fingerprint": {"fingerprints": ()},
+    "several fingerprints": {"fingerprints": (b"\0" * 32, b"\xff" * 32)},
+    "without an end": {"on_stale": "refuse"},
+    "long": {"lease": timedelta(days=400, microseconds=1), "retention": timedelta(days=4000)},
+}
+
+
+@pytest.mark.parametrize("fields", REQUESTS.values(), ids=REQUESTS.keys())
+def test_the_row_is_the_one_that_a_cursor_writes(store, monkeypatch, fields):
+    rows = []
+    for key, before in {"cursor": 100, "prepared": 0}.items():
+        monkeypatch.setattr(prepared, "USES_BEFORE", before)
+        lease = won(store.claim(claim_request(key, **fields)))
+        claimed = store.get(lease.record_id)
+        store.complete(lease, b"\0\xff result", retention=timedelta(days=3))
+        completed = lost(store.claim(claim_request(key, **fields)))
+        rows.append(
+            [
+                (
+                    one.scope,
+                    one.operation,
+                    one.fingerprint,
+                    one.state,
+                    one.attempts,
+                    one.result,
+                    one.error,
+                    one.lease_until and one.lease_until - one.updated_at,
+                    one.expires_at and round((one.expires_at - one.updated_at).total_seconds()),
+                )
+                for one in (claimed, completed)
+            ]
+        )
+        assert abs(completed.now.timestamp() * 1_000_000 - completed.epoch) < 60_000_000
+    assert rows[0] == rows[1]
+
+
+@pytest.mark.usefixtures("at_once")
+def test_text_that_postgresql_does_not_hold_aborts_nothing(store):
+    complete(store)
+    with transaction.atomic():
+        with pytest.raises(StoreError):
+            store.claim(claim_request("other", operation="nul \0"))
+        assert execute("SELECT 1") == 1
+
+
+@pytest.mark.usefixtures("at_once")
+def test_R88_the_table_is_found_by_the_search_path_of_each_call(store):
+    complete(store)
+    execute("CREATE SCHEMA tenant")
+    execute("CREATE TABLE tenant.idempotency_record (LIKE idempotency_record INCLUDING ALL)")
+    try:
+        execute("SET search_path = tenant")
+        assert complete(store) is not None
+        assert lost(store.claim(claim_request())).attempts == 1
+        execute("RESET search_path")
+        assert lost(store.claim(claim_request())).attempts == 1
+        assert execute("SELECT count(*) FROM tenant.idempotency_record") == 1
+        assert execute("SELECT count(*) FROM idempotency_record") == 1
+    finally:
+        execute("RESET search_path")
+        execute("DROP SCHEMA tenant CASCADE")
+
+
+@pytest.mark.usefixtures("at_once")
+def test_errors_are_those_of_a_cursor(store, other):
+    complete(store)
+    connection.errors_occurred = False
+    execute("SET lock_timeout = 50")
+    other(execute, "BEGIN")
+    other(execute, "LOCK TABLE idempotency_record")
+    with pytest.raises(StoreError) as raised:
+        store.claim(claim_request("other"))
+    other(execute, "ROLLBACK")
+    error = raised.value.__cause__
+    assert isinstance(error, OperationalError)
+    assert error.__cause__.sqlstate == "55P03"
+    assert connection.errors_occurred
+
+
+@pytest.mark.usefixtures("at_once")
+def test_a_transaction_that_must_be_rolled_back_runs_nothing(store):
+    complete(store)
+    with transaction.atomic():
+        connection.set_rollback(True)
+        with pytest.raises(StoreError) as raised:
+            store.claim(claim_request("other"))
+        assert isinstance(raised.value.__cause__, TransactionManagementError)
+
+
+@pytest.mark.usefixtures("at_once")
+@MODES
+def test_R60_the_session_ends_and_the_next_one_prepares_anew(engine, other, mode):
+    assert engine.run(operation(transaction=mode), work("mine")).result == "mine"
+    other(execute, f"SELECT pg_terminate_backend({execute('SELECT pg_backend_pid()')})")
+    with pytest.raises(StoreError):
+        engine.run(operation("other", transaction=mode), work("lost"))
+    assert engine.run(operation("other", transaction=mode), work("theirs")).result == "theirs"
+    assert effects() == ["mine", "theirs"]
+
+
+@pytest.mark.parametrize("mode", ["single", "joined"])
+def test_R60_answer_to_a_prepared_completion_is_lost(wire, engine, other, mode):
+    for number in range(3):
+        engine.run(operation(str(number), transaction=mode), work(str(number)))
+    assert "UPDATE" in names() if mode == "joined" else names().count("INSERT") == 1
+    wire.cut_after(b"\0idempotency_")  # the name, in a Bind, of the claim
+    wire.fired.clear()
+    with pytest.raises(StoreError):
+        engine.run(operation("lost", transaction=mode), work("lost"))
+    assert wire.fired.wait(PATIENCE)
+    wire.heal()
+    assert other(effects) == ["0", "1", "2"]
+
+
+# What was prepared is gone, or has changed.
+
+
+def deallocate():
+    execute_plain("DEALLOCATE ALL")
+
+
+def execute_plain(sql):
+    with connection.cursor() as cursor:
+        cursor.execute(sql)
+
+
+@contextmanager
+def migrated(other):
+    """A migration, from another session, that changes the type of a column which is read."""
+    other(execute_plain, "ALTER TABLE idempotency_record ALTER COLUMN operation TYPE varchar(300)")
+    try:
+        yield
+    finally:
+        other(
+            execute_plain, "ALTER TABLE idempotency_record ALTER COLUMN operation TYPE varchar(255)"
+        )
+
+
+@MODES
+@pytest.mark.parametrize("event", ["deallocated", "migrated"])
+def test_I1_what_was_prepared_is_gone_and_a_claim_runs_all_the_same(engine, other, mode, event):
+    for number in range(4):  # each statement, those of a replay too
+        engine.run(operation(str(number), transaction=mode), work(str(number)))
+        assert engine.run(operation(str(number), transaction=mode), work("again")).replayed
+    assert len(names()) >= 2
+    if event == "deallocated":
+        deallocate()
+    with migrated(other) if event == "migrated" else nullcontext():
+        assert engine.run(operation("0", transaction=mode), work("again")).replayed
+        assert engine.run(operation("new", transaction=mode), work("new")).result == "new"
+        for _ in range(4):
+            assert engine.run(operation("new", transaction=mode), work("again")).replayed
+    assert effects() == ["0", "1", "2", "3", "new"]
+    if event == "deallocated":
+        assert names() == []  # not in this session any more
+
+
+@pytest.mark.usefixtures("at_once")
+def test_I1_a_claim_in_the_transaction_of_the_caller_takes_none_of_it(engine):
+    engine.run(operation("first", transaction="single"), work("first"))
+    deallocate()
+    with transaction.atomic():
+        work("callers")(None)
+        assert engine.run(operation(transaction="single"), work("mine")).result == "mine"
+    assert effects() == ["first", "callers", "mine"]
+
+
+@pytest.mark.usefixtures("at_once")
+@pytest.mark.parametrize("mode", ["single", "joined"])
+def test_R60_work_that_deallocates_rolls_back_whole_and_its_retry_runs(engine, mode):
+    def work_that_deallocates(lease):
+        work("lost")(lease)
+        deallocate()
+        return "lost"
+
+    engine.run(operation("first", transaction=mode), work("first"))
+    with pytest.raises(StoreError):
+        engine.run(operation(transaction=mode), work_that_deallocates)
+    assert effects() == ["first"]
+    assert engine.run(operation(transaction=mode), work("mine")).result == "mine"
+    assert effects() == ["first", "mine"]
+
+
+@pytest.mark.usefixtures("at_once")
+def test_I1_a_completion_is_prepared_only_right_after_a_claim(engine, store):
+    engine.run(operation("first"), work("first"))
+    lease = won(store.claim(claim_request()))
+    with transaction.atomic():
+        work("mine")(lease)
+        store.complete(lease, packed("mine"), retention=claims.RETENTION)
+    deallocate()  # nothing has shown since that the session has its statements
+    with transaction.atomic():
+        work("again")(lease)
+        store.complete(lease, packed("mine"), retention=claims.RETENTION)
+        assert store.get(lease.record_id).state is State.COMPLETED
+    assert effects() == ["first", "mine", "again"]
