@@ -145,6 +145,7 @@ class Guard(GuardedCall):
         return field is None
 
     def _scope(self, *, from_form: bool) -> str:
+        """Return whose key it is, by the policy; raise ScopeMissing for an anonymous caller."""
         scope = self.http.scope or (scopes.user_or_session if from_form else scopes.user)
         found: str | None = ask("scope", scope, self.subject)
         if found is not None and not isinstance(found, str):
