@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -96,46 +96,28 @@ def run_in_loop(main: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
     return asyncio.run(closing())
 
 
-@dataclass(frozen=True)
-class Answer:
-    """What a caller gets; a decorated function says nothing of `stored`."""
-
-    result: Any
-    replayed: bool
-    stored: bool | None = None
-    outcome: Any = None
+def _arun(work: Any, **arguments: Any) -> Any:
+    return run_in_loop(lambda: idempotency.arun(sync_to_async(work), **arguments))
 
 
-def _answer(outcome: Any) -> Answer:
-    return Answer(outcome.result, outcome.replayed, outcome.stored, outcome)
-
-
-def _run(work: Any, **arguments: Any) -> Answer:
-    return _answer(idempotency.run(work, **arguments))
-
-
-def _arun(work: Any, **arguments: Any) -> Answer:
-    return _answer(run_in_loop(lambda: idempotency.arun(sync_to_async(work), **arguments)))
-
-
-def _attempt(work: Any, **arguments: Any) -> Answer:
+def _attempt(work: Any, **arguments: Any) -> Any:
     with idempotency.attempt(**arguments) as attempt:
-        if not attempt.replayed:
-            attempt.complete(work(attempt.lease))
-    return _answer(attempt.outcome)
+        attempt.replayed or attempt.complete(work(attempt.lease))
+    return attempt.outcome
 
 
-def _aattempt(work: Any, **arguments: Any) -> Answer:
+def _aattempt(work: Any, **arguments: Any) -> Any:
     async def main() -> Any:
         async with idempotency.attempt(**arguments) as attempt:
             if not attempt.replayed:
                 attempt.complete(await sync_to_async(work)(attempt.lease))
         return attempt.outcome
 
-    return _answer(run_in_loop(main))
+    return run_in_loop(main)
 
 
-def _decorated(work: Any, *, key: str, payload: Any = None, **arguments: Any) -> Answer:
+def _decorated(work: Any, *, key: str, payload: Any = None, **arguments: Any) -> Any:
+    """Its caller gets the result alone."""
     ran = []
 
     @idempotency.idempotent_function(key="key", payload=lambda key: payload, **arguments)
@@ -143,10 +125,10 @@ def _decorated(work: Any, *, key: str, payload: Any = None, **arguments: Any) ->
         ran.append(key)
         return work(idempotency.current())
 
-    return Answer(function(key), not ran)
+    return SimpleNamespace(result=function(key), replayed=not ran, stored=None)
 
 
-CALLERS = {"run": _run, "arun": _arun, "attempt": _attempt, "aattempt": _aattempt}
+CALLERS = {"run": idempotency.run, "arun": _arun, "attempt": _attempt, "aattempt": _aattempt}
 CALLERS["decorated"] = _decorated
 # The synchronous path of the engine in each mode, the asynchronous one where the modes differ.
 JOINING = [("run", "single"), ("run", "joined"), ("arun", "joined"), ("aattempt", "single")]
@@ -163,7 +145,7 @@ class Call:
         self.mode = mode
         self.joins = mode in ("single", "joined")
 
-    def __call__(self, work: Any, **arguments: Any) -> Answer:
+    def __call__(self, work: Any, **arguments: Any) -> Any:
         return CALLERS[self.caller](work, **{"key": "k", "scope": "s", **arguments})
 
 

@@ -70,21 +70,6 @@ def test_I5_where_coroutines_share_a_thread_the_second_attempt_is_refused(
     assert names() == ["first"]
 
 
-def test_attempts_of_one_thread_that_do_not_interleave_are_fine(in_loop):
-    async def outer(lease):
-        await arun(effect, key="inner")
-        await effect(lease)
-
-    async def main():
-        async with ThreadSensitiveContext():
-            for key, work in (("a", effect), ("b", outer)):
-                await arun(work, key=key, transaction="joined")
-            await sync_to_async(connections.close_all)()
-
-    in_loop(main)
-    assert names() == ["x"] * 3
-
-
 # R63: the ending is final before the CancelledError arrives.
 
 
@@ -120,32 +105,6 @@ def test_R63_in_mid_work_it_rolls_back_and_fails(mode, in_loop):
     at_once, retried = in_loop(main)
     assert at_once == (State.FAILED, ["x"] if mode == "memory" else [])
     assert retried.replayed is False
-
-
-def test_R63_in_the_midst_of_work_in_a_thread(in_loop):
-    """The thread goes on; the rollback waits for it, so nothing is written afterwards."""
-    go_on = threading.Event()
-
-    async def main():
-        started, loop = asyncio.Event(), asyncio.get_running_loop()
-
-        def in_thread(lease):
-            Effect.objects.create(name="before")
-            loop.call_soon_threadsafe(started.set)
-            go_on.wait(10)
-            Effect.objects.create(name="after")
-
-        async def release():
-            await started.wait()
-            await asyncio.sleep(0)
-            go_on.set()
-
-        task = asyncio.create_task(release())
-        at_once = await cancelled(arun(sync_to_async(in_thread), transaction="joined"), started)
-        await task
-        return at_once
-
-    assert in_loop(main) == (State.FAILED, [])
 
 
 class Slow(DatabaseStore):

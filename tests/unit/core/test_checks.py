@@ -13,7 +13,6 @@ from django.core.management.base import SystemCheckError
 from django.db import connections
 from django.test import override_settings
 from django.urls import include, path
-from rest_framework.authentication import BasicAuthentication
 from rest_framework.views import APIView
 
 from django_idempotency.contrib.rest_framework import IdempotencyMixin
@@ -118,33 +117,23 @@ def test_W011_what_has_not_been_migrated(renamed, warned):
     assert all("manage.py migrate --database other" in message.hint for message in found)
 
 
-class NoScope(IdempotencyMixin, APIView):
-    authentication_classes = []
+def test_E006_R21_view_without_a_scope_of_its_own_is_told_of_once(settings):
+    class NoScope(IdempotencyMixin, APIView):
+        authentication_classes = []
 
+    class OwnScope(NoScope):
+        def idempotency_scope(self, request):
+            return "mine"
 
-class OwnScope(NoScope):
-    def idempotency_scope(self, request):
-        return "mine"
-
-
-def test_E006_R21_view_without_authentication_or_a_scope_of_its_own(settings):
-    """Nobody is authenticated, and nothing else says whose key it is: told of once."""
-
-    def check(*views):
-        urls = ModuleType("urls")
-        urls.urlpatterns = [path("nested/", include([path("", view) for view in views]))]
-        settings.ROOT_URLCONF = urls
-        return [(message.id, message.obj, bool(message.hint)) for message in check_scopes()]
-
-    assert check_scopes() == []
-    found = check(NoScope.as_view(), NoScope.as_view())
-    assert found == [("django_idempotency.E006", NoScope, True)]
-    authenticated = NoScope.as_view(authentication_classes=[BasicAuthentication])
-    plain = APIView.as_view(authentication_classes=[])
-    assert check(OwnScope.as_view(), authenticated, plain, lambda request: None) == []
-    scope = "django_idempotency.http.scopes.anyone"
-    settings.IDEMPOTENCY = {"default": {"HTTP": {"SCOPE": scope}}}
-    assert check(NoScope.as_view()) == []
+    urls = settings.ROOT_URLCONF = ModuleType("urls")
+    views = [it.as_view() for it in (NoScope, NoScope, OwnScope)]
+    urls.urlpatterns = [path("nested/", include([path("", view) for view in views]))]
+    [message] = check_scopes()
+    assert (message.id, message.obj, bool(message.hint)) == (
+        "django_idempotency.E006",
+        NoScope,
+        True,
+    )
 
 
 def test_every_alias_is_looked_at_and_what_is_right_has_no_message(settings):

@@ -12,7 +12,6 @@ from django.test import override_settings
 
 from django_idempotency import InvalidStore
 from django_idempotency.conf import engine_for, http_policy_for, policy_for, store_for, stores
-from django_idempotency.http.plans import Declared
 from django_idempotency.policy import UNSET, HTTPPolicy, Policy, UnknownField, merge
 from django_idempotency.stores.base import BaseStore
 from django_idempotency.stores.database import DatabaseStore
@@ -65,19 +64,6 @@ def test_each_alias_has_its_store_and_policy_until_the_setting_changes():
             assert store_for() is during
     assert store_for() not in (before, during)
     assert policy_for("default").lease == timedelta(seconds=60)
-
-
-def test_a_declaration_makes_its_plan_once_for_a_setting():
-    declared = Declared(overrides={"lease": 5, "keep": "stripe"})
-
-    plan = declared.plan()
-
-    assert declared.plan() is plan
-    assert (plan.policy, plan.http_policy) == (Policy(lease=5), HTTPPolicy(keep="stripe"))
-    with configured(default={"RETENTION": 60, "HTTP": {"KEEP": "success"}}):
-        assert declared.plan().policy == Policy(lease=5, retention=60)
-        assert declared.plan().http_policy.keep == "stripe"
-    assert declared.plan().policy == Policy(lease=5)
 
 
 def test_no_default_or_a_setting_of_another_type(settings):
@@ -155,29 +141,6 @@ def test_a_store_is_built_once_for_all_threads_and_tasks(run_in_threads, in_loop
 
 # Policies.
 
-DEFAULTS = {
-    **{"lease": timedelta(seconds=60), "retention": timedelta(hours=24), "wait": timedelta(0)},
-    **{"renew": True, "max_duration": timedelta(hours=1), "deadline": None, "transaction": None},
-    **{"on_stale": "take_over", "max_result_bytes": 1024 * 1024, "fingerprint_secrets": ()},
-}
-HTTP_DEFAULTS = {
-    **{"header": "Idempotency-Key", "required": False, "methods": None},
-    **{"form_field": "idempotency_key", "scope": None, "scope_endpoint": False},
-    **{"fingerprint": "json", "fingerprint_exclude": (), "fingerprint_headers": ()},
-    **{"key_validator": None, "key_min_length": 1, "key_max_length": 255, "strict_header": False},
-    **{"keep": "default", "replay_header": "Idempotency-Replayed", "replay_headers": ()},
-    **{"echo_key": False, "in_progress_status": 409, "mismatch_status": 422},
-    **{"error_renderer": None, "fail_open": False, "replay_check": None},
-}
-
-
-def test_R56_defaults_are_these_and_have_no_problems():
-    http = dataclasses.asdict(HTTPPolicy())
-    assert http.pop("documentation_url")
-    assert (dataclasses.asdict(Policy()), http) == (DEFAULTS, HTTP_DEFAULTS)
-    assert Policy().problems() == HTTPPolicy().problems() == []
-    assert HTTPPolicy(keep="success").problems() == []
-
 
 def test_every_field_has_its_name_in_capitals_and_takes_its_value_in_several_forms():
     ninety = timedelta(seconds=90)
@@ -190,6 +153,7 @@ def test_every_field_has_its_name_in_capitals_and_takes_its_value_in_several_for
     ):
         with configured(default={name: value}):
             assert getattr(policy_for("default"), name.lower()) == kept
+    assert Policy().problems() == HTTPPolicy().problems() == []
     assert HTTPPolicy(methods=["post", "Put"]).methods == frozenset({"POST", "PUT"})
     with pytest.raises(dataclasses.FrozenInstanceError):
         Policy().lease = timedelta(1)

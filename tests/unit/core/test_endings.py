@@ -67,7 +67,7 @@ def test_R60_at_the_completion_the_caller_gets_its_result(
 
     answer = Call(caller, "memory")(work)
     assert (answer.result, answer.stored, answer.replayed) == ("done", False, False)
-    assert answer.outcome.expires_at is None
+    assert answer.expires_at is None
     assert levels(caplog) == ["ERROR"]
     assert ("is gone from the store" in caplog.text) is gone
     monkeypatch.undo()

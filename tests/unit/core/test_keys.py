@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 import uuid
 from types import SimpleNamespace
@@ -17,7 +16,6 @@ from django_idempotency.claims import ClaimRequest
 from django_idempotency.http import scopes
 from django_idempotency.keys import MAX_LENGTH, bounded, check, new_key, parse, record_id
 from django_idempotency.leases import Lease, Proof
-from tests.services.processes import ROOT
 
 UUID_KEY = "8e03978e-40d5-43e8-bc93-6894a57f9324"
 
@@ -64,22 +62,13 @@ NO_PARAMETERS += [';v=%"%C3%BC"', ';v=%"%c"', ';v=%"%ff"', ';v=%"x', ";v=(1)", "
 NO_PARAMETERS += [';v=1, "b"']
 
 
-def vectors():
-    """HTTPWG's vectors, which lie beside the checkout where the project is developed, or do not."""
-    for path in sorted((ROOT.parent / "shared" / "data").glob("structured-fields-*.json")):
-        for vector in json.loads(path.read_text()):
-            string = None if vector.get("must_fail") else vector["expected"][0]
-            # An Item of another type is no String.
-            yield ", ".join(vector["raw"]), string if isinstance(string, str) else None
-
-
 def is_key(string):
     """A String that is blank or too long is no key (R8, R9)."""
     return string is not None and bool(string.strip()) and len(string) <= MAX_LENGTH
 
 
 def test_R3_R5_strings():
-    for field, string in (*CASES.items(), *vectors()):
+    for field, string in CASES.items():
         assert parsed(field, strict=True) == (string if is_key(string) else None), field
 
 
