@@ -35,7 +35,7 @@ def held_by_a_thread(mutex: Any) -> Iterator[None]:
 
     thread = threading.Thread(target=hold)
     thread.start()
-    assert held.wait(10)
+    assert held.wait(30)
     yield
     over.set()
     thread.join(10)
@@ -68,7 +68,7 @@ blocked, store, keeper, lease = Renewals(), Renewals(), LeaseRenewer(), make_lea
 blocked.free.clear()
 own.add(blocked, lease)
 keeper.add(store, make_lease(key="another"))
-assert blocked.entered.wait(10)
+assert blocked.entered.wait(30)
 store.wait_for_calls(1)
 keeper._changed.acquire()  # as another thread might at that moment
 child = os.fork()

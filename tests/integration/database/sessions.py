@@ -15,7 +15,7 @@ from tests.services.processes import wait_until
 T = TypeVar("T")
 
 #: A statement that takes longer hangs: the tripwire.
-HANGING = 3
+HANGING = 10
 #: How long a test waits for what is going to happen, however busy the machine is.
 PATIENCE = 20
 

@@ -110,7 +110,7 @@ def bind_sooner(monkeypatch, name):
         monkeypatch.setattr(module, name, getattr(module, name).replace(long, short))
     options = connection.settings_dict["OPTIONS"]
     if connection.vendor == "postgresql":  # for a fresh connection
-        monkeypatch.setitem(options, "options", "-c statement_timeout=3s")
+        monkeypatch.setitem(options, "options", "-c statement_timeout=10s")
 
 
 @pytest.mark.parametrize("end", ENDS)

@@ -39,7 +39,7 @@ def nodes():
         one.execute_command("CLUSTER", "ADDSLOTS", *range(half))
         other.execute_command("CLUSTER", "ADDSLOTS", *range(half, SLOTS))
         one.execute_command("CLUSTER", "MEET", HOST, started[1].port)
-        wait_until(lambda: is_ready(one) and is_ready(other), seconds=10, what="the cluster")
+        wait_until(lambda: is_ready(one) and is_ready(other), seconds=30, what="the cluster")
         yield started
 
 

@@ -27,7 +27,7 @@ def pair():
         replica = stack.enter_context(RedisServer("redis6", replicaof=f"{HOST} {primary.port}"))
         with primary.client() as client:
             client.set("written", "before")
-            wait_until(lambda: client.wait(1, 100) == 1, seconds=10, what="the replica")
+            wait_until(lambda: client.wait(1, 100) == 1, seconds=30, what="the replica")
         yield primary, replica
 
 

@@ -41,7 +41,7 @@ def test_failover_is_followed(start_server, start_sentinel, make_store):
     replica = start_server("redis6", replicaof=f"{HOST} {primary.port}")
     with primary.client() as client:
         client.set("written", "before")
-        wait_until(lambda: client.wait(1, 100) == 1, seconds=10, what="the replica")
+        wait_until(lambda: client.wait(1, 100) == 1, seconds=30, what="the replica")
     sentinel = start_sentinel(primary)
     place = {"sentinels": [(HOST, sentinel.port)], "service_name": "main"}
     store = make_store(**place, wait_replicas=1, timeout=5)
@@ -49,11 +49,11 @@ def test_failover_is_followed(start_server, start_sentinel, make_store):
     with sentinel.client() as client:
         wait_until(
             lambda: len(client.execute_command("SENTINEL", "REPLICAS", "main")) == 1,
-            seconds=15,
+            seconds=60,
             what="the sentinel to know the replica",
         )
     primary.kill()
-    wait_until(lambda: leads_to(sentinel) == replica.port, seconds=20, what="the failover")
+    wait_until(lambda: leads_to(sentinel) == replica.port, seconds=60, what="the failover")
 
     store.complete(lease, b"result", retention=HOUR)
 

@@ -53,10 +53,10 @@ def test_R51_waiters_hold_no_pooled_connection(
     policy(TRANSACTION=transaction, WAIT=LONG)
     two = pool(2)
     with together(sending(kind)) as first:
-        assert gate.reached.wait(10)
+        assert gate.reached.wait(30)
         with together(*[sending(kind)] * 5) as others:
             looks.wait_for(10)
-            wait_until(lambda: connections_in_use(two) == 1, seconds=10, what="idle waiters")
+            wait_until(lambda: connections_in_use(two) == 1, seconds=30, what="idle waiters")
             with together(sending(kind, {"name": "else"}, key="key-2")) as another:
                 pass
             assert another[0].status_code == 201
@@ -73,10 +73,10 @@ def test_R51_waiters_on_another_store_hold_no_pooled_connection(settings, policy
     }
     two = pool(2)
     with together(sending("function")) as first:
-        assert gate.reached.wait(10)
+        assert gate.reached.wait(30)
         with together(*[sending("function")] * 3) as others:
-            wait_until(lambda: two.get_stats()["requests_num"] >= 4, seconds=10, what="waiters")
-            wait_until(lambda: connections_in_use(two) <= 1, seconds=10, what="idle waiters")
+            wait_until(lambda: two.get_stats()["requests_num"] >= 4, seconds=30, what="waiters")
+            wait_until(lambda: connections_in_use(two) <= 1, seconds=30, what="idle waiters")
             gate.open.set()
 
     assert [replayed(answer) for answer in (*first, *others)] == [False, True, True, True]
