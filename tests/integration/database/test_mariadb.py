@@ -123,7 +123,6 @@ def test_server_that_is_too_old_or_MySQL_is_refused(store, monkeypatch, attribut
     monkeypatch.setattr(connection, attribute, value)
     with pytest.raises(StoreError, match=f"no statements for {named}"):
         store.claim(claim_request())
-
     found = checks.run_checks(tags=["database"], databases=["default"])
     [message] = [message.msg for message in found if message.id == "django_idempotency.E011"]
     assert re.search(named, message)

@@ -53,9 +53,7 @@ def test_I5_R26_work_of_each_key_is_done_once(store, run_in_threads, modes):
 def test_I3_I4_record_of_each_mode_means_the_same_to_each_other(store, reader, wrote, reads):
     # A `single` attempt that dies leaves no record in progress.
     states = [x for x in MEANS if wrote != "single" or x not in ("live", "lapsed")]
-
     meant = what_it_means(Engine(store), reader, wrote=wrote, reads=reads, states=states)
-
     assert meant == {state: MEANS[state] for state in states}
 
 

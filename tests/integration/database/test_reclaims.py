@@ -72,7 +72,6 @@ def test_R49_expired_record_that_no_sweep_holds_is_in_progress_at_once(two, hold
             won(two.theirs.claim(claim_request(transaction=holder)))
 
         record = lost(two.other(two.mine.claim, claim_request()))
-
     assert decide(record, claim_request()) is Decision.IN_PROGRESS
 
 
@@ -84,9 +83,7 @@ def test_R76_sweep_that_has_just_let_go_is_no_conflict(two, monkeypatch):
     assert two.other(two.theirs.sweep) == 1
     two.mine.before("SWEEPING", lambda: two.other(sweeping.__exit__, None, None, None))
     monkeypatch.setattr(database, "_SWEPT_WITHIN", PATIENCE)  # nothing to wait for
-
     mine = won(two.mine.claim(claim_request()))
-
     assert two.mine.reached
     assert two.mine.get(mine.record_id).token == mine.token
 

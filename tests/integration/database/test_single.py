@@ -86,7 +86,6 @@ def test_I8_owner_that_was_stopped_before_its_commit_is_not_waited_for_without_e
 
 def test_bound_of_the_wait_ends_with_the_completion(two):
     claims.lapsed(two.theirs, claim_request())
-
     with transaction.atomic():
         assert not Engine(two.mine).run(single(), work("mine")).replayed
 

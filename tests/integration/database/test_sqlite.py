@@ -25,7 +25,6 @@ def test_sqlite_that_is_too_old_is_refused(store, monkeypatch):
     monkeypatch.setattr(sqlite, "sqlite_version", "3.34.1")
     with pytest.raises(StoreError, match=r"no statements for SQLite 3\.34\.1"):
         store.claim(claim_request())
-
     found = checks.run_checks(tags=["database"], databases=["default"])
     assert "django_idempotency.E011" in [message.id for message in found]
 

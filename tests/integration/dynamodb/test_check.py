@@ -40,9 +40,7 @@ def turn_on_ttl(store, attribute="expiry"):
 def test_E020_table_cannot_be_described_and_the_hint_fits_the_cause(monkeypatch, code, hint):
     refused = mock.Mock(side_effect=StoreError(f"No answer: {code}.", code=code))
     monkeypatch.setattr(Client, "send", refused)
-
     [message] = DynamoDBStore(table_name="t").check()
-
     assert (message.id, code in message.msg) == ("django_idempotency.E020", True)
     assert hint in message.hint
 
@@ -50,13 +48,11 @@ def test_E020_table_cannot_be_described_and_the_hint_fits_the_cause(monkeypatch,
 @pytest.mark.parametrize("sort_key", [None, "idempotencyKey"], ids=["another name", "a sort key"])
 def test_E021_primary_key_is_another(options, sort_key):
     store = DynamoDBStore(**options(), ttl=False, partition_key="pk", sort_key=sort_key)
-
     assert ids(store) == ["E021"]
 
 
 def test_E022_ttl_goes_by_another_attribute(store):
     turn_on_ttl(store, "ttl")
-
     assert ids(store) == ["E022"]
 
 
@@ -103,16 +99,13 @@ def test_W022_storage_that_deletes_nothing(make_store, storage):
     with mock.patch.object(type(storage), "delete", side_effect=PermissionError):
         assert ids(store) == ["W022"]
     storage.delete(f"idempotency/check/{storage.listdir('idempotency/check')[1][0]}")
-
     assert ids(store) == []
     assert storage.listdir("idempotency/check")[1] == []
 
 
 def test_they_are_asked_for_at_deployment_only(settings, options):
     settings.IDEMPOTENCY = {"default": {"BACKEND": BACKEND, "OPTIONS": options()}}
-
     usual = checks.run_checks(tags=["idempotency"])
     deployment = checks.run_checks(tags=["idempotency"], include_deployment_checks=True)
-
     assert usual == []
     assert [message.id for message in deployment] == ["django_idempotency.W020"]

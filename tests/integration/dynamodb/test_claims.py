@@ -51,7 +51,6 @@ def test_R72_live_lease_is_not_taken_over_within_the_margin_and_is_after_it(
     clock.advance(MINUTE + (skew - 0.1) * SECOND)
     assert lost(store.claim(asked())).live
     clock.advance(0.1 * SECOND)
-
     assert won(store.claim(asked())).takeover
 
 
@@ -59,10 +58,8 @@ def test_R49_retry_after_counts_the_margin(store, clock):
     won(store.claim(asked(lease=MINUTE)))
     clock.advance(MINUTE)
     wire = Wire(store)
-
     with pytest.raises(InProgress) as busy:
         Engine(store).run(operation(), lambda lease: pytest.fail("ran"))
-
     assert (busy.value.retry_after, busy.value.stale) == (5, False)
     assert wire.taken() == ["UpdateItem"]  # the engine does not take it for a lapsed one
 
@@ -87,13 +84,11 @@ def test_I1_R72_expired_record_whose_lease_is_renewed_into_its_margin_is_not_cla
     store, renewed_behind
 ):
     once(store, "put", renewed_behind)
-
     assert lost(store.claim(OTHERS)).live
 
 
 def test_I9_R75_sweep_leaves_a_lease_that_is_renewed_into_its_margin(store, renewed_behind):
     once(store, "delete", renewed_behind)
-
     assert store.sweep() == 0
     assert found(store).live
 
@@ -103,7 +98,6 @@ def test_operator_needs_force_for_a_lease_in_its_margin(store, clock, fields):
     lease = won(store.claim(asked(**fields)))
     clock.advance(MINUTE + 4 * SECOND)
     seen = {"epoch": lease.fencing_token, "state": State.IN_PROGRESS}
-
     assert not store.resolve(record_id(), Resolution("release", **seen))
     assert store.resolve(record_id(), Resolution("release", force=True, **seen))
 
@@ -135,9 +129,7 @@ def test_I2_expired_record_that_is_claimed_and_expires_again_meanwhile(store, cl
     past = {"lease": -HOUR, "retention": -HOUR, "max_duration": -DAY}
     first = []
     once(store, "put", lambda: first.append(won(store.claim(asked(**past)))))
-
     lease = won(store.claim(OTHERS))
-
     assert lease.fencing_token > first[0].fencing_token
 
 
@@ -146,7 +138,6 @@ def test_I1_failed_record_of_an_older_fingerprint_that_is_claimed_meanwhile(stor
     """The first update fails, since it asks with the newest; the other comes before the second."""
     store.fail(won(store.claim(asked())), "boom")
     once(store, "update", lambda: once(store, "update", lambda: won(store.claim(asked()))))
-
     assert lost(store.claim(asked(fingerprints=(OTHER_FINGERPRINT, FINGERPRINT)))).live
 
 
@@ -155,7 +146,6 @@ def test_R76_record_that_is_swept_between_the_conflict_and_the_read(store, clock
     store.complete(won(store.claim(asked())), b"old", retention=HOUR)
     clock.advance(DAY)
     once(store, "item", store.sweep)
-
     assert won(store.claim(OTHERS)).record_id == record_id()
 
 
@@ -166,8 +156,6 @@ def test_R54_record_that_is_never_seen_is_not_looked_for_for_ever_and_counts_as_
     won(store.claim(asked()))
     looks = []
     monkeypatch.setattr(store.table, "item", looks.append)
-
     record = lost(store.claim(OTHERS))
-
     assert (record.live, record.lease_left) == (True, None)
     assert len(looks) == TRIES

@@ -27,7 +27,6 @@ moments = st.datetimes(
 @hypothesis.given(moments)
 def test_moment_comes_back_and_an_expiry_is_the_next_whole_second(moment):
     rounded = whole_seconds(moment)
-
     assert datetime.fromtimestamp(float(seconds(moment)["N"]), timezone.utc) == moment
     assert seconds(rounded)["N"].isdigit()  # what TTL takes
     assert timedelta(0) <= rounded - moment < timedelta(seconds=1)
@@ -45,9 +44,7 @@ def put(store, item):
 
 def test_completed_item_has_the_attributes_that_the_documentation_names(store):
     store.complete(won(store.claim(asked(operation="pay"))), b"done", retention=HOUR)
-
     item = raw(store)
-
     absent = {"lockExpiry", "overflowName", "overflowHash", "error"}
     assert set(item) == {"idempotencyKey", *ATTRIBUTES} - absent
     assert item["idempotencyKey"] == {"S": str(record_id())}
@@ -58,9 +55,7 @@ def test_completed_item_has_the_attributes_that_the_documentation_names(store):
 
 def test_records_can_share_one_partition(make_store):
     store = make_store(partition_key="PK", sort_key="SK", static_partition_key="IDEMPOTENCY")
-
     won(store.claim(asked()))
-
     item = raw(store)
     assert (item["PK"], item["SK"]) == ({"S": "IDEMPOTENCY"}, {"S": str(record_id())})
 
@@ -77,7 +72,6 @@ def test_records_can_share_one_partition(make_store):
 )
 def test_bad_options_are_an_invalid_store(settings, options, message):
     settings.IDEMPOTENCY = {"default": {"BACKEND": BACKEND, "OPTIONS": options}}
-
     with pytest.raises(InvalidStore, match=message):
         store_for("default")
 
@@ -104,7 +98,6 @@ def test_R95_forged_attribute_is_an_error(store, attribute, value):
     if not value:
         del item[attribute]
     store.table.item = lambda record_id: item
-
     with pytest.raises(StoreError, match="damaged"):
         store.get(record_id())
 
@@ -114,7 +107,6 @@ def test_R95_claim_that_meets_a_completed_item_without_a_result_is_an_error(stor
     item = raw(store)
     del item["responsePayload"]
     put(store, item)
-
     with pytest.raises(StoreError, match="damaged"):
         store.claim(asked())
 
@@ -122,7 +114,6 @@ def test_R95_claim_that_meets_a_completed_item_without_a_result_is_an_error(stor
 def test_R95_claim_that_wins_by_a_forged_epoch_is_an_error(store):
     store.release(won(store.claim(asked())))
     put(store, {**raw(store), "epoch": {"N": "1.5"}})
-
     with pytest.raises(StoreError):
         store.claim(asked())
 
@@ -142,9 +133,7 @@ def test_every_statement_names_the_attributes_of_its_table():
 
 def test_failed_record_without_a_fingerprint_is_claimed_with_any(store):
     store.fail(won(store.claim(asked(fingerprints=()))), "boom")
-
     won(store.claim(asked(fingerprints=(b"2" * 32,))))
-
     assert found(store).fingerprint == b"2" * 32
 
 
@@ -196,10 +185,8 @@ def keys_of_pages(store, state, limit):
 
 def test_damaged_item_is_told_of_and_does_not_hide_the_others(swept, caplog):
     put(swept, {**raw(swept, "0"), "status": {"S": "NO STATE"}})
-
     with caplog.at_level(logging.ERROR, "django_idempotency"):
         records = swept.browse().records
-
     assert len(records) == 7
     [message] = caplog.messages
     assert swept.table.name in message
@@ -207,7 +194,6 @@ def test_damaged_item_is_told_of_and_does_not_hide_the_others(swept, caplog):
 
 def test_I9_sweep_and_count_go_over_all_pages(swept, monkeypatch):
     monkeypatch.setattr("django_idempotency.stores.dynamodb.store.READ_AT_ONCE", 2)
-
     assert swept.count_expired() == 7
     assert [swept.sweep(limit=3) for _ in range(4)] == [3, 3, 1, 0]
     assert swept.count_expired() == 0
@@ -217,6 +203,5 @@ def test_sweep_is_left_to_TTL_where_it_is_on(make_store, clock):
     store = make_store(clock=clock)
     store.complete(won(store.claim(asked())), b"done", retention=HOUR)
     clock.advance(DAY)
-
     assert (store.native_expiry, store.sweep()) == (True, 0)
     assert found(store).expired

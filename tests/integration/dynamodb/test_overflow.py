@@ -71,7 +71,6 @@ def completed(store):
 
 def test_I4_result_comes_back_byte_for_byte(store, storage):
     lease = completed(store)
-
     assert lost(store.claim(asked())).result == found(store).result == LARGE
     digest = hashlib.sha256(LARGE).hexdigest()
     assert objects(storage) == [f"idempotency/{record_id()}/{lease.token}-{digest}"]
@@ -84,7 +83,6 @@ def test_first_byte_too_many_overflows(store, storage):
     lease = won(store.claim(asked(scope=longest, operation=longest)))
     store.complete(lease, LARGE[:INLINE_BYTES], retention=HOUR)
     assert (found(store).result, objects(storage)) == (LARGE[:INLINE_BYTES], [])
-
     store.complete(won(store.claim(asked("more"))), LARGE[: INLINE_BYTES + 1], retention=HOUR)
     assert found(store, "more").result == LARGE[: INLINE_BYTES + 1]
     assert len(objects(storage)) == 1
@@ -97,9 +95,7 @@ def test_I3_R68_completion_that_is_sent_again_leaves_the_first_result(store, set
     settings.STORAGES = {**settings.STORAGES, "overflow": {"BACKEND": backend}}
     lease = completed(store)
     expires_at = found(store).expires_at
-
     assert store.complete(lease, os.urandom(TWO_MIB), retention=DAY) == expires_at
-
     assert lost(store.claim(asked())).result == LARGE
 
 
@@ -123,7 +119,6 @@ def test_R62_result_whose_object_is_damaged_is_unavailable_and_never_a_run(
 
 def test_R74_object_is_not_read_for_a_mismatch_nor_a_page_nor_an_expired_record(store, down, clock):
     completed(store)
-
     with down("_open"):
         [record] = store.browse().records
         assert (record.state, record.result) == (State.COMPLETED, None)
@@ -141,7 +136,6 @@ def test_R47_object_is_read_where_the_secret_of_the_record_is_gone(store):
             replace(asked_for, policy=replace(asked_for.policy, max_result_bytes=2 * TWO_MIB)),
             lambda lease: TEXT,
         )
-
     assert (outcome.replayed, outcome.result) == (True, TEXT)
 
 
@@ -151,10 +145,8 @@ def test_R62_result_that_cannot_be_kept_is_too_large_and_changes_nothing(
 ):
     store = make_store(**({"overflow_storage": "overflow"} if option is None else option))
     lease = won(store.claim(asked()))
-
     with down("_save"), pytest.raises(ResultTooLarge, match="storage") as raised:
         store.complete(lease, LARGE[: INLINE_BYTES + 1], retention=HOUR)
-
     assert isinstance(raised.value.__cause__, cause)
     assert found(store).live
 
@@ -162,7 +154,6 @@ def test_R62_result_that_cannot_be_kept_is_too_large_and_changes_nothing(
 def test_store_without_the_option_says_what_it_lacks(options, storage):
     shared = options()
     completed(DynamoDBStore(**shared, overflow_storage="overflow"))
-
     with pytest.raises(StoreError, match="overflow_storage"):
         DynamoDBStore(**shared).claim(asked())
 

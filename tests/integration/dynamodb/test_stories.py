@@ -59,9 +59,7 @@ class TestServer(ServerStory):
 )
 def test_short_trouble_is_bridged(store, error, status):
     throttle = Throttle(store, error, status=status, times=2)
-
     won(store.claim(asked()))
-
     assert throttle.refused == 2
     assert found(store).attempts == 1
 
@@ -70,20 +68,16 @@ def test_long_trouble_is_an_error_within_the_timeout(make_store):
     store = make_store(timeout=1)
     throttle = Throttle(store)
     begun = time.monotonic()
-
     with pytest.raises(StoreError, match="ProvisionedThroughputExceededException"):
         store.claim(asked())
-
     assert time.monotonic() - begun < 1 + 5
     assert throttle.refused > 1
 
 
 def test_R79_what_does_not_pass_by_itself_is_an_error_at_once_that_quotes_nothing(store):
     throttle = Throttle(store, "AccessDeniedException")
-
     with pytest.raises(StoreError) as raised:
         store.claim(asked("secret-key"))
-
     message = "The store could not send update_item to DynamoDB: AccessDeniedException."
     assert (str(raised.value), throttle.refused) == (message, 1)
 
@@ -125,9 +119,7 @@ UPDATE, PUT, GET = "UpdateItem", "PutItem", "GetItem"
 def test_threads_that_need_it_at_the_same_moment_share_one(url, run_in_threads):
     client = Client(region_name=None, endpoint_url=url, timeout=10)
     assert client._built is None
-
     natives = run_in_threads(8, lambda index: client.native)
-
     assert len({id(native) for native in natives}) == 1
 
 
@@ -218,7 +210,6 @@ def test_documented_rights_are_those_that_are_used(make_store, url):
 def test_R24_R25_a_first_request_is_two_calls_and_a_duplicate_one(store, wire):
     Engine(store).run(operation(), lambda lease: "done")
     assert wire.taken() == [UPDATE, UPDATE]
-
     assert Engine(store).run(operation(), lambda lease: pytest.fail("ran")).replayed
     assert wire.taken() == [UPDATE]
 
@@ -228,7 +219,6 @@ def test_what_a_failed_condition_met_is_read_where_the_server_does_not_say(store
     lease = won(store.claim(asked()))
     store.complete(lease, b"done", retention=HOUR)
     wire.taken()
-
     store.complete(lease, b"done", retention=HOUR)
     assert wire.taken() == [UPDATE, *more]
     store.claim(asked())
@@ -241,7 +231,5 @@ def test_get_is_one_consistent_read(store, wire):
         "provide-client-params.dynamodb.GetItem",
         lambda params, **kwargs: asked_for.append(params["ConsistentRead"]),
     )
-
     assert store.get(record_id()) is None
-
     assert (wire.taken(), asked_for) == ([GET], [True])

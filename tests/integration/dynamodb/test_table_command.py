@@ -51,9 +51,7 @@ def said(*arguments):
 )
 def test_creates_what_the_check_accepts_and_tells_of_each_step(configure, options, name):
     store = configure(**options)
-
     told = said("--create")
-
     assert store.check() == []
     assert f"==> creating the table {name}\n" in told
     assert ("==> turning on time to live\n" in told) is store.ttl
@@ -66,9 +64,7 @@ def test_creates_what_the_check_accepts_and_tells_of_each_step(configure, option
 @pytest.mark.parametrize("kind", ["dynalite"])
 def test_what_a_server_does_not_have_is_told(configure, name):
     configure()
-
     told = said("--create")
-
     assert "==> this server has no time to live\n" in told
     assert told.endswith(f"the table {name} is ready\n")
 
@@ -85,7 +81,6 @@ def test_another_table_is_refused(configure, before, now, message):
     configure(**before)
     said("--create")
     configure(**now)
-
     with pytest.raises(CommandError, match=message) as raised:
         said("--create")
     assert raised.value.returncode == 1
@@ -96,9 +91,7 @@ def test_another_table_is_refused(configure, before, now, message):
 def test_lost_answer_stops_nothing(configure, link, link_url, part):
     store = configure(endpoint_url=link_url, timeout=10)
     link.cut_after(part)
-
     told = said("--create")
-
     assert link.fired.is_set()
     assert told.endswith("is ready\n")
     assert store.check() == []
@@ -116,9 +109,7 @@ def test_lost_answer_stops_nothing(configure, link, link_url, part):
 def test_what_is_not_possible_yet_is_tried_again(configure, operation, error):
     store = configure()
     throttle = Throttle(store, error, operation=operation, times=3)
-
     assert said("--create").endswith("is ready\n")
-
     assert throttle.refused == 3
     assert store.check() == []
 
@@ -127,16 +118,13 @@ def test_TTL_that_the_lost_call_has_turned_on_is_on(configure):
     """DynamoDB refuses the call that is sent again; moto does not."""
     store = configure()
     throttle = Throttle(store, "ValidationException", operation="UpdateTimeToLive", applied=True)
-
     said("--create")
-
     assert throttle.refused == 1
     assert store.check() == []
 
 
 def test_other_errors_are_told_at_once(configure):
     throttle = Throttle(configure(), "ValidationException", operation="UpdateTimeToLive")
-
     with pytest.raises(CommandError, match="ValidationException"):
         said("--create")
     assert throttle.refused == 1
@@ -148,10 +136,8 @@ def test_other_errors_are_told_at_once(configure):
 def test_error_is_told_and_is_a_failure(configure):
     configure()
     out = io.StringIO()
-
     with pytest.raises(CommandError, match="not what the store needs") as raised:
         call_command("idempotency_table", "--check", stdout=out, stderr=out)
-
     assert "django_idempotency.E020" in out.getvalue()
     assert raised.value.returncode == 1
 
@@ -161,7 +147,6 @@ def test_error_is_told_and_is_a_failure(configure):
 
 def test_the_only_store_is_found_and_another_alias_is_refused(configure, name):
     configure()
-
     assert name in said()
     for alias in ("default", "nonesuch"):
         with pytest.raises(CommandError) as raised:
@@ -173,7 +158,6 @@ def test_the_only_store_is_found_and_another_alias_is_refused(configure, name):
 def test_two_are_too_many_and_none_too_few(settings, aliases, told):
     alias = {"BACKEND": BACKEND, "OPTIONS": {"table_name": "t"}}
     settings.IDEMPOTENCY = {"default": {}, **dict.fromkeys(aliases, alias)}
-
     with pytest.raises(CommandError, match=told):
         said()
 
@@ -182,7 +166,6 @@ def test_without_boto3_it_says_what_to_install(settings, monkeypatch):
     monkeypatch.setitem(sys.modules, "boto3", None)
     events = {"BACKEND": BACKEND, "OPTIONS": {"table_name": "t"}}
     settings.IDEMPOTENCY = {"default": {}, "events": events}
-
     with pytest.raises(CommandError, match=r"pip install .django-idempotency\[dynamodb\]") as e:
         said()
     assert e.value.returncode == 2

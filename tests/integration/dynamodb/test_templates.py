@@ -61,13 +61,11 @@ def ttl(store):
 @pytest.mark.parametrize("store", ["sort key"], indirect=True)
 def test_cloudformation_is_valid_by_the_schema_of_its_resources(store):
     found = cfnlint.lint(FORMATS["cloudformation"](store), regions=["eu-west-1"])
-
     assert [str(match) for match in found] == []
 
 
 def test_terraform_is_what_the_store_needs(store):
     resource = parsed(FORMATS["terraform"](store))
-
     names = store.names
     keys = [names.partition_key, *([names.sort_key] if names.sort_key else [])]
     assert (resource["name"], resource["billing_mode"]) == ("records", "PAY_PER_REQUEST")

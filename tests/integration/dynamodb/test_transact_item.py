@@ -114,9 +114,7 @@ def test_I4_work_that_returns_another_result_answers_with_what_it_committed(paym
 def test_I4_completion_that_is_sent_again_is_no_other_result(store):
     lease = won(store.claim(asked()))
     expires_at = store.complete(lease, b"done", retention=HOUR)
-
     assert store.complete(lease, b"done", retention=HOUR) == expires_at
-
     assert lease.completed_before is None
 
 
@@ -166,5 +164,4 @@ def test_R62_storage_that_is_down_never_means_a_second_payment(payments, storage
 def test_I13_not_inside_a_transaction_that_is_open(payments):
     with pytest.raises(TransactionOpen), transaction.atomic():
         run(payments.pay)
-
     assert payments.names == []

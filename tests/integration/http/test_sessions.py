@@ -50,7 +50,6 @@ def working(tmp_path: Path) -> Callable[..., Any]:
 def test_R38_mismatch_beats_in_progress_while_the_view_runs(api, mode, working):
     with working() as body:
         other, same = api({"name": "other"}), api(body)
-
     assert problem(other) == MISMATCH
     assert problem(same) == (409, "in_progress")
     assert replayed(api(body))
@@ -61,7 +60,6 @@ def test_R38_single_has_no_row_yet(api, mode, atomic_requests, working):
     with working() as body:
         during, same = api({"name": "other"}), api(body)
     after = api({"name": "other"})
-
     assert problem(during) == problem(same) == (409, "in_progress")
     assert during.headers["Retry-After"] == same.headers["Retry-After"] == "1"
     assert problem(after) == MISMATCH
@@ -106,7 +104,6 @@ class TakenOver(EffectView):
 )
 def test_R57_nothing_is_kept_without_the_lease(api, mount, mode, then, status, answer):
     response = api.then(then, status=status, path=mount(TakenOver))
-
     record = IdempotencyRecord.objects.get()
     assert response.status_code == answer
     if answer == 409:
@@ -120,9 +117,7 @@ def test_R57_single_releases_nothing_without_the_proof(api, mount, policy):
     policy(TRANSACTION="single")
     api.then("returned", status=400)  # leaves a record for another to take
     Effect.objects.all().delete()
-
     response = api.then("returned", status=400, path=mount(TakenOver))
-
     assert problem(response) == (409, "lease_lost")
     assert not Effect.objects.exists()
 
@@ -174,9 +169,7 @@ class Severed(EffectView):
 @WAYS
 def test_R57_answer_is_kept_on_a_new_connection(api, mount, mode, atomic_requests, runs):
     url = mount(Severed)
-
     first, again = api.then("raised", path=url), api.then("raised", path=url)
-
     assert first.status_code == again.status_code == 409
     assert replayed(again)
     assert Effect.objects.count() == (mode == "separate" and not atomic_requests)

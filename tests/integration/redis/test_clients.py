@@ -172,9 +172,7 @@ def test_B4_call_is_one_round_trip_by_the_scripts_digest(linked, link, name):
     lease = won(linked.claim(asked()))
     assert link.round_trips == 1
     link.spoken.clear()
-
     CALLS[name](linked, lease)
-
     assert link.round_trips == 1
     assert link.sent.count(b"EVALSHA") == 1
     assert b"redis.call" not in link.sent

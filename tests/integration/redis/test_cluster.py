@@ -128,7 +128,6 @@ def test_R69_lease_whose_record_has_moved_to_another_node_is_renewed(impatient, 
         source.execute_command("MIGRATE", HOST, nodes[1].port, key, 0, 5000)
         for client in (target, source):
             client.execute_command("CLUSTER", "SETSLOT", slot, "NODE", to_id)
-
     assert impatient.renew(leases, DAY) == set(leases)
     assert is_renewed(impatient, leases[0])
 

@@ -125,9 +125,7 @@ def test_without_the_client_the_check_names_the_extra(configure, monkeypatch):
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "redis", None)
     configure(url=URL)
-
     [message] = run_checks(tags=["idempotency"])
-
     assert message.id == "django_idempotency.E002"
     assert 'pip install "django-idempotency[redis]"' in message.msg
 
@@ -219,9 +217,7 @@ def test_E016_check_tells_of_anothers_prefix_and_takes_none(
 
 def test_R95_a_marker_of_another_type_is_anothers_prefix(store, client, prefix):
     client.set(f"{prefix}owner", "a counter of somebody else's")
-
     with pytest.raises(StoreError, match=REFUSED):
         store.claim(asked())
-
     assert [message.id for message in store.check()] == ["django_idempotency.E016"]
     assert client.type(f"{prefix}owner") == b"string"

@@ -89,9 +89,7 @@ def test_R74_expiry_is_compared_in_the_claim_and_not_left_to_the_server(store, c
     store.complete(first, b"result", retention=HOUR)
     client.persist(name)
     client.hset(name, "expires_at", "1")
-
     second = won(store.claim(asked(fingerprints=(OTHER_FINGERPRINT,))))
-
     assert second.fencing_token > first.fencing_token
     assert found(store).attempts == 1
 
@@ -125,7 +123,6 @@ DAMAGE = {
 def test_damaged_record_is_an_error_and_never_runs_again(store, client, name, damage):
     won(store.claim(asked(lease=-HOUR)))
     DAMAGE[damage](client, name)
-
     with pytest.raises(StoreError):
         store.claim(asked())
     with pytest.raises(StoreError):
@@ -137,7 +134,6 @@ def test_damaged_record_is_an_error_and_never_runs_again(store, client, name, da
 def test_R95_a_claim_that_wins_by_a_forged_epoch_is_an_error(store, client, name):
     store.release(won(store.claim(asked())))
     client.hset(name, "epoch", "inf")
-
     with pytest.raises(StoreError):
         store.claim(asked())
 
@@ -157,7 +153,6 @@ def test_R95_forged_or_missing_field_of_a_completed_record_is_an_error(
 ):
     store.complete(won(store.claim(asked())), b"result", retention=HOUR)
     client.hdel(name, field) if value is None else client.hset(name, field, value)
-
     with pytest.raises(StoreError):
         store.claim(asked())
     with pytest.raises(StoreError):
@@ -182,9 +177,7 @@ def test_damage_to_one_record_is_logged_and_hides_no_other(store, client, prefix
 def test_R69_damage_to_one_record_keeps_no_renewal_from_the_others(store, client, name):
     leases = [won(store.claim(asked(key, lease=HOUR))) for key in ("key", "another")]
     is_no_hash(client, name)
-
     held = store.renew(leases, DAY)
-
     assert held == set(leases)
     renewed = found(store, "another")
     assert renewed.lease_until - renewed.now > HOUR
@@ -209,9 +202,7 @@ def test_pages_have_every_record_once_and_no_more_than_their_limit(store, others
     keys = [f"key {number}" for number in range(40)]
     for key in keys:
         store.claim(asked(key))
-
     pages = pages_of(store, limit)
-
     assert all(len(page) <= limit for page in pages)
     assert sorted(itertools.chain(*pages)) == sorted(map(record_id, keys))
 

@@ -142,9 +142,7 @@ def test_I1_claim_that_was_lost_and_won_by_another_is_not_won(
 ):
     others = []
     meanwhile(lambda: others.append(won(make_store(primary.url).claim(asked()))))
-
     record = lost(store.claim(asked()))
-
     assert (record.state, record.token) == (State.IN_PROGRESS, others[0].token)
     store.complete(others[0], b"result", retention=HOUR)
 
@@ -154,7 +152,6 @@ def test_I1_claim_that_was_lost_and_is_won_again_has_the_new_epoch(
     store, replica, meanwhile, replicates
 ):
     meanwhile()
-
     if replicates:
         store.complete(won(store.claim(asked())), b"result", retention=HOUR)
     else:
