@@ -8,8 +8,10 @@ import signal
 import subprocess
 import sys
 import traceback
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
 
 from tests.services.processes import ROOT
 
@@ -79,3 +81,16 @@ def in_child(function: Callable[[], object]) -> int:
             os._exit(1)
         os._exit(0)
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+@contextmanager
+def held(*mutexes: Any) -> Iterator[None]:
+    """Let another thread hold these mutexes."""
+    with ThreadPoolExecutor(1) as thread:
+        for mutex in mutexes:
+            thread.submit(mutex.acquire).result(30)
+        try:
+            yield
+        finally:
+            for mutex in mutexes:
+                thread.submit(mutex.release).result(30)

@@ -4,10 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any
 
 import pytest
 from django.test import override_settings
@@ -15,7 +11,7 @@ from django.test import override_settings
 from django_idempotency.conf import store_for, stores
 from django_idempotency.stores.memory import MemoryStore
 from tests.claims import asked, lost
-from tests.services.forks import in_child
+from tests.services.forks import held, in_child
 from tests.services.processes import ROOT
 
 pytestmark = [
@@ -24,30 +20,13 @@ pytestmark = [
 ]
 
 
-@contextmanager
-def held_by_a_thread(mutex: Any) -> Iterator[None]:
-    held, over = threading.Event(), threading.Event()
-
-    def hold() -> None:
-        with mutex:
-            held.set()
-            over.wait(30)
-
-    thread = threading.Thread(target=hold)
-    thread.start()
-    assert held.wait(30)
-    yield
-    over.set()
-    thread.join(10)
-
-
 def test_store_and_settings_do_not_wait_for_a_thread_of_the_parent() -> None:
     store = MemoryStore()
     store.claim(asked())
-    with held_by_a_thread(store._mutex):
+    with held(store._mutex):
         assert in_child(lambda: lost(store.claim(asked()))) == 0
     memory = {"default": {"BACKEND": "django_idempotency.stores.memory.MemoryStore"}}
-    with override_settings(IDEMPOTENCY=memory), held_by_a_thread(stores._mutex):
+    with override_settings(IDEMPOTENCY=memory), held(stores._mutex):
         assert in_child(store_for) == 0
 
 

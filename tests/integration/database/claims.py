@@ -22,6 +22,7 @@ __all__ = ["FINGERPRINT", "OTHER_FINGERPRINT", "claim_request", "lost", "record_
 
 RETENTION = timedelta(hours=24)
 LONG_AGO = datetime(2020, 1, 1, tzinfo=timezone.utc)
+Leave = Callable[[DatabaseStore, ClaimRequest], Lease]
 
 
 class Boom(Exception):
@@ -74,52 +75,24 @@ def live(store: DatabaseStore, request: ClaimRequest) -> Lease:
     return won(store.claim(request))
 
 
-def lapsed(store: DatabaseStore, request: ClaimRequest) -> Lease:
-    lease = won(store.claim(request))
-    lapse(request.key)
-    return lease
+def _then(before: Leave, change: Callable[[DatabaseStore, Lease], object]) -> Leave:
+    def leave(store: DatabaseStore, request: ClaimRequest) -> Lease:
+        lease = before(store, request)
+        change(store, lease)
+        return lease
+
+    return leave
 
 
-def failed(store: DatabaseStore, request: ClaimRequest) -> Lease:
-    lease = won(store.claim(request))
-    store.fail(lease, "builtins.RuntimeError")
-    return lease
-
-
-def released(store: DatabaseStore, request: ClaimRequest) -> Lease:
-    lease = won(store.claim(request))
-    store.release(lease)
-    return lease
-
-
-def completed(store: DatabaseStore, request: ClaimRequest) -> Lease:
-    lease = won(store.claim(request))
-    store.complete(lease, packed("first"), retention=request.retention)
-    return lease
-
-
-def expired(store: DatabaseStore, request: ClaimRequest) -> Lease:
-    lease = completed(store, request)
-    expire(request.key)
-    return lease
-
-
-def expired_failed(store: DatabaseStore, request: ClaimRequest) -> Lease:
-    lease = failed(store, request)
-    expire(request.key)
-    return lease
-
-
-def expired_lapsed(store: DatabaseStore, request: ClaimRequest) -> Lease:
-    lease = lapsed(store, request)
-    expire(request.key)
-    return lease
-
-
-def live_beyond_expiry(store: DatabaseStore, request: ClaimRequest) -> Lease:
-    lease = live(store, request)
-    expire(request.key)
-    return lease
+lapsed = _then(live, lambda store, lease: lapse(lease.request.key))
+failed = _then(live, lambda store, lease: store.fail(lease, "builtins.RuntimeError"))
+released = _then(live, lambda store, lease: store.release(lease))
+completed = _then(
+    live, lambda store, lease: store.complete(lease, packed("first"), retention=RETENTION)
+)
+expired = _then(completed, lambda store, lease: expire(lease.request.key))
+expired_lapsed = _then(lapsed, lambda store, lease: expire(lease.request.key))
+live_beyond_expiry = _then(live, lambda store, lease: expire(lease.request.key))
 
 
 def state_of(store: DatabaseStore, key: str = "key") -> State | None:

@@ -218,7 +218,6 @@ def gated(statement):
 @pytest.mark.parametrize(
     "before",
     [claims.released, claims.failed, claims.expired, claims.lapsed, claims.expired_lapsed],
-    ids=lambda before: before.__name__,
 )
 def test_I2_runs_and_completes_over_a_record_that_may_be_claimed(two, before):
     earlier = before(two.theirs, claim_request())

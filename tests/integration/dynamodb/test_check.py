@@ -5,13 +5,11 @@ from __future__ import annotations
 from unittest import mock
 
 import pytest
-from django.core import checks
 from django.core.files.base import ContentFile
 
 from django_idempotency.exceptions import StoreError
 from django_idempotency.stores.dynamodb import DynamoDBStore
 from django_idempotency.stores.dynamodb.client import Client
-from tests.integration.dynamodb.conftest import BACKEND
 
 
 def ids(store):
@@ -101,11 +99,3 @@ def test_W022_storage_that_deletes_nothing(make_store, storage):
     storage.delete(f"idempotency/check/{storage.listdir('idempotency/check')[1][0]}")
     assert ids(store) == []
     assert storage.listdir("idempotency/check")[1] == []
-
-
-def test_they_are_asked_for_at_deployment_only(settings, options):
-    settings.IDEMPOTENCY = {"default": {"BACKEND": BACKEND, "OPTIONS": options()}}
-    usual = checks.run_checks(tags=["idempotency"])
-    deployment = checks.run_checks(tags=["idempotency"], include_deployment_checks=True)
-    assert usual == []
-    assert [message.id for message in deployment] == ["django_idempotency.W020"]

@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import time
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from datetime import timedelta
 
 import pytest
@@ -16,7 +15,7 @@ from django_idempotency.records import State
 from tests.claims import DAY, HOUR, asked, found, record_id, won
 from tests.integration.redis.conftest import stopped, whole_life
 from tests.services import or_skip
-from tests.services.forks import in_child
+from tests.services.forks import held, in_child
 from tests.services.processes import wait_until
 from tests.services.redis import HOST, RedisServer
 
@@ -143,19 +142,6 @@ def is_renewed(store, lease):
 
 
 # Forks.
-
-
-@contextmanager
-def held(*mutexes):
-    """Mutexes that another thread holds."""
-    with ThreadPoolExecutor(1) as thread:
-        for mutex in mutexes:
-            thread.submit(mutex.acquire).result(10)
-        try:
-            yield
-        finally:
-            for mutex in mutexes:
-                thread.submit(mutex.release).result(10)
 
 
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")

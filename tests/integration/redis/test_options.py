@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import sys
 from dataclasses import replace
-from datetime import timedelta
 from urllib.parse import urlsplit
 from uuid import uuid4
 
@@ -60,22 +59,6 @@ def test_setting_that_makes_no_sense_is_refused(configure, options, text):
     configure(**options)
     with pytest.raises(InvalidStore, match=text):
         stores["default"]
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"url": "rediss://user:secret@127.0.0.1:1/0?ssl_cert_reqs=none"},
-        {"url": URL, "cluster": True, "password": "secret", "max_connections": 7},
-        {"url": URL, "timeout": timedelta(seconds=5), "wait_timeout": 3},
-    ],
-    ids=str,
-)
-def test_setting_that_makes_sense_connects_to_nothing_yet(configure, options):
-    configure(**options)
-    store = stores["default"]
-    wanted = (5, 3) if "timeout" in options else (2, 1)
-    assert (store.timeout, store.wait_timeout) == wanted
 
 
 @pytest.mark.parametrize("version", ["valkey9", "redis6"])
