@@ -19,7 +19,8 @@ from tests.unit.http.views import MISMATCH, BareView
 
 pytestmark = pytest.mark.django_db
 
-# Each of these pairs is one request, or two. How JSON is compared is in core/test_fingerprint.py.
+# Each of these pairs is one request, or two, beside those of the contract of HTTP. How JSON is
+# compared is in core/test_fingerprint.py.
 
 
 def sent(
@@ -45,23 +46,14 @@ def same(request: Any) -> bytes:
     return b"same"
 
 
-def test_R32_R33_R40_R42_R44_R45_one_request():
+def test_R32_R33_R42_R44_R45_one_request():
     pairs = {
         "host": (sent(headers={"Host": "a.example"}), sent(headers={"Host": "b.example"})),
-        "JSON member order": (sent('{"a": 1, "b": 2}'), sent(' {"b":2,"a":1}')),
         "+json": (sent('{"a": 1}', "text/x+json"), sent('{"a":1}', "text/x+json")),
-        "parameters": (sent("[1]"), sent(" [1]", "application/json; charset=utf-8")),
-        "form names": (form("a=1&a=2&b=3"), form("b=3&a=1&a=2")),
-        "form names interleaved": (form("a=1&a=2&b=3"), form("a=1&b=3&a=2")),
         "form escapes": (form("a=1"), form("a=%31")),
         "another Accept": (sent(headers={"Accept": "text/csv"}), sent()),
         "another If-Match": (sent(headers={"If-Match": '"1"'}), sent(headers={"If-Match": '"2"'})),
         "another header": (with_field("1"), with_field("2")),
-        "member that is excluded": (
-            sent('{"a": 1, "b": {"c": 1}}', fingerprint_exclude=["b.c"]),
-            sent('{"a": 1, "b": {"c": 2}}', fingerprint_exclude=["b.c"]),
-        ),
-        "None": (sent('{"a": 1}', fingerprint=None), sent('{"a": 2}', fingerprint=None)),
         "callable": (sent("1", fingerprint=same), sent("2", fingerprint=same)),
     }
 
@@ -70,23 +62,14 @@ def test_R32_R33_R40_R42_R44_R45_one_request():
 
 def test_R40_R42_R44_R45_R46_two_requests():
     pairs = {
-        "method": (sent(), sent(method="PUT")),
-        "path": (sent(), sent(url="/b/")),
-        "query": (sent(url="/a/?a=1"), sent(url="/a/?a=2")),
         "order of the query": (sent(url="/a/?a=1&b=1"), sent(url="/a/?b=1&a=1")),
-        "JSON member that stands twice": (sent('{"a": 1, "a": 2}'), sent('{"a": 1,  "a": 2}')),
         "no JSON": (sent('{"a": '), sent('{"a":  ')),
         "no UTF-8": (sent(b"\xff\xfe"), sent(b"\xff\xfe ")),
         "too deep": (sent(b"[" * 100_000), sent(b"[" * 100_001)),
-        "order within a form's name": (form("a=1&a=2"), form("a=2&a=1")),
-        "a form's name less": (form("a=1&a=2&b=3"), form("a=1&a=2")),
         "a form's empty name more": (form("a=1"), form("a=1&c=")),
         "type of other bodies": (sent("a", "text/plain"), sent("a", "text/x-other")),
-        "empty and {}": (sent(), sent("{}")),
         "empty and {} of a form": (form(""), form("{}")),
-        "header that counts": (with_field("1", "X-V"), with_field("2", "X-V")),
         "header that is not there": (with_field("1", "X-V"), sent(fingerprint_headers=["X-V"])),
-        "raw": (sent('{"a": 1}', fingerprint="raw"), sent('{"a":1}', fingerprint="raw")),
         "raw form": (form("a=1&b=2", fingerprint="raw"), form("b=2&a=1", fingerprint="raw")),
         "secrets of the policy": (sent(), sent(secrets=("other",))),
         "query alone": (sent(fingerprint=None), sent(url="/a/?a", fingerprint=None)),

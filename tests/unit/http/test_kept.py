@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from django.db import connection, connections, transaction
-from django.http import FileResponse, HttpResponse, StreamingHttpResponse
+from django.http import FileResponse, HttpResponse
 from rest_framework.request import Request
 from rest_framework.response import Response
 
@@ -21,11 +21,10 @@ from django_idempotency.models import IdempotencyRecord
 from django_idempotency.policy import HTTPPolicy
 from tests.app.models import Effect
 from tests.app.views import EffectView, Refusal
-from tests.unit.http.api import bare_body, problem, replayed
+from tests.unit.http.api import problem, replayed
 from tests.unit.http.conftest import SetPolicy
 from tests.unit.http.views import (
     BESIDE,
-    MISMATCH,
     OPEN,
     UNAVAILABLE,
     answering,
@@ -152,55 +151,21 @@ def test_R62_of_a_large_file_no_more_is_read_than_is_allowed():
     assert (file.asked, file.tell()) == (100, 10)
 
 
-def test_R62_stream_is_not_consumed():
-    drawn: list[bytes] = []
-    response = StreamingHttpResponse(drawn.append(chunk) or chunk for chunk in (b"a", b"b"))
-
-    with pytest.raises(TypeError):
-        encoded(response, 100)
-    assert drawn == []
-
-
 # And in the guard.
 
 
-@pytest.mark.parametrize(
-    ("mode", "atomic_requests", "then", "status", "limit"),
-    [
-        ("single", False, "stream", 200, None),
-        ("joined", False, "created", 201, 1),
-        ("joined", False, "raised", 409, 1),
-        ("separate", True, "stream", 200, None),
-    ],
-    indirect=["mode", "atomic_requests"],
-)
-def test_R62_what_cannot_be_kept_is_delivered_and_protected(
-    api, policy, mode, atomic_requests, runs, then, status, limit
+def test_R62_a_kept_error_that_is_too_large_is_protected_and_one_that_is_not_kept_is_free(
+    api, policy, runs
 ):
-    policy(**({"MAX_RESULT_BYTES": limit} if limit else {}))
-
-    first = api.then(then, status=status)
-    delivered = bare_body(first)
-    retry, other = api.then(then, status=status), api({"name": "other"})
-
-    assert first.status_code == status
-    assert delivered == b"ab" if then == "stream" else delivered
-    assert first.headers["Idempotency-Stored"] == "false"
-    assert problem(retry) == (409, "result_unavailable")
-    assert problem(other) == MISMATCH
-    assert Effect.objects.count() == (then != "raised")
-    assert len(runs) == 1
-    assert IdempotencyRecord.objects.get().state == "COMPLETED"
-
-
-def test_R55_R62_large_answer_that_is_not_kept_anyway(api, policy, runs):
     policy(MAX_RESULT_BYTES=1)
+    kept, retry = (api.then("raised", status=409) for _ in range(2))
+    free, again = (api.then("invalid", key="free") for _ in range(2))
 
-    first, again = api.then("invalid"), api.then("invalid")
-
-    assert first.status_code == again.status_code == 400
-    assert "Idempotency-Stored" not in first.headers
-    assert len(runs) == 2
+    assert (kept.status_code, kept["Idempotency-Stored"]) == (409, "false")
+    assert problem(retry) == (409, "result_unavailable")
+    assert free.status_code == again.status_code == 400
+    assert "Idempotency-Stored" not in free.headers
+    assert len(runs) == 3
 
 
 # R58: hooks that raise after the commit.

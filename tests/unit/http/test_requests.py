@@ -170,23 +170,6 @@ def test_R21_scope_that_names_nobody_is_a_problem(api, policy, runs):
     assert runs == []
 
 
-def told(response: Any) -> tuple[int, bytes, dict[str, str]]:
-    """Return all that a response tells, but for the second in which it was made."""
-    headers = {name: text for name, text in response.headers.items() if "Expires" not in name}
-    return response.status_code, response.content, headers
-
-
-def test_R22_I10_a_key_that_somebody_used_looks_like_any_other(api):
-    for status in (200, 400, 500):
-        used, fresh = (f"{kind}-{status}" for kind in ("used", "fresh"))
-        api.then("returned", status=200, key=used, user="alice")
-
-        answers = [api.then("returned", status=status, key=k, user="bob") for k in (used, fresh)]
-
-        assert answers[0].status_code == status
-        assert told(answers[0]) == told(answers[1])
-
-
 class ByHeader(BareView):
     idempotency_scope_endpoint = True
 
