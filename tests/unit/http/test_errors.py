@@ -249,28 +249,18 @@ def refuse(key: str) -> None:
 
 
 @pytest.mark.usefixtures("language")
-@pytest.mark.parametrize(
-    ("field", "validator", "english", "german"),
-    [
-        (
-            "x" * 300,
-            None,
-            "has 300 characters; 1 to 255 are",
-            "hat 300 Zeichen; erlaubt sind 1 bis 255",
-        ),
-        ("k", "uuid", "must be a UUID.", "muss eine UUID sein."),
-        ("k", refuse, "result", "result"),
-    ],
-)
-def test_R78_reason_of_an_invalid_key_is_translated(api, policy, field, validator, english, german):
+def test_R78_reason_of_an_invalid_key_is_translated(api, policy):
     """What a validator of the project says stays."""
-    policy(HTTP={"KEY_VALIDATOR": validator})
-
-    said = [api(key=field, headers={"Accept-Language": asked}).json() for asked in ("en", "de")]
-
-    assert english in said[0]["detail"]
-    assert german in said[1]["detail"]
-    assert said[1]["title"] == "Idempotency-Key ist ungültig"
+    reasons = {
+        "x" * 300: ("has 300 characters; 1 to 255 are", "hat 300 Zeichen; erlaubt sind 1 bis 255"),
+        "k": ("result", "result"),
+    }
+    policy(HTTP={"KEY_VALIDATOR": refuse})
+    for field, detail in reasons.items():
+        for language, said in zip(("en", "de"), detail, strict=True):
+            answer = api(key=field, headers={"Accept-Language": language}).json()
+            assert said in answer["detail"]
+    assert answer["title"] == "Idempotency-Key ist ungültig"
 
 
 @pytest.mark.parametrize(("code", "said"), [("de", "de"), ("fr", None)])

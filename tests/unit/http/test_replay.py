@@ -11,7 +11,6 @@ from django.db import connections
 from django.db.models import QuerySet
 from django.http import HttpResponse, JsonResponse
 from rest_framework.decorators import api_view
-from rest_framework.exceptions import PermissionDenied
 from rest_framework.generics import GenericAPIView
 from rest_framework.permissions import BasePermission
 from rest_framework.renderers import JSONRenderer
@@ -23,7 +22,6 @@ from django_idempotency.http import idempotent
 from django_idempotency.http.snapshot import SnapshotCodec
 from django_idempotency.models import IdempotencyRecord
 from django_idempotency.policy import HTTPPolicy, merge
-from django_idempotency.records import Record
 from tests.app.models import Effect
 from tests.unit.http.api import problem, replayed
 from tests.unit.http.conftest import Mount
@@ -162,30 +160,7 @@ def test_R36_finalize_response_and_rendering_happen_once(api, mount):
     assert done == ["finalised", "rendered"]
 
 
-# R34: who may see it.
-
-
-def test_R34_replay_check_is_asked_on_a_replay_and_may_raise(api, mount, runs):
-    seen: list[tuple[Request, Record]] = []
-
-    class Checked(BareView):
-        def idempotency_replay_check(self, request: Request, record: Record) -> bool:
-            seen.append((request, record))
-            raise PermissionDenied
-
-    url = mount(Checked)
-    api(path=url)
-    assert seen == []
-    raised = api(path=url)
-
-    assert (raised.status_code, raised.headers["Content-Type"]) == (403, "application/json")
-    [(request, record)] = seen
-    assert (type(request), request.user.username) == (Request, "alice")
-    assert record.record_id == IdempotencyRecord.objects.get().pk
-    assert len(runs) == 1
-
-
-# And `object_permissions`, the replay_check that asks ``get_object()``.
+# R34: `object_permissions`, the replay_check that asks ``get_object()``.
 
 
 class Own(BasePermission):
