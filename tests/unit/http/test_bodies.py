@@ -83,14 +83,12 @@ def test_R43_uploads_arrive_whole_and_are_never_held_in_memory(api, mount, parse
 
     url = mount(Receiving)
     first, again = (api(**UPLOADS[parser], path=url) for _ in range(2))
-
     assert first.json() is True
     assert replayed(again)
 
 
 def test_R43_a_body_that_does_not_count_is_not_read():
     request = Request(RequestFactory().post("/", LARGE, "text/plain"))
-
     assert body_of_request(request, HTTPPolicy(fingerprint=None)) == b""
     assert not request._request._read_started  # type: ignore[attr-defined]
 
@@ -119,10 +117,8 @@ def test_R42_large_json_is_compared_by_its_bytes(api, mount, settings):
 
     settings.DATA_UPLOAD_MAX_MEMORY_SIZE = 10
     url = mount(Large)
-
     assert api("x" * 11, path=url).status_code == 400  # and the key is free (R15)
     first, again = (api('{"amount": 0.1}', path=url) for _ in range(2))
-
     assert (first.status_code, first.json()) == (201, {"amount": 0.1})
     assert replayed(again)
     assert problem(api('{"amount":  0.1}', path=url)) == MISMATCH
@@ -158,7 +154,6 @@ def test_R93_a_body_without_a_key_or_a_scope_is_not_read(api, mount, made):
     """Anybody may come in here, but nobody's key is looked up."""
     members: dict[str, Any] = {"authentication_classes": [], "permission_classes": [AllowAny]}
     url = mount(type("Open", (BareView,), members))
-
     assert problem(api(path=url, user=None)) == (400, "scope_missing")
     assert problem(api(path=url, user=None, key='"')) == (400, "idempotency_key_invalid")
     assert made == []
@@ -204,7 +199,6 @@ def test_R93_R48_what_authentication_reads_is_still_compared(api, mount, runs):
         first = api(body, path=url, headers={"X-Read": read}, key=read)
         again = api(' {"amount": 0.1}', path=url, headers={"X-Read": "nothing"}, key=read)
         unlike = api(other, path=url, headers={"X-Read": read}, key=read)
-
         assert first.status_code == 201, read
         assert first.json() == {"whole": body, "amount": 0.1}, read
         assert replayed(again), read
@@ -220,5 +214,4 @@ def test_R93_the_rest_of_a_body_goes_to_the_view(api, mount):
             return Response({"rest": request._request.read().decode()}, status=201)
 
     response = api("0123456789", path=mount(Rest), headers={"X-Read": "a part"})
-
     assert response.json() == {"rest": "456789"}

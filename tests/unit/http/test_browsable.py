@@ -69,9 +69,7 @@ def test_R35_the_key_of_a_page_is_taken_once(api, mount, renderer):
 def test_R13_R35_each_guarded_method_has_a_key_of_its_own(api, mount):
     of_two = type("Some", (Browsable,), {"idempotency_methods": {"POST", "PUT"}})
     members = {"idempotency_methods": {"DELETE"}, "http_method_names": ["get", "post"]}
-
     keys = keys_of(page_of(api, mount(of_two)))
-
     assert keys.keys() == {"POST", "PUT"}
     assert keys["POST"]["key"] != keys["PUT"]["key"]
     assert keys_of(page_of(api, mount(type("None", (Browsable,), members)))) == {}
@@ -80,9 +78,7 @@ def test_R13_R35_each_guarded_method_has_a_key_of_its_own(api, mount):
 def test_R35_keys_keep_to_the_policy(api, mount, policy):
     policy(HTTP={"HEADER": "X-Key", "KEY_VALIDATOR": "uuid7", "STRICT_HEADER": True})
     url = mount(Browsable)
-
     field = keys_of(page_of(api, url))["PATCH"]
-
     assert field["header"] == "X-Key"
     assert api(key=None, path=url, headers={"X-Key": field["key"]}).status_code == 201
 
@@ -91,15 +87,11 @@ def test_R2_where_no_key_is_required_none_is_in_the_way(api, mount):
     callables = ("idempotency_scope", scopes.user), ("idempotency_key_validator", scopes.anyone)
     for user, *members in (("alice",), (None,), *(("alice", given) for given in callables)):
         optional = type("Optional", (Browsable,), {"idempotency_required": False, **dict(members)})
-
         keys = keys_of(page_of(api, mount(optional), user))
-
         assert bool(keys) == (user is not None and not members)
 
 
 def test_R35_a_page_without_the_app_is_as_ever(api, mount, monkeypatch):
     monkeypatch.setattr(apps, "is_installed", lambda name: False)
-
     response = page_of(api, mount(Browsable))
-
     assert (response.status_code, keys_of(response)) == (200, {})

@@ -88,7 +88,6 @@ def test_R14_E012_dispatch_of_a_drf_view_is_refused_with_what_to_write(api, moun
             api(path=mount(view), method=method)
         assert write in str(refused.value)
     [(number, found)] = messages(view.as_view(), view.as_view())
-
     assert (number, found.obj) == ("E012", view)
     assert write in str(found.hint)
     assert not Effect.objects.exists()
@@ -98,7 +97,6 @@ def test_R14_E012_dispatch_of_a_drf_view_is_refused_with_what_to_write(api, moun
 def test_R14_R21_checks_find_no_other_methods_and_no_view_that_is_not_guarded():
     of_mixin = on("dispatch", IdempotencyMixin, Plain, scope=ANYONE)
     free = type("Free", (Plain,), {"authentication_classes": []})
-
     assert ids(*[v.as_view() for v in (Plain, OnPost, OnPostOfMixin, of_mixin, free)]) == []
 
 
@@ -168,9 +166,7 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
 def test_E013_policy_of_a_view_that_cannot_be():
     for kind, given, text in WRONG:
         view = KINDS[kind](**given)
-
         [(number, message)] = messages(view, view, IDEMPOTENCY=WITH_MEMORY)
-
         assert number == "E013", kind
         assert text in message.msg, kind
 
@@ -182,7 +178,6 @@ def test_E013_policy_of_a_view_that_can_be():
         {"store": "memory", "transaction": "separate"},
     ]
     views = [made(**given) for made in KINDS.values() for given in policies]
-
     assert ids(*views, IDEMPOTENCY=WITH_MEMORY) == []
 
 
@@ -267,7 +262,6 @@ def test_R21_middleware_before_a_subclass_of_authentication():
 def test_R21_a_scope_or_a_view_of_drf_needs_no_middleware():
     scoped = [KINDS[kind](scope=ANYONE) for kind in ("function", "class", "method")]
     of_drf = [KINDS[kind]() for kind in ("above api_view", "below api_view", "mixin", "action")]
-
     assert ids(*scoped, *of_drf, MIDDLEWARE=[]) == []
 
 
@@ -330,9 +324,7 @@ def test_R13_E014_actions_that_there_are_and_are_not():
 
 def test_R13_E014_view_that_is_no_viewset():
     view: Any = type("OnlyPost", (IdempotencyMixin, Plain), {"idempotency_actions": {"post"}})
-
     [(number, message)] = messages(view.as_view())
-
     assert (number, message.obj) == ("E014", view)
     assert "idempotency_methods" in str(message.hint)
 
@@ -341,7 +333,6 @@ def test_R13_E014_base_of_several_names_what_one_of_them_has():
     base: Any = type("Base", (IdempotencyMixin, ViewSet), {"idempotency_actions": {"create", "x"}})
     one = type("One", (base,), {"create": Actions.create}).as_view({"post": "create"})
     other = type("Other", (base,), {"x": Actions.create}).as_view({"post": "x"})
-
     assert ids(one, other) == []
     [(_, message)] = messages(one)
     assert message.obj is base

@@ -109,7 +109,6 @@ def test_R78_error_renderer_as_a_method_may_answer_as_the_view_does(api, mount):
             return Response({type(self).__name__: members["code"]}, status=members["status"])
 
     response = api(key=None, path=mount(Own))
-
     assert (response.status_code, response.json()) == (400, {"Own": "idempotency_key_missing"})
     assert response.headers["Content-Type"] == "application/json"
     assert response.headers["Cache-Control"] == "no-store"
@@ -136,11 +135,9 @@ def test_R79_nothing_is_made_of_a_line_that_is_not_wanted(api, caplog, monkeypat
     caplog.set_level(logging.WARNING, logger="django_idempotency")
     made: list[Any] = []
     monkeypatch.setattr("django_idempotency.logs._facts", lambda *facts: made.append(facts))
-
     api(), api(), api(key='"')
     with pytest.raises(RuntimeError):
         api.then("boom", key="boom")
-
     assert made == []
 
 
@@ -148,9 +145,7 @@ def test_R79_a_cause_that_quotes_the_record_is_named_by_its_type(lines, caplog):
     for cause in (IntegrityError, ValueError):
         failure = StoreError("The record is damaged.")
         failure.__cause__ = cause(f"Failing row contains ({KEY!r}, {PAYLOAD}).")
-
         log_store_error("default", "POST pay", failure, key=KEY)
-
         assert cause.__name__ in failure.told
         for text in (KEY, PAYLOAD):
             assert text not in f"{caplog.text} {failure.told}"
@@ -162,10 +157,8 @@ def test_R79_the_work_that_a_failure_followed_is_not_quoted(lines, caplog):
     refused.__context__ = RuntimeError(PAYLOAD)
     failure = StoreError("No answer.")
     failure.__cause__ = refused
-
     for _ in range(2):
         log_store_error("default", "POST pay", failure)
-
     assert "refused" in caplog.text
     assert PAYLOAD not in caplog.text
     assert len(lines()) == 1
@@ -228,7 +221,6 @@ def language(settings: Any) -> Iterator[None]:
 )
 def test_R78_content_language_is_that_of_the_text(api, asked, said, title):
     response = api(key=None, headers={"Accept-Language": asked})
-
     assert response.headers["Content-Language"] == said
     assert response.json()["title"] == title
     assert response.json()["code"] == "idempotency_key_missing"
@@ -237,9 +229,7 @@ def test_R78_content_language_is_that_of_the_text(api, asked, said, title):
 def test_R78_without_translation_it_is_english(api, settings, monkeypatch):
     settings.LANGUAGE_CODE, settings.USE_I18N = "de", False
     monkeypatch.setattr(translation, "_trans", type(translation._trans)())  # read once
-
     response = api(key=None)
-
     assert response.json()["title"] == "Idempotency-Key is missing"
     assert response.headers["Content-Language"] == "en"
 
@@ -270,7 +260,6 @@ def test_R78_an_answer_of_the_project_is_labelled_where_our_texts_are_its_langua
     """What else it says, nobody here knows."""
     settings.LANGUAGE_CODE = code
     policy(HTTP={"ERROR_RENDERER": lambda request, members: HttpResponse(members["title"])})
-
     assert api(key=None).headers.get("Content-Language") == said
 
 

@@ -56,7 +56,6 @@ def test_R32_R33_R42_R44_R45_one_request():
         "another header": (with_field("1"), with_field("2")),
         "callable": (sent("1", fingerprint=same), sent("2", fingerprint=same)),
     }
-
     assert [name for name, (one, other) in pairs.items() if one.forms != other.forms] == []
 
 
@@ -80,7 +79,6 @@ def test_R40_R42_R44_R45_R46_two_requests():
 
 def test_R93_a_form_beyond_djangos_limit_is_compared_byte_by_byte(settings):
     settings.DATA_UPLOAD_MAX_NUMBER_FIELDS = 2
-
     assert form("a=1&b=2&c=3").forms != form("b=2&a=1&c=3").forms
     assert form("a=1&b=2").forms == form("b=2&a=1").forms
 
@@ -95,7 +93,6 @@ def test_R40_path_of_a_wsgi_request():
         "": b"/caf%C3%A9/a%20b",
     }
     post = RequestFactory().post
-
     assert {raw: path_of(post("/caf%C3%A9/a%20b", RAW_URI=raw)) for raw in expected} == expected
     assert path_of(post("/caf%C3%A9/a%20b?q=1")) == expected[""]
     assert path_of(post("/a/b", REQUEST_URI="/a%2Fb?c")) == b"/a%2Fb"
@@ -135,9 +132,7 @@ def test_R40_R47_an_argument_of_the_path_may_have_no_text():
 
     request = RequestFactory().post("/accounts/7/")
     request.resolver_match = ResolverMatch(BareView, (), {"account": Textless()}, route="a")
-
     made = fingerprint_of(request, request, Policy(), HTTPPolicy(fingerprint=None), bytes)
-
     assert made.forms
     assert made.version_1 == ()
 
@@ -149,7 +144,6 @@ def test_R37_other_body_is_422_after_a_success_and_after_a_failure(api, mode, ru
     for status in (200, 500):
         first = api.then("returned", status=status, key=str(status))
         before = IdempotencyRecord.objects.values().get(key=status)
-
         assert problem(api({"name": "b"}, key=str(status))) == MISMATCH
         assert IdempotencyRecord.objects.values().get(key=status) == before
         assert api.then("returned", status=status, key=str(status)).content == first.content
@@ -158,9 +152,7 @@ def test_R37_other_body_is_422_after_a_success_and_after_a_failure(api, mode, ru
 
 def test_R40_view_that_two_routes_share_is_two_operations(api, mount):
     one, other = mount(BareView, name="same"), mount(BareView, name="same")
-
     api(path=one)
-
     assert problem(api(path=other)) == MISMATCH
 
 
@@ -191,9 +183,7 @@ def test_R47_rotation_of_the_secret_key(api, runs, settings, fallbacks, caplog):
     api(failed, key="failed")
     settings.SECRET_KEY_FALLBACKS = [settings.SECRET_KEY] if fallbacks else []
     settings.SECRET_KEY = f"after {settings.SECRET_KEY}"
-
     again, retried = api(), api(failed, key="failed")
-
     assert (replayed(again), again.content) == (True, first.content)
     assert (retried.status_code, replayed(retried)) == (500, False)
     assert ("secret that is gone" in caplog.text) is not fallbacks

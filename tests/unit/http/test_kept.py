@@ -79,10 +79,8 @@ def test_R34_redirect_to_the_login_page_is_never_kept(settings):
 
 def test_R56_another_verdict_keeps_nothing(api, mount):
     keep = staticmethod(lambda response, exception: "maybe")
-
     with pytest.raises(ValueError, match="'maybe'"):
         api(path=mount(type("Judged", (EffectView,), {"idempotency_keep": keep})))
-
     assert IdempotencyRecord.objects.get().state == "FAILED"
     assert not Effect.objects.exists()
 
@@ -108,7 +106,6 @@ def encoded(response: Any, limit: int) -> int:
 def test_R62_limit_counts_all_that_is_stored(kind):
     """Status and header fields included, to the byte; a limit of 0 keeps nothing."""
     size = encoded(kind(b"x" * 100), 10_000)
-
     assert encoded(kind(b"x" * 100), size) == size > 100
     for limit in (size - 1, 100, 0):
         with pytest.raises(ResultTooLarge):
@@ -118,7 +115,6 @@ def test_R62_limit_counts_all_that_is_stored(kind):
 def test_R62_of_a_large_file_no_more_is_read_than_is_allowed():
     file = Counted(b"x" * 1000)
     file.seek(10)
-
     with pytest.raises(ResultTooLarge):
         encoded(FileResponse(file), 100)
     assert (file.asked, file.tell()) == (100, 10)
@@ -133,7 +129,6 @@ def test_R62_a_kept_error_that_is_too_large_is_protected_and_one_that_is_not_kep
     policy(MAX_RESULT_BYTES=1)
     kept, retry = (api.then("raised", status=409) for _ in range(2))
     free, again = (api.then("invalid", key="free") for _ in range(2))
-
     assert (kept.status_code, kept["Idempotency-Stored"]) == (409, "false")
     assert problem(retry) == (409, "result_unavailable")
     assert free.status_code == again.status_code == 400
@@ -151,11 +146,9 @@ def test_R58_hook_that_raises_after_the_commit_of_atomic_requests(
 ):
     policy(TRANSACTION="separate")
     url = mount(type("Stored", (EffectView,), {"idempotency_store": store}))
-
     with pytest.raises(RuntimeError, match=r"^boom in a hook$"):
         api.then("hook_boom", path=url)
     again = api.then("hook_boom", path=url)
-
     assert (again.status_code, replayed(again)) == (201, True)
     assert Effect.objects.count() == len(runs) == 1
 
@@ -200,10 +193,8 @@ def test_R60_work_that_cannot_be_completed_is_rolled_back(api, policy, mode, run
     policy(BACKEND="tests.unit.http.stores.CannotComplete")
     refused = api()
     left = state_seen_by_others(), Effect.objects.count()
-
     policy(BACKEND="django_idempotency.stores.database.DatabaseStore")
     retried, again = api(), api()
-
     assert problem(refused) == UNAVAILABLE
     assert refused.headers["Retry-After"] == "1"
     assert left == ({"joined": "RELEASED", "single": "FAILED"}[mode], 0)
@@ -222,7 +213,6 @@ def test_R60_R79_session_that_the_work_has_lost_is_an_error_of_the_log(
         raise SessionLost
 
     monkeypatch.setattr("django_idempotency.http.atomic_requests.is_rolled_back", lost)
-
     assert problem(api()) == UNAVAILABLE
     [line] = [r for r in caplog.records if r.name == "django_idempotency"]
     assert line.outcome == "store unavailable"
@@ -249,7 +239,6 @@ def store_is_down(
 @pytest.mark.usefixtures("store_is_down")
 def test_R61_store_down_at_the_claim_is_503(api, mode, runs):
     response = api()
-
     assert problem(response) == UNAVAILABLE
     assert response.json()["retryable"] is True
     assert int(response.headers["Retry-After"]) >= 1

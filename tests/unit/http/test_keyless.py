@@ -133,7 +133,6 @@ def test_R90_guard_within_leaves_a_request_without_a_key_to_the_one_around(mount
     policy(TRANSACTION="joined")
     members = {"authentication_classes": [], "post": lambda self, r: idempotent(tells_sync)(r)}
     url = mount(type("Nested", (IdempotencyMixin, APIView), members))
-
     assert Client().post(url).content == b"True"
 
 
@@ -186,7 +185,6 @@ def test_R96_guarded_coroutine_is_refused_as_django_refuses_it(
 ):
     with pytest.raises(RuntimeError, match=DJANGO_SAYS):
         send(mount(COROUTINES[kind]()), key, method)
-
     answer = send(mount(COROUTINES[kind](transaction="joined")), key, method)
     assert answer.content == b"True"
 
@@ -197,7 +195,6 @@ def test_R96_middleware(mount, settings, atomic_requests, client):
     settings.MIDDLEWARE = [GUARD]
     url = mount(tells)
     post = partial(send, url, "a-key") if client == "asgi" else partial(Client().post, url)
-
     with pytest.raises(RuntimeError, match=DJANGO_SAYS):
         post()
 
@@ -206,7 +203,6 @@ def test_R96_middleware(mount, settings, atomic_requests, client):
 @pytest.mark.django_db(transaction=True, databases=["default", "other"])
 def test_R96_joined_gives_none_on_another_alias(mount, monkeypatch, atomic_requests):
     monkeypatch.setitem(connections.settings["other"], "ATOMIC_REQUESTS", True)
-
     with pytest.raises(RuntimeError, match=DJANGO_SAYS):
         send(mount(idempotent(transaction="joined")(tells)), "a-key")
 
@@ -224,9 +220,7 @@ def test_R96_check_names_joined_where_something_is_lost(mount, atomic_requests):
     quiet = check_views()
     for made in COROUTINES.values():
         mount(made())
-
     errors = [found for found in check_views() if found not in quiet]
-
     assert [found.id for found in errors] == ["django_idempotency.E015"] * 3
     assert all("ATOMIC_REQUESTS" in found.msg for found in errors)
     assert all('transaction="joined"' in str(found.hint) for found in errors)

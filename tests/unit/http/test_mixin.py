@@ -34,7 +34,6 @@ def test_R13_R18_actions_and_their_keywords(api, runs):
     """Only create and rename are guarded; rename requires a key, and has a lease of its own."""
     pk = api(path="/set/").json()["id"]
     url = f"/set/{pk}/rename/"
-
     assert problem(api(key=None, path=url)) == MISSING
     assert replayed(api(path="/set/"))
     assert [replayed(api(path=url, key="key-2")) for _ in range(2)] == [False, True]
@@ -147,7 +146,6 @@ def test_R17_keyword_of_action_counts_before_dispatch(api, mount):
 
     keywords = Set.capture.kwargs  # type: ignore[attr-defined]
     url = mount(Set.as_view({"post": "capture"}, **keywords))
-
     assert api(key=None, path=url).status_code == 201
     assert "Idempotency-Key" not in api(path=url).headers
 
@@ -159,7 +157,6 @@ def test_R17_R1_of_two_decorators_on_a_method_the_outer_counts_first(api, mount,
     outer = method_decorator([never_cache, idempotent(required=True)], name=name)
     view = outer(type("Sub", (guarded,), {}) if derive else guarded)
     url = mount(view.as_view({"post": "create"}))
-
     assert api(key=None, path=url).status_code == 400
     assert api(path=url).headers["Idempotency-Key"]
 
@@ -168,14 +165,11 @@ def test_R17_undecorated_override_leaves_what_its_base_said(api, mount):
     base = type("Base", (Mixed,), dict(OWN_CREATE))
     strict: Any = method_decorator(idempotent(required=True), name="create")(base)
     override: Any = type("Override", (strict,), dict(OWN_CREATE))
-
     assert api(key=None, path=mount(override.as_view({"post": "create"}))).status_code == 201
 
 
 def test_R17_two_requests_by_turns_have_the_policy_of_their_own_views(api, mount):
     """What a decorator gives is no state of the class."""
     strict, free = mount(in_urlconf(required=True)), mount(Mixed.as_view({"post": "create"}))
-
     statuses = [api(key=None, path=url).status_code for url in (strict, free, strict)]
-
     assert statuses == [400, 201, 400]

@@ -153,7 +153,6 @@ def test_R18_the_decorator_above_api_view_is_described():
         return Response({}, status=201)
 
     told = document(pay=pay)["pay", "post"]
-
     assert key_of(told)["required"] is True
     assert set(told["responses"]) == {"201", "400", "409", "422", "503"}
     assert told["description"] == "Take money."

@@ -70,14 +70,12 @@ def test_R30_header_fields_of_the_answer_are_kept():
 
 def test_R30_header_field_of_a_request_or_a_connection_is_not_kept():
     names = [*OF_ONE_REQUEST, *NEVER]
-
     assert [name for name in names if name in kept(with_field(name))] == []
     assert [name for name in names if name in kept(with_field(name), name)] == OF_ONE_REQUEST
 
 
 def test_R30_field_that_is_named_with_a_minus_is_dropped():
     named = ("-X-Anything", "ETag")
-
     assert "X-Anything" not in kept(with_field("x-anything"), *named)
     old = SnapshotCodec().encode(with_field("X-Anything"))
     assert "X-Anything" not in SnapshotCodec(named).decode(old).response()
@@ -88,7 +86,6 @@ def test_R30_R62_body_that_is_elsewhere_counts_as_a_stream_unless_it_is_named():
         for named in ((), (f"-{name}",)):
             with pytest.raises(TypeError, match="whose body is where"):
                 kept(with_field(name), *named)
-
         assert kept(with_field(name), name.title())[name] == "value"
 
 
@@ -114,7 +111,6 @@ def test_R25_R27_I4_replay_is_a_snapshot_and_equal(api, runs):
     changed = api()
     Effect.objects.all().delete()
     again = api()
-
     for replay in (changed, again):
         assert (replay.status_code, replay.content) == (201, first.content)
         for name in ("Location", "ETag", "Content-Type", "Vary"):
@@ -124,18 +120,14 @@ def test_R25_R27_I4_replay_is_a_snapshot_and_equal(api, runs):
 
 def test_R25_replay_header_may_be_left_out(api, policy):
     policy(HTTP={"REPLAY_HEADER": None})
-
     first, again = api(), api()
-
     assert again.content == first.content
     assert not replayed(again)
 
 
 def test_R31_a_replay_is_not_stored_in_between_whatever_the_view_says(api, mount):
     url = mount(answering(lambda request: with_field("Cache-Control", "public, max-age=60")))
-
     said = [api(path=url).headers["Cache-Control"] for _ in range(2)]
-
     assert said == ["public, max-age=60", "no-store"]
 
 
@@ -199,7 +191,6 @@ def test_R34_object_permission_withdrawn_in_between(api, url, name):
     assert [replayed(api(path=url)) for _ in range(2)] == [False, True]
     Effect.objects.update(name=name)
     kept = IdempotencyRecord.objects.values().get()
-
     assert problem(api(path=url)) == REFUSED
     assert IdempotencyRecord.objects.values().get() == kept
 
@@ -207,7 +198,6 @@ def test_R34_object_permission_withdrawn_in_between(api, url, name):
 def test_R34_ATOMIC_REQUESTS_are_around_the_check(api, url, policy, monkeypatch):
     policy(TRANSACTION="separate")
     monkeypatch.setitem(connections.settings["default"], "ATOMIC_REQUESTS", True)
-
     assert [replayed(api(path=url)) for _ in range(2)] == [False, True]
 
 
@@ -215,7 +205,6 @@ def test_R34_DELETE_is_replayed_when_it_was_done_and_the_object_is_out_of_sight(
     refused: dict[str, Any] = {"body": {"refuse": True}, "path": url, "method": "DELETE"}
     done = {**refused, "body": {}, "key": "done"}
     assert [replayed(api(**refused)) for _ in range(2)] == [False, True]
-
     assert [replayed(api(**done)) for _ in range(2)] == [False, True]
     assert problem(api(**refused)) == REFUSED
 

@@ -39,7 +39,6 @@ def test_R1_required_by_the_setting_unless_the_view_decides(api, policy, mount):
     silent = type("Silent", (BareView,), {"idempotency_required": UNSET})
     deciding = type("Deciding", (BareView,), {"idempotency_required": False})
     policy(HTTP={"REQUIRED": True})
-
     assert problem(api(key=None, path=mount(silent))) == MISSING
     assert api(key=None, path=mount(deciding)).status_code == 201
 
@@ -69,9 +68,7 @@ def test_R49_I12_outstanding_is_409_and_leaves_no_transaction_open(api, in_progr
     api()
     in_progress()
     before = IdempotencyRecord.objects.values().get()
-
     response = api()
-
     assert problem(response) == (409, "in_progress")
     assert response.json()["title"] == "A request is outstanding for this Idempotency-Key"
     assert runs == ["first"]
@@ -84,7 +81,6 @@ def test_R37_R49_statuses_are_a_choice(api, in_progress, policy):
     policy(HTTP={"MISMATCH_STATUS": 409, "IN_PROGRESS_STATUS": 425})
     api()
     in_progress()
-
     assert problem(api()) == (425, "in_progress")
     assert problem(api({"name": "other"})) == (409, "idempotency_key_reused")
 
@@ -108,9 +104,7 @@ def test_R19_each_principal_has_a_scope_of_its_own():
     """A primary key that two models or two classes of one name share makes no two of them one."""
     theirs = type("Machine", (Machine,), {"__module__": "another.package"})
     principals = [User(pk=7), User(pk=8), Machine(7), theirs(7)]
-
     found = [scopes.user(asked_by(principal)) for principal in principals]
-
     assert found[0] == "user:auth.user:7"
     assert found[2] == f"user:{__name__}.Machine:7"
     assert len(set(found)) == 4
@@ -118,7 +112,6 @@ def test_R19_each_principal_has_a_scope_of_its_own():
 
 def test_R21_who_is_nobody_has_no_scope():
     nobodies = [None, AnonymousUser(), Machine(7, is_authenticated=False), Machine(None)]
-
     for request in [SimpleNamespace(), *map(asked_by, nobodies)]:
         with pytest.raises(ScopeMissing):
             scopes.user(request)
@@ -127,14 +120,12 @@ def test_R21_who_is_nobody_has_no_scope():
 def test_R19_tenant_and_user_do_not_run_together():
     """``tenant:a:b:c`` would be tenant a with user b:c, and tenant a:b with user c."""
     pairs = [("a", "b:c"), ("a:b", "c"), ("", "a:b:c"), ("1:a", "c"), ("a:", "b:c")]
-
     assert len({scopes.of_tenant(name, principal) for name, principal in pairs}) == len(pairs)
 
 
 def test_R19_tenant_is_part_of_the_scope_or_missing():
     scope = tenant_and_user(lambda request: request.tenant)
     callers = [(User(pk=7), "red"), (User(pk=7), "blue"), (User(pk=8), "red")]
-
     assert len({scope(asked_by(user, tenant=tenant)) for user, tenant in callers}) == 3
     for user, tenant in [(User(pk=7), None), (AnonymousUser(), "red")]:
         with pytest.raises(ScopeMissing):
@@ -171,8 +162,6 @@ def test_R23_endpoint_and_scope_do_not_run_together(api, settings, runs):
     routes = [path(route, ByHeader.as_view(), name="same") for route in ("a", "a:x", "a:x:y")]
     settings.ROOT_URLCONF = type("TwoRoutes", (), {"urlpatterns": routes})
     sent = [("/a", "x:y"), ("/a:x", "y"), ("/a", "x"), ("/a:x", "x:y"), ("/a:x:y", "y")]
-
     answers = [api(path=route, headers={"X-Scope": scope}) for route, scope in sent]
-
     assert [answer.status_code for answer in answers] == [201] * 5
     assert IdempotencyRecord.objects.count() == len(runs) == 5

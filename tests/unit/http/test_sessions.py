@@ -109,9 +109,7 @@ def told(request: HttpRequest) -> HttpResponse:
 def test_R92_rolled_back_work_leaves_session_and_messages(mount, empty, last, status, key):
     url, page, shopper = mount(checkout(empty, last)), mount(told), Shopper()
     cookie = shopper.client.cookies["sessionid"].value
-
     response = shopper.post(url, key)
-
     assert response.status_code == status
     assert shopper.cart == ["tea"]
     assert shopper.client.cookies["sessionid"].value == cookie
@@ -124,7 +122,6 @@ def test_R92_rolled_back_work_leaves_session_and_messages(mount, empty, last, st
 def test_R92_other_session_engines(mount, settings, engine):
     settings.SESSION_ENGINE = f"django.contrib.sessions.backends.{engine}"
     url, shopper = mount(checkout("pop", boom)), Shopper()
-
     assert shopper.post(url).status_code == 500
     assert shopper.cart == ["tea"]
 
@@ -138,7 +135,6 @@ def test_R92_error_that_drf_answers(mount):
             raise Refusal(409)
 
     shopper = Shopper()
-
     assert shopper.post(mount(Checkout)).status_code == 409
     assert shopper.cart == ["tea"]
 
@@ -148,7 +144,6 @@ def test_R92_work_that_is_answered_with_its_own_response_keeps_its_session(mount
     url, page = mount(checkout("pop", last)), mount(told)
     for shopper, key in ((Shopper(), "key-1"), (Shopper(), None)):
         shopper.post(url, key)
-
         assert shopper.cart is None
         assert shopper.client.get(page).content == b"Thank you"
 
@@ -179,6 +174,5 @@ def test_R92_hook_that_raises_takes_nothing_back(mount, key):
 def test_R92_without_a_transaction_nothing_is_taken_back(mount, policy):
     policy(TRANSACTION="separate")
     url, shopper = mount(checkout("flush", boom)), Shopper()
-
     assert shopper.post(url).status_code == 500
     assert shopper.cart is None

@@ -90,7 +90,6 @@ def test_R57_answer_is_rendered_inside_the_transaction(api, mount):
 
     with pytest.raises(ValueError, match="cannot be rendered"):
         api(path=mount(type("Rendered", (EffectView,), {"renderer_classes": [Unrenderable]})))
-
     assert state_seen_by_others() == "FAILED"
     assert not Effect.objects.exists()
 
@@ -99,7 +98,6 @@ def test_R57_answer_is_rendered_inside_the_transaction(api, mount):
 def test_R57_unguarded_requests_keep_djangos_transaction(api, mount, policy, atomic_requests):
     policy(TRANSACTION="separate")
     url = mount(type("PutOnly", (EffectView,), {"idempotency_methods": {"PUT"}}))
-
     assert api.then("raised", status=409, path=url).status_code == 409
     assert not Effect.objects.exists()
     assert not IdempotencyRecord.objects.exists()
@@ -139,10 +137,8 @@ def test_R91_success_that_can_only_be_rolled_back_is_a_500(
 ):
     view = answering(answer_of(201), idempotency_store=store, idempotency_required=False)
     url = mount(view)
-
     with pytest.raises(WorkRolledBack):
         api(path=url, key=key)
-
     assert not Effect.objects.exists()
     assert any("can only be rolled back" in entry.getMessage() for entry in caplog.records)
     assert {entry.levelno for entry in caplog.records} == {logging.ERROR}
@@ -167,9 +163,7 @@ def test_R91_success_that_wished_to_be_rolled_back_and_refusal_are_answered_and_
     api, mount, mode, atomic_requests, status, wished, key, caplog
 ):
     url = mount(answering(answer_of(status, wished=wished), idempotency_required=False))
-
     first, again = api(path=url, key=key), api(path=url, key=key)
-
     assert first.status_code == again.status_code == status
     assert first.get("Idempotency-Stored") == ("false" if key and status != 400 else None)
     assert not replayed(again)
@@ -240,7 +234,6 @@ def test_R60_success_of_work_that_went_with_its_connection_is_503(
         return Response({"done": True}, status=201)
 
     response = api(path=mount(answering(answer, idempotency_required=False)), key=key)
-
     if mode == "separate" and not atomic_requests:  # each statement has committed by itself
         assert response.status_code == 201
         assert Effect.objects.exists()
