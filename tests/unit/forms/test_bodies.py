@@ -162,46 +162,42 @@ def signed(request):
     return HttpResponse(str(len(request.read())), status=202)
 
 
-def test_R90_form_in_a_charset_that_django_refuses(rf):
-    body = b'--b\r\nContent-Disposition: form-data; name="a"\r\n\r\nx\r\n--b--\r\n'
-    for kind in (f"{FORM}; charset=latin-1", "multipart/form-data; boundary=b; charset=base64"):
-        for headers in ({}, {"Idempotency-Key": kind[:9]}):
-            request = rf.generic("POST", "/", body, kind, headers=headers)
-
-            assert signed(request).content == str(len(body)).encode()
+def files(*names):
+    return multipart(*(("file", name, "text/plain", b"12") for name in names))
 
 
-@pytest.mark.parametrize(
-    ("limit", "third"), [(1, "third.txt"), (100, "x" * 2000)], ids=["too many", "long header"]
-)
-def test_R80_form_that_django_refuses_after_its_first_upload(rf, settings, limit, third):
-    settings.DATA_UPLOAD_MAX_NUMBER_FILES = limit
-    names = ["first.txt", "second.txt", third]
-    body, kind = multipart(*(("file", name, "text/plain", b"a") for name in names))
+FIELDS = (b"a=12&b=12&c=12", FORM)
+PARSED = multipart(*((name, None, None, b"12") for name in "abc"))
+#: The limit, and body and type of a form.
+REFUSED = {
+    "charset": ({}, (FIELDS[0], f"{FORM}; charset=latin-1")),
+    "charset of parts": ({}, (PARSED[0], f"{PARSED[1]}; charset=base64")),
+    "third file": ({"NUMBER_FILES": 2}, files("first", "second", "third")),
+    "long header of a file": ({}, files("first", "second", "x" * 2000)),
+    "fields": ({"NUMBER_FIELDS": 2}, FIELDS),
+    "parts": ({"NUMBER_FIELDS": 2}, PARSED),
+    "size of fields": ({"MEMORY_SIZE": 2}, FIELDS),
+    "size of parts": ({"MEMORY_SIZE": 2}, PARSED),
+}
 
-    def send(content):
-        headers = {"Idempotency-Key": "k"}
-        return signed(rf.post("/", content, content_type=kind, headers=headers))
 
-    assert [replayed(send(body)) for _ in range(2)] == [False, True]
-    assert send(body.replace(b"\r\na\r\n", b"\r\nb\r\n")).status_code == 422
-
-
-@pytest.mark.parametrize("limit", ["DATA_UPLOAD_MAX_NUMBER_FIELDS", "DATA_UPLOAD_MAX_MEMORY_SIZE"])
-def test_R93_a_form_beyond_djangos_limits_reaches_a_view_that_does_not_parse_it(
-    rf, settings, limit
+@pytest.mark.parametrize("form", REFUSED)
+def test_R80_R90_R93_a_form_that_django_refuses_reaches_a_view_that_does_not_parse_it(
+    rf, settings, form
 ):
-    setattr(settings, limit, 2)
-    parts = multipart(*((name, None, None, b"12") for name in "abc"))
-    for body, kind in ((b"a=12&b=12&c=12", FORM), parts):
-        for key in (None, kind):
-            headers = {"Idempotency-Key": key[:9]} if key else {}
-            first, again = (
-                signed(rf.post("/", body, content_type=kind, headers=headers)) for _ in range(2)
-            )
+    limits, (body, kind) = REFUSED[form]
+    for name, limit in limits.items():
+        setattr(settings, f"DATA_UPLOAD_MAX_{name}", limit)
 
-            assert first.content == str(len(body)).encode()
-            assert replayed(again) == bool(key)
+    def send(content, **headers):
+        return signed(rf.generic("POST", "/", content, kind, headers=headers))
+
+    key = {"Idempotency-Key": "k"}
+    for headers in ({}, key):
+        first, again = (send(body, **headers) for _ in range(2))
+        assert (first.status_code, first.content) == (202, str(len(body)).encode())
+        assert replayed(again) == bool(headers)
+    assert send(body.replace(b"12", b"13"), **key).status_code == 422
 
 
 # However the view reads a form, whoever looked for its key.

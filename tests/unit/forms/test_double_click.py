@@ -11,7 +11,7 @@ from django.contrib.sessions.backends.db import SessionStore
 from django.template import Context, Template
 
 from django_idempotency.models import IdempotencyRecord
-from tests.unit.forms.conftest import orders, taken
+from tests.unit.forms.conftest import orders
 from tests.unit.http.api import replayed
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.urls("tests.unit.forms.urls")]
@@ -65,15 +65,6 @@ def test_R89_the_csrf_token_is_not_fingerprinted_and_without_it_nothing_is_claim
 
     assert tokens[0] != tokens[1]
     assert [replayed(answer) for answer in answers] == [False, True]
-
-
-def test_R89_two_visitors_with_one_key_are_two(visitor):
-    fields = visitor.page()
-    visitor.submit(fields)
-    visitor.client.cookies.pop("sessionid")
-
-    assert not replayed(visitor.submit({**visitor.page(), **taken(fields)}))
-    assert orders() == ["tea", "tea"]
 
 
 # Which key it is.

@@ -46,17 +46,14 @@ def test_R89_R31_R49_a_browser_gets_a_page(told):
             assert part in response.text
 
 
-@pytest.mark.parametrize(
-    ("accept", "kind"),
-    [
-        ("text/html;q=0.9, application/json;q=0.5", HTML),
-        ("*/*", JSON),
-        ("application/problem+json", JSON),
-        ("application/json, text/html;q=0.5", JSON),
-    ],
-)
-def test_R89_who_prefers_html_gets_a_page_and_everybody_else_problem_details(told, accept, kind):
-    assert told(accept=accept).headers["Content-Type"] == kind
+def test_R89_who_prefers_html_gets_a_page_and_everybody_else_problem_details(told):
+    prefers = {
+        "text/html;q=0.9, application/json;q=0.5": HTML,
+        "*/*": JSON,
+        "application/problem+json": JSON,
+        "application/json, text/html;q=0.5": JSON,
+    }
+    assert {accept: told(accept=accept).headers["Content-Type"] for accept in prefers} == prefers
 
 
 @pytest.mark.parametrize("language", ["en", "de"])
@@ -82,9 +79,7 @@ def test_R80_the_page_escapes_and_links_to_no_other_host(told, settings):
     assert "evil" not in told(path="//evil.example/form/").text
 
 
-@pytest.mark.parametrize(
-    ("language", "said"), [("de", "de"), ("de-at", "de-at"), ("en-gb", "en-gb"), ("ar", None)]
-)
+@pytest.mark.parametrize(("language", "said"), [("de-at", "de-at"), ("ar", None)])
 def test_R89_R78_the_page_says_which_language_it_is_in(told, settings, language, said):
     """Nobody has translated it into Arabic: it is in English, and says nothing else."""
     settings.USE_I18N = True
@@ -93,7 +88,7 @@ def test_R89_R78_the_page_says_which_language_it_is_in(told, settings, language,
 
     assert response.headers.get("Content-Language") == said
     assert f'<html lang="{said or "en"}">' in response.text
-    assert ("Dieses Formular wurde schon gesendet" in response.text) == language.startswith("de")
+    assert ("Dieses Formular wurde schon gesendet" in response.text) == bool(said)
 
 
 # Templates of the project.

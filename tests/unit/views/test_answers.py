@@ -1,4 +1,4 @@
-"""R61, R77: when an answer expires, and views that run although the store is down."""
+"""R18, R55, R58, R61, R77: the answers of plain views, and what their exceptions become."""
 
 from __future__ import annotations
 
@@ -17,9 +17,152 @@ from django_idempotency.stores.database import DatabaseStore
 from django_idempotency.stores.memory import MemoryStore
 from tests.app.models import Effect
 from tests.unit.http.api import problem, replayed
-from tests.unit.views.conftest import a_function
+from tests.unit.views.conftest import a_function, api_for, api_of
+from tests.unit.views.urls import FREE
 
 pytestmark = pytest.mark.django_db(transaction=True)
+
+#: At home each kind is in tests/unit/contract/test_http_contract.py.
+AWAY = ["function asgi separate", "async-class wsgi single", "drf asgi single"]
+AWAY += ["free-class asgi separate", "free-async-function asgi joined"]
+REFUSING = ["function wsgi joined", "async-class asgi joined", "free-function wsgi joined"]
+
+
+@pytest.fixture
+def served(request, policy):
+    """A client of a view of this kind, on this stack, whose work commits in this way."""
+    kind, stack, mode = request.param.split()
+    if kind in FREE:
+        request.getfixturevalue("with_middleware")
+    policy(TRANSACTION=mode)
+    return api_for(stack, f"/{kind}/", raises=False)
+
+
+@pytest.mark.parametrize("served", AWAY, indirect=True)
+def test_R24_R25_R31_R18_R37_first_and_again_and_another(served, runs):
+    first, again, other = served(), served(), served({"name": "other"})
+
+    assert first.status_code == again.status_code == 201
+    assert first.content == again.content
+    for name in ("Content-Type", "Location", "ETag"):
+        assert first.headers[name] == again.headers[name]
+    assert (replayed(first), replayed(again)) == (False, True)
+    assert ("seen" in first.cookies, "seen" in again.cookies) == (True, False)
+    assert "Cache-Control" not in first.headers
+    assert again.headers["Cache-Control"] == "no-store"
+    assert problem(other) == (422, "idempotency_key_reused")
+    assert len(runs) == Effect.objects.count() == 1
+
+
+@pytest.mark.parametrize("served", REFUSING, indirect=True)
+def test_R2_R8_R12_R18_R21_R49_what_is_refused_does_not_run(served, in_progress, runs):
+    """In progress, an invalid key, no scope; and what is not guarded leaves nothing."""
+    served()
+    in_progress()
+    busy = served()
+
+    assert problem(busy) == (409, "in_progress")
+    assert (busy.headers["Retry-After"], busy.headers["Cache-Control"]) == ("1", "no-store")
+    assert problem(served(key='""')) == (400, "idempotency_key_invalid")
+    assert problem(served(user=None)) == (400, "scope_missing")
+    assert runs == ["first"]
+    reads = [served("", method="GET", key=key).status_code for key in (None, "k", '"malformed')]
+    assert reads == [200, 200, 200]
+    assert [served(key=None, user=None).status_code for _ in range(2)] == [201, 201]
+    assert IdempotencyRecord.objects.count() == 1
+
+
+def test_R57_deferred_rendering_is_part_of_the_work(api):
+    """The template of the response writes a row, once."""
+    first, again = api.then("template"), api.then("template")
+
+    assert (first.status_code, replayed(again)) == (201, True)
+    assert first.content == again.content
+    assert Effect.objects.filter(name="rendered").count() == 1
+
+
+RAISED = {"missing": 404, "denied": 403, "suspicious": 400, "bad": 400, "boom": 500}
+joined = pytest.mark.parametrize("mode", ["joined"], indirect=True)
+
+
+@pytest.fixture
+def api(kind):
+    return api_of(kind, raises=False)
+
+
+def states() -> dict[str, str]:
+    return dict(IdempotencyRecord.objects.values_list("key", "state"))
+
+
+@pytest.mark.parametrize(
+    ("kind", "mode", "keep", "refused", "failed"),
+    [
+        ("async-function", "joined", "default", "RELEASED", "FAILED"),
+        ("function", "joined", "success", "FAILED", "FAILED"),
+        ("function", "separate", "stripe", "COMPLETED", "COMPLETED"),
+    ],
+    indirect=["kind", "mode"],
+)
+def test_R55_R56_what_becomes_of_an_exception(api, mode, policy, keep, refused, failed):
+    """A kept one, too, is kept without the work that raised it, where that rolls back."""
+    policy(HTTP={"KEEP": keep})
+    first = {then: api.then(then, key=then) for then in RAISED}
+
+    assert {then: answer.status_code for then, answer in first.items()} == RAISED
+    assert states() == {**dict.fromkeys(RAISED, refused), "boom": failed}
+    assert Effect.objects.count() == (5 if mode == "separate" else 0)
+    for then in ("missing", "boom"):
+        again = api.then(then, key=then)
+        assert (again.status_code, again.content) == (RAISED[then], first[then].content)
+        expires = "Idempotency-Expires" in first[then].headers
+        assert replayed(again) == expires == (keep == "stripe")
+
+
+@a_function
+@joined
+def test_R58_exception_passes_on_unchanged(api, mode):
+    """The very type, text and no cause, as it leaves the same view without a key."""
+    api.client.raise_request_exception = True
+    for key in (None, "key-1"):
+        with pytest.raises(RuntimeError) as raised:
+            api.then("boom", key=key)
+
+        assert type(raised.value) is RuntimeError
+        assert (raised.value.args, raised.value.__cause__) == (("boom",), None)
+
+
+# Errors of idempotent calls, and views that answer nothing.
+
+
+@joined
+def test_R66_lost_lease_of_the_work_is_told_and_that_of_a_call_within_is_the_works_error(api, mode):
+    """Nobody has taken over this key, so nobody is told so."""
+    assert api.then("loses_theirs").status_code == 500
+    assert states() == {"key-1": "FAILED"}
+    assert problem(api.then("loses_ours", key="key-2")) == (409, "lease_lost")
+
+
+@pytest.mark.parametrize(
+    ("kind", "mode"), [("function", "single"), ("async-function", "joined")], indirect=True
+)
+def test_R58_error_of_an_idempotent_call_in_a_hook_is_the_hooks_own(api, mode):
+    """This key is not in progress: its work has committed."""
+    first, again = api.then("hook_busy"), api.then("hook_busy")
+
+    assert (first.status_code, again.status_code, replayed(again)) == (500, 201, True)
+
+
+def test_R58_view_that_returns_None_gets_djangos_own_message(api):
+    api.client.raise_request_exception = True
+    told = []
+    for key in (None, "key-1"):
+        with pytest.raises(ValueError, match=r"It returned None instead\.$") as raised:
+            api.then("nothing", key=key)
+        told.append(str(raised.value))
+
+    assert told[0] == told[1]
+    assert states() == {"key-1": "FAILED"}
+
 
 UNAVAILABLE = (503, "store_unavailable")
 
@@ -122,21 +265,12 @@ def test_R61_fail_open_runs_the_view_once_and_says_so(api, down, runs):
 
 @both
 @a_function
-def test_R61_R1_fail_open_refuses_what_is_wrong_with_the_key(api, down, policy, runs):
-    policy(HTTP={"REQUIRED": True})
-
-    assert problem(api(key=None)) == (400, "idempotency_key_missing")
-    assert problem(api(user=None)) == (400, "scope_missing")
-    assert runs == []
-
-
-@both
-@a_function
 def test_R61_R83_fail_open_passes_exceptions_on_and_keeps_atomic_requests(
     api, down, runs, monkeypatch
 ):
     monkeypatch.setitem(connections.settings["default"], "ATOMIC_REQUESTS", True)
 
+    api.client.raise_request_exception = True
     with pytest.raises(RuntimeError, match=r"^boom$"):
         api.then("boom")
 
@@ -173,7 +307,6 @@ def test_R61_fail_open_never_for_a_store_that_the_work_asks(api, policy, setting
     """Its error is the view's own: the view has run."""
     policy(TRANSACTION="joined", HTTP={"FAIL_OPEN": True})
     settings.IDEMPOTENCY = {**settings.IDEMPOTENCY, "down": {"BACKEND": f"{__name__}.Down"}}
-    api.client.raise_request_exception = False
 
     answer = api.then("nested")
 

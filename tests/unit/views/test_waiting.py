@@ -101,17 +101,6 @@ def busy(api, in_progress):
     return api
 
 
-@pytest.mark.parametrize("kind", ["async-function"], indirect=True)
-def test_R51_end_of_the_patience_is_409(busy, policy, looks):
-    policy(WAIT=0.05)
-
-    answer = busy()
-
-    assert problem(answer) == BUSY
-    assert int(answer.headers["Retry-After"]) == 1
-    assert looks.busy > 0
-
-
 @a_function
 def test_R51_prefer_shortens_the_policys_wait_if_it_says_a_number(busy, policy, waited):
     """Which is none by default."""
@@ -154,17 +143,6 @@ def test_R51_run_and_arun_wait_but_not_in_a_callers_transaction(looks):
             with pytest.raises(idempotency.InProgress):
                 run(pytest.fail, **given)
             assert looks.busy > 0
-
-
-@a_function
-def test_R51_lease_that_lapses_meanwhile_is_taken_over(api, policy, in_progress, runs):
-    """Its owner is gone: the waiter becomes the owner."""
-    policy(WAIT=LONG)
-    api()
-    in_progress(lease=timedelta(seconds=0.1))
-
-    assert not replayed(api())
-    assert len(runs) == 2
 
 
 def test_R18_default_of_async_views_is_separate(in_loop):
@@ -224,17 +202,6 @@ def test_R89_wait_of_a_form(settings, policy, in_progress, waited, address, give
 
 
 # A caller's transaction.
-
-
-@a_function
-def test_R51_no_wait_in_a_callers_transaction(busy, policy, looks):
-    policy(WAIT=LONG)
-
-    with transaction.atomic():
-        assert problem(busy()) == BUSY
-
-    assert looks.busy == 0
-    assert IdempotencyRecord.objects.get().state == "IN_PROGRESS"
 
 
 @a_function

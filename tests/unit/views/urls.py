@@ -140,7 +140,6 @@ FREE: dict[str, Any] = {
 SPECIAL = {
     "class-post": decorated("post", FreeClass),
     "async-class-post": decorated("post", FreeAsyncClass),
-    "free-drf": FreeDRF.as_view(),
     "free-api-view": free_api_view,
 }
 ASYNC = frozenset(name for name in (*GUARDED, *FREE) if "async" in name)
