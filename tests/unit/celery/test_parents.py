@@ -9,10 +9,8 @@ import pytest
 from celery import chain, chord, group
 
 import django_idempotency as idempotency
-from django_idempotency import InvalidKey, current, keys
-from django_idempotency.conf import store_for
+from django_idempotency import InvalidKey, current
 from django_idempotency.contrib.celery import from_parent, idempotent_task
-from tests import version_1
 
 HEADER = "idempotency_parent"
 RECORD_HEADER = "idempotency_parent_record"
@@ -155,17 +153,6 @@ def test_C15_a_parent_of_another_request_has_another_child(local, sent, receipt)
     local.deliver_all()
 
     assert sent == [1, 2]
-
-
-def test_C15_a_message_of_version_1_and_of_its_worker_make_one_key(local, receipt):
-    """Version 1 derives the child's key of the header as it is, whatever was written there."""
-    in_guarded_work(lambda: receipt.delay("new"))
-    receipt.apply_async(["old"], headers={HEADER: str(uuid.uuid4())})
-
-    for message in local.sent():
-        assert local.deliver(message).state == "SUCCESS"
-        key = version_1.derived(uuid.UUID(message.headers[HEADER]), "receipt")
-        assert store_for().get(keys.record_id("task", "receipt", key)) is not None
 
 
 @pytest.mark.parametrize(

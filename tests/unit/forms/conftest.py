@@ -120,8 +120,3 @@ def looked_twice(monkeypatch, gate):
         return wait(patience)
 
     monkeypatch.setattr(backoff.Backoff, "next", told)
-
-
-def taken(fields: dict[str, str]) -> dict[str, str]:
-    """Return what of the fields stays when somebody opens the page anew."""
-    return {name: fields[name] for name in ("item", "idempotency_key")}
