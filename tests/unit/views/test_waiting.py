@@ -18,7 +18,7 @@ from django_idempotency.http import idempotent
 from django_idempotency.models import IdempotencyRecord
 from tests.app.models import Effect
 from tests.unit.http.api import problem, replayed
-from tests.unit.views.conftest import a_function, api_for, send, sending, together
+from tests.unit.views.conftest import a_function, api_for, send
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -26,48 +26,28 @@ LONG = 30
 BUSY = (409, "in_progress")
 
 
-# Requests that meet: each on a thread of its own, as under a WSGI server, or all on one loop.
-
-
-def race_of_threads(call, gate, looks, number=3):
-    """Return the owner's answer, and those of duplicates that come while it is at work."""
-    with together(call) as first:
-        assert gate.reached.wait(10)
-        with together(*[call] * number) as others:
-            looks.wait_for(2 * number)
-            gate.open.set()
-    return [*first, *others]
-
-
-async def race_of_tasks(call, gate, looks, number=3):
-    """See `race_of_threads`."""
-    first = asyncio.create_task(call())
-    assert await asyncio.to_thread(gate.reached.wait, 10)
-    others = [asyncio.create_task(call()) for _ in range(number)]
-    await asyncio.to_thread(looks.wait_for, 2 * number)
-    gate.open.set()
-    return await asyncio.gather(first, *others)
+# Requests that meet on one loop; on threads: tests/unit/contract, tests/integration/views.
 
 
 @pytest.fixture
-def race(gate, looks, in_loop, monkeypatch):
-    """`race(kind)`: requests to a view of this kind."""
+def race(policy, gate, looks, in_loop, monkeypatch):
+    """Return the owner's answer, and those of duplicates that come while it is at work."""
+    policy(WAIT=LONG, TRANSACTION="joined")
+    monkeypatch.setattr(engine, "time", None)  # who waits leaves the loop to others
 
-    def meet(kind):
-        if "async" in kind:
-            monkeypatch.setattr(engine, "time", None)  # who waits leaves the loop to others
-            return in_loop(lambda: race_of_tasks(lambda: send(kind), gate, looks))
-        return race_of_threads(sending(kind, raises=False), gate, looks)
+    async def main():
+        first = asyncio.create_task(send("async-function"))
+        assert await asyncio.to_thread(gate.reached.wait, 10)
+        others = [asyncio.create_task(send("async-function")) for _ in range(3)]
+        await asyncio.to_thread(looks.wait_for, 6)
+        gate.open.set()
+        return await asyncio.gather(first, *others)
 
-    return meet
+    return lambda: in_loop(main)
 
 
-@pytest.mark.parametrize("row", ["function joined", "async-function joined"])
-def test_R51_duplicates_wait_for_the_answer(row, policy, race, runs):
-    kind, mode = row.split()
-    policy(WAIT=LONG, TRANSACTION=mode)
-
-    answers = race(kind)
+def test_R51_duplicates_wait_for_the_answer(race, runs):
+    answers = race()
 
     assert [answer.status_code for answer in answers] == [201] * 4
     assert [replayed(answer) for answer in answers] == [False, True, True, True]
@@ -75,19 +55,16 @@ def test_R51_duplicates_wait_for_the_answer(row, policy, race, runs):
     assert len(runs) == Effect.objects.count() == 1
 
 
-@pytest.mark.parametrize("row", ["function missing separate", "async-function boom joined"])
-def test_R52_winner_fails_and_one_waiter_owns(row, policy, gate, race, runs):
-    kind, order, mode = row.split()
-    policy(WAIT=LONG, TRANSACTION=mode)
-    gate.orders = [order]
+def test_R52_winner_fails_and_one_waiter_owns(gate, race, runs):
+    gate.orders = ["boom"]
 
-    first, *others = race(kind)
+    first, *others = race()
 
-    assert first.status_code == {"boom": 500, "missing": 404}[order]
+    assert first.status_code == 500
     assert [other.status_code for other in others] == [201] * 3
     assert sorted(replayed(other) for other in others) == [False, True, True]
     assert len({other.content for other in others}) == 1
-    assert (len(runs), Effect.objects.count()) == (2, 2 if mode == "separate" else 1)
+    assert (len(runs), Effect.objects.count()) == (2, 1)
 
 
 # How long.
