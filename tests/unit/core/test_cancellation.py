@@ -73,25 +73,14 @@ def test_I5_where_coroutines_share_a_thread_the_second_attempt_is_refused(
 # R63: the ending is final before the CancelledError arrives.
 
 
-async def cancelled(call, started, *, times=1):
-    """Return the record's state and the rows, as another connection sees them at that moment."""
-
+def test_R63_in_mid_work_it_rolls_back_and_fails(mode, in_loop):
     def now():
+        """The record's state and the rows, as another connection sees them at this moment."""
         try:
             return kept().state, names()
         finally:
             connections.close_all()
 
-    task = asyncio.create_task(call)
-    await started.wait()
-    for _ in range(times):
-        task.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await task
-    return await asyncio.to_thread(now)
-
-
-def test_R63_in_mid_work_it_rolls_back_and_fails(mode, in_loop):
     async def main():
         started = asyncio.Event()
 
@@ -100,69 +89,60 @@ def test_R63_in_mid_work_it_rolls_back_and_fails(mode, in_loop):
             started.set()
             await asyncio.Event().wait()
 
-        return await cancelled(arun(work), started, times=3), await arun(effect)
+        task = asyncio.create_task(arun(work))
+        await started.wait()
+        for _ in range(3):
+            task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        return await asyncio.to_thread(now), await arun(effect)
 
     at_once, retried = in_loop(main)
     assert at_once == (State.FAILED, ["x"] if mode == "memory" else [])
     assert retried.replayed is False
 
 
-class Slow(DatabaseStore):
-    """A database store that stops once, when it has done what `slow` says, until told."""
-
-    slow = ""
-    reached: threading.Event
-    go_on: threading.Event
-
-    @classmethod
-    def done(cls, operation):
-        if operation == cls.slow:
-            cls.slow = ""
-            cls.reached.set()
-            cls.go_on.wait(10)
-
-    def claim(self, request):
-        claimed = super().claim(request)
-        self.done("claim")
-        return claimed
-
-    def complete(self, lease, result, *, retention):
-        expires_at = super().complete(lease, result, retention=retention)
-        self.done("complete")
-        return expires_at
-
-    def fence(self, lease):
-        super().fence(lease)
-        self.done("fence")
-
-    @contextmanager
-    def atomic(self, **options):
-        with super().atomic(**options):
-            self.done("begin")
-            yield
-        self.done("commit")
-
-
 @pytest.fixture
 def cancel_and_retry(settings, monkeypatch, in_loop):
     """``cancel_and_retry("mode-operation")``: cancel while that is under way in its thread."""
+    reached, go_on = threading.Event(), threading.Event()
+
+    def pause():
+        if not reached.is_set():
+            reached.set()
+            go_on.wait(10)
 
     async def main():
         task = asyncio.create_task(arun(effect))
-        await asyncio.to_thread(Slow.reached.wait, 10)
+        await asyncio.to_thread(reached.wait, 10)
         task.cancel()
         await asyncio.sleep(0)
-        Slow.go_on.set()
+        go_on.set()
         with pytest.raises(asyncio.CancelledError):
             await task
         return await arun(effect)
 
     def cancel_and_retry(at):
         mode, operation = at.split("-")
-        settings.IDEMPOTENCY = {"default": {"BACKEND": f"{__name__}.Slow", "TRANSACTION": mode}}
-        monkeypatch.setattr(Slow, "slow", operation)
-        monkeypatch.setattr(Slow, "reached", threading.Event(), raising=False)
-        monkeypatch.setattr(Slow, "go_on", threading.Event(), raising=False)
+        name = "atomic" if operation in ("begin", "commit") else operation
+        original = getattr(DatabaseStore, name)
+
+        @contextmanager
+        def atomic(store, **options):
+            with original(store, **options):
+                if operation == "begin":
+                    pause()
+                yield
+            if operation == "commit":
+                pause()
+
+        def then_pause(store, *arguments, **options):
+            answer = original(store, *arguments, **options)
+            pause()
+            return answer
+
+        monkeypatch.setattr(DatabaseStore, name, atomic if name == "atomic" else then_pause)
+        settings.IDEMPOTENCY = {"default": {"TRANSACTION": mode}}
         return in_loop(main)
 
     return cancel_and_retry

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from contextlib import contextmanager
+from unittest.mock import DEFAULT, Mock
 
 import pytest
 from django.db import IntegrityError, transaction
@@ -38,86 +38,52 @@ def call(request):
     return Call(request.param, "memory")
 
 
-def failing(monkeypatch, store, **errors):
-    """Let the store raise these errors; return the names of the calls that raised."""
-    raised = []
-
-    def operation(name):
-        def method(*arguments, **options):
-            raised.append(name)
-            raise errors[name]
-
-        return method
-
-    for name in errors:
-        monkeypatch.setattr(store, name, operation(name))
-    return raised
-
-
 @pytest.mark.parametrize(("caller", "gone"), [("run", False), ("arun", False), ("run", True)])
-def test_R60_at_the_completion_the_caller_gets_its_result(
-    memory, clock, caplog, monkeypatch, caller, gone
-):
-    def work(lease):
-        if gone:
-            memory._records.clear()
-        else:
-            failing(monkeypatch, memory, complete=StoreError("no complete"))
-        return "done"
-
+def test_R60_at_the_completion_the_caller_gets_its_result(memory, clock, caplog, caller, gone):
+    if gone:
+        work = lambda lease: memory._records.clear() or "done"  # noqa: E731
+    else:
+        work, memory.complete = done, Mock(side_effect=StoreError("no complete"))
     answer = Call(caller, "memory")(work)
     assert (answer.result, answer.stored, answer.replayed) == ("done", False, False)
     assert answer.expires_at is None
     assert levels(caplog) == ["ERROR"]
     assert ("is gone from the store" in caplog.text) is gone
-    monkeypatch.undo()
     if not gone:
+        del memory.complete
         with pytest.raises(InProgress):
             run(never)
         clock.advance(60)
     assert run(lambda lease: "again").result == "again"
 
 
-def test_R58_an_end_that_cannot_be_written_masks_nothing(memory, monkeypatch, call, caplog):
-    failing(monkeypatch, memory, fail=StoreError("no end"))
+def test_R58_an_end_that_cannot_be_written_masks_nothing(memory, call, caplog):
+    memory.fail = Mock(side_effect=StoreError("no end"))
     with pytest.raises(ValueError, match="boom"):
         call(fail)
     assert (levels(caplog), "no end" in caplog.text) == (["ERROR"], True)
     assert kept().state is State.IN_PROGRESS
 
 
-def test_R58_an_end_that_fails_otherwise_is_not_tried_again(memory, monkeypatch, call):
-    error = RuntimeError("broken")
-    raised = failing(monkeypatch, memory, fail=error, complete=error)
+def test_R58_an_end_that_fails_otherwise_is_not_tried_again(memory, call):
+    for name in ("fail", "complete"):
+        setattr(memory, name, Mock(side_effect=RuntimeError("broken")))
     for key, work in (("a", fail), ("b", done)):
         with pytest.raises(RuntimeError, match="broken"):
             call(work, key=key)
-    assert raised == ["fail", "complete", "fail"]
-
-
-class Small(MemoryStore):
-    """A store that cannot hold more than 100 bytes, whatever max_result_bytes says."""
-
-    def complete(self, lease, result, *, retention):
-        if len(result) > 100:
-            raise ResultTooLarge
-        return super().complete(lease, result, retention=retention)
+    assert (memory.fail.call_count, memory.complete.call_count) == (2, 1)
 
 
 @pytest.mark.parametrize("after_commit", [False, True])
 @pytest.mark.django_db(transaction=True)
-def test_R62_result_too_large_for_the_store_itself_completes_without_it(
-    settings, call, after_commit
-):
-    def large(lease):
-        return os.urandom(200).hex()
-
-    settings.IDEMPOTENCY = {"default": {"BACKEND": f"{__name__}.Small"}}
+def test_R62_result_too_large_for_the_store_itself_completes_without_it(memory, call, after_commit):
+    """Whatever max_result_bytes says."""
+    memory.complete = Mock(wraps=memory.complete, side_effect=[ResultTooLarge(), DEFAULT])
     if after_commit:
         with transaction.atomic():
-            run(large)
+            run(done)
     else:
-        assert call(large).stored is False
+        assert call(done).stored is False
     with pytest.raises(ResultUnavailable):
         call(never)
 
@@ -136,22 +102,12 @@ def test_R66_I2_the_late_completion_is_refused_and_Bs_result_stays(memory, call,
     assert tokens[0] < tokens[1]
 
 
-def test_R54_R76_a_lost_claim_is_tried_again_and_not_for_ever(memory, monkeypatch, call):
-    claim, claims = memory.claim, []
-
-    def unlucky(request):
-        claims.append(request)
-        if len(claims) % CLAIM_TRIES or not lucky:
-            raise ClaimAgain
-        return claim(request)
-
-    monkeypatch.setattr(memory, "claim", unlucky)
-    lucky = False
+def test_R54_R76_a_lost_claim_is_tried_again_and_not_for_ever(memory, call):
+    memory.claim = Mock(wraps=memory.claim, side_effect=[ClaimAgain()] * CLAIM_TRIES)
     with pytest.raises(InProgress):
         call(never)
-    lucky = True
+    memory.claim.side_effect = [*([ClaimAgain()] * (CLAIM_TRIES - 1)), DEFAULT]
     assert call(done).result == "done"
-    assert len(claims) == 2 * CLAIM_TRIES
 
 
 @pytest.mark.django_db(transaction=True)
@@ -350,13 +306,8 @@ def test_R60_I11_a_completion_that_is_refused(expired, mode, fingerprint, replay
 @pytest.mark.parametrize("mode", ["joined", "single"])
 def test_R57_an_answer_of_an_error_is_kept_although_its_transaction_broke(expired, mode):
     store = expired()
-
-    def broken(*arguments, **options):
-        del store.complete  # the next one is that of the class
-        raise StoreError("broken")
-
     if mode == "single":
-        store.complete = broken
+        store.complete = Mock(wraps=store.complete, side_effect=[StoreError("broken"), DEFAULT])
     assert perform(store, mode, fail, on_error=lambda error: "sorry").result == "sorry"
     assert store.get(record_id()).state is State.COMPLETED
     assert perform(store, mode, never).replayed

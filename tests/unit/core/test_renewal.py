@@ -255,16 +255,12 @@ def test_R69_work_longer_than_its_lease_is_not_taken_over(engine):
     assert engine.run(operation(lease=0.2, renew=True), work).replayed is False
 
 
-def test_a_lease_leaves_the_keeper_before_its_completion_starts(engine, keeper, monkeypatch):
+def test_a_lease_leaves_the_keeper_before_its_completion_starts(engine, keeper):
     kept, complete = [], engine.store.complete
-
-    def watched(*arguments, **options):
-        kept.append(len(keeper._kept))
-        return complete(*arguments, **options)
-
-    monkeypatch.setattr(engine.store, "complete", watched)
+    note = lambda *arguments: kept.append(len(keeper._kept))  # noqa: E731
+    engine.store.complete = lambda *args, **options: note() or complete(*args, **options)
     for renew in (True, False):
-        engine.run(operation(str(renew), renew=renew), lambda lease: kept.append(len(keeper._kept)))
+        engine.run(operation(str(renew), renew=renew), note)
     assert kept == [1, 0, 0, 0]
 
 
