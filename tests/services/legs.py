@@ -26,8 +26,10 @@ AT_ONCE = 3
 #: What takes longest begins first, so that no core is idle at the end.
 LONGEST = (
     *("acceptance-processes", "integration-dynamodb", "unit", "browser", "sqlite", "mariadb"),
-    *("postgres16", "acceptance-example", "integration-database"),
+    *("unit-http", "postgres16", "acceptance-example", "integration-database"),
 )
+#: The half of the unit tests that sends requests.
+UNIT_HTTP = ("contract", "http", "views")
 #: What another database can change: each of the databases after the first runs these folders.
 DATABASE_FOLDERS = (
     *("tests/integration/database", "tests/integration/http"),
@@ -48,12 +50,16 @@ def runs_of(target: str) -> list[Run]:
     """Return the runs of one of TARGETS."""
     match target:
         case "unit":
-            return [Run("unit", "sqlite", ("tests/unit",))]
+            # One for each core: two xdist workers would each collect, and import, all of it.
+            http = tuple(f"tests/unit/{name}" for name in UNIT_HTTP)
+            others = (f"tests/unit/{name}" for name in _folders("unit"))
+            rest = tuple(folder for folder in others if folder not in http)
+            return [Run("unit", "sqlite", rest), Run("unit-http", "sqlite", http)]
         case "integration" | "acceptance":
             return [
                 Run(f"{target}-{name}", "postgres18", (f"tests/{target}/{name}",))
-                for path in sorted((ROOT / "tests" / target).glob("*/__init__.py"))
-                if (name := path.parent.name) != "browser"
+                for name in _folders(target)
+                if name != "browser"
             ]
         case "database":
             folder = "tests/integration/database"
@@ -135,6 +141,10 @@ def _order(seed: str | None) -> list[str]:
 
 def _log(name: str) -> Path:
     return LOGS / f"{name}.log"
+
+
+def _folders(part: str) -> list[str]:
+    return sorted(path.parent.name for path in (ROOT / "tests" / part).glob("*/__init__.py"))
 
 
 _printing = threading.Lock()
