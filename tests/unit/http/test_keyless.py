@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import pytest
-from asgiref.sync import sync_to_async
+from asgiref.sync import async_to_sync, sync_to_async
 from django.core.exceptions import PermissionDenied
 from django.db import connection, connections
 from django.db.transaction import non_atomic_requests
@@ -36,18 +35,9 @@ def anyone(policy: SetPolicy) -> None:
     policy(HTTP={"SCOPE": ANYONE})
 
 
-def given(key: str | None) -> dict[str, str]:
-    return {"Idempotency-Key": key} if key else {}
-
-
 def send(url: str, key: str | None, method: str = "POST") -> Any:
-    async def main() -> Any:
-        try:
-            return await AsyncClient().generic(method, url, headers=given(key))
-        finally:
-            await sync_to_async(connections.close_all)()
-
-    return asyncio.run(main())
+    headers = {"Idempotency-Key": key} if key else {}
+    return Client().generic(method, url, headers=headers)
 
 
 def work(then: int | None, request: Any) -> HttpResponse:
@@ -67,6 +57,10 @@ def decorator(then: int | None, **policy: Any) -> Any:
     return idempotent(**policy)(partial(work, then))
 
 
+def coroutine(then: int | None) -> Any:
+    return idempotent(sync_to_async(partial(work, then)))
+
+
 def fail_teapots(response: Any, exception: BaseException | None) -> str:
     return "fail" if response.status_code == 418 else "keep"
 
@@ -82,6 +76,10 @@ def fail_teapots(response: Any, exception: BaseException | None) -> str:
         (decorator, 503, None, False, False),
         (partial(decorator, keep=fail_teapots), 418, None, False, False),
         (partial(decorator, keep=fail_teapots), 400, None, False, True),
+        (coroutine, 403, "joined", False, True),
+        (coroutine, 503, "joined", False, False),
+        (coroutine, None, "joined", False, False),
+        (coroutine, None, "separate", False, True),
     ],
     indirect=["atomic_requests"],
 )
@@ -91,7 +89,7 @@ def test_R57_R90_status_and_verdict_decide_about_the_work_with_and_without_a_key
     policy(TRANSACTION=transaction)
     url = mount(made(then))
     for key in KEYS:
-        assert Client().post(url, headers=given(key)).status_code == (then or 403)
+        assert send(url, key).status_code == (then or 403)
         assert Effect.objects.exists() == commits, key
         Effect.objects.all().delete()
 
@@ -108,24 +106,7 @@ def test_R90_middleware_opens_no_transaction_of_its_own(
     policy(TRANSACTION=chosen)
     url = mount(tells_sync)
     for key in KEYS:
-        assert Client().post(url, headers=given(key)).content == str(opened).encode(), key
-
-
-@pytest.mark.parametrize(
-    ("transaction", "then", "commits"),
-    [
-        ("joined", 403, True),
-        ("joined", 503, False),
-        ("joined", None, False),
-        ("separate", None, True),
-    ],
-)
-def test_R90_coroutine(mount, transaction, then, commits):
-    url = mount(idempotent(transaction=transaction)(sync_to_async(partial(work, then))))
-    for key in KEYS:
-        send(url, key)
-        assert Effect.objects.exists() == commits, key
-        Effect.objects.all().delete()
+        assert send(url, key).content == str(opened).encode(), key
 
 
 def test_R90_guard_within_leaves_a_request_without_a_key_to_the_one_around(mount, policy):
@@ -133,7 +114,7 @@ def test_R90_guard_within_leaves_a_request_without_a_key_to_the_one_around(mount
     policy(TRANSACTION="joined")
     members = {"authentication_classes": [], "post": lambda self, r: idempotent(tells_sync)(r)}
     url = mount(type("Nested", (IdempotencyMixin, APIView), members))
-    assert Client().post(url).content == b"True"
+    assert send(url, None).content == b"True"
 
 
 # R96: a guarded coroutine view does not lose its ATOMIC_REQUESTS without a word.
@@ -190,13 +171,11 @@ def test_R96_guarded_coroutine_is_refused_as_django_refuses_it(
 
 
 @ATOMIC
-@pytest.mark.parametrize("client", ["asgi", "wsgi"])
-def test_R96_middleware(mount, settings, atomic_requests, client):
+@pytest.mark.parametrize("post", [async_to_sync(AsyncClient().post), Client().post])
+def test_R96_middleware(mount, settings, atomic_requests, post):
     settings.MIDDLEWARE = [GUARD]
-    url = mount(tells)
-    post = partial(send, url, "a-key") if client == "asgi" else partial(Client().post, url)
     with pytest.raises(RuntimeError, match=DJANGO_SAYS):
-        post()
+        post(mount(tells), headers={"Idempotency-Key": "a-key"})
 
 
 @ATOMIC
