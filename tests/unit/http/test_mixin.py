@@ -18,10 +18,11 @@ from django_idempotency.conf import store_for
 from django_idempotency.contrib.rest_framework import IdempotencyMixin
 from django_idempotency.http import idempotent
 from django_idempotency.keys import record_id
+from django_idempotency.models import IdempotencyRecord
 from tests.app.models import Effect
 from tests.app.views import HeaderAuthentication
 from tests.unit.http.api import problem, replayed
-from tests.unit.http.views import Permitted
+from tests.unit.http.views import BareView, Permitted
 
 pytestmark = pytest.mark.django_db
 
@@ -40,6 +41,16 @@ def test_R13_R18_actions_and_their_keywords(api, runs):
     for key in ('"', None):
         assert api(key=key, path=f"/set/{pk}/unguarded/").status_code == 200
     assert runs == ["first", "rename of first", "unguarded", "unguarded"]
+
+
+def test_R18_lease_is_on_the_request_of_guarded_work_alone(api, mount):
+    def look(self: Any, request: Any) -> Response:
+        return Response(request.idempotency and request.idempotency.fencing_token)
+
+    members = {"idempotency_required": False, "get": look, "post": look}
+    url = mount(type("Looking", (BareView,), members))
+    assert api(path=url).data == IdempotencyRecord.objects.get().epoch
+    assert api(key=None, path=url).data is api(method="GET", body="", path=url).data is None
 
 
 # Errors of a class.
