@@ -12,7 +12,6 @@ from traceback import format_exception
 import pytest
 from celery.exceptions import Ignore
 from django.core.exceptions import ImproperlyConfigured
-from django.db import transaction
 from kombu import serialization
 
 from django_idempotency import ResultUnavailable, StoreError
@@ -185,43 +184,35 @@ def test_R95_C5_a_forged_ending_is_a_StoreError():
             unpack(TaskCodec(KombuCodec(serializer, ["json"])), b"\x01\x00\x04task" + payload)
 
 
-# On the database, and in place.
+# On the database.
 
 
 @pytest.fixture
-def effect(app):
-    app.conf.task_always_eager = True
+def effects(app):
+    """A task that writes a row, and returns the result that it is called with."""
 
     @app.task
-    @idempotent_task(key="name")
-    def effect(name):
-        transaction.on_commit(lambda: effect.seen.append(left()))
-        return Effect.objects.create(name=name).pk
+    @idempotent_task(key=lambda result: "one", payload=None)
+    def work(result):
+        return Effect.objects.create(name="work") and result
 
-    effect.seen = []
-    return effect
-
-
-def left():
-    return Effect.objects.count(), *IdempotencyRecord.objects.values_list("state", flat=True)
-
-
-@pytest.mark.django_db
-def test_C12_inside_a_testcase_a_duplicate_gets_the_result(effect):
-    first, again = effect.delay("a"), effect.delay("a")
-
-    assert (first.state, again.state, first.get()) == ("SUCCESS", "SUCCESS", again.get())
-    assert left() == (1, "COMPLETED")
+    return work
 
 
 @pytest.mark.django_db(transaction=True)
-def test_C11_record_and_work_commit_together_and_within_the_callers_transaction_with_it(effect):
-    with transaction.atomic():
-        effect.delay("a").get()
-        assert left() == (1, "COMPLETED")
-        transaction.set_rollback(True)
-    assert left() == (0,)
+def test_C5_R62_joined_fails_before_the_commit(effects):
+    with pytest.raises(TypeError, match="type Other"):
+        effects(Other())
 
-    effect("a")
+    assert not Effect.objects.exists()
+    assert IdempotencyRecord.objects.get().state == "FAILED"
 
-    assert effect.seen == [(1, "COMPLETED")]
+
+@pytest.mark.django_db
+def test_C11_C12_in_place_and_inside_a_testcase_a_duplicate_gets_the_result(app, effects):
+    app.conf.task_always_eager = True
+    first, again = effects.delay("a"), effects.delay("b")
+
+    assert (first.state, again.state) == ("SUCCESS", "SUCCESS")
+    assert first.get() == again.get() == "a"
+    assert (Effect.objects.count(), IdempotencyRecord.objects.get().state) == (1, "COMPLETED")

@@ -165,25 +165,29 @@ def told(caplog):
 
 @pytest.mark.parametrize("is_async", [False, True])
 def test_R62_dispatch_that_passes_the_handler_by_is_not_silent(serve, caplog, is_async):
-    async def acreate():
-        return HttpResponse("created")
+    """What it answers without success may be a check's."""
+
+    async def coroutine(response):
+        return response
 
     class Ajax(FreeAsyncClass if is_async else FreeClass):
         def dispatch(self, request, *args, **kwargs):
-            if "X-Ajax" in request.headers:
-                return acreate() if is_async else HttpResponse("created")
+            if status := request.headers.get("X-Ajax"):
+                response = HttpResponse("created", status=int(status))
+                return coroutine(response) if is_async else response
             return super().dispatch(request, *args, **kwargs)
 
     api = serve(on_dispatch(Ajax).as_view())
     with caplog.at_level(logging.ERROR, "django_idempotency"):
-        passed_by = api(headers={"X-Ajax": "1"})
+        passed_by, *others = (api(headers={"X-Ajax": status}) for status in ("200", "302", "199"))
 
     assert (passed_by.content, passed_by["Idempotency-Stored"]) == (b"created", "false")
     assert told(caplog) == [
         "Ajax answered a request with an idempotency key without a call of its post(): nothing "
         "was guarded."
     ]
-    assert "Idempotency-Stored" not in api(headers={"X-Ajax": "1"}, key=None)
+    others.append(api(headers={"X-Ajax": "200"}, key=None))
+    assert not any("Idempotency-Stored" in other for other in others)
     assert [replayed(api()) for _ in range(2)] == [False, True]
 
 
