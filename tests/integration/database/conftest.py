@@ -57,19 +57,9 @@ def mode(request: pytest.FixtureRequest, settings: Any) -> str:
     return str(request.param)
 
 
-ON_AND_OFF = pytest.fixture(params=[False, True], ids=["autocommit", "atomic_requests"])
-
-
-@ON_AND_OFF
+@pytest.fixture(params=[False, True], ids=["autocommit", "atomic_requests"])
 def atomic_requests(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
-    """ATOMIC_REQUESTS off and on, on the default database."""
-    monkeypatch.setitem(connections.settings["default"], "ATOMIC_REQUESTS", request.param)
-    return bool(request.param)
-
-
-@ON_AND_OFF
-def both_atomic(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
-    """ATOMIC_REQUESTS off and on, on both databases."""
+    """ATOMIC_REQUESTS off and on, on each database."""
     for alias in connections:
         monkeypatch.setitem(connections.settings[alias], "ATOMIC_REQUESTS", request.param)
     return bool(request.param)

@@ -11,19 +11,11 @@ from django_idempotency.claims import Decision, decide
 from django_idempotency.exceptions import StoreError
 from django_idempotency.models import IdempotencyRecord
 from tests.integration.database import claims
-from tests.integration.database.claims import (
-    FINGERPRINT,
-    OTHER_FINGERPRINT,
-    claim_request,
-    lost,
-    packed,
-    record_id,
-    won,
-)
+from tests.integration.database.claims import claim_request, lost, packed, record_id, won
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
-OURS, THEIRS = (FINGERPRINT,), (OTHER_FINGERPRINT,)
+OURS, THEIRS = (claims.FINGERPRINT,), (claims.OTHER_FINGERPRINT,)
 HOUR = timedelta(hours=1)
 SECOND = timedelta(seconds=1)
 POSTGRESQL = pytest.mark.leg("postgres18", "postgres16")

@@ -14,15 +14,7 @@ from django_idempotency.exceptions import InProgress, StoreError
 from django_idempotency.records import State
 from tests.app.models import Effect
 from tests.integration.database import claims, test_single
-from tests.integration.database.claims import (
-    claim_request,
-    effects,
-    operation,
-    packed,
-    state_of,
-    won,
-    work,
-)
+from tests.integration.database.claims import claim_request, effects, operation, state_of, won, work
 from tests.integration.database.sessions import PATIENCE
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.leg("postgres18", "postgres16")]
@@ -85,7 +77,7 @@ def test_R54_claim_that_meets_a_newer_record_is_in_progress(isolated, before, en
     def claim_and_end():
         lease = won(isolated.theirs.claim(claim_request()))
         if end == "completes":
-            isolated.theirs.complete(lease, packed("theirs"), retention=claims.RETENTION)
+            isolated.theirs.complete(lease, claims.packed("theirs"), retention=claims.RETENTION)
         elif end == "fails":
             isolated.theirs.fail(lease, "")
 
@@ -143,7 +135,7 @@ def test_owner_writes_again_if_a_renewal_was_under_way(isolated):
     with transaction.atomic():
         isolated.mine.renew([lease], timedelta(seconds=60))
         writing = isolated.other.start(
-            isolated.theirs.complete, lease, packed("theirs"), retention=claims.RETENTION
+            isolated.theirs.complete, lease, claims.packed("theirs"), retention=claims.RETENTION
         )
         isolated.other.settles(writing)
     writing.result(PATIENCE)

@@ -13,15 +13,7 @@ from django_idempotency.engine.renewal import LeaseRenewer
 from django_idempotency.exceptions import FingerprintMismatch, InProgress
 from django_idempotency.records import State
 from tests.integration.database import claims
-from tests.integration.database.claims import (
-    Boom,
-    claim_request,
-    effects,
-    operation,
-    state_of,
-    won,
-    work,
-)
+from tests.integration.database.claims import Boom, effects, operation, state_of, won, work
 from tests.integration.database.sessions import PATIENCE
 from tests.services.processes import wait_until
 
@@ -94,7 +86,7 @@ SMALLEST = {"pool": {"min_size": 1, "max_size": 1, "timeout": 1}}
 
 @pytest.mark.parametrize("options", [SMALLEST], indirect=True, ids=["pool"])
 def test_R69_R88_keeper_renews_where_the_work_has_used_up_the_pool(store, options):
-    lease = won(store.claim(claim_request(lease=timedelta(seconds=0.6))))
+    lease = won(store.claim(claims.claim_request(lease=timedelta(seconds=0.6))))
     assert connections_in_use() == 1
     keeper = LeaseRenewer()
     keeper.add(store, lease)

@@ -13,15 +13,7 @@ from django_idempotency.records import State
 from django_idempotency.stores.database.postgresql import PostgreSQL
 from tests.app.models import Unique
 from tests.integration.database import claims
-from tests.integration.database.claims import (
-    claim_request,
-    effects,
-    expire,
-    operation,
-    packed,
-    record_id,
-    work,
-)
+from tests.integration.database.claims import claim_request, effects, operation, packed, work
 from tests.integration.database.sessions import PATIENCE
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.leg("postgres18", "postgres16")]
@@ -113,7 +105,7 @@ def test_R26_two_replays_at_once_are_both_answered_and_keep_nobody_from_the_key(
         assert Engine(two.mine).run(single(), work("mine")).result == "first"
         outcome = two.other(Engine(two.theirs).run, single(), work("theirs"))
         assert (outcome.result, outcome.replayed) == ("first", True)
-        two.other(expire)
+        two.other(claims.expire)
         assert not two.other(Engine(two.theirs).run, single(), work("theirs")).replayed
 
 
@@ -260,13 +252,13 @@ def test_R57_R58_outcome_is_recorded_after_the_work_broke_the_transaction(two, k
         else:
             with pytest.raises(IntegrityError):
                 engine.run(single(), run)
-            record = two.mine.get(record_id())
+            record = two.mine.get(claims.record_id())
             assert (record.state, record.error) == (State.FAILED, "django.db.utils.IntegrityError")
             assert record.fingerprint == claims.FINGERPRINT
         expected = "kept" if kept else "again"
         assert engine.run(single(), work("again")).result == expected
     assert effects() == ([] if kept else ["again"])
-    assert two.mine.get(record_id()).attempts == (1 if kept else 2)
+    assert two.mine.get(claims.record_id()).attempts == (1 if kept else 2)
 
 
 @EVERYWHERE

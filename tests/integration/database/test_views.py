@@ -11,7 +11,11 @@ from tests.app.views import Refusal
 from tests.integration.database.claims import effects
 from tests.unit.http.api import problem, replayed
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.leg("postgres18", "sqlite")]
+BOTH = ["default", "other"]
+pytestmark = [
+    pytest.mark.django_db(transaction=True, databases=BOTH),
+    pytest.mark.leg("postgres18", "sqlite"),
+]
 
 
 def states():
@@ -89,12 +93,9 @@ def test_R86_hook_of_work_that_is_rolled_back_does_not_run(
 
 # Which transactions are open in a view that is guarded. Two databases.
 
-BOTH = ["default", "other"]
 
-
-@pytest.mark.django_db(transaction=True, databases=BOTH)
 @pytest.mark.parametrize(
-    ("mode", "both_atomic", "method", "path", "expected"),
+    ("mode", "atomic_requests", "method", "path", "expected"),
     [
         # non_atomic_requests is respected, whether the guard has something to do or not,
         ("separate", True, "GET", "/non-atomic/", ["other"]),
@@ -108,7 +109,7 @@ BOTH = ["default", "other"]
         ("joined", False, "GET", "/atomic/", []),
         ("joined", False, "POST", "/atomic/", ["default"]),
     ],
-    indirect=["mode", "both_atomic"],
+    indirect=["mode", "atomic_requests"],
 )
-def test_transactions_that_are_open_in_a_view(api, mode, both_atomic, method, path, expected):
+def test_transactions_that_are_open_in_a_view(api, mode, atomic_requests, method, path, expected):
     assert api(path=path, method=method).json() == expected
