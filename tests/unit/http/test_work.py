@@ -151,7 +151,6 @@ def test_R91_success_that_can_only_be_rolled_back_is_a_500(
     ("mode", "atomic_requests", "status", "wished", "key"),
     [
         ("single", False, 201, True, "key-1"),
-        ("joined", False, 201, True, "key-1"),
         ("separate", True, 201, True, "key-1"),
         ("joined", False, 409, False, "key-1"),
         ("joined", False, 409, False, None),
