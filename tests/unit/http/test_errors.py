@@ -32,7 +32,7 @@ from django_idempotency.exceptions import (
 )
 from django_idempotency.http import problems
 from django_idempotency.http.problems import problem_response, replay_refused
-from django_idempotency.logs import log_store_error
+from django_idempotency.logs import log_refusal, log_store_error
 from django_idempotency.policy import HTTPPolicy
 from tests.unit.http.api import problem, replayed
 from tests.unit.http.views import MISMATCH, BareView
@@ -141,6 +141,11 @@ def test_R79_nothing_is_made_of_a_line_that_is_not_wanted(api, caplog, monkeypat
     assert made == []
 
 
+def test_R71_R79_a_stale_attempt_has_a_line_of_its_own(lines):
+    log_refusal("default", "POST pay", InProgress(stale=True))
+    assert [line.outcome for line in lines()] == ["stale"]
+
+
 def test_R79_a_cause_that_quotes_the_record_is_named_by_its_type(lines, caplog):
     for cause in (IntegrityError, ValueError):
         failure = StoreError("The record is damaged.")
@@ -224,14 +229,6 @@ def test_R78_content_language_is_that_of_the_text(api, asked, said, title):
     assert response.headers["Content-Language"] == said
     assert response.json()["title"] == title
     assert response.json()["code"] == "idempotency_key_missing"
-
-
-def test_R78_without_translation_it_is_english(api, settings, monkeypatch):
-    settings.LANGUAGE_CODE, settings.USE_I18N = "de", False
-    monkeypatch.setattr(translation, "_trans", type(translation._trans)())  # read once
-    response = api(key=None)
-    assert response.json()["title"] == "Idempotency-Key is missing"
-    assert response.headers["Content-Language"] == "en"
 
 
 def refuse(key: str) -> None:
