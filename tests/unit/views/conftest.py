@@ -20,7 +20,7 @@ from django_idempotency.engine import backoff
 from tests.services.processes import wait_until
 from tests.unit.http.api import Api
 from tests.unit.http.conftest import atomic_requests, in_progress, mode, policy, runs
-from tests.unit.views.urls import ASYNC, FREE
+from tests.unit.views.urls import ASYNC
 from tests.unit.views.work import PATIENCE, PAUSED, Gate, gates
 
 __all__ = ["atomic_requests", "in_progress", "mode", "policy", "runs"]
@@ -94,9 +94,7 @@ def with_middleware(settings, project):
 
 @pytest.fixture(params=["function", "async-function"])
 def kind(request):
-    """A view without a loop, and one on it; views that do not guard themselves: middleware."""
-    if request.param in FREE:
-        request.getfixturevalue("with_middleware")
+    """A view without a loop, and one on it."""
     return request.param
 
 

@@ -92,11 +92,6 @@ def below_api_view(request, /, **kwargs):
     return of_api_view(request)
 
 
-@api_view(METHODS)
-def free_api_view(request, /, **kwargs):
-    return of_api_view(request)
-
-
 class FreeDRF(APIView):
     def get(self, request, **kwargs):
         return HttpResponse("read")
@@ -136,13 +131,5 @@ FREE: dict[str, Any] = {
     "free-class": FreeClass.as_view(),
     "free-async-class": FreeAsyncClass.as_view(),
 }
-#: Views that only some of the tests are about.
-SPECIAL = {
-    "class-post": decorated("post", FreeClass),
-    "async-class-post": decorated("post", FreeAsyncClass),
-    "free-api-view": free_api_view,
-}
 ASYNC = frozenset(name for name in (*GUARDED, *FREE) if "async" in name)
-urlpatterns = [
-    path(f"{name}/", view, name=name) for name, view in (GUARDED | FREE | SPECIAL).items()
-]
+urlpatterns = [path(f"{name}/", view, name=name) for name, view in (GUARDED | FREE).items()]
