@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from datetime import timedelta
 
 import pytest
 from django.core import checks
-from django.db import OperationalError, connection, connections, transaction
+from django.db import OperationalError, connection, transaction
 
 from django_idempotency.engine import Engine
 from django_idempotency.exceptions import InProgress, LeaseLost, StoreError
@@ -77,48 +76,6 @@ def test_R69_renewal_that_meets_the_write_lock_counts_as_held(two):
         claims.live(two.mine, claim_request("another"))
         two.other(never_wait)
         assert two.other(two.theirs.renew, [lease], timedelta(hours=1)) == {lease}
-
-
-#: What Django's documentation recommends for SQLite in production, in some of the modes.
-PRODUCTION = [
-    ({"transaction_mode": "IMMEDIATE"}, "single"),
-    ({"init_command": "PRAGMA journal_mode = WAL"}, "joined"),
-]
-
-
-@pytest.fixture
-def options(request, transactional_db, monkeypatch):
-    """OPTIONS of the default database."""
-    settings = connections.settings["default"]
-    connection.close()
-    monkeypatch.setitem(settings, "OPTIONS", {**settings["OPTIONS"], **request.param})
-    yield
-    with connection.cursor() as cursor:
-        cursor.execute("PRAGMA journal_mode = DELETE")  # which the file remembers
-    connection.close()
-
-
-@pytest.mark.parametrize(("options", "mode"), PRODUCTION, indirect=["options"], ids=str)
-def test_I5_R26_threads_and_a_key_that_has_failed(options, store, run_in_threads, mode):
-    keys = [f"key {number}" for number in range(5)]
-    engine = Engine(store)
-    claims.failed(store, claim_request(keys[0]))
-
-    def read_and_write(key):
-        def do(lease):
-            Effect.objects.count()
-            return work(key)(lease)
-
-        return do
-
-    def run_all(index):
-        for key in keys:
-            with suppress(InProgress):
-                engine.run(operation(key, transaction=mode), read_and_write(key))
-
-    run_in_threads(4, run_all, seconds=60)
-    assert sorted(effects()) == keys
-    assert engine.run(operation(keys[0], transaction=mode), work("again")).replayed
 
 
 # The work of `joined` begins with a write to its own record.
