@@ -1,15 +1,17 @@
 """
-How many calls into our code a guarded request costs: ``python -m benchmarks.calls [names]``.
+How many calls into our code a guarded request costs: ``python -m benchmarks.calls [names|json]``.
 
 A request to a plain view and to one of Django REST framework, and a Celery task, each the first
 time and as a replay, in each mode, on SQLite in memory. Counted are the calls of Python functions
-in django_idempotency (a generator counts each time it is resumed), the functions, and their
-modules, once all that is made once per process has been made. With ``names`` the functions of each
-path are printed, those that are called most often first.
+in django_idempotency (a generator counts each time it is resumed, a comprehension does not), the
+functions, their modules, and the statements, once all that is made once per process has been made.
+With ``names`` the functions of each path are printed, those that are called most often first; with
+``json`` the figures alone, which a test compares with those that it knows.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from collections import Counter
@@ -20,6 +22,8 @@ from typing import Any, NamedTuple
 from uuid import uuid4
 
 MODES = ("joined", "single", "separate")
+#: Comprehensions are functions of their own before Python 3.12.
+INLINED = ("<listcomp>", "<setcomp>", "<dictcomp>")
 ROOT = Path(__file__).resolve().parent.parent / "django_idempotency"
 
 
@@ -30,6 +34,8 @@ class Trace(NamedTuple):
     mode: str
     path: str
     calls: Counter[CodeType]
+    #: How many statements went through Django's cursors.
+    statements: int
 
     @property
     def total(self) -> int:
@@ -48,8 +54,9 @@ def traced(function: Callable[[], Any]) -> Counter[CodeType]:
     ours = f"{ROOT}{os.sep}"
 
     def profile(frame: FrameType, event: str, argument: Any) -> None:
-        if event == "call" and frame.f_code.co_filename.startswith(ours):
-            calls[frame.f_code] += 1
+        code = frame.f_code
+        if event == "call" and code.co_filename.startswith(ours) and code.co_name not in INLINED:
+            calls[code] += 1
 
     sys.setprofile(profile)
     try:
@@ -57,6 +64,21 @@ def traced(function: Callable[[], Any]) -> Counter[CodeType]:
     finally:
         sys.setprofile(None)
     return calls
+
+
+def counted(function: Callable[[], Any]) -> int:
+    """Return how many statements `function` runs."""
+    from django.db import connection
+
+    statements: list[str] = []
+
+    def note(execute: Callable[..., Any], sql: str, *rest: Any) -> Any:
+        statements.append(sql)
+        return execute(sql, *rest)
+
+    with connection.execute_wrapper(note):
+        function()
+    return len(statements)
 
 
 def configure() -> None:
@@ -87,11 +109,13 @@ def measure() -> Iterator[Trace]:
     for mode in MODES:
         for kind in ("plain", "drf", "task"):
             call = task(mode) if kind == "task" else request(kind, mode)
-            warm, key = str(uuid4()), str(uuid4())
+            warm, key, other = str(uuid4()), str(uuid4()), str(uuid4())
             call(warm)
             call(warm)
             for path in ("first", "replay"):
-                yield Trace(kind, mode, path, traced(lambda call=call, key=key: call(key)))  # type: ignore[misc]
+                calls = traced(lambda call=call, key=key: call(key))  # type: ignore[misc]
+                statements = counted(lambda call=call, key=other: call(key))  # type: ignore[misc]
+                yield Trace(kind, mode, path, calls, statements)
 
 
 def request(kind: str, mode: str) -> Callable[[str], None]:
@@ -131,19 +155,25 @@ def task(mode: str) -> Callable[[str], None]:
     return lambda key: charge.apply(args=[key], throw=True) and None
 
 
-def main(names: bool) -> None:
+def main(form: str) -> None:
     configure()
     from django.core.management import call_command
 
     call_command("migrate", verbosity=0)
-    print(f"{'':24}{'calls':>8}{'functions':>11}{'modules':>9}")
+    if form == "json":
+        keys = [(trace, f"{trace.kind} {trace.mode} {trace.path}") for trace in measure()]
+        print(json.dumps({key: [trace.total, trace.statements] for trace, key in keys}))
+        return
+    names = form == "names"
+    print(f"{'':24}{'calls':>8}{'functions':>11}{'modules':>9}{'statements':>12}")
     for trace in measure():
         title = f"{trace.kind} {trace.mode} {trace.path}"
-        print(f"{title:24}{trace.total:8}{len(trace.calls):11}{len(trace.modules):9}")
+        figures = f"{trace.total:8}{len(trace.calls):11}{len(trace.modules):9}"
+        print(f"{title:24}{figures}{trace.statements:12}")
         for code, count in trace.calls.most_common() if names else ():
             place = Path(code.co_filename).relative_to(ROOT)
             print(f"    {count:4}  {place}:{code.co_firstlineno} {code.co_qualname}")
 
 
 if __name__ == "__main__":
-    main("names" in sys.argv[1:])
+    main(*(sys.argv[1:] or [""]))
