@@ -39,6 +39,8 @@ class Dialect:
     SWEEP: ClassVar[str]
     COUNT_EXPIRED: ClassVar[str]
 
+    #: CLAIM and LOOK as one, which is planned once: it runs where it is prepared.
+    CLAIM_OR_LOOK: ClassVar[str | None] = None
     #: The completion alone is fence enough: a row that it finds taken over rolls the work back.
     FENCE: ClassVar[str | None] = None
     #: SWEEP finds for itself what it deletes.

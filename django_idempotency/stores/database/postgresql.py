@@ -44,6 +44,37 @@ RETURNING epoch, lease_until AT TIME ZONE 'UTC', updated_at AT TIME ZONE 'UTC',
           current_setting('default_transaction_isolation')
 """
 
+    # CLAIM and LOOK as one, where it is prepared: to plan it costs more than it saves. One row in
+    # any case: the record, as LOOK gives it, and what CLAIM gives; NULL for what there is not.
+    CLAIM_OR_LOOK = """
+WITH seen AS MATERIALIZED (
+     SELECT * FROM idempotency_record WHERE id = %(id)s::uuid),
+     claimed AS (
+     INSERT INTO idempotency_record (
+            id, scope, key, operation, fingerprint, state, epoch, token,
+            lease_until, created_at, updated_at, expires_at, attempts, result, error)
+     SELECT %(id)s::uuid, %(scope)s, %(key)s, %(operation)s, %(fingerprint)s::bytea, 'IN_PROGRESS',
+            (extract(epoch FROM clock.now) * 1000000)::bigint, %(token)s::uuid,
+            clock.now + %(lease)s::interval, clock.now, clock.now,
+            clock.now + %(lifetime)s::interval, 1, NULL, ''
+       FROM (SELECT clock_timestamp() AS now OFFSET 0) AS clock
+      WHERE NOT EXISTS (SELECT 1 FROM seen)
+        AND pg_try_advisory_xact_lock(hashtextextended(
+                %(id)s::uuid::text, 'idempotency_record'::regclass::oid::bigint))
+         ON CONFLICT (id) DO NOTHING
+     RETURNING epoch, lease_until, updated_at)
+SELECT seen.id, seen.scope, seen.key, seen.operation, seen.fingerprint, seen.state,
+       seen.epoch, seen.token, seen.lease_until AT TIME ZONE 'UTC',
+       seen.created_at AT TIME ZONE 'UTC', seen.updated_at AT TIME ZONE 'UTC',
+       seen.expires_at AT TIME ZONE 'UTC', seen.attempts, seen.result, seen.error,
+       clock.now AT TIME ZONE 'UTC',
+       claimed.epoch, claimed.lease_until AT TIME ZONE 'UTC',
+       claimed.updated_at AT TIME ZONE 'UTC', current_setting('default_transaction_isolation')
+  FROM (SELECT clock_timestamp() AS now OFFSET 0) AS clock
+  LEFT JOIN seen ON true
+  LEFT JOIN claimed ON true
+"""
+
     # One row in any case: without a record all but the clock is NULL.
     LOOK = """
 SELECT record.id, record.scope, record.key, record.operation, record.fingerprint, record.state,

@@ -15,6 +15,7 @@ import re
 import struct
 import uuid
 from collections.abc import Callable, Hashable, Mapping
+from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from functools import cache
 from typing import Any, NamedTuple
@@ -34,6 +35,9 @@ __all__ = ["execute"]
 
 #: How often a statement is used on a connection before it is prepared there.
 USES_BEFORE = 2
+#: How often it is used before it is prepared anew. A plan that was made for a small table reads all
+#: of it, and goes on to do so when it has grown, until it is analyzed.
+USES_OF_A_PLAN = 500
 
 #: Nothing of the attempt has been done before these, so its transaction can be started again.
 _CLAIMS = frozenset(("CLAIM", "LOOK_AGAIN", "RECLAIM", "SINGLE_LOCK"))
@@ -181,8 +185,12 @@ class _Session:
 
     def has(self, driver: psycopg.Connection[Any], name: str, sql: str, insist: bool) -> bool:
         """Prepare the statement unless it is; return False where sessions are a pooler's."""
-        if name in self._prepared:
-            return True
+        if (known := self._prepared.get(name)) is not None:
+            known.uses += 1
+            if known.uses < USES_OF_A_PLAN:
+                return True
+            del self._prepared[name]
+            _ask(driver, driver.pgconn.send_query, b"DEALLOCATE " + known.name)
         if self._is_ours is None:
             # PgBouncer and its like make up the number that they tell a client.
             self._is_ours = insist or _server_pid(driver) == driver.pgconn.backend_pid
@@ -198,11 +206,11 @@ class _Session:
         self, driver: psycopg.Connection[Any], name: str, parameters: Mapping[str, Any]
     ) -> list[Row]:
         """Run a statement that is prepared."""
-        known_as, statement = self._prepared[name]
+        statement = self._prepared[name].statement
         result = _ask(
             driver,
             driver.pgconn.send_query_prepared,
-            known_as,
+            self._prepared[name].name,
             [
                 None if (value := parameters[parameter]) is None else encode(value)
                 for parameter, encode in statement.parameters
@@ -238,11 +246,13 @@ class _Statement(NamedTuple):
     formats: list[int]
 
 
-class _Prepared(NamedTuple):
+@dataclass
+class _Prepared:
     """A statement that is prepared in a session, under a name."""
 
     name: bytes
     statement: _Statement
+    uses: int = 0
 
 
 @cache

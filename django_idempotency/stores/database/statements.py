@@ -179,15 +179,15 @@ class Statements(BaseStore):
     ) -> Any:
         """Run a statement, prepared where that is possible."""
         dialect = self.dialect
-        sql = getattr(dialect, name)
         if self._execute_prepared is not None:
+            sql = getattr(dialect, "CLAIM_OR_LOOK" if name == "CLAIM" else name)
             rows = self._execute_prepared(connection, name, sql, parameters)
             if rows is not None:
                 return rows
         with connection.cursor() as cursor:
             if (unsupported := dialect.unsupported(connection)) is not None:
                 raise StoreError(f"The database store has no statements for {unsupported}.")
-            cursor.execute(sql, dialect.adapted(parameters))
+            cursor.execute(getattr(dialect, name), dialect.adapted(parameters))
             return cursor.rowcount if counts else dialect.rows(cursor, name, parameters)
 
     def fresh_connection(self) -> AbstractContextManager[None]:

@@ -118,11 +118,16 @@ class DatabaseStore(Statements):
         look = "LOOK"
         for _ in range(TRIES):
             try:
+                seen: Record | None = None
                 if not look_first and (row := self._one("CLAIM", claim_parameters(request))):
-                    return self._lease(request, row, None)
+                    *columns, epoch, _, _, _ = row
+                    if epoch is not None:
+                        return self._lease(request, row[-4:], None)
+                    seen, now = record_of(columns)  # of CLAIM_OR_LOOK
                 look_first = False
-                record, now = self._look(request.record_id, look)
-                if record is None:
+                if seen is None:
+                    seen, now = self._look(request.record_id, look)
+                if (record := seen) is None:
                     continue
                 if record.token == request.token and record.state is State.IN_PROGRESS:
                     return lease_of_resent(request, record)
