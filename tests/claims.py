@@ -54,13 +54,11 @@ def operation(
 
 
 def won(claimed: Lease | Record) -> Lease:
-    """The lease that a claim must have won."""
     assert isinstance(claimed, Lease), claimed
     return claimed
 
 
 def lost(claimed: Lease | Record) -> Record:
-    """The record that a claim must have met."""
     assert isinstance(claimed, Record), claimed
     return claimed
 

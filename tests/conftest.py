@@ -8,18 +8,13 @@ import signal
 import threading
 from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack, suppress
-from typing import Any, Protocol
+from typing import Any
 
 import pytest
 from asgiref.sync import SyncToAsync
-from django.db import connections
-from django.db.backends.base.base import BaseDatabaseWrapper
 from django.test import TransactionTestCase
 
-from tests.services import MISSING_VARIABLE, current_leg, or_skip
-from tests.services.databases import environment_for_children
-from tests.services.gunicorn import Gunicorn
-from tests.services.postgres import PostgresServer
+from tests.services import MISSING_VARIABLE, current_leg
 from tests.services.processes import ROOT, RUN_VARIABLE, descendants, describe, marked, wait_until
 from tests.services.proxy import Proxy
 from tests.services.rows import install as delete_rows_in_place_of_a_flush
@@ -32,64 +27,11 @@ DATABASE_FIXTURES = {"db", "transactional_db", "django_db_reset_sequences", "liv
 delete_rows_in_place_of_a_flush()
 
 
-class PostgresFactory(Protocol):
-    def __call__(
-        self, version: int | None = None, *, durable: bool = True, **options: str
-    ) -> PostgresServer: ...
-
-
-class GunicornFactory(Protocol):
-    def __call__(self, app: str = ..., **arguments: Any) -> Gunicorn: ...
-
-
-@pytest.fixture
-def postgres_server() -> Iterator[PostgresFactory]:
-    """Start servers of one's own, to be stopped, crashed and restarted at will."""
-    with ExitStack() as stack:
-
-        def start(version: Any = None, *, durable: bool = True, **options: str) -> PostgresServer:
-            version = version or (16 if current_leg() == "postgres16" else 18)
-            server = or_skip(lambda: PostgresServer(version, durable=durable, options=options))
-            return stack.enter_context(server)
-
-        yield start
-
-
 @pytest.fixture
 def proxy() -> Iterator[Callable[[str, int], Proxy]]:
     """Start proxies: `proxy(host, port)`."""
     with ExitStack() as stack:
         yield lambda host, port: stack.enter_context(Proxy(host, port))
-
-
-@pytest.fixture
-def other_connection(db: None) -> Iterator[BaseDatabaseWrapper]:
-    """
-    A second session on the default database, for this thread.
-
-    It sees what has been committed, so the test wants `django_db(transaction=True)`.
-    """
-    connection = connections["default"].copy()
-    yield connection
-    connection.close()
-
-
-@pytest.fixture
-def process_environment(transactional_db: None) -> dict[str, str]:
-    """Environment for a child process that is to use `tests.settings` and our test databases."""
-    return environment_for_children()
-
-
-@pytest.fixture
-def gunicorn(process_environment: dict[str, str]) -> Iterator[GunicornFactory]:
-    """Start gunicorn: `Gunicorn`, by default on `tests.app.urls` and the test databases."""
-    with ExitStack() as stack:
-
-        def start(app: str = "tests.services.wsgi:application", **arguments: Any) -> Gunicorn:
-            env = {**process_environment, **arguments.pop("env", {})}
-            return stack.enter_context(Gunicorn(app, env=env, **arguments))
-
-        yield start
 
 
 @pytest.fixture

@@ -30,7 +30,6 @@ def current_leg() -> str:
 
 
 def may_be_missing() -> bool:
-    """Whether a missing server skips its tests instead of failing them."""
     return os.environ.get(ALLOW_MISSING_VARIABLE) == "1"
 
 

@@ -18,7 +18,6 @@ SECONDS = 300
 
 
 def find_python() -> Path:
-    """The interpreter that has aws-cdk-lib, which is installed unless it is there."""
     python = FOLDER / "bin" / "python"
     FOLDER.mkdir(exist_ok=True)
     install = f'"{sys.executable}" -m venv "{FOLDER}" && "{python}" -m pip install -q "{PACKAGE}"'
@@ -27,7 +26,6 @@ def find_python() -> Path:
 
 
 def synthesize(script: str, *arguments: str) -> str:
-    """Run a script that has aws_cdk, and return what it prints."""
     done = subprocess.run(
         [find_python(), "-c", script, *arguments],
         env={**os.environ, "JSII_NODE": str(find_node()), "PYTHONPATH": ""},

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+import uuid
+from collections.abc import Mapping
 from pathlib import Path
 
 from tests.services.processes import ROOT, children
@@ -31,7 +32,6 @@ class CeleryWorker(OwnServer):
         pool: str = "prefork",
         concurrency: int = 2,
         queues: str = "celery",
-        options: Sequence[str] = (),
     ) -> None:
         super().__init__(env=env)
         self.pool = pool
@@ -40,11 +40,11 @@ class CeleryWorker(OwnServer):
             *(sys.executable, "-m", "celery", "--app", app, "worker", "--pool", pool),
             *("--concurrency", str(concurrency), "--queues", queues, "--loglevel", "INFO"),
             # Nobody else is to be found, waited for, or told.
-            *("--without-gossip", "--without-mingle", "--without-heartbeat", *options),
+            *("--without-gossip", "--without-mingle", "--without-heartbeat"),
+            *("--hostname", f"worker-{uuid.uuid4().hex[:8]}"),
         ]
 
     def pool_pids(self) -> list[int]:
-        """Process ids of the pool's living processes."""
         return children(self.pid)
 
     @property

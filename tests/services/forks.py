@@ -55,7 +55,6 @@ class Forks:
         )
 
     def run(self, program: str) -> int:
-        """Run a program to its end; its exit code."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.write(json.dumps(program) + "\n")

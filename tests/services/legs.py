@@ -39,15 +39,12 @@ DATABASE_FOLDERS = (
 
 @dataclass(frozen=True)
 class Run:
-    """One pytest: a leg, and the folders that it takes there."""
-
     name: str
     leg: str
     folders: tuple[str, ...]
 
 
 def runs_of(target: str) -> list[Run]:
-    """Return the runs of one of TARGETS."""
     match target:
         case "unit":
             # One for each core: two xdist workers would each collect, and import, all of it.
@@ -87,7 +84,6 @@ TARGETS = ("unit", "integration", "database", "acceptance", "test", "proof", *LE
 
 
 def main() -> int:
-    """Run the targets; 0 if all of their tests passed."""
     parser = argparse.ArgumentParser(
         prog="python -m tests.services.legs",
         description=__doc__,

@@ -103,7 +103,6 @@ def install_once(marker: Path, wanted: str, command: list[str | Path], **options
 
 
 def _install(missing: list[Program]) -> None:
-    """Have apt-get install the programs, if it is here and may."""
     packages = sorted({program.package for program in missing})
     root = _as_root()
     if shutil.which("apt-get") is None or root is None:
@@ -116,7 +115,6 @@ def _install(missing: list[Program]) -> None:
 
 
 def _try(what: str, command: Sequence[str | Path]) -> None:
-    """Run a command; show what it wrote if it fails."""
     print(f"==> {what} (half a minute)", flush=True)
     result = _run(command, cwd=ROOT)
     if result.returncode != 0:

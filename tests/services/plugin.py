@@ -30,7 +30,6 @@ from tests.services.processes import ROOT, RUN_VARIABLE
 
 @pytest.hookimpl(wrapper=True)
 def pytest_load_initial_conftests(early_config: pytest.Config) -> Generator[None, object, object]:
-    """Run before pytest-django's hook of this name, which imports the settings."""
     options = early_config.known_args_namespace
     if not (options.help or options.version):
         if LEG_VARIABLE not in os.environ and _only_unit_tests(options.file_or_dir):

@@ -99,11 +99,9 @@ class PostgresServer(OwnServer):
         return url_of(self.port)
 
     def django_settings(self, name: str) -> dict[str, Any]:
-        """An entry of DATABASES."""
         return django_settings(self.url, name)
 
     def create_database(self, name: str) -> None:
-        """Create an empty database."""
         with psycopg.connect(self.url, autocommit=True) as connection:
             connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
 
@@ -147,7 +145,6 @@ def url_of(port: int) -> str:
 
 
 def takes_sessions(url: str) -> bool:
-    """Whether a session can be had there."""
     try:
         psycopg.connect(url, connect_timeout=5).close()
     except psycopg.OperationalError:

@@ -85,12 +85,10 @@ def wait_until(condition: Callable[[], bool], *, seconds: float, what: str) -> N
 
 
 def children(pid: int) -> list[int]:
-    """Process ids of the living direct children of `pid`, lowest first."""
     return sorted(child for child, parent in _parents() if parent == pid)
 
 
 def descendants(pid: int) -> set[int]:
-    """Process ids of everything below `pid`."""
     below: dict[int, list[int]] = {}
     for child, parent in _parents():
         below.setdefault(parent, []).append(child)
@@ -129,7 +127,6 @@ def listens(pid: int, port: int) -> bool:
 
 
 def describe(pid: int) -> str:
-    """The pid and command line, for messages."""
     with suppress(OSError):
         words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
         return f"{pid}: {b' '.join(words).decode(errors='replace').strip()[:200]}"

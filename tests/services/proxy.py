@@ -172,7 +172,6 @@ class Proxy:
             await link.server.drain()
 
     async def _answers(self, link: _Link, reader: asyncio.StreamReader) -> None:
-        """Server to client."""
         while data := await reader.read(CHUNK):
             self.spoken.append(("server", data))
             await asyncio.sleep(self._delay)
@@ -194,12 +193,10 @@ class _Link:
     done: asyncio.Event = field(default_factory=asyncio.Event)
 
     def abort(self) -> None:
-        """Drop both sides without sending what is left."""
         self.client.transport.abort()
         self.server.transport.abort()
 
     async def close(self) -> None:
-        """Send what is left, then close both sides."""
         for writer in (self.client, self.server):
             writer.close()
             with suppress(OSError):

@@ -41,7 +41,6 @@ class RabbitMQServer(OwnServer):
         return f"amqp://guest:guest@{HOST}:{self.port}//"
 
     def close(self) -> None:
-        """Stop both, and remove their directories."""
         super().close()
         self._epmd.close()
 

@@ -15,7 +15,6 @@ _LARGE = 1024 * 1024
 
 
 def install() -> None:
-    """Let each TransactionTestCase delete the rows it finds, in place of a flush."""
     TransactionTestCase._fixture_teardown = _fixture_teardown  # type: ignore[attr-defined]
 
 

@@ -82,7 +82,6 @@ class OwnServer(ABC):
 
     @property
     def output(self) -> str:
-        """What it has written so far."""
         if self._directory is not None and self._log.exists():
             self._output = self._log.read_bytes()
         return self._output.decode(errors="replace")
@@ -116,11 +115,9 @@ class OwnServer(ABC):
         self.running.add(self)
 
     def stop(self) -> None:
-        """Stop at once but in order."""
         self._end(*self.stop_signals)
 
     def kill(self) -> None:
-        """Kill it, and all of its processes, as the kernel does."""
         self._end()
 
     def restart(self) -> Self:
@@ -135,7 +132,6 @@ class OwnServer(ABC):
         return self
 
     def close(self) -> None:
-        """Stop, and remove the directory."""
         self.stop()
         _ = self.output  # which is kept
         if self._directory is not None:
@@ -168,14 +164,12 @@ class OwnServer(ABC):
             return spawn(command, death_signal=ends, pass_fds=pass_fds, **given)
 
     def _run(self, command: Sequence[str | Path]) -> None:
-        """Run a command that prepares the first start."""
         with self._log.open("ab") as output:
             process = spawn(command, output=output, env=self.env, user=self._user, cwd=self._cwd)
         if code := process.wait(120):
             raise RuntimeError(f"{command[0]} failed with {code}:\n{self.output}")
 
     def _is_up(self) -> bool:
-        """Wait until it answers; False if its port was taken."""
         process = self.process
         assert process is not None
 

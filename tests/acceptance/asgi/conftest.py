@@ -30,14 +30,12 @@ def environment():
 
 @pytest.fixture(scope="session")
 def uvicorn(django_db_setup):
-    """uvicorn on the test databases, one for all tests."""
     with Uvicorn("tests.services.asgi:application", env=environment()) as server:
         yield server
 
 
 @pytest.fixture(scope="session")
 def gunicorn(django_db_setup):
-    """gunicorn, with one worker and thread."""
     app, one = "tests.services.wsgi:application", {"workers": 1, "threads": 1}
     with Gunicorn(app, env=environment(), **one) as server:
         yield server

@@ -109,18 +109,3 @@ def test_R63_clients_that_hang_up_at_every_moment_leave_no_half_committed_work(
     assert set(states().values()) == {State.COMPLETED}
     if mode != "separate":
         assert effects() == Counter(dict.fromkeys(seconds, 2))
-
-
-@pytest.mark.parametrize("mode", ["joined", "separate"])
-def test_R63_a_sync_view_goes_on_and_its_completion_is_kept(peer, hang_up, tmp_path, mode):
-    """A thread cannot be cancelled: its work ends as if the client were there."""
-    go = tmp_path / "go"
-    hang_up(f"/sync/{mode}/", "pay", wait_for=str(go))
-    go.touch()
-    settle(peer, 1)
-
-    body = {"name": "pay", "directory": str(tmp_path), "wait_for": str(go)}
-    retry = peer.send(f"/sync/{mode}/", "pay", body)
-
-    assert (retry.status, retry.replayed) == (201, True)
-    assert effects() == Counter(pay=2)

@@ -91,19 +91,6 @@ def test_R43_large_uploads_behind_uvicorn(peer, size):
     is_flat(peer, peer.server.pid, "/forms/async/", "POST", RAW, size)
 
 
-def test_R43_R46_large_raw_upload_chunked_and_sized(peer):
-    body = b"0123456789abcdef" * 250_000  # 4 MB, over DATA_UPLOAD_MAX_MEMORY_SIZE
-
-    first = peer.send("/upload/", "key-1", body, headers=RAW)
-    again = peer.send("/upload/", "key-1", [body[:7], body[7:]], headers=RAW | CHUNKED)
-    other = peer.send("/upload/", "key-1", [body[:7], body[8:]], headers=RAW | CHUNKED)
-
-    assert json.loads(first.body)["size"] == len(body)
-    assert (again.status, again.replayed) == (201, True)
-    assert other.status == 422
-    assert Effect.objects.count() == 1
-
-
 @pytest.mark.leg("postgres18")
 def test_R46_chunked_behind_WSGI_is_the_empty_body_that_django_makes_of_it(wsgi_peer):
     """Django reads as many bytes as Content-Length says there."""

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-import time
 from pathlib import Path
 
-from asgiref.sync import sync_to_async
 from django.http import HttpResponse, JsonResponse
 from django.urls import include, path
 
@@ -19,25 +17,12 @@ from tests.unit.forms.urls import ANYONE, digest, pieces
 at_work: set[int] = set()
 
 
-def _begin(body):
-    Effect.objects.create(name=body["name"])
-    (Path(body["directory"]) / f"{body['name']}.begun").touch()
-
-
-def pay(request):
-    body = json.loads(request.body)
-    _begin(body)
-    while not Path(body["wait_for"]).exists():
-        time.sleep(0.005)
-    Effect.objects.create(name=body["name"])
-    return HttpResponse(status=201)
-
-
 async def apay(request):
     body = json.loads(request.body)
     at_work.add(id(request))
     try:
-        await sync_to_async(_begin)(body)
+        await Effect.objects.acreate(name=body["name"])
+        (Path(body["directory"]) / f"{body['name']}.begun").touch()
         await asyncio.sleep(body["seconds"])
         await Effect.objects.acreate(name=body["name"])
         return HttpResponse(status=201)
@@ -46,7 +31,6 @@ async def apay(request):
 
 
 async def working(request):
-    """Say how many requests are at work."""
     return JsonResponse({"at work": len(at_work)})
 
 
@@ -64,7 +48,6 @@ def guarded(view, **policy):
 MODES = ("joined", "single", "separate")
 urlpatterns = [
     path("", working),
-    *(path(f"sync/{mode}/", guarded(pay, transaction=mode)) for mode in MODES),
     *(path(f"async/{mode}/", guarded(apay, transaction=mode)) for mode in MODES),
     path("upload/", guarded(upload)),
     path("forms/", include("tests.unit.forms.urls")),

@@ -82,7 +82,6 @@ class Shop:
 
 
 def value(session, query, *parameters):
-    """Return what a query for one value finds."""
     return session.execute(query, parameters).fetchone()[0]
 
 

@@ -23,7 +23,6 @@ both = pytest.mark.parametrize(
 
 
 def order(page):
-    """Click on the button, and wait for whatever page comes."""
     page.get_by_role("button", name="Place order").click()
 
 

@@ -22,7 +22,6 @@ from tests.services.redis import redis_url
 
 @contextmanager
 def service(make):
-    """Start a server; skip the test if it is missing and may be."""
     with ExitStack() as stack:
         yield or_skip(lambda: stack.enter_context(make()))
 
@@ -57,7 +56,6 @@ def tasks_table():
 
 @pytest.fixture(scope="session")
 def stage(broker_url):
-    """A broker, and a log of events."""
     with Test(broker_url, f"{uuid.uuid4().hex[:8]}:") as test:
         yield test
 
@@ -82,13 +80,11 @@ def _factory(environment):
     with ExitStack() as stack:
 
         def start(number=1, *, stage, **arguments):
-            env = {**environment, **stage.environment}
-            found = []
-            for _ in range(number):
-                options = ["--hostname", f"worker-{uuid.uuid4().hex[:8]}"]
-                found.append(CeleryWorker(env=env, options=options, **arguments))
-                stack.callback(found[-1].close)
-                found[-1].launch()
+            arguments["env"] = {**environment, **stage.environment}
+            found = [CeleryWorker(**arguments) for _ in range(number)]
+            for worker in found:
+                stack.callback(worker.close)
+                worker.launch()
             return [worker.start() for worker in found]
 
         yield start

@@ -64,7 +64,6 @@ class Stage:
         self.client = redis.Redis.from_url(url, decode_responses=True, socket_timeout=2 * SECONDS)
 
     def tell(self, what, **facts):
-        """Write an event into the log."""
         event = {"what": what, "pid": os.getpid(), "at": time.monotonic(), **facts}
         self.client.rpush(f"{self.prefix}events", json.dumps(event))
 
@@ -81,7 +80,6 @@ class Stage:
 
 
 def stage_of_process():
-    """The stage that this worker's environment names."""
     return Stage(os.environ[BROKER], os.environ[PREFIX])
 
 
@@ -110,25 +108,20 @@ class Test(Stage):
         self.environment["DJANGO_SETTINGS_MODULE"] = "tests.acceptance.celery.settings"
 
     def send(self, task, *args, **options):
-        """Send a message; return the id of the task."""
         return str(self.app.send_task(f"tests.{task}", args, **options).id)
 
     def sig(self, task, *args, **options):
-        """A signature, to be part of a chain or a chord."""
         return self.app.signature(f"tests.{task}", args, **options)
 
     def go(self, name, words=1):
-        """Let those who wait for this word go on."""
         self.client.rpush(f"{self.prefix}go:{name}", *["go"] * words)
 
     def events(self, what, **facts):
-        """The events so far that are so."""
         found = [json.loads(text) for text in self.client.lrange(f"{self.prefix}events", 0, -1)]
         wanted = {"what": what, **facts}
         return [event for event in found if wanted.items() <= event.items()]
 
     def wait_for(self, what, count=1, **facts):
-        """Wait until so many events are there, and return them."""
         wait_until(
             lambda: len(self.events(what, **facts)) >= count,
             seconds=SECONDS,
@@ -137,7 +130,6 @@ class Test(Stage):
         return self.events(what, **facts)
 
     def end(self, task_id):
-        """Wait until a task has ended for its callers; its state and its result."""
         found = {}
 
         def ended():

@@ -56,19 +56,6 @@ def retries(self, name, failures):
     return int(self.request.retries)
 
 
-@shared_task(
-    name="tests.refused",
-    bind=True,
-    autoretry_for=(ConnectionError,),
-    default_retry_delay=0.1,
-    max_retries=2,
-)
-@idempotent_task(key="name", on_failed="replay")
-def refused(self, name):
-    begin(self, name)
-    raise ConnectionError
-
-
 @shared_task(name="tests.add")
 @idempotent_task
 def add(*numbers):

@@ -82,18 +82,6 @@ def test_C14_C7_a_chain_goes_on_and_a_task_is_replaced_once(stage):
     assert effects("replaced", "add") == [1, 3]
 
 
-def test_C14_a_callback_is_sent_again_and_runs_once(stage):
-    after = stage.sig("add", 1).set(task_id="after")
-
-    for count in (1, 2):
-        stage.send("add", 1, task_id="before", link=after)
-        stage.wait_for("succeeded", count, id="before")
-    stage.wait_for("succeeded", 2, id="after")
-
-    assert stage.end("after") == ("SUCCESS", 2)
-    assert effects("add") == [2]
-
-
 def test_C7_retries_come_to_their_end_and_only_once(stage):
     first = stage.send("retries", "retries", 2)
 
@@ -102,18 +90,6 @@ def test_C7_retries_come_to_their_end_and_only_once(stage):
     stage.wait_for("succeeded", 2, id=first)
     assert len(stage.events("begun", id=first)) == 3
     assert effects("retries") == [1]
-
-
-def test_C7_a_duplicate_of_a_final_failure_fails_at_once(stage):
-    first = stage.send("refused", "order-1")
-    stage.wait_for("failed", id=first)
-
-    again = stage.send("refused", "order-1")
-
-    stage.wait_for("failed", id=again, error="ConnectionError")
-    counts = [len(stage.events(what, id=first)) for what in ("begun", "retried")]
-    assert counts == [3, 2]
-    assert stage.events("begun", id=again) == stage.events("retried", id=again) == []
 
 
 @pytest.mark.parametrize(

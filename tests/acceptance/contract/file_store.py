@@ -89,26 +89,15 @@ class Defective(FileStoreContract):
         return self.store_class(path=self.path or os.environ["RECORDS"])
 
 
-class ReadingThenWriting(Defective):
-    store_class = ReadsThenWrites
+def _defect(name, **attributes):
+    return type(name, (Defective,), attributes)  # by this name it is imported by its processes
 
 
-class BelongingToOneProcess(Defective):
-    store_class = BelongsToOneProcess
-
-
-class NotFenced(Defective):
-    store_class = IsNotFenced
-
-
-class WithItsHostsClock(Defective):
-    own_clock = True  # which is not true of it
-
-
-class NeverTakenOver(Defective):
-    store_class = IsNeverTakenOver
-
-
+ReadingThenWriting = _defect("ReadingThenWriting", store_class=ReadsThenWrites)
+BelongingToOneProcess = _defect("BelongingToOneProcess", store_class=BelongsToOneProcess)
+NotFenced = _defect("NotFenced", store_class=IsNotFenced)
+NeverTakenOver = _defect("NeverTakenOver", store_class=IsNeverTakenOver)
+WithItsHostsClock = _defect("WithItsHostsClock", own_clock=True)  # which is not true of it
 #: A defect, the rule that is meant to notice it, others that notice, and one that does not.
 DEFECTS = {
     "I1-reads-then-writes": (ReadingThenWriting, RACE, set(), {RESULT}),

@@ -58,7 +58,6 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.fixture(scope="session")
 def contract_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the views of the tests are told to go on."""
     return tmp_path_factory.mktemp("contract")
 
 
@@ -76,7 +75,6 @@ def projects(contract_directory: Path) -> Iterator[dict[str, Project]]:
             "EXAMPLE_DATABASE_URL": urls["shop"],
             "EXAMPLE_ATOMIC_REQUESTS": "1",
             "EXAMPLE_SECRET_KEY": "contract",
-            "EXAMPLE_WEBHOOK_SECRET": "contract",
         },
         "work": {
             "DJANGO_SETTINGS_MODULE": "tests.app.contract.settings",
@@ -89,10 +87,9 @@ def projects(contract_directory: Path) -> Iterator[dict[str, Project]]:
             server.execute(f"CREATE DATABASE {database}")
         try:
             _fill(env, contract_directory)
+            shop = {**env["shop"], "EXAMPLE_DEBUG": "0"}
             yield {
-                "shop": Project(
-                    "example_project", {**env["shop"], "EXAMPLE_DEBUG": "0"}, urls["shop"]
-                ),
+                "shop": Project("example_project", shop, urls["shop"]),
                 "work": Project("tests.services", env["work"], urls["work"]),
             }
         finally:
@@ -117,20 +114,17 @@ def serve(projects: dict[str, Project]) -> Iterator[Callable[[str, str], Server]
 
 @pytest.fixture(scope="session")
 def shop_database(projects: dict[str, Project]) -> Iterator[psycopg.Connection]:
-    """A session that sees what the shop has committed."""
     with psycopg.connect(projects["shop"].database_url, autocommit=True) as session:
         yield session
 
 
 @pytest.fixture(scope="session")
 def other_session(projects: dict[str, Project]) -> Iterator[psycopg.Connection]:
-    """A session that may hold rows of the shop."""
     with psycopg.connect(projects["shop"].database_url) as session:
         yield session
 
 
 def _url_of(database: str) -> str:
-    """Return the URL of another database on the leg's server."""
     return urlsplit(os.environ[URL_VARIABLE])._replace(path=f"/{database}").geturl()
 
 
@@ -141,14 +135,11 @@ def _fill(env: dict[str, dict[str, str]], directory: Path) -> None:
     logs = [directory / "shop.log", directory / "work.log"]
     # With settings that pass the system checks, which want Django's own AuthenticationMiddleware.
     tests = {**env["work"], "DJANGO_SETTINGS_MODULE": "tests.settings"}
+    migrate = ["migrate", "--verbosity", "0"]
     with logs[0].open("wb") as shop, logs[1].open("wb") as work:
         migrations = [
-            spawn([*manage, "migrate", "--verbosity", "0"], env=env["shop"], output=shop),
-            spawn(
-                [*django, "migrate", "--verbosity", "0", "--run-syncdb"],
-                env=tests,
-                output=work,
-            ),
+            spawn([*manage, *migrate], env=env["shop"], output=shop),
+            spawn([*django, *migrate, "--run-syncdb"], env=tests, output=work),
         ]
         codes = [process.wait(MIGRATE_SECONDS) for process in migrations]
         codes.append(spawn([*manage, "seed"], env=env["shop"], output=shop).wait(MIGRATE_SECONDS))

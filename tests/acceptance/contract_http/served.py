@@ -58,18 +58,15 @@ class Served(HTTPContract):
         self.base_url = self.server.url
 
     def log(self) -> str:
-        """Return what the server has written."""
         return self.server.output
 
 
 def runs_under(contract: type[Served], test: str) -> list[str]:
-    """Return the names of the servers against which a test of a contract is run."""
     chosen = SERVERS if contract.selection is None else contract.selection[test]
     return [name for name in chosen if test not in NOT_UNDER[name]]
 
 
 def all_but(selection: Mapping[str, tuple[str, ...]]) -> dict[str, str]:
-    """Return what a contract leaves out that runs no more than these."""
     tests = [name for name in dir(HTTPContract) if name.startswith("test_R")]
     assert set(selection) <= set(tests), set(selection) - set(tests)
     return {name: "runs in process, and in `make proof`" for name in tests if name not in selection}

@@ -43,19 +43,10 @@ class TestViews(Served, declared.Views):
         "test_R61_store_down_at_the_claim_is_503": BOTH,
         "test_R63_a_client_that_hangs_up_leaves_no_half_done_work": BOTH,
         "test_R65_killed_in_the_work_a_retry_waits_for_the_lease_and_runs_once": BOTH,
-        # One of each group.
-        "test_R1_missing_key_is_a_problem_that_says_where_to_read": G,
+        # What every server has to do.
         "test_R18_every_kind_of_view_behaves_alike": BOTH,
-        "test_R19_two_users_with_one_key_run_twice": U,
         "test_R25_replay_is_byte_equal": BOTH,
-        "test_R37_other_body_is_a_mismatch": G,
         "test_R49_second_while_the_first_runs_is_refused": BOTH,
-        "test_R51_duplicates_wait_for_the_answer": U,
-        "test_R57_an_error_that_was_raised_is_kept_without_its_work": G,
-        "test_R66_a_late_owner_is_refused_and_the_successors_result_stands": U,
-        "test_R69_work_longer_than_its_lease_is_not_taken_over": G,
-        "test_R78_members_of_a_problem": U,
-        "test_R86_a_hook_runs_once_and_not_on_a_replay": G,
     }
     leaves_out = all_but(selection)
 
@@ -79,8 +70,6 @@ class TestShop(Served, shop.Shop):
         "test_R25_replay_is_byte_equal": BOTH,
         "test_R27_replay_is_a_snapshot": G,
         "test_R35_an_answer_in_another_media_type_replays": G,
-        "test_R40_path_arguments_count": U,
-        "test_R55_errors_of_the_domain_are_kept": G,
         "test_R83_claim_is_visible_while_the_view_runs_in_a_transaction": BOTH,
         "test_R89_a_double_click_runs_once_and_both_see_the_page": G,
         "test_R89_the_second_click_waits_for_the_first": BOTH,

@@ -41,7 +41,6 @@ class Answer:
 
     @property
     def code(self) -> str | None:
-        """The code of a problem, None for any other answer."""
         if self.headers.get("Content-Type") != "application/problem+json":
             return None
         return str(json.loads(self.body)["code"])
@@ -52,7 +51,6 @@ class Answer:
 
     @property
     def id(self) -> int:
-        """The primary key of the effect that the work says it wrote."""
         return int(json.loads(self.body)["id"])
 
 
@@ -69,7 +67,6 @@ def opened(
 
 
 def answer_on(connection: http.client.HTTPConnection) -> Answer:
-    """Read the answer; ConnectionError if the server drops it."""
     with closing(connection):
         response = connection.getresponse()
         return Answer(response.status, dict(response.headers), response.read())
@@ -110,7 +107,6 @@ class Work:
         self._answers: list[Future[Answer]] = []
 
     def send(self, server: Gunicorn, **options: Any) -> Future[Answer]:
-        """Send the request from a thread."""
         answer = self._threads.submit(post, server, self.name, self.body, **options)
         self._answers.append(answer)
         return answer
@@ -130,7 +126,6 @@ class Work:
 
     @property
     def attempts(self) -> list[Attempt]:
-        """The runs that have begun so far, in the order in which they were seen."""
         found = [Attempt(path) for path in self._directory.glob(f"{self.name}.*.working")]
         self._known += [attempt for attempt in found if attempt not in self._known]
         return self._known
@@ -150,7 +145,6 @@ class Work:
 
     @property
     def answers(self) -> list[Answer]:
-        """The answers that came so far to what was sent from threads."""
         ended = [answer for answer in self._answers if answer.done()]
         return [answer.result() for answer in ended if answer.exception() is None]
 
@@ -169,12 +163,10 @@ class Work:
 
     @property
     def effects(self) -> int:
-        """How often the work has run and committed."""
         return Effect.objects.filter(name=self.name).count()
 
     @property
     def record(self) -> Record:
-        """The record as the store sees it now, by the store's clock."""
         record_id = IdempotencyRecord.objects.values_list("pk", flat=True).get(key=self.name)
         record = engine_for("default").store.get(record_id)
         assert record is not None

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from itertools import count
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import pytest
 from django.contrib.auth.models import User
@@ -30,24 +30,12 @@ KINDS: dict[str, dict[str, Any]] = {
 }
 
 
-class Serve(Protocol):
-    def __call__(
-        self,
-        transaction: str | None = None,
-        *,
-        kind: str = ...,
-        env: Mapping[str, str] = ...,
-        lease: float = ...,
-        renew: bool = ...,
-        max_duration: float = ...,
-        unfenced: bool = ...,
-        **database: Any,
-    ) -> Gunicorn: ...
+#: `serve(transaction, …)`; see the fixture.
+Serve = Callable[..., Gunicorn]
 
 
 @pytest.fixture(autouse=True)
 def threads() -> Iterator[ThreadPoolExecutor]:
-    """Threads for requests under way."""
     with ThreadPoolExecutor(8, thread_name_prefix="test-client") as executor:
         yield executor
 

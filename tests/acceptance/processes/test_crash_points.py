@@ -37,18 +37,13 @@ CRASHES = {
 TABLE = "## Transaction mode by failure"
 TIMES = {"once": 1, "twice": 2, "up to twice": 2}
 
-BEGIN = """
-import threading
+ATTEMPT = """
 import django_idempotency as idempotency
-from django.http import Http404, HttpResponse
-from django.test import RequestFactory
-from django_idempotency.http import idempotent
-from django_idempotency.testing import crash_at, override_store
+from django_idempotency.testing import crash_at
 from tests.app.models import Effect
 
 crash = crash_at({point!r}, exit_code=42).__enter__()
-"""
-ATTEMPT = """
+
 def work(lease):
     Effect.objects.create(name="crash")
     if {point!r} == "in_work":
@@ -56,23 +51,6 @@ def work(lease):
     return "done"
 
 idempotency.run(work, key="crash", scope="tests", transaction={mode!r})
-"""
-VIEW = """
-@idempotent(scope="django_idempotency.http.scopes.anyone", keep="stripe", transaction={mode!r})
-def view(request):
-    Effect.objects.create(name="crash")
-    if {point!r} == "before_keep":
-        raise Http404
-    return HttpResponse("done")
-
-view(RequestFactory().post("/", headers={{"Idempotency-Key": "crash"}}))
-"""
-RENEWED = """
-def work(lease):
-    Effect.objects.create(name="crash")
-    threading.Event().wait(30)
-
-idempotency.run(work, key="crash", scope="tests", transaction={mode!r}, lease=2)
 """
 
 
@@ -87,12 +65,7 @@ def default_store(settings: Any, transactional_db: None) -> None:
     settings.IDEMPOTENCY = {"default": {}}
 
 
-def dies(forks: Forks, program: str, point: str, mode: str) -> bool:
-    return forks.run((BEGIN + program).format(point=point, mode=mode)) == DIED
-
-
 def left() -> tuple[int, str | None]:
-    """The effects, and the state of the one record."""
     state = IdempotencyRecord.objects.values_list("state", flat=True).first()
     return Effect.objects.count(), state
 
@@ -137,8 +110,7 @@ def times(failure: str, mode: str) -> int:
 def test_R59_R65_I5_crash_and_retry(
     forks: Forks, point: str, mode: str, failure: str, expected: tuple[int, str | None]
 ) -> None:
-    assert dies(forks, ATTEMPT, point, mode)
-
+    assert forks.run(ATTEMPT.format(point=point, mode=mode)) == DIED
     assert left() == expected
     if expected[1] == "IN_PROGRESS":
         with pytest.raises(idempotency.InProgress) as told:
@@ -149,21 +121,3 @@ def test_R59_R65_I5_crash_and_retry(
     assert (retry.result, retry.replayed) == ("done", failure == "F5")
     assert Effect.objects.count() == times(failure, mode)
     assert attempt(mode).replayed
-
-
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("point", ["before_keep", "before_send"])
-def test_R25_R57_R65_crash_in_a_view(forks: Forks, point: str, mode: str) -> None:
-    assert dies(forks, VIEW, point, mode)
-
-    # What is made of an exception is kept without its work; what was never sent is there.
-    assert left() == (DONE if point == "before_send" else LEFT[mode])
-
-
-@pytest.mark.parametrize(
-    "mode", [pytest.param("joined", marks=pytest.mark.leg("postgres18", "mariadb")), "separate"]
-)
-def test_R69_crash_in_a_renewal(forks: Forks, mode: str) -> None:
-    assert dies(forks, RENEWED, "in_renewal", mode)
-
-    assert left() == (int(mode == "separate"), "IN_PROGRESS")

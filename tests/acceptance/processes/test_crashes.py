@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
-from functools import partial
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import psycopg
 import pytest
@@ -13,7 +13,6 @@ import pytest
 from tests.acceptance.processes.clients import Answer, Work
 from tests.acceptance.processes.conftest import Serve
 from tests.services import DATABASES_VARIABLE, or_skip
-from tests.services.gunicorn import Gunicorn
 from tests.services.postgres import URL_VARIABLE, PostgresServer
 from tests.services.processes import spawn, wait_until
 
@@ -41,109 +40,72 @@ def migrated() -> Iterator[PostgresServer]:
         yield server
 
 
+def asked(server: PostgresServer, query: str) -> Any:
+    """Return what one value a query finds, or a command's number of rows."""
+    url = server.url.replace("/postgres?", f"/{DATABASE}?")
+    with psycopg.connect(url, autocommit=True) as session:
+        done = session.execute(query)
+        return done.fetchone()[0] if done.description else done.rowcount
+
+
 @pytest.fixture
 def database(migrated: PostgresServer) -> PostgresServer:
     """That server, running and empty."""
     if migrated.process is None:
         migrated.restart()
-    with session(migrated) as connection:
-        connection.execute("TRUNCATE idempotency_record, app_effect")
+    asked(migrated, "TRUNCATE idempotency_record, app_effect")
     return migrated
 
 
 @pytest.fixture
-def serve_on(serve: Serve, database: PostgresServer) -> Serve:
-    """Like `serve`, on that server."""
-    return partial(serve, kind="elsewhere", env=environment(database))
+def crash(serve: Serve, database: PostgresServer, work: Callable[[], Work]) -> Callable[..., Any]:
+    """`crash(mode, …)`: crash in the middle of the work; its answer, and the effects of a retry."""
+
+    def crash(mode: str, then: str = "created", *, restarted: bool) -> tuple[Answer, int]:
+        lease = 600 if restarted else 1
+        server = serve(mode, kind="elsewhere", env=environment(database), lease=lease)
+        paid = work()
+        waiting = paid.send(server)
+        attempt = paid.begun()
+        database.crash()
+        if restarted:
+            database.restart()
+        attempt.go_on(then)
+        answer = waiting.result(10)
+        if not restarted:
+            database.restart()
+        if not restarted and mode != "single":
+            over = "SELECT lease_until <= clock_timestamp() FROM idempotency_record"
+            wait_until(lambda: asked(database, over), seconds=5, what="the lease to lapse")
+        retry, again = paid.run(server, 2), paid.post(server)
+        assert (retry.status, retry.replayed) == (201, False)
+        assert (again.status, again.replayed, again.body) == (201, True, retry.body)
+        return answer, asked(database, "SELECT count(*) FROM app_effect")
+
+    return crash
 
 
-def session(server: PostgresServer) -> psycopg.Connection:
-    url = server.url.replace("/postgres?", f"/{DATABASE}?")
-    return psycopg.connect(url, autocommit=True)
-
-
-def effects(server: PostgresServer) -> int:
-    with session(server) as connection:
-        return len(connection.execute("SELECT id FROM app_effect").fetchall())
-
-
-def lapsed(server: PostgresServer) -> None:
-    """Wait until the one lease has lapsed by the server's clock."""
-
-    def over() -> bool:
-        with session(server) as connection:
-            query = "SELECT lease_until <= clock_timestamp() FROM idempotency_record"
-            [[is_over]] = connection.execute(query)
-        return bool(is_over)
-
-    wait_until(over, seconds=5, what="the lease to lapse")
-
-
-def retried(server: Gunicorn, work: Work) -> None:
-    """Retry; the work must run once more, and from then on its answer is replayed."""
-    retry = work.run(server, 2)
-    again = work.post(server)
-    assert (retry.status, retry.replayed) == (201, False)
-    assert (again.status, again.replayed, again.body) == (201, True, retry.body)
-
-
-def crash(
-    server: Gunicorn,
-    database: PostgresServer,
-    work: Work,
-    then: str = "created",
-    *,
-    restarted: bool = False,
-) -> Answer:
-    """Let the database server crash in the middle of the work, which goes on; its answer."""
-    waiting = work.send(server)
-    attempt = work.begun()
-    database.crash()
-    if restarted:
-        database.restart()
-    attempt.go_on(then)
-    answer = waiting.result(10)
-    if not restarted:
-        database.restart()
-    return answer
-
-
-@pytest.mark.parametrize("mode", ["single", "joined"])
-def test_R60_a_completion_that_finds_no_server_is_503_and_a_retry_runs_once(
-    serve_on, database, work, mode
-):
-    server, work = serve_on(mode, lease=1), work()
-    failed = crash(server, database, work)
-    if mode == "joined":
-        lapsed(database)
-    retried(server, work)
-    assert (failed.status, failed.code, effects(database)) == (503, "store_unavailable", 1)
+UNAVAILABLE = (503, "store_unavailable")
 
 
 @pytest.mark.parametrize(
-    ("mode", "then", "told"),
+    ("mode", "restarted", "then", "told"),
     [
-        *((mode, "created", (503, "store_unavailable")) for mode in ("single", "joined")),
-        pytest.param("joined", "deferred", (500, None), id="R58 work that writes again"),
+        *((mode, False, "created", UNAVAILABLE) for mode in ("single", "joined")),
+        *((mode, True, "created", UNAVAILABLE) for mode in ("single", "joined")),
+        pytest.param("joined", True, "deferred", (500, None), id="R58 work that writes again"),
     ],
 )
-def test_R60_a_completion_after_a_restart_is_503_and_leaves_the_key_free_at_once(
-    serve_on, database, work, mode, then, told
+def test_R60_a_completion_that_finds_no_session_is_503_and_a_retry_runs_once(
+    crash, mode, restarted, then, told
 ):
-    server, work = serve_on(mode, lease=600), work()
-    failed = crash(server, database, work, then, restarted=True)
-    retried(server, work)
-    assert (failed.status, failed.code) == told
-    assert effects(database) == 1
+    """After a restart the key is free at once."""
+    failed, effects = crash(mode, then, restarted=restarted)
+    assert (failed.status, failed.code, effects) == (*told, 1)
 
 
-def test_R60_separate_work_that_cannot_be_completed_is_answered_and_says_so(
-    serve_on, database, work
-):
-    server, work = serve_on("separate", lease=1), work()
-    first = crash(server, database, work)
-    lapsed(database)
-    retried(server, work)
+def test_R60_separate_work_that_cannot_be_completed_is_answered_and_says_so(crash):
+    first, effects = crash("separate", restarted=False)
     assert (first.status, first.headers["Idempotency-Stored"]) == (201, "false")
     # The work of both stands: what `separate` promises is one owner at a time.
-    assert effects(database) == 2
+    assert effects == 2

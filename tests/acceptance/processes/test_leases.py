@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from datetime import datetime, timedelta, timezone
-from email.utils import parsedate_to_datetime
 
 import pytest
 
@@ -37,24 +36,6 @@ def beset(server: Gunicorn, work: Work, *, leases: float) -> set[tuple[int, str 
 
     wait_until(over, seconds=10, what="the end of the first lease")
     return told
-
-
-@pytest.mark.leg("postgres18", "sqlite")
-def test_R68_each_claim_has_a_new_token_and_a_greater_epoch(serve, work):
-    server, work = serve("separate", lease=1), work()
-    work.kill(server)
-    proofs = [(work.record.epoch, work.record.token)]
-    work.lapsed()
-    for number, then in [(2, "boom"), (3, "invalid"), (4, "created")]:
-        waiting = work.send(server)
-        attempt = work.begun(number)
-        proofs.append((work.record.epoch, work.record.token))
-        attempt.go_on(then)
-        waiting.result(10)
-    epochs, tokens = zip(*proofs, strict=True)
-    assert list(epochs) == sorted(set(epochs))
-    assert len(set(tokens)) == 4
-    assert (work.record.epoch, work.record.token) == proofs[-1]
 
 
 # R69. On SQLite the work of `joined` keeps the renewal out, and a successor as well.
@@ -153,9 +134,6 @@ def test_R72_a_node_whose_clock_is_off_takes_over_in_time_and_holds_an_ordinary_
 
 def assert_clock_is_off(answer: Answer, minutes: int) -> None:
     """Make sure that the node which answered was wrong about the time."""
+    there = datetime.fromisoformat(answer.headers["X-Clock"])
     now = datetime.now(timezone.utc)
-    for there in (
-        parsedate_to_datetime(answer.headers["Date"]),
-        datetime.fromisoformat(answer.headers["X-Clock"]),
-    ):
-        assert abs(there - now - timedelta(minutes=minutes)) < timedelta(minutes=1)
+    assert abs(there - now - timedelta(minutes=minutes)) < timedelta(minutes=1)

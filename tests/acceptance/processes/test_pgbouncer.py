@@ -31,7 +31,6 @@ SESSIONS = 4
 
 @pytest.fixture(scope="module")
 def started(django_db_setup: None) -> Iterator[PgBouncer]:
-    """PgBouncer in front of the run's server."""
     with or_skip(lambda: PgBouncer(os.environ[URL_VARIABLE], sessions=SESSIONS)) as bouncer:
         yield bouncer
 

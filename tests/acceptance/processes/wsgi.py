@@ -41,6 +41,5 @@ def follow(text: str) -> None:
 
 
 def application(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
-    """Serve as Django does."""
     follow(POLICY.read_text())
     return django_application(environ, start_response)

@@ -73,7 +73,6 @@ class Views(OnWork):
     unscoped = optional
 
     def to(self, path: str, tag: str, then: str = "created", **body: Any) -> Call:
-        """Return a call to a view that is to do that."""
         return Call(path, {"name": tag, "then": then, **body})
 
     def other_methods(self, tag: str) -> Sequence[Call]:
@@ -153,7 +152,6 @@ class Views(OnWork):
         return {**self.returning("/effects/", tag, 503), 500: self.to("/effects/", tag, "boom")}
 
     def returning(self, path: str, tag: str, *statuses: int) -> Mapping[int, Call]:
-        """Return calls that are answered as they say."""
         return {status: self.to(path, tag, "returned", status=status) for status in statuses}
 
     def presets(self, tag: str) -> Mapping[str, Mapping[int, Call]]:

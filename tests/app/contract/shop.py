@@ -19,7 +19,6 @@ LOGGED_IN: Mapping[str, str] = {}
 
 
 def cookies_of(answer: Answer) -> str:
-    """Return what a browser sends back."""
     cookies: SimpleCookie = SimpleCookie()
     for line in answer.headers.get_all("Set-Cookie", []):
         cookies.load(line)
@@ -56,7 +55,6 @@ class Shop(HTTPContract):
         other_session.rollback()
 
     def number(self, query: str, *values: Any) -> int:
-        """Return what a query counts or sums up."""
         row = self.database.execute(query, values).fetchone()
         return int(row[0]) if row else 0
 
@@ -79,7 +77,6 @@ class Shop(HTTPContract):
         return self.session_of(user) if known else super().sign(user, field, payload)
 
     def payment(self, tag: str, account: str = "alice/everyday", amount: int = 1) -> Call:
-        """Return a payment of some cents."""
         body = {"account": self.accounts[account], "amount": amount, "reference": tag}
         return Call("/api/payments/", body)
 

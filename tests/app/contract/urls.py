@@ -12,7 +12,6 @@ from tests.app.contract.views import Named, Optional, Versioned, Work
 
 
 def work(route: str, view: type[Work] = Work, **policy: Any) -> URLPattern:
-    """Return the URL of a view with this policy."""
     attributes = {f"idempotency_{name}": value for name, value in policy.items()}
     url: URLPattern = path(route, view.as_view(**attributes))
     return url

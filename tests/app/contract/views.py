@@ -37,7 +37,6 @@ class Programs(HeaderUsers):
 
 
 def count(request: HttpRequest) -> HttpResponse:
-    """How many effects have this name."""
     return JsonResponse({"count": Effect.objects.filter(name=request.GET["name"]).count()})
 
 
@@ -102,7 +101,6 @@ class Named(Work):
 
 
 def form(request: HttpRequest) -> HttpResponse:
-    """Take a form, and perhaps a file in it."""
     effect = Effect.objects.create(name=request.POST["name"])
     uploads: list[Any] = list(request.FILES.values())
     size = sum(upload.size for upload in uploads)
@@ -110,7 +108,6 @@ def form(request: HttpRequest) -> HttpResponse:
 
 
 def raw(request: HttpRequest) -> HttpResponse:
-    """Take a file, in pieces."""
     size = 0
     while chunk := request.read(64 * 1024):
         size += len(chunk)
@@ -119,7 +116,6 @@ def raw(request: HttpRequest) -> HttpResponse:
 
 
 def plain(request: HttpRequest) -> HttpResponse:
-    """Do no more than to leave an effect."""
     effect = Effect.objects.create(name=request.GET["name"])
     return JsonResponse({"id": effect.pk}, status=201)
 
@@ -139,12 +135,10 @@ async def coroutine(request: HttpRequest) -> HttpResponse:
 
 
 def is_allowed(request: Request, record: Record) -> bool:
-    """A replay_check."""
     return "X-Allowed" in request.headers
 
 
 def as_text(request: Request, problem: dict[str, Any]) -> HttpResponse:
-    """An error_renderer."""
     return HttpResponse(problem["code"], status=problem["status"], content_type="text/plain")
 
 
