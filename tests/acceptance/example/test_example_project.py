@@ -12,7 +12,6 @@ from contextlib import closing
 import boto3
 import pytest
 
-from example_project.database import postgresql
 from tests.services.dynamodb import ENVIRONMENT, LockedMoto
 from tests.services.processes import ROOT
 
@@ -91,15 +90,6 @@ def test_known_passwords_stay_out_of_production_which_needs_a_secret(manage, scr
 
     checked = manage("check", EXAMPLE_DEBUG="0")
     assert (checked.returncode, "EXAMPLE_SECRET_KEY" in checked.stderr) == (1, True)
-
-
-def test_a_postgresql_url_is_read_in_full():
-    entry = postgresql("postgres://us%40er:p%2Fw@db.example:6432/shop%20a?sslmode=disable")
-    assert entry["NAME"] == "shop a"
-    assert (entry["USER"], entry["PASSWORD"]) == ("us@er", "p/w")
-    assert (entry["HOST"], entry["PORT"]) == ("db.example", "6432")
-    assert entry["OPTIONS"] == {"sslmode": "disable"}
-    assert postgresql("postgresql:///shop?host=/run/pg")["HOST"] == "/run/pg"
 
 
 CONSUME = """

@@ -22,7 +22,6 @@ from tests.services.processes import wait_until
 #: What `serve(kind=…)` starts; each forks its workers from a process that has Django ready.
 KINDS: dict[str, dict[str, Any]] = {
     "shared": {"workers": 4},
-    "stopped": {"workers": 2},  # by the one test that has it
     "behind": {"workers": 4},  # PgBouncer
     "elsewhere": {"workers": 2},  # on a database server of its own
     "sync": {"app": "preloaded_wsgi", "worker_class": "sync", "threads": 1, "workers": 3},

@@ -75,31 +75,3 @@ def test_R59_killed_right_after_the_answer_was_read_a_retry_replays(serve, work,
     assert first.status == 201
     assert (retry.status, retry.replayed, retry.body) == (201, True, first.body)
     assert work.effects == 1
-
-
-@pytest.mark.leg("postgres18")
-def test_R25_a_graceful_stop_lets_the_work_finish_and_its_answer_is_kept(serve, work):
-    server, work = serve("joined", kind="stopped"), work()
-    waiting = work.send(server)
-    attempt = work.begun()
-    server.kill(server.pid, signal.SIGTERM)
-    wait_until(lambda: len(server.worker_pids()) == 1, seconds=20, what="the idle worker to end")
-    attempt.go_on()
-    first = waiting.result(10)
-    retry = work.post(serve("joined"))
-    assert (first.status, first.replayed) == (201, False)
-    assert (retry.status, retry.replayed, retry.body) == (201, True, first.body)
-    assert work.effects == 1
-
-
-@pytest.mark.leg("postgres18")
-@pytest.mark.parametrize("mode", ["single", "joined"])
-def test_R58_a_stop_that_ends_the_work_rolls_it_back_and_frees_the_key_at_once(serve, work, mode):
-    server, work = serve(mode, kind="sync", lease=600), work()
-    waiting = work.send(server)
-    # In a sync worker this raises SystemExit in the middle of the work.
-    server.kill(work.begun().pid, signal.SIGQUIT)
-    ended = waiting.result(10)
-    retry = work.run(server, 2)
-    assert ended.status == 500
-    assert (retry.status, retry.replayed, work.effects) == (201, False, 1)

@@ -1,11 +1,11 @@
-"""What there is of the rules in the example project: payments, transfers and the checkout."""
+"""What only a project shows: its users' sessions, ATOMIC_REQUESTS, and the pages of a checkout."""
 
 from __future__ import annotations
 
 import base64
 from collections.abc import Iterator, Mapping
 from http.cookies import SimpleCookie
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import psycopg
 import pytest
@@ -37,7 +37,6 @@ class Shop(HTTPContract):
     }
     rolls_back = True
     atomic_requests = True
-    free_member = "memo"
     other_media_type = "text/html"
 
     @pytest.fixture(autouse=True)
@@ -53,10 +52,6 @@ class Shop(HTTPContract):
         self.let_gone: set[str] = set()
         yield
         other_session.rollback()
-
-    def number(self, query: str, *values: Any) -> int:
-        row = self.database.execute(query, values).fetchone()
-        return int(row[0]) if row else 0
 
     def session_of(self, user: str) -> dict[str, str]:
         """Log in as a browser does, if that has not been done."""
@@ -76,72 +71,27 @@ class Shop(HTTPContract):
         known = user in ("alice", "bob")
         return self.session_of(user) if known else super().sign(user, field, payload)
 
-    def payment(self, tag: str, account: str = "alice/everyday", amount: int = 1) -> Call:
-        body = {"account": self.accounts[account], "amount": amount, "reference": tag}
+    def create(self, tag: str, account: str = "alice/everyday") -> Call:
+        body = {"account": self.accounts[account], "amount": 1, "reference": tag}
         return Call("/api/payments/", body)
 
-    def create(self, tag: str) -> Call:
-        return self.payment(tag)
-
     def create_as_bob(self, tag: str) -> Call:
-        return self.payment(tag, "bob/everyday")
+        return self.create(tag, "bob/everyday")
 
     def effects(self, tag: str) -> int:
-        return self.number(
-            "SELECT (SELECT count(*) FROM shop_payment WHERE reference = %s)"
-            " + (SELECT count(*) FROM shop_order WHERE note = %s)",
-            tag,
-            tag,
-        )
-
-    def unread(self, tag: str) -> Mapping[int, Call]:
-        call = self.create(tag)
-        return {
-            405: call.but(method="PUT"),
-            406: call.but(headers=[("Accept", "application/x-unknown")]),
-            415: call.but(content_type="text/x-unknown"),
-        }
-
-    def kinds(self, tag: str) -> Mapping[str, Call]:
-        amount = str(1 + int(tag[:9], 16))
-        return {
-            "a ViewSet": self.create(tag),
-            "another": self.elsewhere(tag),
-            "an action": self.addressed(tag)[0],
-            "a coroutine": Call("/quotes/", [("sell", "EUR"), ("buy", "USD"), ("amount", amount)]),
-        }
-
-    def elsewhere(self, tag: str) -> Call:
-        body = {
-            "from_account": self.accounts["alice/everyday"],
-            "to_account": self.accounts["bob/everyday"],
-            "amount": 1,
-            "memo": tag,
-        }
-        return Call("/api/transfers/", body)
+        payments = "SELECT count(*) FROM shop_payment WHERE reference = %s"
+        orders = "SELECT count(*) FROM shop_order WHERE note = %s"
+        row = self.database.execute(f"SELECT ({payments}) + ({orders})", [tag, tag]).fetchone()
+        return int(row[0]) if row else 0
 
     def change(self, first: Answer) -> None:
         refund = Call(f"/api/payments/{first.json['id']}/refund/", {})
         self.created(refund, self.new())
 
-    def addressed(self, tag: str) -> tuple[Call, Call]:
-        payments = [self.created(self.create(tag), self.new()).json["id"] for _ in range(2)]
-        one, other = (Call(f"/api/payments/{pk}/refund/", {"memo": tag}) for pk in payments)
-        return one, other
-
-    def kept_errors(self, tag: str) -> Mapping[int, Call]:
-        return {402: self.payment(tag, amount=10**9)}
-
-    def released_errors(self, tag: str) -> Mapping[int, Call]:
-        return {
-            400: self.payment(tag, amount=0),
-            404: Call("/api/payments/0/refund/", {"memo": tag}),
-        }
-
     def held(self, tag: str) -> Call:
         """Return a payment from an account whose row another session holds."""
         self.hold("SELECT * FROM shop_account WHERE name = 'savings' FOR UPDATE")
-        return self.payment(tag, "alice/savings")
+        return self.create(tag, "alice/savings")
 
     def hold(self, statement: str) -> None:
         """Hold what others want to write, until `let_go` is called for the first time."""
