@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
 import pytest
+from asgiref.sync import sync_to_async
 from django.core import checks
 from django.db import DatabaseError, connection, connections, transaction
 from django.test import override_settings
@@ -16,6 +18,7 @@ import django_idempotency as idempotency
 from django_idempotency import WorkRolledBack
 from django_idempotency.models import IdempotencyRecord
 from tests.app.models import Effect
+from tests.unit.core.conftest import run_in_loop
 
 pytestmark = pytest.mark.django_db(transaction=True, databases=["default", "other"])
 
@@ -78,3 +81,23 @@ def test_W003_joined_alone_above_READ_COMMITTED(where: str, monkeypatch: Any) ->
             assert check(**alias) == []
         assert check(databases=None) == []  # those that are not asked for are not touched
         cursor.execute("RESET default_transaction_isolation")
+
+
+def test_connections_of_the_threads_of_coroutines_are_closed() -> None:
+    """Those of every alias that the work used: a ResourceWarning would fail the test."""
+    used = []
+
+    def work(lease: Any) -> None:
+        for alias in ("default", "other"):
+            Effect.objects.using(alias).create(name="x")
+            used.append(connections[alias])
+
+    async def main() -> None:
+        keys = ("a", "b")
+        awork = sync_to_async(work)
+        calls = (idempotency.arun(awork, key=k, scope="s", transaction="joined") for k in keys)
+        await asyncio.gather(*calls)
+
+    run_in_loop(main)
+    assert len({id(connection) for connection in used}) == 4
+    assert {connection.connection for connection in used} == {None}

@@ -14,18 +14,16 @@ from django.test.utils import CaptureQueriesContext
 
 from django_idempotency.conf import InvalidStore, store_for
 from django_idempotency.engine import Engine
-from django_idempotency.exceptions import FingerprintMismatch, InProgress, StoreError
+from django_idempotency.exceptions import StoreError
 from django_idempotency.records import State
 from django_idempotency.stores.database import DatabaseStore, prepared
 from tests.integration.database import claims
 from tests.integration.database.claims import (
-    Boom,
     claim_request,
     effects,
     lost,
     operation,
     packed,
-    state_of,
     won,
     work,
 )
@@ -244,31 +242,6 @@ def test_R49_claim_that_another_session_has_not_committed_is_in_progress(store, 
 
 
 # What they do is what a cursor does.
-
-
-@pytest.mark.usefixtures("at_once")
-@MODES
-def test_R24_R25_R37_R49_R58_outcomes(engine, mode, other):
-    def fail(lease):
-        raise Boom
-
-    def slow(lease):
-        with pytest.raises(InProgress):
-            other(engine.run, operation(transaction=mode), work("theirs"))
-        return work("mine")(lease)
-
-    with pytest.raises(Boom):
-        engine.run(operation(transaction=mode), fail)
-    assert state_of(engine.store) is State.FAILED
-    assert engine.run(operation(transaction=mode), slow).result == "mine"
-    for _ in range(3):
-        assert engine.run(operation(transaction=mode), work("again")).replayed
-    with pytest.raises(FingerprintMismatch):
-        engine.run(operation(transaction=mode, fingerprint=claims.OTHER_FINGERPRINT), work("no"))
-    claims.expire()
-    assert engine.run(operation(transaction=mode), work("anew")).result == "anew"
-    assert effects() == ["mine", "anew"]
-    assert len(names()) >= 3
 
 
 REQUESTS = {
