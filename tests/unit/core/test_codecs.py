@@ -236,20 +236,3 @@ def test_what_JSON_keeps_otherwise_and_what_it_cannot_say():
     ]:
         with pytest.raises(TypeError, match=name):
             pack(JSON, result, max_bytes=LIMIT)
-
-
-LEAVES = st.one_of(
-    *(st.none(), st.booleans(), st.integers(), st.floats(allow_nan=False), st.text(), st.binary()),
-    *(st.decimals(allow_nan=False), st.datetimes(), st.dates(), st.times(), st.timedeltas()),
-    st.uuids(),
-)
-
-
-def nested(inner):
-    names = st.text(max_size=4) | st.sampled_from(["#uuid", "##", "#decimal"])
-    return st.lists(inner, max_size=4) | st.dictionaries(names, inner, max_size=4)
-
-
-@given(st.recursive(LEAVES, nested, max_leaves=8))
-def test_R64_any_result_comes_back(result):
-    assert through(result) == result
