@@ -155,7 +155,7 @@ STATEMENTS = table_of(REFERENCE / "database.md", "## Statements per operation")
 
 def test_statements_are_documented():
     page = (REFERENCE / "database.md").read_text()
-    assert len(STATEMENTS) == 7
+    assert len(STATEMENTS) == 6
     operations = page.split("| operation | statements |")[1].split("\n\n")[0]
     written = {
         name
