@@ -81,13 +81,6 @@ def test_C3_I11_what_another_handler_did_is_not_done(books):
     assert books == ["order 1"]
 
 
-def test_C6_record_in_progress_elsewhere_is_handed_back(books):
-    inside = []
-    process_batch([record(1)], lambda message: inside.append(process_batch([message], books.book)))
-    assert failures(inside[0]) == ["m-1"]
-    assert books == []
-
-
 STREAM = [
     {"body": "x", "messageId": f"m-{n}", "eventID": f"shard:{n}", "kinesis": {"sequenceNumber": n}}
     for n in range(1, 6)
@@ -118,25 +111,31 @@ def test_what_the_handler_returns_is_not_kept(idempotency_store):
     assert states == ["COMPLETED"] * 2
 
 
-@pytest.mark.parametrize(
-    ("mistake", "error", "text"),
-    [
-        ({"leese": 3}, UnknownField, "Did you mean 'lease'"),
-        ({"lease": -1}, ValueError, "lease"),
-        ({"store": "nowhere"}, InvalidStore, "no alias 'nowhere'"),
-        ({"transaction": "joined"}, ValueError, "needs a database store"),
-        ({"key": "messageId"}, TypeError, "key must be a callable"),
-        ({"scope": None}, TypeError, "scope"),
-        ({"operation": None}, TypeError, "operation"),
-        ({"in_ordr": True}, UnknownField, "Did you mean 'in_order'"),
-        ({"deadline": lambda: float("nan")}, ValueError, "seconds left"),
-    ],
-    ids=lambda value: "-".join(value) if isinstance(value, dict) else "",
-)
-def test_mistake_of_the_program_is_no_failure_of_records(books, mistake, error, text):
-    for batch in ([], [record(1)]):
-        with pytest.raises(error, match=text):
-            process_batch(batch, **{"handler": books.book, **mistake})
+async def coroutine(message):
+    pytest.fail("ran")
+
+
+MISTAKES = [
+    ({"leese": 3}, UnknownField, "Did you mean 'lease'"),
+    ({"lease": -1}, ValueError, "lease"),
+    ({"store": "nowhere"}, InvalidStore, "no alias 'nowhere'"),
+    ({"transaction": "joined"}, ValueError, "needs a database store"),
+    ({"key": "messageId"}, TypeError, "key must be a callable"),
+    ({"scope": None}, TypeError, "scope"),
+    ({"operation": None}, TypeError, "operation"),
+    ({"in_ordr": True}, UnknownField, "Did you mean 'in_order'"),
+    ({"deadline": lambda: float("nan")}, ValueError, "seconds left"),
+    ({"handler": coroutine}, TypeError, "handler must not be a coroutine function"),
+    ({"payload": coroutine}, TypeError, "payload must not be a coroutine function"),
+]
+
+
+def test_I1_mistake_of_the_program_is_no_failure_of_records(books, idempotency_store):
+    for mistake, error, text in MISTAKES:
+        for batch in ([], [record(1)]):
+            with pytest.raises(error, match=text):
+                process_batch(batch, **{"handler": books.book, **mistake})
+    assert not idempotency_store._records
 
 
 def test_R37_payload_that_is_compared_refuses_another_body(books):
@@ -181,17 +180,6 @@ def test_C7_record_that_could_not_be_handed_back_is_an_error_before_the_first_on
         with pytest.raises(ValueError, match="Record 2 of this batch has no messageId"):
             process_batch([record(1), {"body": "order 2", **nameless}], books.book, scope="orders")
     assert books == []
-
-
-async def coroutine(message):
-    pytest.fail("ran")
-
-
-def test_I1_coroutine_function_is_refused_before_the_first_record(books, idempotency_store):
-    for name in ("handler", "key", "payload"):
-        with pytest.raises(TypeError, match=f"{name} must not be a coroutine function"):
-            process_batch([record(1)], **{"handler": books.book, name: coroutine})
-    assert not idempotency_store._records
 
 
 def test_I1_record_whose_handler_returns_an_awaitable_is_handed_back(idempotency_store, caplog):

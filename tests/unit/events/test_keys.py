@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import sys
+from itertools import count
 from types import SimpleNamespace as Namespace
 
+import django
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -117,3 +119,25 @@ def test_C1_C3_redelivered_message_is_the_same_although_its_receipt_differs():
     assert runs == ["{}", "{}"]
     with pytest.raises(FingerprintMismatch):
         by_body({**SQS, "body": "another"})
+
+
+# Below the `@task` of Django 6.
+
+shipments = count()
+
+if django.VERSION >= (6, 0):  # before it there is nothing to test
+    from django.tasks import TaskContext, task
+
+    @task(takes_context=True)
+    @idempotent_function(key=lambda order_id: order_id, scope="tests.ship")
+    def ship(context: TaskContext, order_id: str) -> int:
+        assert context.attempt == 1
+        return next(shipments)
+
+    @pytest.mark.django_db(transaction=True)
+    @pytest.mark.usefixtures("idempotency_store")
+    def test_C3_C4_task_that_is_enqueued_twice_runs_once_and_its_context_is_not_compared():
+        first, again = ship.enqueue("order-1"), ship.enqueue("order-1")
+        other = ship.enqueue("order-2")
+        assert (first.status, first.return_value) == (again.status, again.return_value)
+        assert first.return_value != other.return_value
