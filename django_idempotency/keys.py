@@ -188,11 +188,8 @@ def bounded(text: str, limit: int = MAX_LENGTH) -> str:
 
 
 def _uuid8(*parts: bytes) -> UUID:
-    digest = hashlib.sha256()
-    for part in parts:
-        digest.update(len(part).to_bytes(8, "big"))
-        digest.update(part)
-    return _versioned(int.from_bytes(digest.digest()[:16], "big"), 8)
+    text = b"".join([len(part).to_bytes(8, "big") + part for part in parts])
+    return _versioned(int.from_bytes(hashlib.sha256(text).digest()[:16], "big"), 8)
 
 
 def _uuid7() -> UUID:

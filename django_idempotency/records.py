@@ -29,7 +29,7 @@ def __getattr__(name: str) -> Any:
 
 def as_duration(value: timedelta | float) -> timedelta:
     """Return a timedelta, or a number of seconds, as a timedelta; raise TypeError for others."""
-    duration = duration_of(value)
+    duration = value if type(value) is timedelta else duration_of(value)
     if not isinstance(duration, timedelta):
         raise TypeError(f"A duration is a timedelta or a number of seconds, not {value!r}.")
     return duration

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import inspect
 import json
+import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from typing import Any
@@ -47,6 +48,8 @@ MULTIPART = "multipart/form-data"
 _PLAIN = (str, bool, bytes, type(None))
 #: Changes with every page that a browser shows, and asks for nothing (R89).
 _CSRF_FIELD = "csrfmiddlewaretoken"
+#: A path that `escape_uri_path` would give back as it is: most are.
+_NEEDS_NO_ESCAPE = re.compile(r"[A-Za-z0-9/_.~-]*")
 #: What a form's request keeps of being parsed apart.
 _PARSED = "_idempotency_form"
 #: Forms that Django refuses to parse. A view that asks for its fields tells the client.
@@ -102,7 +105,9 @@ def path_of(request: HttpRequest) -> bytes:
     if raw is None:  # of gunicorn; of uWSGI, mod_wsgi and others
         raw = request.META.get("RAW_URI") or request.META.get("REQUEST_URI")
     if raw is None:
-        return escape_uri_path(request.path).encode(errors="surrogatepass")
+        path = request.path
+        escaped = path if _NEEDS_NO_ESCAPE.fullmatch(path) else escape_uri_path(path)
+        return escaped.encode(errors="surrogatepass")
     sent: bytes = raw if isinstance(raw, bytes) else raw.encode(errors="surrogateescape")
     if not sent.startswith(b"/"):  # a proxy's request line names the host, too, which is no part
         sent = b"/" + sent.partition(b"://")[2].partition(b"/")[2]
