@@ -9,13 +9,7 @@ from unittest.mock import DEFAULT, Mock
 import pytest
 from django.db import IntegrityError, transaction
 
-from django_idempotency import (
-    InProgress,
-    LeaseLost,
-    ResultTooLarge,
-    ResultUnavailable,
-    StoreError,
-)
+from django_idempotency import InProgress, LeaseLost, ResultTooLarge, ResultUnavailable, StoreError
 from django_idempotency.claims import ClaimAgain
 from django_idempotency.codecs import JSONCodec, pack
 from django_idempotency.engine import CLAIM_TRIES, Engine

@@ -169,16 +169,11 @@ class TestErrors:
 
 
 def circular():
-    result = []
-    result.append(result)
-    return result
+    return (result := []).append(result) or result
 
 
-UNSTORABLE = [
-    (lambda: "x" * 1_100_000, ResultTooLarge),
-    (lambda: object(), TypeError),
-    (circular, (TypeError, ValueError)),
-]
+UNSTORABLE = [(lambda: "x" * 1_100_000, ResultTooLarge), (lambda: object(), TypeError)]
+UNSTORABLE += [(circular, (TypeError, ValueError))]
 
 
 @callers([("run", "joined"), ("aattempt", "single")])

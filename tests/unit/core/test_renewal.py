@@ -8,6 +8,7 @@ import time
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import timedelta
+from unittest.mock import Mock
 
 import pytest
 from django.db import transaction
@@ -264,21 +265,15 @@ def test_a_lease_leaves_the_keeper_before_its_completion_starts(engine, keeper):
     assert kept == [1, 0, 0, 0]
 
 
-@pytest.mark.parametrize("caller", ["run", "arun"])
-def test_a_lease_leaves_the_keeper_when_the_work_is_interrupted(engine, keeper, caller):
-    def interrupt(lease=None):
-        raise KeyboardInterrupt
-
-    async def ainterrupt():
+def test_a_lease_leaves_the_keeper_when_the_work_is_interrupted(engine, keeper):
+    async def interrupted():
         async with engine.aattempt(operation(renew=True)):
-            interrupt()
+            raise KeyboardInterrupt
 
-    call = {
-        "run": lambda: engine.run(operation(renew=True), interrupt),
-        "arun": lambda: asyncio.run(ainterrupt()),
-    }[caller]
     with pytest.raises(KeyboardInterrupt):
-        call()
+        engine.run(operation(renew=True), Mock(side_effect=KeyboardInterrupt))
+    with pytest.raises(KeyboardInterrupt):
+        asyncio.run(interrupted())
     assert keeper._kept == {}
 
 

@@ -38,8 +38,8 @@ def swallow_of_cursor(using="default"):
         cursor.execute("INSERT OR ROLLBACK INTO app_unique (name) VALUES ('taken')")
 
 
-def wish():
-    transaction.set_rollback(True)
+wish, take_back = (partial(transaction.set_rollback, it) for it in (True, False))
+mark_by_hand = partial(setattr, connection, "needs_rollback", True)
 
 
 def wish_in(**options):
@@ -47,25 +47,11 @@ def wish_in(**options):
         wish()
 
 
-def take_wish_back():
-    wish()
-    transaction.set_rollback(False)
-
-
-def mark_by_hand():
-    connection.needs_rollback = True
-
-
-COMMITS = [(swallow_in,), (wish_in,), (take_wish_back,)]
+COMMITS = [(swallow_in,), (wish_in,), (wish, take_back)]
 WISHES = [(wish,), (partial(wish_in, savepoint=False),), (swallow_in, wish), (swallow, wish)]
-WISHES += [(take_wish_back, wish)]
-ERRORS = [
-    (swallow,),
-    (partial(swallow_in, savepoint=False),),
-    (swallow_of_cursor,),
-    (mark_by_hand,),
-]
-ERRORS += [(wish_in, swallow), (take_wish_back, swallow)]
+WISHES += [(wish, take_back, wish)]
+ERRORS = [(swallow,), (partial(swallow_in, savepoint=False),), (swallow_of_cursor,)]
+ERRORS += [(mark_by_hand,), (wish_in, swallow), (wish, take_back, swallow)]
 
 
 def work_of(steps):
