@@ -33,6 +33,7 @@ import django_idempotency as idempotency
 from django_idempotency.conf import stores
 from django_idempotency.engine.backoff import Backoff
 from django_idempotency.models import IdempotencyRecord
+from django_idempotency.testing import crash_at
 from tests.app.models import Payment
 from tests.pages import BLOCKS, DOCS, name_of, table_of
 
@@ -375,29 +376,24 @@ def test_client_does_not_retry_what_is_an_answer(run_page, answer):
 
 def test_operator_releases_a_stale_record(run_page):
     page = run_page("docs/howto/records.md")
-    call = {"key": "k", "scope": "tests", "transaction": "separate", "on_stale": "refuse"}
-    leases = []
 
-    def work(lease):
-        leases.append(lease)
-        if len(leases) > 1:
-            return "second"
-        identifier, epoch = lease.record_id, lease.fencing_token
-        assert page.release(identifier, epoch) is False, "a live lease"
-        IdempotencyRecord.objects.update(lease_until=timezone.now() - timedelta(seconds=1))
-        with pytest.raises(idempotency.InProgress) as stale:
-            idempotency.run(work, **call)
-        assert stale.value.stale
-        assert [page.release(identifier, token) for token in (epoch - 1, epoch)] == [False, True]
-        record = IdempotencyRecord.objects.get()
-        assert (record.epoch, record.token != lease.token) == (epoch + 1, True)
-        assert page.complete(identifier, epoch + 1, "x") is False, "released"
-        assert idempotency.run(work, **call).result == "second"
-        return "first"
+    def run():
+        call = {"key": "k", "scope": "tests", "transaction": "separate", "on_stale": "refuse"}
+        return idempotency.run(lambda lease: "done", **call)
 
-    with pytest.raises(idempotency.LeaseLost):
-        idempotency.run(work, **call)
-    assert (idempotency.run(work, **call).result, len(leases)) == ("second", 2)
+    with crash_at("after_claim"):
+        run()
+    record = IdempotencyRecord.objects.get()
+    assert page.release(record.pk, record.epoch) is False, "a live lease"
+    IdempotencyRecord.objects.update(lease_until=timezone.now() - timedelta(seconds=1))
+    with pytest.raises(idempotency.InProgress) as stale:
+        run()
+    assert stale.value.stale
+
+    epochs = (record.epoch - 1, record.epoch)
+    assert [page.release(record.pk, epoch) for epoch in epochs] == [False, True]
+    assert page.complete(record.pk, record.epoch + 1, "x") is False, "released"
+    assert (run().replayed, run().replayed) == (False, True)
 
 
 @pytest.fixture
