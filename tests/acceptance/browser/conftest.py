@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from contextlib import ExitStack, contextmanager
 from functools import cache
-from urllib.parse import urlsplit
 
 import psycopg
 import pytest
 from playwright.sync_api import expect
-from psycopg import sql
 
+from tests.acceptance.databases import FILL_SHOP, commands, own_database
 from tests.services import or_skip
 from tests.services.chromium import chromium
 from tests.services.gunicorn import Gunicorn
-from tests.services.postgres import URL_VARIABLE
-from tests.services.processes import ROOT, wait_until
+from tests.services.processes import wait_until
 from tests.services.uvicorn import Uvicorn
 
 SECONDS = 20
@@ -31,13 +26,6 @@ WHERE datname = %s AND NOT granted
 LOOKED = """
 SELECT count(*) FROM pg_stat_activity
 WHERE datname = %s AND state = 'idle' AND query LIKE '%%idempotency_record%%' AND query_start > %s
-"""
-FILL = """
-import django
-from django.core.management import call_command
-django.setup()
-call_command("migrate", verbosity=0)
-call_command("seed", verbosity=0)
 """
 
 
@@ -94,23 +82,12 @@ def browser():
 @pytest.fixture(scope="session")
 def database():
     """The environment of the shop, on a filled database of its own, and a session beside it."""
-    server = os.environ[URL_VARIABLE]
-    name = f"shop_{os.environ.get('PYTEST_XDIST_WORKER', 'main')}"
-    env = {
+    with own_database() as url, psycopg.connect(url, autocommit=True) as beside:
         # The demo's settings serve the style sheets, too.
-        "DJANGO_SETTINGS_MODULE": "example_project.demo.settings",
-        "EXAMPLE_SECRET_KEY": "tests",
-        "EXAMPLE_DATABASE_URL": urlsplit(server)._replace(path=f"/{name}").geturl(),
-    }
-    with psycopg.connect(server, autocommit=True) as beside:
-        beside.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
-        try:
-            filling = [sys.executable, "-c", FILL]
-            subprocess.run(filling, cwd=ROOT, env={**os.environ, **env}, check=True)
-            yield env, beside
-        finally:
-            drop = sql.SQL("DROP DATABASE {} WITH (FORCE)")
-            beside.execute(drop.format(sql.Identifier(name)))
+        env = {"DJANGO_SETTINGS_MODULE": "example_project.demo.settings"}
+        env |= {"EXAMPLE_SECRET_KEY": "tests", "EXAMPLE_DATABASE_URL": url}
+        commands(FILL_SHOP, env)
+        yield env, beside
 
 
 @pytest.fixture(scope="session")

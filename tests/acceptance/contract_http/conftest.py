@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import secrets
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -16,15 +14,12 @@ import psycopg
 import pytest
 
 from tests.acceptance.contract_http.served import SERVERS, Served, runs_under
+from tests.acceptance.databases import FILL_SHOP, commands, own_database
 from tests.app.contract import DIRECTORY_VARIABLE
 from tests.services import DATABASES_VARIABLE, MISSING_VARIABLE
 from tests.services.gunicorn import Gunicorn
-from tests.services.postgres import URL_VARIABLE
-from tests.services.processes import spawn
 from tests.services.servers import Server
 from tests.services.uvicorn import Uvicorn
-
-MIGRATE_SECONDS = 120
 
 
 @dataclass(frozen=True)
@@ -66,35 +61,26 @@ def projects(contract_directory: Path) -> Iterator[dict[str, Project]]:
     """Both projects, by name; their databases are created, migrated and dropped again."""
     if missing := os.environ.get(MISSING_VARIABLE):
         pytest.skip(missing)
-    suffix = secrets.token_hex(4)
-    names = {"shop": f"contract_shop_{suffix}", "work": f"contract_work_{suffix}"}
-    urls = {name: _url_of(database) for name, database in names.items()}
-    env = {
-        "shop": {
+    with own_database() as shop_url, own_database() as work_url:
+        shop = {
             "DJANGO_SETTINGS_MODULE": "example_project.settings",
-            "EXAMPLE_DATABASE_URL": urls["shop"],
+            "EXAMPLE_DATABASE_URL": shop_url,
             "EXAMPLE_ATOMIC_REQUESTS": "1",
             "EXAMPLE_SECRET_KEY": "contract",
-        },
-        "work": {
+        }
+        work = {
             "DJANGO_SETTINGS_MODULE": "tests.app.contract.settings",
-            DATABASES_VARIABLE: json.dumps({"default": names["work"]}),
+            DATABASES_VARIABLE: json.dumps({"default": urlsplit(work_url).path[1:]}),
             DIRECTORY_VARIABLE: str(contract_directory),
-        },
-    }
-    with psycopg.connect(os.environ[URL_VARIABLE], autocommit=True) as server:
-        for database in names.values():
-            server.execute(f"CREATE DATABASE {database}")
-        try:
-            _fill(env, contract_directory)
-            shop = {**env["shop"], "EXAMPLE_DEBUG": "0"}
-            yield {
-                "shop": Project("example_project", shop, urls["shop"]),
-                "work": Project("tests.services", env["work"], urls["work"]),
-            }
-        finally:
-            for database in names.values():
-                server.execute(f"DROP DATABASE {database} WITH (FORCE)")
+        }
+        commands(FILL_SHOP, shop)
+        # With settings that pass the system checks, which want AuthenticationMiddleware.
+        migrate = 'call("migrate", verbosity=0, run_syncdb=True)'
+        commands(migrate, {**work, "DJANGO_SETTINGS_MODULE": "tests.settings"})
+        yield {
+            "shop": Project("example_project", {**shop, "EXAMPLE_DEBUG": "0"}, shop_url),
+            "work": Project("tests.services", work, work_url),
+        }
 
 
 @pytest.fixture(scope="session")
@@ -122,25 +108,3 @@ def shop_database(projects: dict[str, Project]) -> Iterator[psycopg.Connection]:
 def other_session(projects: dict[str, Project]) -> Iterator[psycopg.Connection]:
     with psycopg.connect(projects["shop"].database_url) as session:
         yield session
-
-
-def _url_of(database: str) -> str:
-    return urlsplit(os.environ[URL_VARIABLE])._replace(path=f"/{database}").geturl()
-
-
-def _fill(env: dict[str, dict[str, str]], directory: Path) -> None:
-    """Migrate both databases at the same time, and add the shop's users and accounts."""
-    manage = [sys.executable, "-m", "example_project.manage"]
-    django = [sys.executable, "-m", "django"]
-    logs = [directory / "shop.log", directory / "work.log"]
-    # With settings that pass the system checks, which want Django's own AuthenticationMiddleware.
-    tests = {**env["work"], "DJANGO_SETTINGS_MODULE": "tests.settings"}
-    migrate = ["migrate", "--verbosity", "0"]
-    with logs[0].open("wb") as shop, logs[1].open("wb") as work:
-        migrations = [
-            spawn([*manage, *migrate], env=env["shop"], output=shop),
-            spawn([*django, *migrate, "--run-syncdb"], env=tests, output=work),
-        ]
-        codes = [process.wait(MIGRATE_SECONDS) for process in migrations]
-        codes.append(spawn([*manage, "seed"], env=env["shop"], output=shop).wait(MIGRATE_SECONDS))
-    assert codes == [0, 0, 0], [log.read_text() for log in logs]
