@@ -74,6 +74,7 @@ NOT_OF_THE_TASK = {"acks_late": None, "reject_on_worker_lost": None}
         ("", OF_THE_APP, NOT_OF_THE_TASK, {}),
         ("", {}, {"serializer": "pickle"}, {"codec": "json"}),
         ("", {}, {"time_limit": 7200}, {"transaction": "separate", "max_duration": 7200}),
+        ("", {"task_time_limit": 1800}, {}, {}),
         ("", {}, {"time_limit": 120}, {"renew": False, "transaction": "single"}),
         ("", {"broker_url": "amqp://"}, {}, {"retention": 60, "lease": 60}),
         ("", {"broker_url": "redis://"}, {}, {"lease": 3600, "transaction": "single"}),
