@@ -182,8 +182,8 @@ def test_R11_R19_record_id_is_a_UUIDv8_and_equal_for_equal_parts_only(one, other
     parts += [
         ("", "call", "abc"),
         ("http", "a", "bc"),
-        ("http", "a\udcff", "k"),
         ("http", "A", "bc"),
+        ("http", "\udcff", "k"),
     ]
     assert len({record_id(*it) for it in parts}) == len(parts)
 
@@ -202,10 +202,8 @@ def test_R9_new_key_is_a_UUIDv4_or_if_time_ordered_a_UUIDv7_and_keeps_to_the_bou
     before = time.time_ns() // 1_000_000
     found = {uuid.UUID(new_key(time_ordered=True)) for _ in range(1000)}
     after = time.time_ns() // 1_000_000
-    assert (len(found), {(key.version, key.variant) for key in found}) == (
-        1000,
-        {(7, uuid.RFC_4122)},
-    )
+    assert len(found) == 1000
+    assert {(key.version, key.variant) for key in found} == {(7, uuid.RFC_4122)}
     assert all(before <= key.int >> 80 <= after for key in found)
     bounds = {(1, 255): 36, (36, 36): 36, (40, 255): 40, (200, 255): 200, (1, 20): 20}
     for (least, most), length in bounds.items():
