@@ -42,7 +42,7 @@ R = TypeVar("R")
 
 _KIND = "call"
 _JSON = JSONCodec()
-#: What the calls of this module take beside the fields of the policy.
+#: The parameters of these calls that are not fields of the policy.
 _OWN = ("key", "scope", "payload", "operation", "store", "codec")
 
 
@@ -61,13 +61,13 @@ def run(
     """
     Call ``func(lease)`` once per key and scope, and return its outcome or the stored one.
 
-    `payload` is what the call asks for (JSON values), `operation` what is done: the same key with
-    another payload or operation raises FingerprintMismatch. Raises InvalidKey, InProgress,
-    LeaseLost, ResultTooLarge, ResultUnavailable, StoreError, TransactionOpen, and what `func`
-    raises, after which the key may be used again for the same payload.
+    `payload` is what the call asks for (JSON values), and `operation` names what is done: the same
+    key with another payload or operation raises FingerprintMismatch. Raises InvalidKey, InProgress,
+    LeaseLost, ResultTooLarge, ResultUnavailable, StoreError and TransactionOpen. Raises what `func`
+    raises, too; the same payload may then use the key again.
     """
     if is_coroutine_function(func):
-        raise TypeError("run() awaits nothing: await arun() for a coroutine function.")
+        raise TypeError("run() does not await: await arun() for a coroutine function.")
     plan = plan_of_call(store, policy)
     guarded = call_operation(plan, key, scope, payload, operation, codec, coroutine=False)
     return plan.engine.run(guarded, func)
@@ -85,7 +85,7 @@ async def arun(
     codec: Codec | None = None,
     **policy: Any,
 ) -> Outcome:
-    """Await ``func(lease)`` once per key and scope; see `run`. The default is ``separate``."""
+    """Await ``func(lease)`` once per key and scope; see `run`. The default mode is ``separate``."""
     plan = plan_of_call(store, policy)
     guarded = await sync_to_async(call_operation)(
         plan, key, scope, payload, operation, codec, coroutine=True
@@ -97,10 +97,10 @@ class attempt(AbstractContextManager["Attempt"], AbstractAsyncContextManager["At
     """
     Open a block that runs once: ``with attempt(key=…, scope=…) as attempt``, or ``async with``.
 
-    Call ``attempt.complete(result)`` unless ``attempt.replayed``; it takes effect when the block
-    ends. An exception rolls back and fails; a block left without ``complete`` rolls back and
-    releases. Entered once: a second entry is a RuntimeError. See `run` for the arguments and for
-    what is raised.
+    Call ``attempt.complete(result)`` unless ``attempt.replayed``. The completion takes effect when
+    the block ends. An exception rolls the work back and fails the record. A block that ends without
+    ``complete`` rolls the work back and releases the record. A second entry raises RuntimeError.
+    See `run` for the arguments and the other errors.
     """
 
     def __init__(
@@ -157,18 +157,18 @@ def idempotent_function(
     Make a function, or a coroutine function, run once per key.
 
     `key` is an argument's name, a template over the arguments (``"{tenant}#{order_id}"``, values
-    escaped), or a callable that gets them as the function does. The arguments are compared, unless
-    `payload` (a callable alike, or None for no comparison) says otherwise; with a key of
-    `contrib.events` nothing is, since receipts and delivery counts differ each time.
-    `operation` is what is done, the function's qualified name by default: another one never gets
-    its result, and given, it survives a rename. The decorated function returns its result, the
-    stored one for a duplicate; see `run` for what it raises.
+    escaped), or a callable that gets the same arguments as the function. By default the arguments
+    are compared. `payload` is a callable over the arguments that returns what is compared instead,
+    or None for no comparison. With a key of `contrib.events` the default is no comparison, because
+    receipts and delivery counts differ each time. `operation` names what is done, by default the
+    function's qualified name; give it before you rename the function. The decorated function
+    returns its result, or the stored result for a duplicate. See `run` for the errors.
     """
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
         signature = inspect.signature(function)
         signatures = [signature]
-        if next(iter(signature.parameters), "") == "context":  # as Django wants to have it
+        if next(iter(signature.parameters), "") == "context":  # as Django's tasks require
             signatures.append(without_first(signature))
         key_of = key_maker(key, *signatures)
         payload_of = payload_maker(key, payload, *signatures)
@@ -227,7 +227,7 @@ def derive_key(name: str) -> str:
 
 @dataclass
 class CallPlans(Declaration[Plan]):
-    """What calls of this module give of the policy."""
+    """The fields of the policy that a call of this module overrides."""
 
     def _plan(self, alias: Plan) -> Plan:
         return plan_of_call(alias.alias, self.overrides)
@@ -255,7 +255,7 @@ def call_operation(
     """
     Return the operation of a call.
 
-    `named_before` is the operation that version 1 fingerprinted, where it is another one.
+    `named_before` is the operation that version 1 fingerprinted, if it differs.
     """
     if not keys.is_scope(scope):
         raise TypeError("scope must be a string that says whose key it is, not empty.")

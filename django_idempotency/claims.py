@@ -1,4 +1,4 @@
-"""A claim: what an attempt asks of the store, and what a record that stands there means to it."""
+"""Claims: what an attempt asks of the store, and what an existing record means for it."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ __all__ = [
     "placeholder",
 ]
 
-#: What an operator may do to a record.
+#: The actions of an operator on a record.
 RESOLUTIONS = ("release", "expire", "complete")
 
 
 @dataclass(frozen=True)
 class ClaimRequest:
     """
-    What a store needs to decide, in one atomic step, whether an attempt may run.
+    The facts from which a store decides, in one atomic step, whether an attempt may run.
 
     Durations are timedelta or seconds, and are kept as timedelta.
     """
@@ -40,9 +40,9 @@ class ClaimRequest:
     transaction: str = "separate"
     #: 32 bytes each, newest secret first; the first one is stored, any of them may match.
     fingerprints: tuple[bytes, ...] = field(default=(), repr=False)
-    #: The unkeyed digest of what is asked for: derived keys are made of it. Never stored.
+    #: The unkeyed digest of the request's content, from which keys are derived. Never stored.
     digest: bytes = field(default=b"", repr=False)
-    #: Drawn once per attempt and sent with each resend of it.
+    #: Drawn once per attempt, and equal in each resend of its claim.
     token: UUID = field(default_factory=keys.new_token, repr=False)
     lease: timedelta = timedelta(seconds=60)
     retention: timedelta = timedelta(hours=24)
@@ -52,7 +52,7 @@ class ClaimRequest:
     def __post_init__(self) -> None:
         """Raise TypeError for a value that is not a duration."""
         if type(self.lease) is type(self.retention) is type(self.max_duration) is timedelta:
-            return  # as every policy gives them
+            return  # the types of every policy
         for name in ("lease", "retention", "max_duration"):
             object.__setattr__(self, name, as_duration(getattr(self, name)))
 
@@ -63,17 +63,17 @@ class ClaimRequest:
 
     @property
     def seed(self) -> UUID:
-        """What derived keys are made of: the record id, and what is asked for."""
+        """The seed of derived keys: the record id, and the content of the request."""
         return keys.seed(self.record_id, self.digest) if self.digest else self.record_id
 
     @property
     def lifetime(self) -> timedelta:
-        """How long the record lives from a won claim on, unless it is ended before."""
+        """How long the record lives from a won claim on, unless an ending changes that."""
         return max(self.retention, self.max_duration + self.lease)
 
 
 class Decision(enum.Enum):
-    """What a record means to an attempt that comes upon it."""
+    """What a record means for an attempt that finds it."""
 
     REPLAY = "replay"
     IN_PROGRESS = "in progress"
@@ -83,7 +83,7 @@ class Decision(enum.Enum):
 
 
 def decide(record: Record, request: ClaimRequest) -> Decision:
-    """Return what `record` means to the attempt that asked with `request`."""
+    """Return what `record` means for the attempt that made `request`."""
     if record.expired or record.state is State.RELEASED:
         return Decision.CLAIM_AGAIN
     if record.fingerprint is not None and record.fingerprint not in request.fingerprints:
@@ -98,7 +98,7 @@ def decide(record: Record, request: ClaimRequest) -> Decision:
 
 
 class ClaimAgain(Exception):
-    """The transaction's snapshot is older than the record: start it again, before any work."""
+    """The transaction's snapshot is older than the record: start it again before the work."""
 
 
 def placeholder(request: ClaimRequest, now: datetime) -> Record:
@@ -126,13 +126,13 @@ def placeholder(request: ClaimRequest, now: datetime) -> Record:
 @dataclass(frozen=True)
 class Resolution:
     """
-    What an operator decided about a record that had this epoch and state when it was looked at.
+    An operator's decision about a record, which had this epoch and state when the operator saw it.
 
-    ``"release"`` makes a failed record, or one in progress under a lapsed lease, RELEASED;
-    ``"complete"`` makes it COMPLETED with `result` for `retention`; ``"expire"`` ends the time of
-    any record. A live lease stands against all three unless `force`. Raises ValueError for another
-    action or state and for a completion without a result, TypeError for a retention that is no
-    duration.
+    ``"release"`` makes a failed record, or one in progress under a lapsed lease, RELEASED.
+    ``"complete"`` makes it COMPLETED with `result` for `retention`. ``"expire"`` makes any record
+    expire. A live lease prevents all three unless `force` is set. Raises ValueError for an unknown
+    action or state and for a completion without a result, and TypeError for a retention that is not
+    a duration.
     """
 
     action: str
@@ -143,11 +143,11 @@ class Resolution:
     retention: timedelta = timedelta(hours=24)
 
     def __post_init__(self) -> None:
-        """Raise ValueError and TypeError for what makes no sense."""
+        """Raise ValueError or TypeError for invalid values."""
         if self.action not in RESOLUTIONS:
             allowed = ", ".join(RESOLUTIONS)
-            raise ValueError(f"An operator can {allowed} a record, not {self.action!r}.")
+            raise ValueError(f"action must be one of {allowed}, not {self.action!r}.")
         if (self.action == "complete") is not (self.result is not None):
-            raise ValueError('A result goes with the action "complete", and with no other.')
+            raise ValueError('Give a result with the action "complete", and with no other action.')
         object.__setattr__(self, "state", State(self.state))
         object.__setattr__(self, "retention", as_duration(self.retention))

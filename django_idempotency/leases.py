@@ -1,4 +1,4 @@
-"""The right to run, and the proof of it with which each of its owner's writes is made."""
+"""The lease: the right to run, and the proof of ownership on which its owner's writes depend."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Lease:
     """
     The right to run, limited in time: a handle over a frozen proof of ownership.
 
-    Thread-safe: everything is fixed once it is won, but for what its end tells.
+    Thread-safe: nothing changes after the claim, except what its end records.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class Lease:
 
     @property
     def seed(self) -> UUID:
-        """What derived keys are made of: the record id and what is asked for."""
+        """The seed of derived keys: the record id and the content of the request."""
         return self.request.seed
 
     @property
@@ -97,8 +97,9 @@ class Lease:
         """
         Return a stable key for a downstream call.
 
-        It is equal over retries, take-overs and rotations of secrets, different per ``name`` and
-        for each thing that is asked for under the caller's key, and never that key.
+        The key is equal over retries, take-overs and rotations of secrets. It differs for each
+        ``name`` and for each different request under the caller's key. It is never the caller's
+        key.
         """
         return str(keys.derive(self.seed, name))
 
@@ -106,17 +107,17 @@ class Lease:
         """
         Return the completion with `result`, as an item for the caller's own TransactWriteItems.
 
-        On a DynamoDB store: the caller's items and the record then commit together, or not at all
-        where the lease was lost. The work still returns the same result: if it returns another,
-        the committed one is the answer, and a warning is logged. RuntimeError for a lease that no
-        attempt holds, and on a store that has no such items.
+        For a DynamoDB store: the caller's items and the record then commit together, or not at all
+        if the lease was lost. The work must still return the same result. If it returns another,
+        the committed result is the answer, and a warning is logged. Raises RuntimeError for a lease
+        that no attempt holds, and on a store that has no such items.
         """
         if self.completion is None:
-            raise RuntimeError("This lease belongs to no attempt whose result it could complete.")
+            raise RuntimeError("No attempt holds this lease, so it has no result to complete.")
         return self.completion(result)
 
     def mark_lost(self, *, gone: bool = False) -> None:
-        """Note that a renewal was refused, because the record is `gone`; `check` raises now."""
+        """Note that a renewal was refused, or that the record is `gone`; `check` then raises."""
         self._gone = gone
         self._lost = True
 

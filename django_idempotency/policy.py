@@ -1,4 +1,4 @@
-"""Policies: how an operation is guarded, as pure data that can be merged and examined."""
+"""Policies: pure data that say how an operation is guarded, with a merge and a validation."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _SHORTEST = 0.001
 
 
 class _Unset:
-    """The absence of a value where None is one."""
+    """Stands for a missing value where None is a value."""
 
     def __repr__(self) -> str:
         return "UNSET"
@@ -52,7 +52,7 @@ class _Unset:
 
 
 class _NotGiven(timedelta):
-    """The ``wait`` of a policy to which none is given: 0, where forms have a default (R89)."""
+    """The ``wait`` of a policy that sets none: 0, except in forms, which have a default (R89)."""
 
 
 _NO_WAIT = _NotGiven(0)
@@ -74,7 +74,7 @@ class Policy:
     Durations are timedelta or seconds, and are kept as timedelta.
     """
 
-    #: How long an attempt may run before others may take over; renewed while the process lives.
+    #: How long a lease lasts; then others may take over. Renewed while the process lives.
     lease: timedelta = timedelta(seconds=60)
     #: How long a finished record answers.
     retention: timedelta = timedelta(hours=24)
@@ -82,7 +82,7 @@ class Policy:
     wait: timedelta = _NO_WAIT
     #: Whether the lease of long work is renewed.
     renew: bool = True
-    #: How long a lease is renewed at most; `Lease.check` hears of no take-over after that.
+    #: How long a lease is renewed at most; after that, `Lease.check` notices no take-over.
     max_duration: timedelta = timedelta(hours=1)
     #: "single", "joined", "separate", or None: joined where the store can, separate elsewhere.
     transaction: str | None = None
@@ -90,7 +90,7 @@ class Policy:
     on_stale: str = "take_over"
     #: Bytes that a result may have.
     max_result_bytes: int = 1024 * 1024
-    #: ``() -> seconds`` that are left to this process; the lease ends with them, unrenewed.
+    #: ``() -> seconds`` that are left to this process; the lease ends with them, without renewal.
     deadline: Callable[[], float] | None = None
     #: Secrets that make fingerprints unguessable, newest first.
     fingerprint_secrets: tuple[str | bytes, ...] = field(default=(), repr=False)
@@ -101,15 +101,14 @@ class Policy:
         object.__setattr__(self, "fingerprint_secrets", _several(self.fingerprint_secrets))
 
     def wait_or(self, default: timedelta) -> timedelta:
-        """Return ``wait``, or `default` where no level gives it; an explicit 0 is given."""
+        """Return ``wait``, or `default` if no level sets it; an explicit 0 counts as set."""
         return default if isinstance(self.wait, _NotGiven) else self.wait
 
     def attempt_lease(self) -> timedelta:
         """
-        Return how long the lease of an attempt that starts now is.
+        Return the duration of the lease of an attempt that starts now.
 
-        Raises TypeError, ValueError for a deadline that gives no number of seconds that a lease may
-        have.
+        Raises TypeError or ValueError if the deadline does not return a valid number of seconds.
         """
         if self.deadline is None:
             return self.lease
@@ -129,15 +128,14 @@ class Policy:
             or not _NO_TIME < getattr(self, name) <= _LONGEST
         ]
         if not isinstance(self.wait, timedelta) or self.wait < _NO_TIME:
-            found.append("wait must be a timedelta or a number of seconds, 0 for not at all.")
+            found.append("wait must be a timedelta or a number of seconds, 0 or more.")
         if self.transaction is not None and self.transaction not in TRANSACTIONS:
             found.append(_choice("transaction", self.transaction, TRANSACTIONS))
         if self.on_stale not in ("take_over", "refuse"):
             found.append(_choice("on_stale", self.on_stale, ("take_over", "refuse")))
         if self.on_stale == "refuse" and self.transaction == "single":
             found.append(
-                'on_stale="refuse" cannot go with transaction="single": no lease is involved there '
-                "that could go stale."
+                'on_stale="refuse" cannot go with transaction="single", which has no lease.'
             )
         found.extend(_not_booleans(self, "renew"))
         if self.deadline is not None and not callable(self.deadline):
@@ -157,7 +155,7 @@ class HTTPPolicy:
     required: bool = False
     #: Methods that are guarded; None for each unsafe one, and for POST and PATCH in the middleware.
     methods: frozenset[str] | None = None
-    #: The field of a form that carries the key where no header field does.
+    #: The field of a form that carries the key if no header field does.
     form_field: str = "idempotency_key"
     #: ``(request) -> str`` or its dotted path; replaces the authenticated user.
     scope: Callable[[Any], str] | str | None = None
@@ -185,7 +183,7 @@ class HTTPPolicy:
     echo_key: bool = False
     in_progress_status: int = 409
     mismatch_status: int = 422
-    #: Where the pages about problem types are; each problem's code is appended.
+    #: The URL of the pages about problems; each problem's code is appended.
     documentation_url: str = "https://django-idempotency.readthedocs.io/en/latest/problems/"
     #: ``(request, problem) -> HttpResponse``
     error_renderer: Callable[[Any, dict[str, Any]], Any] | str | None = None
@@ -238,7 +236,7 @@ class HTTPPolicy:
             self.key_min_length <= _UUID_LENGTH <= self.key_max_length
         ):
             found.append(
-                f"key_validator {self.key_validator!r} wants keys of {_UUID_LENGTH} characters, "
+                f"key_validator {self.key_validator!r} needs keys of {_UUID_LENGTH} characters, "
                 f"which key_min_length and key_max_length do not allow."
             )
         for name in ("in_progress_status", "mismatch_status"):
@@ -261,7 +259,7 @@ _CALLABLES = ("scope", "fingerprint", "key_validator", "keep", "error_renderer",
 _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 
 
-#: What the callables of both policies are called with.
+#: The arguments of the callables of both policies.
 CALLED_WITH = {
     "deadline": (),
     "scope": ("request",),
@@ -277,7 +275,7 @@ def signature_problems(given: Mapping[str, Any]) -> list[str]:
     """
     Return what is wrong with the signatures of the callables among the fields `given`.
 
-    For where they are declared: `HTTPPolicy.problems` is asked for each request.
+    Called where the callables are declared, because `HTTPPolicy.problems` runs on each request.
     """
     found = [
         signature_problem(name, given[name], *takes)
@@ -294,11 +292,11 @@ def merge(
     policy: AnyPolicy, changes: Mapping[str, Any], *, beside: Iterable[str] = ()
 ) -> AnyPolicy:
     """
-    Return `policy` with `changes`, in which UNSET means "as it is".
+    Return `policy` with `changes`, in which UNSET means "unchanged".
 
-    Raises UnknownField for a name that is no field, with the nearest one, and ValueError for
-    values that cannot be. `beside` are names that the caller takes beside the policy's fields: one
-    of them may have been meant.
+    Raises UnknownField for an unknown name, with the nearest known one, and ValueError for invalid
+    values. `beside` are other names that the caller accepts, which count as known for the
+    suggestion.
     """
     given = {name: value for name, value in changes.items() if value is not UNSET}
     if not given:
@@ -326,7 +324,7 @@ def suggestion(name: str, known: Iterable[str]) -> str:
 def duration_of(value: Any) -> Any:
     """Return a number of seconds as a timedelta, and anything else as it is."""
     if isinstance(value, (int, float)) and not isinstance(value, bool):
-        with suppress(OverflowError, ValueError):  # what is no duration is told by problems()
+        with suppress(OverflowError, ValueError):  # problems() reports an invalid duration
             return timedelta(seconds=value)
     return value
 

@@ -1,4 +1,4 @@
-"""What a store keeps of one (scope, key), and what it answers when it is browsed."""
+"""Records: the stored state of one (scope, key), and the pages in which a store is browsed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from django_idempotency.policy import duration_of, suggestion
 
 __all__ = ["Filters", "Outcome", "Page", "Record", "State", "as_duration"]
 
-#: Names that could be imported from here, too, and their modules.
+#: Names that can also be imported from here, and their modules.
 _MOVED = {"ClaimRequest": "claims", "Lease": "leases", "Proof": "leases"}
 
 
@@ -54,9 +54,9 @@ class Record:
     """
     The stored state of one (scope, key), as the store saw it at ``now``.
 
-    All times are aware and in UTC. ``fingerprint`` is None where it is forgotten (RELEASED) or not
-    known (an attempt that has not written its row yet); ``lease_until`` is None where no lease
-    is held or its end is not known.
+    All times are aware and in UTC. ``fingerprint`` is None if it is forgotten (RELEASED) or unknown
+    (an attempt that has not written its row yet). ``lease_until`` is None if no lease is held or
+    its end is unknown.
     """
 
     record_id: UUID
@@ -78,7 +78,7 @@ class Record:
     now: datetime
 
     def __post_init__(self) -> None:
-        """Raise StoreError for a value of another type: what a store gives back is input (R95)."""
+        """Raise StoreError for a value of another type: a stored record is not trusted (R95)."""
         if self.fingerprint == b"":
             short = keys.short(self.record_id)
             raise StoreError(f"The stored record {short} is damaged: its fingerprint is empty.")
@@ -111,7 +111,7 @@ class Record:
 
     @property
     def expired(self) -> bool:
-        """Whether the record's time is over: ``expires_at <= now``, and no live lease."""
+        """Whether the record has expired: ``expires_at <= now``, and no live lease."""
         return self.expires_at is not None and self.expires_at <= self.now and not self.live
 
     @property
@@ -124,7 +124,7 @@ class Record:
     @property
     def running_for(self) -> float | None:
         """
-        Seconds since the attempt that holds the record began; None where `lease_left` is None.
+        Seconds since the attempt that holds the record began; None if `lease_left` is None.
 
         By the store's clock. A claim and a take-over write ``updated_at``, a renewal does not.
         """
@@ -134,14 +134,14 @@ class Record:
 
     @property
     def stale(self) -> bool:
-        """Whether an attempt left the record in progress and its lease has lapsed."""
+        """Whether the record is in progress under a lapsed lease."""
         return self.state is State.IN_PROGRESS and not self.live
 
 
-#: The types of the fields of a record that was checked: there are few of these.
+#: The combinations of field types that were checked and are right; there are few.
 _right_types: set[tuple[type, ...]] = set()
 
-#: What each field of a record may be.
+#: The types that each field of a record may have.
 _KINDS: dict[str, tuple[type, ...]] = {
     "scope": (str,),
     "key": (str,),
@@ -163,26 +163,26 @@ _KINDS: dict[str, tuple[type, ...]] = {
 
 @dataclass(frozen=True)
 class Filters:
-    """Which records to browse: those that have all of what is not None."""
+    """Which records to browse: those that match every field that is not None."""
 
     state: State | None = None
-    #: In progress under a lapsed lease, or not so.
+    #: Whether the record is in progress under a lapsed lease.
     stale: bool | None = None
     operation: str | None = None
     scope: str | None = None
-    #: With its scope it leads to its record; alone, the store reads until it has found it.
+    #: With `scope` it gives the record id; alone, the store reads records until it finds matches.
     key: str | None = None
     created_before: datetime | None = None
     created_after: datetime | None = None
 
     def __post_init__(self) -> None:
-        """Take the name of a state for the state; raise ValueError for one that there is not."""
+        """Accept the name of a state for the state; raise ValueError for an unknown one."""
         if self.state is not None:
             object.__setattr__(self, "state", State(self.state))
 
     @classmethod
     def of(cls, given: Filters | Mapping[str, Any] | None) -> Filters:
-        """Return what `browse` was given, which may be a mapping; raise TypeError, ValueError."""
+        """Return the filters that `browse` was given, as Filters; raise TypeError, ValueError."""
         if isinstance(given, Filters):
             return given
         if given is None:
@@ -196,7 +196,7 @@ class Filters:
         return cls(**given)
 
     def match(self, record: Record) -> bool:
-        """Return whether `record` is one of them."""
+        """Return whether `record` matches."""
         return (
             self.state in (None, record.state)
             and self.stale in (None, record.stale)
@@ -210,25 +210,25 @@ class Filters:
 
 @dataclass(frozen=True)
 class Page:
-    """Some records, and where the next ones begin."""
+    """A page of records, and the cursor of the next page."""
 
     records: tuple[Record, ...]
-    #: Opaque: hand it to `browse` for the next page. None where there is none.
+    #: Opaque: pass it to `browse` for the next page. None on the last page.
     cursor: str | None = None
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of one attempt."""
+    """The outcome of one attempt."""
 
-    #: The work's result, or the stored one.
+    #: The work's result, or the stored result.
     result: Any
-    #: True if the result came from the record, not from what this call ran.
+    #: True if the result came from the record, not from this call's work.
     replayed: bool
     record_id: UUID
     #: The epoch under which the result was produced.
     fencing_token: int
-    #: When the record stops answering; None where nothing was kept.
+    #: When the record expires; None if nothing was kept.
     expires_at: datetime | None = None
-    #: False if no later attempt can be answered with this result.
+    #: False if no later attempt can get this result.
     stored: bool = True

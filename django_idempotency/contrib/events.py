@@ -33,21 +33,21 @@ __all__ = [
 logger = logging.getLogger("django_idempotency")
 
 _MISSING = object()
-#: What `process_batch` takes beside the fields of the policy.
+#: The parameters of `process_batch` that are not fields of the policy.
 _OWN = ("key", "scope", "payload", "operation", "in_order", "store")
 
 
 class EventKey:
     """
-    The key of a message: a callable over the arguments of its consumer, the first of which it is.
+    The key of a message: a callable over the arguments of its consumer, of which it is the first.
 
-    Raises InvalidKey for a message without it. What else a message carries (delivery counts,
-    receipts) differs from delivery to delivery, so it is not compared.
+    Raises InvalidKey for a message without a key. The other parts of a message (delivery counts,
+    receipts) differ with each delivery, so they are not compared.
     """
 
     def __init__(self, name: str, find: Callable[[Any], Any]) -> None:
         self.name = name
-        #: Returns what stands where the key is to be.
+        #: Returns the value at the place of the key.
         self.find = find
 
     def __call__(self, *args: Any, **arguments: Any) -> str:
@@ -56,7 +56,7 @@ class EventKey:
         return self._text(self.find(message))
 
     def payload(self, *args: Any, **arguments: Any) -> None:
-        """Return what is compared between deliveries of one key: nothing."""
+        """Return None: nothing is compared between deliveries of one key."""
 
     def _text(self, value: Any) -> str:
         if isinstance(value, bool) or not isinstance(value, (str, int)) or value == "":
@@ -81,7 +81,7 @@ def jmespath(expression: str) -> EventKey:
 
 
 def composite(*expressions: str) -> EventKey:
-    """Return the key made of several JMESPath expressions, escaped so that they never meet."""
+    """Return a key made of several JMESPath expressions, escaped so that they never collide."""
     if not expressions:
         raise ValueError("composite() needs at least one expression.")
     parts = [jmespath(expression) for expression in expressions]
@@ -91,10 +91,10 @@ def composite(*expressions: str) -> EventKey:
 
 def payload_hash(*expressions: str) -> EventKey:
     """
-    Return the key of messages that have none: the SHA-256 of the message, or of parts of it.
+    Return a key for messages without an id: the SHA-256 of the message, or of parts of it.
 
-    Two messages that say the same are then one: only for what is meant to happen once. A message
-    without one of the parts says too little, and has no key.
+    Two messages with equal parts count as one, so use it only for work that must happen once for
+    this content. A message that lacks one of the parts raises InvalidKey.
     """
     searches = [_search(expression) for expression in expressions]
     name = f"payload_hash({', '.join(map(repr, expressions))})"
@@ -163,7 +163,7 @@ eventbridge_id = EventKey("eventbridge_id", lambda event: _member(event, "id"))
 kinesis_sequence = EventKey("kinesis_sequence", _kinesis_sequence)
 #: Topic, partition and offset: attributes, methods (confluent-kafka) or members (Lambda).
 kafka_offset = EventKey("kafka_offset", _kafka_offset)
-#: ``message_id`` of the properties (pika, kombu, aio-pika); publishers have to set it.
+#: ``message_id`` of the properties (pika, kombu, aio-pika); publishers must set it.
 amqp_message_id = EventKey("amqp_message_id", _amqp_message_id)
 
 
@@ -180,18 +180,18 @@ def process_batch(
     **policy: Any,
 ) -> dict[str, list[dict[str, str]]]:
     """
-    Call ``handler(record)`` once for each record's key; return what is to be delivered again.
+    Call ``handler(record)`` once for each record's key; return the records to deliver again.
 
-    That is Lambda's ``{"batchItemFailures": [{"itemIdentifier": …}]}``: the records whose handler
-    raised, or that are in progress elsewhere. Those are logged, the others completed; what
-    `handler` returns is not kept. `scope` is the records' own source by default
-    (``eventSourceARN``), and for one that names none the module and name of `handler`. They are the
-    `operation` as well, unless it is given: what another handler did is not this one's. `in_order`
-    (default: of FIFO queues and streams) ends the batch at the first failure, and hands back all
-    that come after it. ``deadline=lambda: context.get_remaining_time_in_millis() / 1000`` makes the
-    leases end with the function's time. Before the first record runs, raises TypeError, ValueError,
-    InvalidStore, TransactionOpen for what no record could run with, and for one that could not be
-    handed back.
+    The return value is Lambda's ``{"batchItemFailures": [{"itemIdentifier": …}]}``: the records
+    whose handler raised, or that are in progress elsewhere. These are logged, and the others
+    completed. The result of `handler` is not kept. `scope` is by default the records' source
+    (``eventSourceARN``), or the module and name of `handler` for a record without one. Module and
+    name are also the default of `operation`, so one handler never gets another's results.
+    `in_order` (by default for FIFO queues and streams) ends the batch at the first failure, and
+    returns all later records as failures. ``deadline=lambda: context.get_remaining_time_in_millis()
+    / 1000`` makes the leases end with the function's time. Raises TypeError, ValueError,
+    InvalidStore or TransactionOpen before the first record runs, for arguments with which no record
+    could run, and for a record that could not be returned.
     """
     _check_arguments(handler, key, scope, payload, operation)
     plan = plan_of_call(store, policy, beside=_OWN)
@@ -214,7 +214,7 @@ def process_batch(
                 named_before="",
             )
             plan.engine.run(asked, partial(_call, handler, record))
-        except Exception as error:  # whatever it is, the rest of the batch is to be heard
+        except Exception as error:  # whatever it is, the rest of the batch must run
             logger.error("A record of a batch failed: %s.", type(error).__name__, exc_info=error)
             if in_order or (in_order is None and _is_ordered(record)):
                 failed.extend(identifiers[index:])
@@ -230,7 +230,7 @@ def _check_arguments(
     payload: Any,
     operation: Any,
 ) -> None:
-    """Raise what each record would fail with: handed back, it would look like bad luck."""
+    """Raise the error with which each record would fail: another delivery would not help."""
     for name, value in (("handler", handler), ("key", key), ("payload", payload)):
         if not callable(value) and not (name == "payload" and value is None):
             raise TypeError(f"{name} must be a callable over a record.")
@@ -256,8 +256,8 @@ def _name_of(handler: Callable[[Any], Any]) -> str:
     module, name = (getattr(handler, part, None) for part in ("__module__", "__qualname__"))
     if module is None or name is None:
         raise TypeError(
-            "These records name no eventSourceARN, and their handler has no name that could be "
-            "the scope of their keys: say scope=."
+            "These records have no eventSourceARN, and their handler has no name to use as scope: "
+            "give scope=."
         )
     return f"{module}.{name}"
 
@@ -268,7 +268,7 @@ def _is_ordered(record: Mapping[str, Any]) -> bool:
 
 
 def _identifier(number: int, record: Mapping[str, Any]) -> str:
-    """Return what Lambda calls this record in a partial response; ValueError if it has no name."""
+    """Return the identifier of a record for a partial response; ValueError if it has none."""
     found = sqs_message_id.find(record)
     for stream, name in (("kinesis", "sequenceNumber"), ("dynamodb", "SequenceNumber")):
         if stream in record:
@@ -276,6 +276,6 @@ def _identifier(number: int, record: Mapping[str, Any]) -> str:
     if found is _MISSING or found is None or found == "":
         raise ValueError(
             f"Record {number} of this batch has no messageId (MessageId, or sequence number), so "
-            f"it could not be handed back."
+            f"it could not be returned as a failure."
         )
     return str(found)

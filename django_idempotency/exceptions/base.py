@@ -32,11 +32,11 @@ class IdempotencyError(Exception):
         code: str = "",
         params: Mapping[str, Any] | None = None,
     ) -> None:
-        #: The text before `params` are put in: what a catalogue translates.
+        #: The text before `params` are inserted, which a catalogue translates.
         self.message = message or (type(self).__doc__ or "").strip()
-        #: Why, in a word for programs: ``"length"``. Empty where the class says it all.
+        #: The reason as a word for programs: ``"length"``. Empty if the class is reason enough.
         self.code = code
-        #: What the text names: ``{"length": 300}``.
+        #: The values in the text: ``{"length": 300}``.
         self.params = params
         super().__init__(self.message % params if params else self.message)
 
@@ -89,12 +89,12 @@ class StoreError(IdempotencyError):
 
     #: The first call of an attempt failed: nothing was claimed, and no other attempt is known.
     at_claim = False
-    #: What the log says of it, once that is written; with DEBUG the problem says it, too.
+    #: The text of its line in the log, once written; with DEBUG the problem repeats it.
     told = ""
 
 
 class SessionLost(StoreError):
-    """The database session of the work could not be had, or was lost with the work."""
+    """The database session of the work could not be opened, or was lost with the work."""
 
 
 class TransactionOpen(IdempotencyError, RuntimeError):

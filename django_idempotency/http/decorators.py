@@ -41,11 +41,12 @@ def idempotent(
     """
     Guard a function view, sync or async: each idempotency key runs once.
 
-    The keywords are fields of the policy and of the HTTP policy. Above ``@api_view``; for a class
-    view ``@method_decorator(idempotent(required=True), name="dispatch")``, for one of Django REST
-    framework the mixin, whose policy it then changes. Raises TypeError for a class or a method, and
-    on a request for ``dispatch`` of a view of Django REST framework without the mixin,
-    UnknownField (a TypeError) for an unknown field.
+    The keywords are fields of the policy and of the HTTP policy. Put it above ``@api_view``. For a
+    class view write ``@method_decorator(idempotent(required=True), name="dispatch")``. For a class
+    view of Django REST framework use the mixin; the decorator then changes the mixin's policy.
+    Raises TypeError for a class or a method, and UnknownField (a TypeError) for an unknown field.
+    On ``dispatch`` of a view of Django REST framework without the mixin, each request raises
+    TypeError.
     """
     if view is not None and not callable(view):
         raise TypeError(_how_to_write(view))
@@ -71,7 +72,7 @@ def _decorate(declared: Declared, view: Callable[..., Any]) -> Callable[..., Any
 
 
 def guarding(declared: Declared, view: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a plain view with the guard before it; before its handler, if it is of a class."""
+    """Return a plain view with the guard around it, or around the handler of a class view."""
     bound = _instance(view)
     if isinstance(bound, View) and _is_dispatch(view) and calls_handler(type(bound)):
         return guarded_dispatch(declared, bound, view)
@@ -99,12 +100,12 @@ def guarding(declared: Declared, view: Callable[..., Any]) -> Callable[..., Any]
 
 
 def _how_to_write(given: object) -> str:
-    """Return what is wrong with an argument that is no view, and what to write."""
+    """Return what is wrong with an argument that is not a view, and what to write."""
     known = {item.name: item.type for policy in (Policy, HTTPPolicy) for item in fields(policy)}
     meant = given if isinstance(given, str) and given in known else "required"
     value = "True" if known[meant] == "bool" else "..."
     return (
-        f"idempotent({given!r}) has an argument without a name, which only a view is. "
+        f"idempotent({given!r}) takes no positional argument but a view. "
         f"Write @idempotent({meant}={value})."
     )
 
@@ -135,9 +136,9 @@ def _is_dispatch(view: Callable[..., Any]) -> bool:
 
 def _of_mixin(dispatch: Callable[..., Any]) -> Callable[..., Any]:
     """
-    Return ``dispatch`` as it is: the mixin reads what stands on it, and guards.
+    Return ``dispatch`` unchanged: the mixin reads the decorator's policy, and guards.
 
-    Raises TypeError without the mixin: a replay would pass by permissions and throttles (R14).
+    Raises TypeError without the mixin: a replay would bypass permissions and throttles (R14).
     """
     from django_idempotency.contrib.rest_framework import IdempotencyMixin
 
@@ -152,13 +153,13 @@ def _of_mixin(dispatch: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _instance(view: Any) -> object:
-    """Return the view whose method method_decorator has bound, None for a function."""
+    """Return the view whose method `method_decorator` has bound; None for a function."""
     bound = _bound(view)
     return getattr(bound.func, "__self__", None) if bound is not None else None
 
 
 def _bound(view: Any) -> partial[Any] | None:
-    """Return what method_decorator has made of a method, also below other decorators."""
+    """Return the partial that `method_decorator` made of a method, also below other decorators."""
     while view is not None and not isinstance(view, partial):
         view = getattr(view, "__wrapped__", None)
     return view

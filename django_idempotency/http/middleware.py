@@ -1,4 +1,4 @@
-"""The middleware: guards the views of a project that do not guard themselves (R17)."""
+"""The middleware: guards the views of a project that have no guard of their own (R17)."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ class IdempotencyMiddleware:
     """
     Guards POST and PATCH of each plain view, by the policy of one alias.
 
-    It works in ``process_view`` and stands last in MIDDLEWARE: what stands after it is not asked
-    about the views that it guards. A view with our mark, be it on the method that is asked for, and
-    each view of Django REST framework, guards itself or is left alone.
+    It works in ``process_view`` and must be last in MIDDLEWARE: Django does not call
+    ``process_view`` of later middleware for the views that it guards. It skips a view that has the
+    guard's mark, also on the requested method only, and each view of Django REST framework.
     """
 
     sync_capable: ClassVar[bool] = True
@@ -44,27 +44,27 @@ class IdempotencyMiddleware:
         self.process_view: Callable[..., Any] = self._process_view
         methods = frozenset({"POST", "PATCH"})
         self._declared = Declared(self.store, methods=methods, joins=False, yields=True)
-        #: CsrfViewMiddleware has parsed each form before us, but those for views that are exempt:
-        #: they may read the body themselves, to verify a signature say.
+        #: CsrfViewMiddleware has parsed each form before this middleware, except for exempt views,
+        #: which may read the body themselves, for example to verify a signature.
         self._csrf_exempt = replace(self._declared, form=False)
         if iscoroutinefunction(get_response):
             markcoroutinefunction(self)
             self.process_view = self._aprocess_view
 
     def __call__(self, request: HttpRequest) -> Any:
-        """Pass the request on: the work is done in ``process_view``."""
+        """Pass the request on: ``process_view`` does the work."""
         return self.get_response(request)
 
     def _declared_for(self, view: Callable[..., Any]) -> Declared:
         return self._csrf_exempt if getattr(view, "csrf_exempt", False) else self._declared
 
     def _concerns(self, request: HttpRequest, declared: Declared) -> bool:
-        """Whether this request is to be guarded; every other one is left to Django."""
+        """Whether the middleware guards this request; Django handles every other one."""
         request.idempotency = None  # type: ignore[attr-defined]
         plan = declared.plan()
         if not plan.guards(request):
             return False
-        # A transaction that the project has asked for is not for requests with a key alone (R90).
+        # A transaction that the project has set is for requests without a key, too (R90).
         if plan.policy.transaction in ("joined", "single"):
             return True
         return plan.carries_key(request)

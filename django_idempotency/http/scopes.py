@@ -1,4 +1,4 @@
-"""Whose key it is: ready callables for the HTTP policy's ``scope``."""
+"""Ready callables for the HTTP policy's ``scope``: whose key it is."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from django_idempotency.exceptions import ScopeMissing
 
 __all__ = ["anyone", "session", "tenant_and_user", "user", "user_or_session"]
 
-#: The session's data under this name tell whose keys a visitor's are.
+#: The name in the session's data of the scope of a visitor's keys.
 _NAME = "_idempotency_scope"
 
 
@@ -34,33 +34,33 @@ def of_user(principal: Any) -> str:
 
 
 def of_tenant(name: Any, principal: str) -> str:
-    """Return the scope of a tenant and of who is within it."""
+    """Return the scope of a principal within a tenant."""
     return f"tenant:{len(str(name))}:{name}:{principal}"
 
 
 def session(request: Any) -> str:
     """
-    Return the visitor's session, if the server knows it; raise ScopeMissing (R97).
+    Return the scope of the visitor's session; raise ScopeMissing if the server knows none (R97).
 
-    As a hash: a scope is stored and shown, and must not lead into a session.
+    The scope has a hash, because it is stored and shown, and must not give access to a session.
     """
     visitor = getattr(request, "session", None)
     if not _is_live(visitor):
-        raise ScopeMissing("The request has no session, or one that is gone.")
+        raise ScopeMissing("The request has no session, or its session is gone.")
     return f"session:{hashlib.sha256(session_token(visitor).encode()).hexdigest()}"
 
 
 def session_token(visitor: Any) -> str:
     """
-    Return what names a session for as long as its data live; a session that has none gets it.
+    Return the token that names a session for as long as its data live; draw one if it has none.
 
-    It is part of the data, because a session's key changes with each login, and with each write
-    where the data are in a cookie. Logging out, and logging in as somebody else, drop the data.
+    The token is part of the data, because a session's key changes with each login, and with each
+    write if the data are in a cookie. A logout, and a login as another user, drop the data.
     """
     token: str | None = visitor.get(_NAME)  # loads it: one that is gone has no key then
     if token is None:
-        # Two requests at once on a session that exists agree on its name. A key that is only what
-        # a cookie says must never name one: strangers may send the same.
+        # Two requests at once on an existing session derive the same token. A key that only the
+        # cookie claims must never become a token: strangers may send the same key.
         key = visitor.session_key
         known = key is not None and visitor.exists(key)
         token = hashlib.sha256(key.encode()).hexdigest() if known else secrets.token_hex(32)
@@ -69,18 +69,18 @@ def session_token(visitor: Any) -> str:
 
 
 def _is_live(visitor: Any) -> bool:
-    """Whether a session came with the request that the server knows; it is left as it is."""
+    """Whether the request came with a session that the server knows; changes nothing in it."""
     if visitor is None or visitor.session_key is None:
         return False
     named = _NAME in visitor  # loads it: one that is gone has no key then
     key = visitor.session_key
     if named or key is None:
         return key is not None
-    return bool(visitor.exists(key) or type(visitor)(key).load())  # or a cookie that is signed
+    return bool(visitor.exists(key) or type(visitor)(key).load())  # or a signed cookie
 
 
 def user_or_session(request: Any) -> str:
-    """Return the user, or the session of a visitor: the scope of keys that come in forms (R89)."""
+    """Return the user, or a visitor's session: the scope of keys that come in forms (R89)."""
     try:
         return user(request)
     except ScopeMissing:
@@ -88,7 +88,7 @@ def user_or_session(request: Any) -> str:
 
 
 def has_owner(request: Any) -> bool:
-    """Whether a form's key would belong to somebody: a user, or a session that is live (R97)."""
+    """Whether a form's key has an owner: a user, or a session that is live (R97)."""
     try:
         user(request)
     except ScopeMissing:
@@ -97,7 +97,7 @@ def has_owner(request: Any) -> bool:
 
 
 def anyone(request: Any) -> str:
-    """Return one scope for everybody: whoever knows a key gets its answer."""
+    """Return one scope for all callers: any caller who knows a key gets its answer."""
     return "anyone"
 
 

@@ -26,14 +26,14 @@ class BaseStore:
     """
     A store of records: thread-safe, one object per process and alias.
 
-    Every state change repeats its whole predicate in the write itself; see each method for what
-    it is conditional on. That of a claim has the clauses of `decide` once more, although the record
-    was decided on and its epoch and token are compared: the statement is right by itself, whichever
-    release decided. All methods raise StoreError if the store cannot be reached. Durations are
-    timedelta or seconds, and TypeError says what is neither.
+    Every state change repeats its whole condition in the write itself; each method names its
+    condition. The write of a claim repeats the clauses of `decide`, although it compares epoch and
+    token of the record that was read: so the statement is right by itself, whichever release
+    decided. All methods raise StoreError if the store cannot be reached. Durations are timedelta or
+    seconds; other types raise TypeError.
     """
 
-    # Can the work's transaction and the record's be one and the same?
+    # Can the work and its record commit in one transaction?
     supports_join: ClassVar[bool] = False
 
     # Does the store delete expired records by itself?
@@ -42,31 +42,32 @@ class BaseStore:
     # Does `check` ask the server? Then ``manage.py check`` only calls it with --deploy.
     checks_server: ClassVar[bool] = False
 
-    # Do the twins go one by one, on the thread of the coroutine's database connections?
+    # Do the twins run one by one, on the thread of the coroutine's database connections?
     thread_sensitive: ClassVar[bool] = True
 
-    # Of which database alias is the transaction that its writes are part of? None: of no database.
+    # Which database alias holds the records? None: no database.
     using: str | None = None
 
     # What does IDEMPOTENCY call it? Set when the setting is read.
     alias: str = ""
 
-    # Do all its writers wait for one another? Then the engine looks before it opens a transaction.
+    # Do all its writers wait for one another? Then the engine reads the record before it opens a
+    # transaction.
     writers_queue: bool = False
 
-    # What each store implements, but for `transact_item`, `browse_key` and `count_expired`.
+    # Each store implements these methods, except `transact_item`, `browse_key` and `count_expired`.
 
     def claim(self, request: ClaimRequest) -> Lease | Record:
         """
-        Give this attempt the right to run, or return the record that stands against it.
+        Give this attempt the right to run, or return the record that prevents it.
 
         One atomic step. The claim is won when the record is absent, expired, released, failed with
         the same fingerprint, or in progress under a lapsed lease with the same fingerprint
-        (``on_stale="take_over"``); otherwise nothing has changed. A claim repeated under its own
-        token gives the same lease again; once that has ended, the record or a new lease. A claim
-        that lost a race is no error. Raises ResultUnavailable for a completed record whose result
-        the store has lost, and ClaimAgain only inside a database transaction of the
-        caller's whose snapshot is too old to tell.
+        (``on_stale="take_over"``). Otherwise nothing changes. A claim repeated under its own token
+        returns the same lease again, or, once that lease has ended, the record or a new lease. A
+        claim that lost a race is not an error. Raises ResultUnavailable for a completed record
+        whose result the store has lost. Raises ClaimAgain only inside a caller's database
+        transaction whose snapshot is older than the record.
         """
         raise NotImplementedError
 
@@ -74,22 +75,22 @@ class BaseStore:
         """
         Keep the result and return when it expires.
 
-        Raises LeaseLost unless epoch and token still stand and the record is in progress, with
-        ``gone=True`` where there is no record: that is not written anew. Repeated under its own
-        token it succeeds again. Raises ResultTooLarge, and changes nothing,
-        for a result that the store itself cannot hold.
+        Raises LeaseLost unless the record is in progress under the lease's epoch and token, with
+        ``gone=True`` if there is no record: `complete` creates none. Repeated under its own token
+        it succeeds again. Raises ResultTooLarge, and changes nothing, for a result that the store
+        itself cannot hold.
         """
         raise NotImplementedError
 
     def transact_item(self, lease: Lease, result: bytes, *, retention: timedelta) -> Any:
-        """Return `complete` as an item of a transaction; RuntimeError where there are none."""
+        """Return `complete` as an item of a transaction; RuntimeError for a store without items."""
         raise RuntimeError(f"{type(self).__name__} has no items for TransactWriteItems.")
 
     def fail(self, lease: Lease, error: str) -> bool | None:
         """
-        End the lease; the same fingerprint may claim again. No-op if the proof is lost.
+        End the lease; the same fingerprint may claim again. Changes nothing if the lease was lost.
 
-        A store that joins returns whether it stood; others may return None.
+        A store that joins returns whether the lease still held; other stores may return None.
         """
         raise NotImplementedError
 
@@ -115,10 +116,10 @@ class BaseStore:
         """
         Return a page of at most `limit` records, expired or not, and the cursor of the next one.
 
-        Newest first where the store can order; a page may be shorter, even empty, before the last.
-        `filters` may be a mapping of the names of `Filters`; of scope and key together the record
-        id is known, and nothing else is read. Raises ValueError for a cursor that is
-        none of this store's, and for an unknown state, TypeError for another name.
+        Newest first if the store can order. A page before the last may be shorter, even empty.
+        `filters` may be a mapping with the names of `Filters`. With scope and key together, the
+        store computes the record id and reads nothing else. Raises ValueError for a cursor that
+        this store did not make and for an unknown state, and TypeError for an unknown name.
         """
         raise NotImplementedError
 
@@ -133,11 +134,11 @@ class BaseStore:
 
     def resolve(self, record_id: UUID, resolution: Resolution) -> bool:
         """
-        Do what an operator decided, and return whether it was done.
+        Carry out an operator's decision, and return whether it was carried out.
 
         Conditional on the epoch and state that the operator saw, and on the record not being
-        expired. Never waits for another session that holds the record: it returns False. The epoch
-        grows by one and the token is new, so an owner that was still there has lost its lease.
+        expired. If another session has locked the record, it returns False and does not wait. The
+        epoch grows by one and the token is new, so a former owner has lost its lease.
         """
         raise NotImplementedError
 
@@ -149,19 +150,19 @@ class BaseStore:
         """Return how many records a sweep would delete now; None for a store that cannot count."""
         return None
 
-    # What a store that joins implements; the defaults are those of a store that cannot.
+    # A store that joins implements these methods; the defaults are for a store that cannot join.
 
     def atomic(self, *, committed: Callable[[], None] | None = None) -> AbstractContextManager[Any]:
         """
         Open the transaction in which work and record commit together.
 
-        Leaving it with an exception rolls both back; `committed` is called as soon as it has
-        committed, before any other hook. A store that cannot join gives an empty one.
+        An exception rolls both back. `committed` is called right after the commit, before any other
+        hook. A store that cannot join returns an empty block.
         """
         return nullcontext()
 
     def rolled_back(self) -> bool:
-        """Whether the transaction of `atomic` can only be rolled back, though it is still open."""
+        """Whether the transaction of `atomic` is still open, but can only be rolled back."""
         return False
 
     def rollback_is_deliberate(self) -> bool:
@@ -170,39 +171,39 @@ class BaseStore:
 
     def fence(self, lease: Lease) -> None:
         """
-        Make sure, first thing in the work's transaction, that the lease still stands.
+        Make sure, at the start of the work's transaction, that the lease still holds.
 
-        Only where later would be too late. Raises LeaseLost.
+        Does something only in a store where a later check would be too late. Raises LeaseLost.
         """
 
     def in_transaction(self) -> bool:
         """Whether a transaction is open on this thread's connection to the store."""
         return False
 
-    # What a store whose threads have connections implements.
+    # A store with a connection for each thread implements these methods.
 
     def idle(self) -> None:
-        """Close this thread's connections; called when the thread of renewals has nothing to do."""
+        """Close this thread's connections; called when the lease renewer has nothing to do."""
 
     def fresh_connection(self) -> AbstractContextManager[None]:
-        """Let what follows on this thread go over a new connection, with time-outs, if it can."""
+        """Use a new connection, with time-outs, for the block's calls on this thread, if it can."""
         return nullcontext()
 
     def working_connection(self) -> AbstractContextManager[None]:
-        """Let what follows on this thread go over its connection, or a new one if that is lost."""
+        """Use this thread's connection for the block's calls, or a new one if it was lost."""
         return nullcontext()
 
     # Checks.
 
     def check(self) -> list[Any]:
-        """Return Django check messages about this store's options and surroundings."""
+        """Return Django check messages about this store's options and server."""
         return []
 
     def check_database(self, policy: Policy) -> list[Any]:
-        """Return Django check messages about the database that the store uses, which it may ask."""
+        """Return Django check messages about the store's database, which this check may query."""
         return []
 
-    # Async twins; only a client with coroutines of its own implements them.
+    # Async twins; only a store whose client has coroutines implements them.
 
     async def aclaim(self, request: ClaimRequest) -> Lease | Record:
         """See `claim`."""
@@ -226,7 +227,7 @@ class BaseStore:
 
     @asynccontextmanager
     async def aatomic(self, *, committed: Callable[[], None] | None = None) -> AsyncIterator[None]:
-        """See `atomic`: opened and closed on the thread that the work's queries run on."""
+        """See `atomic`: opened and closed on the thread on which the work's queries run."""
         block = self.atomic(committed=committed)
         await sync_to_async(block.__enter__)()
         try:

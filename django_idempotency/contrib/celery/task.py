@@ -1,4 +1,4 @@
-"""Celery tasks that run once, however often their messages are delivered."""
+"""Celery tasks that take effect once, however often their messages are delivered."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ R = TypeVar("R")
 
 Key = str | Callable[..., str] | FromParent | None
 
-#: What the decorator takes beside the fields of the policy.
+#: The parameters of the decorator that are not fields of the policy.
 _OWN = (
     *("key", "scope", "payload", "operation", "store", "codec"),
     *("on_duplicate", "on_in_progress", "on_failed"),
@@ -81,16 +81,16 @@ def idempotent_task(
     Make a Celery task run once per key: the decorator below ``@shared_task`` or ``@app.task``.
 
     `key` is an argument's name, a template over the arguments (``"{tenant}#{order_id}"``, values
-    escaped), a callable that gets them as the function does, `from_parent`, or absent: the id of
-    the task. The scope is the task's name, and so is the `operation`, which is compared: a task
-    that is renamed keeps both where they are given. The arguments are compared, unless `payload` (a
-    callable alike, or None for no comparison) says otherwise. `codec` is a codec, or the name of a
-    serializer of kombu's.
+    escaped), a callable that gets the same arguments as the function, or `from_parent`. Without
+    `key` it is the id of the task. `scope` and `operation` are the task's name by default, and the
+    operation is compared: give both before you rename a task. By default the arguments are
+    compared. `payload` is a callable over the arguments that returns what is compared instead, or
+    None for no comparison. `codec` is a codec, or the name of a serializer of kombu.
 
-    A duplicate returns the stored result (`on_duplicate`: or "ignore", "raise"). While the first is
-    at work, it is sent again after as long as that has been running (`on_in_progress`: or "ignore",
-    "raise", "wait"). A failure is run again (`on_failed`: or "replay", once no retry follows).
-    Raises TypeError, ValueError for what it cannot decorate.
+    A duplicate returns the stored result (`on_duplicate`: or "ignore", "raise"). While the first
+    attempt runs, a duplicate is sent again, after as long as that attempt has been running
+    (`on_in_progress`: or "ignore", "raise", "wait"). A failed task runs again (`on_failed`: or
+    "replay", once no retry follows). Raises TypeError or ValueError for invalid arguments.
     """
     if given is not None and not isinstance(given, (str, FromParent)):
         return idempotent_task()(given)
@@ -107,7 +107,7 @@ def idempotent_task(
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
         _check_function(function)
         signature = inspect.signature(function)
-        # A message has its id once, so that there is nothing to compare by default.
+        # The id of a task belongs to one message, so by default nothing is compared.
         by_id = key is None and payload is UNSET
         guard = TaskGuard(
             function=function,
@@ -153,7 +153,7 @@ def _key_of(key: Key, signature: inspect.Signature) -> Callable[[BoundArguments,
 
 
 def _task_of(guard: TaskGuard) -> Task:
-    """Return the task that this function is the body of: the one that runs, or one that could."""
+    """Return the task whose body this function is: the running one, or a registered one."""
     running = current_task._get_current_object()
     if running is not None and guard_of(running) is guard:
         return running
@@ -161,7 +161,7 @@ def _task_of(guard: TaskGuard) -> Task:
         if guard_of(task) is guard:
             return task
     raise RuntimeError(
-        f"{guard.function.__qualname__} is no Celery task: put @shared_task or @app.task above "
+        f"{guard.function.__qualname__} is not a Celery task: put @shared_task or @app.task above "
         f"@idempotent_task."
     )
 
@@ -174,7 +174,7 @@ def _check_options(
     codec: Codec | str | None,
     policy: Mapping[str, Any],
 ) -> None:
-    """Raise TypeError or ValueError for what cannot be, whatever the task and the store."""
+    """Raise TypeError or ValueError for arguments that no task and no store can have."""
     for name, value in choices.items():
         if value not in _CHOICES[name]:
             known = _CHOICES[name]
@@ -196,7 +196,7 @@ def _check_options(
 
 
 def _check_function(function: Any) -> None:
-    """Raise TypeError, with what to write instead, for what cannot be the body of a task."""
+    """Raise TypeError, which says what to write instead, for what cannot be a task's body."""
     if issubclass(type(function), Proxy) or isinstance(function, Task):
         raise TypeError("@idempotent_task belongs below @shared_task and @app.task, not above.")
     if inspect.isclass(function):

@@ -107,7 +107,7 @@ def test_R71_resolution_knows_its_state_by_name_and_makes_sense():
     assert Resolution("release", epoch=1, state="FAILED").state is State.FAILED
     by_operator = ("release", b"operator"), ("expire", b"operator")
     for action, result in (("complete", None), ("delete", None), *by_operator):
-        with pytest.raises(ValueError, match=r"operator|result"):
+        with pytest.raises(ValueError, match=r"action|result"):
             Resolution(action, epoch=1, state=State.FAILED, result=result)
     with pytest.raises(ValueError, match="'LAPSED' is not a valid State"):
         Resolution("release", epoch=1, state="LAPSED")

@@ -159,7 +159,7 @@ def test_R19_record_without_a_source_has_a_scope(books, idempotency_store):
         assert idempotency_store.get(record_id("call", scope, "m-1")) is not None
     idempotency_store._records.clear()
     nameless = partial(Booked.book, Booked())
-    with pytest.raises(TypeError, match="say scope="):
+    with pytest.raises(TypeError, match="give scope="):
         process_batch([record(0), NAMELESS], nameless)
     assert not idempotency_store._records
     assert failures(process_batch([NAMELESS], nameless, scope="orders")) == []
