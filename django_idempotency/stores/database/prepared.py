@@ -38,6 +38,8 @@ USES_BEFORE = 2
 #: How often it is used before it is prepared anew. A plan that was made for a small table reads all
 #: of it, and goes on to do so when it has grown, until it is analyzed.
 USES_OF_A_PLAN = 500
+#: From libpq 17 on a statement is let go of by the protocol. PgBouncer does not know DEALLOCATE.
+_MAY_CLOSE = psycopg.capabilities.has_send_close_prepared()
 
 #: Nothing of the attempt has been done before these, so its transaction can be started again.
 _CLAIMS = frozenset(("CLAIM", "LOOK_AGAIN", "RECLAIM", "SINGLE_LOCK"))
@@ -187,10 +189,13 @@ class _Session:
         """Prepare the statement unless it is; return False where sessions are a pooler's."""
         if (known := self._prepared.get(name)) is not None:
             known.uses += 1
-            if known.uses < USES_OF_A_PLAN:
+            if known.uses < USES_OF_A_PLAN or (insist and not _MAY_CLOSE):
                 return True
             del self._prepared[name]
-            _ask(driver, driver.pgconn.send_query, b"DEALLOCATE " + known.name)
+            if _MAY_CLOSE:
+                _ask(driver, driver.pgconn.send_close_prepared, known.name)
+            else:
+                _ask(driver, driver.pgconn.send_query, b"DEALLOCATE " + known.name)
         if self._is_ours is None:
             # PgBouncer and its like make up the number that they tell a client.
             self._is_ours = insist or _server_pid(driver) == driver.pgconn.backend_pid

@@ -173,7 +173,9 @@ def test_R88_a_cursor_of_django_where_it_is_watched(store, watched):
 
 
 @pytest.mark.usefixtures("at_once")
-def test_B5_a_plan_for_a_small_table_is_not_kept(store, monkeypatch):
+@pytest.mark.parametrize("closes", [True, False], ids=["protocol", "DEALLOCATE"])
+def test_B5_a_plan_for_a_small_table_is_not_kept(store, monkeypatch, closes):
+    monkeypatch.setattr(prepared, "_MAY_CLOSE", closes)
     monkeypatch.setattr(prepared, "USES_OF_A_PLAN", 10)
     execute_plain("VACUUM ANALYZE idempotency_record")  # no page of it is left
     for number in range(8):  # from the sixth use on the plan is kept
