@@ -77,10 +77,6 @@ class Proxy:
         self._call(self._abort_all())
 
     @property
-    def open_connections(self) -> int:
-        return len(self._links)
-
-    @property
     def sent(self) -> bytes:
         """All that clients have sent since `spoken` was cleared."""
         return b"".join(data for speaker, data in self.spoken if speaker == "client")
