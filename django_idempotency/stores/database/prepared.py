@@ -18,6 +18,7 @@ from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from functools import cache
+from operator import attrgetter
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -86,7 +87,8 @@ def execute(
     connection.validate_no_broken_transaction()
     with connection.wrap_database_errors:
         try:
-            _begin(driver)
+            if not driver.autocommit and driver.pgconn.transaction_status == _IDLE:
+                _ask(driver, driver.pgconn.send_query, b"BEGIN")  # as psycopg does
             if not session.has(driver, name, sql, insist):
                 return None
             return session.run(driver, name, parameters)
@@ -133,12 +135,6 @@ def _makes_plain_cursors(wrapper: Hashable) -> bool:
 def _is_plain(driver: psycopg.Connection[Any]) -> bool:
     """Return whether a transaction of this connection begins with BEGIN and no more."""
     return driver.isolation_level is None and driver.read_only is None and driver.deferrable is None
-
-
-def _begin(driver: psycopg.Connection[Any]) -> None:
-    """Begin the transaction, as psycopg does before its first statement."""
-    if not driver.autocommit and driver.pgconn.transaction_status == _IDLE:
-        _ask(driver, driver.pgconn.send_query, b"BEGIN")
 
 
 def _ask(driver: psycopg.Connection[Any], send: Callable[..., None], *arguments: Any) -> Any:
@@ -307,10 +303,10 @@ def _bytes_array(values: list[bytes]) -> bytes:
     return head + b"".join(struct.pack(">i", len(value)) + value for value in values)
 
 
-_UUID: tuple[str, Callable[[Any], bytes]] = ("uuid", lambda value: value.bytes)
+_UUID: tuple[str, Callable[[Any], bytes]] = ("uuid", attrgetter("bytes"))
 _TEXT: tuple[str, Callable[[Any], bytes]] = ("text", _text)
 _BYTES: tuple[str, Callable[[Any], bytes]] = ("bytea", bytes)
-_BOOLEAN: tuple[str, Callable[[Any], bytes]] = ("bool", lambda value: b"\1" if value else b"\0")
+_BOOLEAN: tuple[str, Callable[[Any], bytes]] = ("bool", {True: b"\1", False: b"\0"}.__getitem__)
 _INTERVAL: tuple[str, Callable[[Any], bytes]] = ("interval", _interval)
 
 #: The parameters of the hot statements: the type of each, and its bytes.
