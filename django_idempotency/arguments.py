@@ -1,4 +1,4 @@
-"""What is made of a call's arguments: its idempotency key, and what is compared."""
+"""The idempotency key of a call, and the payload to compare, made from its arguments."""
 
 from __future__ import annotations
 
@@ -74,10 +74,11 @@ def payload_maker(
     key: Any, payload: Callable[..., Any] | None, signature: Signature, *others: Signature
 ) -> Callable[[BoundArguments], Any]:
     """
-    Return what gives what is compared between calls of one key.
+    Return the function that makes the payload to compare from a call's arguments.
 
-    `payload` is a callable over the arguments, None for nothing, or UNSET: what the key says, as
-    those of `contrib.events` do, or else the arguments. Raises TypeError for what it cannot be.
+    `payload` is a callable over the arguments, None to compare nothing, or UNSET: then the key
+    decides, as those of `contrib.events` do, or the arguments are compared. Raises TypeError for
+    other values.
     """
     if payload is UNSET:
         payload = getattr(key, "payload", UNSET)

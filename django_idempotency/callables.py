@@ -1,4 +1,4 @@
-"""Callables of which nobody awaits what they return: told before, or right after, the call."""
+"""Finds coroutine functions where the result is not awaited, before or right after the call."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = [
 
 
 def coroutine_problem(name: str, value: Any) -> str | None:
-    """Return what is wrong with a coroutine function, whose yes or no nobody awaits; else None."""
+    """Return what is wrong with a coroutine function, whose result is not awaited; else None."""
     if not is_coroutine_function(value):
         return None
     return (
@@ -56,7 +56,7 @@ def name_of(function: Any) -> str:
 
 
 def refuse_lazy(name: str, result: Any) -> Any:
-    """Return `result`; raise TypeError for a coroutine or a generator: nobody would run it."""
+    """Return `result`; raise TypeError for a coroutine or a generator, which would never run."""
     lazy = inspect.isawaitable(result) or inspect.isgenerator(result) or inspect.isasyncgen(result)
     if not lazy:
         return result

@@ -25,7 +25,7 @@ _DOTTED_PATHS = ("scope", "error_renderer", "replay_check", "fingerprint")
 def check_aliases(
     *, app_configs: Sequence[AppConfig] | None = None, **kwargs: Any
 ) -> list[CheckMessage]:
-    """Each alias names a store that can be built, and a policy that makes sense."""
+    """Each alias names a store that can be built, and has a valid policy."""
     found: list[CheckMessage] = []
     try:
         aliases = list(stores)
@@ -88,7 +88,7 @@ def _meant_setting(name: str) -> str:
 def check_servers(
     *, app_configs: Sequence[AppConfig] | None = None, **kwargs: Any
 ) -> list[CheckMessage]:
-    """The servers of the stores are set up as the guarantees need it."""
+    """The servers of the stores are configured as the guarantees require."""
     if any(message.is_serious() for message in check_aliases()):
         return []  # what is wrong there comes first
     return [

@@ -26,18 +26,18 @@ _ZLIB = 0x01
 _UNAVAILABLE = 0x02
 _KNOWN_FLAGS = _ZLIB | _UNAVAILABLE
 _COMPRESS_FROM = 1024
-#: What a stored result may always have, lest a lowered max_result_bytes makes records unreadable.
+#: Bytes that are always read, so that a lower max_result_bytes makes no such record unreadable.
 _READABLE_BYTES = 1024 * 1024
 
 
 class Codec(Protocol):
-    """How one kind of result becomes bytes and comes back."""
+    """Encodes one kind of result as bytes, and decodes it."""
 
     #: Stored in the envelope, so that no other codec ever reads these bytes.
     id: ClassVar[str]
 
     #: Does decoding give back what was encoded? If not, the first caller gets the decoded value
-    #: too, so that nobody can tell a replay from the first answer.
+    #: too, so that a replay cannot be told from the first answer.
     exact: ClassVar[bool]
 
     def encode(self, result: Any) -> bytes:
@@ -51,10 +51,10 @@ class Codec(Protocol):
 
 def pack(codec: Codec, result: Any, *, max_bytes: int) -> bytes:
     """
-    Return `result` in an envelope, compressed where that pays.
+    Return `result` in an envelope, compressed if that makes it smaller.
 
     Raises ResultTooLarge if the encoded result has more than `max_bytes` bytes before compression,
-    and what the codec raises for a result that it cannot encode.
+    and the codec's own error for a result that it cannot encode.
     """
     payload = codec.encode(result)
     if len(payload) > max_bytes:
@@ -78,9 +78,9 @@ def unpack(codec: Codec, envelope: bytes | None, *, max_bytes: int = 0) -> Any:
     """
     Return the result in an envelope.
 
-    What a store gives back is input (R95): no more than `max_bytes`, or 1 MiB, are read. Raises
-    ResultUnavailable where the result was not kept, and StoreError for an envelope that is damaged
-    or too large, or was written by a newer release or by another codec.
+    Stored bytes are not trusted (R95): no more than `max_bytes`, or 1 MiB, are read. Raises
+    ResultUnavailable if the result was not kept, and StoreError for an envelope that is damaged,
+    too large, or written by a newer release or by another codec.
     """
     if not isinstance(envelope, bytes) or len(envelope) < 3:
         raise StoreError("The stored result is damaged: its envelope is cut short.")
@@ -107,15 +107,15 @@ def unpack(codec: Codec, envelope: bytes | None, *, max_bytes: int = 0) -> Any:
         return codec.decode(payload)
     except IdempotencyError:
         raise
-    except Exception as error:  # whatever a codec raises for bytes that it did not write
-        # By a ValueError, since the text of any other may quote the result in the log (R79).
+    except Exception as error:  # a codec may raise anything for bytes that it did not write
+        # As a ValueError, because the text of other errors may quote the result in the log (R79).
         damage = ValueError(f"The codec {codec.id!r} cannot decode it.")
         damage.__cause__ = error
         raise StoreError("The stored result is damaged: it cannot be decoded.") from damage
 
 
 def _inflated(payload: bytes, max_bytes: int) -> bytes:
-    """Return what was compressed, or one byte more than `max_bytes` of it; raise StoreError."""
+    """Return the inflated bytes, `max_bytes` plus one at most; raise StoreError."""
     stream = zlib.decompressobj()
     try:
         inflated = stream.decompress(payload, max_bytes + 1)
@@ -133,9 +133,9 @@ def _envelope(codec: Codec, flags: int, payload: bytes) -> bytes:
 
 class JSONCodec:
     """
-    JSON, with Decimal, dates, times, timedelta, UUID and bytes kept as what they are.
+    JSON that also keeps Decimal, dates, times, timedelta, UUID and bytes.
 
-    What JSON cannot say is lost for the first caller too: a tuple comes back as a list.
+    The first caller, too, loses what JSON cannot express: a tuple comes back as a list.
     """
 
     id: ClassVar[str] = "json"

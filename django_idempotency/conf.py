@@ -54,7 +54,7 @@ POLICY_FIELDS = frozenset(item.name for item in fields(Policy))
 HTTP_FIELDS = frozenset(item.name for item in fields(HTTPPolicy))
 _POLICY_NAMES = [item.name.upper() for item in fields(Policy)]
 _HTTP_NAMES = [item.name.upper() for item in fields(HTTPPolicy)]
-#: What others call the alias of a database, which Django calls ``using``.
+#: Other words for the alias of a database, which Django calls ``using``.
 _DATABASE_NAMES = ("alias", "database", "db")
 
 
@@ -64,7 +64,7 @@ class InvalidStore(ImproperlyConfigured):
 
 @dataclass(frozen=True)
 class Plan:
-    """What is fixed before a call: the store of an alias, its engine, and the policies."""
+    """The parts that are fixed before a call: an alias's store, its engine, and the policies."""
 
     alias: str
     store: BaseStore
@@ -127,7 +127,7 @@ class Stores(Mapping[str, BaseStore]):
         self._aliases: dict[str, Plan] = {}
 
     def __getitem__(self, alias: str) -> BaseStore:
-        """Return the store; raise InvalidStore for an alias that is not, or not well, defined."""
+        """Return the store; raise InvalidStore for an alias that is missing or not valid."""
         return self.configured(alias).store
 
     def __iter__(self) -> Any:
@@ -137,7 +137,7 @@ class Stores(Mapping[str, BaseStore]):
         return len(_setting())
 
     def configured(self, alias: str) -> Plan:
-        """Return all that the setting says of `alias`."""
+        """Return the plan that the setting describes for `alias`."""
         configured = self._aliases.get(alias)
         if configured is None:
             with self._mutex:
@@ -226,7 +226,7 @@ def _setting() -> Mapping[str, Mapping[str, Any]]:
 
 
 def written_as(name: str) -> str | None:
-    """Return how a name of an alias, such as LEASE, is written; None for an unknown one."""
+    """Return the right spelling of a name of an alias, such as LEASE; None for an unknown one."""
     if name in _HTTP_NAMES:
         return f'IDEMPOTENCY = {{"default": {{"HTTP": {{"{name}": ...}}}}}}'
     if name in ("BACKEND", "HTTP", "OPTIONS", *_POLICY_NAMES):
@@ -283,7 +283,7 @@ def _policy(default: Any, given: Mapping[str, Any], known: list[str], where: str
 
 
 def _meant(name: Any, known: list[str]) -> str:
-    """Return where a known name belongs that stands elsewhere, or else the nearest of `known`."""
+    """Return the right place of a misplaced name, or else the nearest of the names `known`."""
     if name in _HTTP_NAMES:
         return " It belongs into 'HTTP'."
     if name in ("BACKEND", "OPTIONS", *_POLICY_NAMES):
@@ -302,7 +302,7 @@ def _build(backend: str, options: Mapping[str, Any], where: str) -> BaseStore:
         store = store_class(**options)
     except (TypeError, ValueError) as error:
         raise InvalidStore(f"{where}['OPTIONS'] do not fit {backend}: {error}") from error
-    except ImportError as error:  # the store's client, which an extra installs
+    except ImportError as error:  # the store's client is missing: an extra installs it
         raise InvalidStore(f"{where}['BACKEND']: {error}") from error
     if not isinstance(store, BaseStore):
         raise InvalidStore(f"{where}['BACKEND'] is no store: {backend}.")

@@ -1,4 +1,4 @@
-"""Which attempts the running code is part of, in this thread or coroutine."""
+"""The attempts of which the running code is part, in this thread or coroutine."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["Running", "current", "running"]
 
 
 class Running:
-    """An attempt under way, as the code inside it and the stores know it."""
+    """A running attempt, as the code inside it and the stores see it."""
 
     def __init__(self, record_id: UUID, scope: str, key: str) -> None:
         self.record_id = record_id
@@ -53,5 +53,5 @@ def running() -> tuple[Running, ...]:
 
 
 def current() -> Lease | None:
-    """Return the lease of the work that this code is part of, or None outside of any."""
+    """Return the lease of the work that calls this, or None outside of any work."""
     return next((x.held for x in reversed(_running.get()) if x.held is not None), None)

@@ -25,9 +25,9 @@ _SALT = b"django_idempotency.fingerprint"
 
 @dataclasses.dataclass(frozen=True)
 class Fingerprint:
-    """What a request asks for, in each form in which a record may hold it (R47)."""
+    """The fingerprint of a request, in each form in which a record may hold it (R47)."""
 
-    #: The SHA-256 of all parts, without a secret: derived keys are made of it. Never stored.
+    #: The SHA-256 of all parts, without a secret, from which keys are derived. Never stored.
     digest: bytes = dataclasses.field(repr=False)
     #: One for each secret, newest first; the first one is stored.
     forms: tuple[bytes, ...] = dataclasses.field(repr=False)
@@ -67,7 +67,7 @@ class Fingerprint:
         return self.make_version_1()
 
     def lacks_key_of(self, stored: bytes) -> bool:
-        """Return whether `stored` was made with a secret that is gone: no one can compare it."""
+        """Return whether `stored` was made with a secret that is gone, so it cannot be compared."""
         return stored[0] == VERSION and stored[_ID] not in [form[_ID] for form in self.forms]
 
 
@@ -152,8 +152,8 @@ def _to_bytes(secret: str | bytes) -> bytes:
     return secret.encode() if isinstance(secret, str) else secret
 
 
-# A number as written becomes {"#": "1.00"}; a member's name that starts with "#" gets another one,
-# so nothing that a client sends can look like a number that it is not.
+# A number becomes {"#": "1.00"}, as written; a member's name that starts with "#" gets a second
+# "#", so nothing that a client sends can look like a number that it is not.
 
 
 class _Numbers(dict[str, dict[str, str]]):

@@ -107,10 +107,10 @@ def new_key(
     *, time_ordered: bool = False, min_length: int = 1, max_length: int = MAX_LENGTH
 ) -> str:
     """
-    Return a key that nobody has had yet, and that nobody can guess.
+    Return a new key that cannot be guessed.
 
-    A UUIDv4 or, `time_ordered`, a UUIDv7 (RFC 9562, section 5.7); random text of 6 bits per
-    character where the bounds leave no room for a UUID.
+    A UUIDv4 or, with `time_ordered`, a UUIDv7 (RFC 9562, section 5.7); random text of 6 bits per
+    character if the bounds do not allow a UUID.
     """
     key = str(_uuid7() if time_ordered else uuid4())
     if min_length <= len(key) <= max_length:
@@ -146,9 +146,9 @@ def record_id(kind: str, scope: str, key: str) -> UUID:
 
 def seed(record_id: UUID, digest: bytes) -> UUID:
     """
-    Return what the derived keys of a request are made of: a UUIDv8 of its record and its digest.
+    Return the seed of a request's derived keys: a UUIDv8 of its record id and its digest.
 
-    No secret is part of it, so that a rotation changes no derived key.
+    It contains no secret, so that a rotation of secrets changes no derived key.
     """
     return _uuid8(b"seed", record_id.bytes, digest)
 
@@ -169,7 +169,7 @@ def new_token() -> UUID:
 
 
 def short(identifier: UUID) -> str:
-    """Return what a log line may say of a record: the first 12 characters of its id (R79)."""
+    """Return the name of a record in the log: the first 12 characters of its id (R79)."""
     return str(identifier)[:12]
 
 

@@ -1,4 +1,4 @@
-"""What the logger ``django_idempotency`` says of requests and calls: no key, no payload (R79)."""
+"""The lines of the logger ``django_idempotency`` about requests and calls, without keys (R79)."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ _QUOTING = (AttributeError, LookupError, TypeError, ValueError)
 _QUOTING_NAMES = {"DataError", "IntegrityError"}
 #: A shorter key is found in texts that do not quote it.
 _TELLING = 6
-#: What a line names where the caller of ``run`` or ``attempt`` has given no operation.
+#: The name in a line for a call of ``run`` or ``attempt`` without an operation.
 _UNNAMED = "call without a name"
 
 
 def log_outcome(alias: str, operation: str, outcome: str, record_id: UUID | None = None) -> None:
-    """Write one line: what was asked for, what became of it, and which record says so."""
+    """Write one line: the operation, its outcome, and its record."""
     if not logger.isEnabledFor(logging.INFO):
         return
     short = "" if record_id is None else keys.short(record_id)
@@ -56,7 +56,7 @@ def log_outcome(alias: str, operation: str, outcome: str, record_id: UUID | None
 def log_refusal(
     alias: str, operation: str, error: IdempotencyError, record_id: UUID | None = None
 ) -> None:
-    """Write the line of a request that neither runs nor is answered from a record."""
+    """Write the line of a request that neither runs nor replays."""
     if not logger.isEnabledFor(logging.INFO):
         return
     outcome = next((text for kind, text in _REFUSALS.items() if isinstance(error, kind)), None)
@@ -73,7 +73,7 @@ def log_store_error(
     record_id: UUID | None = None,
     key: str = "",
 ) -> None:
-    """Write the one line, with its cause, of an error of the store; a second call writes none."""
+    """Write the line of a store's error, with its cause; a second call for it writes nothing."""
     if error.told:
         return
     causes = list(_causes(error))
@@ -114,7 +114,7 @@ def _quotes(cause: BaseException, key: str) -> bool:
 
 
 def _text(error: StoreError, causes: list[BaseException], *, quotes: bool) -> str:
-    """Return what is known of an error: the store's own words, and those of its driver."""
+    """Return the text of an error: the store's own, and that of its driver."""
     if not causes:
         return str(error)
     said = [] if quotes else str(causes[-1]).splitlines()[:1]

@@ -1,4 +1,4 @@
-"""The sweep: deleting expired records where the store does not do so itself."""
+"""The sweep: deletes expired records in stores that do not delete them by themselves."""
 
 from __future__ import annotations
 
@@ -27,18 +27,16 @@ def sweep(
     """
     Delete expired records in batches of `limit`, and return how many there were per alias.
 
-    Of one alias, or of all whose stores need it, a batch of each in turn. Stops when nothing is
-    left or after `max_seconds`; `progress` is called with the alias and the count so far after
-    each batch. It works for `share` (above 0, at most 1) of the time and rests for the others, so
-    that claims need not notice. Two sweeps at once do no harm.
-
-    Raises InvalidStore and ValueError before anything is deleted. A store that cannot be reached
-    is left out, its time is not counted, and its StoreError is logged; the first is raised when
-    the others have been swept.
+    Sweeps one alias, or all whose stores need it, a batch of each in turn. Stops when nothing is
+    left or after `max_seconds`. Calls `progress` with the alias and the count so far after each
+    batch. Works for `share` (above 0, at most 1) of the time and pauses for the rest, so that
+    claims are not slowed down. Two sweeps at once do no harm. Raises InvalidStore and ValueError
+    before it deletes anything. If a store cannot be reached, its StoreError is logged, its time is
+    not counted, and the first such error is raised after the others have been swept.
     """
     if limit < 1:
         raise ValueError("limit must be at least 1.")
-    if max_seconds is not None and not max_seconds >= 0:  # not a number is no time either
+    if max_seconds is not None and not max_seconds >= 0:  # refuses NaN, too
         raise ValueError("max_seconds must be at least 0.")
     if not 0 < share <= 1:
         raise ValueError("share must be above 0, and at most 1.")

@@ -13,14 +13,14 @@ __all__ = ["sweep_expired"]
 
 logger = logging.getLogger("django_idempotency")
 
-#: The part of its time in which the task works, and lets claims have the database in the others.
+#: The fraction of its time in which the task works; in the rest, claims have the database.
 SHARE = 0.25
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 
 def _as_task(function: F) -> F:
-    """Return a shared task where Celery is installed: others look for modules "tasks", too."""
+    """Return a shared task if Celery is installed; other packages import modules "tasks", too."""
     if find_spec("celery") is None:
         return function
     from celery import shared_task
@@ -35,9 +35,9 @@ def sweep_expired(
     """
     Delete expired records in batches of `limit`, and return how many there were per alias.
 
-    Of one alias, or of all that need it. Stops when nothing is left or after `max_seconds`. Two at
-    once do no harm. Raises InvalidStore, and StoreError when the stores that can be reached have
-    been swept.
+    Sweeps one alias, or all that need it. Stops when nothing is left or after `max_seconds`. Two
+    sweeps at once do no harm. Raises InvalidStore. If a store cannot be reached, raises its
+    StoreError after the other stores have been swept.
     """
     return sweep(store, limit=limit, max_seconds=max_seconds, share=SHARE, progress=_log)
 

@@ -1,8 +1,8 @@
 """
-A store whose operations each keep all others out, and which only has to keep records.
+A base for stores whose operations each exclude all others.
 
-What each operation promises is written down here once, for every such store: a subclass says how
-others are kept out, and reads and writes whole records.
+This module implements the operations once, for every such store. A subclass says how an operation
+excludes the others, and reads and writes whole records.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _PLACE = re.compile(r"[-0-9]{10} [:.0-9]{15} [-0-9a-f]{36}")
 
 
 class Records(ABC):
-    """All records, for as long as everybody else is kept out."""
+    """All records, for as long as one operation has exclusive access."""
 
     #: The store's clock: one moment for the whole operation. Aware, and in UTC.
     now: datetime
@@ -41,11 +41,11 @@ class Records(ABC):
 
     @abstractmethod
     def put(self, record: Record) -> None:
-        """Keep the record, instead of the one with its id if there is one."""
+        """Store the record, and replace the one with its id if there is one."""
 
     @abstractmethod
     def newest_first(self, before: str | None) -> Iterator[Record]:
-        """Give the records by `place`, downwards; those below `before`, unless that is None."""
+        """Yield the records by descending `place`; only those below `before`, unless it is None."""
 
     @abstractmethod
     def delete_expired(self, limit: int) -> int:
@@ -53,14 +53,14 @@ class Records(ABC):
 
 
 class ExclusiveStore(BaseStore):
-    """A store that keeps everybody else out while it does something; subclasses say how."""
+    """A store whose operations exclude each other; subclasses say how."""
 
     @abstractmethod
     def exclusively(self) -> AbstractContextManager[Records]:
         """
-        Give all records to one operation, and keep every other one out until it is over.
+        Give one operation access to all records, and exclude every other one until it ends.
 
-        What was put is kept when the block ends, and undone if it ends with an exception.
+        The block's writes are kept when it ends, and undone if it ends with an exception.
         """
 
     def claim(self, request: ClaimRequest) -> Lease | Record:
@@ -196,7 +196,7 @@ class ExclusiveStore(BaseStore):
             return sum(record.expired for record in records.newest_first(None))
 
     def owned(self, records: Records, lease: Lease) -> Record | None:
-        """Return the record that this lease is the right to end, None once it is not."""
+        """Return the record that this lease may end; None if the lease was lost."""
         record = records.get(lease.record_id)
         if record and record.state is State.IN_PROGRESS and _is_mine(record, lease):
             return record
@@ -204,7 +204,7 @@ class ExclusiveStore(BaseStore):
 
 
 def place(record: Record) -> str:
-    """Return where the record stands in the order of creation, as text that sorts like it."""
+    """Return the place of the record in the order of creation, as text that sorts likewise."""
     return f"{record.created_at:%Y-%m-%d %H:%M:%S.%f} {record.record_id}"
 
 

@@ -1,4 +1,4 @@
-"""Records in this process's memory: for tests and for tools that are a single process."""
+"""Records in this process's memory: for tests, and for tools of a single process."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class MemoryStore(ExclusiveStore):
     """
     A dict behind a mutex, with the host's clock.
 
-    Nothing is shared between processes and nothing outlives this one.
+    Each process has its own records, and they end with the process.
     """
 
     records_class: ClassVar[type[MemoryRecords]] = MemoryRecords

@@ -1,4 +1,4 @@
-"""A record as text, for stores that can keep nothing but text."""
+"""A record as text, for stores that keep only text."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def dump(record: Record) -> str:
 
 
 def load(text: str, *, now: datetime) -> Record:
-    """Return the record that `dump` made a text of, as it is at `now`; else raise StoreError."""
+    """Return the record of a text of `dump`, as it is at `now`; raise StoreError for others."""
     try:
         kept = json.loads(text)
         values: dict[str, Any] = {

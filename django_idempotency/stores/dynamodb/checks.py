@@ -66,7 +66,7 @@ def problems(table: Table, *, ttl: bool, overflow: Overflow | None) -> Iterator[
 
 
 def _remedy(error: StoreError) -> str:
-    """Return what to do about a table that cannot be looked at."""
+    """Return the hint for a table that cannot be read."""
     match error.code:
         case "ResourceNotFoundException":
             return (

@@ -15,7 +15,7 @@ from django_idempotency.stores.dynamodb.items import Item
 
 __all__ = ["Client", "ConditionFailed"]
 
-#: What passes by itself: too many requests, an item in another's transaction, a server in trouble.
+#: Temporary errors: too many requests, an item in another transaction, a failing server.
 TRANSIENT = frozenset(
     {
         "InternalServerError",
@@ -39,7 +39,7 @@ _clients: weakref.WeakSet[Client] = weakref.WeakSet()
 
 
 class ConditionFailed(Exception):
-    """The condition of a write did not hold; `item` is what it met, if the server says so."""
+    """The condition of a write failed; `item` is the item that it met, if the server returns it."""
 
     def __init__(self, item: Item | None) -> None:
         super().__init__("The condition did not hold.")
@@ -142,7 +142,7 @@ class Client:
             ) from error
 
     def _code(self, error: Any) -> str:
-        """Return what an error is called; its text may quote what was sent (R79)."""
+        """Return the name of an error, without its text, which may quote what was sent (R79)."""
         if isinstance(error, self._errors.ClientError):
             return str(error.response.get("Error", {}).get("Code", "ClientError"))
         return type(error).__name__

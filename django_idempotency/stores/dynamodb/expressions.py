@@ -1,4 +1,4 @@
-"""The whole expressions of the DynamoDB store: what each write changes, and on what condition."""
+"""The whole expressions of the DynamoDB store: the changes and the condition of each write."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ CLAIM_WITHOUT_EXPIRY: Statement = (
     CLAIMABLE,
 )
 
-# Replaces the expired item that the claim has met; attempts and creation begin again. CLAIM keeps
+# Replaces the expired item that the claim has met, with new attempts and creation. CLAIM keeps
 # them, and one update cannot do both, depending on the item.
 CLAIM_EXPIRED: Statement = (None, f"#epoch = :seenEpoch AND #token = :seenToken AND {EXPIRED}")
 

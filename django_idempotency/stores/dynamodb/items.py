@@ -58,7 +58,7 @@ ATTRIBUTES = (
 
 
 class Names:
-    """What a table calls its attributes; and the keys of its items."""
+    """The names of a table's attributes, and the keys of its items."""
 
     def __init__(
         self,
@@ -77,12 +77,12 @@ class Names:
         self.static = static_partition_key
         #: The attribute that is the record id.
         self.id = partition_key if sort_key is None else sort_key
-        #: What the table calls each attribute.
+        #: The table's name for each attribute.
         self.of = {name: attributes.get(name, name) for name in ATTRIBUTES}
         taken = [*self.of.values(), partition_key, *([] if sort_key is None else [sort_key])]
         if twice := sorted({name for name in taken if taken.count(name) > 1}):
             raise TypeError(f"Two attributes of an item have one name: {', '.join(twice)}.")
-        #: The same, as expressions name them.
+        #: The same, with the names in expressions.
         self.placeholders = {
             "#id": self.id,
             "#partition": partition_key,
@@ -202,14 +202,14 @@ def whole_seconds(moment: datetime) -> datetime:
 
 
 def microseconds(moment: datetime) -> int:
-    """Return the microseconds since 1970: what an epoch starts from."""
+    """Return the microseconds since 1970, from which an epoch starts."""
     return int(moment.timestamp() * 1_000_000)
 
 
 def claimed_values(
     request: ClaimRequest, fingerprint: bytes | None, now: datetime
 ) -> dict[str, Any]:
-    """Return what every claim writes, named as in expressions."""
+    """Return the values that every claim writes, named as in expressions."""
     values: dict[str, Any] = {
         ":token": string(request.token),
         ":fingerprint": binary(NO_FINGERPRINT if fingerprint is None else fingerprint),

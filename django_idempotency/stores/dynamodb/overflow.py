@@ -14,8 +14,8 @@ __all__ = ["INLINE_BYTES", "Overflow"]
 
 logger = logging.getLogger("django_idempotency")
 
-#: The most that a result may have to be kept in its item. DynamoDB's limit for an item is
-#: 400 KiB, names included; what is left is for the other attributes.
+#: The most bytes of a result in its item. DynamoDB's limit for an item is 400 KiB, names
+#: included; the rest is for the other attributes.
 INLINE_BYTES = 390 * 1024
 
 
@@ -23,8 +23,8 @@ class Overflow:
     """
     Objects in the storage of an alias of STORAGES.
 
-    An object is named by record, attempt and content. So a storage that overwrites puts the same
-    bytes in the place of the same bytes, and never one result in the place of another.
+    The name of an object depends on record, attempt and content. So a storage that overwrites can
+    replace an object only with the same bytes, and never one result with another.
     """
 
     def __init__(self, alias: str) -> None:
@@ -32,11 +32,11 @@ class Overflow:
 
     def write(self, record_id: UUID, token: UUID, result: bytes) -> tuple[str, bytes]:
         """
-        Keep `result` and return the object's name and its SHA-256.
+        Write `result`, and return the object's name and its SHA-256.
 
-        Nothing refers to it before the completion does, which is fenced: what an owner that lost
-        its lease has written is never read. Raises ResultTooLarge where the storage fails: the work
-        is done, so the record is to be completed without its result.
+        Only the completion refers to the object, and the completion is fenced: so the object of an
+        owner that lost its lease is never read. Raises ResultTooLarge if the storage fails: the
+        work is done, so the caller completes the record without its result.
         """
         digest = hashlib.sha256(result).digest()
         try:
@@ -53,7 +53,8 @@ class Overflow:
 
     def read(self, record_id: UUID, name: str, digest: bytes) -> bytes | None:
         """
-        Return what `write` kept; None, and an error in the log, if it is gone or was altered.
+        Return the result that `write` wrote; if it is gone or altered, log an error and return
+        None.
 
         Raises StoreError for a storage that does not answer.
         """
@@ -78,9 +79,9 @@ class Overflow:
 
     def probe(self) -> str | None:
         """
-        Write, read and delete an object; return what went wrong with its deletion, if anything did.
+        Write, read and delete an object; return the error of its deletion, if it failed.
 
-        Raises StoreError, which says what could not be done, for a storage that cannot be used.
+        Raises StoreError, which names the failed step, for a storage that cannot be used.
         """
         content, step = uuid4().bytes, "written"
         try:

@@ -17,7 +17,7 @@ __all__ = ["create", "definition", "options"]
 #: Seconds that a table may take to become active, and then its backups to become available.
 LONGEST_WAIT = 300.0
 _POLL = 0.5
-#: What DynamoDB answers about a table that it has just created.
+#: DynamoDB's errors about a table that it has just created.
 _NOT_YET = frozenset(
     {
         "ContinuousBackupsUnavailableException",
@@ -47,9 +47,9 @@ def create(store: DynamoDBStore, progress: Callable[[str], None] = lambda step: 
     """
     Create the store's table, with TTL unless the store sweeps, and point-in-time recovery.
 
-    What is there already stays, so it can be called again after an error. `progress` is told what
-    is done next, and what the server, if it is not DynamoDB itself, does not have. Raises
-    StoreError, for a table with another primary key, too.
+    Changes nothing that exists already, so it can be called again after an error. `progress` gets
+    each next step, and each feature that the server, if it is not DynamoDB itself, lacks. Raises
+    StoreError, also for a table with another primary key.
     """
     table = store.table
     progress(f"creating the table {table.name}")
@@ -88,7 +88,7 @@ def _active(store: DynamoDBStore) -> dict[str, Any] | None:
 
 
 def _turn_on(store: DynamoDBStore, operation: str, specification: dict[str, Any]) -> bool:
-    """Turn something on for the table; DynamoDB refuses TTL that is on, or is being turned on."""
+    """Turn a feature on for the table; DynamoDB refuses TTL that is on, or is being turned on."""
     is_ttl = operation == "update_time_to_live"
     if not (is_ttl and _has_ttl(store)):
         try:
@@ -100,7 +100,7 @@ def _turn_on(store: DynamoDBStore, operation: str, specification: dict[str, Any]
 
 
 def _has_ttl(store: DynamoDBStore) -> bool:
-    """Whether TTL is on; raise StoreError if it goes by another attribute than the store's."""
+    """Whether TTL is on; raise StoreError if it uses another attribute than the store's."""
     described, expiry = store.table.described_ttl(), store.names.of["expiry"]
     is_on = described["TimeToLiveStatus"] in TTL_IS_ON
     if is_on and described.get("AttributeName") != expiry:
@@ -112,7 +112,7 @@ def _has_ttl(store: DynamoDBStore) -> bool:
 
 
 def _wait_for(call: Callable[[], T | None], failure: str) -> T:
-    """Call until there is an answer: DynamoDB's parts hear of a new table one after the other."""
+    """Repeat a call until it has an answer: parts of DynamoDB learn late of a new table."""
     deadline = time.monotonic() + LONGEST_WAIT
     while True:
         try:
@@ -129,7 +129,7 @@ def _wait_for(call: Callable[[], T | None], failure: str) -> T:
 
 
 def options(store: DynamoDBStore) -> dict[str, dict[str, Any]]:
-    """Return what is turned on once a table is there, by the call that does it."""
+    """Return the features to turn on after the creation of a table, by their calls."""
     recovery = {"PointInTimeRecoverySpecification": {"PointInTimeRecoveryEnabled": True}}
     if not store.ttl:
         return {"update_continuous_backups": recovery}

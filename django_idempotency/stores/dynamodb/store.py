@@ -59,12 +59,12 @@ class DynamoDBStore(BaseStore):
     """
     One item per record; each change is one conditional write.
 
-    DynamoDB has no clock to ask, so time is this host's, and a lease is taken over only
-    `clock_skew` seconds after its end. `timeout` limits each call, in seconds; `ttl=False` is for
-    tables that do not delete expired items by themselves. `attributes` maps names of
-    `stores.dynamodb.items.ATTRIBUTES` to those of the table. With `sort_key` all records are in the
-    partition `static_partition_key`. `overflow_storage`, an alias of STORAGES, takes the results
-    that are too large for an item.
+    DynamoDB does not give its time, so the store uses the host's clock, and a lease can be taken
+    over only `clock_skew` seconds after its end. `timeout` limits each call, in seconds;
+    `ttl=False` is for tables that do not delete expired items by themselves. `attributes` maps
+    names of `stores.dynamodb.items.ATTRIBUTES` to those of the table. With `sort_key` all records
+    are in the partition `static_partition_key`. `overflow_storage`, an alias of STORAGES, holds the
+    results that are too large for an item.
     """
 
     checks_server: ClassVar[bool] = True
@@ -100,7 +100,7 @@ class DynamoDBStore(BaseStore):
         return self.ttl
 
     def _now(self) -> datetime:
-        """Return this host's time; building the client takes a moment, which is over by then."""
+        """Return this host's time, after the client is built, because that takes a moment."""
         self.table.client.ready()
         return self._clock()
 
@@ -141,7 +141,7 @@ class DynamoDBStore(BaseStore):
         return placeholder(request, self._now())
 
     def _claim(self, request: ClaimRequest, fingerprint: bytes | None, now: datetime) -> Lease:
-        """Claim a new record, or one that has `fingerprint`; None is for the request's newest."""
+        """Claim a new record, or one that has `fingerprint`; None means the request's newest."""
         refuse = request.on_stale == "refuse"
         values = {
             **claimed_values(request, fingerprint or request.fingerprint, now),
@@ -255,7 +255,8 @@ class DynamoDBStore(BaseStore):
         """
         Return when the record expires, if this attempt has completed it; else raise LeaseLost.
 
-        It was an earlier send, or `transact_item`, which may have committed another result.
+        An earlier send, or `transact_item`, has completed it then, the latter maybe with another
+        result.
         """
         item = failed.item or self.table.item(lease.record_id)
         if item is None:
@@ -407,9 +408,11 @@ class DynamoDBStore(BaseStore):
 
     def _with_result(self, record: Record, item: Item) -> Record:
         """
-        Return the record with its result; with None if that is gone from its storage, or altered.
+        Return the record with its result, or with None if the result is gone from its storage or
+        altered.
 
-        Raises StoreError where there is no storage, or none that answers, and for a damaged item.
+        Raises StoreError without a storage, for a storage that does not answer, and for a damaged
+        item.
         """
         if record.state is not State.COMPLETED or record.expired:
             return record

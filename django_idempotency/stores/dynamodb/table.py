@@ -58,7 +58,7 @@ class Table:
     def parameters(
         self, statement: str, record_id: UUID, values: Mapping[str, Any]
     ) -> dict[str, Any]:
-        """Return all that a conditional write needs, as the low-level client takes it."""
+        """Return the parameters of a conditional write for the low-level client."""
         prepared = self._statements[statement]
         constants = prepared["ExpressionAttributeValues"]
         return {
@@ -70,7 +70,7 @@ class Table:
         }
 
     def item(self, record_id: UUID) -> Item | None:
-        """Return an item as it is: for `get`, and where a server does not say what it was."""
+        """Return the current item: for `get`, and if a failed condition came without its item."""
         key = self.names.key(record_id)
         parameters = {"TableName": self.name, "Key": key, "ConsistentRead": True}
         item: Item | None = self.client.send("get_item", parameters).get("Item")
@@ -91,13 +91,13 @@ class Table:
         return answer["Items"], answer.get("LastEvaluatedKey")
 
     def described(self) -> dict[str, Any]:
-        """Return what the server says of the table."""
+        """Return the server's description of the table."""
         table: dict[str, Any] = self.client.send("describe_table", {"TableName": self.name})
         described: dict[str, Any] = table["Table"]
         return described
 
     def described_ttl(self) -> dict[str, Any]:
-        """Return what the server says of the table's TTL."""
+        """Return the server's description of the table's TTL."""
         answer = self.client.send("describe_time_to_live", {"TableName": self.name})
         described: dict[str, Any] = answer["TimeToLiveDescription"]
         return described

@@ -47,7 +47,7 @@ _all_clients: weakref.WeakSet[Clients] = weakref.WeakSet()
 
 @contextmanager
 def _store_errors(name: str) -> Iterator[None]:
-    """Turn what the driver raises into StoreError."""
+    """Turn the driver's errors into StoreError."""
     try:
         yield
     except _ERRORS as error:
@@ -65,7 +65,7 @@ class Clients:
     """
     The clients of one store: made when first used, shared by all, safe over a fork.
 
-    A command whose connection breaks is sent once more; one that takes too long is not.
+    If a connection breaks, its command is sent once more. After a timeout it is not.
     """
 
     def __init__(
@@ -105,7 +105,7 @@ class Clients:
         if cluster:
             _check_names(options, redis.RedisCluster, redis.Redis)
         else:
-            # A name that is no option is told now; nothing is connected.
+            # Raises for an unknown option; connects to nothing.
             self._client = self._new_client()
             pool = self._client.connection_pool
             pool.connection_class(**pool.connection_kwargs)
@@ -114,7 +114,7 @@ class Clients:
     def forget(self) -> None:
         """Forget the client in a forked child; the next call builds another."""
         self._mutex = threading.Lock()
-        # Never closed: that takes the client's mutexes, which threads of the parent may hold.
+        # Never closed: closing takes the client's mutexes, which threads of the parent may hold.
         self._of_parents.append(self._client)
         self._client = None
 
@@ -167,7 +167,7 @@ class Clients:
         for place, answer in enumerate(answers):
             # The record may have moved, or the node may have been replaced: `run` looks for it.
             if isinstance(answer, StoreError) and time.monotonic() < ends:
-                with suppress(StoreError):  # the first one stands
+                with suppress(StoreError):  # the first error counts
                     answers[place] = self.run(script, *calls[place])
         return answers
 

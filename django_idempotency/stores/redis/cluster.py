@@ -1,4 +1,4 @@
-"""Calls on many records of a cluster: grouped by node, and sent side by side."""
+"""Calls on many records of a cluster: grouped by node, and sent in parallel."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ Calls = Sequence[tuple[str, Sequence[Any]]]
 
 
 class _Group(NamedTuple):
-    """A node, and where in the calls its records stand."""
+    """A node, and the positions of its records in the calls."""
 
     node: Any
     places: list[int]
 
 
 def on_each_node(client: Any, calls: Calls, run: Callable[[Any, Calls], list[Any]]) -> list[Any]:
-    """Call `run` with each node and its calls, side by side; return the answers in order."""
+    """Call `run` with each node and its calls, in parallel; return the answers in order."""
     groups = _by_node(client, calls)
 
     def run_group(group: _Group) -> list[Any]:

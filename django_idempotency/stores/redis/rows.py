@@ -39,7 +39,7 @@ _MICROSECOND = timedelta(microseconds=1)
 
 
 class Place(NamedTuple):
-    """Where `browse` goes on: the next SCAN, after the record ids that the last one had left."""
+    """Where `browse` goes on: the next SCAN, after the record ids left over from the last one."""
 
     node: str = ""
     cursor: int | None = 0
@@ -77,7 +77,7 @@ def time_of(micros: bytes | int) -> datetime:
 
 
 def owner_arguments(prefix: str, *, note: bool) -> list[Any]:
-    """Return what says whose the prefix is, by SECRET_KEY and by each of its fallbacks."""
+    """Return the values that mark the prefix as ours, by SECRET_KEY and each of its fallbacks."""
     secrets = (settings.SECRET_KEY, *settings.SECRET_KEY_FALLBACKS)
     salt = "django_idempotency.stores.redis.store.owner"
     digests = [salted_hmac(salt, prefix, secret=x, algorithm="sha256") for x in secrets]
@@ -107,7 +107,7 @@ def ending_arguments(lease: Lease) -> list[Any]:
 
 
 def claimed_of(request: ClaimRequest, answer: list[Any]) -> tuple[Lease | Record, int]:
-    """Return what a claim has brought, and the number of the attempt that it won."""
+    """Return the lease or record of a claim, and the number of the attempt that it won."""
     won, *values = answer
     if not won:
         record = record_of(request.record_id, values)
@@ -137,7 +137,7 @@ def kept_until(answer: bytes | int | None) -> datetime:
 
 
 def record_of(record_id: UUID, answer: Sequence[Any] | None) -> Record | None:
-    """Return the record of a LOOK; raise StoreError for what is not a whole one."""
+    """Return the record of a LOOK; raise StoreError for an incomplete one."""
     if answer is None:
         return None
     columns, now = answer

@@ -45,9 +45,9 @@ __all__ = ["RedisStore"]
 
 logger = logging.getLogger("django_idempotency")
 
-#: What the scripts need: Redis 6.2, or any Valkey.
+#: The scripts need Redis 6.2, or any Valkey.
 OLDEST = (6, 2)
-#: How many SCANs one page of `browse` may take on a server that holds other things, too.
+#: How many SCANs one page of `browse` may take on a server with other data, too.
 SCANS = 20
 
 _GLOB = re.compile(r"([\\*?\[\]])")
@@ -57,7 +57,8 @@ class RedisStore(BaseStore):
     """
     Records on a server of Redis 6.2 or later, or Valkey: single, behind sentinels, or a cluster.
 
-    Time is the server's. What is not written to its disk, or to its replicas, is lost with it.
+    Time is the server's. Data that are neither on its disk nor on a replica are lost with the
+    server.
     """
 
     native_expiry: ClassVar[bool] = True
@@ -109,7 +110,7 @@ class RedisStore(BaseStore):
             timeout=self.timeout,
             options=client_options,
         )
-        #: The marker has shown that the prefix is this project's.
+        #: Whether the marker has shown that the prefix is this project's.
         self._is_ours = False
 
     # The claim.
@@ -273,11 +274,11 @@ class RedisStore(BaseStore):
         return bool(self._clients.run(RESOLVE, self._key(record_id), arguments))
 
     def sweep(self, *, limit: int = 5000) -> int:
-        """Return 0: the server deletes what has expired."""
+        """Return 0: the server deletes expired records."""
         return 0
 
     def check(self) -> list[Any]:
-        """Return messages about the server: too old, of a kind that evicts, or not there."""
+        """Return messages about the server: too old, set to evict, or not reachable."""
         from django.core import checks
 
         asked = owner_arguments(self.prefix, note=False)
@@ -342,7 +343,7 @@ class RedisStore(BaseStore):
 
     @property
     def _marker(self) -> str:
-        """The key that says whose the prefix is."""
+        """The key of the marker, which says which project owns the prefix."""
         return f"{self.prefix}owner"
 
     def _key(self, record_id: UUID) -> str:
@@ -374,7 +375,7 @@ class RedisStore(BaseStore):
 
 
 def _remedy(error: BaseException | None) -> str:
-    """Return what to do about a server that does not answer."""
+    """Return the hint for a server that does not answer."""
     if type(error).__name__ in ("AuthenticationError", "NoPermissionError"):
         return "Correct the user and the password in the OPTIONS of the RedisStore."
     return "Start the server, or correct its address in the OPTIONS of the RedisStore."
@@ -385,5 +386,5 @@ def _held(leases: list[Lease], answers: list[Any]) -> set[Lease]:
     errors = [answer for answer in answers if isinstance(answer, StoreError)]
     if errors and len(errors) == len(answers):
         raise errors[0]
-    # An error is true: it does not say that the lease is lost.
+    # An error counts as held: it does not say that the lease is lost.
     return {lease for lease, answer in zip(leases, answers, strict=True) if answer}
