@@ -407,6 +407,22 @@ def test_I1_what_was_prepared_is_gone_and_a_claim_runs_all_the_same(engine, othe
 
 
 @pytest.mark.usefixtures("at_once")
+@pytest.mark.parametrize("does", ["get", "claim", "complete"])
+def test_I1_what_was_prepared_is_gone_and_a_statement_by_itself_runs_once(store, does):
+    complete(store, "first")
+    store.get(claims.record_id("first"))
+    lease = won(store.claim(claim_request()))
+    deallocate()
+    if does == "get":
+        assert store.get(lease.record_id).state is State.IN_PROGRESS
+    elif does == "claim":
+        assert lost(store.claim(claim_request())).state is State.IN_PROGRESS
+    else:
+        assert store.complete(lease, packed("mine"), retention=claims.RETENTION) is not None
+    assert names() == []
+
+
+@pytest.mark.usefixtures("at_once")
 def test_I1_a_claim_in_the_transaction_of_the_caller_takes_none_of_it(engine):
     engine.run(operation("first", transaction="single"), work("first"))
     deallocate()
