@@ -17,8 +17,8 @@ class IdempotencyRecord(models.Model):
     """
     One record; see `django_idempotency.records.Record`.
 
-    Written by the statements of the database store alone: saving instances would bypass the
-    predicates that make the guarantees.
+    Only the statements of the database store write it: saving instances would bypass the conditions
+    on which the guarantees rest.
     """
 
     class State(models.TextChoices):

@@ -1,7 +1,7 @@
 """
 Guarded views of Django REST framework in OpenAPI documents that drf-spectacular makes.
 
-Loads by itself where ``drf_spectacular`` is in INSTALLED_APPS.
+Loaded automatically if ``drf_spectacular`` is in INSTALLED_APPS.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class GuardedViewExtension(OpenApiViewExtension):
     priority = -1  # an extension of the project's own for its view comes first
 
     def view_replacement(self) -> type[Any]:
-        """Return the view with schemas that tell of the key; the view itself stays as it is."""
+        """Return a view with schemas that describe the key; the original view does not change."""
         callback: Any = self.target_callback
         members = {"__doc__": callback.cls.__doc__, "__module__": callback.cls.__module__}
         view: Any = type(callback.cls.__name__, (callback.cls,), members)
@@ -103,7 +103,7 @@ class _Guarded(_Schema):
 
 
 def _describe(operation: dict[str, Any], http: HTTPPolicy, registry: ComponentRegistry) -> None:
-    """Add to an operation what its policy means to a client; what the project says comes first."""
+    """Describe an operation's policy for clients; the project's own words take precedence."""
     parameters = operation.setdefault("parameters", [])
     if not any(
         parameter.get("in") == "header" and parameter.get("name", "").lower() == http.header.lower()
@@ -176,7 +176,7 @@ def _is_kept(http: HTTPPolicy, status: str) -> bool:
 
 
 def _problems(http: HTTPPolicy) -> Iterator[tuple[int, str, dict[str, Any]]]:
-    """Yield status, description and header fields of what a guard itself may answer."""
+    """Yield status, description and header fields of a guard's own answers."""
     again = {
         "Retry-After": {
             "schema": {"type": "integer"},
@@ -202,7 +202,7 @@ def _problems(http: HTTPPolicy) -> Iterator[tuple[int, str, dict[str, Any]]]:
 
 
 def _problem(registry: ComponentRegistry) -> dict[str, Any]:
-    """Return a reference to the schema of a problem (R78), which stands in the document once."""
+    """Return a reference to the schema of a problem (R78), which the document contains once."""
     component = ResolvedComponent(
         name="IdempotencyProblem",
         type=ResolvedComponent.SCHEMA,

@@ -1,4 +1,4 @@
-"""ATOMIC_REQUESTS of a guarded view: Django leaves its transactions to us, we open them."""
+"""ATOMIC_REQUESTS of a guarded view: the guard opens the transactions in place of Django."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ View = TypeVar("View", bound=Callable[..., Any])
 
 class _EveryAlias(set[str]):
     """
-    The aliases whose transactions are not Django's to open: all of them, also later ones.
+    Exempts a view on all aliases, also later ones, so that Django opens no transaction.
 
-    It holds those that the project has named.
+    It contains the aliases that the project has named.
     """
 
     def __contains__(self, alias: object) -> bool:
@@ -81,8 +81,8 @@ class AtomicRequests:
         """
         Commit them all, or roll them all back, the innermost first.
 
-        A hook that raises after the commit of one rolls no other back (R58): half of the work would
-        stand. What it raised passes on when all have committed.
+        A hook that raises after the commit of one does not roll back another (R58), because half of
+        the work would stay. Its exception passes on after all have committed.
         """
         raised: BaseException | None = exc_value
         raised_by_hooks: list[BaseException] = []
@@ -118,7 +118,7 @@ class AtomicRequests:
 
     @property
     def committed(self) -> bool:
-        """Whether there are some, and all have committed."""
+        """Whether there are any, and all have committed."""
         return 0 < len(self) == len(self._committed)
 
 
@@ -134,17 +134,17 @@ def is_marked(view: Callable[..., Any] | None) -> bool:
 
 
 def exempt(view: Callable[..., Any] | None) -> set[str]:
-    """Return the aliases that the project itself has named with non_atomic_requests on a view."""
+    """Return the aliases that the project has named with non_atomic_requests on a view."""
     return set(getattr(view, "_non_atomic_requests", ()))
 
 
 @contextmanager
 def answering(*, without: Collection[str] = ()) -> Iterator[None]:
     """
-    Open the blocks in which an exception is turned into an answer (R84).
+    Open the blocks in which DRF turns an exception into an answer (R84).
 
-    DRF marks each open transaction of an ATOMIC_REQUESTS alias for rollback then: what it finds
-    open is a block of ours, never the caller's or a TestCase's, on exempt aliases too.
+    DRF then marks each open transaction of an ATOMIC_REQUESTS alias for rollback. So it finds a
+    block of the guard, never that of the caller or of a TestCase, also on exempt aliases.
     """
     closed = {alias for alias in without if not connections[alias].in_atomic_block}
     with AtomicRequests(without=closed):
@@ -160,6 +160,6 @@ def atomic_aliases(without: Collection[str] = ()) -> list[str]:
 
 
 def refuse_coroutine(without: Collection[str]) -> None:
-    """Raise what Django raises for a coroutine view that would lose its ATOMIC_REQUESTS (R96)."""
+    """Raise Django's error for a coroutine view that would lose its ATOMIC_REQUESTS (R96)."""
     if atomic_aliases(without):
         raise RuntimeError("You cannot use ATOMIC_REQUESTS with async views.")

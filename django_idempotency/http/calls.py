@@ -1,4 +1,4 @@
-"""One request to a guarded method: how its work commits, and what becomes of its answer."""
+"""One request to a guarded method: how its work commits, and the verdict on its answer."""
 
 from __future__ import annotations
 
@@ -43,15 +43,15 @@ class GuardedCall:
         self.plan = plan
         self.http = plan.http_policy
         self.request = request
-        #: What the policy's callables get: the request as the view knows it.
+        #: The request for the policy's callables: the one that the view gets.
         self.subject: Any = request
         #: Aliases that the view exempts from ATOMIC_REQUESTS.
         self.exempt = exempt
-        #: Whether the request carries a key, or should.
+        #: Whether the request carries a key, or must carry one.
         self.keyed = keyed
 
     def body(self) -> bytes:
-        """Return what of the body the fingerprint covers; see `content.body_of`."""
+        """Return the parts of the body in the fingerprint; see `content.body_of`."""
         raise NotImplementedError
 
     def handle(self) -> HttpResponseBase:
@@ -110,9 +110,10 @@ def served_alone(request: HttpRequest) -> Iterator[None]:
 
 def is_guarded_already(request: Any) -> bool:
     """
-    Return whether a guard around this one serves the request: it guards alone (R17).
+    Return whether a guard around this one serves the request and guards alone (R17).
 
-    A request that is served a second time, by a test say, has the lease of the first.
+    A request object that is served a second time, in a test for example, has the lease of the
+    first.
     """
     if getattr(request, _ALONE, False):
         return True
@@ -140,7 +141,7 @@ def verdict_for(policy: HTTPPolicy, response: HttpResponseBase, error: BaseExcep
 
 
 def _leads_to_login(response: HttpResponseBase) -> bool:
-    """Whether a response sends its caller to LOGIN_URL, to come back with other rights (R34)."""
+    """Whether a response redirects to LOGIN_URL: a login may give the caller other rights (R34)."""
     if response.status_code != 302 or not settings.LOGIN_URL:
         return False
     try:

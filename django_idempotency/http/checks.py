@@ -62,7 +62,7 @@ def check_views(
 
 
 def _loses_atomic_requests(view: Any, declared: Declared) -> Iterator[CheckMessage]:
-    """Tell of a coroutine view that each request to is a RuntimeError (R96)."""
+    """Report a coroutine view on which each request raises RuntimeError (R96)."""
     if not iscoroutinefunction(view):
         return
     store, joins = (
@@ -82,7 +82,7 @@ def _loses_atomic_requests(view: Any, declared: Declared) -> Iterator[CheckMessa
 
 
 def _login_below(view: Any) -> Iterator[CheckMessage]:
-    """Tell of decorators that the guard stands before: it refuses whom they would let log in."""
+    """Report decorators below the guard, which refuses callers whom they would let log in."""
     guarded = False
     while view is not None:
         module = getattr(view, "__globals__", {}).get("__name__")
@@ -101,7 +101,7 @@ def _login_below(view: Any) -> Iterator[CheckMessage]:
 
 
 def _within_atomic_requests(view: Any) -> Iterator[CheckMessage]:
-    """Tell of marks that Django does not see: it opens its transaction around the guard."""
+    """Report marks that Django does not see, so that it opens its transaction around the guard."""
     if any(map(is_marked, _below_api_view(view))):
         place, hint = "below @api_view on", "Put @idempotent directly above @api_view."
     elif any(map(is_marked, _methods(view))):
@@ -127,7 +127,7 @@ def _within_atomic_requests(view: Any) -> Iterator[CheckMessage]:
 def check_middleware(
     *, app_configs: Sequence[AppConfig] | None = None, **kwargs: Any
 ) -> list[CheckMessage]:
-    """The middleware runs the view itself, so nothing that looks at views may stand after it."""
+    """The middleware runs the view itself, so no ``process_view`` may stand after it."""
     found: list[CheckMessage] = []
     names = list(settings.MIDDLEWARE)
     for position, name in enumerate(names):
@@ -222,10 +222,10 @@ def policy_problems(
     name: str, store: str, policies: Callable[[], tuple[Policy, HTTPPolicy]], view: Any = None
 ) -> list[CheckMessage]:
     """
-    Return what is wrong, or doubtful, with the alias and the policy that a view gives itself.
+    Return errors and warnings about the alias and the policy that a view declares.
 
-    Without it each guarded request would be a 500. What is wrong with an alias of the setting is
-    the business of the check of the aliases.
+    Without this check each guarded request would be a 500. Errors in an alias of the setting belong
+    to the check of the aliases.
     """
     doubts: list[CheckMessage] = []
     try:
@@ -254,7 +254,7 @@ def policy_problems(
 def _doubts(
     name: str, store: str, policy: Policy, http: HTTPPolicy, view: Any
 ) -> Iterator[CheckMessage]:
-    """Tell of what can be, and was perhaps not meant; not of what the alias says already."""
+    """Warn about valid values that are probably not meant, unless the alias has them already."""
     alias = policy_for(store)
     if policy.lease > policy.retention and not alias.lease > alias.retention:
         yield Warning(
@@ -319,7 +319,7 @@ def declarations(view: Any) -> Iterator[Declared]:
 
 
 def _methods(view: Any) -> Iterable[Any]:
-    """Return what a class view has for each method, and for each action."""
+    """Return the attributes of a class view for each method, and for each action."""
     view_class = getattr(view, "view_class", getattr(view, "cls", None))
     names = [*getattr(view_class, "http_method_names", ())]
     if _is_of_drf(view):
@@ -328,7 +328,7 @@ def _methods(view: Any) -> Iterable[Any]:
 
 
 def _dispatches(view: Any) -> Iterable[Any]:
-    """Return what each base of a class view has for ``dispatch``."""
+    """Return the ``dispatch`` of each base of a class view."""
     bases = getattr(getattr(view, "view_class", None), "__mro__", ())
     return [vars(base).get("dispatch") for base in bases]
 
@@ -365,7 +365,7 @@ def _has_scope(declared: Declared, middleware: Sequence[str] | None = None) -> b
 
 
 def _authenticates(names: Sequence[str]) -> bool | None:
-    """Whether one of these middlewares sets request.user; None where one of them may (R21)."""
+    """Whether one of these middlewares sets request.user; None if one of them may (R21)."""
     found = [_imported(name) for name in names]
     ancestors = [base for item in found for base in getattr(item, "__mro__", ())]
     # By name: the module cannot be imported where django.contrib.auth is not installed.

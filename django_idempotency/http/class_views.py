@@ -1,4 +1,4 @@
-"""The guard of a class view: around the method's handler, within what ``dispatch`` asks (R34)."""
+"""The guard of a class view: around the method's handler, inside the checks of `dispatch` (R34)."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def guarded_dispatch(
     """
     Return the bound `dispatch` of a class view with the guard around the handler that it calls.
 
-    So the checks of LoginRequiredMixin and its like are asked on each request, replays included. A
+    So the checks of LoginRequiredMixin and similar mixins run on each request, replays included. A
     method that the view lacks, or that is not guarded, has no claim.
     """
     if view.view_is_async:
@@ -126,11 +126,11 @@ def guarded_as_view(declared: Declared, view: Callable[..., Any]) -> Callable[..
 
 def _guard_handler(declared: Declared, view: View, request: HttpRequest) -> list[bool] | None:
     """
-    Put the guard around the handler that `View.dispatch` is to look up.
+    Put the guard around the handler that `View.dispatch` will look up.
 
-    Returns a list that is empty until the handler is called, and None where nothing is guarded.
-    Where the guard of a subclass, or of the URLconf, is around it already, that one guards alone;
-    the middleware's leaves the handler to this one (R17).
+    Returns a list that is empty until the handler is called, or None if nothing is guarded. If the
+    guard of a subclass, or of the URLconf, is already around the handler, only that one guards. The
+    guard of the middleware gives way to this one (R17).
     """
     if is_guarded_already(request):
         return None
@@ -163,7 +163,7 @@ def _guard_handler(declared: Declared, view: View, request: HttpRequest) -> list
 
 
 def _look_for_guards(view_class: type[View]) -> None:
-    """Let `dispatch` of a class take the guard that waits in its request; without one, nothing."""
+    """Let `dispatch` of a class take the guard that waits in its request, if there is one."""
     own: Any = vars(view_class).get("dispatch")
     if own is not None and getattr(own, _WAITING, None) is own:  # a decorator copies attributes
         return
@@ -184,7 +184,7 @@ def _look_for_guards(view_class: type[View]) -> None:
 
 
 def calls_handler(view_class: type[View]) -> bool:
-    """Return False for a class whose own `dispatch` is the work: it never says ``dispatch``."""
+    """Return False for a class whose own `dispatch` is the work: it never names ``dispatch``."""
     for base in view_class.__mro__:
         dispatch: Any = vars(base).get("dispatch")
         while hasattr(dispatch, "__wrapped__"):
@@ -207,7 +207,7 @@ def _says(code: CodeType, name: str) -> bool:
 def _unguarded(
     declared: Declared, view_class: type[View], request: HttpRequest, response: HttpResponseBase
 ) -> HttpResponseBase:
-    """Return what was answered without a call of the handler; say so if that may have been work."""
+    """Return an answer that came without a call of the handler; warn if it may have been work."""
     done = 200 <= response.status_code < 300
     if done and declared.plan().carries_key(request):
         logger.error(

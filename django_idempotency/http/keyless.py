@@ -25,7 +25,7 @@ __all__ = ["ahandle", "handle"]
 
 
 def handle(call: GuardedCall, *, joins: bool = True) -> HttpResponseBase:
-    """Return the handler's response; what it raises passes on, when the work is rolled back."""
+    """Return the handler's response; its exceptions pass on after the work is rolled back."""
     joined = joins and _mode(call, coroutine=False) != "separate"
     beside = using(call.plan.store) if joined else ()
     requests = AtomicRequests(without=call.exempt, beside=beside)
@@ -82,16 +82,16 @@ def _check_verdict(call: GuardedCall, response: HttpResponseBase) -> None:
 
 def _refuse_rollback(response: HttpResponseBase, *, deliberate: bool) -> NoReturn:
     """
-    End work that returned, and whose transaction can only be rolled back (R91).
+    End work that returned, but whose transaction can only be rolled back (R91).
 
-    On every alias, so that half of it does not stand, and none of its hooks runs.
+    Rolls back on every alias, so that no half of the work stays, and none of its hooks runs.
     """
     succeeded = response.status_code < 400
     refuse_rollback("a request without a key", response, deliberate=deliberate, succeeded=succeeded)
 
 
 def _answer(call: GuardedCall, error: Exception) -> HttpResponseBase:
-    """Return the response to work that was rolled back; raise what passes on."""
+    """Return the response to work that was rolled back, or raise its error."""
     if isinstance(error, RollBack):
         response: HttpResponseBase = error.result
         return response

@@ -1,4 +1,4 @@
-"""What a view declares of its guard, and the plan that is made of it once."""
+"""The declaration of a view's guard, and the plan that is made of it once."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ __all__ = ["Declared", "ViewPlan", "declared_on"]
 
 @dataclass(frozen=True)
 class ViewPlan(Plan):
-    """How the requests to a view are guarded: all that is fixed before there is one."""
+    """How the requests to a view are guarded: all that is fixed before the first request."""
 
     #: The methods that are guarded.
     methods: Collection[str]
@@ -65,10 +65,10 @@ class ViewPlan(Plan):
 
     def carries_key(self, request: HttpRequest) -> bool:
         """
-        Whether a request carries a key, or has to.
+        Whether a request carries a key, or must carry one.
 
-        With `form` a form's hidden field is looked at, for which Django has to parse the body of
-        each form without a header field.
+        With `form` the hidden field of a form counts, so Django parses the body of each form that
+        comes without the header field.
         """
         http = self.http_policy
         if http.required or header_field(request, http.header) is not None:
@@ -78,7 +78,7 @@ class ViewPlan(Plan):
 
 @dataclass
 class Declared(Declaration[ViewPlan]):
-    """What a plain view declares of its guard."""
+    """The declaration of a plain view's guard."""
 
     #: The methods that are guarded if the policy names none.
     methods: Collection[str] = UNSAFE_METHODS
@@ -86,8 +86,7 @@ class Declared(Declaration[ViewPlan]):
     joins: bool = True
     #: Whether the key may come in a form's hidden field.
     form: bool = True
-    #: Whether a guard within the view goes before this one: the middleware's stands for those
-    #: that have none.
+    #: Whether this guard gives way to a guard within the view: the middleware's does.
     yields: bool = False
 
     def __post_init__(self) -> None:

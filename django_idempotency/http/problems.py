@@ -1,4 +1,4 @@
-"""What goes wrong with a key, as problem details (RFC 9457; R1, R78)."""
+"""The errors of a key as problem details (RFC 9457; R1, R78)."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _TOLD = "_idempotency_problem"
 
 @dataclass(frozen=True)
 class Problem:
-    """One type of problem: its page in the documentation is named by its code."""
+    """One type of problem; its code is the name of its page in the documentation."""
 
     code: str
     status: int
@@ -44,7 +44,7 @@ class Problem:
     detail: str | Promise
     #: Whether the same request with the same key may be sent again.
     retryable: bool
-    #: Whether a new key is safe: nothing of this operation can have been done, or will be.
+    #: Whether a new key is safe: no part of this operation was or will be done under this key.
     safe_new_key: bool
 
 
@@ -148,16 +148,16 @@ def problem_response(
     error: IdempotencyError, request: HttpRequest, policy: HTTPPolicy, subject: Any = None
 ) -> HttpResponse:
     """
-    Return the answer that tells the client of `error`.
+    Return the answer that reports `error` to the client.
 
-    Never cached, and silent about the stored request and response (R31, R39). Raises `error` again
-    if it is none that a client should be told of.
+    It is never cached, and reveals nothing of the stored request and response (R31, R39). Raises
+    `error` again if it is not for clients.
     """
     problem = next((p for kind, p in PROBLEMS.items() if isinstance(error, kind)), None)
     if problem is None:
         raise error
     if isinstance(error, LeaseLost) and error.gone:
-        problem = _STORE  # nobody took over: the completion could not be written (R60)
+        problem = _STORE  # no other attempt took over: the completion could not be written (R60)
     status, headers = problem.status, {}
     if isinstance(error, InProgress):
         status = policy.in_progress_status
@@ -174,12 +174,12 @@ def problem_response(
 
 
 def problem_of(response: HttpResponseBase) -> Problem | None:
-    """Return the problem that a response tells of, None if it is no answer of a guard's."""
+    """Return the problem of a guard's answer, None for any other response."""
     return getattr(response, _TOLD, None)
 
 
 def replay_refused(request: HttpRequest, policy: HTTPPolicy, subject: Any) -> HttpResponse:
-    """Return the answer where ``replay_check`` says no (R34)."""
+    """Return the answer to a replay that ``replay_check`` refuses (R34)."""
     return _render(_REFUSED, _REFUSED.status, _REFUSED.detail, {}, request, policy, subject)
 
 
@@ -192,7 +192,7 @@ def _reason(error: InvalidKey) -> str:
 
 
 def _to_developers(error: IdempotencyError) -> str:
-    """Return what a problem says more with DEBUG: its cause, and what to do in the code."""
+    """Return the text that a problem adds with DEBUG: its cause, and what to change in the code."""
     if isinstance(error, StoreError):
         return f" {error.told}"
     if isinstance(error, ScopeMissing):
@@ -205,7 +205,7 @@ def _to_developers(error: IdempotencyError) -> str:
 
 
 def _language(problem: Problem) -> str | None:
-    """Return the language that `problem` can be told in: the request's, or None for English."""
+    """Return the language of the texts of `problem`: the request's, or None for English."""
     language, title = get_language(), str(problem.title)
     if language is None or language.partition("-")[0] == "en":
         return language
@@ -217,7 +217,7 @@ def _language(problem: Problem) -> str | None:
 def _page(
     request: HttpRequest, members: dict[str, Any], status: int, language: str | None
 ) -> HttpResponse | None:
-    """Return the page for a browser; None for a program (``*/*``), and where none can be found."""
+    """Return the page for a browser; None for a program (``*/*``), and if no page is found."""
     types = ["application/problem+json", "application/json", "text/html"]
     if not settings.TEMPLATES or request.get_preferred_type(types) != "text/html":
         return None
@@ -264,7 +264,7 @@ def _render(
         )
         language = language or "en"
     response.headers.setdefault("Link", f'<{page}>; rel="describedby"')
-    if language is not None:  # a project's own page or renderer may say what we cannot
+    if language is not None:  # a project's own page or renderer may add what we cannot
         response.headers.setdefault("Content-Language", language)
     for name, value in headers.items():
         response.headers.setdefault(name, value)

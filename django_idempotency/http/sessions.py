@@ -1,4 +1,4 @@
-"""What a request carries beside its work: the session and the messages (R92)."""
+"""The session and the messages of a request, around its work (R92)."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ class RequestState:
 
     def restore(self) -> None:
         """
-        Give the request a fresh session of the key that came in, and its messages.
+        Give the request a fresh session of its original key, and its original messages.
 
-        What a middleware has left unsaved in the session before the work stays.
+        Changes that a middleware made to the session before the work, and did not save, stay.
         """
         if self._session is not None:
             session: Any = self._session.__class__(self._key)
@@ -43,7 +43,7 @@ class RequestState:
 
 
 def _copied(messages: BaseStorage) -> BaseStorage:
-    """Return a storage of the same messages, which does not see what is added to the other."""
+    """Return a storage of the same messages, independent of later additions to the other."""
     same = copy(messages)
     for name, value in vars(messages).items():
         if isinstance(value, (list, set)):

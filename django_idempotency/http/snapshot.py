@@ -16,7 +16,7 @@ from django_idempotency.exceptions import ResultTooLarge
 
 __all__ = ["Snapshot", "SnapshotCodec"]
 
-#: The connection's, the server's or one caller's: never kept, though named (R30).
+#: Fields of the connection, the server or one caller: never kept, even if named (R30).
 _NEVER = frozenset(
     {
         "connection",
@@ -37,7 +37,7 @@ _NEVER = frozenset(
     }
 )
 _NEVER_PREFIXES = ("access-control-", "idempotency-")
-#: Of one request: kept where ``replay_headers`` names them.
+#: Fields of one request: kept only if ``replay_headers`` names them.
 _OF_ONE_REQUEST = frozenset(
     {
         "correlation-id",
@@ -54,7 +54,7 @@ _OF_ONE_REQUEST = frozenset(
     }
 )
 _OF_ONE_REQUEST_PREFIXES = ("ratelimit", "x-rate-limit", "x-ratelimit")
-#: The body is a file that the server in front of Django sends: here there is none to keep (R62).
+#: Fields that have the server in front of Django send a file: there is no body to keep (R62).
 _ELSEWHERE = frozenset(
     {
         "x-accel-redirect",
@@ -89,7 +89,7 @@ class Snapshot:
     body: bytes
 
     def response(self) -> HttpResponse:
-        """Return a new response that says what the first one said."""
+        """Return a new response, equal to the first one."""
         kind = _Redirect if 300 <= self.status < 400 else HttpResponse
         response = kind(self.body, status=self.status)
         del response["Content-Type"]
@@ -114,15 +114,15 @@ class SnapshotCodec:
         named = {name.lower() for name in replay_headers}
         self._dropped = {name[1:] for name in named if name.startswith("-")}
         self._named = named - self._dropped
-        #: What `_place` has said of a name: a project sends the same few.
+        #: The results of `_place` by name: a project sends the same few.
         self._place_of = functools.lru_cache(maxsize=256)(self._place)
 
     def encode(self, result: HttpResponseBase) -> bytes:
         """
         Return the kept part of a response.
 
-        Raises TypeError for a stream and for a body that is elsewhere, neither of which has bytes
-        yet, and for an interim response; ResultTooLarge before anything of a large body is copied.
+        Raises TypeError for an interim response, and for a stream or a body that is elsewhere,
+        which have no bytes yet. Raises ResultTooLarge before it copies any part of a large body.
         """
         if result.status_code < 200:
             raise TypeError("An interim response is no answer, and cannot be kept.")
@@ -143,7 +143,7 @@ class SnapshotCodec:
         return b"".join((len(head).to_bytes(4, "big"), head, *body))
 
     def _body(self, response: HttpResponseBase) -> list[bytes]:
-        """Return the body in parts; of a file no more than what, with a head, is too much (R62)."""
+        """Return the body in parts; of a large file only enough to exceed the limit (R62)."""
         if isinstance(response, HttpResponse):
             return list(response)
         file = getattr(response, "file_to_stream", None)
@@ -155,7 +155,7 @@ class SnapshotCodec:
         return [body]
 
     def decode(self, payload: bytes) -> Snapshot:
-        """Return the Snapshot that `encode` wrote; raise ValueError and the like for any other."""
+        """Return the Snapshot that `encode` wrote; raise ValueError or the like for other bytes."""
         end = 4 + int.from_bytes(payload[:4], "big")
         head = json.loads(payload[4:end].decode())
         status, kept = head["status"], []
@@ -171,10 +171,10 @@ class SnapshotCodec:
 
     def _place(self, name: str) -> str:
         """
-        Return where the header fields of a name belong: "kept" with the answer, or "dropped".
+        Return whether header fields of a name are "kept" with the answer or "dropped".
 
-        "elsewhere" means that the body is not in the response; "nowhere" that no field has such a
-        name, which might end a line, say (RFC 9110, section 5.1).
+        "elsewhere" means that the body is not in the response. "nowhere" means that no field may
+        have such a name: it might end a line, for example (RFC 9110, section 5.1).
         """
         if not _NAME.fullmatch(name):
             return "nowhere"

@@ -19,7 +19,7 @@ _CHUNK = 64 * 1024
 
 
 def declared_length(request: HttpRequest) -> int | None:
-    """Return how many bytes the request says it has; None where it does not, or no number."""
+    """Return the length that the request gives for its body; None without a valid one."""
     try:
         return int(request.META.get("CONTENT_LENGTH") or "")
     except ValueError:
@@ -50,8 +50,8 @@ def spool(request: HttpRequest) -> bytes:
     """
     Read the body into a temporary file, let the view read it from there; return its SHA-256.
 
-    A body that ``request.body`` holds already stays in memory. Raises RawPostDataException if
-    somebody has begun to read it in another way.
+    A body that ``request.body`` already holds stays in memory. Raises RawPostDataException if other
+    code has begun to read the body in another way.
     """
     unread: Any = request
     if hasattr(request, "_body"):
@@ -71,7 +71,7 @@ def spool(request: HttpRequest) -> bytes:
 
 
 class _Tee:
-    """A stream that keeps what is read of it."""
+    """A stream that keeps the bytes that are read from it."""
 
     def __init__(self, stream: Any) -> None:
         self.stream = stream
@@ -96,9 +96,9 @@ class _Tee:
 
 def tee(request: HttpRequest) -> None:
     """
-    Keep what others read of the body from here on, for `read_back`; read nothing (R93).
+    Keep the bytes that others read of the body from here on, for `read_back`; read nothing (R93).
 
-    A body that is too large for ``request.body``, or was read before, is left alone.
+    Does nothing for a body that is too large for ``request.body``, or that was read before.
     """
     unread: Any = request
     limit, length = settings.DATA_UPLOAD_MAX_MEMORY_SIZE, declared_length(request)
@@ -108,7 +108,7 @@ def tee(request: HttpRequest) -> None:
 
 
 def read_back(request: HttpRequest) -> None:
-    """Give a request the whole of the body that others have read since `tee`."""
+    """Give the request its whole body again, which others have read since `tee`."""
     unread: Any = request
     stream = unread._stream
     if not isinstance(stream, _Tee):  # ``request.body`` has put its own in the place of it

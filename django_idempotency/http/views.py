@@ -1,4 +1,4 @@
-"""Plain Django views behind the guard: what the decorator and the middleware share."""
+"""The guard of plain Django views, for the decorator and the middleware."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ __all__ = [
     "outside_answer",
 ]
 
-#: Django answers these with a 4xx: nothing was executed, so the key is free again (R15, R55).
+#: Django answers these with a 4xx: no work was done, so the key is free again (R15, R55).
 _REFUSALS = (
     BadRequest,
     Http404,
@@ -52,7 +52,7 @@ def guarded(
     args: tuple[Any, ...],
     kwargs: Mapping[str, Any],
 ) -> HttpResponseBase:
-    """Return the response of a view; what it raises passes on unchanged."""
+    """Return the response of a view; its exceptions pass on unchanged."""
     if is_guarded_already(request):
         within: HttpResponseBase = view(request, *args, **kwargs)
         return within
@@ -143,9 +143,9 @@ class ViewGuard(Guard):
 
 def outside_answer(request: HttpRequest, http: HTTPPolicy, error: Exception) -> HttpResponseBase:
     """
-    Return the answer that Django would give to an exception outside of the view, if it may be kept.
+    Return Django's answer to an exception of the view, if the policy may keep it.
 
-    Raises RollBack with the error, to be passed on, where the preset keeps none.
+        Raises RollBack with the error, which then passes on, if the preset keeps no such answer.
     """
     if http.keep in ("default", "success"):
         refused = http.keep == "default" and isinstance(error, _REFUSALS)
@@ -160,7 +160,7 @@ def exempt_of(request: HttpRequest) -> set[str]:
 
 
 def _checked(request: HttpRequest, response: Any) -> Any:
-    """Return a view's response, or raise what Django tells of a view that returns none."""
+    """Return a view's response, or raise Django's error for a view that returns none."""
     match = request.resolver_match
     view: Any = match.func if match else None
     BaseHandler().check_response(response, view, name=None if match else "The view")

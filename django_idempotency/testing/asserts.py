@@ -1,4 +1,4 @@
-"""An assertion for projects: a request that is sent twice is carried out once."""
+"""An assertion for projects: a request that is sent twice takes effect once."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["assert_idempotent"]
 Response = TypeVar("Response")
 
 _SHOWN = 300
-#: Header fields that a replay has as they were, whatever middleware adds to both answers (R30).
+#: Header fields that must be equal in a replay, whatever middleware adds to both answers (R30).
 _COMPARED = frozenset(
     {
         "content-disposition",
@@ -64,9 +64,9 @@ def assert_idempotent(
     Send a request twice with one key; return the first answer if the second is a replay of it.
 
     ``assert_idempotent(client.post, "/payments/", data)``: `send` is a method of Django's or DRF's
-    test client, and what follows are its arguments. With the async client, await it. The key is
-    drawn unless it is given. Raises AssertionError that says in what the answers differ: in the
-    status, a kept header field (R30), the body, or that the second is no replay.
+    test client, and the other arguments are for it. With the async client, await the call. The key
+    is drawn unless it is given. Raises AssertionError, which says how the answers differ: in the
+    status, a kept header field (R30) or the body, or because the second is not a replay.
     """
     key = str(uuid4()) if key is None else key
     kwargs["headers"] = {**(kwargs.get("headers") or {}), header: key}

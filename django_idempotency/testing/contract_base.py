@@ -1,4 +1,4 @@
-"""What all parts of the store contract stand on: the store, its hooks, records to begin with."""
+"""The base of all parts of the store contract: the store, its hooks, and records to start from."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ Rule = TypeVar("Rule", bound=Callable[..., Any])
 
 
 def needs(*needs: str) -> Callable[[Rule], Rule]:
-    """Mark a rule that can only be shown on a store that has these; see `ContractBase.lacks`."""
+    """Mark a rule that needs these features of a store; see `ContractBase.lacks`."""
 
     def mark(rule: Rule) -> Rule:
         rule.needs = needs  # type: ignore[attr-defined]
@@ -75,27 +75,27 @@ class ContractBase:
     #: Its constructor's keyword arguments, as OPTIONS has them. A FakeClock named ``clock`` is
     #: moved, where a clock that cannot be moved is waited for.
     options: ClassVar[Mapping[str, Any]] = {}
-    #: The mode that claims are made in: "separate", or "joined" for a store that can join.
+    #: The mode of the claims: "separate", or "joined" for a store that can join.
     transaction: ClassVar[str] = "separate"
-    #: Do processes share the records? If not, the rules that need several are left out.
+    #: Do processes share the records? If not, the rules that need several are skipped.
     shared: ClassVar[bool] = True
-    #: Is the time that of a server, whatever the hosts of the processes take for now?
+    #: Is the time that of a server, whatever the clocks of the processes' hosts say?
     own_clock: ClassVar[bool] = False
     #: Does the store delete expired records by itself, so that `sweep` has nothing to do?
     native_expiry: ClassVar[bool] = False
     #: Does `browse` give the newest records first?
     newest_first: ClassVar[bool] = True
-    #: A lease or retention that is over soon, and that the store can still tell from none.
+    #: A lease or retention that ends soon, and that the store can still tell from none.
     moment: ClassVar[timedelta] = timedelta(milliseconds=50)
-    #: For how long a lapsed lease is left alone: a margin for clocks that differ.
+    #: How long a lapsed lease cannot be taken over yet: a margin for clocks that differ.
     margin: ClassVar[timedelta] = timedelta(0)
-    #: How far the times in a record may be from what was asked for.
+    #: By how much the times in a record may differ from the requested ones.
     precision: ClassVar[timedelta] = timedelta(milliseconds=2)
-    #: Seconds after which something that should happen soon has not happened.
+    #: Seconds for which a test waits for an event before it fails.
     patience: ClassVar[float] = 20
-    #: Seconds within which an answer came without waiting for anybody.
+    #: An answer within this many seconds counts as one without waiting.
     at_once: ClassVar[float] = 5
-    #: The rules that were left out, and why; see `lacks`.
+    #: The rules that are skipped, and why; see `lacks`.
     left_out: ClassVar[dict[str, str]] = {}
     #: Threads, processes and keys of the races.
     threads: ClassVar[int] = 8
@@ -106,28 +106,28 @@ class ContractBase:
     # Hooks.
 
     def make_store(self) -> BaseStore:
-        """Return a new store on the records that all of them share."""
+        """Return a new store on the shared records."""
         store: BaseStore = import_string(self.backend)(**self.options)
         return store
 
     def close_store(self, store: BaseStore) -> None:
-        """Give up what `store` holds; called after each test."""
+        """Release the resources of `store`; called after each test."""
 
     def corrupt(self, store: BaseStore, record_id: UUID) -> None:
-        """Damage the stored record; without this hook the rules about damage are left out."""
+        """Damage the stored record; without this hook the rules about damage are skipped."""
         raise NotImplementedError
 
     def forget(self, store: BaseStore, record_id: UUID) -> None:
-        """Delete the stored record; without this hook the rules about that are left out."""
+        """Delete the stored record; without this hook the rules about that are skipped."""
         raise NotImplementedError
 
     def lose_answer(self, store: BaseStore) -> AbstractContextManager[None]:
         """
         Return a context in which the answer to the store's next write is lost.
 
-        The server gets the write and does it (or refuses it), and then the connection breaks.
-        What follows goes through, a resend of the same write too. The context fails at its end if
-        no answer was lost. Without this hook the rules about lost answers are left out.
+        The server carries the write out (or refuses it), and then the connection breaks. Later
+        calls succeed, also a resend of the same write. The context fails at its end if no answer
+        was lost. Without this hook the rules about lost answers are skipped.
         """
         raise NotImplementedError
 
@@ -137,10 +137,10 @@ class ContractBase:
         """
         Return a context in which `callback` is called once, just before the store's next write.
 
-        Where a claim or a sweep reads first and then writes what it has decided, that is between
-        the two. The callback uses the same store in another thread, and what it does goes through.
-        The context fails at its end if nothing was called. Without this hook the rules about
-        interleavings are left out: so for a store whose every operation is one atomic step.
+        If a claim or a sweep reads first and then writes, the callback runs between the two. The
+        callback uses the same store in another thread, and its calls succeed. The context fails at
+        its end if there was no write. Without this hook the rules about interleavings are skipped,
+        as for a store whose every operation is one atomic step.
         """
         raise NotImplementedError
 
@@ -168,7 +168,7 @@ class ContractBase:
 
     @classmethod
     def lacks(cls) -> dict[str, str]:
-        """Return what this store does not have, and why rules that need it are left out."""
+        """Return the features that this store lacks, and why their rules are skipped."""
         lacking = {}
         if cls.corrupt is ContractBase.corrupt:
             lacking["damage"] = "there is no hook corrupt()"
@@ -191,7 +191,7 @@ class ContractBase:
     # Time.
 
     def pass_time(self, store: BaseStore, record_id: UUID, until: datetime) -> None:
-        """Let the store's clock pass `until`; where it cannot be moved, ask until it has."""
+        """Let the store's clock pass `until`: move it, or read it until it has."""
         clock = self.options.get("clock")
         if isinstance(clock, FakeClock):
             clock.advance(max(until - clock(), timedelta(0)) + timedelta(milliseconds=1))
@@ -240,17 +240,17 @@ class ContractBase:
         return replace(request, **{"token": keys.new_token(), **fields})
 
     def won(self, claimed: Lease | Record) -> Lease:
-        """Return the lease that a claim has to win."""
+        """Return the lease of a claim, which must win."""
         assert isinstance(claimed, Lease), f"refused: {claimed}"
         return claimed
 
     def refused(self, claimed: Lease | Record) -> Record:
-        """Return the record that a claim has to be refused with."""
+        """Return the record of a claim, which must be refused."""
         assert isinstance(claimed, Record), f"won: {claimed}"
         return claimed
 
     def record(self, store: BaseStore, lease: Lease) -> Record:
-        """Return the record of a lease, which has to be there."""
+        """Return the record of a lease, which must exist."""
         record = store.get(lease.record_id)
         assert record is not None, "the record is gone"
         return record
@@ -276,7 +276,7 @@ class ContractBase:
         return lease
 
     def expired(self, store: BaseStore, ending: str = "completed", **fields: Any) -> Lease:
-        """Return a lease that was ended so, on a record whose time is over."""
+        """Return a lease that was ended so, on a record that has expired."""
         short = {"lease": self.moment, "retention": self.moment, "max_duration": timedelta(0)}
         lease = self.live(store, **(fields if ending == "completed" else {**short, **fields}))
         if ending != "lapsed":
@@ -296,7 +296,7 @@ class ContractBase:
             store.release(lease)
 
     def live_beyond_expiry(self, store: BaseStore) -> Lease:
-        """Return a live lease that was renewed past the end of its record's time."""
+        """Return a live lease that was renewed past the expiry of its record."""
         short = 10 * self.moment
         lease = self.live(store, lease=short, retention=short, max_duration=timedelta(0))
         assert store.renew([lease], HOUR) == {lease}

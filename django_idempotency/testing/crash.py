@@ -1,4 +1,4 @@
-"""A crash at a named point of an attempt, for tests of what a retry then does."""
+"""A crash at a named point of an attempt, to test what a retry does after it."""
 
 from __future__ import annotations
 
@@ -61,19 +61,19 @@ _BEFORE = {
 
 
 class Crash(BaseException):
-    """What stands for the death of the process; nothing should catch it."""
+    """Simulates the death of the process; no code should catch it."""
 
 
 class crash_at(AbstractContextManager["crash_at"]):
     """
     Let the attempt in this block die at `point`: ``with crash_at("after_claim"):``.
 
-    There a `Crash` is raised, transactions roll back as the database does it for a dead process,
-    and from there on every call of the store raises, too: nothing is completed, failed or released.
-    The block ends there, and afterwards the store is as before. For ``"in_work"`` the work has to
-    call what the block gives; ``"in_renewal"`` is on the renewer's thread, so the attempt ends at
-    its own next call of the store. With `exit_code` the process really ends, by ``os._exit``.
-    Raises AssertionError if the point was not passed, and ValueError for one that is none.
+    At this point a `Crash` is raised. Transactions roll back as the database rolls back those of a
+    dead process. From then on every call of the store raises, too: nothing is completed, failed or
+    released. After the block the store works again. For ``"in_work"`` the work must call the object
+    that the block returns. ``"in_renewal"`` is on the renewer's thread, so the attempt ends at its
+    own next call of the store. With `exit_code` the process really ends, by ``os._exit``. Raises
+    AssertionError if the point was not passed, and ValueError for an unknown point.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class crash_at(AbstractContextManager["crash_at"]):
         self._exit_code = exit_code
 
     def __call__(self, *args: Any, **kwargs: Any) -> NoReturn:
-        """Crash here, whatever the arguments: put it in the place of what the work calls."""
+        """Crash here, with any arguments: use it in place of a function that the work calls."""
         if self._exit_code is not None:
             os._exit(self._exit_code)
         self.happened = True
@@ -135,7 +135,7 @@ class crash_at(AbstractContextManager["crash_at"]):
         self._replaced.append(name)
 
     def _pass(self, *points: str) -> None:
-        """Crash if this is the point, or if the crash has been."""
+        """Crash if this is the point, or if the crash has already happened."""
         if self.happened or self.point in points:
             self()
 
@@ -151,7 +151,7 @@ class crash_at(AbstractContextManager["crash_at"]):
         except Crash:
             if name != "renew":
                 raise
-            # A Crash would end the renewer, which is to renew the leases of others afterwards.
+            # A Crash would end the renewer, which must still renew the leases of others.
             raise StoreError("The process was made to crash.") from None
 
     def _call(self, name: str, operation: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Another store in the place of an alias's, for a block, a test or a class of tests."""
+"""Replaces the store of an alias, for a block, a test or a class of tests."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ class override_store(TestContextDecorator):
     Replace the store of an alias; ``with override_store("memory") as store:``, or a decorator.
 
     `store` is "database", "dynamodb", "memory" or "redis", a dotted path, a class of stores, or a
-    store. `options` are the constructor's. The policy of the alias stays, without a TRANSACTION
-    that the store cannot do. Blocks nest, each with its own store. As a decorator of a TestCase,
-    or of a test, it gives the store as `attr_name` or `kwarg_name`. Raises InvalidStore.
+    store. `options` are the constructor's. The policy of the alias stays, except for a TRANSACTION
+    that the store does not support. Blocks nest, each with its own store. As a decorator of a
+    TestCase, or of a test, it gives the store as `attr_name` or `kwarg_name`. Raises InvalidStore.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class override_store(TestContextDecorator):
             raise
 
     def disable(self) -> None:
-        """Put back what was there."""
+        """Restore the previous store."""
         self._override.disable()
 
     def _built(self) -> BaseStore:

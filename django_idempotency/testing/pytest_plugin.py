@@ -1,4 +1,4 @@
-"""The pytest plugin: fixtures for projects, and what store contracts say at the end of a run."""
+"""The pytest plugin: fixtures for projects, and the report of store contracts after a run."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def idempotency_clock() -> FakeClock:
 
 @pytest.fixture
 def idempotency_store(idempotency_clock: FakeClock) -> Iterator[BaseStore]:
-    """A memory store in the place of the default one, whose time is `idempotency_clock`."""
+    """A memory store in place of the default store, with the clock `idempotency_clock`."""
     from django_idempotency.testing.overrides import override_store
 
     replaced = override_store("memory", clock=idempotency_clock)

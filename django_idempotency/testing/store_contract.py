@@ -38,7 +38,7 @@ class StoreContract(
             backend = "myproject.stores.MyStore"
             options = {"url": "my://localhost/"}
 
-    Rules that need what the store does not have are taken out of the class, and `rules` says so.
+    Rules that need a feature that the store lacks are removed from the class; see `rules`.
     """
 
     def __init_subclass__(cls, **kwargs: Any) -> None:

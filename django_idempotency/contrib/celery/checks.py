@@ -22,9 +22,9 @@ from django_idempotency.policy import Policy
 __all__ = ["check_sweep", "check_tasks"]
 
 SWEEP = "django_idempotency.tasks.sweep_expired"
-#: Seconds from which on work is better not one transaction.
+#: Seconds above which work should not be one transaction.
 LONG = 600
-#: Seconds after which a broker delivers a message again that nobody has acknowledged.
+#: Seconds after which a broker delivers an unacknowledged message again.
 VISIBILITY = {"redis": 3600, "rediss": 3600, "sentinel": 3600, "sqs": 1800}
 
 
@@ -69,7 +69,7 @@ def check_tasks(
 def check_sweep(
     *, app_configs: Sequence[AppConfig] | None = None, **kwargs: Any
 ) -> list[CheckMessage]:
-    """Where beat has a schedule that can be read, the sweep is part of it."""
+    """If beat has a schedule that can be read, the sweep is part of it."""
     app = _app()
     if app is None or not app.conf.beat_schedule or "PersistentScheduler" not in _scheduler(app):
         return []  # cron may do it, or a schedule that is elsewhere
@@ -92,7 +92,7 @@ def check_sweep(
 
 
 def _app() -> Celery | None:
-    """Return the project's app; None where there is none, so that none is made by asking."""
+    """Return the project's app; None if there is none, so that this check creates none."""
     return _state._tls.current_app or _state.default_app
 
 
@@ -185,7 +185,7 @@ def _visibility(task: Task, policy: Policy, timeout: float | None) -> Iterator[C
 
 
 def _visibility_timeout(app: Celery) -> float | None:
-    """Return after how many seconds the broker delivers again; None for one that waits."""
+    """Return the seconds after which the broker delivers again; None without such a timeout."""
     url = app.conf.broker_url
     first = str(url[0] if isinstance(url, (list, tuple)) and url else url)
     default = VISIBILITY.get(first.partition("://")[0])
@@ -197,7 +197,7 @@ def _visibility_timeout(app: Celery) -> float | None:
 def _long_work(task: Task, app: Celery) -> Iterator[CheckMessage]:
     limits = (task.soft_time_limit, task.time_limit)
     if limits == (app.conf.task_soft_time_limit, app.conf.task_time_limit):
-        return  # nobody said of this task that it takes long
+        return  # this task has no time limit of its own
     limit = limits[0] or limits[1]
     if limit is not None and limit > LONG:
         yield Warning(

@@ -1,4 +1,4 @@
-"""What is kept of a task that has ended, and its results through kombu's serializers."""
+"""The stored ending of a task, with results in the formats of kombu's serializers."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from django_idempotency.exceptions import IdempotencyError, StoreError, TaskFail
 
 __all__ = ["NEVER_KEPT", "Failed", "Ignored", "KombuCodec", "TaskCodec", "serializer_problem"]
 
-#: Whatever it is called: content of this type runs code when it is read.
+#: Content of this type runs code when it is read, whatever the serializer's name.
 PICKLE = "application/x-python-serialize"
-#: What kombu's serializer "raw" leaves as it is; kombu has no entry for it.
+#: The content type of kombu's serializer "raw", for which kombu has no entry.
 RAW = "application/data"
 
-#: Exceptions that say nothing for good about the work, so that none is replayed.
+#: Exceptions that are not final for the work, so none is replayed.
 NEVER_KEPT = (IdempotencyError, SoftTimeLimitExceeded, TaskPredicate)
 
 _JSON = JSONCodec()
@@ -56,7 +56,7 @@ class Failed:
 
     @classmethod
     def of(cls, error: Exception) -> Failed:
-        """Return what can be kept of `error`."""
+        """Return the form of `error` that can be kept."""
         arguments: tuple[Any, ...] | None = error.args
         attributes: dict[str, Any] | None = dict(vars(error))
         try:
@@ -68,7 +68,7 @@ class Failed:
 
     @classmethod
     def read(cls, members: Any) -> Failed:
-        """Return what a record says; raise ValueError for what `of` has not made."""
+        """Return the ending in a record; raise ValueError for data that `of` did not make."""
         module, name, text = (members[field] for field in ("module", "name", "text"))
         arguments, attributes = members["arguments"], members.get("attributes")
         if not all(isinstance(value, str) for value in (module, name, text)):
@@ -79,9 +79,9 @@ class Failed:
 
     def exception(self) -> Exception:
         """
-        Return the exception again, or TaskFailed where it cannot be made of its data alone.
+        Return the exception again, or TaskFailed if it cannot be rebuilt from its data alone.
 
-        What the store says chooses neither a module to import nor Python code to run (R95): an
+        Stored data must choose neither a module to import nor Python code to run (R95), so an
         ``__init__`` of the class is not called.
         """
         failed = TaskFailed(f"{self.name}: {self.text}")
@@ -101,9 +101,9 @@ class Failed:
 
 
 def _exception_class(module: str, name: str) -> type[Exception] | None:
-    """Return the class of this name if it is loaded, an error of work's, and made without code."""
+    """Return the class of this name if it is loaded, an error of work, and built without code."""
     found: Any = sys.modules.get(module)
-    if type(found) is not ModuleType:  # a lazy one would import when it is asked
+    if type(found) is not ModuleType:  # a lazy one would import on access
         return None
     for part in name.split("."):
         found = vars(found).get(part)
@@ -119,7 +119,7 @@ class KombuCodec:
     """
     Results through a serializer that is registered with kombu.
 
-    What was written says in which format, so a task may change its serializer.
+    The stored bytes name their format, so a task may change its serializer.
     """
 
     id: ClassVar[str] = "kombu"

@@ -1,4 +1,4 @@
-"""One delivery of a task's message: its way from the key to the result, or to another try."""
+"""One delivery of a task's message: from the key to the result, or to another try."""
 
 from __future__ import annotations
 
@@ -57,22 +57,22 @@ class DuplicateTask(IdempotencyError):
 
 
 class KeepMessage(Reject, Ignore):  # type: ignore[misc]  # Celery is not typed
-    """The broker is to keep this message; Ignore, so that ``autoretry_for`` does not catch it."""
+    """The broker must keep this message; an Ignore, so that ``autoretry_for`` does not catch it."""
 
 
 @dataclass(kw_only=True)
 class TaskGuard(Declaration[Plan]):
-    """How a task is guarded: what `idempotent_task` was given, and the function below it."""
+    """How a task is guarded: the arguments of `idempotent_task`, and the function below it."""
 
     function: Callable[..., Any]
     signature: inspect.Signature
     key: str | Callable[..., str] | FromParent | None
-    #: Makes the key of the bound arguments and the request; None for the id of the task.
+    #: Makes the key from the bound arguments and the request; None for the id of the task.
     key_of: Callable[[BoundArguments, Any], str] | None
     scope: str | None
-    #: Gives what is compared, of the bound arguments.
+    #: Makes the payload to compare from the bound arguments.
     payload_of: Callable[[BoundArguments], Any]
-    #: What the task does; empty for its name.
+    #: The operation; empty for the task's name.
     operation: str
     on_duplicate: str
     on_in_progress: str
@@ -103,7 +103,7 @@ class TaskGuard(Declaration[Plan]):
         return bind(self.signature, args, kwargs, own_first=itself)
 
     def asked(self, arguments: BoundArguments) -> bytes:
-        """Return the canonical bytes of what is asked for (C3); raise TypeError."""
+        """Return the canonical bytes of the payload (C3); raise TypeError."""
         return canonical_payload(_as_sent(self.payload_of(arguments)))
 
 
@@ -128,11 +128,11 @@ class Delivery:
         self._work = partial(guard.function, *args, **kwargs)
         self._retried = False
         self._started = time.monotonic()
-        #: What the work raised.
+        #: The exception of the work.
         self._raised: Exception | None = None
 
     def carry_out(self) -> Any:
-        """Return the task's result, its own or the stored one; raise what ends it otherwise."""
+        """Return the task's result, its own or the stored one, or raise its other ending."""
         try:
             key = self._key()
         except InvalidKey as error:
@@ -220,7 +220,7 @@ class Delivery:
         with noting_retries() as retries:
             try:
                 ending = self._work()
-            except Ignore as ignored:  # it has done what it wanted, and says nothing about it
+            except Ignore as ignored:  # it has done its work, and has no result
                 self._raised = ignored
                 ending = Ignored()
             finally:
@@ -235,7 +235,7 @@ class Delivery:
         return ending
 
     def _kept_failure(self, error: Exception) -> Failed:
-        """Return what is kept of an exception of the work; raise RollBack or it (C7)."""
+        """Return the stored form of the work's exception; raise RollBack, or the exception (C7)."""
         self._raised = error
         if isinstance(error, Reject):
             raise RollBack("release" if error.requeue else "fail", error=error)
@@ -268,14 +268,14 @@ class Delivery:
         excepted = tuple(getattr(self.task, "dont_autoretry_for", ()))
         return isinstance(error, retried) and not isinstance(error, excepted)
 
-    # What comes instead of it.
+    # Its replacement.
 
     def _make_way(self, error: InProgress | LeaseLost) -> NoReturn:
-        """Another attempt is at work, or was faster: end as `on_in_progress` says (C6)."""
+        """End as `on_in_progress` says: another attempt is running, or was faster (C6)."""
         wish = self.guard.on_in_progress
         if wish == "ignore":
             raise Ignore(str(error)) from error
-        # In place, a task would be run again at once, and again; inside of itself, without end.
+        # Run in place, a task would run again at once, and again; inside of itself, without end.
         in_place = self.request.is_eager or self.request.called_directly
         in_place = in_place or self._record_id in [attempt.record_id for attempt in running()]
         undecided = isinstance(error, InProgress) and error.stale
@@ -288,22 +288,21 @@ class Delivery:
         task = self.task
         signature = task.signature_from_request(self.request, countdown=countdown)
         try:
-            # Past an `apply_async` of the task's own: one that sends less would lose a message
-            # that was sent already.
+            # Bypasses the task's own `apply_async`: one that drops messages would lose this one,
+            # which was sent already.
             Task.apply_async(task, signature.args, signature.kwargs, **signature.options)
         except OperationalError as error:
-            if not task.acks_late:  # the message is gone: let it be seen
+            if not task.acks_late:  # the message is gone: show it
                 raise
             raise KeepMessage(error, requeue=True) from error
         raise Retry("Another attempt is in progress.", when=countdown, sig=signature)
 
     def _is_superseded(self, attempt: Attempt | None, lost: LeaseLost) -> bool:
         """
-        Whether this attempt stalled and another is at work, whose result is the task's.
+        Whether this attempt stalled and another one runs, whose result becomes the task's.
 
-        Where the record is gone there is no other: to make way would lose the task.
-
-        Without renewal, or when that has come to its end, it is slow, not stalled: sent again it
+        If the record is gone there is no other attempt, and to give way would lose the task.
+        Without renewal, or after `max_duration`, this attempt is slow, not stalled: sent again, it
         would take over in its turn.
         """
         if lost.gone:
@@ -331,7 +330,7 @@ class Delivery:
         return ending
 
     def _final(self, error: Exception) -> Exception:
-        """Return what the record has said, for no retry to follow: it would hear it again."""
+        """Return the error of the record, so that no retry follows: it would get the same error."""
         if self._is_autoretried(error):
             # autoretry calls `Task.retry` outside of us, which raises the error itself for a task
             # that is called as a function.
@@ -344,7 +343,7 @@ def _key_of_id(task_id: str, nesting: int) -> str:
 
 
 def _countdown(error: InProgress | LeaseLost) -> float:
-    """Return seconds: as long as the other has been running, within its lease, 1 at least (C6)."""
+    """Return the countdown: the other's running time, within its lease, at least 1 s (C6)."""
     record = error.record if isinstance(error, InProgress) else None
     if record is None or record.running_for is None or record.lease_left is None:
         return 1
@@ -352,7 +351,7 @@ def _countdown(error: InProgress | LeaseLost) -> float:
 
 
 def _copy(value: Any) -> Any:
-    """Return `value` with containers of its own, as far as messages have containers."""
+    """Return a copy of `value` with new containers, of the kinds that messages have."""
     if type(value) in (list, tuple):
         return type(value)(_copy(item) for item in value)
     if type(value) is dict:
@@ -364,7 +363,7 @@ def _as_sent(value: Any) -> Any:
     """
     Return `value` with the names of members that JSON gives them: ``{1: …}`` becomes ``{"1": …}``.
 
-    A direct call, and a message that comes from the broker, then ask for the same.
+    So a direct call and a message from the broker have the same payload.
     """
     if isinstance(value, Mapping):
         return {_name_as_sent(name): _as_sent(item) for name, item in value.items()}

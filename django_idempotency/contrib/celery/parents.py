@@ -1,4 +1,4 @@
-"""Which guarded work started a task: the header that says so, and keys that are made of it."""
+"""The parent of a task: the header that names the work that sent it, and keys derived from it."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ def noting_retries() -> Iterator[list[str]]:
 
 @dataclass(frozen=True)
 class FromParent:
-    """A key that is made of the parent's; see `from_parent`."""
+    """A key that is derived from the parent's; see `from_parent`."""
 
     name: str
 
     def maker(self, signature: inspect.Signature) -> Callable[[BoundArguments, Context], str]:
-        """Return what makes the key of a call; TypeError for a name that cannot be made."""
+        """Return the function that makes a call's key; TypeError for a name that does not fit."""
         templated = key_maker(self.name, signature) if "{" in self.name else None
 
         def make_key(arguments: BoundArguments, request: Context) -> str:
@@ -66,11 +66,11 @@ class FromParent:
 
 def from_parent(name: str) -> FromParent:
     """
-    Return a key for `idempotent_task` that is made of the guarded work that starts the task.
+    Return a key for `idempotent_task` that is derived from the guarded work that starts the task.
 
-    A parent that is replayed, or run again, then starts no second child. `name` tells the children
-    of one parent apart; it may be a template over the arguments, ``"receipt-{order_id}"``.
-    Raises TypeError for anything but text.
+    So a parent that is replayed, or that runs again, starts no second child. `name` distinguishes
+    the children of one parent. It may be a template over the arguments, ``"receipt-{order_id}"``.
+    Raises TypeError for other values than text.
     """
     if not isinstance(name, str) or not name:
         raise TypeError(f"from_parent() takes the name of a child, not {name!r}.")
@@ -78,7 +78,7 @@ def from_parent(name: str) -> FromParent:
 
 
 def parent_of(request: Context) -> UUID | None:
-    """Return the seed of the work that started the task; None if it was no guarded work."""
+    """Return the seed of the guarded work that started the task; None if there is none."""
     given = (request.headers or {}).get(HEADER)
     if given is None:  # eager, or called as a function: then its parent is around it
         lease = current()

@@ -49,7 +49,7 @@ def give_keys(
 
 
 def _takes_a_key(http: HTTPPolicy, request: Request) -> bool:
-    """Return whether to send a key: always where it is required, else where none can refuse it."""
+    """Whether to send a key: always if it is required, else only if nothing can refuse it."""
     if http.required:
         return True
     known = getattr(request.user, "pk", None) is not None

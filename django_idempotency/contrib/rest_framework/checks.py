@@ -37,7 +37,7 @@ _USUAL_ACTIONS = ("list", "create", "retrieve", "update", "partial_update", "des
 def check_scopes(
     *, app_configs: Sequence[AppConfig] | None = None, **kwargs: Any
 ) -> list[CheckMessage]:
-    """A guarded view that authenticates nobody needs a scope of its own (R21)."""
+    """A guarded view without authentication needs a scope of its own (R21)."""
     return [
         Error(
             f"{_name(view)} is guarded and has no authentication classes, so it cannot be told "
@@ -75,7 +75,7 @@ def check_dispatch(
 def check_policies(
     *, app_configs: Sequence[AppConfig] | None = None, **kwargs: Any
 ) -> list[CheckMessage]:
-    """What a view with the mixin, an ``@action`` or a decorator gives of its policy makes sense."""
+    """The policy of a view with the mixin, an ``@action`` or a decorator is valid."""
     found: list[CheckMessage] = []
     for callback in _callbacks():
         keywords = {
@@ -92,7 +92,7 @@ def check_policies(
 def check_actions(
     *, app_configs: Sequence[AppConfig] | None = None, **kwargs: Any
 ) -> list[CheckMessage]:
-    """What ``idempotency_actions`` names are actions: a typo would leave one unguarded."""
+    """The names in ``idempotency_actions`` are actions: a typo would leave one unguarded."""
     found: list[CheckMessage] = []
     views: dict[type[IdempotencyMixin], list[Any]] = {}
     for callback in _callbacks():
@@ -114,7 +114,7 @@ def check_actions(
 
 
 def _giver(view: type[IdempotencyMixin]) -> type[IdempotencyMixin]:
-    """Return the class, a view or a base of several, that says which actions are guarded."""
+    """Return the class that sets ``idempotency_actions``: a view, or a base of several."""
     return next(base for base in view.__mro__ if "idempotency_actions" in vars(base))
 
 
@@ -150,12 +150,12 @@ def _actions(callback: Any) -> set[str]:
 
 
 def _callbacks() -> Iterator[Any]:
-    """Yield each view function of the URLconf that was made of an APIView."""
+    """Yield each view function of the URLconf that comes from an APIView."""
     return (callback for callback in url_callbacks() if is_drf_view(callback))
 
 
 def _guarded_methods(callback: Any) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield each method that a view with the mixin answers, and what it gives of its policy."""
+    """Yield each method of a view with the mixin, and the fields of the policy that it sets."""
     if not issubclass(callback.cls, IdempotencyMixin):
         return
     handlers: dict[str, str] = getattr(callback, "actions", None) or {

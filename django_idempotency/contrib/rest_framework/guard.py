@@ -22,7 +22,7 @@ __all__ = ["RestGuard", "body_of_request"]
 
 
 class RestGuard(Guard):
-    """Around the method of a view; all that the view gives is finalised and rendered within."""
+    """The guard around a view's method; it finalises and renders all answers of the view."""
 
     def __init__(
         self,
@@ -62,7 +62,7 @@ class RestGuard(Guard):
         return self._final(self._method(self.subject, *args, **kwargs))
 
     def on_exception(self, error: Exception) -> HttpResponseBase:
-        """Let the view answer; what it passes on, DRF's dispatch is not to ask again."""
+        """Let the view answer; DRF's dispatch must not handle an exception a second time."""
         asked = self._view.handle_exception
         try:
             response = asked(error)
@@ -90,9 +90,9 @@ class RestGuard(Guard):
 
 def body_of_request(request: Request, http: HTTPPolicy) -> bytes:
     """
-    Return what of the body counts, with the view's own parsers where they alone may read it.
+    Return the parts of the body to compare, by the view's parsers if only they may read it.
 
-    What they refuse is answered before any claim.
+        If they refuse the body, the view answers before any claim.
     """
     read_back(request._request)
     compared = http.fingerprint in ("json", "raw")
@@ -104,11 +104,11 @@ def body_of_request(request: Request, http: HTTPPolicy) -> bytes:
 
 
 def _needs_parser(request: Request) -> bool:
-    """Whether a parser of the view has to read the body: it has uploads, or was read by one."""
+    """Whether a parser of the view must read the body: it has uploads, or a parser has read it."""
     sent = request._request
     if (sent.content_type or "").lower() == MULTIPART:
         return True
-    # A permission, say, has had DRF read the body from its stream.
+    # A permission, for example, made DRF read the body from its stream.
     if getattr(sent, "_read_started", False) and not hasattr(sent, "_body"):
         return True
     if not any(isinstance(parser, FileUploadParser) for parser in request.parsers or ()):

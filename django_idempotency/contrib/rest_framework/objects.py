@@ -1,4 +1,4 @@
-"""A `replay_check` that asks the object permissions of a view of Django REST framework (R34)."""
+"""A `replay_check` by the object permissions of a view of Django REST framework (R34)."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ __all__ = ["object_permissions"]
 
 def object_permissions(request: Any, record: Record) -> bool:
     """
-    Return whether ``get_object()`` of the view still gives its caller the object of the URL.
+    Return whether ``get_object()`` of the view still returns the URL's object to this caller.
 
-    True where the URL names none. An object that is gone is refused, unless the replay is that of
-    the DELETE which was to remove it. Raises ImproperlyConfigured for a view that is not generic
-    and has arguments in its URL.
+    True if the URL names no object. A missing object refuses the replay, unless the request is the
+    DELETE that was to remove it. Raises ImproperlyConfigured for a view that is not generic and has
+    arguments in its URL.
     """
     view = (getattr(request, "parser_context", None) or {}).get("view")
     if not isinstance(view, GenericAPIView):

@@ -37,26 +37,26 @@ def needs(*names: str) -> Callable[[Test], Test]:
 
 
 def _undeclared(method: Method) -> Method:
-    """Mark what a subclass may leave as it is, and then goes without the rules that need it."""
+    """Mark an optional declaration; without it the rules that need it do not run."""
     method._undeclared = True  # type: ignore[attr-defined]
     return method
 
 
 def is_declared(cls: type[Declared], name: str) -> bool:
-    """Return whether a subclass has something of this name, and does not go without it."""
+    """Return whether a subclass declares this name."""
     value = inspect.getattr_static(cls, name)
     return value is not None and value is not False and not getattr(value, "_undeclared", False)
 
 
 class Declared:
     """
-    What a subclass says of its API; whatever it leaves out, it is not asked about.
+    The declarations of a subclass about its API; rules that need a missing one do not run.
 
-    A `tag` is a short text of hexadecimal digits that belongs to one test. A method that takes one
-    returns a call that leaves effects behind which `effects` counts by this tag.
+    A `tag` is a short text of hexadecimal digits that belongs to one test. A method that takes a
+    tag returns a call whose effects `effects` counts by this tag.
     """
 
-    #: Where the API is, without a slash at the end.
+    #: The URL of the API, without a slash at the end.
     base_url: str = ""
     #: How calls get there: over sockets, or in this process (`WSGITransport`, `ASGITransport`).
     transport: Transport = SocketTransport()
@@ -178,7 +178,7 @@ class Declared:
 
     @_undeclared
     def change(self, first: Answer) -> None:
-        """Change what `create` has created, so that its page would say something else."""
+        """Change the object that `create` has created, so that a new answer would differ."""
 
     @_undeclared
     def successes(self, tag: str) -> Answering:
@@ -293,7 +293,7 @@ class Declared:
 
     @_undeclared
     def crash(self) -> None:
-        """Kill whatever serves the API by SIGKILL, and return when it serves again."""
+        """Kill the API's server by SIGKILL, and return when it serves again."""
 
     @_undeclared
     def unwritable(self, tag: str) -> Call:
@@ -321,7 +321,7 @@ class Declared:
 
     @_undeclared
     def falsy(self, tag: str) -> Mapping[str, Call]:
-        """Return calls whose answers are nothing much: 0, "", [], {}, null."""
+        """Return calls whose answers are falsy: 0, "", [], {}, null."""
 
     @_undeclared
     def lapsing(self, tag: str) -> Call:
