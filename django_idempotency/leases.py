@@ -45,6 +45,12 @@ class Lease:
         written: bool = True,
     ) -> None:
         self.proof = proof
+        #: The primary key of the record in every store.
+        self.record_id = proof.record_id
+        #: The epoch: an integer that only grows per record id, safe to pass downstream.
+        self.fencing_token = proof.epoch
+        #: The random half of the proof, new for each claim.
+        self.token = proof.token
         self.request = request
         self.lease_until = lease_until
         self.claimed_at = claimed_at
@@ -62,21 +68,6 @@ class Lease:
         self.completed_before: Record | None = None
         self._lost = False
         self._gone = False
-
-    @property
-    def record_id(self) -> UUID:
-        """The primary key of the record in every store."""
-        return self.proof.record_id
-
-    @property
-    def fencing_token(self) -> int:
-        """The epoch: an integer that only grows per record id, safe to pass downstream."""
-        return self.proof.epoch
-
-    @property
-    def token(self) -> UUID:
-        """The random half of the proof, new for each claim."""
-        return self.proof.token
 
     @property
     def seed(self) -> UUID:
