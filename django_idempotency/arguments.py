@@ -139,12 +139,12 @@ def key_maker(
         if spec or conversion:
             raise TypeError(f"The key {key!r} has a format or conversion; name arguments only.")
         if names and not _SIGN.search(literal):
-            raise TypeError(f"The key {key!r} needs a sign between the arguments that it names.")
+            raise TypeError(f"The key {key!r} needs a separator between its arguments.")
         names.append(name)
     for name in names:
         if name not in signature.parameters:
             raise TypeError(
-                f"The key {key!r} names {name!r}, which is no argument of the function; it has "
+                f"The key {key!r} names {name!r}, which is not an argument of the function; it has "
                 f"{', '.join(signature.parameters)}."
             )
     alone = template == f"{{{names[0]}}}" if names else False

@@ -21,8 +21,8 @@ def coroutine_problem(name: str, value: Any) -> str | None:
     if not is_coroutine_function(value):
         return None
     return (
-        f"{name} must not be a coroutine function, for nobody awaits it. Write it with 'def', or "
-        f"give async_to_sync({getattr(value, '__name__', name)})."
+        f"{name} must not be a coroutine function, because its result is not awaited. Write it "
+        f"with 'def', or give async_to_sync({getattr(value, '__name__', name)})."
     )
 
 
@@ -63,6 +63,6 @@ def refuse_lazy(name: str, result: Any) -> Any:
     if inspect.iscoroutine(result):
         result.close()  # nobody is warned of what this error tells
     raise TypeError(
-        f"{name} has returned a {type(result).__name__}, which nobody awaits or iterates over: its "
-        f"work has not been done."
+        f"{name} has returned a {type(result).__name__}, which is neither awaited nor iterated "
+        f"over: its work has not been done."
     )

@@ -117,7 +117,7 @@ def _within_atomic_requests(view: Any) -> Iterator[CheckMessage]:
         return
     yield Warning(
         f"@idempotent stands {place} {_name(view)}: with ATOMIC_REQUESTS its claim is not visible "
-        f"to others, and answers that are raised are not kept.",
+        f"to others, and errors that are raised are not kept.",
         hint=hint,
         obj=view,
         id="django_idempotency.W004",
@@ -139,8 +139,8 @@ def check_middleware(
         if passed_over:
             found.append(
                 Error(
-                    f"{name} stands before {', '.join(passed_over)} in MIDDLEWARE, which would "
-                    f"not be asked about the views that it guards.",
+                    f"{name} stands before {', '.join(passed_over)} in MIDDLEWARE: Django does "
+                    f"not call their process_view for the views that it guards.",
                     hint="Put it last in MIDDLEWARE.",
                     id="django_idempotency.E008",
                 )
@@ -242,7 +242,7 @@ def policy_problems(
         problems = [str(error)]
     return [
         Error(
-            f"{name} is guarded, and its policy cannot be: {problem}",
+            f"{name} is guarded, and its policy is not valid: {problem}",
             hint="Correct what the view gives; the settings page lists every field.",
             obj=view,
             id="django_idempotency.E013",
@@ -337,8 +337,8 @@ def _no_scope(view: Any) -> CheckMessage:
     if _authenticates(settings.MIDDLEWARE) is None:
         return _perhaps_no_scope(_name(view), view)
     return Error(
-        f"{_name(view)} is guarded, and without AuthenticationMiddleware it cannot be told whose "
-        f"idempotency key a request carries.",
+        f"{_name(view)} is guarded, and without AuthenticationMiddleware the guard does not know "
+        f"whose idempotency key a request carries.",
         hint="Add AuthenticationMiddleware, or give idempotent(scope=...).",
         obj=view,
         id="django_idempotency.E007",

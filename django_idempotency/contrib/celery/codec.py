@@ -74,7 +74,7 @@ class Failed:
         if not all(isinstance(value, str) for value in (module, name, text)):
             raise ValueError("The stored exception has no name.")
         if not isinstance(arguments, list | None) or not isinstance(attributes, dict | None):
-            raise ValueError("The stored exception has arguments that are none.")
+            raise ValueError("The stored exception has invalid arguments.")
         return cls(module, name, None if arguments is None else tuple(arguments), attributes, text)
 
     def exception(self) -> Exception:
@@ -198,7 +198,7 @@ class TaskCodec:
         if kind == b"failed":
             return Failed.read(_JSON.decode(rest))
         if kind != b"result":
-            raise ValueError("The stored ending of a task is of no kind that there is.")
+            raise ValueError("The stored ending of a task is of an unknown kind.")
         name, result = rest.split(b"\n", 1)
         if name != self.results.id.encode():
             raise StoreError(

@@ -86,7 +86,7 @@ def parent_of(request: Context) -> UUID | None:
     try:
         return UUID(given)
     except (AttributeError, TypeError, ValueError):
-        raise InvalidKey(f"The header {HEADER} of this message is no UUID.") from None
+        raise InvalidKey(f"The header {HEADER} of this message is not a UUID.") from None
 
 
 def _name_parent(

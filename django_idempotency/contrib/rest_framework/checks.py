@@ -40,8 +40,8 @@ def check_scopes(
     """A guarded view without authentication needs a scope of its own (R21)."""
     return [
         Error(
-            f"{_name(view)} is guarded and has no authentication classes, so it cannot be told "
-            f"whose idempotency key a request carries.",
+            f"{_name(view)} is guarded and has no authentication classes, so the guard does not "
+            f"know whose idempotency key a request carries.",
             hint="Set authentication_classes, or a scope: idempotency_scope(self, request) with "
             "the mixin, idempotent(scope=...) without.",
             obj=view,
@@ -62,7 +62,7 @@ def check_dispatch(
     }
     return [
         Error(
-            f"@idempotent stands on dispatch of {_name(view)}: a replay would pass by permissions "
+            f"@idempotent stands on dispatch of {_name(view)}: a replay would bypass permissions "
             f"and throttles, so each request is refused.",
             hint=f"Write class {view.__name__}(IdempotencyMixin, ...) instead.",
             obj=view,
@@ -104,7 +104,7 @@ def check_actions(
             found.append(
                 _wrong_actions(
                     callback.cls,
-                    "has idempotency_actions and is no ViewSet: nothing of it is guarded.",
+                    "has idempotency_actions and is not a ViewSet: none of it is guarded.",
                     "Only a ViewSet has actions; use idempotency_methods.",
                 )
             )

@@ -28,8 +28,8 @@ def object_permissions(request: Any, record: Record) -> bool:
     if not isinstance(view, GenericAPIView):
         if view.kwargs if view is not None else request.resolver_match.kwargs:
             raise ImproperlyConfigured(
-                "object_permissions asks get_object() of a GenericAPIView, and this view is none. "
-                "Give it a replay_check of its own."
+                "object_permissions calls get_object() of a GenericAPIView, but this view is "
+                "another. Give it a replay_check of its own."
             )
         return True
     if (view.lookup_url_kwarg or view.lookup_field) not in view.kwargs:

@@ -59,7 +59,7 @@ class Command(BaseCommand):
         if len(ours) != 1:
             aliases = ", ".join(ours) or "none"
             raise CommandError(
-                f"Which DynamoDB store of IDEMPOTENCY is meant? There are: {aliases}. Say --store.",
+                f"Choose a DynamoDB store of IDEMPOTENCY with --store. There are: {aliases}.",
                 returncode=2,
             )
         [store] = ours.values()

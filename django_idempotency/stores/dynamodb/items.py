@@ -100,7 +100,7 @@ class Names:
         try:
             return UUID(item[self.id]["S"])
         except (KeyError, ValueError) as error:
-            raise StoreError("An item of the table is no idempotency record.") from error
+            raise StoreError("An item of the table is not an idempotency record.") from error
 
     def key_schema(self) -> list[dict[str, str]]:
         """Return the primary key of the table, as DynamoDB describes it."""

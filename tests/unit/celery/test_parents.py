@@ -126,7 +126,11 @@ def test_C15_what_a_task_is_replaced_by_is_its_child(local, receipt):
 
 
 def test_C15_without_a_parent_there_is_no_key(local, receipt):
-    for given, text in (None, r"from_parent\('receipt'\)"), ("nonsense", "no UUID"), (5, "no UUID"):
+    for given, text in (
+        (None, r"from_parent\('receipt'\)"),
+        ("nonsense", "not a UUID"),
+        (5, "not a UUID"),
+    ):
         receipt.apply_async(["a"], headers={} if given is None else {HEADER: given})
 
         [done] = local.deliver_all()

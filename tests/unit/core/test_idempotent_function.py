@@ -122,7 +122,7 @@ def test_C1_what_fits_no_call_is_a_TypeError_where_it_is_written():
         ((5, None, "", b"order"), "key must be an argument's name, a template or a"),
         (("ordr", "{tenant}#{ordr}", "{}", "{0}"), "tenant, order"),
         (("{order:05d}", "{order!r}", "{order.id}", "{order[0]}"), "."),
-        ([f"{{tenant}}{it}{{order}}" for it in ("", "x", "5", "%", "of")], "sign between"),
+        ([f"{{tenant}}{it}{{order}}" for it in ("", "x", "5", "%", "of")], "separator between"),
     ):
         for key in keys:
             with pytest.raises(TypeError, match=told):
@@ -291,7 +291,7 @@ def test_I1_work_that_nobody_awaits_is_not_recorded_as_done():
     for make in (*lazy, lambda order: loop.create_future()):
         for call in (lambda make=make: once(key="order")(make)("k"), partial(complete, make)):
             store_for()._records.clear()
-            with pytest.raises(TypeError, match="nobody awaits"):
+            with pytest.raises(TypeError, match="neither awaited"):
                 call()
             assert kept().state is State.FAILED
     loop.close()

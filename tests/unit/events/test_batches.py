@@ -186,7 +186,7 @@ def test_I1_record_whose_handler_returns_an_awaitable_is_handed_back(idempotency
     answer = process_batch([record(1)], lambda message: coroutine(message))
     assert failures(answer) == ["m-1"]
     assert [one.state for one in idempotency_store._records.values()] == ["FAILED"]
-    assert "nobody awaits" in caplog.text
+    assert "neither awaited" in caplog.text
 
 
 # The deadline of a policy, which a function in a cloud has.
