@@ -58,6 +58,7 @@ VARIANTS: dict[str, Variant] = {
     "floor single": Variant("LateInsert"),
     "floor Redis": Variant("Scripts", redis=True),
     "joined": _ours("joined"),
+    "joined, not prepared": _ours("joined", OPTIONS={"prepare": False}),
     "single": _ours("single"),
     "separate": _ours("separate"),
     "Redis": _on_redis(),
