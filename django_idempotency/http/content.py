@@ -70,7 +70,7 @@ def ask(name: str, field: Callable[..., Any] | str, *arguments: Any) -> Any:
         if inspect.iscoroutine(answer):
             answer.close()
         problem = coroutine_problem(name, asked)
-        raise TypeError(problem or f"{name} must not return an awaitable, for nobody awaits it.")
+        raise TypeError(problem or f"{name} must not return an awaitable: it is not awaited.")
     return answer
 
 
