@@ -4,8 +4,8 @@ Hot statements, prepared in the session of Django's own connection (PostgreSQL, 
 A statement is prepared when it is used for the third time on a connection. That is never to cost a
 transaction: the error of a statement that is not prepared would abort it, and lose its work. So
 nothing is prepared behind a pooler that gives each transaction another session, and in a
-transaction a prepared statement runs only where its failure would lose nothing, or right after
-another one has shown that the session still has its prepared statements.
+transaction a prepared statement runs only as the first one, where its failure would lose nothing,
+or right after another one has shown that the session still has its prepared statements.
 """
 
 from __future__ import annotations
@@ -29,7 +29,6 @@ from django.db.backends.postgresql.base import Cursor, DatabaseWrapper
 from psycopg import errors, generators, pq
 from psycopg.adapt import Transformer
 
-from django_idempotency.claims import ClaimAgain
 from django_idempotency.stores.database.dialect import Row
 
 __all__ = ["execute"]
@@ -42,11 +41,13 @@ USES_OF_A_PLAN = 500
 #: From libpq 17 on a statement is let go of by the protocol. PgBouncer does not know DEALLOCATE.
 _MAY_CLOSE = psycopg.capabilities.has_send_close_prepared()
 
-#: Nothing of the attempt has been done before these, so its transaction can be started again.
-_CLAIMS = frozenset(("CLAIM", "LOOK_AGAIN", "RECLAIM", "SINGLE_LOCK"))
+#: What opens an attempt: anything may have been done before it in its transaction.
+_OPENS = frozenset(("CLAIM", "LOOK", "SINGLE_LOCK"))
+#: These follow directly.
+_FOLLOWS = frozenset(("LOOK_AGAIN", "RECLAIM"))
 #: These commit with the work. They follow a claim on the same connection.
 _ENDS = frozenset(("COMPLETE", "SINGLE_INSERT", "SINGLE_UPDATE"))
-_HOT = _CLAIMS | _ENDS | {"LOOK"}
+_HOT = _OPENS | _FOLLOWS | _ENDS
 
 #: SQLSTATEs: it is not prepared (any more), its name is taken, its result has other types now.
 _GONE, _TAKEN, _CHANGED = "26000", "42P05", "0A000"
@@ -81,8 +82,8 @@ def execute(
     driver: psycopg.Connection[Any] = connection.connection
     if (session := _sessions.get(driver)) is None:
         session = _sessions[driver] = _Session()
-    is_alone = driver.autocommit and driver.pgconn.transaction_status == _IDLE
-    if not session.may_run(name, is_alone):
+    is_first = driver.pgconn.transaction_status == _IDLE
+    if not session.may_run(name, is_first):
         return None
     connection.validate_no_broken_transaction()
     with connection.wrap_database_errors:
@@ -96,11 +97,11 @@ def execute(
             if error.sqlstate not in (_GONE, _TAKEN, _CHANGED):
                 raise
             session.forget(lost=error.sqlstate != _CHANGED)
-            if is_alone:  # it has done nothing, and a cursor runs it
-                return None
-            if name in _CLAIMS:
-                raise ClaimAgain from error
-            raise
+            if not is_first:
+                raise
+            if driver.pgconn.transaction_status != _IDLE:
+                _ask(driver, driver.pgconn.send_query, b"ROLLBACK")
+            return None  # nothing has been done, and a cursor runs it
 
 
 def _may_pass_cursor(connection: Any) -> bool:
@@ -166,20 +167,19 @@ class _Session:
         self._names = map(f"idempotency_{uuid.uuid4().hex[:12]}_{{}}".format, itertools.count())
         #: None until the server has been asked.
         self._is_ours: bool | None = None
-        #: A prepared claim has run, and no completion since.
+        #: The last statement of ours has run prepared, and was no completion.
         self._is_proven = False
 
-    def may_run(self, name: str, is_alone: bool) -> bool:
+    def may_run(self, name: str, is_first: bool) -> bool:
         """Count a use, and return whether the statement may be run prepared at this place."""
+        is_proven, self._is_proven = self._is_proven, False
         if self._is_ours is False:
             return False
         if name not in self._prepared:
             uses = self._uses[name] = self._uses.get(name, 0) + 1
             if uses <= USES_BEFORE:
                 return False
-        if is_alone or name in _CLAIMS:
-            return True
-        return name in _ENDS and self._is_proven
+        return is_first or (is_proven and name not in _OPENS)
 
     def has(self, driver: psycopg.Connection[Any], name: str, sql: str, insist: bool) -> bool:
         """Prepare the statement unless it is; return False where sessions are a pooler's."""

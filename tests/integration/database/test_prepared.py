@@ -423,13 +423,17 @@ def test_I1_what_was_prepared_is_gone_and_a_statement_by_itself_runs_once(store,
 
 
 @pytest.mark.usefixtures("at_once")
-def test_I1_a_claim_in_the_transaction_of_the_caller_takes_none_of_it(engine):
-    engine.run(operation("first", transaction="single"), work("first"))
+@MODES
+@pytest.mark.parametrize("begun", [True, False], ids=["begun", "not begun"])
+def test_I1_a_claim_in_the_transaction_of_the_caller_takes_none_of_it(engine, mode, begun):
+    engine.run(operation("first", transaction=mode), work("first"))
     deallocate()
     with transaction.atomic():
-        work("callers")(None)
-        assert engine.run(operation(transaction="single"), work("mine")).result == "mine"
-    assert effects() == ["first", "callers", "mine"]
+        if begun:
+            work("callers")(None)
+        assert engine.run(operation("first", transaction=mode), work("again")).replayed
+        assert engine.run(operation(transaction=mode), work("mine")).result == "mine"
+    assert effects() == ["first", *["callers"][:begun], "mine"]
 
 
 @pytest.mark.usefixtures("at_once")
