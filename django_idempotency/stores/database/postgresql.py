@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import timedelta
 from typing import Any
 
 from django_idempotency.stores.database.dialect import READ_COMMITTED, Dialect, Execute
@@ -10,6 +11,7 @@ from django_idempotency.stores.database.dialect import READ_COMMITTED, Dialect, 
 __all__ = ["PostgreSQL"]
 
 _PSYCOPG_READ_COMMITTED = 2
+_MICROSECOND = timedelta(microseconds=1)
 
 
 class PostgreSQL(Dialect):
@@ -355,6 +357,13 @@ SELECT count(*) FROM idempotency_record
 """
 
     ISOLATION = "SELECT current_setting('default_transaction_isolation')"
+
+    def adapted(self, parameters: Mapping[str, Any]) -> Mapping[str, Any]:
+        """See `Dialect.adapted`: a day of an interval can be of 23 hours in the session's zone."""
+        return {
+            name: f"{value // _MICROSECOND} us" if isinstance(value, timedelta) else value
+            for name, value in parameters.items()
+        }
 
     def may_renew_joined(
         self, options: Mapping[str, Any], execute: Execute, default: str | None = None

@@ -286,6 +286,26 @@ def test_the_row_is_the_one_that_a_cursor_writes(store, monkeypatch, fields):
 
 
 @pytest.mark.usefixtures("at_once")
+def test_R88_text_is_itself_in_another_encoding_of_the_session(store):
+    complete(store, operation="Größe")
+    execute("SET client_encoding = 'LATIN1'")
+    complete(store, "other", operation="Größe")
+    execute("SET client_encoding = 'UTF8'")
+    assert store.get(claims.record_id("other")).operation == "Größe"
+
+
+@pytest.mark.parametrize("before", [0, 100], ids=["prepared", "cursor"])
+def test_R88_a_day_has_24_hours_in_every_time_zone_of_the_session(store, monkeypatch, before):
+    monkeypatch.setattr(prepared, "USES_BEFORE", before)
+    execute("SET TimeZone = 'Europe/Berlin'")
+    for days in (120, 240):  # at least one of them beyond a change of the clocks
+        lease = won(store.claim(claim_request(f"{days}")))
+        store.complete(lease, b"", retention=timedelta(days=days))
+        record = store.get(lease.record_id)
+        assert record.expires_at - record.updated_at == timedelta(days=days)
+
+
+@pytest.mark.usefixtures("at_once")
 def test_text_that_postgresql_does_not_hold_aborts_nothing(store):
     complete(store)
     with transaction.atomic():
