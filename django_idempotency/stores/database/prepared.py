@@ -116,6 +116,7 @@ def _may_pass_cursor(connection: Any) -> bool:
         and type(driver) is psycopg.Connection
         and driver.cursor_factory is _CURSOR  # neither server-side binding nor a tracer's
         and driver.prepare_threshold is None  # psycopg prepares nothing, and deallocates nothing
+        and not driver.closed  # by the work, or by the server: a cursor tells it as ever
         and driver.pgconn.pipeline_status == pq.PipelineStatus.OFF
         and driver.pgconn.parameter_status(b"client_encoding") == b"UTF8"  # of our parameters
         and (driver.pgconn.transaction_status != _IDLE or driver.autocommit or _is_plain(driver))
