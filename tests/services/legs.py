@@ -12,7 +12,6 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -151,13 +150,14 @@ def _pytest(run: Run, words: list[str]) -> int:
     log = _log(run.name)
     started = time.monotonic()
     with log.open("wb") as output:
-        given: dict[str, Any] = {
-            "cwd": ROOT,
-            "env": {**os.environ, LEG_VARIABLE: run.leg},
-            "stdout": output,
-        }
-        given |= {"stdin": subprocess.DEVNULL, "stderr": subprocess.STDOUT}
-        process = subprocess.Popen([sys.executable, *words], **given)
+        process = subprocess.Popen(
+            [sys.executable, *words],
+            cwd=ROOT,
+            env={**os.environ, LEG_VARIABLE: run.leg},
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+        )
         _, status, used = os.wait4(process.pid, 0)
     code = process.returncode = os.waitstatus_to_exitcode(status)
     seconds, cpu = time.monotonic() - started, used.ru_utime + used.ru_stime

@@ -88,7 +88,7 @@ def execute(
     connection.validate_no_broken_transaction()
     with connection.wrap_database_errors:
         try:
-            if not driver.autocommit and driver.pgconn.transaction_status == _IDLE:
+            if is_first and not driver.autocommit:
                 _ask(driver, driver.pgconn.send_query, b"BEGIN")  # as psycopg does
             if not session.has(driver, name, sql, insist):
                 return None
