@@ -7,8 +7,9 @@ import signal
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 
-from tests.services.processes import children
+from tests.services.processes import children, wait_until
 from tests.services.servers import HOST, Server
 
 __all__ = ["HOST", "Gunicorn"]
@@ -55,6 +56,18 @@ class Gunicorn(Server):
             os.kill(pid, number)
         else:
             raise ValueError(f"{pid} is not one of ours")
+
+    def kill_workers(self) -> None:
+        """Kill all workers; return when the arbiter has replaced them."""
+        killed = set(self.worker_pids())
+        for pid in killed:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        wait_until(
+            lambda: len(set(self.worker_pids()) - killed) >= self.workers,
+            seconds=self.start_seconds,
+            what="new workers",
+        )
 
     def _command(self) -> list[str]:
         command = [sys.executable, "-m", "gunicorn", "--bind", f"fd://{self._descriptor}"]

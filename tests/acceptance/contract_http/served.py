@@ -10,7 +10,6 @@ import pytest
 
 from django_idempotency.testing.http_contract import HTTPContract
 from tests.services.gunicorn import Gunicorn
-from tests.services.processes import wait_until
 from tests.services.servers import Server
 
 SERVERS = ("gunicorn", "uvicorn")
@@ -42,16 +41,9 @@ class Served(HTTPContract):
         self.directory = contract_directory
 
     def crash(self) -> None:
-        """Kill all that serves: gunicorn starts new workers by itself."""
+        """Kill all that serves, and return when it is served again."""
         if isinstance(self.server, Gunicorn):
-            gunicorn, killed = self.server, self.server.worker_pids()
-            for pid in killed:
-                gunicorn.kill(pid)
-            wait_until(
-                lambda: len(set(gunicorn.worker_pids()) - set(killed)) >= gunicorn.workers,
-                seconds=20,
-                what="new workers",
-            )
+            self.server.kill_workers()
         else:
             self.server.kill()
             self.server.start()
