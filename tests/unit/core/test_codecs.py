@@ -59,7 +59,7 @@ def peak_below(size):
 def test_version_1_stays_readable_and_a_newer_release_is_refused_clearly():
     assert unpack(JSON, J + b'{"a":1}') == {"a": 1}
     assert unpack(JSON, Z + zlib.compress(b"[1,2]")) == [1, 2]
-    for start in (b"\x02\x00", b"\x01\x04", b"\x01\x80", b"\xff\xff"):
+    for start in (b"\x02\x00", b"\x01\x08", b"\x01\x80", b"\xff\xff"):
         with pytest.raises(StoreError, match="newer release"):
             unpack(JSON, start + b"\x04json{}")
 

@@ -9,22 +9,33 @@ import json
 import uuid
 import zlib
 from collections.abc import Callable
-from typing import Any, ClassVar, Protocol
+from typing import Any, Protocol
 
-from django_idempotency.exceptions import (
+from django_idempotency.exceptions.base import (
     IdempotencyError,
     ResultTooLarge,
     ResultUnavailable,
     StoreError,
 )
 
-__all__ = ["Codec", "JSONCodec", "pack", "unavailable", "unpack"]
+__all__ = [
+    "ENCRYPTED",
+    "Codec",
+    "JSONCodec",
+    "is_encrypted",
+    "is_unavailable",
+    "pack",
+    "unavailable",
+    "unpack",
+]
 
 # The envelope: version, flags, length of the codec's id, the id, the payload.
 _VERSION = 1
 _ZLIB = 0x01
 _UNAVAILABLE = 0x02
-_KNOWN_FLAGS = _ZLIB | _UNAVAILABLE
+#: The payload is encrypted: see `codecs.encryption`.
+ENCRYPTED = 0x04
+_KNOWN_FLAGS = _ZLIB | _UNAVAILABLE | ENCRYPTED
 _COMPRESS_FROM = 1024
 #: Bytes that are always read, so that a lower max_result_bytes makes no such record unreadable.
 _READABLE_BYTES = 1024 * 1024
@@ -33,12 +44,19 @@ _READABLE_BYTES = 1024 * 1024
 class Codec(Protocol):
     """Encodes one kind of result as bytes, and decodes it."""
 
-    #: Stored in the envelope, so that no other codec ever reads these bytes.
-    id: ClassVar[str]
+    # Properties, which plain attributes of a class satisfy; an attribute asks for ClassVar or not.
+    @property
+    def id(self) -> str:
+        """Stored in the envelope, so that no other codec ever reads these bytes."""
 
-    #: Does decoding give back what was encoded? If not, the first caller gets the decoded value
-    #: too, so that a replay cannot be told from the first answer.
-    exact: ClassVar[bool]
+    @property
+    def exact(self) -> bool:
+        """
+        Does decoding give back what was encoded?
+
+        If not, the first caller gets the decoded value too, so that a replay cannot be told from
+        the first answer.
+        """
 
     def encode(self, result: Any) -> bytes:
         """Return `result` as bytes; raise TypeError, naming the type, if it has no such form."""
@@ -69,9 +87,22 @@ def pack(codec: Codec, result: Any, *, max_bytes: int) -> bytes:
     return _envelope(codec, flags, payload)
 
 
+def is_encrypted(envelope: bytes | None) -> bool:
+    """Whether this is an envelope that `codecs.encryption` opens."""
+    if not isinstance(envelope, bytes) or len(envelope) < 3:
+        return False
+    version, flags = envelope[:2]
+    return version == _VERSION and not flags & ~_KNOWN_FLAGS and bool(flags & ENCRYPTED)
+
+
 def unavailable(codec: Codec) -> bytes:
     """Return the envelope of a completed operation whose result was not kept (R62)."""
     return _envelope(codec, _UNAVAILABLE, b"")
+
+
+def is_unavailable(envelope: bytes) -> bool:
+    """Return whether this is an envelope of `unavailable`."""
+    return len(envelope) > 2 and bool(envelope[1] & _UNAVAILABLE)
 
 
 def unpack(codec: Codec, envelope: bytes | None, *, max_bytes: int = 0) -> Any:
@@ -80,7 +111,7 @@ def unpack(codec: Codec, envelope: bytes | None, *, max_bytes: int = 0) -> Any:
 
     Stored bytes are not trusted (R95): no more than `max_bytes`, or 1 MiB, are read. Raises
     ResultUnavailable if the result was not kept, and StoreError for an envelope that is damaged,
-    too large, or written by a newer release or by another codec.
+    too large, encrypted, or written by a newer release or by another codec.
     """
     if not isinstance(envelope, bytes) or len(envelope) < 3:
         raise StoreError("The stored result is damaged: its envelope is cut short.")
@@ -95,6 +126,10 @@ def unpack(codec: Codec, envelope: bytes | None, *, max_bytes: int = 0) -> Any:
         raise StoreError(
             f"The stored result was written by the codec {name.decode(errors='replace')!r}, not "
             f"by {codec.id!r}."
+        )
+    if flags & ENCRYPTED:
+        raise StoreError(
+            "The stored result is encrypted, and encryption_keys is empty: put its key back."
         )
     if flags & _UNAVAILABLE:
         raise ResultUnavailable
@@ -138,20 +173,20 @@ class JSONCodec:
     The first caller, too, loses what JSON cannot express: a tuple comes back as a list.
     """
 
-    id: ClassVar[str] = "json"
-    exact: ClassVar[bool] = False
+    id = "json"
+    exact = False
 
     def encode(self, result: Any) -> bytes:
         """Return UTF-8 JSON text; raise TypeError for a type that it cannot express."""
         try:
-            text = json.dumps(_plain(result), separators=(",", ":"), ensure_ascii=False)
+            text = _encode(_plain(result))
         except RecursionError as error:
             raise TypeError("A result that nests too deeply cannot be kept as JSON.") from error
         return text.encode(errors="surrogatepass")
 
     def decode(self, payload: bytes) -> Any:
         """Return the value of what `encode` wrote."""
-        return json.loads(payload.decode(errors="surrogatepass"), object_hook=_rich)
+        return _decode(payload.decode(errors="surrogatepass"))
 
 
 # A typed value is an object with the single member "#type"; real names that start with "#" get
@@ -212,3 +247,7 @@ def _rich(members: dict[str, Any]) -> Any:
         if tag in _TYPES:
             return _TYPES[tag][2](text)
     return {name[1:] if name.startswith("##") else name: value for name, value in members.items()}
+
+
+_encode = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
+_decode = json.JSONDecoder(object_hook=_rich).decode
