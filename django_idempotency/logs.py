@@ -1,12 +1,18 @@
-"""The lines of the logger ``django_idempotency`` about requests and calls, without keys (R79)."""
+"""
+What is told of requests and calls, without keys (R79).
+
+A line of the logger ``django_idempotency``, and for the end of an attempt the signal of that name.
+"""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
-from uuid import UUID
+from typing import Any
 
-from django_idempotency import keys
+from django.dispatch import Signal
+
+from django_idempotency import keys, signals
 from django_idempotency.exceptions import (
     FingerprintMismatch,
     IdempotencyError,
@@ -14,12 +20,13 @@ from django_idempotency.exceptions import (
     InvalidKey,
     KeyRequired,
     LeaseLost,
+    QuotaExceeded,
     ResultUnavailable,
     ScopeMissing,
     StoreError,
 )
 
-__all__ = ["log_outcome", "log_refusal", "log_store_error"]
+__all__ = ["extra", "log_refusal", "log_store_error", "tell_claim", "tell_end", "word_for"]
 
 logger = logging.getLogger("django_idempotency")
 
@@ -29,8 +36,24 @@ _REFUSALS: dict[type[IdempotencyError], str] = {
     InvalidKey: "key invalid",
     KeyRequired: "key missing",
     LeaseLost: "lease lost",
+    QuotaExceeded: "quota exceeded",
     ResultUnavailable: "result unavailable",
     ScopeMissing: "scope missing",
+}
+#: The signal of each end of an attempt, by its word in the log.
+SIGNALS: dict[str, Signal] = {
+    "completed": signals.completed,
+    "failed": signals.failed,
+    "in progress": signals.conflicted,
+    "lease lost": signals.lease_lost,
+    "mismatch": signals.mismatched,
+    "quota exceeded": signals.conflicted,
+    "released": signals.released,
+    "replay refused": signals.conflicted,
+    "replayed": signals.replayed,
+    "result unavailable": signals.conflicted,
+    "stale": signals.conflicted,
+    "store unavailable": signals.store_failed,
 }
 #: Their text quotes what they were given, which may be a column of the record.
 _QUOTING = (AttributeError, LookupError, TypeError, ValueError)
@@ -42,60 +65,92 @@ _TELLING = 6
 _UNNAMED = "call without a name"
 
 
-def log_outcome(alias: str, operation: str, outcome: str, record_id: UUID | None = None) -> None:
+def tell_claim(store: type, facts: dict[str, Any], *, takeover: bool) -> None:
+    """Tell that an attempt has won its claim: a line for a take-over, and the signal."""
+    facts["takeover"] = takeover
+    if takeover:
+        facts["outcome"] = "taken over"
+        _log(facts)
+    signals.claimed.send_robust(store, **facts, error=None)
+
+
+def tell_end(
+    store: type,
+    facts: dict[str, Any],
+    error: BaseException | None,
+    *,
+    key: str = "",
+    logged: bool = False,
+) -> None:
+    """Tell how an attempt has ended: one line, unless its error has one, and one signal."""
+    outcome = facts["outcome"]
+    if outcome == "store unavailable" and isinstance(error, IdempotencyError):
+        failure = error if isinstance(error, StoreError) else StoreError(str(error))
+        if not (logged or failure.told):
+            _log_store_error(facts, failure, key)
+    elif not logged:
+        _log(facts)
+    ended = SIGNALS[outcome]
+    if ended.receivers:
+        facts.pop("attempts", None)  # of a replay alone: it is for the log
+        ended.send_robust(store, **facts, error=None if error is None else type(error).__name__)
+
+
+def word_for(error: BaseException) -> str | None:
+    """Return the outcome of a request that neither ran nor was answered; None for other errors."""
+    if isinstance(error, InProgress) and error.stale:
+        return "stale"
+    return next((text for kind, text in _REFUSALS.items() if isinstance(error, kind)), None)
+
+
+def log_refusal(alias: str, operation: str, error: IdempotencyError) -> None:
+    """Write the line of a request that made no attempt; no signal tells of it."""
+    if outcome := word_for(error):
+        _log(_facts(alias, operation, outcome))
+
+
+def log_store_error(alias: str, operation: str, error: StoreError) -> None:
+    """Write the line of a store's error outside of an attempt, unless it has one."""
+    if not error.told:
+        _log_store_error(_facts(alias, operation, "store unavailable"), error)
+
+
+def extra(facts: dict[str, Any]) -> dict[str, Any]:
+    """Return facts as the attributes of a line, with the short id of the record, or none."""
+    record_id = facts["record_id"]
+    return {**facts, "record_id": keys.short(record_id) if record_id else ""}
+
+
+def _log(facts: dict[str, Any]) -> None:
     """Write one line: the operation, its outcome, and its record."""
     if not logger.isEnabledFor(logging.INFO):
         return
-    short = "" if record_id is None else keys.short(record_id)
-    record = f"record {short}, " if short else ""
-    facts = _facts(alias, operation, outcome, short)
-    named = operation or _UNNAMED
-    logger.info("%s: %s (%sstore %s)", named, outcome, record, alias, extra=facts)
+    shown = extra(facts)
+    record = f"record {shown['record_id']}, " if shown["record_id"] else ""
+    named = shown["operation"] or _UNNAMED
+    logger.info("%s: %s (%sstore %s)", named, shown["outcome"], record, shown["alias"], extra=shown)
 
 
-def log_refusal(
-    alias: str, operation: str, error: IdempotencyError, record_id: UUID | None = None
-) -> None:
-    """Write the line of a request that neither runs nor replays."""
-    if not logger.isEnabledFor(logging.INFO):
-        return
-    outcome = next((text for kind, text in _REFUSALS.items() if isinstance(error, kind)), None)
-    if isinstance(error, InProgress) and error.stale:
-        outcome = "stale"
-    if outcome is not None:
-        log_outcome(alias, operation, outcome, record_id)
-
-
-def log_store_error(
-    alias: str,
-    operation: str,
-    error: StoreError,
-    record_id: UUID | None = None,
-    key: str = "",
-) -> None:
-    """Write the line of a store's error, with its cause; a second call for it writes nothing."""
-    if error.told:
-        return
+def _log_store_error(facts: dict[str, Any], error: StoreError, key: str = "") -> None:
+    """Write the line of a store's error, with its cause."""
     causes = list(_causes(error))
     [error, *causes][-1].__suppress_context__ = True  # it may be the work's exception (R79)
     quotes = any(_quotes(cause, key) for cause in causes)
     error.told = _text(error, causes, quotes=quotes)
-    short = "" if record_id is None else keys.short(record_id)
-    facts = _facts(alias, operation, "store unavailable", short)
-    shown = StoreError(error.told).with_traceback(error.__traceback__) if quotes else error
+    shown = extra(facts)
     logger.error(
         "%s: store unavailable (record %s, store %s). %s",
-        operation or _UNNAMED,
-        short or "unknown",
-        alias,
+        shown["operation"] or _UNNAMED,
+        shown["record_id"] or "unknown",
+        shown["alias"],
         error.told,
-        exc_info=shown,
-        extra=facts,
+        exc_info=StoreError(error.told).with_traceback(error.__traceback__) if quotes else error,
+        extra=shown,
     )
 
 
-def _facts(alias: str, operation: str, outcome: str, record_id: str) -> dict[str, str]:
-    return {"alias": alias, "operation": operation, "outcome": outcome, "record_id": record_id}
+def _facts(alias: str, operation: str, outcome: str) -> dict[str, Any]:
+    return {"alias": alias, "operation": operation, "outcome": outcome, "record_id": None}
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:

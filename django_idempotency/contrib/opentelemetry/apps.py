@@ -1,0 +1,30 @@
+"""The app that counts for OpenTelemetry."""
+
+from __future__ import annotations
+
+from django.apps import AppConfig
+from django.core.exceptions import ImproperlyConfigured
+
+__all__ = ["OpenTelemetryConfig"]
+
+
+class OpenTelemetryConfig(AppConfig):
+    """Counts attempts and times stores in the project's MeterProvider, and marks its spans."""
+
+    name = "django_idempotency.contrib.opentelemetry"
+    label = "idempotency_opentelemetry"
+
+    #: How many names of operations have a label of their own; the others count as "other".
+    max_operations = 200
+
+    def ready(self) -> None:
+        """Connect the metrics; raise ImproperlyConfigured without the extra."""
+        try:
+            from django_idempotency.contrib.opentelemetry.metrics import metrics
+        except ImportError as error:
+            raise ImproperlyConfigured(
+                "Metrics and spans need opentelemetry-api: "
+                'pip install "django-idempotency[opentelemetry]"'
+            ) from error
+        metrics.max_operations = self.max_operations
+        metrics.connect()

@@ -1,0 +1,29 @@
+"""The app that counts for Prometheus."""
+
+from __future__ import annotations
+
+from django.apps import AppConfig
+from django.core.exceptions import ImproperlyConfigured
+
+__all__ = ["PrometheusConfig"]
+
+
+class PrometheusConfig(AppConfig):
+    """Counts attempts and times stores in the default registry of prometheus_client."""
+
+    name = "django_idempotency.contrib.prometheus"
+    label = "idempotency_prometheus"
+
+    #: How many names of operations have a label of their own; the others count as "other".
+    max_operations = 200
+
+    def ready(self) -> None:
+        """Connect the metrics; raise ImproperlyConfigured without the extra."""
+        try:
+            from django_idempotency.contrib.prometheus.metrics import metrics
+        except ImportError as error:
+            raise ImproperlyConfigured(
+                'Metrics need prometheus_client: pip install "django-idempotency[prometheus]"'
+            ) from error
+        metrics.max_operations = self.max_operations
+        metrics.connect()

@@ -1,0 +1,236 @@
+"""Metrics for Prometheus and OpenTelemetry: labels, gauges, span events, dashboard and alerts."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+from contextlib import suppress
+from math import inf
+from subprocess import run as run_process
+from unittest.mock import Mock
+
+import promql_parser
+import pytest
+import yaml
+from opentelemetry import trace
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from prometheus_client import REGISTRY, CollectorRegistry
+
+from django_idempotency import LeaseLost, StoreError
+from django_idempotency.conf import store_for
+from django_idempotency.contrib.metrics import BUCKETS, Metrics, OutcomeCounts
+from django_idempotency.contrib.opentelemetry.metrics import OpenTelemetryMetrics
+from django_idempotency.contrib.opentelemetry.metrics import metrics as opentelemetry
+from django_idempotency.contrib.prometheus.collector import StoreCollector
+from django_idempotency.contrib.prometheus.metrics import metrics as prometheus
+from django_idempotency.engine import quota
+from django_idempotency.sweep import sweep
+from tests.pages import DOCS, ROOT, code_in, table_of
+from tests.unit.core.conftest import begin, fail, run
+
+MONITORING = DOCS / "howto/monitoring"
+
+
+@pytest.fixture(autouse=True)
+def connected():
+    prometheus.connect(), opentelemetry.connect()
+    yield
+    prometheus.disconnect(), opentelemetry.disconnect()
+
+
+def done(lease):
+    return "done"
+
+
+def exported(*registries):
+    """The labels and the last value of each sample that is exported, by its name."""
+    found = {}
+    for registry in registries:
+        for family in registry.collect():
+            for sample in family.samples:
+                if sample.name.startswith("django_idempotency"):
+                    labels, values = found.setdefault(sample.name, (set(), {}))
+                    labels.update(sample.labels)
+                    values[sample.labels["alias"]] = sample.value
+    return found
+
+
+def test_stale_leases_and_the_backlog_are_asked_for_now_and_then(memory, clock, caplog):
+    collector, registry = StoreCollector(["default"], every=0), CollectorRegistry()
+    registry.register(collector)  # asks no store
+    run(done, "expired", retention=1)
+    left = [begin(key, lease=1, retention=1000) for key in ("a", "b")]
+    [block.__enter__() for block in left]
+    clock.advance(10)
+
+    assert gauges(registry) == {"store_up": 1, "stale_leases": 2, "expired_records": 1}
+    assert sweep("default") == {"default": 1}
+    assert gauges(registry)["expired_records"] == 0
+    store_for().browse = never_answers
+    assert gauges(registry) == {"store_up": 0}
+    collector._every = 300
+    del store_for().browse
+    assert gauges(registry) == {"store_up": 0}  # what was found before
+    assert "The gauges of default could not be read." in caplog.text
+    clock.advance(-10)
+    for block in left:
+        block.__exit__(ValueError, ValueError(), None)
+
+
+def never_answers(**arguments):
+    raise StoreError("down")
+
+
+def gauges(registry):
+    prefix = "django_idempotency_"
+    return {name.removeprefix(prefix): v["default"] for name, (_, v) in exported(registry).items()}
+
+
+def test_dashboard_and_alerts_name_what_is_exported_and_parse(memory, clock):
+    registry = CollectorRegistry()
+    registry.register(StoreCollector())
+
+    def stalled(lease):
+        clock.advance(61)
+        run(done)  # takes over
+
+    with suppress(LeaseLost):
+        run(stalled)
+    sweep("default")
+    known = exported(REGISTRY, registry)
+    dashboard = json.loads((MONITORING / "dashboard.json").read_text())
+    alerts = yaml.safe_load((MONITORING / "alerts.yaml").read_text())
+
+    rules = [rule for group in alerts["groups"] for rule in group["rules"]]
+    panels = [target["expr"] for panel in dashboard["panels"] for target in panel["targets"]]
+    variables = [it["query"] for it in dashboard["templating"]["list"] if it["type"] == "query"]
+    used = set()
+    for query in [rule["expr"] for rule in rules] + panels:
+        used |= check(re.sub(r"\$__rate_interval", "5m", query), known)
+    for query in variables:
+        name, label = re.fullmatch(r"label_values\((\w+), (\w+)\)", query).groups()
+        assert label in known[name][0]
+    ours = {name for name in known if not name.endswith(("_created", "_count", "_sum"))}
+    assert used == ours
+    rows = table_of(DOCS / "reference/operations.md", "## Metrics")
+    said = {code_in(name): {*re.findall("`(.+?)`", labels)} for name, _, labels, _ in rows}
+    assert said == {name.removesuffix("_bucket"): known[name][0] - {"le"} for name in ours}
+    page = (DOCS / "howto/monitoring.md").read_text()
+    assert [rule["alert"] for rule in rules] == re.findall(r"^### `(\w+)`", page, re.MULTILINE)
+
+
+def check(query, known):
+    """Parse one query; each metric and label in it is exported. Returns the metrics."""
+    names, labels, kept = set(), set(), set()
+
+    def visit(node):
+        if isinstance(node, promql_parser.VectorSelector):
+            names.add(node.name)
+            matchers = {matcher.name for matcher in node.matchers.matchers}
+            assert matchers <= known[node.name][0], query
+            labels.update(known[node.name][0])
+        if isinstance(node, promql_parser.AggregateExpr):
+            kept.update(node.modifier.labels)
+
+    promql_parser.walk(promql_parser.parse(query), visit)
+    assert kept <= labels, query
+    return names
+
+
+def test_names_of_operations_are_bounded(memory, monkeypatch):
+    metrics = Metrics(max_operations=2)
+    names = ["a", "", "b", "a", "c"]
+    assert [metrics._bounded(name) for name in names] == ["a", "unnamed", "other", "a", "other"]
+
+
+def test_both_exporters_have_buckets_for_seconds(memory):
+    reader = InMemoryMetricReader()
+    metrics = OpenTelemetryMetrics(MeterProvider([reader]).get_meter("tests"))
+    metrics.store_called("default", "claim", "ok", 0.03)
+    [metric] = reader.get_metrics_data().resource_metrics[0].scope_metrics[0].metrics
+    assert metric.data.data_points[0].explicit_bounds == BUCKETS
+    run(done)
+    [calls] = (it for it in REGISTRY.collect() if it.name == metric.name)
+    assert {float(sample.labels.get("le", "inf")) for sample in calls.samples} == {*BUCKETS, inf}
+
+
+def test_an_attempt_that_is_interrupted_before_its_work_was_never_in_flight(memory, monkeypatch):
+    monkeypatch.setattr(quota, "count_claim", Mock(side_effect=KeyboardInterrupt))
+    with pytest.raises(KeyboardInterrupt):
+        run(done, operation="counted", scope_quota=1)
+    labels = {"alias": "default", "operation": "counted"}
+    assert not REGISTRY.get_sample_value("django_idempotency_in_flight", labels)
+
+
+def test_a_span_has_an_event_for_each_claim_and_each_end(memory, monkeypatch):
+    exporter, provider = InMemorySpanExporter(), TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    for _ in range(2):
+        with provider.get_tracer("tests").start_as_current_span("request"):
+            outcome = run(done, operation="bill")
+    with suppress(ValueError), trace.use_span(trace.INVALID_SPAN):
+        run(fail, "another")
+
+    spans = exporter.get_finished_spans()
+    events = [[event.name for event in span.events] for span in spans]
+    assert events == [["idempotency.claimed", "idempotency.completed"], ["idempotency.replayed"]]
+    assert dict(spans[1].events[0].attributes) == {
+        "idempotency.alias": "default",
+        "idempotency.operation": "bill",
+        "idempotency.record_id": str(outcome.record_id),
+        "idempotency.outcome": "replayed",
+    }
+
+
+def test_what_this_process_has_counted(memory):
+    counts = OutcomeCounts()
+    assert counts.since == 0
+    for _ in range(2):
+        counts.connect()
+        run(done)
+    assert {name: count for name, count in counts.of("default").items() if count} == {
+        "completed": 1,
+        "replayed": 1,
+    }
+    assert counts.since > 0
+
+
+MANY = """
+import os, sys
+import django
+from django.conf import settings
+settings.configure(
+    SECRET_KEY="secret",
+    INSTALLED_APPS=["django_idempotency", "django_idempotency.contrib.prometheus"],
+    IDEMPOTENCY={"default": {"BACKEND": "django_idempotency.stores.memory.MemoryStore"}},
+)
+django.setup()
+import django_idempotency
+child = os.fork()
+django_idempotency.run(lambda lease: 5, key="k", scope="s")
+if child:
+    assert os.waitpid(child, 0)[1] == 0
+    from prometheus_client import CollectorRegistry, generate_latest
+    from prometheus_client.multiprocess import MultiProcessCollector
+    registry = CollectorRegistry()
+    MultiProcessCollector(registry)
+    sys.stdout.write(generate_latest(registry).decode())
+"""
+
+
+def test_processes_of_a_server_add_up(tmp_path):
+    environment = {**os.environ, "PROMETHEUS_MULTIPROC_DIR": str(tmp_path)}
+    command = [sys.executable, "-c", MANY]
+    done = run_process(
+        command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    labels = 'alias="default",operation="unnamed"'
+    assert f'attempts_total{{{labels},outcome="completed"}} 2.0' in done.stdout
+    assert f"in_flight{{{labels}}} 0.0" in done.stdout
