@@ -1,23 +1,35 @@
-"""Browsing the records of the database store in the admin, read-only."""
+"""The admin: records of every store, what they mean, and an operator's decisions about them."""
 
 from __future__ import annotations
 
-from datetime import datetime
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlencode
+from uuid import UUID
 
 from django.contrib import admin, messages
-from django.db.models import Q, QuerySet
-from django.http import HttpRequest
-from django.utils import timezone
-from django.utils.text import Truncator
-from django.utils.translation import gettext
-from django.utils.translation import gettext_lazy as _
+from django.contrib.admin.models import LogEntry
+from django.contrib.admin.utils import unquote
+from django.contrib.contenttypes.models import ContentType
+from django.core.exceptions import PermissionDenied
+from django.core.signing import BadSignature
+from django.db import transaction
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
+from django.template.response import TemplateResponse
+from django.urls import path, reverse
+from django.utils.text import capfirst
+from django.utils.translation import gettext as _
+from django.utils.translation import ngettext, pgettext
 
-from django_idempotency.admin.results import shown_result
-from django_idempotency.admin.search import NEWEST, id_range, ids_of_key, ids_of_scope_and_key
+from django_idempotency.admin import decisions, lists, overviews, records
+from django_idempotency.admin.shown import May, Row
+from django_idempotency.conf import DEFAULT_ALIAS, InvalidStore, stores
+from django_idempotency.exceptions import StoreError
 from django_idempotency.keys import short
 from django_idempotency.models import IdempotencyRecord
-from django_idempotency.records import State
+from django_idempotency.operators import looks
+from django_idempotency.records import Record
+from django_idempotency.stores.base import BaseStore
+from django_idempotency.stores.database import DatabaseStore
 
 __all__ = ["IdempotencyRecordAdmin"]
 
@@ -26,185 +38,290 @@ if TYPE_CHECKING:
 else:
     _ModelAdmin = admin.ModelAdmin
 
-
-class LeaseFilter(admin.SimpleListFilter):
-    """Records in progress, by whether their lease still stands."""
-
-    title = _("lease")
-    parameter_name = "lease"
-
-    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:
-        """Return the choices."""
-        return [("held", _("held")), ("stale", _("stale"))]
-
-    def queryset(
-        self, request: HttpRequest, queryset: QuerySet[IdempotencyRecord]
-    ) -> QuerySet[IdempotencyRecord]:
-        """Return the records of the choice."""
-        in_progress, now = queryset.filter(state=State.IN_PROGRESS.value), timezone.now()
-        if self.value() == "stale":
-            return in_progress.filter(lease_until__lte=now)
-        return in_progress.filter(lease_until__gt=now) if self.value() == "held" else queryset
+_TEMPLATES = "django_idempotency/admin"
+_NAME = "admin:django_idempotency_idempotencyrecord"
 
 
 @admin.register(IdempotencyRecord)
 class IdempotencyRecordAdmin(_ModelAdmin):
     """
-    A list and a page per record; nothing can be added, changed or deleted.
+    The records of every store: a list, an overview, a page per record, and decisions.
 
-    Search takes a record id, or its beginning, or a scope and a key: the primary key answers,
-    whatever the table's size. A key alone is looked for among the newest records.
+    Nothing can be added, changed or deleted but by `release`, `complete` and `expire`, which are
+    the store's own `resolve`. The store ``default`` has the usual URLs of a ModelAdmin, each other
+    one its own below ``store/ALIAS/``.
     """
 
-    list_display = (
-        "short_id",
-        "state",
-        "lease",
-        "short_scope",
-        "short_key",
-        "operation",
-        "attempts",
-        "created",
-        "expires",
-    )
-    list_filter = ("state", LeaseFilter)
-    search_fields = ("id",)
-    search_help_text = _(
-        "A record id, or its first 8 characters or more. Whose key and the key: alice 8e03978e. "
-        "Whose may be a scope, a user, a tenant and a user, or a task. A key alone is looked for "
-        "among the 10,000 newest records."
-    )
-    ordering = ("-expires_at",)  # indexed, and nearly the order of creation
-    show_full_result_count = False
-    fields = (
-        "id",
-        "state",
-        "lease",
-        "scope",
-        "key",
-        "operation",
-        "attempts",
-        "epoch",
-        "fingerprint_hex",
-        "created",
-        "updated",
-        "leased",
-        "expires",
-        "error",
-        "result_size",
-        "answer",
-    )
-    readonly_fields = fields
+    #: The address of a dashboard for all processes: the overview links to it.
+    dashboard_url: str | None = None
 
-    @admin.display(description=_("record id"), ordering=None)
-    def short_id(self, record: IdempotencyRecord) -> str:
-        """Return as much of the record id as log lines name."""
-        return short(record.pk)
+    #: Count what the attempts of this process end with, for the overview? A receiver of the signals
+    #: costs each attempt a few microseconds.
+    count_attempts: bool = False
 
-    @admin.display(description=_("scope"), ordering=None)
-    def short_scope(self, record: IdempotencyRecord) -> str:
-        """Return the beginning of the scope: one word of 255 signs would push all else aside."""
-        return Truncator(record.scope).chars(24)
+    def __init__(self, model: type[IdempotencyRecord], admin_site: admin.AdminSite) -> None:
+        super().__init__(model, admin_site)
+        if self.count_attempts:
+            overviews.counts.connect()
 
-    @admin.display(description=_("idempotency key"), ordering=None)
-    def short_key(self, record: IdempotencyRecord) -> str:
-        """Return the key, or the beginning of a long one."""
-        return Truncator(record.key).chars(36)
+    def get_urls(self) -> list[Any]:
+        """Return the usual URLs, and those of stores; a page of `default` has the usual ones."""
+        wrap, name = self.admin_site.admin_view, _NAME.removeprefix("admin:")
+        store = "store/<path:alias>/"
+        # With ATOMIC_REQUESTS, an error would roll the entries of earlier decisions back.
+        decide = transaction.non_atomic_requests(wrap(self.decide_view))
+        return [
+            path(f"{store}overview/", wrap(self.overview_view), name=f"{name}_overview"),
+            path(f"{store}decide/", decide, name=f"{name}_decide"),
+            path(f"{store}<uuid:record_id>/", wrap(self.record_view), name=f"{name}_record"),
+            path(store, wrap(self.list_view), name=f"{name}_store"),
+            *super().get_urls(),
+        ]
 
-    @admin.display(description=_("lease"))
-    def lease(self, record: IdempotencyRecord) -> str:
-        """Return how long the lease lasts, or that it is stale."""
-        if record.state != State.IN_PROGRESS.value or record.lease_until is None:
-            return "-"
-        left = (record.lease_until - timezone.now()).total_seconds()
-        return f"{left:.0f} s" if left > 0 else str(_("stale"))
+    # The pages.
 
-    @admin.display(description=_("fingerprint"))
-    def fingerprint_hex(self, record: IdempotencyRecord) -> str:
-        """Return the fingerprint as hexadecimal digits."""
-        return bytes(record.fingerprint).hex() if record.fingerprint is not None else "-"
+    def changelist_view(
+        self, request: HttpRequest, extra_context: dict[str, Any] | None = None
+    ) -> HttpResponse:
+        """Return the list of the store ``default``."""
+        return self.list_view(request, DEFAULT_ALIAS)
 
-    @admin.display(description=_("created at"), ordering=None)
-    def created(self, record: IdempotencyRecord) -> str:
-        """Return the time of the first claim."""
-        return _seconds(record.created_at)
+    def change_view(
+        self,
+        request: HttpRequest,
+        object_id: str,
+        form_url: str = "",
+        extra_context: dict[str, Any] | None = None,
+    ) -> HttpResponse:
+        """Return the page of a record of the store ``default``."""
+        self._check_permission(request)
+        if request.method == "POST":
+            raise PermissionDenied
+        try:
+            record_id = UUID(unquote(object_id))
+        except ValueError:
+            return self._back(request, DEFAULT_ALIAS, _("This is no record id."))
+        return self.record_view(request, DEFAULT_ALIAS, record_id)
 
-    @admin.display(description=_("updated at"))
-    def updated(self, record: IdempotencyRecord) -> str:
-        """Return the time of the last change of state."""
-        return _seconds(record.updated_at)
+    def list_view(self, request: HttpRequest, alias: str) -> HttpResponse:
+        """Return a page of the list of a store."""
+        self._check_permission(request)
+        may = May.of(request)
+        form = lists.ListForm(request.GET, view_key=may.view_key)
+        context = self._context(request, alias, "list")
+        found, store = lists.Found(), None
+        try:
+            store = self._store(alias)
+            if form.is_valid():
+                found = lists.find(store, form, request.GET.get("cursor"))
+        except (InvalidStore, StoreError) as error:
+            context["error"] = str(error)
+        except ValueError:
+            context["error"] = _("This page cannot be continued from there. Begin anew.")
+        query = {**request.GET.dict(), "cursor": found.cursor}
+        rows = [self._row(alias, record, may) for record in found.records]
+        context |= {
+            "form": form,
+            "may": may,
+            "rows": rows,
+            "found": found,
+            "most": looks.MOST,
+            "seconds": looks.SECONDS,
+            "next": f"?{urlencode(query)}" if found.cursor else None,
+            "is_continued": "cursor" in request.GET,
+            "is_filtered": form.is_filtered,
+            "is_search": bool(form.is_valid() and form.cleaned_data["q"]),
+            "is_table": isinstance(store, DatabaseStore),
+            "operations": sorted({row.record.operation for row in rows} - {""}),
+            "actions": {name: decisions.ACTIONS[name][0] for name in ("release", "expire")},
+        }
+        return TemplateResponse(request, f"{_TEMPLATES}/list.html", context)
 
-    @admin.display(description=_("lease until"))
-    def leased(self, record: IdempotencyRecord) -> str:
-        """Return the end of the lease."""
-        return _seconds(record.lease_until)
+    def record_view(self, request: HttpRequest, alias: str, record_id: UUID) -> HttpResponse:
+        """Return the page of a record."""
+        self._check_permission(request)
+        may = May.of(request)
+        context = self._context(request, alias, "record")
+        try:
+            record = self._store(alias).get(record_id)
+        except (InvalidStore, StoreError) as error:
+            context |= {"error": str(error), "title": short(record_id)}
+            return TemplateResponse(request, f"{_TEMPLATES}/record.html", context)
+        if record is None:
+            return self._elsewhere(request, alias, record_id)
+        context |= records.context_of(alias, record, may, self.admin_site, request)
+        context |= {
+            "title": pgettext("idempotency", "Record %s") % short(record_id),
+            "row": self._row(alias, record, may),
+            "log": self._log_of(record_id),
+        }
+        return TemplateResponse(request, f"{_TEMPLATES}/record.html", context)
 
-    @admin.display(description=_("expires at"), ordering="expires_at")
-    def expires(self, record: IdempotencyRecord) -> str:
-        """Return the end of the record's time."""
-        return _seconds(record.expires_at)
+    def overview_view(self, request: HttpRequest, alias: str) -> HttpResponse:
+        """Return the overview of a store."""
+        self._check_permission(request)
+        context = self._context(request, alias, "overview")
+        try:
+            store = self._store(alias)
+            overview = overviews.overview_of(store)
+        except (InvalidStore, StoreError) as error:
+            context["error"] = str(error)
+        else:
+            context |= {"overview": overview, "is_table": isinstance(store, DatabaseStore)}
+            if overview.oldest is not None:
+                context["oldest"] = self._row(alias, overview.oldest, May.of(request))
+        context |= {"dashboard_url": self.dashboard_url, "rates": None}
+        if self.count_attempts:
+            context["rates"] = overviews.rates_of(alias)
+        return TemplateResponse(request, f"{_TEMPLATES}/overview.html", context)
 
-    @admin.display(description=_("result"))
-    def result_size(self, record: IdempotencyRecord) -> str:
-        """Return how large the stored result is."""
-        if record.result is None:
-            return "-"
-        return f"{len(bytes(record.result))} bytes"
+    def decide_view(self, request: HttpRequest, alias: str) -> HttpResponse:
+        """Ask for a reason and confirmation of a decision, or carry it out."""
+        self._check_permission(request)
+        may, action = May.of(request), request.POST.get("action", "")
+        if not may.resolve:
+            raise PermissionDenied
+        if request.method != "POST":  # a login has come between the list and this page
+            return HttpResponseRedirect(self._list_url(alias))
+        try:
+            store = self._store(alias)
+            seen = [decisions.Seen.load(it, alias) for it in request.POST.getlist("seen")]
+            if (why := decisions.refusal(action, seen)) is not None:
+                return self._back(request, alias, why)
+            about = decisions.subjects(store, seen, action)
+        except BadSignature:
+            return self._back(request, alias, _("This form is not of this store. Begin anew."))
+        except (InvalidStore, StoreError) as error:
+            return self._back(request, alias, str(error))
+        confirmed = "confirm" in request.POST
+        form = decisions.form_for(action, about, request.POST if confirmed else None)
+        if confirmed and form.is_valid():
+            return self._carry_out(request, store, action, about, form)
+        context = self._context(request, alias, "decision")
+        title, rows = decisions.ACTIONS[action][0], []
+        for subject in about:
+            row = None if subject.record is None else self._row(alias, subject.record, may)
+            rows.append((short(subject.seen.record_id), row, subject, subject.seen.dump(alias)))
+        context |= {"title": title, "action": action, "form": form, "subjects": rows}
+        context["possible"] = any(not subject.obstacle for subject in about)
+        return TemplateResponse(request, f"{_TEMPLATES}/decide.html", context)
 
-    @admin.display(description=_("stored answer"))
-    def answer(self, record: IdempotencyRecord) -> str:
-        """Return the stored result as text."""
-        return "-" if record.result is None else shown_result(bytes(record.result))
+    def _carry_out(
+        self,
+        request: HttpRequest,
+        store: BaseStore,
+        action: str,
+        about: list[decisions.Subject],
+        form: decisions.DecisionForm,
+    ) -> HttpResponse:
+        """Carry out a decision about each record, and say what became of it."""
 
-    @admin.display(description=_("stored answer"))
-    def masked_answer(self, record: IdempotencyRecord) -> str:
-        """Return a note that a result is stored, for users who may not see it."""
-        if record.result is None:
-            return "-"
-        return gettext("It takes the permission “Can view stored results”.")
+        def log(record: Record, entry: str) -> None:
+            self.log_change(request, IdempotencyRecord(pk=record.record_id), entry)
 
-    def get_fields(
-        self, request: HttpRequest, obj: IdempotencyRecord | None = None
-    ) -> tuple[str, ...]:
-        """Return the fields, with the answer masked for those who may not see results."""
-        if request.user.has_perm("django_idempotency.view_result"):
-            return self.fields
-        return (*self.fields[:-1], "masked_answer")
+        done = 0
+        for subject in about:
+            who = request.user.get_username()
+            why = decisions.carry_out(store, subject, action, form, who=who, log=log)
+            if why is None:
+                done += 1
+                continue
+            said = f"{short(subject.seen.record_id)}: {why}"
+            self.message_user(request, said, messages.ERROR)
+        if done:
+            said = ngettext("%(done)s: %(n)d record.", "%(done)s: %(n)d records.", done)
+            words = {"done": decisions.ACTIONS[action][1], "n": done}
+            self.message_user(request, said % words, messages.SUCCESS)
+        # Some stores delete what has expired: its page would be gone.
+        if len(about) == 1 and about[0].record is not None and not (done and action == "expire"):
+            return HttpResponseRedirect(self._record_url(store.alias, about[0].seen.record_id))
+        return HttpResponseRedirect(self._list_url(store.alias))
 
-    def get_readonly_fields(
-        self, request: HttpRequest, obj: IdempotencyRecord | None = None
-    ) -> tuple[str, ...]:
-        """Return all fields."""
-        return self.get_fields(request, obj)
+    # What the pages share.
 
-    def get_queryset(self, request: HttpRequest) -> QuerySet[IdempotencyRecord]:
-        """Return the records; a list reads no results."""
-        return super().get_queryset(request).defer("result")
+    def _check_permission(self, request: HttpRequest) -> None:
+        if not self.has_view_permission(request):
+            raise PermissionDenied
 
-    def lookup_allowed(self, lookup: str, value: Any, request: HttpRequest) -> bool:
-        """Refuse filters in the URL by what no page shows: they would tell an answer by guesses."""
-        hidden = lookup.partition("__")[0] in ("result", "token")
-        return not hidden and super().lookup_allowed(lookup, value, request)
+    def _store(self, alias: str) -> BaseStore:
+        _check_alias(alias)
+        return stores[alias]
 
-    def get_search_results(
-        self, request: HttpRequest, queryset: QuerySet[IdempotencyRecord], search_term: str
-    ) -> tuple[QuerySet[IdempotencyRecord], bool]:
-        """Return the records of an id, of a scope and a key, or of a key among the newest."""
-        term = search_term.strip()
-        if not term:
-            return queryset, False
-        by_key, more = ids_of_key(term, queryset.db)
-        wanted = Q(pk__in=by_key | ids_of_scope_and_key(term))
-        if (of_id := id_range(term)) is not None:
-            wanted |= Q(pk__range=of_id)
-        found = queryset.filter(wanted)
-        if more and not found.exists():
-            message = gettext(
-                "A key alone is looked for among the {number} newest records. Put its scope, or "
-                "the user's name, before it to search them all."
-            )
-            self.message_user(request, message.format(number=NEWEST), messages.INFO)
-        return found, False
+    def _context(self, request: HttpRequest, alias: str, page: str) -> dict[str, Any]:
+        """Return what each page shows: the picker of stores, and where it leads."""
+        _check_alias(alias)
+        overview = page == "overview"
+        picker = [
+            {
+                "alias": name,
+                "kind": _kind(name),
+                "url": self._overview_url(name) if overview else self._list_url(name),
+                "chosen": name == alias,
+            }
+            for name in stores
+        ]
+        return {
+            **self.admin_site.each_context(request),
+            "opts": self.opts,
+            "title": capfirst(self.opts.verbose_name_plural),
+            "alias": alias,
+            "page": page,
+            "picker": picker,
+            "list_url": self._list_url(alias),
+            "overview_url": self._overview_url(alias),
+            "decide_url": self._url("decide", alias),
+        }
+
+    def _row(self, alias: str, record: Record, may: May) -> Row:
+        seen = decisions.Seen.of(record).dump(alias) if may.resolve else ""
+        return Row(record, may, self._record_url(alias, record.record_id), seen)
+
+    def _log_of(self, record_id: UUID) -> Any:
+        """Return the decisions about this record, newest first."""
+        kind = ContentType.objects.get_for_model(IdempotencyRecord)
+        entries = LogEntry.objects.filter(content_type=kind, object_id=str(record_id))
+        return entries.select_related("user").order_by("-action_time")[:20]
+
+    def _elsewhere(self, request: HttpRequest, alias: str, record_id: UUID) -> HttpResponse:
+        """
+        Lead to another store's record: the admin log links all of them to ``default``.
+
+        Two stores may have records of one id, so the page of another store leads nowhere else.
+        """
+        words = {"alias": alias, "record": short(record_id)}
+        for other in stores if alias == DEFAULT_ALIAS else ():
+            try:
+                if other == alias or stores[other].get(record_id) is None:
+                    continue
+            except (InvalidStore, StoreError):
+                continue
+            said = _("The store %(alias)s has no record %(record)s: this is the one of %(other)s.")
+            self.message_user(request, said % {**words, "other": other}, messages.WARNING)
+            return HttpResponseRedirect(self._record_url(other, record_id))
+        why = _("The store %(alias)s has no record %(record)s.")
+        return self._back(request, alias, why % words)
+
+    def _back(self, request: HttpRequest, alias: str, why: str) -> HttpResponse:
+        self.message_user(request, why, messages.ERROR)
+        return HttpResponseRedirect(self._list_url(alias))
+
+    def _url(self, page: str, *args: Any) -> str:
+        return reverse(f"{_NAME}_{page}", args=args, current_app=self.admin_site.name)
+
+    def _list_url(self, alias: str) -> str:
+        if alias == DEFAULT_ALIAS:
+            return self._url("changelist")
+        return self._url("store", alias)
+
+    def _overview_url(self, alias: str) -> str:
+        return self._url("overview", alias)
+
+    def _record_url(self, alias: str, record_id: UUID) -> str:
+        if alias == DEFAULT_ALIAS:
+            return self._url("change", record_id)
+        return self._url("record", alias, record_id)
+
+    # Nothing else is possible.
 
     def has_add_permission(self, request: HttpRequest) -> bool:
         """Records are made by claims."""
@@ -223,9 +340,14 @@ class IdempotencyRecordAdmin(_ModelAdmin):
         return False
 
 
-def _seconds(moment: datetime | None) -> str:
-    """Return a time to the second, in the time zone of the project."""
-    if moment is None:
-        return "-"
-    local = timezone.localtime(moment) if timezone.is_aware(moment) else moment
-    return f"{local:%Y-%m-%d %H:%M:%S}"
+def _check_alias(alias: str) -> None:
+    if alias not in list(stores):  # by name alone: a store that cannot be made has a page
+        raise Http404(f"IDEMPOTENCY has no alias {alias!r}.")
+
+
+def _kind(alias: str) -> str:
+    """Return what kind of store an alias has; "" if it cannot be made."""
+    try:
+        return type(stores[alias]).__name__.removesuffix("Store")
+    except InvalidStore:
+        return ""

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.core.management.base import CommandError, CommandParser
 
 from django_idempotency.conf import InvalidStore, store_for, stores
 from django_idempotency.exceptions import StoreError
+from django_idempotency.management.shell import ShellCommand
 from django_idempotency.stores.base import BaseStore
 from django_idempotency.sweep import sweep
 
 _BY_ITSELF = "nothing to sweep, this store deletes its expired records by itself"
 
 
-class Command(BaseCommand):
+class Command(ShellCommand):
     """Delete expired records, in batches, beside running traffic."""
 
     help = "Deletes expired idempotency records, in batches, beside running traffic."
@@ -25,6 +27,7 @@ class Command(BaseCommand):
         parser.add_argument("--limit", type=int, default=5000, help="records per batch")
         parser.add_argument("--max-seconds", type=float, help="stop after this time")
         parser.add_argument("--dry-run", action="store_true", help="count, and delete nothing")
+        parser.add_argument("--json", action="store_true", help="write JSON: a number per alias")
 
     def handle(self, *args: Any, **options: Any) -> None:
         """Sweep, and say how many records went; exit code 1 if a store cannot be reached."""
@@ -37,6 +40,7 @@ class Command(BaseCommand):
             found = {alias: store_for(alias) for alias in (stores if only is None else [only])}
         except InvalidStore as error:
             raise CommandError(str(error), returncode=2) from error
+        self._json = options["json"]
         if options["dry_run"]:
             self._count(found)
         else:
@@ -50,7 +54,7 @@ class Command(BaseCommand):
         max_seconds: float | None,
     ) -> None:
         swept: dict[str, int] = {}
-        terminal = self.stdout.isatty()
+        terminal = self.stdout.isatty() and not self._json
 
         def progress(alias: str, count: int) -> None:
             swept[alias] = count
@@ -65,26 +69,40 @@ class Command(BaseCommand):
             failure = error
         if terminal:
             self.stdout.write()
-        for alias, count in swept.items():
-            self.stdout.write(f"{alias}: {count} expired records deleted")
-        for alias in found:
-            if failure is None and alias not in swept:
-                self.stdout.write(f"{alias}: {_BY_ITSELF}")
+        if self._json:
+            done = [alias for alias in found if alias in swept or failure is None]
+            self._write_json({alias: swept.get(alias) for alias in done})
+        else:
+            for alias, count in swept.items():
+                self.stdout.write(f"{alias}: {count} expired records deleted")
+            for alias in found:
+                if failure is None and alias not in swept:
+                    self.stdout.write(f"{alias}: {_BY_ITSELF}")
         if failure is not None:
             raise CommandError(str(failure)) from failure
 
+    def _write_json(self, counts: dict[str, int | None]) -> None:
+        """Write how many records there were per alias; null for a store that needs no sweep."""
+        self.stdout.write(json.dumps(counts, indent=2))
+
     def _count(self, found: dict[str, BaseStore]) -> None:
         failures: list[str] = []
+        counts: dict[str, int | None] = {}
         for alias, store in found.items():
             try:
-                if store.native_expiry:
-                    self.stdout.write(f"{alias}: {_BY_ITSELF}")
-                    continue
-                count = store.count_expired()
-                said = "this store cannot count its" if count is None else count
-                self.stdout.write(f"{alias}: {said} expired records")
+                counts[alias] = None if store.native_expiry else store.count_expired()
             except StoreError as error:
                 failures.append(f"{alias}: {error}")
+                continue
+            if self._json:
+                continue
+            if store.native_expiry:
+                self.stdout.write(f"{alias}: {_BY_ITSELF}")
+                continue
+            said = "this store cannot count its" if counts[alias] is None else counts[alias]
+            self.stdout.write(f"{alias}: {said} expired records")
+        if self._json:
+            self._write_json(counts)
         if failures:
             raise CommandError("\n".join(failures))
 

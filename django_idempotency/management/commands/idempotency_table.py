@@ -5,16 +5,17 @@ from __future__ import annotations
 from typing import Any
 
 from django.core.checks import ERROR
-from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.core.management.base import CommandError, CommandParser
 
 from django_idempotency.conf import InvalidStore, store_for, stores
 from django_idempotency.exceptions import StoreError
+from django_idempotency.management.shell import ShellCommand
 from django_idempotency.stores.dynamodb import DynamoDBStore
 from django_idempotency.stores.dynamodb import schema as dynamodb_schema
 from django_idempotency.stores.dynamodb.templates import FORMATS
 
 
-class Command(BaseCommand):
+class Command(ShellCommand):
     """Print, create or check the table that the DynamoDB store needs."""
 
     help = (

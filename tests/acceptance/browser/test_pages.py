@@ -8,8 +8,6 @@ from playwright.sync_api import expect
 
 pytestmark = pytest.mark.leg("browser")
 
-RECORDS = "/admin/django_idempotency/idempotencyrecord/"
-
 # R35: the forms of the browsable API, each of which carries a key.
 
 
@@ -39,9 +37,8 @@ def test_R35_both_forms_pay_and_a_double_click_pays_once(shop, page, log_in):
 
 # Pages as axe judges them.
 
-# What axe has against Django's own templates: links of the same colour as the text around them,
-# and a search field whose help text takes the place of its label.
-DJANGOS_OWN = [[".breadcrumbs"], ["#searchbar"]]
+# What axe has against Django's own templates: links of the same colour as the text around them.
+DJANGOS_OWN = [[".breadcrumbs"]]
 
 
 def judged(page):
@@ -54,7 +51,7 @@ def judged(page):
     ]
 
 
-def test_R89_checkout_mistake_order_problem_and_records_are_accessible(page, log_in):
+def test_R89_checkout_mistake_order_and_problem_are_accessible(page):
     button = page.get_by_role("button", name="Place order")
     page.goto("/checkout/")
     assert judged(page) == []
@@ -74,12 +71,4 @@ def test_R89_checkout_mistake_order_problem_and_records_are_accessible(page, log
     page.get_by_label("Quantity").fill("2")
     button.click()
     expect(page.get_by_role("heading")).to_have_text("This form was already sent")
-    assert judged(page) == []
-
-    log_in(f"/admin/login/?next={RECORDS}", "admin")
-    expect(page.locator("#result_list")).to_be_visible()
-    assert judged(page) == []
-
-    page.locator("th.field-short_id a").first.click()
-    expect(page.locator(".field-key .readonly")).to_be_visible()
     assert judged(page) == []

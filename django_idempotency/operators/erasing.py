@@ -1,0 +1,114 @@
+"""Erasing all that a store keeps of a person: the records of their scopes."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from uuid import UUID
+
+from django.db import Error
+
+from django_idempotency import keys
+from django_idempotency.exceptions import StoreError
+from django_idempotency.models import IdempotencyRecord
+from django_idempotency.stores.base import BaseStore
+from django_idempotency.stores.database import DatabaseStore
+
+__all__ = ["Erasure", "erase"]
+
+logger = logging.getLogger("django_idempotency")
+
+#: Rows of a table that are read at a time, without their results.
+_ROWS = 5000
+#: Records of one `browse`, which come with their results.
+_PAGE = 100
+#: What the parts before a scope begin with: a tenant, or an operation. Their length follows.
+_BEFORE = re.compile(r"(?:tenant:)?([0-9]{1,3}):")
+
+
+@dataclass
+class Erasure:
+    """What an erasure has done so far."""
+
+    looked_at: int = 0
+    erased: Counter[str] = field(default_factory=Counter)
+    #: Records that an attempt holds, by scope.
+    left: Counter[str] = field(default_factory=Counter)
+
+
+def erase(
+    store: BaseStore,
+    scopes: set[str],
+    *,
+    force: bool = False,
+    who: str = "",
+    reason: str = "",
+    progress: Callable[[Erasure], None] | None = None,
+) -> Erasure:
+    """
+    Delete each record of these scopes, alone or within a tenant or an endpoint, and all it keeps.
+
+    Reads the whole store in batches: there is no index on the scope. Records that an attempt holds
+    are left unless `force` is set. Those that are claimed while it reads may be missed, and it may
+    be repeated. Raises StoreError.
+    """
+    done = Erasure()
+    wanted = {keys.bounded(scope) for scope in scopes}
+    try:
+        for batch in _scanned(store):
+            for record_id, scope in batch:
+                if wanted.isdisjoint(_whose(scope)):
+                    continue
+                went = store.erase(record_id, force=force)
+                (done.erased if went else done.left)[scope] += 1
+            done.looked_at += len(batch)
+            if progress is not None:
+                progress(done)
+    finally:  # what is gone is told of, too, if the store fails, or the operator interrupts
+        logger.warning(
+            "Erased %d records of one scope by %s. Reason: %s (store %s, %d in progress were left)",
+            done.erased.total(),
+            keys.bounded(who) or "an operator",
+            keys.bounded(reason) or "none given",
+            store.alias,
+            done.left.total(),
+        )
+    return done
+
+
+def _whose(scope: str) -> Iterator[str]:
+    """Yield a scope, and what is left of it without a tenant or an operation before it."""
+    yield scope
+    while found := _BEFORE.match(scope):
+        scope = scope[found.end() + int(found[1]) + 1 :]
+        yield scope
+
+
+def _scanned(store: BaseStore) -> Iterator[list[tuple[UUID, str]]]:
+    """Yield the ids and scopes of all records, in batches."""
+    if isinstance(store, DatabaseStore):
+        yield from _rows_of(store)
+        return
+    cursor = None
+    while True:
+        page = store.browse(cursor=cursor, limit=_PAGE)
+        yield [(record.record_id, record.scope) for record in page.records]
+        if (cursor := page.cursor) is None:
+            return
+
+
+def _rows_of(store: DatabaseStore) -> Iterator[list[tuple[UUID, str]]]:
+    rows = IdempotencyRecord.objects.using(store.using).order_by("pk").values_list("pk", "scope")
+    batch: list[tuple[UUID, str]] = []
+    while True:
+        following = rows.filter(pk__gt=batch[-1][0]) if batch else rows
+        try:
+            batch = list(following[:_ROWS])
+        except Error as error:
+            raise StoreError(f"The table of {store.using!r} could not be read.") from error
+        if not batch:
+            return
+        yield batch

@@ -1,0 +1,28 @@
+"""The shop's settings with a store of each kind, for the tests of the admin."""
+
+from __future__ import annotations
+
+import os
+
+from example_project.demo.settings import *  # noqa: F403
+from example_project.demo.settings import IDEMPOTENCY as SHOPS
+
+IDEMPOTENCY = {
+    **SHOPS,
+    "redis": {
+        "BACKEND": "django_idempotency.stores.redis.RedisStore",
+        "OPTIONS": {"url": os.environ["EXAMPLE_REDIS_URL"]},
+    },
+    "dynamodb": {
+        "BACKEND": "django_idempotency.stores.dynamodb.DynamoDBStore",
+        "OPTIONS": {
+            "table_name": "idempotency",
+            "endpoint_url": os.environ["EXAMPLE_DYNAMODB_URL"],
+            "clock_skew": 0.0,
+        },
+    },
+    "events": {
+        "BACKEND": "django_idempotency.stores.redis.RedisStore",
+        "OPTIONS": {"url": "redis://127.0.0.1:9/0"},  # where no server is
+    },
+}

@@ -1,0 +1,168 @@
+"""
+Three in the morning: an operator finds, reads and decides about records, whichever store has them.
+
+IDEMPOTENCY_TEST_SCREENSHOTS=docs/_static takes the pictures of the tour (docs/howto/admin.md) anew.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import expect
+
+from tests.acceptance.browser import owners
+from tests.acceptance.browser.test_pages import judged
+from tests.acceptance.databases import commands
+from tests.services import or_skip
+from tests.services.dynamodb import ENVIRONMENT, dynamodb_url
+from tests.services.gunicorn import Gunicorn
+from tests.services.redis import RedisServer
+
+pytestmark = pytest.mark.leg("browser")
+
+LIST = "/admin/django_idempotency/idempotencyrecord/"
+LISTS = {"default": LIST, "redis": f"{LIST}store/redis/", "dynamodb": f"{LIST}store/dynamodb/"}
+PICTURES = os.environ.get("IDEMPOTENCY_TEST_SCREENSHOTS")
+#: The pages of the tour, and their colours.
+TOUR = {"list": "light", "record": "dark", "decision": "light", "overview": "light"}
+
+
+@pytest.fixture(scope="module")
+def office(database):
+    """The address of the shop with a store of each kind, and the environment of its processes."""
+    with ExitStack() as stack:
+        redis = or_skip(lambda: stack.enter_context(RedisServer()))
+        env = {**database[0], **ENVIRONMENT, "EXAMPLE_REDIS_URL": redis.url}
+        env["EXAMPLE_DYNAMODB_URL"] = or_skip(lambda: stack.enter_context(dynamodb_url()))
+        env["DJANGO_SETTINGS_MODULE"] = "tests.acceptance.browser.settings"
+        run(env, "fill()")
+        yield stack.enter_context(Gunicorn(env=env, workers=2)).url, env
+
+
+def run(env, call):
+    """Call a function of `owners` in a process of the shop."""
+    commands(f"from tests.acceptance.browser import owners; owners.{call}", env)
+
+
+@pytest.fixture(params=["light", "dark"])
+def scheme(request):
+    return request.param
+
+
+@pytest.fixture
+def context(browser, office, request):
+    """A window of 1 280 pixels; a test's parameters say which colours, and whether scripts run."""
+    known = request.fixturenames
+    scheme = request.getfixturevalue("scheme") if "scheme" in known else "light"
+    scripts = request.getfixturevalue("scripts") if "scripts" in known else True
+    context = browser.new_context(
+        base_url=office[0],
+        color_scheme=scheme,
+        java_script_enabled=scripts,
+        viewport={"width": 1280, "height": 800},
+    )
+    context.set_default_timeout(20_000)
+    yield context
+    context.close()
+
+
+@pytest.fixture(params=owners.ALIASES)
+def alias(request):
+    return request.param
+
+
+def row_of(page, key):
+    return page.locator("#result_list tbody tr").filter(has_text=key)
+
+
+@pytest.mark.parametrize("scripts", [False])
+def test_find_by_a_users_key_filter_stale_read_release_and_refuse_the_owner(
+    page, log_in, office, alias, scripts
+):
+    """By keyboard and form alone: the page has no scripts here."""
+    log_in(f"/admin/login/?next={LISTS[alias]}", "operator")
+    page.get_by_label("Search").fill("alice order-17")
+    page.get_by_label("Search").press("Enter")
+    expect(page.locator("#result_list tbody tr")).to_have_count(1)
+    page.locator("#result_list tbody a").click()
+    expect(page.locator(".field-status")).to_have_text("201")
+    expect(page.locator("pre")).to_contain_text('"status": "captured"')
+    expect(page.get_by_text("It would get the stored result.")).to_be_visible()
+
+    page.goto(LISTS[alias])
+    page.get_by_label("State").select_option("in progress, stale")
+    page.get_by_role("button", name="Search").click()
+    expect(page.locator("#result_list tbody tr")).to_have_count(1)
+    expect(row_of(page, "order-stale").locator(".field-lease")).to_have_text("stale")
+
+    page.goto(f"{LISTS[alias]}?q=alice+order-running")
+    page.locator("#result_list tbody a").click()
+    page.get_by_role("button", name="Release").click()
+    expect(page.get_by_text("The running attempt loses its lease")).to_be_visible()
+    page.get_by_label("Reason").fill("checked with the bank: not charged")
+    page.get_by_label("End the running attempt").check()
+    page.get_by_role("button", name="Release").click()
+    expect(page.get_by_text("Released: 1 record.")).to_be_visible()
+    expect(page.locator(".idempotency-told .idempotency-state")).to_have_text("released")
+    entry = page.get_by_role("row").filter(has_text=f"in the store {alias}")
+    expect(entry).to_contain_text("operator")
+    expect(entry).to_contain_text("with a running attempt: checked with the bank: not charged")
+    run(office[1], f"come_late({alias!r})")
+
+
+def test_who_may_not_see_an_answer_sees_that_there_is_one(page, log_in, alias):
+    log_in(f"/admin/login/?next={LISTS[alias]}%3Fq%3Dalice%2Border-17", "clerk")
+    page.locator("#result_list tbody a").click()
+    answer = page.locator(".field-answer")
+    expect(answer).to_contain_text("It takes the permission")
+    expect(answer).not_to_contain_text("captured")
+    expect(page.get_by_role("button", name="Release")).to_have_count(0)
+
+
+def test_R80_hostile_keys_and_bodies_stay_text(page, log_in, alias):
+    log_in(f"/admin/login/?next={LISTS[alias]}", "operator")
+    row = row_of(page, "<img src=x")
+    expect(row).to_contain_text(owners.SCRIPT[:20])
+    row.locator("a").click()
+    expect(page.locator(".field-key")).to_have_text(owners.IMAGE)
+    expect(page.locator("pre")).to_have_text(owners.SCRIPT + owners.IMAGE)
+    page.goto(f"{LIST}store/{alias}/overview/")
+    expect(page.get_by_role("link", name=owners.SCRIPT)).to_be_visible()
+    assert page.locator("#content img, #content script").count() == 0
+    assert "taken" not in page.title()
+
+
+def shown(page, name, scheme):
+    """Judge the page as it is, and take its picture for the tour."""
+    expect(page.locator("#content-main")).to_be_visible()
+    assert judged(page) == []
+    wide = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
+    assert page.evaluate(wide) <= 0, "something falls off at 1 280 pixels"
+    cut = "[...document.querySelectorAll('.results')].some(it => it.scrollWidth > it.clientWidth)"
+    assert not page.evaluate(cut), "a column falls off the list"
+    if PICTURES and TOUR.get(name) == scheme:
+        Path(PICTURES).mkdir(parents=True, exist_ok=True)
+        page.screenshot(path=f"{PICTURES}/admin-{name}.png")
+
+
+def test_the_pages_in_light_and_dark_are_accessible_and_nothing_falls_off(page, log_in, scheme):
+    log_in(f"/admin/login/?next={LIST}", "operator")
+    expect(page.locator("#result_list")).to_be_visible()
+    shown(page, "list", scheme)
+    page.goto(f"{LIST}store/dynamodb/?state=stale")
+    shown(page, "filter", scheme)
+    page.goto(f"{LIST}?q=alice+order-17")
+    page.locator("#result_list tbody a").click()
+    shown(page, "record", scheme)
+    page.goto(f"{LIST}?state=stale")
+    page.locator("#result_list tbody a").click()
+    page.get_by_role("button", name="Complete").click()
+    shown(page, "decision", scheme)
+    page.goto(f"{LIST}store/redis/overview/")
+    shown(page, "overview", scheme)
+    page.goto(f"{LIST}store/events/")
+    expect(page.locator(".errornote")).to_contain_text("ConnectionError")
+    shown(page, "down", scheme)

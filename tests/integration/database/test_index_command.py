@@ -1,0 +1,67 @@
+"""The index that a project may add: on each vendor it is made, used, and dropped again."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+from django.core.management import CommandError, call_command
+from django.db import connection
+
+from django_idempotency.operators import looks, search
+from django_idempotency.records import Filters
+from tests.claims import asked
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+def command(field, **options):
+    said = io.StringIO()
+    call_command("idempotency_index", field, stdout=said, **options)
+    return said.getvalue()
+
+
+@pytest.mark.parametrize("field", ["key", "operation"])
+def test_an_index_lets_all_records_be_searched_and_is_dropped_again(store, monkeypatch, field):
+    monkeypatch.setattr(looks, "MOST", 1)
+    for number in range(3):
+        store.claim(asked(f"key {number}", operation=f"operation {number}"))
+
+    def found():
+        if field == "key":
+            return search.find(store, "key 0").records
+        return looks.look(store, Filters(operation="operation 0")).records
+
+    assert (looks.has_index(store, field), found()) == (False, ())
+    assert "to one more index" in command(field)
+    try:
+        assert looks.has_index(store, field)
+        assert [record.key for record in found()] == ["key 0"]
+        assert command(field) == f"the index {looks.INDEXES[field]} is there\n"
+    finally:
+        assert command(field, drop=True) == f"the index {looks.INDEXES[field]} is dropped\n"
+    assert not looks.has_index(store, field)
+    command(field, drop=True)
+
+
+@pytest.mark.leg("postgres18")
+def test_an_index_that_was_never_finished_is_none_and_is_made_anew(store):
+    command("key")
+    try:
+        with connection.cursor() as cursor:
+            cursor.execute(
+                "UPDATE pg_index SET indisvalid = false"
+                " WHERE indexrelid = 'idempotency_key'::regclass"
+            )
+        assert not looks.has_index(store, "key")
+        assert "is ready" in command("key")
+        assert looks.has_index(store, "key")
+    finally:
+        command("key", drop=True)
+
+
+def test_other_stores_have_no_index():
+    for alias in ("memory", "nowhere"):
+        with pytest.raises(CommandError) as refused:
+            command("key", store=alias)
+        assert refused.value.returncode == 2

@@ -1,0 +1,263 @@
+"""An operator's decisions in the admin: what they take, what they are conditional on, the log."""
+
+from __future__ import annotations
+
+import html
+import json
+import uuid
+from unittest.mock import Mock
+
+import pytest
+from django.contrib.admin.models import LogEntry
+from django.contrib.auth.models import Permission
+from django.db import connection
+from django.test import Client
+
+from django_idempotency import codecs, keys
+from django_idempotency.admin.results import stored
+from django_idempotency.claims import ClaimRequest
+from django_idempotency.conf import stores
+from django_idempotency.exceptions import LeaseLost, StoreError
+from django_idempotency.leases import Lease
+from django_idempotency.operators.answers import answer_of
+from django_idempotency.records import State
+
+pytestmark = pytest.mark.django_db
+
+LIST = "/admin/django_idempotency/idempotencyrecord/"
+ALIASES = ["default", "memory"]
+
+
+def claim(alias, key="key-1", kind="http", operation="POST shop:pay", state=State.IN_PROGRESS):
+    record_id = keys.record_id(kind, "billing", key)
+    lease = stores[alias].claim(ClaimRequest(record_id, "billing", key, operation))
+    assert isinstance(lease, Lease)
+    if state is State.FAILED:
+        stores[alias].fail(lease, "builtins.ValueError")
+    if state is State.COMPLETED:
+        stores[alias].complete(lease, packed({"id": 1}), retention=60)
+    return lease
+
+
+def packed(value):
+    return codecs.pack(codecs.JSONCodec(), value, max_bytes=1000)
+
+
+class Operator:
+    """A user in the admin of one store, as a browser is: it sends what a form has."""
+
+    def __init__(self, client, alias):
+        self.client, self.alias, self.url = client, alias, f"{LIST}store/{alias}/decide/"
+
+    def seen(self, *leases):
+        """What the list has signed for these records."""
+        url = LIST if self.alias == "default" else f"{LIST}store/{self.alias}/"
+        rows = self.client.get(url).context["rows"]
+        found = {row.record.record_id: row.seen for row in rows}
+        return [found[lease.record_id] for lease in leases]
+
+    def ask(self, action, seen):
+        return self.client.post(self.url, {"action": action, "seen": seen})
+
+    def decide(self, action, seen, reason="asked the bank", **more):
+        data = {"action": action, "seen": seen, "reason": reason, "confirm": "x", **more}
+        return self.client.post(self.url, data, follow=True)
+
+
+@pytest.fixture(params=ALIASES)
+def operator(request, admin_client):
+    stores.reset()
+    return Operator(admin_client, request.param)
+
+
+def told(response):
+    assert response.status_code == 200
+    return html.unescape(response.content.decode())
+
+
+def test_a_decision_takes_a_reason_and_stands_in_the_log_and_its_owner_is_refused(operator):
+    lease, store = claim(operator.alias), stores[operator.alias]
+    seen = operator.seen(lease)
+    asked = told(operator.ask("release", seen))
+    for part in ("The running attempt loses its lease", "End the running attempt", "key-1"):
+        assert part in asked
+    assert "This field is required" in told(operator.decide("release", seen, reason=" "))
+    assert "An attempt is running" in told(operator.decide("release", seen))
+    assert (store.get(lease.record_id).state, LogEntry.objects.count()) == (State.IN_PROGRESS, 0)
+    content = told(operator.decide("release", seen, reason="<b>bank</b>", force="on"))
+    assert "Released: 1 record." in content
+    assert "with a running attempt: <b>bank</b>" in content  # the page of the record has the log
+    assert store.get(lease.record_id).state is State.RELEASED
+    with pytest.raises(LeaseLost):
+        store.complete(lease, packed({}), retention=60)
+    [entry] = LogEntry.objects.all()
+    said = (entry.object_id, entry.user.username, entry.get_change_message())
+    reason = f"Released in the store {operator.alias}, with a running attempt: <b>bank</b>"
+    assert said == (str(lease.record_id), "admin", reason)
+    assert "changed since you saw it" in told(operator.decide("expire", seen))
+
+
+@pytest.mark.parametrize("change", ["taken over", "gone", "another state"])
+def test_a_decision_is_conditional_on_what_the_operator_saw(operator, change):
+    lease, store = claim(operator.alias, state=State.FAILED), stores[operator.alias]
+    seen = operator.seen(lease)
+    if change == "gone":
+        stores.reset()  # the memory store forgets
+        if operator.alias == "default":
+            from django_idempotency.models import IdempotencyRecord
+
+            IdempotencyRecord.objects.all().delete()
+    else:
+        owner = claim(operator.alias)
+        if change == "another state":
+            store.complete(owner, packed({}), retention=60)
+    content = told(operator.ask("release", seen))
+    assert ("gone from the store" if change == "gone" else "changed since you saw it") in content
+    assert 'name="confirm"' not in content
+    operator.decide("release", seen, force="on")
+    assert LogEntry.objects.count() == 0
+
+
+def test_nothing_is_decided_in_the_moment_between_reading_and_writing(operator, monkeypatch):
+    lease, store = claim(operator.alias, state=State.FAILED), stores[operator.alias]
+    seen, resolve = operator.seen(lease), store.resolve
+
+    def taken_over_first(*given):
+        claim(operator.alias)
+        return resolve(*given)
+
+    monkeypatch.setattr(store, "resolve", taken_over_first)
+    assert "It has changed since you saw it" in told(operator.decide("release", seen))
+    assert store.get(lease.record_id).state is not State.RELEASED
+    assert LogEntry.objects.count() == 0
+
+    def down(*given):
+        raise StoreError("no answer")
+
+    monkeypatch.setattr(store, "resolve", down)
+    assert "no answer" in told(operator.decide("expire", operator.seen(lease), force="on"))
+    assert LogEntry.objects.count() == 0
+
+
+def test_several_are_released_or_expired_together(operator):
+    leases = [claim(operator.alias, f"key-{n}", state=State.FAILED) for n in range(2)]
+    completed = claim(operator.alias, "done", state=State.COMPLETED)
+    store, seen = stores[operator.alias], operator.seen(*leases, completed)
+    assert "can only be expired" in told(operator.ask("release", seen))
+    content = told(operator.decide("release", seen))
+    assert "Released: 2 records." in content
+    assert f"{keys.short(completed.record_id)}: It is COMPLETED" in content
+    expired = told(operator.decide("expire", operator.seen(*leases, completed)))
+    assert "Expired: 3 records." in expired
+    assert store.get(completed.record_id).expired
+    assert LogEntry.objects.count() == 5
+    assert "Complete one record at a time" in told(operator.decide("complete", seen))
+
+
+def test_an_expired_record_leads_to_no_record_of_another_store(operator):
+    """Where each has one of this id, one's page after a decision about the other misleads."""
+    leases = {alias: claim(alias, state=State.FAILED) for alias in ALIASES}
+    seen, store = operator.seen(leases[operator.alias]), stores[operator.alias]
+    expired = operator.decide("expire", seen)
+    assert "Expired: 1 record." in told(expired)
+    [(led, _)] = expired.redirect_chain
+    assert led == (LIST if operator.alias == "default" else f"{LIST}store/memory/")
+    if operator.alias == "memory":
+        assert store.erase(leases["memory"].record_id)
+        deep = operator.client.get(f"{led}{leases['memory'].record_id}/", follow=True)
+        assert "memory has no record" in told(deep)
+        assert deep.redirect_chain == [(led, 302)]
+
+
+def test_an_entry_stands_whatever_becomes_of_the_next_decision(operator, monkeypatch):
+    """With ATOMIC_REQUESTS, too: Redis would keep the decision, and the log would forget it."""
+    leases = [claim(operator.alias, f"key-{n}", state=State.FAILED) for n in range(2)]
+    seen, resolve = operator.seen(*leases), stores[operator.alias].resolve
+    monkeypatch.setitem(connection.settings_dict, "ATOMIC_REQUESTS", True)
+
+    def fail_the_second(*given):
+        monkeypatch.setattr(stores[operator.alias], "resolve", Mock(side_effect=ZeroDivisionError))
+        return resolve(*given)
+
+    monkeypatch.setattr(stores[operator.alias], "resolve", fail_the_second)
+    with pytest.raises(ZeroDivisionError):
+        operator.decide("release", seen)
+    [entry] = LogEntry.objects.all()
+    assert entry.object_id == str(leases[0].record_id)
+    assert stores[operator.alias].get(leases[0].record_id).state is State.RELEASED
+
+
+ANSWER = {"status": "201", "content_type": "application/json", "body": '{"paid": true}'}
+
+
+@pytest.mark.parametrize(
+    ("kind", "given", "refused"),
+    [
+        ("http", ANSWER, {**ANSWER, "body": "{"}),
+        ("http", ANSWER, {**ANSWER, "status": "99"}),
+        ("http", ANSWER, {**ANSWER, "content_type": "text/plain\x00"}),
+        ("call", {"value": '{"paid": true}'}, {"value": "{"}),
+        ("call", {"value": "null"}, {"value": ""}),
+    ],
+)
+def test_a_record_is_completed_with_what_duplicates_are_to_get(operator, kind, given, refused):
+    lease = claim(operator.alias, kind=kind, operation="charge", state=State.FAILED)
+    seen = operator.seen(lease)
+    assert "Each duplicate gets the given result" in told(operator.ask("complete", seen))
+    assert 'class="errorlist"' in told(operator.decide("complete", seen, **refused))
+    assert "Completed: 1 record." in told(operator.decide("complete", seen, **given))
+    record = stores[operator.alias].get(lease.record_id)
+    answer = stored(operator.alias, record)
+    wanted = given.get("body", given.get("value"))
+    assert json.loads(answer.body) == json.loads(wanted)
+    assert answer.status == (201 if kind == "http" else None)
+
+
+def test_an_answer_is_kept_in_the_charset_that_it_names(operator):
+    lease = claim(operator.alias, state=State.FAILED)
+    seen = operator.seen(lease)
+    given = {"status": "200", "body": "für 5 €", "content_type": "text/plain; charset="}
+    for charset, why in (("latin-1", "codec can't encode"), ("nonesuch", "unknown encoding")):
+        refused = {**given, "content_type": f"text/plain; charset={charset}"}
+        assert why in told(operator.decide("complete", seen, **refused))
+    assert LogEntry.objects.count() == 0
+    given["content_type"] += "cp1252"
+    assert "Completed: 1 record." in told(operator.decide("complete", seen, **given))
+    record = stores[operator.alias].get(lease.record_id)
+    assert answer_of(operator.alias, record).body == given["body"].encode("cp1252")
+
+
+def test_what_cannot_be_completed_says_why(operator):
+    task = claim(operator.alias, kind="task", operation="no.such.task", state=State.FAILED)
+    content = told(operator.decide("complete", operator.seen(task), value="1"))
+    assert "no guarded task with the operation no.such.task" in content
+    long = ClaimRequest(uuid.UUID(int=8), "s" * 255, "long", "charge")
+    lease = stores[operator.alias].claim(long)
+    assert "too long" in told(operator.ask("complete", operator.seen(lease)))
+    assert LogEntry.objects.count() == 0
+
+
+def test_a_decision_takes_the_permission_a_post_and_a_signed_form(operator, django_user_model):
+    lease = claim(operator.alias, state=State.FAILED)
+    [seen] = operator.seen(lease)
+    other = "memory" if operator.alias == "default" else "default"
+    led = operator.client.get(operator.url).url  # as a login does that comes in between
+    assert led == (LIST if operator.alias == "default" else f"{LIST}store/memory/")
+    for action, forged in (("release", seen + "x"), ("delete", seen), ("release", []), ("", seen)):
+        assert 'class="error"' in told(operator.decide(action, forged))
+    assert 'class="error"' in told(Operator(operator.client, other).decide("release", seen))
+    clerk = django_user_model.objects.create_user("clerk", is_staff=True)
+    viewing, resolving = (
+        Permission.objects.get(codename=name)
+        for name in ("view_idempotencyrecord", "resolve_record")
+    )
+    client = Client()
+    client.force_login(clerk)
+    for permissions, status in (([viewing], 403), ([resolving], 403), ([viewing, resolving], 200)):
+        clerk.user_permissions.set(permissions)
+        assert Operator(client, operator.alias).ask("release", seen).status_code == status
+    assert "key-1" not in told(Operator(client, operator.alias).ask("release", seen))
+    strict = Client(enforce_csrf_checks=True)
+    strict.force_login(clerk)
+    assert Operator(strict, operator.alias).decide("release", seen).status_code == 403
+    assert stores[operator.alias].get(lease.record_id).state is State.FAILED

@@ -1,0 +1,490 @@
+"""What operators find, what they are told, and what they decide, in words."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+from unittest.mock import Mock
+
+import pytest
+from django.contrib.auth.models import User
+from django.core.management import CommandError, call_command
+
+import django_idempotency as idempotency
+from django_idempotency import codecs, keys
+from django_idempotency.claims import RESOLUTIONS
+from django_idempotency.codecs import JSONCodec
+from django_idempotency.conf import store_for
+from django_idempotency.exceptions import StoreError
+from django_idempotency.http.snapshot import SnapshotCodec
+from django_idempotency.leases import Lease
+from django_idempotency.operators import results, search
+from django_idempotency.operators.resolving import (
+    NotResolved,
+    consequence,
+    obstacle,
+    resolve,
+    told,
+)
+from django_idempotency.operators.search import find
+from django_idempotency.records import Page, Record, State
+from django_idempotency.stores.memory import MemoryStore
+from django_idempotency.testing import FakeClock
+from tests.claims import HOUR, asked, won
+from tests.services.processes import ROOT
+
+MEMORY = {"BACKEND": "django_idempotency.stores.memory.MemoryStore"}
+
+
+@pytest.fixture
+def clock(settings: Any) -> FakeClock:
+    clock = FakeClock()
+    settings.IDEMPOTENCY = {"default": {**MEMORY, "OPTIONS": {"clock": clock}}}
+    return clock
+
+
+@pytest.fixture
+def store(clock: FakeClock) -> MemoryStore:
+    store = store_for()
+    assert isinstance(store, MemoryStore)
+    return store
+
+
+def claim(store: MemoryStore, scope: str, key: str, kind: str = "call", **fields: Any) -> Lease:
+    of = keys.record_id(kind, scope, key)
+    return won(store.claim(replace(asked(key, scope=scope, **fields), record_id=of)))
+
+
+def seen(store: MemoryStore, lease: Lease) -> Record:
+    record = store.get(lease.record_id)
+    assert record is not None
+    return record
+
+
+def ended(store: MemoryStore, clock: FakeClock, ending: str, key: str = "key") -> Record:
+    """A record in each of the states in which an operator may find it."""
+    lease = claim(store, "scope", key, on_stale="refuse" if ending == "kept stale" else "take_over")
+    if ending in ("completed", "expired"):
+        store.complete(lease, codecs.pack(JSONCodec(), 1, max_bytes=10), retention=HOUR)
+    elif ending == "not kept":
+        store.complete(lease, codecs.unavailable(JSONCodec()), retention=HOUR)
+    elif ending in ("failed", "released"):
+        store.fail(lease, "why") if ending == "failed" else store.release(lease)
+    if ending in ("expired", "stale", "kept stale"):
+        clock.advance(HOUR if ending == "expired" else 61)
+    return seen(store, lease)
+
+
+# The search.
+
+
+@pytest.mark.django_db
+def test_a_record_is_found_by_what_an_operator_has_of_it(
+    store: MemoryStore, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alice = User.objects.create_user("alice")
+    mine, tenants = f"user:auth.user:{alice.pk}", f"tenant:4:acme:user:auth.user:{alice.pk}"
+    kinds = {mine: "http", tenants: "http", "shop.tasks.pay": "task", "billing": "call"}
+    by = {}
+    for number, (scope, kind) in enumerate(kinds.items()):
+        by[scope] = claim(store, scope, f"order {number}", kind).record_id
+        clock.advance(1)
+    for term, scope, found in (
+        (f" {by[mine]} ", None, mine),
+        (by[mine].hex, None, mine),
+        (keys.short(by[mine]), None, mine),
+        (str(by["billing"])[:8], None, "billing"),
+        (f"{mine} order 0", None, mine),
+        ("alice order 0", None, mine),
+        ("order 0", "alice", mine),
+        ("acme alice order 1", None, tenants),
+        ("order 1", "acme alice", tenants),
+        ("shop.tasks.pay order 2", None, "shop.tasks.pay"),
+        ("order 3", None, "billing"),
+    ):
+        [record] = find(store, term, scope=scope).records
+        assert record.record_id == by[found], term
+    for term, scope in (
+        ("order 9", None),
+        ("order 3", "alice"),
+        (str(by["billing"])[:7], None),
+        ("\x00", None),
+        ("\udcff", None),
+        ("order", "nobody\x00"),
+    ):
+        assert find(store, term, scope=scope) == search.Found(())
+    monkeypatch.setattr(search, "NEWEST", 3)
+    for term, number in (("order 3", 1), ("order 0", 0), (keys.short(by[mine]), 0)):
+        found_now = find(store, term)
+        assert (len(found_now.records), found_now.more) == (number, True), term
+    assert find(store, "alice order 0").records  # computed, so it is found among all
+
+
+def test_a_search_ends_in_its_time_and_a_record_that_is_browsed_twice_is_one(
+    store: MemoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(3):
+        claim(store, "scope", f"key-{number}")
+    pages = [*store.browse().records]
+    both = {None: Page((pages[0], pages[1]), "next"), "next": Page((pages[1], pages[2]))}
+    monkeypatch.setattr(store, "browse", lambda *, cursor, limit: both[cursor])
+
+    for key, seconds, found in (
+        (pages[1].key, 9, search.Found((pages[1],))),
+        ("another", 9, search.Found(())),
+        ("another", 0, search.Found((), more=True)),
+    ):
+        assert find(store, key, seconds=seconds) == found
+
+
+# What a record means, and what a decision will do.
+
+
+@pytest.mark.parametrize(
+    ("ending", "said", "obstacles"),
+    [
+        ("live", "refused: in progress (409). The lease lasts for 60 s", "running running running"),
+        ("stale", "take over and run", "- - -"),
+        ("kept stale", "refused: stale (409), until an operator", "- - -"),
+        ("failed", "run again", "- - -"),
+        ("released", "whatever it asks for", "RELEASED RELEASED -"),
+        ("completed", "the stored result", "COMPLETED COMPLETED -"),
+        ("not kept", "result unavailable", "COMPLETED COMPLETED -"),
+        ("expired", "would run: the record has expired", "expired expired expired"),
+    ],
+)
+def test_R71_what_a_duplicate_is_told_and_what_can_be_decided(
+    store: MemoryStore, clock: FakeClock, ending: str, said: str, obstacles: str
+) -> None:
+    record = ended(store, clock, ending)
+
+    assert said in told(store.alias, record)
+    assert ("mismatch (422)" in told(store.alias, record)) is (
+        ending not in ("released", "expired")
+    )
+    for action, word in zip(("release", "complete", "expire"), obstacles.split(), strict=True):
+        why = obstacle(record, action)
+        assert (why is None) if word == "-" else (why is not None and word in why)
+        assert ("loses its lease" in consequence(record, action)) is (ending in LEASED)
+        again = ending in ("completed", "expired", "not kept")
+        assert ("runs a second time" in consequence(record, action)) is again
+        result = b"" if action == "complete" else None
+        if why is None:
+            resolve(store, seen_again(store, record), action, result=result)
+            record = ended(store, clock, ending, f"another than before {action}")
+        else:
+            with pytest.raises(NotResolved, match=keys.short(record.record_id)) as refused:
+                resolve(store, record, action, result=result)
+            assert why in str(refused.value)
+
+
+LEASED = ("live", "stale", "kept stale")
+
+
+def seen_again(store: MemoryStore, record: Record) -> Record:
+    found = store.get(record.record_id)
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize("action", RESOLUTIONS)
+def test_R71_a_decision_is_about_what_was_seen_and_can_be_forced(
+    store: MemoryStore, clock: FakeClock, action: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    result = b"given" if action == "complete" else None
+    before = ended(store, clock, "failed")
+    owner = claim(store, "scope", "key")
+    with pytest.raises(NotResolved, match="it is IN_PROGRESS now"):
+        resolve(store, before, action, result=result, force=True)
+    running = seen(store, owner)
+    with pytest.raises(NotResolved, match="lasts for 60 s unless renewed"):
+        resolve(store, running, action, result=result)
+    assert caplog.records == []
+
+    reason = "charged by hand\nWARNING forged"
+    resolve(store, running, action, result=result, force=True, who="ann", reason=reason)
+
+    assert store.renew([owner], timedelta(seconds=60)) == set()
+    [line] = caplog.messages
+    assert line == (
+        f"Record {keys.short(owner.record_id)}: {action} by ann. Reason: charged by hand�WARNING "
+        f"forged (store default)"
+    )
+    assert caplog.records[0].levelno == logging.WARNING
+    gone = replace(running, record_id=keys.new_token())
+    with pytest.raises(NotResolved, match="gone from the store"):
+        resolve(store, gone, action, result=result, force=True)
+
+
+def test_a_result_is_kept_for_the_retention_of_the_alias(
+    store: MemoryStore, clock: FakeClock, settings: Any
+) -> None:
+    record = ended(store, clock, "stale")
+    resolve(store, record, "complete", result=b"", retention=2 * HOUR)
+    record = seen_again(store, record)
+    assert record.expires_at == record.now + 2 * HOUR
+
+
+# The results that an operator gives.
+
+
+def test_a_given_result_is_in_the_form_of_its_adapter(store: MemoryStore) -> None:
+    of_view, of_task, of_call = (
+        seen(store, claim(store, "scope", "key", kind, operation="tests.operators.pay"))
+        for kind in keys.KINDS
+    )
+    assert [results.kind_of(record) for record in (of_view, of_task, of_call)] == [*keys.KINDS]
+    assert results.kind_of(replace(of_view, scope="cut short")) is None
+
+    answer = codecs.unpack(
+        SnapshotCodec(), results.packed_answer("default", 201, b"{}", "application/json")
+    )
+    assert (answer.status, answer.body) == (201, b"{}")
+    assert answer.headers == (("Content-Type", "application/json"),)
+    with pytest.raises(ValueError, match="200 to 599"):
+        results.packed_answer("default", 101)
+
+    value = results.packed_value("default", of_call, {"id": 7})
+    assert codecs.unpack(JSONCodec(), value) == {"id": 7}
+    with pytest.raises(LookupError, match=r"no guarded task with the operation tests\.operators"):
+        results.packed_value("default", of_task, 7)
+    assert of_task.state is State.IN_PROGRESS
+
+
+# The commands; what each does to a store is told in tests/integration/core/test_commands.py.
+
+
+def manage(command: str, *words: str, stdout: Any = None) -> tuple[int, str]:
+    """Run a command; return its exit code, and what it has written."""
+    out, written = stdout or io.StringIO(), io.StringIO()
+    try:
+        call_command(f"idempotency_{command}", *words, stdout=out, stderr=written)
+    except CommandError as error:
+        return error.returncode, f"{written.getvalue()}{out.getvalue()}{error}"
+    return 0, f"{written.getvalue()}{out.getvalue()}"
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("complete RECORD", "--status for a view, or else --value"),
+        ("complete RECORD --status 200 --value 1", "--status for a view, or else --value"),
+        ("complete RECORD --status 200", "the record of a call: give --value"),
+        ("complete RECORD --value {", "cannot be kept. Expecting"),
+        (f"complete RECORD --value {'[' * 100_000}", "cannot be kept. maximum recursion"),
+        ("complete RECORD --value 1 --retention 0", "--retention is a number of seconds above 0"),
+        ("complete RECORD --value 1 --retention inf", "and at most 100 years"),
+        ("release", "Name a record"),
+        ("release RECORD --erase", "--erase takes a --scope"),
+        ("release --erase --scope scope --epoch 1", "and no record or --epoch"),
+        ("show RECORD --store defualt", "has no alias 'defualt'. Did you mean 'default'"),
+    ],
+)
+def test_wrong_usage_is_told_with_what_to_write(
+    store: MemoryStore, clock: FakeClock, words: str, said: str
+) -> None:
+    record = ended(store, clock, "stale", "usage")
+
+    yes = [] if words.startswith("show") else ["--yes"]
+    code, text = manage(*words.replace("RECORD", str(record.record_id)).split(), *yes)
+
+    assert (code, said in text) == (2, True), text
+    assert seen_again(store, record).state is State.IN_PROGRESS
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("command", ["release", "erase"])
+@pytest.mark.parametrize("answer", ["y", "", EOFError, KeyboardInterrupt])
+def test_R71_an_operator_at_a_terminal_agrees_to_what_is_told(
+    store: MemoryStore,
+    clock: FakeClock,
+    monkeypatch: pytest.MonkeyPatch,
+    command: str,
+    answer: Any,
+) -> None:
+    record = ended(store, clock, "stale", "\x1b[2Jkey")
+    monkeypatch.setattr("sys.stdin", Terminal())
+    monkeypatch.setattr("builtins.input", Mock(side_effect=[answer]))
+    words = ["release", str(record.record_id)]
+    if command == "erase":
+        words = ["release", "--erase", "--scope", "scope"]
+
+    code, text = manage(*words, stdout=Terminal())
+
+    assert code == (0 if answer == "y" else 1)
+    said = "It would take over and run" if command == "release" else "runs the work again"
+    assert said in text
+    assert "\x1b" not in text
+    if answer == "y" and command == "erase":
+        assert "\rdefault: 1 records looked at, 1 erased" in text
+    elif answer != "y":
+        assert text.replace("\n", "").endswith("[y/N] Nothing was changed.")
+        assert seen_again(store, record) == record
+
+
+READ_BY_NOBODY = """
+import django
+from django.conf import settings
+settings.configure(
+    IDEMPOTENCY={"default": %r}, SECRET_KEY="s", INSTALLED_APPS=["django_idempotency"]
+)
+from django.core.management import execute_from_command_line
+execute_from_command_line(["manage.py", "idempotency_sweep", "--dry-run", "--skip-checks"])
+"""
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_a_command_ends_quietly_where_the_reader_of_its_output_is_gone(unbuffered: str) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    done = subprocess.run(
+        [sys.executable, "-c", READ_BY_NOBODY % MEMORY],
+        env={**os.environ, "PYTHONUNBUFFERED": unbuffered},
+        cwd=ROOT,
+        stdout=writing,
+        stderr=subprocess.PIPE,
+        text=True,
+        check=False,
+    )
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (141, "")
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("action", RESOLUTIONS)
+def test_R71_an_owner_that_completes_while_the_operator_reads_keeps_its_result(
+    store: MemoryStore, clock: FakeClock, monkeypatch: pytest.MonkeyPatch, action: str
+) -> None:
+    """And the operator, who saw it in progress, is refused."""
+    lease = claim(store, "scope", "key")
+    result = codecs.pack(JSONCodec(), "the owner's", max_bytes=100)
+
+    def agree() -> str:
+        store.complete(lease, result, retention=HOUR)
+        return "yes"
+
+    monkeypatch.setattr("sys.stdin", Terminal())
+    monkeypatch.setattr("builtins.input", agree)
+    given = ["--value", "1"] if action == "complete" else []
+
+    code, text = manage(action, "scope key", "--force", *given)
+
+    assert code == 1
+    assert "It has changed since you saw it: it is COMPLETED now." in text
+    assert seen(store, lease).result == result
+
+
+@pytest.mark.django_db
+def test_results_that_are_encrypted_are_shown_and_given(settings: Any) -> None:
+    settings.IDEMPOTENCY = {"default": {**MEMORY, "ENCRYPTION_KEYS": ["A" * 43]}}
+    store = store_for()
+    assert isinstance(store, MemoryStore)
+    idempotency.run(lambda lease: "paid by card", key="key", scope="scope")
+    [record] = store.browse().records
+    assert b"card" not in (record.result or b"")
+    assert manage("show", "scope key", "--result")[1].endswith('\n\n"paid by card"\n')
+    claim(store, "scope", "other", fingerprints=())
+    assert manage("complete", "scope other", "--value", '"by hand"', "--force", "--yes")[0] == 0
+    assert all(b"hand" not in (record.result or b"") for record in store.browse().records)
+    outcome = idempotency.run(lambda lease: None, key="other", scope="scope")
+    assert (outcome.result, outcome.replayed) == ("by hand", True)
+
+
+@pytest.mark.django_db
+def test_a_store_that_is_down_hides_no_record_of_another(
+    store: MemoryStore, settings: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings.IDEMPOTENCY = {
+        "default": {"BACKEND": "django_idempotency.stores.database.DatabaseStore"},
+        "shared": {},
+        "memory": MEMORY,
+    }
+
+    def down(*arguments: Any, **more: Any) -> Any:
+        raise StoreError("The store does not answer.")
+
+    there = store_for("memory")
+    assert isinstance(there, MemoryStore)
+    lease = claim(there, "scope", "key")
+    words = ["scope key"]
+    assert manage("show", *words)[0] == 0
+    both = keys.record_id("call", "scope", "both")
+    won(store_for().claim(replace(asked("both"), record_id=both)))
+    assert manage("show", "scope both")[1].count("Record ") == 1
+    monkeypatch.setattr(store_for(), "get", down)
+    code, text = manage("show", *words)
+    assert (code, str(lease.record_id) in text) == (0, True)
+    assert "default: The store does not answer.\n" in text
+    for one in ([], ["--store", "memory"]):
+        code, text = manage("release", *words, "--yes", "--force", *one)
+        assert (code, "Not every store could be searched" in text) == (int(not one), not one)
+    monkeypatch.setattr(there, "get", down)
+    monkeypatch.setattr(store_for("shared"), "get", down)
+    assert manage("show", *words)[0] == 1
+
+
+@pytest.mark.django_db
+def test_an_erasure_that_ends_halfway_stands_in_the_log(
+    store: MemoryStore, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    for key in "abc":
+        store.release(claim(store, "scope", key))
+    answers = iter([True, True])
+
+    def erase(record_id: Any, *, force: bool) -> bool:
+        if next(answers, None) is None:
+            raise StoreError("The store is gone.")
+        return True
+
+    monkeypatch.setattr(store, "erase", erase)
+    code, text = manage("release", "--erase", "--scope", "scope", "--yes", "--reason", "Asked to.")
+
+    assert (code, text) == (1, "default: The store is gone. Run the command again.")
+    assert "Erased 2 records of one scope by" in caplog.text
+    assert "Reason: Asked to. (store default" in caplog.text
+
+
+@pytest.mark.django_db
+def test_a_character_that_the_output_cannot_have_is_an_escape(store: MemoryStore) -> None:
+    idempotency.run(lambda lease: "caf\u00e9", key="key", scope="\u5b57")
+    written = io.BytesIO()
+    out = io.TextIOWrapper(written, encoding="latin-1", write_through=True)
+    call_command("idempotency_show", "key", "--result", stdout=out)
+    assert b"scope        \\u5b57\n" in written.getvalue()
+    assert written.getvalue().endswith(b'"caf\xe9"\n')
+
+
+@pytest.mark.django_db
+def test_a_user_who_is_called_like_a_scope_takes_nothing_of_it_along(store: MemoryStore) -> None:
+    """Users choose their names."""
+    names = ("alice", "billing", "acme alice", "user:auth.user:0")
+    alice, billing, tenant, colon = (User.objects.create_user(name) for name in names)
+    scopes = [f"user:auth.user:{user.pk}" for user in (alice, billing, tenant, colon)]
+    for scope in ("billing", "user:auth.user:0", f"tenant:4:acme:{scopes[0]}", *scopes[1:]):
+        store.release(claim(store, scope, "key"))
+    words = ["release", "--yes", "--erase", "--json", "--scope"]
+    for meant, erased in (
+        ("billing", scopes[1]),
+        (f"tenant:4:acme:{scopes[0]}", f"tenant:4:acme:{scopes[0]}"),
+    ):
+        code, text = manage(*words, meant)
+        assert (code, json.loads(text)["default"]["erased"]) == (0, {erased: 1})
+    code, text = manage(*words, "acme alice")
+    assert code == 2
+    assert text == f"--scope may mean {scopes[2]} or tenant:4:acme:{scopes[0]}: give one of them."
+    assert manage(*words, "user:auth.user:0")[0] == 0
+    assert {record.scope for record in store.browse().records} == {"billing", *scopes[2:]}

@@ -1,0 +1,211 @@
+"""What is guarded, as ``idempotency_policy`` tells it: views, the middleware, and tasks."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+from types import ModuleType
+from typing import Any
+
+import pytest
+from celery import Celery, _state
+from django.core.management import CommandError, call_command
+from django.http import HttpResponse
+from django.urls import include, path, re_path
+from django.utils.decorators import method_decorator
+from django.views import View
+from rest_framework import viewsets
+from rest_framework.decorators import action, api_view
+from rest_framework.routers import SimpleRouter
+
+from django_idempotency.contrib.celery import idempotent_task
+from django_idempotency.contrib.rest_framework import IdempotencyMixin
+from django_idempotency.http import idempotent
+from django_idempotency.policy import HTTPPolicy
+
+HERE = __name__
+
+
+def never_keep(response: Any, exception: Any) -> str:
+    return "release"
+
+
+@idempotent(required=True, lease=300, encryption_keys=["A" * 43])
+def pay(request: Any) -> HttpResponse:
+    return HttpResponse()
+
+
+@idempotent(keep=never_keep, methods={"POST"})
+async def apay(request: Any) -> HttpResponse:
+    return HttpResponse()
+
+
+@method_decorator(idempotent(store="memory", keep="stripe"), name="dispatch")
+class Checkout(View):
+    def get(self, request: Any) -> HttpResponse:
+        return HttpResponse()
+
+    put = post = get
+
+
+@idempotent(keep="success")
+@api_view(["POST"])
+def quote(request: Any) -> HttpResponse:
+    return HttpResponse()
+
+
+@idempotent(store="elsewhere")
+def lost(request: Any) -> HttpResponse:
+    return HttpResponse()
+
+
+def plain(request: Any) -> HttpResponse:
+    return HttpResponse()
+
+
+class Payments(IdempotencyMixin, viewsets.ViewSet):
+    idempotency_actions = {"create", "capture"}
+
+    def create(self, request: Any) -> HttpResponse:
+        return HttpResponse()
+
+    update = destroy = list = create
+
+    @action(detail=True, methods=["post", "get"], idempotency_wait=5)
+    def capture(self, request: Any, pk: Any = None) -> HttpResponse:
+        return HttpResponse()
+
+
+@pytest.fixture
+def project(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    router = SimpleRouter()
+    router.register("payments", Payments, basename="payment")
+    urls = ModuleType("urls_of_a_project")
+    urls.urlpatterns = [  # type: ignore[attr-defined]
+        path("pay/<int:pk>/", pay),
+        re_path(r"^again/(?P<pk>\d+)/$", pay),
+        path("shop/", include([path("apay/", apay), path("checkout/", Checkout.as_view())])),
+        path("quote/", quote),
+        path("lost/", lost),
+        path("plain/", plain),
+        path("", include(router.urls)),
+    ]
+    monkeypatch.setitem(sys.modules, urls.__name__, urls)
+    # As before when the test is over: the checks look at the tasks of the app that is current.
+    monkeypatch.setattr(_state, "default_app", None)
+    monkeypatch.setattr(_state._tls, "current_app", None)
+    app = Celery("of_a_project", set_as_current=False)
+
+    @app.task(name="charge", shared=False)
+    @idempotent_task("{order}", on_failed="replay", transaction="single", retention=600)
+    def charge(order: int) -> None: ...
+
+    monkeypatch.setattr("django_idempotency.contrib.celery.guarded.project_app", lambda: app)
+    settings.ROOT_URLCONF = urls.__name__
+    settings.MIDDLEWARE = ["django_idempotency.http.middleware.IdempotencyMiddleware"]
+    memory = {"BACKEND": "django_idempotency.stores.memory.MemoryStore"}
+    settings.IDEMPOTENCY = {"default": {"HTTP": {"ECHO_KEY": True}}, "memory": memory}
+
+
+def shown(*words: str) -> str:
+    out = io.StringIO()
+    call_command("idempotency_policy", *words, stdout=out)
+    return out.getvalue()
+
+
+DEFAULT = {
+    "keep": "2xx, 3xx, other 4xx",
+    "release": "400, 401, 403, 404, 405, 406, 407, 408, 411, 413, 415, 425, 429",
+    "fail": "5xx",
+}
+KEPT = {"echo_key": True}
+
+
+@pytest.mark.parametrize(
+    ("name", "methods", "routes", "commits", "policy", "answers"),
+    [
+        (
+            f"{HERE}.pay",
+            "DELETE PATCH POST PUT",
+            "/pay/<int:pk>/ /again/<pk>/",
+            "joined",
+            {"lease": "300 s", "encryption_keys": "1 of them", "required": True, **KEPT},
+            DEFAULT,
+        ),
+        (
+            f"{HERE}.apay",
+            "POST",
+            "/shop/apay/",
+            "separate",
+            {"methods": ["POST"], "keep": f"{HERE}.never_keep", **KEPT},
+            {"decided by": f"{HERE}.never_keep"},
+        ),
+        (
+            f"{HERE}.Checkout",
+            "POST PUT",
+            "/shop/checkout/",
+            "separate",
+            {"keep": "stripe"},
+            {"keep": "2xx, 3xx, 4xx, 5xx"},
+        ),
+        (
+            f"{HERE}.quote",
+            "POST",
+            "/quote/",
+            "joined",
+            {"keep": "success", **KEPT},
+            {"keep": "2xx, 3xx", "fail": "4xx, 5xx"},
+        ),
+        (f"{HERE}.Payments.create", "POST", "/payments/", "joined", KEPT, DEFAULT),
+        (
+            f"{HERE}.Payments.capture",
+            "POST",
+            "/payments/<pk>/capture/",
+            "joined",
+            {"wait": "5 s", **KEPT},
+            DEFAULT,
+        ),
+        (
+            "django_idempotency.http.middleware.IdempotencyMiddleware",
+            "PATCH POST",
+            "every plain view without a guard of its own",
+            "separate",
+            KEPT,
+            DEFAULT,
+        ),
+    ],
+)
+def test_R55_R56_a_view_its_policy_and_what_becomes_of_each_status(
+    project: None,
+    name: str,
+    methods: str,
+    routes: str,
+    commits: str,
+    policy: dict[str, Any],
+    answers: dict[str, str],
+) -> None:
+    [found] = json.loads(shown(name, "--json"))["guarded"]
+
+    assert found["methods"] == methods.split()
+    assert " ".join(found["routes"]) == routes
+    assert (found["transaction"], found["policy"], found["answers"]) == (commits, policy, answers)
+    assert found["store"] == ("memory" if name.endswith("Checkout") else "default")
+
+
+def test_nothing_else_is_guarded_and_what_is_not_valid_is_told(project: None) -> None:
+    every = {found["name"]: found for found in json.loads(shown("--json"))["guarded"]}
+    assert len(every) == 9
+    assert "has no alias 'elsewhere'" in every[f"{HERE}.lost"]["problem"]
+    assert every["charge"]["on_failed"] == "replay"
+    text = shown("charge", "/lost")
+    assert f"view {HERE}.lost: /lost/\n  not valid: IDEMPOTENCY has no alias" in text
+    assert "task charge\n  store           default (DatabaseStore)\n" in text
+    assert "  commits         single\n  key             {order}\n" in text
+    assert "  retention       600 s\n" in text
+    assert "replays" not in text.partition("task charge")[2]
+    [found] = json.loads(shown(f"{HERE}.pay", "--json", "--all"))["guarded"]
+    assert found["policy"]["mismatch_status"] == HTTPPolicy().mismatch_status
+    with pytest.raises(CommandError) as refused:
+        shown("nonesuch")
+    assert refused.value.returncode == 1
