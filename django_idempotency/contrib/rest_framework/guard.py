@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, cast
 
+from asgiref.sync import sync_to_async
 from django.http.response import HttpResponseBase
 from django.utils.datastructures import MultiValueDict
 from rest_framework.parsers import FileUploadParser
@@ -14,7 +15,7 @@ from rest_framework.response import Response
 from django_idempotency.http.content import MULTIPART, body_of, parsed_body, uploads_of
 from django_idempotency.http.guard import Guard
 from django_idempotency.http.plans import ViewPlan
-from django_idempotency.http.spool import read_back
+from django_idempotency.http.spool import read_back, whole_body
 from django_idempotency.http.views import outside_answer
 from django_idempotency.policy import HTTPPolicy
 
@@ -52,6 +53,14 @@ class RestGuard(Guard):
         self._view.finalize_response = lambda request, response, *args, **kwargs: response
         return response
 
+    async def arespond(self) -> HttpResponseBase:
+        """See `respond`: for a method that is a coroutine, of adrf."""
+        response = await super().arespond()
+        if isinstance(response, Response) and not response.is_rendered:
+            response = await sync_to_async(self._final, thread_sensitive=True)(response)
+        self._view.finalize_response = lambda request, response, *args, **kwargs: response
+        return response
+
     def body(self) -> bytes:
         """See `GuardedCall.body`."""
         return body_of_request(self.subject, self.http)
@@ -60,6 +69,12 @@ class RestGuard(Guard):
         """See `GuardedCall.handle`."""
         args, kwargs = self._arguments
         return self._final(self._method(self.subject, *args, **kwargs))
+
+    async def ahandle(self) -> HttpResponseBase:
+        """See `GuardedCall.handle`."""
+        args, kwargs = self._arguments
+        response = await self._method(self.subject, *args, **kwargs)
+        return await sync_to_async(self._final, thread_sensitive=True)(response)
 
     def on_exception(self, error: Exception) -> HttpResponseBase:
         """Let the view answer; DRF's dispatch must not handle an exception a second time."""
@@ -98,7 +113,8 @@ def body_of_request(request: Request, http: HTTPPolicy) -> bytes:
     compared = http.fingerprint in ("json", "raw")
     if not compared or not _needs_parser(request):
         return body_of(request._request, http)
-    body = parsed_body(request.data, request.FILES)
+    with whole_body(request._request):
+        body = parsed_body(request.data, request.FILES)
     _close_with_request(request)
     return body
 

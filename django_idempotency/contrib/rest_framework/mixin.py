@@ -11,13 +11,13 @@ the transaction that does the work.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from copy import copy
-from dataclasses import fields, replace
+from dataclasses import fields
 from functools import partial
 from operator import attrgetter
 from types import FunctionType
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar, cast
 
+from asgiref.sync import iscoroutinefunction
 from django.http import HttpRequest
 from django.http.response import HttpResponseBase
 from rest_framework.renderers import BaseRenderer, BrowsableAPIRenderer
@@ -30,11 +30,11 @@ from django_idempotency.conf import DEFAULT_ALIAS, HTTP_FIELDS, Plan, stores
 from django_idempotency.contrib.rest_framework.browsable import give_keys
 from django_idempotency.contrib.rest_framework.guard import RestGuard
 from django_idempotency.contrib.rest_framework.objects import object_permissions
-from django_idempotency.engine.transactions import OpenTransactions
 from django_idempotency.http.atomic_requests import AtomicRequests, answering, exempt, mark
 from django_idempotency.http.calls import is_guarded_already
 from django_idempotency.http.plans import Declared, ViewPlan, declared_on
 from django_idempotency.http.spool import tee
+from django_idempotency.http.views import aunguarded
 from django_idempotency.policy import (
     CALLED_WITH,
     UNSET,
@@ -52,6 +52,10 @@ _NAMES = {_PREFIX + name: name for name in _GIVEN}
 _get_given = attrgetter(*_NAMES)
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from django_idempotency.options import Duration, Names, OnStale, Secrets, Transaction
+
     _Base = APIView
 else:
     _Base = object
@@ -63,41 +67,44 @@ class IdempotencyMixin(_Base):
     #: The alias of IDEMPOTENCY whose store and policy count.
     idempotency_store: str = DEFAULT_ALIAS
     #: The actions of a ViewSet that are guarded; None for each with an unsafe method.
-    idempotency_actions: Collection[str] | None = None
+    idempotency_actions: Names | None = None
 
-    idempotency_lease: Any = UNSET
-    idempotency_retention: Any = UNSET
-    idempotency_wait: Any = UNSET
-    idempotency_renew: Any = UNSET
-    idempotency_max_duration: Any = UNSET
-    idempotency_transaction: Any = UNSET
-    idempotency_on_stale: Any = UNSET
-    idempotency_max_result_bytes: Any = UNSET
+    idempotency_lease: Duration = UNSET
+    idempotency_retention: Duration = UNSET
+    idempotency_wait: Duration = UNSET
+    idempotency_renew: bool = UNSET
+    idempotency_max_duration: Duration = UNSET
+    idempotency_transaction: Transaction | None = UNSET
+    idempotency_on_stale: OnStale = UNSET
+    idempotency_max_result_bytes: int = UNSET
     idempotency_deadline: Any = UNSET
-    idempotency_fingerprint_secrets: Any = UNSET
+    idempotency_fingerprint_secrets: Secrets = UNSET
+    idempotency_scope_quota: int | None = UNSET
+    idempotency_scope_quota_cache: str = UNSET
+    idempotency_encryption_keys: Secrets = UNSET
 
-    idempotency_header: Any = UNSET
-    idempotency_required: Any = UNSET
-    idempotency_methods: Any = UNSET
+    idempotency_header: str = UNSET
+    idempotency_required: bool = UNSET
+    idempotency_methods: Names | None = UNSET
     idempotency_scope: Any = UNSET
-    idempotency_scope_endpoint: Any = UNSET
+    idempotency_scope_endpoint: bool = UNSET
     idempotency_fingerprint: Any = UNSET
-    idempotency_fingerprint_exclude: Any = UNSET
-    idempotency_fingerprint_headers: Any = UNSET
+    idempotency_fingerprint_exclude: str | Sequence[str] = UNSET
+    idempotency_fingerprint_headers: str | Sequence[str] = UNSET
     idempotency_key_validator: Any = UNSET
-    idempotency_key_min_length: Any = UNSET
-    idempotency_key_max_length: Any = UNSET
-    idempotency_strict_header: Any = UNSET
+    idempotency_key_min_length: int = UNSET
+    idempotency_key_max_length: int = UNSET
+    idempotency_strict_header: bool = UNSET
     idempotency_keep: Any = UNSET
-    idempotency_replay_header: Any = UNSET
-    idempotency_replay_headers: Any = UNSET
-    idempotency_echo_key: Any = UNSET
-    idempotency_in_progress_status: Any = UNSET
-    idempotency_mismatch_status: Any = UNSET
-    idempotency_documentation_url: Any = UNSET
+    idempotency_replay_header: str | None = UNSET
+    idempotency_replay_headers: str | Sequence[str] = UNSET
+    idempotency_echo_key: bool = UNSET
+    idempotency_in_progress_status: int = UNSET
+    idempotency_mismatch_status: int = UNSET
+    idempotency_documentation_url: str = UNSET
     idempotency_error_renderer: Any = UNSET
-    idempotency_fail_open: Any = UNSET
-    idempotency_form_field: Any = UNSET
+    idempotency_fail_open: bool = UNSET
+    idempotency_form_field: str = UNSET
     idempotency_replay_check: Any = UNSET
 
     # By the name of a handler.
@@ -179,6 +186,12 @@ class IdempotencyMixin(_Base):
             )
         if self._guarded:
             return super().dispatch(request, *args, **kwargs)
+        if _is_coroutine(self):
+            view: Any = super().dispatch
+            if hasattr(self, "_plan"):
+                view = partial(aunguarded, self._plan, view)
+                return cast("HttpResponseBase", view(request, args, kwargs))
+            return cast("HttpResponseBase", view(request, *args, **kwargs))
         with AtomicRequests(without=self._exempt):
             return super().dispatch(request, *args, **kwargs)
 
@@ -193,34 +206,50 @@ class IdempotencyMixin(_Base):
         with AtomicRequests(without=self._exempt):
             super().initial(request, *args, **kwargs)
         method = str(request.method).lower()
-        if method in self.http_method_names and hasattr(self, method):
-            setattr(self, method, partial(self._idempotent, getattr(self, method)))
+        handler = getattr(self, method, None)
+        if method in self.http_method_names and handler is not None:
+            if self._plan.coroutine:
+                guarded: Any = _awaiting(self._idempotent, handler)
+            else:
+                guarded = partial(self._idempotent, handler, RestGuard.respond)
+            setattr(self, method, guarded)
 
     def handle_exception(self, exc: Exception) -> Response:
         """Answer an exception; what that marks for rollback is a block of ours (R84)."""
-        if not self._guarded:
+        if not self._guarded or _is_coroutine(self):  # on a loop there is no transaction to mark
             return super().handle_exception(exc)
         with answering(without=self._exempt):
             return super().handle_exception(exc)
 
     def _idempotent(
         self,
-        method: Callable[..., HttpResponseBase],
+        method: Callable[..., Any],
+        respond: Callable[[RestGuard], Any],
         request: Request,
+        /,
         *args: Any,
         **kwargs: Any,
-    ) -> HttpResponseBase:
+    ) -> Any:
         """Stand in for the method's handler."""
-        return RestGuard(
-            self._plan,
-            self,
-            method,
-            request,
-            args,
-            kwargs,
-            exempt=self._exempt,
-            keyed=self._keyed,
-        ).respond()
+        given: Any = {"exempt": self._exempt, "keyed": self._keyed}
+        return respond(RestGuard(self._plan, self, method, request, args, kwargs, **given))
+
+
+def _awaiting(idempotent: Callable[..., Any], method: Callable[..., Any]) -> Callable[..., Any]:
+    """Return what stands in for a coroutine; were it the mixin's method, adrf would await all."""
+
+    async def aidempotent(request: Request, /, *args: Any, **kwargs: Any) -> Any:
+        return await idempotent(method, RestGuard.arespond, request, *args, **kwargs)
+
+    return aidempotent
+
+
+def _is_coroutine(view: APIView) -> bool:
+    """Whether the view's ``dispatch`` returns a coroutine, as those of adrf may."""
+    return hasattr(view, "async_dispatch") and bool(view.view_is_async)
+
+
+Frozen = TypeVar("Frozen")
 
 
 class _MadePlan(NamedTuple):
@@ -257,8 +286,15 @@ def plan_of(view: IdempotencyMixin, handler: str) -> ViewPlan:
         ]
         given |= {name: getattr(view, _PREFIX + name) for name in computed}
         alias = stores.configured(given.pop("store"))
-        plan = ViewPlan.of(alias.with_fields(given), form=False)
-        methods = [name for name in CALLED_WITH if name not in nearer and callable(of_class[name])]
+        coroutine = iscoroutinefunction(getattr(view, handler, None))
+        plan = ViewPlan.of(alias.with_fields(given), form=False, coroutine=coroutine)
+        methods = [
+            name
+            for name in CALLED_WITH
+            if name not in nearer
+            and callable(of_class[name])
+            and getattr(view, _PREFIX + name) is not of_class[name]
+        ]
         made = _MadePlan(alias, of_class, nearer, plan, methods)
         if not computed:
             view_class._plans[handler] = made
@@ -267,11 +303,17 @@ def plan_of(view: IdempotencyMixin, handler: str) -> ViewPlan:
 
 def _bound(view: IdempotencyMixin, names: list[str], plan: ViewPlan) -> ViewPlan:
     """Return the plan for one request: callables of the class are methods of its view."""
-    policy, http = copy(plan.policy), copy(plan.http_policy)  # they are validated already
+    policy, http = _copied(plan.policy), _copied(plan.http_policy)  # they are validated already
     for name in names:
-        policy_of_name = http if name in HTTP_FIELDS else policy
-        object.__setattr__(policy_of_name, name, getattr(view, _PREFIX + name))
-    return replace(plan, policy=policy, http_policy=http)
+        vars(http if name in HTTP_FIELDS else policy)[name] = getattr(view, _PREFIX + name)
+    return _copied(plan, policy=policy, http_policy=http)
+
+
+def _copied(frozen: Frozen, **changes: Any) -> Frozen:
+    """Return a copy of a frozen dataclass; `replace` would make and check each field anew."""
+    copied = object.__new__(type(frozen))
+    vars(copied).update(vars(frozen), **changes)
+    return copied
 
 
 def given_policy(
@@ -308,7 +350,13 @@ def _nearer(
 
 
 def guarding_policy(view: APIView, method: str) -> HTTPPolicy | None:
-    """Return the policy under which a view with the mixin guards `method`; None if it does not."""
+    """See `guarding_plan`."""
+    plan = guarding_plan(view, method)
+    return None if plan is None else plan.http_policy
+
+
+def guarding_plan(view: APIView, method: str) -> ViewPlan | None:
+    """Return the plan by which a view with the mixin guards `method`; None if it does not."""
     if not isinstance(view, IdempotencyMixin):
         return None
     handler = (getattr(view, "action_map", None) or {}).get(method.lower())
@@ -316,7 +364,7 @@ def guarding_policy(view: APIView, method: str) -> HTTPPolicy | None:
     if actions is not None and handler not in actions:
         return None
     plan = plan_of(view, handler or method.lower())
-    return plan.http_policy if method in plan.methods else None
+    return plan if method in plan.methods else None
 
 
 def _declared(method: Any) -> dict[str, Any]:
@@ -358,37 +406,6 @@ def guarded_view(view: Any, declared: Declared) -> Callable[..., HttpResponseBas
     view_class: Any = type(view.cls.__name__, bases, members)
     view_function: Callable[..., HttpResponseBase] = view_class.as_view(*actions, **keywords)
     return view_function
-
-
-def guarded_function(
-    declared: Declared, function: Callable[..., Any], request: Request, *args: Any, **kwargs: Any
-) -> HttpResponseBase:
-    """
-    Answer for a function below ``@api_view``.
-
-    With ATOMIC_REQUESTS Django's own transaction is open around it: claim, work and completion are
-    part of it then, and an answer that was raised is not kept.
-    """
-    request._request.idempotency = None  # type: ignore[attr-defined]
-    view: Any = (request.parser_context or {})["view"]
-    plan = replace(declared.plan(), form=False)
-    if not plan.guards(request._request):
-        return cast("HttpResponseBase", function(request, *args, **kwargs))
-    match = request._request.resolver_match
-    exempted = exempt(match.func if match else None)
-    within = not OpenTransactions(plan.store).may_wait
-    kind = _RestGuardWithin if within else RestGuard
-    keyed = plan.carries_key(request._request)
-    guard = kind(plan, view, function, request, args, kwargs, exempt=exempted, keyed=keyed)
-    return guard.respond()
-
-
-class _RestGuardWithin(RestGuard):
-    """The guard within Django's own transaction, which DRF marks for rollback when it answers."""
-
-    def on_exception(self, error: Exception) -> HttpResponseBase:
-        """Let the error leave the transaction."""
-        raise error
 
 
 def _depth(view: Any) -> int:

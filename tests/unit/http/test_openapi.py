@@ -126,14 +126,16 @@ def test_R1_R77_kept_answers_tell_of_replay_and_expiry_and_the_project_comes_fir
 
 
 def test_R10_R78_the_policy_says_which_keys_and_statuses_there_are(policy):
-    policy(HTTP={"HEADER": "X-Key", "KEY_VALIDATOR": "uuid7", "REPLAY_HEADER": None})
+    policy(HTTP={"HEADER": "X-Key", "KEY_VALIDATOR": "uuid7", "REPLAY_HEADER": None}, SCOPE_QUOTA=9)
     told = document(pay=CREATE)["pay", "post"]
+    assert "Retry-After" in told["responses"]["429"]["headers"]
 
     assert key_of(told)["name"] == "X-Key"
     assert key_of(told)["schema"] == {"type": "string", "format": "uuid"}
     assert set(told["responses"]["201"]["headers"]) == {"Idempotency-Expires"}
 
     policy(HTTP={"IN_PROGRESS_STATUS": 425, "MISMATCH_STATUS": 409, "KEY_VALIDATOR": None})
+    policy(SCOPE_QUOTA=None)
     policy(HTTP={"ERROR_RENDERER": lambda request, problem: Response(problem), "KEY_MIN_LENGTH": 8})
     other = document(pay=CREATE)
 
@@ -156,3 +158,10 @@ def test_R18_the_decorator_above_api_view_is_described():
     assert key_of(told)["required"] is True
     assert set(told["responses"]) == {"201", "400", "409", "422", "503"}
     assert told["description"] == "Take money."
+
+
+def test_a_drf_spectacular_before_0_29_is_named_and_leaves_the_view_as_it_is(capsys):
+    extension: Any = spectacular.GuardedViewExtension(CREATE)
+    del extension.target_callback  # earlier ones give the class alone
+    assert extension.view_replacement() is Payments
+    assert "drf-spectacular 0.29 or newer" in capsys.readouterr().err

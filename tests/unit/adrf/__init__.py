@@ -1,0 +1,1 @@
+"""Guarded views of adrf, the coroutines of Django REST framework."""

@@ -1,0 +1,1 @@
+"""Guarded operations of django-ninja."""

@@ -1,0 +1,329 @@
+"""Guarded operations of django-ninja: what is claimed, kept and replayed, and what is refused."""
+# mypy: ignore-errors
+
+from __future__ import annotations
+
+import json
+from io import BytesIO
+
+import pytest
+from django.contrib.auth.models import User
+from django.core.exceptions import ImproperlyConfigured
+from django.core.files.uploadedfile import SimpleUploadedFile
+from django.db import connections
+from django.test import Client, RequestFactory
+from ninja import NinjaAPI, Router, Schema
+from ninja.decorators import decorate_view
+from ninja.streaming import SSE
+
+from django_idempotency.contrib.ninja import idempotent
+from django_idempotency.http import idempotent as plain
+from django_idempotency.models import IdempotencyRecord
+from django_idempotency.operators import guarded
+from tests.app.models import Effect
+from tests.services.threads import run_in_threads
+from tests.unit.http.api import problem, replayed
+from tests.unit.ninja import urls
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+SYNC, ASYNC, JOINED = "/api/effects/", "/api/aeffects/", "/api/ajoined/"
+both = pytest.mark.parametrize("path", [SYNC, ASYNC])
+#: A function, a coroutine, and a guard on a router that is mounted twice, with and without auth.
+every = pytest.mark.parametrize(
+    "path", [SYNC, ASYNC, JOINED, "/api/one/effects/", "/texts/two/effects/", "/api/asked/"]
+)
+
+
+FORM = b'--b\r\nContent-Disposition: form-data; name="file"; filename="a"\r\n\r\nabc\r\n--b--\r\n'
+
+
+def states():
+    return list(IdempotencyRecord.objects.values_list("state", flat=True))
+
+
+@every
+def test_R14_R19_R24_R25_R37_one_run_for_each_user_and_none_for_a_stranger(at, path):
+    api = at(path)
+    stranger, first, again, bobs = api(user=None), api(), api(), api(user="bob")
+
+    assert (stranger.status_code, api(user=None).status_code) == (401, 401)
+    assert [answer.status_code for answer in (first, again, bobs)] == [201, 201, 201]
+    assert [replayed(answer) for answer in (first, again, bobs)] == [False, True, False]
+    assert (again.content, again["Location"]) == (first.content, first["Location"])
+    assert ("seen" in first.cookies, "seen" in again.cookies) == (True, False)
+    assert api({"name": "other"}).status_code == 422
+    assert Effect.objects.count() == IdempotencyRecord.objects.count() == 2
+
+
+@both
+def test_R1_R14_R15_refused_requests_claim_nothing(at, path):
+    api = at(path)
+
+    assert problem(api(key=None)) == (400, "idempotency_key_missing")
+    assert api(user=None).status_code == 401
+    assert api(headers={"X-Throttled": "1"}).status_code == 429
+    assert api('{"status": "much"}').status_code == 422
+    assert api("{").status_code == 400
+    assert api(method="PUT").status_code == 405
+    assert states() == []
+
+    first = api()
+    assert (first.status_code, replayed(first)) == (201, False)
+    assert [api(user=None).status_code, api(headers={"X-Throttled": "1"}).status_code] == [401, 429]
+
+
+@pytest.mark.parametrize("path", [SYNC, JOINED, "/api/one/effects/"])
+@pytest.mark.parametrize(
+    ("then", "status", "answer", "state", "effects"),
+    [
+        ("created", 402, 402, "COMPLETED", 1),
+        ("created", 204, 204, "COMPLETED", 1),
+        ("created", 503, 503, "FAILED", 0),
+        ("raised", 402, 402, "COMPLETED", 0),
+        ("raised", 400, 400, "RELEASED", 0),
+        ("raised", 503, 503, "FAILED", 0),
+        ("domain", 0, 409, "COMPLETED", 0),
+        ("odd", 0, 500, "FAILED", 0),
+        ("boom", 0, 500, "FAILED", 0),
+        ("misshapen", 0, 500, "FAILED", 0),
+        ("rolled_back", 201, 201, "FAILED", 0),
+    ],
+)
+def test_R55_R57_R58_R91_status_decides_about_the_work_and_verdict_about_the_record(
+    at, path, then, status, answer, state, effects
+):
+    answers = [at(path).then(then, status=status) for _ in range(2)]
+
+    kept = state == "COMPLETED"
+    assert [it.status_code for it in answers] == [answer, answer]
+    assert [replayed(it) for it in answers] == [False, kept]
+    assert (Effect.objects.count(), states()) == (effects, [state])
+    asked = {"domain": ["domain"], "odd": ["odd", "odd"]}
+    assert urls.calls == asked.get(then, []), "the API's handlers are asked once for each run"
+
+
+@pytest.mark.parametrize("transaction", ["single", "separate"])
+@pytest.mark.parametrize(("then", "left"), [("created", 1), ("raised", 0), ("boom", 0)])
+def test_R57_other_modes(at, policy, transaction, then, left):
+    policy(TRANSACTION=transaction)
+    statuses = [at(SYNC).then(then, status=402).status_code for _ in range(2)]
+
+    assert len(set(statuses)) == 1
+    runs = 2 if then == "boom" else 1
+    assert Effect.objects.count() == (left if transaction == "single" else runs)
+
+
+@pytest.mark.parametrize(
+    ("then", "effects", "state"),
+    [("created", 1, "COMPLETED"), ("raised", 0, "COMPLETED"), ("domain", 0, "COMPLETED")],
+)
+@pytest.mark.parametrize("key", ["key-1", None])
+def test_R83_R90_within_the_transaction_of_the_request(at, monkeypatch, then, effects, state, key):
+
+    monkeypatch.setitem(connections.settings["default"], "ATOMIC_REQUESTS", True)
+    answers = [at("/api/optional/").then(then, status=402, key=key) for _ in range(2)]
+
+    assert [replayed(it) for it in answers] == [False, key is not None]
+    assert (Effect.objects.count(), states()) == ((effects, [state]) if key else (2 * effects, []))
+
+
+@both
+def test_R62_streams_and_bytes(at, path):
+    api = at(path)
+    first, again = api.then("stream"), api.then("stream")
+    assert (first["Idempotency-Stored"], problem(again)) == ("false", (409, "result_unavailable"))
+
+    api.key = "key-2"
+    first, again = api.then("response", status=207), api.then("response", status=207)
+    assert (again.content, again["Content-Type"]) == (b"\xff\x00", "image/x-test")
+    assert [replayed(first), replayed(again), again.status_code] == [False, True, 207]
+
+
+def test_R34_decorator_above_the_guard_is_asked_on_a_replay_too(at):
+    for path in ("/api/asked/", "/api/one/effects/"):
+        api = at(path)
+        api.key = path
+        refused = [api(headers=forbidden).status_code for forbidden in ({}, {"X-Forbidden": "1"})]
+        assert refused == [201, 403]
+
+
+def test_R43_uploads_are_compared_by_their_content(at):
+    def send(content, note="a"):
+        file = SimpleUploadedFile("a.txt", content, content_type="text/plain")
+        headers = {"Idempotency-Key": "key-1", "X-User": "alice"}
+        return Client().post("/api/upload/3/", {"file": file, "note": note}, headers=headers)
+
+    first, again = send(b"abc"), send(b"abc")
+
+    assert (first.json(), again.content) == ({"bytes": 3, "size": 3}, first.content)
+    assert [replayed(first), replayed(again)] == [False, True]
+    assert [send(b"abd").status_code, send(b"abc", "b").status_code] == [422, 422]
+    assert Effect.objects.count() == 1
+
+
+def test_R40_query_and_no_body(at):
+    api = at("/api/bare/?amount=5")
+    assert [replayed(api("")), replayed(api(""))] == [False, True]
+    assert at("/api/bare/?amount=6")("").status_code == 422
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "kind"),
+    [
+        ("/api/upload/3/", FORM, "multipart/form-data; boundary=b"),
+        ("/api/bare/?amount=5", b"12", "text/plain"),
+        (SYNC, b'{"name": "first"}', "application/json"),
+    ],
+)
+def test_body_that_breaks_off_does_not_have_the_key(path, body, kind):
+    def send(length):
+        """Send as servers hand on what they have: with the Content-Length that was said."""
+        headers = {"Idempotency-Key": "key-1", "X-User": "alice"}
+        environ = {"CONTENT_LENGTH": str(length), "CONTENT_TYPE": kind}
+        environ["wsgi.input"] = BytesIO(body)
+        return Client().generic("POST", path, headers=headers, **environ)
+
+    assert (send(len(body) + 50).status_code, states()) == (400, [])
+    assert send(len(body)).status_code < 300
+
+
+def test_R17_nearest_guard_counts_and_several_do_the_work_once(at):
+    own = ("/api/one/own/", "/api/one/child/effects/")
+    for path in ("/api/twice/", *own):
+        api = at(path)
+        api.key = path
+        assert [replayed(api()), replayed(api())] == [False, True]
+    assert IdempotencyRecord.objects.count() == Effect.objects.count() == 3
+    for path in own:
+        assert at(path)(key=None).status_code == 201, "its own guard asks for no key"
+    assert problem(at("/api/one/effects/")(key=None))[0] == 400
+
+
+def test_R17_middleware_leaves_guarded_operations_alone(at, settings):
+    settings.MIDDLEWARE = ["django_idempotency.http.middleware.IdempotencyMiddleware"]
+    assert at(SYNC)(user=None).status_code == 401
+    assert states() == []
+
+
+def test_R21_default_scope_is_whom_the_operation_has_authenticated(at, client):
+    alice = User.objects.create_user("alice")
+    client.force_login(alice)
+
+    api = at("/texts/keys/")
+    api.client = client  # an API key beside a session cookie: neither may be the other's scope
+    with pytest.raises(ImproperlyConfigured, match=r"gives a str as request\.auth, not a user"):
+        api()
+    assert (Effect.objects.count(), states()) == (0, [])
+
+    one, other = at("/texts/scoped/")(), at("/texts/scoped/")(user="bob")
+    assert [replayed(one), replayed(other)] == [False, False]
+    scopes = IdempotencyRecord.objects.values_list("scope", flat=True)
+    assert set(scopes) == {"key:alice", "key:bob"}
+
+    of_session = at("/texts/session/")
+    of_session.client = client
+    assert of_session(user=None).status_code == 201
+    assert f"user:auth.user:{alice.pk}" in scopes.all()
+
+
+def test_R21_problem_is_written_by_the_renderer_of_the_api(at):
+    refused = at("/texts/open/")(user=None)
+
+    assert refused["Content-Type"] == "text/plain; charset=utf-8"
+    assert json.loads(refused.content.lower())["code"] == "scope_missing"
+    assert (refused.status_code, states()) == (400, [])
+
+
+def test_R26_R49_race_on_one_key_has_one_effect(at, gate):
+    def send(_):
+        return at(SYNC).then("created").status_code
+
+    gate.open.set()
+    statuses = run_in_threads(8, send)
+    assert Effect.objects.count() == 1, statuses
+    assert set(statuses) <= {201, 409, 503}
+
+
+def test_OpenAPI_describes_the_key_and_the_problems(policy):
+    paths = urls.api.get_openapi_schema()["paths"]
+
+    def header(path, method="post"):
+        parameters = paths[f"/api/{path}/"][method]["parameters"]
+        return [it for it in parameters if it["in"] == "header"]
+
+    [required] = header("effects")
+    assert (required["name"], required["required"]) == ("Idempotency-Key", True)
+    for path in ("optional", "one/own", "one/child/effects"):
+        [optional] = header(path)
+        assert "required" not in optional
+    assert [len(header(path)) for path in ("one/effects", "two/effects", "twice")] == [1, 1, 1]
+    assert header("one/effects", "get") == header("effects", "get") == []
+    responses = paths["/api/effects/"]["post"]["responses"]
+    assert {201, 400, 409, 422, 503} <= set(responses)
+    assert "Idempotency-Expires" in responses[201]["headers"]
+    assert responses[201]["content"]["application/json"]["schema"]
+    assert "application/problem+json" in responses[409]["content"]
+    json.dumps(urls.api.get_openapi_schema())
+
+
+def no_wraps(function):
+    return lambda request: function(request)
+
+
+def work():
+    return lambda request: {}
+
+
+REFUSED = {
+    "above": lambda router: idempotent(router.post("/")(work())),
+    "operation mode": lambda router: (
+        router.post("/")(work()),
+        router.add_decorator(idempotent()),
+    ),
+    "class": lambda router: idempotent(Schema),
+    "above decorate_view without wraps": lambda router: router.post("/")(
+        idempotent(decorate_view(no_wraps)(work()))
+    ),
+    "stream": lambda router: router.post("/", response=SSE[Schema])(idempotent(work())),
+    "unknown field": lambda router: idempotent(requird=True),
+    "plain above": lambda router: plain(router.post("/")(work())),
+    "plain below": lambda router: router.post("/")(plain(work())),
+    "plain in decorate_view": lambda router: router.post("/")(
+        decorate_view(plain(required=True))(work())
+    ),
+}
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_what_cannot_be_guarded_is_refused_when_it_is_declared(what):
+    router, api = Router(), NinjaAPI(urls_namespace=what)
+    api.add_router("", router)
+
+    def declare():
+        REFUSED[what](router)
+        return api.urls
+
+    with pytest.raises(TypeError, match="idempotent"):
+        declare()
+
+
+def test_guard_that_ninja_does_not_know_refuses_each_request():
+    api = NinjaAPI(urls_namespace="unknown")
+    api.post("/here/")(no_wraps(idempotent(work())))
+    [here] = [pattern for pattern in api.urls[0] if "here" in str(pattern.pattern)]
+    with pytest.raises(TypeError, match=r"functools\.wraps"):
+        here.callback(RequestFactory().post("/here/"))
+
+
+def test_plain_decorator_says_what_to_use_for_a_result_that_is_no_response():
+    request = RequestFactory().post("/")
+    request.user = User.objects.create(username="alice")
+    with pytest.raises(TypeError, match=r"contrib\.ninja"):
+        plain(lambda request: {"id": 1})(request)
+
+
+def test_checks_and_commands_know_guarded_operations(settings):
+    views = {it.name: it for it in guarded.guarded() if it.kind == "view"}
+    found = views["tests.unit.ninja.urls.effects"]
+    assert (found.methods, found.routes) == (("POST",), ("/api/effects/",))
