@@ -10,7 +10,7 @@ from contextlib import (
     AbstractContextManager,
 )
 from dataclasses import dataclass, replace
-from typing import Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from asgiref.sync import sync_to_async
 
@@ -26,7 +26,8 @@ from django_idempotency.conf import (
     stores,
 )
 from django_idempotency.context import current
-from django_idempotency.engine.attempt import Attempt, Operation
+from django_idempotency.engine.attempt import Attempt
+from django_idempotency.engine.operation import Operation
 from django_idempotency.engine.transactions import OpenTransactions
 from django_idempotency.exceptions import InvalidKey
 from django_idempotency.fingerprint import Fingerprint, canonical_payload, version_1
@@ -34,6 +35,11 @@ from django_idempotency.leases import Lease
 from django_idempotency.logs import log_refusal
 from django_idempotency.policy import UNSET, merge
 from django_idempotency.records import Outcome
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from django_idempotency.options import PolicyOptions
 
 __all__ = ["arun", "attempt", "current", "derive_key", "idempotent_function", "run"]
 
@@ -47,7 +53,7 @@ _OWN = ("key", "scope", "payload", "operation", "store", "codec")
 
 
 def run(
-    func: Callable[[Lease], Any],
+    func: Callable[[Lease], R],
     /,
     *,
     key: str,
@@ -56,15 +62,16 @@ def run(
     operation: str = "",
     store: str = DEFAULT_ALIAS,
     codec: Codec | None = None,
-    **policy: Any,
-) -> Outcome:
+    **policy: Unpack[PolicyOptions],
+) -> Outcome[R]:
     """
     Call ``func(lease)`` once per key and scope, and return its outcome or the stored one.
 
     `payload` is what the call asks for (JSON values), and `operation` names what is done: the same
     key with another payload or operation raises FingerprintMismatch. Raises InvalidKey, InProgress,
-    LeaseLost, ResultTooLarge, ResultUnavailable, StoreError and TransactionOpen. Raises what `func`
-    raises, too; the same payload may then use the key again.
+    LeaseLost, QuotaExceeded, ResultTooLarge, ResultUnavailable, StoreError, TransactionOpen and
+    WorkRolledBack. Raises what `func` raises, too; the same payload may then use the key again.
+    Raises UnknownField and ValueError for an unknown or invalid field of the policy.
     """
     if is_coroutine_function(func):
         raise TypeError("run() does not await: await arun() for a coroutine function.")
@@ -74,7 +81,7 @@ def run(
 
 
 async def arun(
-    func: Callable[[Lease], Awaitable[Any]],
+    func: Callable[[Lease], Awaitable[R]],
     /,
     *,
     key: str,
@@ -83,8 +90,8 @@ async def arun(
     operation: str = "",
     store: str = DEFAULT_ALIAS,
     codec: Codec | None = None,
-    **policy: Any,
-) -> Outcome:
+    **policy: Unpack[PolicyOptions],
+) -> Outcome[R]:
     """Await ``func(lease)`` once per key and scope; see `run`. The default mode is ``separate``."""
     plan = plan_of_call(store, policy)
     guarded = await sync_to_async(call_operation)(
@@ -112,7 +119,7 @@ class attempt(AbstractContextManager["Attempt"], AbstractAsyncContextManager["At
         operation: str = "",
         store: str = DEFAULT_ALIAS,
         codec: Codec | None = None,
-        **policy: Any,
+        **policy: Unpack[PolicyOptions],
     ) -> None:
         self._arguments: list[Any] = [(key, scope, payload, operation, codec)]
         self._declared = CallPlans(store, policy)
@@ -151,7 +158,7 @@ def idempotent_function(
     operation: str = "",
     store: str = DEFAULT_ALIAS,
     codec: Codec | None = None,
-    **policy: Any,
+    **policy: Unpack[PolicyOptions],
 ) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """
     Make a function, or a coroutine function, run once per key.

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import functools
 import inspect
+from collections.abc import Awaitable
 from inspect import Parameter, Signature
+from types import AsyncGeneratorType, GeneratorType
 from typing import Any
 
 __all__ = [
@@ -57,8 +59,7 @@ def name_of(function: Any) -> str:
 
 def refuse_lazy(name: str, result: Any) -> Any:
     """Return `result`; raise TypeError for a coroutine or a generator, which would never run."""
-    lazy = inspect.isawaitable(result) or inspect.isgenerator(result) or inspect.isasyncgen(result)
-    if not lazy:
+    if not isinstance(result, (GeneratorType, AsyncGeneratorType, Awaitable)):
         return result
     if inspect.iscoroutine(result):
         result.close()  # nobody is warned of what this error tells

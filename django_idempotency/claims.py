@@ -48,6 +48,8 @@ class ClaimRequest:
     retention: timedelta = timedelta(hours=24)
     max_duration: timedelta = timedelta(hours=1)
     on_stale: str = "take_over"
+    #: In ``single``: the block of the work follows the claim, with nothing in between that writes.
+    opens_work: bool = False
 
     def __post_init__(self) -> None:
         """Raise TypeError for a value that is not a duration."""

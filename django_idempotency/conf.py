@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import inspect
-import os
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from datetime import timedelta
 from inspect import Parameter
@@ -19,7 +18,7 @@ from django.utils.module_loading import import_string
 from django_idempotency import keys
 from django_idempotency.codecs import Codec
 from django_idempotency.engine import Engine
-from django_idempotency.engine.attempt import Operation
+from django_idempotency.engine.operation import Operation
 from django_idempotency.engine.transactions import OpenTransactions, must_join
 from django_idempotency.fingerprint import Fingerprint
 from django_idempotency.policy import (
@@ -31,6 +30,7 @@ from django_idempotency.policy import (
     suggestion,
 )
 from django_idempotency.stores.base import BaseStore
+from django_idempotency.stores.forks import in_each_child
 
 __all__ = [
     "DEFAULT_ALIAS",
@@ -92,7 +92,9 @@ class Plan:
         mode: str,
         open_transactions: OpenTransactions,
         wait: timedelta,
+        closes_connections: bool = False,
         unstorable_ok: bool | None = None,
+        checks_replay: bool = False,
     ) -> Operation:
         """
         Return the operation of one request, delivery or call.
@@ -110,8 +112,10 @@ class Plan:
             transaction=mode,
             unstorable_ok=mode == "separate" if unstorable_ok is None else unstorable_ok,
             wait=wait if open_transactions.may_wait else timedelta(0),
+            closes_connections=closes_connections,
             outer=open_transactions.outer(),
             commit_hooks=open_transactions.commit_hooks(),
+            checks_replay=checks_replay,
         )
 
 
@@ -156,9 +160,11 @@ class Stores(Mapping[str, BaseStore]):
         self._mutex = threading.RLock()
 
 
+#: What is done to each store when it is made: `contrib.metrics` times its calls.
+instruments: list[Callable[[BaseStore], None]] = []
 #: The stores of this process.
 stores = Stores()
-os.register_at_fork(after_in_child=stores.forked)
+in_each_child(stores.forked)
 
 
 AnyPlan = TypeVar("AnyPlan", bound=Plan)
@@ -261,6 +267,8 @@ def _configure(alias: str) -> Plan:
     http_policy = _policy(HTTPPolicy(), http, _HTTP_NAMES, f"{where}['HTTP']")
     store = _build(backend, options, where)
     store.alias = alias
+    for instrument in instruments:
+        instrument(store)
     try:
         must_join(policy, store)
     except ValueError as error:

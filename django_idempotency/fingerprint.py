@@ -16,6 +16,8 @@ from typing import Any
 
 __all__ = ["VERSION", "Fingerprint", "canonical_json", "canonical_payload", "version_1"]
 
+_encode = json.JSONEncoder(sort_keys=True, separators=(",", ":")).encode
+
 #: The version of the algorithm: the first byte of each fingerprint.
 VERSION = 2
 
@@ -50,11 +52,7 @@ class Fingerprint:
         Each of `secrets`, newest first, gives a form of 32 bytes: the version, the id of the key
         that is derived from the secret, and the first 28 bytes of the digest's HMAC.
         """
-        digest = hashlib.sha256()
-        for part in parts:
-            digest.update(len(part).to_bytes(8, "big"))
-            digest.update(part)
-        value = digest.digest()
+        value = hashlib.sha256(_prefixed(parts)).digest()
         forms = []
         for secret in secrets:
             key_id, key = _key(secret)
@@ -77,9 +75,14 @@ def version_1(parts: Sequence[bytes], secrets: Sequence[str | bytes] = ()) -> tu
 
     An HMAC for each secret, and the plain hash, the first byte of each replaced by the version.
     """
-    message = b"".join(len(part).to_bytes(8, "big") + part for part in parts)
+    message = _prefixed(parts)
     digests = [hmac.digest(_to_bytes(secret), message, "sha256") for secret in secrets]
     return tuple(b"\1" + digest[1:] for digest in (*digests, hashlib.sha256(message).digest()))
+
+
+def _prefixed(parts: Sequence[bytes]) -> bytes:
+    """Return the parts, each after its length: ``("a", "bc")`` and ``("ab", "c")`` differ."""
+    return b"".join([len(part).to_bytes(8, "big") + part for part in parts])
 
 
 def canonical_json(text: bytes, exclude: Sequence[str] = ()) -> bytes | None:
@@ -94,13 +97,13 @@ def canonical_json(text: bytes, exclude: Sequence[str] = ()) -> bytes | None:
     """
     number = _Numbers().__getitem__
     try:
-        value = json.loads(
-            text.decode("utf-8"),
+        decoder = json.JSONDecoder(
             parse_int=number,
             parse_float=number,
             parse_constant=_refuse_constant,
             object_pairs_hook=_members,
         )
+        value = decoder.decode(text.decode("utf-8"))
         for path in exclude:
             _remove(value, [_escaped(name) for name in path.split(".")])
         return _dump(value)
@@ -136,7 +139,7 @@ def _remove(value: Any, path: list[str]) -> None:
 
 
 def _dump(value: Any) -> bytes:
-    return json.dumps(value, sort_keys=True, separators=(",", ":")).encode("ascii")
+    return _encode(value).encode("ascii")
 
 
 @functools.lru_cache(maxsize=32)
@@ -165,7 +168,7 @@ class _Numbers(dict[str, dict[str, str]]):
 
 
 def _members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    members = {_escaped(name): value for name, value in pairs}
+    members = {"#" + name if name[:1] == "#" else name: value for name, value in pairs}
     if len(members) != len(pairs):
         raise ValueError("a member's name is repeated")
     return members

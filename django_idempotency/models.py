@@ -47,7 +47,11 @@ class IdempotencyRecord(models.Model):
         db_table = "idempotency_record"
         verbose_name = _("idempotency record")
         verbose_name_plural = _("idempotency records")
-        permissions = (("view_result", "Can view stored results"),)
+        permissions = (
+            ("view_result", "Can view stored results"),
+            ("view_key", "Can view scopes and keys"),
+            ("resolve_record", "Can release, complete and expire records"),
+        )
         indexes: ClassVar[list[models.Index]] = [
             models.Index(fields=["expires_at"], name="idempotency_expires_at"),
         ]

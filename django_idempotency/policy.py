@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 from django_idempotency import keys
 from django_idempotency.callables import coroutine_problem, signature_problem
+from django_idempotency.codecs import encryption
 
 __all__ = [
     "CALLED_WITH",
@@ -94,11 +95,18 @@ class Policy:
     deadline: Callable[[], float] | None = None
     #: Secrets that make fingerprints unguessable, newest first.
     fingerprint_secrets: tuple[str | bytes, ...] = field(default=(), repr=False)
+    #: Claims that a scope may make in an hour; None for any number.
+    scope_quota: int | None = None
+    #: The alias of CACHES in which they are counted.
+    scope_quota_cache: str = "default"
+    #: Keys under which stored results are encrypted, newest first; none: they are stored plain.
+    encryption_keys: tuple[str | bytes, ...] = field(default=(), repr=False)
 
     def __post_init__(self) -> None:
         for name in ("lease", "retention", "max_duration", "wait"):
             object.__setattr__(self, name, duration_of(getattr(self, name)))
-        object.__setattr__(self, "fingerprint_secrets", _several(self.fingerprint_secrets))
+        for name in ("fingerprint_secrets", "encryption_keys"):
+            object.__setattr__(self, name, _several(getattr(self, name)))
 
     def wait_or(self, default: timedelta) -> timedelta:
         """Return ``wait``, or `default` if no level sets it; an explicit 0 counts as set."""
@@ -144,6 +152,11 @@ class Policy:
             found.append("max_result_bytes must be a whole number of bytes.")
         if not all(_is_secret(item) for item in self.fingerprint_secrets):
             found.append("fingerprint_secrets must be strings or bytes, none of them empty.")
+        if self.scope_quota is not None and (not _whole(self.scope_quota) or self.scope_quota < 1):
+            found.append("scope_quota must be a whole number of claims an hour, or None.")
+        if not _is_text(self.scope_quota_cache):
+            found.append("scope_quota_cache must be an alias of CACHES.")
+        found.extend(encryption.problems_of(self.encryption_keys))
         return found
 
 
@@ -223,6 +236,10 @@ class HTTPPolicy:
                     f"replay_headers must be names of header fields, with a minus before those to "
                     f"drop, not {name!r}."
                 )
+        if not all(isinstance(name, str) for name in self.fingerprint_headers):
+            found.append("fingerprint_headers must be names of header fields.")
+        if not all(isinstance(path, str) for path in self.fingerprint_exclude):
+            found.append("fingerprint_exclude must be paths of JSON members.")
         if not _is_text(self.documentation_url):
             found.append("documentation_url must be an URL.")
         if not _whole(self.key_min_length) or not _whole(self.key_max_length):
@@ -330,8 +347,8 @@ def duration_of(value: Any) -> Any:
 
 
 def _several(value: Any) -> tuple[Any, ...]:
-    if isinstance(value, (str, bytes)):
-        return (value,)
+    if isinstance(value, (str, bytes)) or not isinstance(value, Iterable):
+        return (value,)  # problems() reports what is no name, path or secret
     return tuple(value)
 
 

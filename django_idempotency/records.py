@@ -7,12 +7,22 @@ import importlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from datetime import datetime, timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any, Generic
 from uuid import UUID
 
 from django_idempotency import keys
 from django_idempotency.exceptions.base import StoreError
 from django_idempotency.policy import duration_of, suggestion
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar
+
+    # An Outcome without a type is one of Any, as it was before it had one.
+    T_co = TypeVar("T_co", covariant=True, default=Any)
+else:
+    from typing import TypeVar
+
+    T_co = TypeVar("T_co", covariant=True)
 
 __all__ = ["Filters", "Outcome", "Page", "Record", "State", "as_duration"]
 
@@ -83,14 +93,10 @@ class Record:
             short = keys.short(self.record_id)
             raise StoreError(f"The stored record {short} is damaged: its fingerprint is empty.")
         types = tuple(map(type, vars(self).values()))
-        if types not in _right_types or not self._is_aware():
+        times = (self.created_at, self.updated_at, self.now, self.expires_at, self.lease_until)
+        if types not in _right_types or None in [time.tzinfo for time in times if time]:
             self._check_types()
             _right_types.add(types)
-
-    def _is_aware(self) -> bool:
-        """Whether each time has a zone."""
-        times = (self.created_at, self.updated_at, self.now, self.expires_at, self.lease_until)
-        return None not in [time.tzinfo for time in times if time is not None]
 
     def _check_types(self) -> None:
         for name, kinds in _KINDS.items():
@@ -218,11 +224,11 @@ class Page:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class Outcome(Generic[T_co]):
     """The outcome of one attempt."""
 
     #: The work's result, or the stored result.
-    result: Any
+    result: T_co
     #: True if the result came from the record, not from this call's work.
     replayed: bool
     record_id: UUID

@@ -8,6 +8,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 
+from django_idempotency import signals
 from django_idempotency.conf import store_for, stores
 from django_idempotency.exceptions import StoreError
 
@@ -40,7 +41,8 @@ def sweep(
         raise ValueError("max_seconds must be at least 0.")
     if not 0 < share <= 1:
         raise ValueError("share must be above 0, and at most 1.")
-    ends = math.inf if max_seconds is None else time.monotonic() + max_seconds
+    began_all = time.monotonic()
+    ends = math.inf if max_seconds is None else began_all + max_seconds
     found = {name: store_for(name) for name in (stores if alias is None else [alias])}
     turns = deque((name, store) for name, store in found.items() if not store.native_expiry)
     swept = {name: 0 for name, _ in turns}
@@ -67,6 +69,8 @@ def sweep(
             time.sleep(rest)
     for name, count in swept.items():
         logger.info("Swept %s: %d expired records deleted.", name, count)
+        duration = time.monotonic() - began_all
+        signals.swept.send_robust(type(found[name]), alias=name, count=count, duration=duration)
     if errors:
         raise errors[0]
     return swept

@@ -6,7 +6,7 @@ import hashlib
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from django_idempotency import fingerprint
 from django_idempotency.api import call_operation, plan_of_call
@@ -16,6 +16,11 @@ from django_idempotency.conf import DEFAULT_ALIAS
 from django_idempotency.engine.transactions import OpenTransactions
 from django_idempotency.exceptions import InvalidKey
 from django_idempotency.leases import Lease
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from django_idempotency.options import PolicyOptions
 
 __all__ = [
     "EventKey",
@@ -177,7 +182,7 @@ def process_batch(
     operation: str = "",
     in_order: bool | None = None,
     store: str = DEFAULT_ALIAS,
-    **policy: Any,
+    **policy: Unpack[PolicyOptions],
 ) -> dict[str, list[dict[str, str]]]:
     """
     Call ``handler(record)`` once for each record's key; return the records to deliver again.

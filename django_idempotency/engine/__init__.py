@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import (
     AbstractAsyncContextManager,
@@ -23,22 +23,23 @@ from contextlib import (
     asynccontextmanager,
     contextmanager,
     nullcontext,
-    suppress,
 )
 from types import TracebackType
 from typing import Any
 
 from asgiref.sync import SyncToAsync, ThreadSensitiveContext, sync_to_async
 
-from django_idempotency import keys
+from django_idempotency import keys, signals
 from django_idempotency.claims import ClaimAgain, ClaimRequest
-from django_idempotency.engine.attempt import Attempt, Operation, Phase, RollBack
-from django_idempotency.engine.backoff import Backoff
+from django_idempotency.engine import quota
+from django_idempotency.engine.attempt import Attempt, Phase
 from django_idempotency.engine.cancellation import closing, finish, to_the_end
 from django_idempotency.engine.endings import Endings
+from django_idempotency.engine.operation import Operation, RollBack
 from django_idempotency.engine.renewal import LeaseRenewer, lease_renewer
-from django_idempotency.engine.transactions import close_pooled_connections
-from django_idempotency.exceptions import InProgress, StoreError
+from django_idempotency.engine.transactions import let_connections_go
+from django_idempotency.engine.waiting import Poller, Waiter, poller
+from django_idempotency.exceptions import InProgress, QuotaExceeded, StoreError
 from django_idempotency.leases import Lease
 from django_idempotency.records import Outcome, Record
 from django_idempotency.stores.base import BaseStore
@@ -55,9 +56,16 @@ CLAIM_TRIES = 5
 class Engine:
     """Runs operations once, on one store."""
 
-    def __init__(self, store: BaseStore, *, renewer: LeaseRenewer = lease_renewer) -> None:
+    def __init__(
+        self,
+        store: BaseStore,
+        *,
+        renewer: LeaseRenewer = lease_renewer,
+        poller: Poller = poller,
+    ) -> None:
         self.store = store
         self.renewer = renewer
+        self.poller = poller
         self.endings = Endings(store)
 
     def run(
@@ -71,8 +79,8 @@ class Engine:
 
         `on_error` may turn an exception of the work into an answer to keep: it returns the answer,
         raises RollBack, or raises what is to be passed on. Raises InProgress, FingerprintMismatch,
-        LeaseLost, ResultTooLarge, ResultUnavailable, StoreError, WorkRolledBack, and what the work
-        raised.
+        LeaseLost, QuotaExceeded, ResultTooLarge, ResultUnavailable, StoreError, WorkRolledBack,
+        and what the work raised.
         """
         with self.attempt(operation, on_error) as attempt:
             if not attempt.replayed:
@@ -104,6 +112,10 @@ class Engine:
                 try:
                     with transaction:  # `single`: all of it is one transaction
                         try:
+                            if operation.policy.scope_quota is not None:
+                                quota.count_claim(operation, self.store.alias)
+                            if claimed.takeover or signals.claimed.receivers:
+                                attempt.tell_claim()
                             with self._work(attempt):
                                 if operation.transaction == "joined":
                                     self.store.fence(claimed)
@@ -131,7 +143,7 @@ class Engine:
         """See `attempt`. Database work of the block goes through ``sync_to_async``."""
         attempt = Attempt(operation, self.store)
         async with self._own_thread(attempt.request.transaction):
-            with attempt:
+            async with attempt:
                 transaction, claimed = await self._aclaim_or_wait(attempt)
                 if isinstance(claimed, Lease):
                     attempt.won(claimed)
@@ -139,6 +151,11 @@ class Engine:
                     try:
                         async with closing(transaction):
                             try:
+                                if operation.policy.scope_quota is not None:
+                                    count = sync_to_async(quota.count_claim)
+                                    await finish(count(operation, self.store.alias))
+                                if claimed.takeover or signals.claimed.receivers:
+                                    await finish(sync_to_async(attempt.tell_claim)())
                                 async with to_the_end(self._awork(attempt)):
                                     if operation.transaction == "joined":
                                         await finish(sync_to_async(self.store.fence)(claimed))
@@ -167,61 +184,91 @@ class Engine:
     # The claim.
 
     def _claim_or_wait(self, attempt: Attempt) -> tuple[ExitStack, Lease | Record]:
-        """Claim, as often as the wait of the operation allows while another is at it."""
-        backoff = Backoff(attempt.operation.wait)
+        """Claim, as often as the wait of the operation allows while another attempt works."""
+        operation, seen = attempt.operation, None
+        waiter = Waiter(operation.record_id, operation.wait, operation.policy.on_stale)
         while True:
             try:
-                return self._claim(attempt)
+                return self._claim(attempt, seen)
             except StoreError as error:
-                error.at_claim = backoff.fresh
+                error.at_claim = waiter.fresh
                 raise
             except InProgress as busy:
-                if busy.stale or not (pause := backoff.next()):
+                if busy.stale or not waiter.goes_on(busy.record):
                     raise
-            close_pooled_connections()
-            time.sleep(pause)
+            let_connections_go(close=operation.closes_connections)
+            seen = self.poller.wait(self.store, waiter)
 
     async def _aclaim_or_wait(self, attempt: Attempt) -> tuple[AsyncExitStack, Lease | Record]:
-        backoff = Backoff(attempt.operation.wait)
+        operation, seen = attempt.operation, None
+        waiter = Waiter(operation.record_id, operation.wait, operation.policy.on_stale)
         while True:
             try:
-                return await self._aclaim(attempt)
+                return await self._aclaim(attempt, seen)
             except StoreError as error:
-                error.at_claim = backoff.fresh
+                error.at_claim = waiter.fresh
                 raise
             except InProgress as busy:
-                if busy.stale or not (pause := backoff.next()):
+                if busy.stale or not waiter.goes_on(busy.record):
                     raise
-            await sync_to_async(close_pooled_connections)()
-            await asyncio.sleep(pause)
+            alone = await sync_to_async(self._let_go)(operation)
+            seen = await self.poller.await_(self.store, waiter, alone=alone)
 
-    def _claim(self, attempt: Attempt) -> tuple[ExitStack, Lease | Record]:
-        """Return the lease, or the record to replay, and the transaction of `single` around it."""
-        request = attempt.request
+    def _let_go(self, operation: Operation) -> bool:
+        """Let the thread's connections go; return whether its transaction alone has the record."""
+        # Coroutines without a context share one thread: another may be reading on its connection.
+        if threading.current_thread() not in SyncToAsync.single_thread_executor._threads:
+            let_connections_go(close=operation.closes_connections)
+        return self.store.in_transaction()
+
+    def _claim(self, attempt: Attempt, seen: Record | None) -> tuple[ExitStack, Lease | Record]:
+        """
+        Return the lease, or the record to replay, and the transaction of `single` around it.
+
+        A record that was `seen` meanwhile needs no claim if it answers.
+        """
+        request, operation = attempt.request, attempt.operation
+        if seen is not None and attempt.is_answered_by(seen):
+            return ExitStack(), attempt.replayable(seen)
+        if operation.policy.scope_quota is not None:
+            pause = quota.seconds_to_wait(operation, self.store.alias)
+            if pause > 0:
+                _refuse_new(self.store.get(request.record_id), pause)
         single = request.transaction == "single"
-        if single and self.store.writers_queue:
-            seen = self.store.get(request.record_id)
+        if single:
+            seen = self._look_before_single(request)
             if seen is not None and attempt.is_answered_by(seen):
                 return ExitStack(), attempt.replayable(seen)
         for _ in range(CLAIM_TRIES):
-            with suppress(ClaimAgain), ExitStack() as transaction:
-                if single:
-                    transaction.enter_context(self.store.atomic(committed=attempt.note_commit))
-                claimed = self.store.claim(attempt.request)
-                if isinstance(claimed, Record):
-                    claimed = attempt.replayable(claimed)
-                return transaction.pop_all(), claimed
+            try:
+                with ExitStack() as transaction:
+                    if single:
+                        transaction.enter_context(self.store.atomic(committed=attempt.note_commit))
+                    claimed = self.store.claim(attempt.request)
+                    if isinstance(claimed, Record):
+                        claimed = attempt.replayable(claimed)
+                    return transaction.pop_all(), claimed
+            except ClaimAgain:
+                continue
         raise InProgress
 
-    async def _aclaim(self, attempt: Attempt) -> tuple[AsyncExitStack, Lease | Record]:
-        request = attempt.request
+    async def _aclaim(
+        self, attempt: Attempt, seen: Record | None
+    ) -> tuple[AsyncExitStack, Lease | Record]:
+        request, operation = attempt.request, attempt.operation
+        if seen is not None and attempt.is_answered_by(seen):
+            return AsyncExitStack(), attempt.replayable(seen)
+        if operation.policy.scope_quota is not None:
+            pause = await sync_to_async(quota.seconds_to_wait)(operation, self.store.alias)
+            if pause > 0:
+                _refuse_new(await self.store.aget(request.record_id), pause)
         single = request.transaction == "single"
-        if single and self.store.writers_queue:
-            seen = await self.store.aget(request.record_id)
+        if single:
+            seen = await sync_to_async(self._look_before_single)(request)
             if seen is not None and attempt.is_answered_by(seen):
                 return AsyncExitStack(), attempt.replayable(seen)
         for _ in range(CLAIM_TRIES):
-            with suppress(ClaimAgain):
+            try:
                 async with AsyncExitStack() as transaction:
                     if single:
                         block = to_the_end(self.store.aatomic(committed=attempt.note_commit))
@@ -230,7 +277,13 @@ class Engine:
                     if isinstance(claimed, Record):
                         claimed = attempt.replayable(claimed)
                     return transaction.pop_all(), claimed
+            except ClaimAgain:
+                continue
         raise InProgress
+
+    def _look_before_single(self, request: ClaimRequest) -> Record | None:
+        """Read the record, where the store looks first: on the thread of the connection."""
+        return self.store.get(request.record_id) if self.store.looks_before_single else None
 
     async def _aclaim_or_give_back(self, request: ClaimRequest) -> Lease | Record:
         """Claim; if the coroutine is cancelled meanwhile, a claim that was won is given back."""
@@ -360,6 +413,12 @@ class _Renewal:
         waits = attempt.operation.outer is not None and attempt.verdict == "keep"
         if exc_type is not None or not waits:
             self._engine.renewer.remove(attempt.lease)
+
+
+def _refuse_new(seen: Record | None, retry_after: int) -> None:
+    """Raise QuotaExceeded for a new key; an old one is answered, and makes no new record."""
+    if seen is None or seen.expired:
+        raise QuotaExceeded(retry_after=retry_after)
 
 
 @asynccontextmanager

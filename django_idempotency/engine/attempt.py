@@ -5,117 +5,39 @@ from __future__ import annotations
 import enum
 import logging
 import math
-from dataclasses import dataclass, field, replace
-from datetime import datetime, timedelta
+import time
+from dataclasses import replace
+from datetime import datetime
 from types import TracebackType
 from typing import Any, NoReturn
-from uuid import UUID
 
-from django_idempotency import codecs, keys
+from asgiref.sync import sync_to_async
+
+from django_idempotency import codecs, keys, signals
 from django_idempotency.callables import refuse_lazy
-from django_idempotency.claims import ClaimAgain, ClaimRequest, Decision, decide
+from django_idempotency.claims import ClaimAgain, Decision, decide
+from django_idempotency.codecs import encryption
 from django_idempotency.context import Running
-from django_idempotency.engine.transactions import CommitHooks, OuterTransaction
+from django_idempotency.engine.cancellation import finish
+from django_idempotency.engine.operation import Operation, refuse_rollback
+from django_idempotency.engine.transactions import after_commit
 from django_idempotency.exceptions import (
     FingerprintMismatch,
-    IdempotencyError,
     InProgress,
     LeaseLost,
     ResultTooLarge,
     StoreError,
     TransactionOpen,
-    WorkRolledBack,
 )
-from django_idempotency.fingerprint import Fingerprint
+from django_idempotency.exceptions.base import SessionLost
 from django_idempotency.leases import Lease
-from django_idempotency.logs import log_outcome, log_refusal, log_store_error
-from django_idempotency.policy import Policy
+from django_idempotency.logs import tell_claim, tell_end, word_for
 from django_idempotency.records import Outcome, Record
 from django_idempotency.stores.base import BaseStore
 
-__all__ = [
-    "Attempt",
-    "Operation",
-    "Phase",
-    "RollBack",
-    "refuse_rollback",
-]
+__all__ = ["Attempt", "Phase"]
 
 logger = logging.getLogger("django_idempotency")
-
-
-@dataclass(frozen=True)
-class Operation:
-    """One call to guard: whose key it is, what it asks for, and how it is to be guarded."""
-
-    record_id: UUID
-    scope: str = field(repr=False)
-    key: str = field(repr=False)
-    name: str
-    fingerprint: Fingerprint
-    policy: Policy
-    codec: codecs.Codec
-    #: "single", "joined" or "separate": the policy's choice, or what its absence means here.
-    transaction: str = "separate"
-    #: A result that cannot be stored is no error: the record is completed without it (R62).
-    unstorable_ok: bool = False
-    #: How long to wait for the answer of an attempt in progress; 0 in a caller's transaction.
-    wait: timedelta = timedelta(0)
-    #: The transaction around, which must commit before a store that cannot join completes.
-    outer: OuterTransaction | None = None
-    #: The on_commit hooks of the caller's transactions, for which the attempt is still `current`.
-    commit_hooks: CommitHooks | None = None
-
-    def request(self) -> ClaimRequest:
-        """Return the claim of a new attempt, with a token of its own."""
-        return ClaimRequest(
-            record_id=self.record_id,
-            scope=keys.bounded(self.scope),
-            key=keys.bounded(self.key),
-            operation=keys.bounded(self.name),
-            transaction=self.transaction,
-            fingerprints=self.fingerprint.forms,
-            digest=self.fingerprint.digest,
-            lease=self.policy.attempt_lease(),
-            retention=self.policy.retention,
-            max_duration=self.policy.max_duration,
-            on_stale=self.policy.on_stale,
-        )
-
-
-class RollBack(Exception):
-    """
-    Raised by an adapter: roll the work back, end the lease, and answer with `result`.
-
-    Or pass `error` on, unchanged. The verdict "keep" keeps the result without the work.
-    """
-
-    def __init__(
-        self, verdict: str, result: Any = None, error: BaseException | None = None
-    ) -> None:
-        super().__init__(verdict)
-        self.error = error
-        #: "release", "fail" or "keep".
-        self.verdict = verdict
-        self.result = result
-
-
-def refuse_rollback(
-    of: str, result: Any, *, deliberate: bool, succeeded: bool = True, verdict: str = "fail"
-) -> NoReturn:
-    """
-    End work that returned `result`, and whose transaction can only be rolled back (R91, R57).
-
-    Raises WorkRolledBack for a success, unless the rollback is deliberate; RollBack with
-    the result otherwise.
-    """
-    cause = "a database error was swallowed outside of an inner atomic()"
-    if succeeded and not deliberate:
-        logger.error("The work of %s succeeded, and can only be rolled back: %s.", of, cause)
-        raise WorkRolledBack
-    if not deliberate:
-        logger.warning("The work of %s is refused, and is rolled back: %s.", of, cause)
-    raise RollBack("release" if verdict == "release" else "fail", result)
 
 
 class Phase(enum.Enum):
@@ -128,13 +50,14 @@ class Phase(enum.Enum):
 
 
 class Attempt(Running):
-    """One attempt, from its claim to its outcome: what the block of `Engine.attempt` works with."""
+    """One attempt, from its claim to its outcome: what the block of `attempt` works with."""
 
     def __init__(self, operation: Operation, store: BaseStore) -> None:
         super().__init__(operation.record_id, operation.scope, operation.key)
         self.operation = operation
         self.store = store
         self.request = operation.request()
+        self.began = time.monotonic()
         self._outcome: Outcome | None = None
         #: The record that a replay answers from.
         self.record: Record | None = None
@@ -151,9 +74,18 @@ class Attempt(Running):
         self.rollback_is_deliberate = False
         #: The envelope to keep; for an answer made of an exception it is kept without the work.
         self.payload = b""
+        #: The last envelope that was encrypted, and what became of it.
+        self._encrypted = b"", b""
         self.kept_error = False
-        #: "failed" or "released", where the lease was ended without an answer to keep.
+        #: "failed" or "released", where the lease was ended without an answer to keep; "lease lost"
+        #: or "completed" where an error or a replay would hide it.
         self.ending = ""
+        #: The work stands, and this is why its record could not be completed; the log has a line.
+        self.unwritten: Exception | None = None
+        #: The claim was told: the end of the block is, too.
+        self.claimed = False
+        #: The end was logged and signalled: once, whatever comes after it.
+        self._told = False
         #: The transaction of work and completion is known to have committed.
         self.committed = False
 
@@ -165,7 +97,7 @@ class Attempt(Running):
         secret that made it is gone (R47): a mismatch would invite a second charge.
         """
         request, stored = self.request, record.fingerprint
-        if record.expired or stored is None or stored in request.fingerprints:
+        if stored is None or stored in request.fingerprints or record.expired:
             return False
         if record.operation not in ("", request.operation):
             return False
@@ -230,12 +162,27 @@ class Attempt(Running):
         traceback: TracebackType | None,
     ) -> None:
         self.pop()
-        if exc_value is not None:
-            self._log_error(exc_value)
-            return
-        if self.operation.commit_hooks is not None:
+        if exc_value is None and self.operation.commit_hooks is not None:
             self.operation.commit_hooks.belong_to(self)
-        self.log_end()
+        if _is_heard(exc_value):
+            self.tell_end(exc_value)
+
+    async def __aenter__(self) -> None:
+        """See `__enter__`."""
+        self.push()
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc_value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """See `__exit__`: receivers run on the thread of the work's connection."""
+        self.pop()
+        if exc_value is None and self.operation.commit_hooks is not None:
+            self.operation.commit_hooks.belong_to(self)
+        if _is_heard(exc_value):
+            await finish(sync_to_async(self.tell_end)(exc_value))
 
     def won(self, lease: Lease) -> None:
         """Take the lease that the claim gave."""
@@ -250,6 +197,7 @@ class Attempt(Running):
                 )
             try:
                 payload = codecs.pack(codec, result, max_bytes=policy.max_result_bytes)
+                payload = self._sealed(payload) if policy.encryption_keys else payload
                 return transact_item(lease, payload, retention=policy.retention)
             except (ResultTooLarge, TypeError, ValueError) as error:
                 payload = self._without_result(error)
@@ -257,8 +205,6 @@ class Attempt(Running):
 
         lease.completion = completion
         self.held = lease
-        if lease.takeover:
-            self._log("taken over")
 
     def complete(self, result: Any = None) -> None:
         """Give the result of the work; it is kept when the block ends."""
@@ -295,8 +241,11 @@ class Attempt(Running):
         return self.outcome.result
 
     def replay(self, record: Record) -> None:
-        """Answer from the record."""
+        """Answer from the record; raise StoreError for a result that cannot be read."""
         self.held = None
+        if encryption_keys := self.operation.policy.encryption_keys:
+            result = encryption.opened(record.result, self.request.record_id, encryption_keys)
+            record = replace(record, result=result)
         self.record = record
         self._outcome = Outcome(
             result=self._unpacked(record.result),
@@ -306,13 +255,14 @@ class Attempt(Running):
             expires_at=record.expires_at,
         )
 
-    def conclude(self, result: Any, *, stored: bool) -> None:
+    def conclude(self, result: Any, *, stored: bool, expires_at: datetime | None = None) -> None:
         """Answer with the result of this attempt's own work."""
         self._outcome = Outcome(
             result=result,
             replayed=False,
             record_id=self.lease.record_id,
             fencing_token=self.lease.fencing_token,
+            expires_at=expires_at,
             stored=stored,
         )
 
@@ -325,16 +275,30 @@ class Attempt(Running):
         """
         operation = self.operation
         try:
-            self.payload = codecs.pack(
+            self.payload = payload = codecs.pack(
                 operation.codec, result, max_bytes=operation.policy.max_result_bytes
             )
         except (ResultTooLarge, TypeError, ValueError) as error:
             self.conclude(result, stored=False)
             self.go_without_result(error)
             return
+        if operation.policy.encryption_keys:
+            self.payload = self._sealed(payload)
         if not operation.codec.exact:
-            result = self._unpacked(self.payload)
+            result = self._unpacked(payload)
         self.conclude(result, stored=True)
+
+    def _sealed(self, envelope: bytes) -> bytes:
+        """
+        Return the envelope encrypted; the same bytes for the same envelope.
+
+        So a store recognises the completion that `transact_item` has written, whatever the nonce.
+        """
+        if self._encrypted[0] != envelope:
+            encryption_keys = self.operation.policy.encryption_keys
+            sealed = encryption.sealed(envelope, self.request.record_id, encryption_keys)
+            self._encrypted = envelope, sealed
+        return self._encrypted[1]
 
     def _unpacked(self, envelope: bytes | None) -> Any:
         operation = self.operation
@@ -360,46 +324,111 @@ class Attempt(Running):
 
     def kept_until(self, expires_at: datetime) -> None:
         """Note when the record expires that holds the outcome."""
-        self._outcome = replace(self.outcome, expires_at=expires_at)
+        outcome = self.outcome
+        self.conclude(outcome.result, stored=outcome.stored, expires_at=expires_at)
 
     def note_commit(self) -> None:
         """Note that the transaction of the work has committed."""
         self.committed = True
 
-    # What the log says.
+    # What the log and the signals say.
 
-    def log_end(self) -> None:
-        """Log what became of this attempt, unless a commit of the caller's is still to decide."""
-        if not logger.isEnabledFor(logging.INFO):
+    def tell_claim(self) -> None:
+        """Tell that the claim is won."""
+        self.claimed = True
+        tell_claim(type(self.store), self.facts("claimed"), takeover=self.lease.takeover)
+
+    def tell_end(self, error: BaseException | None = None) -> None:
+        """Tell what became of this attempt, unless a commit of the caller's is still to decide."""
+        store, request = self.store, self.request
+        if self.claimed and signals.left.receivers:
+            signals.left.send_robust(type(store), alias=store.alias, operation=request.operation)
+        outcome = self._end() if error is None else self._end_by(error)
+        if outcome == "completed" and request.transaction == "single" and store.using is not None:
+            after_commit(store.using, lambda: self.tell("completed"))
+        elif outcome is not None:
+            self.tell(outcome, error)
+
+    def tell_replay(self, *, refused: bool) -> None:
+        """Tell whether the adapter, which checks replays, has shown this one."""
+        self.tell("replay refused" if refused else "replayed")
+
+    def tell(self, outcome: str, error: BaseException | None = None) -> None:
+        """Write the line of this attempt and send its terminal signal, once."""
+        if self._told:
             return
-        kept = self.outcome.expires_at is not None
-        if self.replayed or self.ending:
-            self._log("replayed" if self.replayed else self.ending)
-        elif kept or (self.outcome.stored and self.operation.outer is None):
-            self._log("completed")
+        self._told = True
+        tell_end(
+            type(self.store),
+            self.facts(outcome),
+            self.unwritten or error,
+            key=self.request.key,
+            logged=self.unwritten is not None,
+        )
 
-    def _log_error(self, error: BaseException) -> None:
-        """Log why there is no answer: an error of the store with its cause, others by one word."""
+    def facts(self, outcome: str) -> dict[str, Any]:
+        """Return what log and signals tell of an outcome."""
+        facts: dict[str, Any] = {
+            "alias": self.store.alias,
+            "operation": self.request.operation,
+            "outcome": outcome,
+            "record_id": self.request.record_id,
+            "duration": time.monotonic() - self.began,
+        }
+        if self.record is not None:
+            facts["attempts"] = self.record.attempts
+        return facts
+
+    def _end(self) -> str | None:
+        """Return how an attempt with an outcome has ended; None if that is not known yet."""
+        if self.replayed:
+            if self.ending == "completed":
+                return self.ending
+            return None if self.operation.checks_replay else "replayed"
+        if self.ending:
+            return self.ending
+        if self.unwritten is not None:
+            return "store unavailable"
+        kept = self.outcome.expires_at is not None
+        return "completed" if kept or self.operation.outer is None else None
+
+    def _end_by(self, error: BaseException) -> str:
+        """Return how an attempt has ended that `error` leaves without an answer."""
         working = self.phase is Phase.WORKING
         if isinstance(error, StoreError) and not working:
-            self._log_store_error(error)
-        elif self.replayed:
-            if isinstance(error, IdempotencyError):
-                log_refusal(self.store.alias, self.request.operation, error, self.request.record_id)
-        elif isinstance(error, LeaseLost) and (self.lease.lost or not working):
-            if error.gone:  # no other attempt took over: it is the store that lost the record
-                self._log_store_error(StoreError(str(error)))
-            else:
-                self._log("lease lost")
-        else:  # without such an ending a commit stands: it is an on_commit hook that raised
-            self._log(self.ending or ("completed" if self.committed else "failed"))
+            return "store unavailable"
+        if isinstance(error, SessionLost) and not error.told:  # that of this work, not of another
+            return "store unavailable"
+        if self.replayed:
+            return word_for(error) or "failed"
+        if isinstance(error, LeaseLost) and (self.lease.lost or not working):
+            # Where the record is gone no other attempt took over: the store lost it.
+            return "store unavailable" if error.gone else "lease lost"
+        if self.ending:
+            return self.ending
+        if self.unwritten is not None:
+            return "store unavailable"
+        # Without an ending a commit stands: it is an on_commit hook, or an interrupt, that raised.
+        return "completed" if self.committed or self.kept else "failed"
 
-    def _log_store_error(self, error: StoreError) -> None:
-        request = self.request
-        log_store_error(self.store.alias, request.operation, error, request.record_id, request.key)
+    @property
+    def completes_itself(self) -> bool:
+        """Whether the completion is a write of its own, right after the work."""
+        return self.request.transaction == "separate" and self.operation.outer is None
 
-    def _log(self, outcome: str) -> None:
-        log_outcome(self.store.alias, self.request.operation, outcome, self.request.record_id)
+    @property
+    def kept(self) -> bool:
+        """Whether such a completion was written."""
+        return self.completes_itself and self.concluded and self.outcome.expires_at is not None
+
+
+def _is_heard(error: BaseException | None) -> bool:
+    """Whether anything is told of an end: errors of a store are logged at any level."""
+    return (
+        error is not None
+        or logger.isEnabledFor(logging.INFO)
+        or any(map(signals.receivers, signals.ABOUT_ENDS))
+    )
 
 
 def _retry_after(record: Record) -> int:

@@ -15,7 +15,8 @@ from asgiref.sync import sync_to_async
 
 from django_idempotency import codecs, keys
 from django_idempotency.claims import ClaimAgain
-from django_idempotency.engine.attempt import Attempt, Phase, RollBack
+from django_idempotency.engine.attempt import Attempt, Phase
+from django_idempotency.engine.operation import RollBack
 from django_idempotency.exceptions import (
     FingerprintMismatch,
     InProgress,
@@ -24,6 +25,7 @@ from django_idempotency.exceptions import (
     StoreError,
 )
 from django_idempotency.leases import Lease
+from django_idempotency.logs import extra
 from django_idempotency.records import State
 from django_idempotency.stores.base import BaseStore
 
@@ -117,10 +119,12 @@ class Endings:
         if superseded or attempt.request.transaction != "separate":
             raise error
         record = keys.short(attempt.lease.record_id)
+        facts = extra(attempt.facts("store unavailable"))
         if isinstance(error, LeaseLost):
             logger.error(
                 "Record %s is gone from the store; its work stands, and a retry will run again.",
                 record,
+                extra=facts,
             )
         else:
             logger.error(
@@ -128,20 +132,27 @@ class Endings:
                 "again.",
                 record,
                 exc_info=error,
+                extra=facts,
             )
+        attempt.unwritten = error
         attempt.conclude(attempt.outcome.result, stored=False)
 
     def _complete_late(self, attempt: Attempt) -> None:
         """Complete after the caller's transaction has committed: nobody is left to tell."""
         try:
             self._keep(attempt)
-        except (LeaseLost, ResultTooLarge, StoreError):
+        except Exception as error:  # whatever it is, the work stands, and its end is to be told
+            superseded = isinstance(error, LeaseLost) and not error.gone
+            outcome = "lease lost" if superseded else "store unavailable"
             logger.exception(
                 "Record %s could not be completed after the commit.",
                 keys.short(attempt.lease.record_id),
+                extra=extra(attempt.facts(outcome)),
             )
+            attempt.unwritten = error
+            attempt.tell(outcome)
         else:
-            attempt.log_end()
+            attempt.tell("completed")
 
     # The other endings. Each returns the exception to raise, or None if the outcome stands.
 
@@ -163,6 +174,8 @@ class Endings:
                 return self._lease_lost(attempt, raised)
             if attempt.request.transaction == "joined":
                 return self._settle_joined(attempt, raised)
+            if attempt.completes_itself and self._complete_again(attempt):
+                return raised
         return self._give_up(attempt, raised)
 
     async def aend(
@@ -183,9 +196,39 @@ class Endings:
             except LeaseLost as lost:
                 return lost
             return None
-        if _is_of_completion(raised, attempt) and isinstance(raised, LeaseLost):
-            return raised
+        if _is_of_completion(raised, attempt):
+            if isinstance(raised, LeaseLost):
+                return raised
+            if attempt.completes_itself and await self._acomplete_again(attempt):
+                return raised
         return await self._agive_up(attempt, raised)
+
+    def _complete_again(self, attempt: Attempt) -> bool:
+        """
+        Complete after an interrupt of a completion that may be on its way; return whether it is.
+
+        To fail the record would race with that completion, and could free the key of work that
+        stands. A completion that is repeated under its own token changes nothing.
+        """
+        try:
+            if not attempt.kept:
+                self.complete(attempt)
+        except LeaseLost:
+            attempt.ending = "lease lost"
+        except Exception:  # it was no interrupt: the record cannot be completed like this
+            return False
+        return True
+
+    async def _acomplete_again(self, attempt: Attempt) -> bool:
+        """See `_complete_again`."""
+        try:
+            if not attempt.kept:
+                await self.acomplete(attempt)
+        except LeaseLost:
+            attempt.ending = "lease lost"
+        except Exception:  # it was no interrupt: the record cannot be completed like this
+            return False
+        return True
 
     def _ask(
         self, attempt: Attempt, raised: Exception, on_error: Callable[[Exception], Any] | None
@@ -332,6 +375,7 @@ def _completed(attempt: Attempt, expires_at: datetime) -> None:
             keys.short(committed.record_id),
         )
         attempt.replay(committed)
+        attempt.ending = "completed"
 
 
 def _may_be_answered(

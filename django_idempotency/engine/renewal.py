@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import threading
 import time
 from collections import defaultdict
@@ -14,6 +13,7 @@ from datetime import timedelta
 from django_idempotency import keys
 from django_idempotency.leases import Lease
 from django_idempotency.stores.base import BaseStore
+from django_idempotency.stores.forks import in_each_child
 
 __all__ = ["LeaseRenewer", "lease_renewer"]
 
@@ -48,7 +48,7 @@ class LeaseRenewer:
 
     def __init__(self) -> None:
         self._reset()
-        os.register_at_fork(after_in_child=self._reset)
+        in_each_child(self._reset)
 
     def _reset(self) -> None:
         """Start with nothing: a forked child renews none of its parent's leases."""

@@ -21,7 +21,8 @@ __all__ = [
     "CommitHooks",
     "OpenTransactions",
     "OuterTransaction",
-    "close_pooled_connections",
+    "after_commit",
+    "let_connections_go",
     "must_join",
 ]
 
@@ -35,14 +36,12 @@ class OpenTransactions:
 
     def __init__(self, store: BaseStore) -> None:
         self._store = store
-        own = None if store.using is None else connections[store.using]
-        self._open = [
-            connection
-            for connection in connections.all(initialized_only=True)
-            if _is_open_by_caller(connection)
-        ]
+        own, found = store.using, [*connections.all(initialized_only=True)]
+        if own is not None and own not in [connection.alias for connection in found]:
+            found.append(connections[own])  # open before its first use, where autocommit is off
+        self._open = [connection for connection in found if _is_open_by_caller(connection)]
         #: Whether the store's own writes would be part of one of them.
-        self.within = own in self._open
+        self.within = bool(self._open) and own is not None and connections[own] in self._open
         #: Whether a duplicate may wait: not while it holds a transaction of the caller (R51).
         self.may_wait = not self._open
 
@@ -106,11 +105,33 @@ def must_join(policy: Policy, store: BaseStore) -> None:
         )
 
 
-def close_pooled_connections() -> None:
-    """Give this thread's pooled connections back while it waits, whatever it used them for."""
+def let_connections_go(*, close: bool) -> None:
+    """
+    Let this thread's connections to servers go while it waits, whatever it used them for.
+
+    A pooled one goes back to its pool. Another one is closed only if the caller says so, since it
+    takes with it what a session has: a cursor that is being read, an advisory lock. One that is to
+    outlive its request stays: its thread has it between requests, too.
+    """
     for connection in connections.all(initialized_only=True):
-        if connection.settings_dict["OPTIONS"].get("pool") and not connection.in_atomic_block:
+        settings = connection.settings_dict
+        short_lived = settings["CONN_MAX_AGE"] == 0 and connection.vendor != "sqlite"
+        may_close = settings["OPTIONS"].get("pool") or (close and short_lived)
+        if may_close and not connection.in_atomic_block:
             connection.close()
+
+
+def after_commit(using: str, function: Callable[[], None]) -> None:
+    """
+    Call `function` once the caller's transaction has committed.
+
+    At once if none is open, and where autocommit is off, so that nothing would tell of the commit.
+    """
+    connection = connections[using]
+    if connection.in_atomic_block and connection.commit_on_exit:
+        _CommitHook(function).register(connection)
+    else:
+        function()
 
 
 class OuterTransaction:

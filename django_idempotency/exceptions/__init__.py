@@ -10,6 +10,7 @@ from django_idempotency.exceptions.base import (
     InvalidKey,
     KeyRequired,
     LeaseLost,
+    QuotaExceeded,
     ResultTooLarge,
     ResultUnavailable,
     ScopeMissing,
@@ -29,6 +30,7 @@ __all__ = [
     "InvalidKey",
     "KeyRequired",
     "LeaseLost",
+    "QuotaExceeded",
     "ResultTooLarge",
     "ResultUnavailable",
     "ScopeMissing",
@@ -51,6 +53,7 @@ class InProgress(IdempotencyError):
         stale: bool = False,
     ) -> None:
         super().__init__(message)
+        #: The record of that attempt, where the store has given it.
         self.record = record
         #: Whole seconds after which another try makes sense, 1 to 30 (R49).
         self.retry_after = retry_after

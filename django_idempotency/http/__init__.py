@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from django_idempotency.http.annotations import IdempotentRequest
     from django_idempotency.http.decorators import idempotent
 
-__all__ = ["idempotent"]
+__all__ = ["IdempotentRequest", "idempotent"]
+
+_HOMES = {"IdempotentRequest": "annotations", "idempotent": "decorators"}
 
 
 def __getattr__(name: str) -> Any:
-    """Import the decorator when it is first used: scopes may be named in settings."""
-    if name != "idempotent":
+    """Import a name when it is first used: scopes may be named in settings."""
+    if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from django_idempotency.http.decorators import idempotent
-
-    return idempotent
+    return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)

@@ -46,7 +46,7 @@ class AtomicRequests:
 
     def __init__(self, *, without: Collection[str] = (), beside: Collection[str] = ()) -> None:
         self._beside = beside
-        self._aliases = list(dict.fromkeys((*beside, *atomic_aliases(without))))
+        self._aliases = [*beside, *atomic_aliases({*without, *beside})]
         self._watches: dict[str, RollbackWatch] = {}
         self._blocks: list[tuple[str, Any]] = []
         self._committed: set[str] = set()
@@ -55,6 +55,8 @@ class AtomicRequests:
         return len(self._aliases)
 
     def __enter__(self) -> AtomicRequests:
+        if not self._aliases:
+            return self
         with ExitStack() as begun:
             for alias in self._aliases:
                 block: Any = transaction.atomic(using=alias)

@@ -89,7 +89,7 @@ class GuardedCall:
 
     def commits(self, response: HttpResponseBase, verdict: str) -> bool:
         """Whether the work of a response that was returned commits (R57)."""
-        failed = callable(self.http.keep) and verdict == "fail" and problem_of(response) is None
+        failed = verdict == "fail" and callable(self.http.keep) and problem_of(response) is None
         return response.status_code < 500 and not failed
 
 

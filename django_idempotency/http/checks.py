@@ -19,7 +19,7 @@ from django_idempotency.engine.transactions import must_join
 from django_idempotency.http.atomic_requests import atomic_aliases, exempt, is_marked
 from django_idempotency.http.calls import using
 from django_idempotency.http.middleware import IdempotencyMiddleware
-from django_idempotency.http.plans import Declared, declared_on
+from django_idempotency.http.plans import Declared, declared_on, ninja_operations
 from django_idempotency.policy import HTTPPolicy, Policy, suggestion
 
 __all__ = [
@@ -28,12 +28,14 @@ __all__ = [
     "check_middleware",
     "check_views",
     "declarations",
+    "guarded_name",
     "policy_problems",
     "url_callbacks",
 ]
 
 _DECORATORS = "django_idempotency.http.decorators"
 _AUTHENTICATION = "django.contrib.auth.middleware.AuthenticationMiddleware"
+_EXEMPT = "Give the API's view functions non_atomic_requests, as the guide to django-ninja shows."
 _DOTTED_PATHS = ("scope", "error_renderer", "replay_check", "fingerprint")
 
 
@@ -49,13 +51,14 @@ def check_views(
             if any(declared is other for other in seen):
                 continue
             seen.append(declared)
-            problems = policy_problems(_name(view), declared.store, _policies(declared), view)
+            name = guarded_name(view, declared)
+            problems = policy_problems(name, declared.store, _policies(declared), view)
             found.extend(problems)
             if any(problem.is_serious() for problem in problems) or _is_of_drf(view):
                 continue
             found.extend(_loses_atomic_requests(view, declared))
-            if not _has_scope(declared):
-                found.append(_no_scope(view))
+            if not _has_scope(declared) and not _authenticates_itself(view):
+                found.append(_no_scope(view, name))
         if _any_atomic_requests() and not is_marked(view):
             found.extend(_within_atomic_requests(view))
     return found
@@ -69,13 +72,17 @@ def _loses_atomic_requests(view: Any, declared: Declared) -> Iterator[CheckMessa
         store_for(declared.store),
         declared.plan().policy.transaction in ("joined", "single"),
     )
-    lost = atomic_aliases({*exempt(view), *(using(store) if joins else ())})
+    of_ninja = any(ninja_operations(view))  # has no mark: Django refuses it before the guard
+    lost = atomic_aliases({*exempt(view), *(using(store) if joins and not of_ninja else ())})
+    hint = (
+        'Give it idempotent(transaction="joined"), which opens the transaction on the '
+        "store's database, or put non_atomic_requests below @idempotent."
+    )
     if lost:
         yield Error(
-            f"{_name(view)} is a coroutine, and cannot have the ATOMIC_REQUESTS of "
-            f"{', '.join(map(repr, lost))}.",
-            hint='Give it idempotent(transaction="joined"), which opens the transaction on the '
-            "store's database, or put non_atomic_requests below @idempotent.",
+            f"{guarded_name(view, declared)} is a coroutine, and cannot have the ATOMIC_REQUESTS "
+            f"of {', '.join(map(repr, lost))}.",
+            hint=_EXEMPT if of_ninja else hint,
             obj=view,
             id="django_idempotency.E015",
         )
@@ -102,6 +109,7 @@ def _login_below(view: Any) -> Iterator[CheckMessage]:
 
 def _within_atomic_requests(view: Any) -> Iterator[CheckMessage]:
     """Report marks that Django does not see, so that it opens its transaction around the guard."""
+    name, lost = _name(view), "not visible to others, and errors that are raised are not kept"
     if any(map(is_marked, _below_api_view(view))):
         place, hint = "below @api_view on", "Put @idempotent directly above @api_view."
     elif any(map(is_marked, _methods(view))):
@@ -113,11 +121,13 @@ def _within_atomic_requests(view: Any) -> Iterator[CheckMessage]:
             "behind the dispatch of a subclass or a mixin on",
             "Put it on the class itself.",
         )
+    elif (operations := [*ninja_operations(view)]) and atomic_aliases(exempt(view)):
+        name, place = guarded_name(view, operations[0].idempotency), "on the operation"
+        lost, hint = "not visible to others", _EXEMPT
     else:
         return
     yield Warning(
-        f"@idempotent stands {place} {_name(view)}: with ATOMIC_REQUESTS its claim is not visible "
-        f"to others, and errors that are raised are not kept.",
+        f"@idempotent stands {place} {name}: with ATOMIC_REQUESTS its claim is {lost}.",
         hint=hint,
         obj=view,
         id="django_idempotency.W004",
@@ -316,6 +326,8 @@ def declarations(view: Any) -> Iterator[Declared]:
         for declared in declared_on(place)[-1:]:
             if not any(declared is other for other in on_dispatch):  # as_view() copies its mark
                 yield declared
+    for operation in ninja_operations(view):
+        yield operation.idempotency
 
 
 def _methods(view: Any) -> Iterable[Any]:
@@ -333,11 +345,11 @@ def _dispatches(view: Any) -> Iterable[Any]:
     return [vars(base).get("dispatch") for base in bases]
 
 
-def _no_scope(view: Any) -> CheckMessage:
+def _no_scope(view: Any, name: str) -> CheckMessage:
     if _authenticates(settings.MIDDLEWARE) is None:
-        return _perhaps_no_scope(_name(view), view)
+        return _perhaps_no_scope(name, view)
     return Error(
-        f"{_name(view)} is guarded, and without AuthenticationMiddleware the guard does not know "
+        f"{name} is guarded, and without AuthenticationMiddleware the guard does not know "
         f"whose idempotency key a request carries.",
         hint="Add AuthenticationMiddleware, or give idempotent(scope=...).",
         obj=view,
@@ -400,11 +412,25 @@ def _below_api_view(view: Any) -> Iterator[Any]:
             yield cell.cell_contents
 
 
+def _authenticates_itself(view: Any) -> bool:
+    """Whether django-ninja authenticates all callers of a view's guarded operations."""
+    operations = [*ninja_operations(view)]
+    return bool(operations) and all(operation.auth_callbacks for operation in operations)
+
+
 def _imported(name: str) -> Any:
     try:
         return import_string(name)
     except ImportError:
         return None
+
+
+def guarded_name(view: Any, declared: Declared) -> str:
+    """Return the name of what a declaration guards: of django-ninja it is an operation."""
+    for operation in ninja_operations(view):
+        if operation.idempotency is declared:
+            return _name(operation.view_func)
+    return _name(view)
 
 
 def _name(view: Any) -> str:

@@ -54,7 +54,7 @@ def guarded_dispatch(
         async def adispatch(request: HttpRequest, *args: Any, **kwargs: Any) -> Any:
             if is_guarded_already(request):
                 return await dispatch(request, *args, **kwargs)
-            called = _guard_handler(declared, view, request)
+            called = _guard_handler(declared, view, request, aguarded)
             if called is None:
                 return await aunguarded(declared.plan(), dispatch, request, args, kwargs)
             response = await dispatch(request, *args, **kwargs)
@@ -69,7 +69,7 @@ def guarded_dispatch(
     def sync_dispatch(request: HttpRequest, *args: Any, **kwargs: Any) -> Any:
         if is_guarded_already(request):
             return dispatch(request, *args, **kwargs)
-        called = _guard_handler(declared, view, request)
+        called = _guard_handler(declared, view, request, guarded)
         if called is None:
             with AtomicRequests(without=exempt_of(request)):
                 return dispatch(request, *args, **kwargs)
@@ -124,9 +124,11 @@ def guarded_as_view(declared: Declared, view: Callable[..., Any]) -> Callable[..
     return sync_view
 
 
-def _guard_handler(declared: Declared, view: View, request: HttpRequest) -> list[bool] | None:
+def _guard_handler(
+    declared: Declared, view: View, request: HttpRequest, run: Callable[..., Any]
+) -> list[bool] | None:
     """
-    Put the guard around the handler that `View.dispatch` will look up.
+    Put the guard, `run`, around the handler that `View.dispatch` will look up.
 
     Returns a list that is empty until the handler is called, or None if nothing is guarded. If the
     guard of a subclass, or of the URLconf, is already around the handler, only that one guards. The
@@ -154,7 +156,6 @@ def _guard_handler(declared: Declared, view: View, request: HttpRequest) -> list
 
     def guarded_handler(request: HttpRequest, *args: Any, **kwargs: Any) -> Any:
         around.called.append(True)
-        run: Callable[..., Any] = aguarded if view.view_is_async else guarded
         return run(declared, around.handler, request, args, kwargs)
 
     setattr(guarded_handler, _AROUND, around)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import inspect
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
 from typing import Any
 from urllib.parse import parse_qsl
 
@@ -26,7 +26,7 @@ from django_idempotency.callables import coroutine_problem
 from django_idempotency.conf import fingerprint_secrets
 from django_idempotency.fingerprint import Fingerprint, version_1
 from django_idempotency.http.scopes import has_owner
-from django_idempotency.http.spool import declared_length, is_large, spool
+from django_idempotency.http.spool import PartialBody, declared_length, is_large, refuse_part, spool
 from django_idempotency.policy import HTTPPolicy, Policy
 
 __all__ = [
@@ -76,8 +76,13 @@ def ask(name: str, field: Callable[..., Any] | str, *arguments: Any) -> Any:
 
 def header_field(request: HttpRequest, name: str) -> str | None:
     """Return the value of one header field: Django's ``headers`` is a mapping of all of them."""
-    value: str | None = request.META.get("HTTP_" + name.upper().replace("-", "_"))
+    value: str | None = request.META.get(_name_in_meta(name))
     return value
+
+
+@functools.lru_cache(maxsize=32)
+def _name_in_meta(name: str) -> str:
+    return "HTTP_" + name.upper().replace("-", "_")
 
 
 def operation_of(request: HttpRequest) -> str:
@@ -101,7 +106,7 @@ def path_of(request: HttpRequest) -> bytes:
     Elsewhere it is Django's path, encoded as clients do: the same for what needs no escape.
     """
     scope = getattr(request, "scope", None)
-    raw = scope.get("raw_path") if isinstance(scope, Mapping) else None
+    raw = scope.get("raw_path") if isinstance(scope, dict) else None
     if raw is None:  # of gunicorn; of uWSGI, mod_wsgi and others
         raw = request.META.get("RAW_URI") or request.META.get("REQUEST_URI")
     if raw is None:
@@ -172,11 +177,18 @@ def body_of(request: HttpRequest, http: HTTPPolicy) -> bytes:
     if kind == MULTIPART and declared_length(request) is None:
         return b"raw:multipart:" + spool(request)  # Django parses none of a length that is not told
     if kind == MULTIPART:
-        with suppress(*_REFUSED):
+        try:
             return parsed_body(*_form(request))
+        except PartialBody:
+            raise
+        except _REFUSED:
+            pass
     if is_large(request):
         return b"raw:" + kind.encode(errors="replace") + b":" + spool(request)
+    is_read_here = not hasattr(request, "_body")  # others may have put in what is inside a gzip
     body = request.body
+    if is_read_here:
+        refuse_part(request, len(body))
     if not body:
         return b"empty:"
     if http.fingerprint == "json":
@@ -202,6 +214,8 @@ def form_key(request: HttpRequest, http: HTTPPolicy) -> str | None:
         return None
     try:
         fields, _ = _form(request)
+    except PartialBody:
+        raise
     except _REFUSED:
         return None
     key: str | None = fields.get(http.form_field)

@@ -8,10 +8,9 @@ from collections.abc import Callable
 from dataclasses import fields
 from functools import partial, wraps
 from types import FunctionType
-from typing import Any, TypeVar, overload
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from asgiref.sync import iscoroutinefunction, markcoroutinefunction
-from django.http import HttpRequest
 from django.views import View
 
 from django_idempotency.conf import DEFAULT_ALIAS
@@ -26,6 +25,11 @@ from django_idempotency.http.plans import Declared
 from django_idempotency.http.views import aguarded, guarded
 from django_idempotency.policy import HTTPPolicy, Policy
 
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from django_idempotency.options import HTTPPolicyOptions
+
 __all__ = ["guarding", "idempotent"]
 
 V = TypeVar("V", bound=Callable[..., Any])
@@ -34,9 +38,15 @@ V = TypeVar("V", bound=Callable[..., Any])
 @overload
 def idempotent(view: V, /) -> V: ...
 @overload
-def idempotent(*, store: str = DEFAULT_ALIAS, **policy: Any) -> Callable[[V], V]: ...
 def idempotent(
-    view: Callable[..., Any] | None = None, /, *, store: str = DEFAULT_ALIAS, **policy: Any
+    *, store: str = DEFAULT_ALIAS, **policy: Unpack[HTTPPolicyOptions]
+) -> Callable[[V], V]: ...
+def idempotent(
+    view: Callable[..., Any] | None = None,
+    /,
+    *,
+    store: str = DEFAULT_ALIAS,
+    **policy: Unpack[HTTPPolicyOptions],
 ) -> Any:
     """
     Guard a function view, sync or async: each idempotency key runs once.
@@ -68,6 +78,8 @@ def _decorate(declared: Declared, view: Callable[..., Any]) -> Callable[..., Any
             return guarded_class
     wrapper = guarding(declared, view)
     wrapper.idempotency = declared  # type: ignore[attr-defined]
+    # What django-ninja calls with the operation that it makes of a function.
+    wrapper._ninja_contribute_to_operation = [_refuse_operation]  # type: ignore[attr-defined]
     return mark(wrapper)
 
 
@@ -81,7 +93,13 @@ def guarding(declared: Declared, view: Callable[..., Any]) -> Callable[..., Any]
     if iscoroutinefunction(view) or getattr(bound, "view_is_async", False):
 
         @wraps(view)
-        async def aguarded_view(request: HttpRequest, *args: Any, **kwargs: Any) -> Any:
+        async def aguarded_view(request: Any, *args: Any, **kwargs: Any) -> Any:
+            if hasattr(request, "_request"):  # below @api_view of adrf
+                if is_guarded_already(request):
+                    return await view(request, *args, **kwargs)
+                from django_idempotency.contrib.rest_framework import functions
+
+                return await functions.aguarded_function(declared, view, request, *args, **kwargs)
             return await aguarded(declared, view, request, args, kwargs)
 
         return markcoroutinefunction(aguarded_view) if iscoroutinefunction(view) else aguarded_view
@@ -91,9 +109,9 @@ def guarding(declared: Declared, view: Callable[..., Any]) -> Callable[..., Any]
         if hasattr(request, "_request"):  # below @api_view, or on a method of an APIView
             if is_guarded_already(request):  # the mixin, say (R17)
                 return view(request, *args, **kwargs)
-            from django_idempotency.contrib.rest_framework import mixin as rest_framework
+            from django_idempotency.contrib.rest_framework import functions
 
-            return rest_framework.guarded_function(declared, view, request, *args, **kwargs)
+            return functions.guarded_function(declared, view, request, *args, **kwargs)
         return guarded(declared, view, request, args, kwargs)
 
     return guarded_view
@@ -111,6 +129,12 @@ def _how_to_write(given: object) -> str:
 
 
 def _refuse_what_is_no_view(view: Callable[..., Any]) -> None:
+    if _is_of_ninja(view):
+        raise TypeError(
+            f"@idempotent cannot stand around {view.__name__}, an operation of django-ninja: it "
+            f"would not run at all, or a replay would bypass authentication and throttles. Use "
+            f"idempotent of django_idempotency.contrib.ninja."
+        )
     if inspect.isclass(view):
         raise TypeError(
             f"@idempotent cannot stand on the class {view.__name__}. Write "
@@ -123,6 +147,23 @@ def _refuse_what_is_no_view(view: Callable[..., Any]) -> None:
                 f"@idempotent cannot stand on the method {view.__qualname__}. Write "
                 f'@method_decorator(idempotent(...), name="{view.__name__}") on the class.'
             )
+
+
+def _refuse_operation(operation: Any) -> None:
+    raise TypeError(
+        f"@idempotent cannot guard {operation.view_func.__name__}, an operation of django-ninja: "
+        f"it does not know whom the operation's authentication has found. Use idempotent of "
+        f"django_idempotency.contrib.ninja."
+    )
+
+
+def _is_of_ninja(view: Callable[..., Any]) -> bool:
+    """Whether ninja calls the function below, or this is all that ninja does for a request."""
+    ninja = sys.modules.get("ninja.operation")
+    if ninja is None:
+        return False
+    run = getattr(inspect.unwrap(view), "__self__", None)
+    return hasattr(view, "_ninja_operation") or isinstance(run, ninja.Operation)
 
 
 def _is_dispatch_of_drf(view: Callable[..., Any]) -> bool:

@@ -6,13 +6,15 @@ import re
 import uuid
 from collections.abc import Callable
 from datetime import timedelta
+from typing import Any
 
-from asgiref.sync import sync_to_async
+from asgiref.sync import SyncToAsync, sync_to_async
 from django.http.response import HttpResponseBase
 from django.utils.http import http_date
 
 from django_idempotency import keys
-from django_idempotency.engine.attempt import Attempt, Operation, RollBack
+from django_idempotency.engine.attempt import Attempt
+from django_idempotency.engine.operation import Operation, RollBack
 from django_idempotency.engine.transactions import OpenTransactions
 from django_idempotency.exceptions import (
     IdempotencyError,
@@ -36,7 +38,7 @@ from django_idempotency.http.content import (
 from django_idempotency.http.problems import problem_response, replay_refused
 from django_idempotency.http.sessions import RequestState
 from django_idempotency.http.snapshot import Snapshot
-from django_idempotency.logs import log_outcome, log_refusal, log_store_error
+from django_idempotency.logs import log_refusal
 
 __all__ = ["Guard", "answered_outside"]
 
@@ -50,6 +52,8 @@ _PREFER_WAIT = re.compile(r'(?:^|[,;\s])wait\s*=\s*"?(\d{1,6})', re.IGNORECASE)
 class Guard(GuardedCall):
     """The guard of one request; a subclass for each kind of view says how its handler is called."""
 
+    #: Whose key it is, where the policy does not say.
+    default_scope: Callable[[Any], str] = staticmethod(scopes.user)
     key = ""
     kept = False
     #: The attempt whose handler was entered, once it was: its claim stands.
@@ -102,6 +106,8 @@ class Guard(GuardedCall):
             if self.opens_for(error):
                 return _unguarded(await self.ahandle())
             return await sync_to_async(self.problem, thread_sensitive=True)(error)
+        if self.http.replay_check is None:
+            return self.response(attempt)
         return await sync_to_async(self.response, thread_sensitive=True)(attempt)
 
     # What the request says.
@@ -123,7 +129,10 @@ class Guard(GuardedCall):
             mode=self.mode(open_transactions, coroutine=coroutine),
             open_transactions=open_transactions,
             wait=self._wait(from_form=from_form),
+            # A thread that coroutines share may have a connection that another one is using.
+            closes_connections=not coroutine or _has_own_thread(),
             unstorable_ok=True,
+            checks_replay=self.http.replay_check is not None,
         )
 
     def _read_key(self) -> bool:
@@ -146,7 +155,7 @@ class Guard(GuardedCall):
 
     def _scope(self, *, from_form: bool) -> str:
         """Return whose key it is, by the policy; raise ScopeMissing for an anonymous caller."""
-        scope = self.http.scope or (scopes.user_or_session if from_form else scopes.user)
+        scope = self.http.scope or (scopes.user_or_session if from_form else self.default_scope)
         found: str | None = ask("scope", scope, self.subject)
         if found is not None and not isinstance(found, str):
             raise TypeError(f"scope must return a str, not {type(found).__name__}.")
@@ -160,7 +169,10 @@ class Guard(GuardedCall):
     def _wait(self, *, from_form: bool) -> timedelta:
         """How long this caller waits: the policy's time, or less if it prefers so (R51)."""
         wait = self.plan.policy.wait_or(_FORM_WAIT if from_form else timedelta(0))
-        preferred = _PREFER_WAIT.search(header_field(self.request, "Prefer") or "")
+        if not wait:  # no caller can have it wait longer
+            return wait
+        prefer = header_field(self.request, "Prefer")
+        preferred = prefer and _PREFER_WAIT.search(prefer)
         return min(wait, timedelta(seconds=int(preferred[1]))) if preferred else wait
 
     # The work.
@@ -181,8 +193,9 @@ class Guard(GuardedCall):
                     self.raised_by_handler = error
                     raise
                 self._judge(attempt, response)
-                doomed = joined and store.rolled_back()
-                if requests.rolled_back() or doomed:  # none of them commits without the others
+                # None commits without the others. The store's alone is looked at by the engine.
+                doomed = joined and bool(requests) and store.rolled_back()
+                if requests.rolled_back() or doomed:
                     deliberate = requests.rollback_is_deliberate() and (
                         store.rollback_is_deliberate() or not doomed
                     )
@@ -261,11 +274,8 @@ class Guard(GuardedCall):
         """Return what tells the client of an error of its key; raise the handler's own."""
         if not self._is_own(error):
             raise error
-        operation = operation_of(self.request)
-        if isinstance(error, StoreError):  # one from within the work, too: a session that is lost
-            log_store_error(self.plan.alias, operation, error)
-        elif self.begun is None and isinstance(error, (InvalidKey, KeyRequired, ScopeMissing)):
-            log_refusal(self.plan.alias, operation, error)
+        if self.begun is None and isinstance(error, (InvalidKey, KeyRequired, ScopeMissing)):
+            log_refusal(self.plan.alias, operation_of(self.request), error)
         return problem_response(error, self.request, self.http, self.subject)
 
     def _is_own(self, error: Exception) -> bool:
@@ -285,23 +295,18 @@ class Guard(GuardedCall):
         if self.kept and not outcome.stored:
             response["Idempotency-Stored"] = "false"
         elif outcome.expires_at is not None:
-            response["Idempotency-Expires"] = http_date(outcome.expires_at.timestamp())
+            response.headers["Idempotency-Expires"] = http_date(outcome.expires_at.timestamp())
         if http.echo_key:
             response[http.header] = _quoted(self.key)
         return response
 
     def _replay(self, attempt: Attempt) -> HttpResponseBase:
-        snapshot = attempt.result
+        snapshot = attempt.outcome.result
         assert isinstance(snapshot, Snapshot)  # noqa: S101
         if not self._may_see(attempt):
-            name, record_id = attempt.operation.name, attempt.operation.record_id
-            log_outcome(self.plan.alias, name, "replay refused", record_id)
             return replay_refused(self.request, self.http, self.subject)
-        response = snapshot.response()
-        if self.http.replay_header:
-            response[self.http.replay_header] = "true"
-        response["Cache-Control"] = "no-store"
-        return response
+        marked = {self.http.replay_header: "true"} if self.http.replay_header else {}
+        return snapshot.response(marked | {"Cache-Control": "no-store"})
 
     def _may_see(self, attempt: Attempt) -> bool:
         """Ask the policy's ``replay_check``, in transactions such as the handler had (R34)."""
@@ -309,8 +314,13 @@ class Guard(GuardedCall):
         if check is None:
             return True
         beside = using(store) if attempt.request.transaction != "separate" else ()
-        with AtomicRequests(without=self.exempt, beside=beside):
-            return bool(ask("replay_check", check, self.subject, attempt.record))
+        seen = False
+        try:
+            with AtomicRequests(without=self.exempt, beside=beside):
+                seen = bool(ask("replay_check", check, self.subject, attempt.record))
+        finally:
+            attempt.tell_replay(refused=not seen)
+        return seen
 
 
 def _unguarded(response: HttpResponseBase) -> HttpResponseBase:
@@ -329,6 +339,11 @@ def _has_committed(attempt: Attempt) -> bool:
     """Whether the work stands, or its error is kept; `single` commits without them, too."""
     kept = attempt.concluded and attempt.outcome.expires_at is not None
     return attempt.committed and (kept or not attempt.rolled_back)
+
+
+def _has_own_thread() -> bool:
+    """Whether the database work of this coroutine's request has a thread to itself, as in ASGI."""
+    return SyncToAsync.thread_sensitive_context.get(None) is not None
 
 
 def _validate(key: str, validator: Callable[[str], None] | str | None) -> None:

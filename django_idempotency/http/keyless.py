@@ -9,7 +9,7 @@ from asgiref.sync import sync_to_async
 from django.db import connections
 from django.http.response import HttpResponseBase
 
-from django_idempotency.engine.attempt import RollBack, refuse_rollback
+from django_idempotency.engine.operation import RollBack, refuse_rollback
 from django_idempotency.engine.transactions import OpenTransactions
 from django_idempotency.exceptions.base import SessionLost
 from django_idempotency.http.atomic_requests import AtomicRequests

@@ -19,7 +19,7 @@ from django.http.response import HttpResponseBase
 from django_idempotency.conf import DEFAULT_ALIAS
 from django_idempotency.http.atomic_requests import is_marked
 from django_idempotency.http.decorators import guarding
-from django_idempotency.http.plans import Declared
+from django_idempotency.http.plans import Declared, ninja_operations
 
 __all__ = ["IdempotencyMiddleware"]
 
@@ -106,6 +106,8 @@ class IdempotencyMiddleware:
 def _guards_itself(view: Callable[..., Any], request: HttpRequest) -> bool:
     method = getattr(getattr(view, "view_class", None), str(request.method).lower(), None)
     if is_marked(view) or is_marked(method):
+        return True
+    if any(request.method in operation.methods for operation in ninja_operations(view)):
         return True
     drf = sys.modules.get("rest_framework.views")
     view_class = getattr(view, "cls", None)

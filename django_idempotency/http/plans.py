@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, fields
 from functools import partial
@@ -25,7 +26,7 @@ from django_idempotency.policy import (
     suggestion,
 )
 
-__all__ = ["Declared", "ViewPlan", "declared_on"]
+__all__ = ["Declared", "ViewPlan", "declared_on", "ninja_operations"]
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,8 @@ class ViewPlan(Plan):
     joins: bool
     #: Whether the key may come in a form's hidden field.
     form: bool
+    #: Whether the handler is a coroutine function, for an adapter that asks.
+    coroutine: bool
     codec: SnapshotCodec
 
     @classmethod
@@ -48,6 +51,7 @@ class ViewPlan(Plan):
         methods: Collection[str] = UNSAFE_METHODS,
         joins: bool = True,
         form: bool = True,
+        coroutine: bool = False,
     ) -> ViewPlan:
         """Return a view's plan; `methods` are guarded if the policy names none."""
         policy, http = plan.policy, plan.http_policy
@@ -56,6 +60,7 @@ class ViewPlan(Plan):
             methods=http.methods or methods,
             joins=joins,
             form=form,
+            coroutine=coroutine,
             codec=SnapshotCodec(http.replay_headers, policy.max_result_bytes),
         )
 
@@ -121,6 +126,19 @@ def declared_on(method: Any) -> list[Declared]:
                 found.append(declared)
         method = getattr(method, "__wrapped__", None)
     return found[::-1]
+
+
+def ninja_operations(view: Any) -> Iterator[Any]:
+    """
+    Yield the guarded operations of django-ninja behind a view of the URLconf.
+
+    Ninja's view closes over them; `contrib.ninja` has left each its declaration, ``idempotency``.
+    """
+    if getattr(view, "__module__", "") != "ninja.operation":
+        return
+    for cell in getattr(inspect.unwrap(view), "__closure__", None) or ():
+        operations = getattr(cell.cell_contents, "operations", ())
+        yield from (it for it in operations if hasattr(it, "idempotency"))
 
 
 def _decorating(method: Any) -> Iterator[Any]:

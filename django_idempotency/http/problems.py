@@ -22,6 +22,7 @@ from django_idempotency.exceptions import (
     InvalidKey,
     KeyRequired,
     LeaseLost,
+    QuotaExceeded,
     ResultUnavailable,
     ScopeMissing,
     StoreError,
@@ -29,8 +30,17 @@ from django_idempotency.exceptions import (
 from django_idempotency.http.content import ask
 from django_idempotency.policy import HTTPPolicy
 
-__all__ = ["PROBLEMS", "Problem", "problem_of", "problem_response", "replay_refused"]
+__all__ = [
+    "PROBLEMS",
+    "PROBLEM_TYPE",
+    "Problem",
+    "problem_of",
+    "problem_response",
+    "replay_refused",
+]
 
+#: The media type of a problem (RFC 9457).
+PROBLEM_TYPE = "application/problem+json"
 _TOLD = "_idempotency_problem"
 
 
@@ -107,6 +117,14 @@ _LEASE_LOST = Problem(
     retryable=True,
     safe_new_key=False,
 )
+_QUOTA = Problem(
+    "quota_exceeded",
+    429,
+    _("Too many keys in this hour"),
+    _("This caller has used as many idempotency keys as one hour allows. Try again later."),
+    retryable=True,
+    safe_new_key=True,
+)
 _UNAVAILABLE = Problem(
     "result_unavailable",
     409,
@@ -139,6 +157,7 @@ PROBLEMS: dict[type[IdempotencyError], Problem] = {
     FingerprintMismatch: _REUSED,
     InProgress: _IN_PROGRESS,
     LeaseLost: _LEASE_LOST,
+    QuotaExceeded: _QUOTA,
     ResultUnavailable: _UNAVAILABLE,
     StoreError: _STORE,
 }
@@ -163,6 +182,8 @@ def problem_response(
         status = policy.in_progress_status
         problem = _STALE if error.stale else problem
         headers = {} if error.stale else {"Retry-After": str(error.retry_after)}
+    elif isinstance(error, QuotaExceeded):
+        headers = {"Retry-After": str(error.retry_after)}
     elif isinstance(error, FingerprintMismatch):
         status = policy.mismatch_status
     elif problem.retryable:
@@ -218,7 +239,7 @@ def _page(
     request: HttpRequest, members: dict[str, Any], status: int, language: str | None
 ) -> HttpResponse | None:
     """Return the page for a browser; None for a program (``*/*``), and if no page is found."""
-    types = ["application/problem+json", "application/json", "text/html"]
+    types = [PROBLEM_TYPE, "application/json", "text/html"]
     if not settings.TEMPLATES or request.get_preferred_type(types) != "text/html":
         return None
     try:
@@ -259,9 +280,7 @@ def _render(
     elif (html := _page(request, members, status, language)) is not None:
         response = html
     else:
-        response = HttpResponse(
-            json.dumps(members), status=status, content_type="application/problem+json"
-        )
+        response = HttpResponse(json.dumps(members), status=status, content_type=PROBLEM_TYPE)
         language = language or "en"
     response.headers.setdefault("Link", f'<{page}>; rel="describedby"')
     if language is not None:  # a project's own page or renderer may add what we cannot

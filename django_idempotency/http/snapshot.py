@@ -5,9 +5,8 @@ from __future__ import annotations
 import functools
 import json
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import ClassVar
 
 from django.http import HttpResponse
 from django.http.response import HttpResponseBase
@@ -70,6 +69,8 @@ _ELSEWHERE = frozenset(
 _BODILESS = frozenset({204, 304})
 _NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _VALUE = re.compile(r"[\t\x20-\x7e\x80-\xff]*")
+_encode = json.JSONEncoder().encode
+_decode = json.JSONDecoder().decode
 
 
 class _Redirect(HttpResponse):
@@ -88,13 +89,13 @@ class Snapshot:
     headers: tuple[tuple[str, str], ...]
     body: bytes
 
-    def response(self) -> HttpResponse:
-        """Return a new response, equal to the first one."""
+    def response(self, added: Mapping[str, str] | None = None) -> HttpResponse:
+        """Return a new response, equal to the first one but for the header fields `added`."""
         kind = _Redirect if 300 <= self.status < 400 else HttpResponse
-        response = kind(self.body, status=self.status)
-        del response["Content-Type"]
-        for name, value in self.headers:
-            response[name] = value
+        fields = {**dict(self.headers), **(added or {})}
+        response = kind(self.body, status=self.status, headers=fields)
+        if not any(name.lower() == "content-type" for name, _ in self.headers):
+            del response["Content-Type"]  # Django gives each response one
         return response
 
 
@@ -106,8 +107,8 @@ class SnapshotCodec:
     itself, cookies included (R36).
     """
 
-    id: ClassVar[str] = "http"
-    exact: ClassVar[bool] = True
+    id = "http"
+    exact = True
 
     def __init__(self, replay_headers: Collection[str] = (), max_bytes: int = 1024 * 1024) -> None:
         self._max_bytes = max_bytes
@@ -116,6 +117,8 @@ class SnapshotCodec:
         self._named = named - self._dropped
         #: The results of `_place` by name: a project sends the same few.
         self._place_of = functools.lru_cache(maxsize=256)(self._place)
+        #: The results of `_read_head`: the heads of a view's answers are often equal.
+        self._head_of = functools.lru_cache(maxsize=32)(self._read_head)
 
     def encode(self, result: HttpResponseBase) -> bytes:
         """
@@ -127,13 +130,14 @@ class SnapshotCodec:
         if result.status_code < 200:
             raise TypeError("An interim response is no answer, and cannot be kept.")
         fields = []
-        for name, value in result.items():
+        headers = result.headers
+        for name in headers:
             place = self._place_of(name)
             if place == "elsewhere":
                 raise TypeError(f"A response whose body is where {name} says cannot be kept.")
-            if place == "kept" and _VALUE.fullmatch(value):
+            if place == "kept" and _VALUE.fullmatch(value := headers[name]):
                 fields.append((name, value))
-        head = json.dumps({"status": result.status_code, "headers": fields}).encode()
+        head = _encode({"status": result.status_code, "headers": fields}).encode()
         body = self._body(result)
         size = 4 + len(head) + sum(map(len, body))
         if size > self._max_bytes:
@@ -157,9 +161,16 @@ class SnapshotCodec:
     def decode(self, payload: bytes) -> Snapshot:
         """Return the Snapshot that `encode` wrote; raise ValueError or the like for other bytes."""
         end = 4 + int.from_bytes(payload[:4], "big")
-        head = json.loads(payload[4:end].decode())
+        if len(payload) < end:
+            raise ValueError("The stored response is cut short.")
+        status, headers = self._head_of(payload[4:end])
+        return Snapshot(status, headers, b"" if status in _BODILESS else payload[end:])
+
+    def _read_head(self, text: bytes) -> tuple[int, tuple[tuple[str, str], ...]]:
+        """Return status and header fields of a stored response's head."""
+        head = _decode(text.decode())
         status, kept = head["status"], []
-        if len(payload) < end or type(status) is not int or not 200 <= status <= 599:
+        if type(status) is not int or not 200 <= status <= 599:
             raise ValueError("The stored response has no final status.")
         for name, value in head["headers"]:
             place = self._place_of(name)
@@ -167,7 +178,7 @@ class SnapshotCodec:
                 raise ValueError("The stored response has a header field that was never kept.")
             if place == "kept":
                 kept.append((name, value))
-        return Snapshot(status, tuple(kept), b"" if status in _BODILESS else payload[end:])
+        return status, tuple(kept)
 
     def _place(self, name: str) -> str:
         """

@@ -7,15 +7,31 @@ import io
 import os
 import tempfile
 import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from django.conf import settings
+from django.core.exceptions import BadRequest
 from django.http import HttpRequest
 from django.http.request import RawPostDataException
 
-__all__ = ["declared_length", "is_large", "read_back", "spool", "tee"]
+__all__ = [
+    "PartialBody",
+    "declared_length",
+    "is_large",
+    "read_back",
+    "refuse_part",
+    "spool",
+    "tee",
+    "whole_body",
+]
 
 _CHUNK = 64 * 1024
+
+
+class PartialBody(BadRequest):
+    """The body is shorter than its Content-Length."""
 
 
 def declared_length(request: HttpRequest) -> int | None:
@@ -24,6 +40,17 @@ def declared_length(request: HttpRequest) -> int | None:
         return int(request.META.get("CONTENT_LENGTH") or "")
     except ValueError:
         return None
+
+
+def refuse_part(request: HttpRequest, size: int) -> None:
+    """
+    Raise PartialBody if `size` bytes are less than the whole body.
+
+    A connection that breaks off ends the body early, and WSGI servers hand on what they have. Cut
+    off, ``amount=1250`` may ask for 12. It must not have the key: the whole request may follow.
+    """
+    if size < (declared_length(request) or 0):
+        raise PartialBody("The body is shorter than its Content-Length. Send the request again.")
 
 
 def is_large(request: HttpRequest) -> bool:
@@ -64,32 +91,77 @@ def spool(request: HttpRequest) -> bytes:
     while chunk := request.read(_CHUNK):
         digest.update(chunk)
         file.write(chunk)
-    file.seek(0)
     weakref.finalize(request, file.close)
+    refuse_part(request, file.tell())
+    file.seek(0)
     unread._stream, unread._read_started = file, False
     return digest.digest()
 
 
-class _Tee:
-    """A stream that keeps the bytes that are read from it."""
+@contextmanager
+def whole_body(request: HttpRequest) -> Iterator[None]:
+    """Let parsers read the body in the block; raise PartialBody after it if that broke off."""
+    unread: Any = request
+    if unread._read_started:
+        yield
+        return
+    stream = unread._stream = _Counter(unread._stream)
+    yield
+    while stream.read(_CHUNK):  # what no parser wanted
+        pass
+    refuse_part(request, stream.size)
+
+
+class _Watched:
+    """A stream whose bytes are noted as they are read."""
 
     def __init__(self, stream: Any) -> None:
         self.stream = stream
-        self.kept = io.BytesIO()
 
     def read(self, *size: int) -> bytes:
         """Read from the stream."""
-        return self._keep(self.stream.read(*size))
+        return self._noted(self.stream.read(*size))
 
     def readline(self, *size: int) -> bytes:
         """Read a line from the stream."""
-        return self._keep(self.stream.readline(*size))
+        return self._noted(self.stream.readline(*size))
 
     def close(self) -> None:
         """Close the stream: ``request.body`` does."""
         self.stream.close()
 
-    def _keep(self, read: bytes) -> bytes:
+    def seekable(self) -> bool:
+        """Return whether ``request.body`` may measure the stream before it reads any of it."""
+        asked = getattr(self.stream, "seekable", None)  # SpooledTemporaryFile of Python 3.10
+        return asked is not None and bool(asked())
+
+    def seek(self, *place: int) -> int:
+        """Seek in the stream: to its end, and back to its start."""
+        found: int = self.stream.seek(*place)
+        return found
+
+    def _noted(self, read: bytes) -> bytes:
+        raise NotImplementedError
+
+
+class _Counter(_Watched):
+    """A stream that counts the bytes that are read from it."""
+
+    size = 0
+
+    def _noted(self, read: bytes) -> bytes:
+        self.size += len(read)
+        return read
+
+
+class _Tee(_Watched):
+    """A stream that keeps the bytes that are read from it."""
+
+    def __init__(self, stream: Any) -> None:
+        super().__init__(stream)
+        self.kept = io.BytesIO()
+
+    def _noted(self, read: bytes) -> bytes:
         self.kept.write(read)
         return read
 
@@ -119,5 +191,6 @@ def read_back(request: HttpRequest) -> None:
         position = stream.kept.tell()
         request.read()  # the rest
         unread._body = stream.kept.getvalue()
+        refuse_part(request, len(unread._body))
         unread._stream = io.BytesIO(unread._body)
         unread._stream.seek(position)

@@ -13,7 +13,7 @@ from django.http import Http404, HttpRequest
 from django.http.multipartparser import MultiPartParserError
 from django.http.response import HttpResponseBase
 
-from django_idempotency.engine.attempt import RollBack
+from django_idempotency.engine.operation import RollBack
 from django_idempotency.http.atomic_requests import (
     AtomicRequests,
     atomic_aliases,
@@ -21,7 +21,7 @@ from django_idempotency.http.atomic_requests import (
     refuse_coroutine,
 )
 from django_idempotency.http.calls import is_guarded_already, using
-from django_idempotency.http.content import body_of
+from django_idempotency.http.content import body_of, header_field
 from django_idempotency.http.guard import Guard, answered_outside
 from django_idempotency.http.plans import Declared, ViewPlan
 from django_idempotency.policy import HTTPPolicy
@@ -51,6 +51,7 @@ def guarded(
     request: HttpRequest,
     args: tuple[Any, ...],
     kwargs: Mapping[str, Any],
+    kind: type[ViewGuard] | None = None,
 ) -> HttpResponseBase:
     """Return the response of a view; its exceptions pass on unchanged."""
     if is_guarded_already(request):
@@ -63,7 +64,7 @@ def guarded(
             unguarded: HttpResponseBase = view(request, *args, **kwargs)
         return unguarded
     keyed = plan.carries_key(request)
-    return ViewGuard(plan, view, request, args, kwargs, keyed=keyed).respond()
+    return (kind or ViewGuard)(plan, view, request, args, kwargs, keyed=keyed).respond()
 
 
 async def aguarded(
@@ -72,6 +73,7 @@ async def aguarded(
     request: HttpRequest,
     args: tuple[Any, ...],
     kwargs: Mapping[str, Any],
+    kind: type[ViewGuard] | None = None,
 ) -> HttpResponseBase:
     """See `guarded`: for a view that is a coroutine."""
     if is_guarded_already(request):
@@ -81,8 +83,10 @@ async def aguarded(
     plan = declared.plan()
     if not plan.guards(request):
         return await aunguarded(plan, view, request, args, kwargs)
-    keyed = await sync_to_async(plan.carries_key, thread_sensitive=True)(request)
-    return await ViewGuard(plan, view, request, args, kwargs, keyed=keyed).arespond()
+    keyed = header_field(request, plan.http_policy.header) is not None
+    if not keyed:  # to look into a form may take the session, and so the database
+        keyed = await sync_to_async(plan.carries_key, thread_sensitive=True)(request)
+    return await (kind or ViewGuard)(plan, view, request, args, kwargs, keyed=keyed).arespond()
 
 
 async def aunguarded(
@@ -164,6 +168,11 @@ def _checked(request: HttpRequest, response: Any) -> Any:
     match = request.resolver_match
     view: Any = match.func if match else None
     BaseHandler().check_response(response, view, name=None if match else "The view")
+    if not hasattr(response, "status_code"):
+        raise TypeError(
+            f"A view with @idempotent returned a {type(response).__name__}, not a response. On an "
+            f"operation of django-ninja use idempotent of django_idempotency.contrib.ninja."
+        )
     return response
 
 

@@ -51,9 +51,9 @@ class BaseStore:
     # What does IDEMPOTENCY call it? Set when the setting is read.
     alias: str = ""
 
-    # Do all its writers wait for one another? Then the engine reads the record before it opens a
-    # transaction.
-    writers_queue: bool = False
+    # Is a read cheaper than a transaction? Then the engine reads the record first, for a replay of
+    # "single".
+    looks_before_single: bool = False
 
     # Each store implements these methods, except `transact_item`, `browse_key` and `count_expired`.
 
@@ -106,6 +106,17 @@ class BaseStore:
         """Return the record as it is now, expired or not, or None."""
         raise NotImplementedError
 
+    def peek(self, record_ids: Iterable[UUID]) -> dict[UUID, Record]:
+        """
+        Return what claims of these would meet, for attempts that wait; in one round trip.
+
+        What `get` returns, by its id; a completed record may come without its result. A store in
+        which an attempt holds an id before its record can be seen gives a `placeholder` for it,
+        where it can tell. Otherwise those that wait claim again and again, one of them at a time.
+        """
+        found = {record_id: self.get(record_id) for record_id in record_ids}
+        return {record_id: record for record_id, record in found.items() if record is not None}
+
     def browse(
         self,
         *,
@@ -119,12 +130,19 @@ class BaseStore:
         Newest first if the store can order. A page before the last may be shorter, even empty.
         `filters` may be a mapping with the names of `Filters`. With scope and key together, the
         store computes the record id and reads nothing else. Raises ValueError for a cursor that
-        this store did not make and for an unknown state, and TypeError for an unknown name.
+        this store did not make, for an unknown state and for a limit below 1, and TypeError for an
+        unknown name.
         """
         raise NotImplementedError
 
     def browse_key(self, filters: Filters, limit: int) -> Page | None:
-        """Return the page of one scope and key, by record id; None unless `filters` name both."""
+        """
+        Return the page of one scope and key, by record id; None unless `filters` name both.
+
+        Raises ValueError for a limit below 1.
+        """
+        if limit < 1:
+            raise ValueError(f"A page has at least 1 record: limit={limit} leaves room for none.")
         if filters.scope is None or filters.key is None:
             return None
         others = replace(filters, scope=None, key=None)  # a long scope is stored cut short
@@ -139,6 +157,16 @@ class BaseStore:
         Conditional on the epoch and state that the operator saw, and on the record not being
         expired. If another session has locked the record, it returns False and does not wait. The
         epoch grows by one and the token is new, so a former owner has lost its lease.
+        """
+        raise NotImplementedError
+
+    def erase(self, record_id: UUID, *, force: bool = False) -> bool:
+        """
+        Delete the record, and all that the store keeps of it; return whether it is gone.
+
+        Returns False, and changes nothing, if an attempt holds the record under a live lease
+        (unless `force` is set) or another session has locked it. An owner whose record was erased
+        has lost its lease. The next claim is the first one. Repeated, it returns True again.
         """
         raise NotImplementedError
 

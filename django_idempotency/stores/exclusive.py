@@ -44,6 +44,10 @@ class Records(ABC):
         """Store the record, and replace the one with its id if there is one."""
 
     @abstractmethod
+    def delete(self, record_id: UUID) -> None:
+        """Delete the record with this id, if there is one."""
+
+    @abstractmethod
     def newest_first(self, before: str | None) -> Iterator[Record]:
         """Yield the records by descending `place`; only those below `before`, unless it is None."""
 
@@ -183,6 +187,15 @@ class ExclusiveStore(BaseStore):
                 _end(records, seen, State.RELEASED, fingerprint=None, expires_at=lasts, **new)
             else:
                 _end(records, seen, seen.state, expires_at=now, **new)
+            return True
+
+    def erase(self, record_id: UUID, *, force: bool = False) -> bool:
+        """See `BaseStore.erase`."""
+        with self.exclusively() as records:
+            seen = records.get(record_id)
+            if seen is not None and seen.live and not force:
+                return False
+            records.delete(record_id)
             return True
 
     def sweep(self, *, limit: int = 5000) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 import weakref
 from collections.abc import Callable, Iterator
@@ -14,6 +13,7 @@ from uuid import UUID
 
 from django_idempotency.records import Record
 from django_idempotency.stores.exclusive import ExclusiveStore, Records, place
+from django_idempotency.stores.forks import in_each_child
 
 __all__ = ["MemoryStore"]
 
@@ -37,6 +37,9 @@ class MemoryRecords(Records):
 
     def put(self, record: Record) -> None:
         self.kept[record.record_id] = record
+
+    def delete(self, record_id: UUID) -> None:
+        self.kept.pop(record_id, None)
 
     def newest_first(self, before: str | None) -> Iterator[Record]:
         for where, record in sorted(((place(x), x) for x in self.kept.values()), reverse=True):
@@ -82,4 +85,4 @@ def _all_forked() -> None:
         store.forked()
 
 
-os.register_at_fork(after_in_child=_all_forked)
+in_each_child(_all_forked)

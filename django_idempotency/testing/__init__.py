@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from django_idempotency.testing.clock import FakeClock
     from django_idempotency.testing.crash import crash_at
     from django_idempotency.testing.http_contract import HTTPContract
+    from django_idempotency.testing.keyed import keyed_client, keyed_clients
     from django_idempotency.testing.overrides import override_store
     from django_idempotency.testing.store_contract import StoreContract
 
@@ -19,6 +20,8 @@ __all__ = [
     "StoreContract",
     "assert_idempotent",
     "crash_at",
+    "keyed_client",
+    "keyed_clients",
     "override_store",
 ]
 
@@ -28,6 +31,8 @@ _HOMES = {
     "StoreContract": "store_contract",
     "assert_idempotent": "asserts",
     "crash_at": "crash",
+    "keyed_client": "keyed",
+    "keyed_clients": "keyed",
     "override_store": "overrides",
 }
 

@@ -10,7 +10,7 @@ import pytest
 
 from django_idempotency import keys
 from django_idempotency.claims import RESOLUTIONS, Resolution
-from django_idempotency.exceptions import StoreError
+from django_idempotency.exceptions import LeaseLost, StoreError
 from django_idempotency.leases import Lease
 from django_idempotency.records import Filters, Record, State
 from django_idempotency.stores.base import BaseStore
@@ -242,6 +242,10 @@ class OperatorRules(ContractBase):
         with pytest.raises(ValueError, match="cursor"):
             store.browse(cursor="'; DROP TABLE x; --")
 
+    def test_browse_refuses_a_page_without_room(self, store: BaseStore) -> None:
+        with pytest.raises(ValueError, match="limit"):
+            store.browse(limit=0)
+
     # Resolve.
 
     def resolve(
@@ -401,3 +405,59 @@ class OperatorRules(ContractBase):
         again = self.won(store.claim(self.again(lease.request)))
 
         assert again.fencing_token > resolved.epoch > lease.fencing_token
+
+    # Erase.
+
+    def erase(self, store: BaseStore, lease: Lease, *, force: bool = False) -> bool:
+        """Erase the record, later than the claim: epochs of new records come from the clock."""
+        record = self.record(store, lease)
+        self.pass_time(store, lease.record_id, record.now)
+        return store.erase(lease.record_id, force=force)
+
+    def is_erased(self, store: BaseStore, lease: Lease) -> None:
+        """Fail unless nothing is left of the record, and any request is the first one."""
+        assert store.get(lease.record_id) is None
+        assert self.browsed(store, scope=lease.request.scope) == []
+        request = self.again(lease.request, fingerprints=(OTHER_FINGERPRINT,))
+        claimed = self.won(store.claim(request))
+        assert claimed.fencing_token > lease.fencing_token
+        assert self.record(store, claimed).attempts == 1
+
+    @pytest.mark.parametrize(
+        "ending", ["lapsed", "failed", "released", "completed", "lapsed for ever"]
+    )
+    def test_R71_operator_erases_what_nobody_is_at(self, store: BaseStore, ending: str) -> None:
+        ending, _, for_ever = ending.partition(" ")
+        fields = {"on_stale": "refuse"} if for_ever else {}
+        lease = self.ended(store, ending, scope=f"erase {uuid4()}", **fields)
+
+        assert self.erase(store, lease)
+
+        self.is_erased(store, lease)
+
+    def test_live_lease_stands_against_an_erasure(self, store: BaseStore) -> None:
+        lease = self.live(store)
+        before = self.record(store, lease)
+
+        assert not store.erase(lease.record_id)
+
+        assert unchanged(before, self.record(store, lease))
+
+    def test_R71_owner_of_an_erased_record_writes_nothing(self, store: BaseStore) -> None:
+        lease = self.live(store, scope=f"erase {uuid4()}")
+
+        assert self.erase(store, lease, force=True)
+
+        with pytest.raises(LeaseLost) as lost:
+            store.complete(lease, b"late", retention=HOUR)
+        assert lost.value.gone
+        store.fail(lease, "late")
+        assert store.renew([lease], HOUR) == set()
+        self.is_erased(store, lease)
+
+    def test_erasure_of_what_is_not_there_is_done(self, store: BaseStore) -> None:
+        other = self.live(store)
+
+        assert store.erase(keys.new_token())
+
+        assert self.record(store, other).live

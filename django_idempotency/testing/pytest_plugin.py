@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from django_idempotency.stores.base import BaseStore
     from django_idempotency.testing.clock import FakeClock
 
-__all__ = ["idempotency_clock", "idempotency_store"]
+__all__ = ["idempotency_clock", "idempotency_keys", "idempotency_store"]
 
 _PARTS = (
     "base",
@@ -53,6 +53,35 @@ def idempotency_store(idempotency_clock: FakeClock) -> Iterator[BaseStore]:
     replaced = override_store("memory", clock=idempotency_clock)
     yield replaced.enable()
     replaced.disable()
+
+
+@pytest.fixture
+def idempotency_keys(request: pytest.FixtureRequest) -> Iterator[None]:
+    """A key on each unsafe request of a test client, except in tests marked with False."""
+    from django_idempotency.testing.keyed import keyed_clients
+
+    marker = request.node.get_closest_marker("idempotency_keys")
+    given = dict(marker.kwargs) if marker is not None else {}
+    if not given.pop("on", marker is None or False not in marker.args):
+        yield
+        return
+    with keyed_clients(**given):
+        yield
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line(
+        "markers",
+        "idempotency_keys(on=True, *, header, new_key): test clients add a key to unsafe requests",
+    )
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Give a marked test the fixture, which is there before the test's own."""
+    names = getattr(item, "fixturenames", None)
+    marked = item.get_closest_marker("idempotency_keys") is not None
+    if marked and names is not None and "idempotency_keys" not in names:
+        names.insert(0, "idempotency_keys")
 
 
 @pytest.hookimpl(wrapper=True)

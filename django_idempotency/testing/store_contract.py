@@ -14,6 +14,7 @@ from django_idempotency.testing.contract_operators import OperatorRules
 from django_idempotency.testing.contract_processes import ProcessRules
 from django_idempotency.testing.contract_races import RaceRules
 from django_idempotency.testing.contract_twins import TwinRules
+from django_idempotency.testing.contract_waiting import WaitingRules
 
 __all__ = ["StoreContract"]
 
@@ -28,6 +29,7 @@ class StoreContract(
     RaceRules,
     ProcessRules,
     TwinRules,
+    WaitingRules,
 ):
     """
     Every promise of a store, as a test.

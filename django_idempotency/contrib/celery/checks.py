@@ -5,17 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from celery import Celery, Task, _state
-from celery.utils.functional import maybe_list
+from celery import Celery, Task
 from django.apps import AppConfig
 from django.core.checks import CheckMessage, Error, Warning
 from django.core.exceptions import ImproperlyConfigured
-from django.utils.module_loading import autodiscover_modules
 
 from django_idempotency.conf import store_for, stores
 from django_idempotency.contrib.celery.codec import serializer_problem
 from django_idempotency.contrib.celery.deliveries import TaskGuard
-from django_idempotency.contrib.celery.task import guard_of
+from django_idempotency.contrib.celery.guarded import guarded_tasks, project_app
 from django_idempotency.engine.transactions import must_join
 from django_idempotency.policy import Policy
 
@@ -32,20 +30,15 @@ def check_tasks(
     *, app_configs: Sequence[AppConfig] | None = None, **kwargs: Any
 ) -> list[CheckMessage]:
     """The serializer of a guarded task can be used, and its times fit together."""
-    app = _app()
+    app = project_app()
     if app is None:
         return []
     try:
         aliases = list(stores)
     except ImproperlyConfigured:
         return []  # the check of the aliases tells
-    _import_tasks(app)
     found: list[CheckMessage] = []
-    for name in sorted(app.tasks):
-        task = app.tasks[name]
-        guard = guard_of(task)
-        if guard is None:
-            continue
+    for task, guard in guarded_tasks():
         found.extend(_serializer(task, guard))
         try:
             policy = guard.plan().policy
@@ -56,7 +49,7 @@ def check_tasks(
                 continue  # the check of the aliases tells
             hint = "Correct IDEMPOTENCY, or the arguments of @idempotent_task."
             id_ = "django_idempotency.E031"
-            found.append(Error(f"The task {name} cannot run: {error}", hint=hint, id=id_))
+            found.append(Error(f"The task {task.name} cannot run: {error}", hint=hint, id=id_))
             continue
         found.extend(_lost_with_worker(task))
         found.extend(_time_limit(task, policy, app))
@@ -70,7 +63,7 @@ def check_sweep(
     *, app_configs: Sequence[AppConfig] | None = None, **kwargs: Any
 ) -> list[CheckMessage]:
     """If beat has a schedule that can be read, the sweep is part of it."""
-    app = _app()
+    app = project_app()
     if app is None or not app.conf.beat_schedule or "PersistentScheduler" not in _scheduler(app):
         return []  # cron may do it, or a schedule that is elsewhere
     try:
@@ -89,22 +82,6 @@ def check_sweep(
             id="django_idempotency.W034",
         )
     ]
-
-
-def _app() -> Celery | None:
-    """Return the project's app; None if there is none, so that this check creates none."""
-    return _state._tls.current_app or _state.default_app
-
-
-def _import_tasks(app: Celery) -> None:
-    """
-    Import the modules that a worker takes its tasks from.
-
-    Not by ``import_default_modules``: it runs the checks, and so would not come to an end.
-    """
-    autodiscover_modules("tasks")
-    for name in (*maybe_list(app.conf.imports), *maybe_list(app.conf.include)):
-        app.loader.import_task_module(name)
 
 
 def _scheduler(app: Celery) -> str:

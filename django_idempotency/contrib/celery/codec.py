@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Collection
+from collections import deque
+from collections.abc import Callable, Collection
+from contextlib import suppress
 from dataclasses import dataclass
 from types import BuiltinFunctionType, ModuleType, WrapperDescriptorType
-from typing import Any, ClassVar
+from typing import Any
 
 from celery.exceptions import SoftTimeLimitExceeded, TaskPredicate
 from kombu import serialization
@@ -122,13 +124,18 @@ class KombuCodec:
     The stored bytes name their format, so a task may change its serializer.
     """
 
-    id: ClassVar[str] = "kombu"
-    exact: ClassVar[bool] = False
+    id = "kombu"
+    exact = False
 
-    def __init__(self, serializer: str, accept: Collection[str] = ()) -> None:
+    def __init__(
+        self, serializer: str, accept: Callable[[], Collection[str] | None] = lambda: ()
+    ) -> None:
         self.serializer = serializer
-        #: Other serializers whose results are read: Celery's ``accept_content``.
+        #: Gives other serializers whose results are read: Celery's ``accept_content``.
         self.accept = accept
+        #: What `encode` has written last, and the result as it is read: handed out once, though
+        #: the threads of a worker share this codec.
+        self._written: deque[tuple[bytes, Any]] = deque(maxlen=1)
 
     def encode(self, result: Any) -> bytes:
         """Return the result and its format; raise TypeError if it has no such form."""
@@ -136,7 +143,7 @@ class KombuCodec:
             content_type, encoding, data = serialization.dumps(result, self.serializer)
             if not isinstance(data, (str, bytes)):
                 raise TypeError(f"{type(data).__name__} is neither text nor bytes")
-            serialization.loads(data, content_type, encoding, accept=[content_type])
+            read = serialization.loads(data, content_type, encoding, accept=[content_type])
         except (DecodeError, EncodeError, TypeError) as error:
             raise TypeError(
                 f"A result of type {type(result).__name__} cannot be kept by the serializer "
@@ -144,13 +151,19 @@ class KombuCodec:
             ) from error
         form = "text" if isinstance(data, str) else "bytes"
         head = f"{content_type}\n{encoding}\n{form}\n"
-        return head.encode() + (data.encode() if isinstance(data, str) else data)
+        payload = head.encode() + (data.encode() if isinstance(data, str) else data)
+        self._written.append((payload, read))
+        return payload
 
     def decode(self, payload: bytes) -> Any:
         """Return the result that `encode` wrote; raise ValueError for anything else."""
+        with suppress(IndexError):
+            written, read = self._written.pop()
+            if written == payload:  # the first caller's, read above
+                return read
         *head, data = payload.split(b"\n", 3)
-        content_type, encoding, form = (part.decode() for part in head)
-        if content_type not in self._readable() or form not in ("text", "bytes"):
+        content_type, encoding, form = map(bytes.decode, head)
+        if not self._reads(content_type) or form not in ("text", "bytes"):
             raise ValueError(f"Results of the type {content_type!r} are not accepted.")
         if content_type == RAW and encoding not in ("binary", "utf-8"):
             raise ValueError(f"{encoding!r} is no encoding of the serializer 'raw'.")
@@ -164,19 +177,23 @@ class KombuCodec:
         except DecodeError as error:
             raise ValueError(str(error)) from error
 
-    def _readable(self) -> set[str]:
-        """Return the content types that are read: the serializer's own and accepted ones (R95)."""
+    def _reads(self, content_type: str) -> bool:
+        """Whether content of this type is read: the serializer's own, and accepted types (R95)."""
         known = serialization.registry.name_to_type
         own = RAW if self.serializer == "raw" else known.get(self.serializer, "")
-        accepted = {known.get(name, name) for name in self.accept} & set(known.values())
-        return ({own} | accepted) - {PICKLE}
+        if content_type == PICKLE:
+            return False
+        if content_type == own:
+            return True
+        accepted = {known.get(name, name) for name in self.accept() or ()}
+        return content_type in accepted and content_type in known.values()
 
 
 class TaskCodec:
     """The end of a task: its result in `results`' form, Ignored, or Failed."""
 
-    id: ClassVar[str] = "task"
-    exact: ClassVar[bool] = False
+    id = "task"
+    exact = False
 
     def __init__(self, results: Codec) -> None:
         self.results = results

@@ -7,7 +7,6 @@ import json
 import logging
 import time
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
@@ -32,14 +31,16 @@ from django_idempotency.contrib.celery.codec import (
     TaskCodec,
     serializer_problem,
 )
-from django_idempotency.contrib.celery.parents import FromParent, noting_retries
-from django_idempotency.engine.attempt import Attempt, Operation, RollBack
+from django_idempotency.contrib.celery.parents import FromParent, noted_retries
+from django_idempotency.engine.attempt import Attempt
+from django_idempotency.engine.operation import Operation, RollBack
 from django_idempotency.engine.transactions import OpenTransactions
 from django_idempotency.exceptions import (
     IdempotencyError,
     InProgress,
     InvalidKey,
     LeaseLost,
+    QuotaExceeded,
     ResultUnavailable,
 )
 from django_idempotency.fingerprint import Fingerprint, canonical_payload, version_1
@@ -50,6 +51,8 @@ __all__ = ["Delivery", "DuplicateTask", "KeepMessage", "TaskGuard"]
 logger = logging.getLogger("django_idempotency")
 
 _KIND = "task"
+#: The longest countdown of a task over its quota: a broker may send what is unacknowledged again.
+_LONGEST_PAUSE = 300
 
 
 class DuplicateTask(IdempotencyError):
@@ -95,7 +98,7 @@ class TaskGuard(Declaration[Plan]):
         serializer = self.serializer(task) or ""
         if problem := serializer_problem(serializer):
             raise ImproperlyConfigured(f"Results of {task.name} cannot be kept: {problem}")
-        return TaskCodec(KombuCodec(serializer, task.app.conf.accept_content or ()))
+        return TaskCodec(KombuCodec(serializer, lambda: task.app.conf.accept_content))
 
     def arguments(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> BoundArguments:
         """Return the arguments of a call, without the task itself; raise TypeError."""
@@ -145,24 +148,16 @@ class Delivery:
         self._record_id = operation.record_id
         attempt: Attempt | None = None
         try:
-            with ExitStack() as block:
-                try:
-                    attempt = block.enter_context(
-                        plan.engine.attempt(operation, self._kept_failure)
-                    )
-                except InProgress as busy:
-                    self._make_way(busy)
-                except ResultUnavailable as unavailable:
-                    if self.guard.on_duplicate == "ignore":
-                        raise Ignore(str(unavailable)) from unavailable
-                    if self.guard.on_duplicate == "raise":
-                        raise self._final(DuplicateTask()) from unavailable
-                    raise self._final(unavailable)  # noqa: B904  # the same one
+            with plan.engine.attempt(operation, self._kept_failure) as attempt:
                 if not attempt.replayed:
                     ending = self._ending()
                     if self._retried:
                         raise RollBack("fail", ending)
                     attempt.complete(ending)
+        except (InProgress, QuotaExceeded, ResultUnavailable) as refusal:
+            if attempt is not None:  # it is the work's
+                raise
+            self._give_up(refusal)
         except LeaseLost as lost:
             if self._is_superseded(attempt, lost):
                 self._make_way(lost)
@@ -191,6 +186,7 @@ class Delivery:
             mode=open_transactions.mode(policy),
             open_transactions=open_transactions,
             wait=policy.wait if self.guard.on_in_progress == "wait" else timedelta(0),
+            closes_connections=not (self.request.called_directly or self.request.is_eager),
         )
 
     def _key(self) -> str | None:
@@ -217,14 +213,16 @@ class Delivery:
     # The work.
 
     def _ending(self) -> Any:
-        with noting_retries() as retries:
-            try:
-                ending = self._work()
-            except Ignore as ignored:  # it has done its work, and has no result
-                self._raised = ignored
-                ending = Ignored()
-            finally:
-                self._retried = self.request.id in retries
+        retries: list[str] = []
+        before = noted_retries.set(retries)
+        try:
+            ending = self._work()
+        except Ignore as ignored:  # it has done its work, and has no result
+            self._raised = ignored
+            ending = Ignored()
+        finally:
+            noted_retries.reset(before)
+            self._retried = self.request.id in retries
         if self._retried:
             logger.warning(
                 "The task %s has sent a retry of itself and has gone on to its end: its record "
@@ -270,20 +268,37 @@ class Delivery:
 
     # Its replacement.
 
+    def _give_up(self, refusal: InProgress | QuotaExceeded | ResultUnavailable) -> NoReturn:
+        """End without the work: another attempt has the key, or the scope has used its quota."""
+        if isinstance(refusal, InProgress):
+            self._make_way(refusal)
+        if isinstance(refusal, QuotaExceeded):
+            if self._is_in_place():
+                raise refusal
+            self._send_again(min(refusal.retry_after, _LONGEST_PAUSE), str(refusal))
+        if self.guard.on_duplicate == "ignore":
+            raise Ignore(str(refusal)) from refusal
+        if self.guard.on_duplicate == "raise":
+            raise self._final(DuplicateTask()) from refusal
+        raise self._final(refusal)
+
     def _make_way(self, error: InProgress | LeaseLost) -> NoReturn:
         """End as `on_in_progress` says: another attempt is running, or was faster (C6)."""
         wish = self.guard.on_in_progress
         if wish == "ignore":
             raise Ignore(str(error)) from error
-        # Run in place, a task would run again at once, and again; inside of itself, without end.
-        in_place = self.request.is_eager or self.request.called_directly
-        in_place = in_place or self._record_id in [attempt.record_id for attempt in running()]
         undecided = isinstance(error, InProgress) and error.stale
-        if wish == "retry" and not in_place and not undecided:
-            self._send_again(_countdown(error))
+        if wish == "retry" and not self._is_in_place() and not undecided:
+            self._send_again(_countdown(error), "Another attempt is in progress.")
         raise error
 
-    def _send_again(self, countdown: float) -> NoReturn:
+    def _is_in_place(self) -> bool:
+        """Whether a message sent again would run at once, and again; inside of itself, forever."""
+        if self.request.is_eager or self.request.called_directly:
+            return True
+        return self._record_id in [attempt.record_id for attempt in running()]
+
+    def _send_again(self, countdown: float, why: str) -> NoReturn:
         """Send this message again; it does not count as a retry of the task."""
         task = self.task
         signature = task.signature_from_request(self.request, countdown=countdown)
@@ -295,7 +310,7 @@ class Delivery:
             if not task.acks_late:  # the message is gone: show it
                 raise
             raise KeepMessage(error, requeue=True) from error
-        raise Retry("Another attempt is in progress.", when=countdown, sig=signature)
+        raise Retry(why, when=countdown, sig=signature)
 
     def _is_superseded(self, attempt: Attempt | None, lost: LeaseLost) -> bool:
         """
@@ -365,7 +380,9 @@ def _as_sent(value: Any) -> Any:
 
     So a direct call and a message from the broker have the same payload.
     """
-    if isinstance(value, Mapping):
+    if value is None or isinstance(value, (str, int, float)):
+        return value
+    if isinstance(value, (dict, Mapping)):
         return {_name_as_sent(name): _as_sent(item) for name, item in value.items()}
     if isinstance(value, (list, tuple)):
         return [_as_sent(item) for item in value]

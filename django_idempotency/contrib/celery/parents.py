@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import dataclass
 from inspect import BoundArguments
@@ -20,7 +19,7 @@ from django_idempotency.arguments import key_maker
 from django_idempotency.context import current
 from django_idempotency.exceptions import InvalidKey
 
-__all__ = ["HEADER", "RECORD_HEADER", "FromParent", "from_parent", "noting_retries", "parent_of"]
+__all__ = ["HEADER", "RECORD_HEADER", "FromParent", "from_parent", "noted_retries", "parent_of"]
 
 #: The header of a message with what its children's keys are made of: the seed of the work that sent
 #: it. Version 1 sent the record id; its workers make the same keys of either.
@@ -28,18 +27,8 @@ HEADER = "idempotency_parent"
 #: The header with the record id of that work, for people who look for it.
 RECORD_HEADER = "idempotency_parent_record"
 
-_retries: ContextVar[list[str] | None] = ContextVar("idempotency_retries", default=None)
-
-
-@contextmanager
-def noting_retries() -> Iterator[list[str]]:
-    """Open a block, and note the ids of the tasks that send a retry of themselves in it."""
-    noted: list[str] = []
-    before = _retries.set(noted)
-    try:
-        yield noted
-    finally:
-        _retries.reset(before)
+#: Set while the work of a task runs: takes the ids of the tasks that send a retry of themselves.
+noted_retries: ContextVar[list[str] | None] = ContextVar("idempotency_retries", default=None)
 
 
 @dataclass(frozen=True)
@@ -106,7 +95,7 @@ def _name_parent(
     described = headers if "id" in headers else body  # protocol 2, protocol 1
     task = current_task._get_current_object()
     itself = task is not None and (described["id"], sender) == (task.request.id, task.name)
-    noted = _retries.get()
+    noted = noted_retries.get()
     if itself and noted is not None and described["retries"] > task.request.retries:
         noted.append(described["id"])
     if HEADER in headers:

@@ -6,7 +6,7 @@ import functools
 import inspect
 from collections.abc import Callable, Mapping
 from inspect import BoundArguments
-from typing import Any, ParamSpec, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar, overload
 
 from celery import Task, current_app, current_task
 from celery.local import Proxy
@@ -20,6 +20,11 @@ from django_idempotency.contrib.celery.codec import serializer_problem
 from django_idempotency.contrib.celery.deliveries import Delivery, DuplicateTask, TaskGuard
 from django_idempotency.contrib.celery.parents import FromParent, from_parent
 from django_idempotency.policy import UNSET, Policy, merge, signature_problems, suggestion
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from django_idempotency.options import PolicyOptions
 
 __all__ = ["DuplicateTask", "from_parent", "guard_of", "idempotent_task"]
 
@@ -54,11 +59,11 @@ def idempotent_task(
     payload: Callable[..., Any] | None = UNSET,
     operation: str = "",
     store: str = DEFAULT_ALIAS,
-    on_duplicate: str = "result",
-    on_in_progress: str = "retry",
-    on_failed: str = "run",
+    on_duplicate: Literal["result", "ignore", "raise"] = "result",
+    on_in_progress: Literal["retry", "ignore", "raise", "wait"] = "retry",
+    on_failed: Literal["run", "replay"] = "run",
     codec: Codec | str | None = None,
-    **policy: Any,
+    **policy: Unpack[PolicyOptions],
 ) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
 
 
@@ -75,7 +80,7 @@ def idempotent_task(
     on_in_progress: str = "retry",
     on_failed: str = "run",
     codec: Codec | str | None = None,
-    **policy: Any,
+    **policy: Unpack[PolicyOptions],
 ) -> Any:
     """
     Make a Celery task run once per key: the decorator below ``@shared_task`` or ``@app.task``.

@@ -27,15 +27,19 @@ from django_idempotency.stores.database.errors import (
 )
 
 __all__ = [
+    "SAVEPOINT",
     "Block",
     "RollbackWatch",
+    "commits_alone",
     "is_doomed",
     "is_lost",
     "is_rolled_back",
 ]
 
-#: libpq's transaction status of a transaction that met an error.
-_IN_ERROR = 3
+#: The savepoint of the work in `single`, where the claim sets it.
+SAVEPOINT = "idempotency"
+#: libpq's transaction status outside of any transaction, and in one that met an error.
+_IDLE, _IN_ERROR = 0, 3
 
 
 class RollbackWatch:
@@ -93,16 +97,26 @@ class Block:
 
     _open: ClassVar[WeakKeyDictionary[BaseDatabaseWrapper, Block]] = WeakKeyDictionary()
 
-    def __init__(self, using: str, committed: Callable[[], None] | None = None) -> None:
+    def __init__(
+        self,
+        using: str,
+        committed: Callable[[], None] | None = None,
+    ) -> None:
         self.using = using
         self._tell = committed
         #: The transaction is known to have committed: what fails now is a hook's own affair.
         self.committed = False
         #: The record id whose lock this block's transaction took.
         self.held: UUID | None = None
+        #: The claim has set SAVEPOINT for the work, and nothing was done since.
+        self.has_savepoint = False
         self.outer: Block | None = None
         #: The attempt that this block is part of.
         self.owner: Running | None = None
+        #: The block is a transaction, which it ends itself.
+        self.commits = False
+        #: The block is a savepoint, and all of the transaction's work: the COMMIT releases it.
+        self.ends_with_commit = False
         #: Open from the first statement of the block to its last.
         self.watch: RollbackWatch
 
@@ -115,7 +129,11 @@ class Block:
     def is_foreign(cls, connection: BaseDatabaseWrapper) -> bool:
         """Return whether the connection is in the transaction of another attempt."""
         block = cls._open.get(connection)
-        return block is not None and block.owner is not None and block.owner not in running()
+        return block is not None and block.is_anothers()
+
+    def is_anothers(self) -> bool:
+        """Return whether the block is part of another attempt."""
+        return self.owner is not None and self.owner not in running()
 
     @staticmethod
     def open_error() -> TransactionOpen:
@@ -130,21 +148,35 @@ class Block:
         return self.held == record_id or (self.outer is not None and self.outer.holds(record_id))
 
     def __enter__(self) -> None:
-        connection = connections[self.using]
-        if self.is_foreign(connection):
+        self._connection = connection = connections[self.using]
+        self.outer = self._open.get(connection)
+        if self.outer is not None and self.outer.is_anothers():
             raise self.open_error()
-        self._atomic = transaction.atomic(using=self.using)
+        is_direct = len(connection.atomic_blocks) == 1
+        self.ends_with_commit = is_direct and self.outer is not None and self.outer.commits
         try:
-            self._atomic.__enter__()
+            self._atomic = self._begin(connection)
         except Error as error:
             raise SessionLost("A transaction could not be begun.") from error
         self.watch = RollbackWatch(connection)
-        self.outer = self._open.get(connection)
         self._open[connection] = self
         self.owner = next(reversed(running()), None)
         if len(connection.atomic_blocks) == 1 and connection.commit_on_exit:
             # It is this block that commits, or does not. With autocommit off its end does neither.
-            transaction.on_commit(self._note_commit, using=self.using)
+            self.commits = True
+            connection.on_commit(self._note_commit)
+
+    def _begin(self, connection: Any) -> transaction.Atomic:
+        """Open Django's block, with the savepoint that the claim has set for it, if any."""
+        outer = self.outer
+        is_set = self.ends_with_commit and outer is not None and outer.has_savepoint
+        atomic = transaction.atomic(using=self.using, savepoint=not is_set)
+        atomic.__enter__()
+        if outer is not None and is_set:
+            outer.has_savepoint = False
+            if not connection.needs_rollback:
+                connection.savepoint_ids[-1] = SAVEPOINT
+        return atomic
 
     def __exit__(
         self,
@@ -152,8 +184,11 @@ class Block:
         exc_value: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        connection = connections[self.using]
+        connection: Any = self._connection
         self.watch.end()
+        stands = exc_type is None and not connection.needs_rollback
+        if self.ends_with_commit and stands and connection.savepoint_ids:
+            connection.savepoint_ids[-1] = None  # no RELEASE: the COMMIT follows
         if self.outer is None:
             self._open.pop(connection, None)
         else:
@@ -171,6 +206,17 @@ class Block:
             self._tell()
 
 
+def commits_alone(connection: BaseDatabaseWrapper) -> bool:
+    """Return whether a statement is its own transaction on this connection to PostgreSQL."""
+    if connection.in_atomic_block:
+        return False
+    driver: Any = connection.connection
+    if driver is None:
+        return bool(connection.settings_dict["AUTOCOMMIT"])
+    # The driver also knows of a BEGIN that was sent as a statement.
+    return connection.autocommit and driver.info.transaction_status == _IDLE
+
+
 def is_doomed(connection: BaseDatabaseWrapper) -> bool:
     """
     Return whether the open transaction can only be rolled back, though no exception leaves it.
@@ -186,8 +232,8 @@ def is_doomed(connection: BaseDatabaseWrapper) -> bool:
     driver: Any = connection.connection
     if connection.vendor == "sqlite" and not getattr(driver, "in_transaction", True):
         return True
-    info = getattr(driver, "info", None)
-    return getattr(info, "transaction_status", 0) == _IN_ERROR
+    libpq = getattr(driver, "pgconn", None) or getattr(driver, "info", None)  # psycopg 3, or 2
+    return getattr(libpq, "transaction_status", 0) == _IN_ERROR
 
 
 def is_rolled_back(connection: BaseDatabaseWrapper) -> bool:

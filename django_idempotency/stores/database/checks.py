@@ -39,6 +39,13 @@ def misfits(store: Statements) -> Iterator[CheckMessage]:
             "where that can be.",
             id="django_idempotency.E025",
         )
+    elif store.async_claim and store.dialect.CLAIM_ASYNC is None:
+        yield Error(
+            f"OPTIONS['async_claim'] of the database store is True, and {using!r} is no PostgreSQL "
+            f"database.",
+            hint="Leave 'async_claim' out: each claim waits for the disk there.",
+            id="django_idempotency.E026",
+        )
 
 
 def problems(store: Statements, policy: Policy) -> Iterator[CheckMessage]:

@@ -29,18 +29,25 @@ class Dialect:
     LOOK: ClassVar[str]
     #: The look after a lost race.
     LOOK_AGAIN: ClassVar[str]
+    #: LOOK for many, and whether an attempt holds an id whose record does not show that.
+    PEEK: ClassVar[str]
     RECLAIM: ClassVar[str]
     COMPLETE: ClassVar[str]
     FAIL: ClassVar[str]
     RELEASE: ClassVar[str]
     RENEW: ClassVar[str]
     RESOLVE: ClassVar[str]
+    ERASE: ClassVar[str]
     BROWSE: ClassVar[str]
     SWEEP: ClassVar[str]
     COUNT_EXPIRED: ClassVar[str]
 
     #: CLAIM and LOOK as one, which is planned once: it runs where it is prepared.
     CLAIM_OR_LOOK: ClassVar[str | None] = None
+    #: CLAIM, CLAIM_OR_LOOK and RECLAIM whose own transaction commits asynchronously.
+    CLAIM_ASYNC: ClassVar[str | None] = None
+    CLAIM_OR_LOOK_ASYNC: ClassVar[str | None] = None
+    RECLAIM_ASYNC: ClassVar[str | None] = None
     #: The completion alone is fence enough: a row that it finds taken over rolls the work back.
     FENCE: ClassVar[str | None] = None
     #: SWEEP finds for itself what it deletes.

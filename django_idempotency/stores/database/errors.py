@@ -18,9 +18,9 @@ __all__ = [
 
 
 def sqlstate(error: BaseException | None) -> str | None:
-    """Return the SQLSTATE that the driver gave, if any (psycopg 3)."""
+    """Return the SQLSTATE that the driver gave, if any: psycopg 3, or psycopg2."""
     while error is not None:
-        if state := getattr(error, "sqlstate", None):
+        if state := getattr(error, "sqlstate", None) or getattr(error, "pgcode", None):
             return str(state)
         error = error.__cause__
     return None

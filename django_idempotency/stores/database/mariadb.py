@@ -66,6 +66,16 @@ SELECT record.id, record.scope, record.`key`, record.operation, record.fingerpri
    FOR UPDATE
 """
 
+    # A `single` attempt, whose row is not committed, is not seen.
+    PEEK = """
+SELECT record.id, record.scope, record.`key`, record.operation, record.fingerprint, record.state,
+       record.epoch, record.token, record.lease_until, record.created_at, record.updated_at,
+       record.expires_at, record.attempts, record.result, record.error, UTC_TIMESTAMP(6),
+       record.id, 0
+  FROM idempotency_record AS record
+ WHERE record.id IN %(ids)s
+"""
+
     # The token alone would do to tell that the record is the one that was seen; the epoch is
     # compared because `rows` takes the new one from it.
     RECLAIM = """
@@ -174,6 +184,14 @@ UPDATE idempotency_record
    AND (-- no attempt is at work
            state <> 'IN_PROGRESS' OR lease_until <= UTC_TIMESTAMP(6) OR %(force)s)
    AND (%(action)s = 'expire' OR state IN ('IN_PROGRESS', 'FAILED'))
+"""
+
+    ERASE = """
+SET STATEMENT innodb_lock_wait_timeout = 0 FOR
+DELETE FROM idempotency_record
+ WHERE id = %(id)s
+   AND (-- no attempt is at work
+           state <> 'IN_PROGRESS' OR lease_until <= UTC_TIMESTAMP(6) OR %(force)s)
 """
 
     # In the order of the index on expires_at, read backwards from the cursor on.

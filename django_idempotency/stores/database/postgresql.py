@@ -14,6 +14,19 @@ _PSYCOPG_READ_COMMITTED = 2
 _MICROSECOND = timedelta(microseconds=1)
 
 
+def _asynchronous(statement: str) -> str:
+    """
+    Return the statement with a commit that does not wait for the disk, if it is a transaction.
+
+    The setting is a column of the clock, without whose row nothing is written: a subquery keeps a
+    column that is volatile, and a CTE that nothing refers to would never run. It ends with the
+    transaction.
+    """
+    clock = "(SELECT clock_timestamp() AS now OFFSET 0)"
+    setting = "set_config('synchronous_commit', 'off', true)"
+    return statement.replace(clock, f"(SELECT clock_timestamp() AS now, {setting} OFFSET 0)")
+
+
 class PostgreSQL(Dialect):
     """
     The statements of the database store on PostgreSQL, whole, one per operation.
@@ -90,6 +103,34 @@ SELECT record.id, record.scope, record.key, record.operation, record.fingerprint
 
     LOOK_AGAIN = LOOK
 
+    # The lock tells of an attempt that cannot be seen: a `single` one, or a claim that has not
+    # committed. pg_locks, which is all locks of the server, is read only if a record neither
+    # answers nor is held.
+    PEEK = """
+WITH seen AS MATERIALIZED (
+     SELECT wanted.id AS wanted, clock.now, record.*,
+            coalesce(record.state = 'IN_PROGRESS' AND record.lease_until > clock.now
+                     OR record.state = 'COMPLETED' AND record.expires_at > clock.now, false)
+            AS stands
+       FROM (SELECT clock_timestamp() AS now OFFSET 0) AS clock
+      CROSS JOIN unnest(%(ids)s::uuid[]) AS wanted (id)
+       LEFT JOIN idempotency_record AS record ON record.id = wanted.id),
+     locked AS MATERIALIZED (
+     SELECT classid::bigint << 32 | objid::bigint AS key
+       FROM pg_locks
+      WHERE EXISTS (SELECT 1 FROM seen WHERE NOT stands)
+        AND locktype = 'advisory' AND granted AND objsubid = 1
+        AND database = (SELECT oid FROM pg_database WHERE datname = current_database()))
+SELECT seen.id, seen.scope, seen.key, seen.operation, seen.fingerprint, seen.state,
+       seen.epoch, seen.token, seen.lease_until AT TIME ZONE 'UTC',
+       seen.created_at AT TIME ZONE 'UTC', seen.updated_at AT TIME ZONE 'UTC',
+       seen.expires_at AT TIME ZONE 'UTC', seen.attempts, seen.result, seen.error,
+       seen.now AT TIME ZONE 'UTC', seen.wanted,
+       NOT seen.stands AND hashtextextended(
+           seen.wanted::text, 'idempotency_record'::regclass::oid::bigint) IN (TABLE locked)
+  FROM seen
+"""
+
     RECLAIM = """
 UPDATE idempotency_record AS record
    SET scope = %(scope)s, key = %(key)s, operation = %(operation)s,
@@ -125,6 +166,10 @@ UPDATE idempotency_record AS record
 RETURNING record.epoch, record.lease_until AT TIME ZONE 'UTC',
           record.updated_at AT TIME ZONE 'UTC', current_setting('default_transaction_isolation')
 """
+
+    CLAIM_ASYNC = _asynchronous(CLAIM)
+    CLAIM_OR_LOOK_ASYNC = _asynchronous(CLAIM_OR_LOOK)
+    RECLAIM_ASYNC = _asynchronous(RECLAIM)
 
     #: How often a claim goes around an expired row that a sweep holds.
     ROUNDS = 50
@@ -222,7 +267,8 @@ SELECT record.id, record.scope, record.key, record.operation, record.fingerprint
   LEFT JOIN idempotency_record AS record ON record.id = %(id)s::uuid
 """
 
-    # `single`, at the end: the look under the lock saw no record.
+    # `single`, at the end: the look under the lock saw no record. A transaction that began after
+    # the claim is another one: the work has sent a ROLLBACK or COMMIT, and the lock is gone.
     SINGLE_INSERT = """
 INSERT INTO idempotency_record (
        id, scope, key, operation, fingerprint, state, epoch, token,
@@ -232,6 +278,7 @@ SELECT %(id)s::uuid, %(scope)s, %(key)s, %(operation)s, %(fingerprint)s::bytea, 
        NULL, %(claimed_at)s::timestamptz, clock.now, clock.now + %(retention)s::interval,
        1, %(result)s::bytea, %(error)s
   FROM (SELECT clock_timestamp() AS now OFFSET 0) AS clock
+ WHERE transaction_timestamp() <= %(claimed_at)s::timestamptz
     ON CONFLICT (id) DO NOTHING
 RETURNING expires_at AT TIME ZONE 'UTC'
 """
@@ -258,6 +305,7 @@ UPDATE idempotency_record AS record
                                                ELSE current_setting('lock_timeout') END, true)
         OFFSET 0) AS clock
  WHERE record.id = %(id)s::uuid
+   AND transaction_timestamp() <= %(claimed_at)s::timestamptz
    AND record.token = %(seen_token)s::uuid
    AND record.state = %(seen_state)s
    AND (-- expired
@@ -305,6 +353,17 @@ UPDATE idempotency_record AS record
            %(id)s::uuid::text, 'idempotency_record'::regclass::oid::bigint))
 """
 
+    ERASE = """
+DELETE FROM idempotency_record AS record
+ USING (SELECT clock_timestamp() AS now OFFSET 0) AS clock,
+       (SELECT id FROM idempotency_record WHERE id = %(id)s::uuid FOR UPDATE SKIP LOCKED) AS free
+ WHERE record.id = free.id
+   AND (-- no attempt is at work
+           record.state <> 'IN_PROGRESS' OR record.lease_until <= clock.now OR %(force)s)
+   AND pg_try_advisory_xact_lock(hashtextextended(
+           %(id)s::uuid::text, 'idempotency_record'::regclass::oid::bigint))
+"""
+
     # In the order of the index on expires_at, read backwards from the cursor on.
     BROWSE = """
 SELECT record.id, record.scope, record.key, record.operation, record.fingerprint, record.state,
@@ -329,23 +388,23 @@ SELECT record.id, record.scope, record.key, record.operation, record.fingerprint
  LIMIT %(limit)s
 """
 
-    # now() of this short transaction is stable, so the index on expires_at serves the inner SELECT.
-    # It is materialized, so that its LIMIT counts once: a nested loop would run it again. It gives
-    # rows that are locked, and that were compared under the lock. The DELETE compares again for the
-    # planner alone, which otherwise reads the whole table for each batch (a hash join) and not the
-    # primary key. The advisory lock keeps nobody out: it tells a claim that a sweep holds the rows.
+    # now() of this short transaction is stable, so the index on expires_at serves the inner SELECT,
+    # which is no join, so that it runs once and its LIMIT counts once. It gives rows that are
+    # locked, and that were compared under the lock. Locked rows stay where they are, so the DELETE
+    # finds them by their place: to find ids, PostgreSQL may read the whole table for each batch. A
+    # row that changed before it was locked is at a place that this statement does not see yet: it
+    # is left to the next sweep. The advisory lock keeps nobody out: it tells a claim that a sweep
+    # holds the rows.
     SWEEP = """
-WITH expired AS MATERIALIZED (
-     SELECT id FROM idempotency_record
-      WHERE (SELECT pg_try_advisory_xact_lock_shared('idempotency_record'::regclass::oid::int, 0))
-        AND expires_at <= now()
-        AND NOT (state = 'IN_PROGRESS' AND lease_until > now())
-      ORDER BY expires_at
-      LIMIT %(limit)s
-        FOR UPDATE SKIP LOCKED)
 DELETE FROM idempotency_record AS record
- USING expired
- WHERE record.id = expired.id
+ WHERE record.ctid = ANY (ARRAY(
+       SELECT ctid FROM idempotency_record
+        WHERE (SELECT pg_try_advisory_xact_lock_shared('idempotency_record'::regclass::oid::int, 0))
+          AND expires_at <= now()
+          AND NOT (state = 'IN_PROGRESS' AND lease_until > now())
+        ORDER BY expires_at
+        LIMIT %(limit)s
+          FOR UPDATE SKIP LOCKED))
    AND record.expires_at <= now()
    AND NOT (record.state = 'IN_PROGRESS' AND record.lease_until > now())
 """

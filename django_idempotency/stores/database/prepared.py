@@ -11,13 +11,14 @@ or right after another one has shown that the session still has its prepared sta
 from __future__ import annotations
 
 import itertools
+import math
 import re
 import struct
 import uuid
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
-from functools import cache
+from functools import cache, partial
 from operator import attrgetter
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
@@ -26,9 +27,10 @@ import psycopg
 from django.apps import apps
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.postgresql.base import Cursor, DatabaseWrapper
-from psycopg import errors, generators, pq
+from psycopg import abc, errors, generators, pq
 from psycopg.adapt import Transformer
 
+from django_idempotency.stores.database.atomic import SAVEPOINT
 from django_idempotency.stores.database.dialect import Row
 
 __all__ = ["execute"]
@@ -42,17 +44,21 @@ USES_OF_A_PLAN = 500
 _MAY_CLOSE = psycopg.capabilities.has_send_close_prepared()
 
 #: What opens an attempt: anything may have been done before it in its transaction.
-_OPENS = frozenset(("CLAIM", "LOOK", "SINGLE_LOCK"))
+_OPENS = frozenset(("CLAIM", "CLAIM_ASYNC", "LOOK", "SINGLE_LOCK"))
 #: These follow directly.
-_FOLLOWS = frozenset(("LOOK_AGAIN", "RECLAIM"))
+_FOLLOWS = frozenset(("LOOK_AGAIN", "RECLAIM", "RECLAIM_ASYNC"))
 #: These commit with the work. They follow a claim on the same connection.
 _ENDS = frozenset(("COMPLETE", "SINGLE_INSERT", "SINGLE_UPDATE"))
 _HOT = _OPENS | _FOLLOWS | _ENDS
+#: What is sent along with a statement that opens its transaction, with the same parameters.
+_TOGETHER = {"SINGLE_LOCK": "LOOK_AGAIN"} if psycopg.capabilities.has_pipeline() else {}
 
 #: SQLSTATEs: it is not prepared (any more), its name is taken, its result has other types now.
 _GONE, _TAKEN, _CHANGED = "26000", "42P05", "0A000"
 
+_SET_SAVEPOINT = f"SAVEPOINT {SAVEPOINT}".encode()
 _IDLE = pq.TransactionStatus.IDLE
+_BAD = pq.ConnStatus.BAD
 _SUCCESS = (pq.ExecStatus.COMMAND_OK, pq.ExecStatus.TUPLES_OK)
 _BINARY = pq.Format.BINARY
 _EPOCH = datetime(2000, 1, 1, tzinfo=timezone.utc)
@@ -70,18 +76,15 @@ def execute(
     """
     Run a prepared statement and return its rows; None where a cursor is to run it instead.
 
-    Errors are Django's, as those of a cursor are. With `insist` poolers are not looked for.
+    SINGLE_LOCK that opens a transaction may bring the rows of LOOK_AGAIN, too: both take one round
+    trip with the BEGIN before them and the SAVEPOINT of the work after them. Errors are Django's,
+    as those of a cursor are. With `insist` poolers are not looked for.
     """
-    if name not in _HOT:
-        return None
-    connection.close_if_health_check_failed()
-    connection.ensure_connection()
-    connection.validate_thread_sharing()
-    if not _may_pass_cursor(connection):
+    if name not in _HOT or not _may_pass_cursor(connection):
         return None
     driver: psycopg.Connection[Any] = connection.connection
     if (session := _sessions.get(driver)) is None:
-        session = _sessions[driver] = _Session()
+        session = _sessions[driver] = _Session(Transformer(driver.adapters))
     is_first = driver.pgconn.transaction_status == _IDLE
     if not session.may_run(name, is_first):
         return None
@@ -89,6 +92,8 @@ def execute(
     with connection.wrap_database_errors:
         try:
             if is_first and not driver.autocommit:
+                if name in _TOGETHER and session.knows(name, _TOGETHER[name], insist=insist):
+                    return session.open_with(driver, (name, _TOGETHER[name]), parameters)
                 _ask(driver, driver.pgconn.send_query, b"BEGIN")  # as psycopg does
             if not session.has(driver, name, sql, insist):
                 return None
@@ -105,7 +110,15 @@ def execute(
 
 
 def _may_pass_cursor(connection: Any) -> bool:
-    """Return whether the connection's cursors are Django's own, and nobody watches them."""
+    """
+    Return whether the connection's cursors are Django's own, and nobody watches them.
+
+    The connection is opened before, as a cursor would.
+    """
+    if connection.health_check_enabled:
+        connection.close_if_health_check_failed()
+    connection.ensure_connection()
+    connection.validate_thread_sharing()
     driver, wrapper = connection.connection, connection.__class__
     return (
         apps.ready
@@ -154,6 +167,43 @@ def _ask(driver: psycopg.Connection[Any], send: Callable[..., None], *arguments:
     return result
 
 
+def _ask_together(
+    driver: psycopg.Connection[Any], sends: list[Callable[[], None]]
+) -> list[pq.abc.PGresult]:
+    """Send all of it, wait once, and return the result of each."""
+    pgconn = driver.pgconn
+    with driver.lock:
+        pgconn.enter_pipeline_mode()
+        try:
+            results = driver.wait(_results(pgconn, [*sends, pgconn.pipeline_sync]))
+            if pgconn.status != _BAD:
+                pgconn.exit_pipeline_mode()
+        except BaseException:  # what is still to come would be taken for the next answer
+            pgconn.finish()
+            raise
+    for result in results:
+        if result.status not in _SUCCESS:
+            raise errors.error_from_result(result, encoding="utf-8")
+    return results
+
+
+def _results(
+    pgconn: pq.abc.PGconn, sends: list[Callable[[], None]]
+) -> abc.PQGen[list[pq.abc.PGresult]]:
+    for send in sends:
+        send()
+    yield from generators.send(pgconn)
+    results: list[pq.abc.PGresult] = []
+    for _ in sends:
+        try:
+            results += yield from generators.fetch_many(pgconn)
+        except psycopg.Error:
+            if all(result.status in _SUCCESS for result in results):
+                raise
+            return results  # one of them says why the server has ended the session
+    return results[:-1]  # without that of the synchronization
+
+
 def _server_pid(driver: psycopg.Connection[Any]) -> int:
     return int(_ask(driver, driver.pgconn.send_query, b"SELECT pg_backend_pid()").get_value(0, 0))
 
@@ -161,7 +211,9 @@ def _server_pid(driver: psycopg.Connection[Any]) -> int:
 class _Session:
     """What is prepared in the session of one connection of psycopg."""
 
-    def __init__(self) -> None:
+    def __init__(self, transformer: abc.Transformer) -> None:
+        # It knows the loaders of rows, and not the connection: that would keep it alive.
+        self._transformer = transformer
         #: How often each statement was used that is not prepared.
         self._uses: dict[str, int] = {}
         self._prepared: dict[str, _Prepared] = {}
@@ -205,26 +257,52 @@ class _Session:
         self._prepared[name] = prepared
         return True
 
+    def knows(self, *names: str, insist: bool) -> bool:
+        """Return whether the statements are prepared, and none is to be prepared anew."""
+        uses = math.inf if insist and not _MAY_CLOSE else USES_OF_A_PLAN - 1
+        return all(
+            (known := self._prepared.get(name)) is not None and known.uses < uses for name in names
+        )
+
     def run(
         self, driver: psycopg.Connection[Any], name: str, parameters: Mapping[str, Any]
     ) -> list[Row]:
         """Run a statement that is prepared."""
-        statement = self._prepared[name].statement
-        result = _ask(
-            driver,
-            driver.pgconn.send_query_prepared,
-            self._prepared[name].name,
-            [
-                None if (value := parameters[parameter]) is None else encode(value)
-                for parameter, encode in statement.parameters
-            ],
-            statement.formats,
-            _BINARY,
-        )
+        result = _ask(driver, driver.pgconn.send_query_prepared, *self._bound(name, parameters))
         self._is_proven = name not in _ENDS
-        transformer = Transformer(driver)  # it holds the connection, so it is not kept
-        transformer.set_pgresult(result)
-        rows: list[Row] = transformer.load_rows(0, result.ntuples, tuple)
+        return self._rows(driver, result)
+
+    def open_with(
+        self,
+        driver: psycopg.Connection[Any],
+        names: tuple[str, ...],
+        parameters: Mapping[str, Any],
+    ) -> list[Row]:
+        """Begin a transaction with these statements and a SAVEPOINT; return the rows of all."""
+        pgconn = driver.pgconn
+        sends: list[Callable[[], None]] = [partial(pgconn.send_query_params, b"BEGIN", None)]
+        for name in names:
+            self._prepared[name].uses += 1
+            sends.append(partial(pgconn.send_query_prepared, *self._bound(name, parameters)))
+        sends.append(partial(pgconn.send_query_params, _SET_SAVEPOINT, None))
+        _, *results, _ = _ask_together(driver, sends)
+        self._is_proven = True
+        return [row for result in results for row in self._rows(driver, result)]
+
+    def _bound(self, name: str, parameters: Mapping[str, Any]) -> tuple[Any, ...]:
+        """Return the arguments with which the driver sends a statement."""
+        prepared = self._prepared[name]
+        values = [
+            None if (value := parameters[parameter]) is None else encode(value)
+            for parameter, encode in prepared.statement.parameters
+        ]
+        return prepared.name, values, prepared.statement.formats, _BINARY
+
+    def _rows(self, driver: psycopg.Connection[Any], result: Any) -> list[Row]:
+        with driver.lock:  # threads that share a connection must not load each other's rows
+            self._transformer.set_pgresult(result)
+            rows: list[Row] = self._transformer.load_rows(0, result.ntuples, tuple)
+            self._transformer.set_pgresult(None)
         return rows
 
     def forget(self, *, lost: bool) -> None:

@@ -58,6 +58,16 @@ SELECT record.id, record.scope, record.key, record.operation, record.fingerprint
 
     LOOK_AGAIN = LOOK
 
+    # A `single` attempt, whose row is not committed, is not seen.
+    PEEK = """
+SELECT record.id, record.scope, record.key, record.operation, record.fingerprint, record.state,
+       record.epoch, record.token, record.lease_until, record.created_at, record.updated_at,
+       record.expires_at, record.attempts, record.result, record.error,
+       strftime('%%Y-%%m-%%d %%H:%%M:%%f', 'now'), record.id, 0
+  FROM idempotency_record AS record
+ WHERE record.id IN (SELECT value FROM json_each(%(ids)s))
+"""
+
     RECLAIM = """
 UPDATE idempotency_record
    SET scope = %(scope)s, key = %(key)s, operation = %(operation)s,
@@ -171,6 +181,14 @@ UPDATE idempotency_record
    AND (%(action)s = 'expire' OR state IN ('IN_PROGRESS', 'FAILED'))
 """
 
+    ERASE = """
+DELETE FROM idempotency_record
+ WHERE id = %(id)s
+   AND (-- no attempt is at work
+           state <> 'IN_PROGRESS'
+        OR lease_until <= strftime('%%Y-%%m-%%d %%H:%%M:%%f', 'now') OR %(force)s)
+"""
+
     # In the order of the index on expires_at, read backwards from the cursor on.
     BROWSE = """
 SELECT id, scope, key, operation, fingerprint, state, epoch, token, lease_until, created_at,
@@ -221,7 +239,7 @@ SELECT count(*) FROM idempotency_record
             elif isinstance(value, timedelta):
                 adapted[name] = f"{value.total_seconds():+.6f} seconds"
             elif isinstance(value, list):
-                adapted[name] = json.dumps([fingerprint.hex().upper() for fingerprint in value])
+                adapted[name] = json.dumps([_hex(item) for item in value])
         return adapted
 
     def unsupported(self, connection: Any) -> str | None:
@@ -238,3 +256,8 @@ SELECT count(*) FROM idempotency_record
                 return set(leases)
             raise
         return held(leases, rows)
+
+
+def _hex(value: UUID | bytes) -> str:
+    """Return an id as its column has it, and bytes as hex() of SQL gives them."""
+    return value.hex if isinstance(value, UUID) else value.hex().upper()

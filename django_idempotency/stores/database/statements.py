@@ -47,7 +47,9 @@ DIALECTS: dict[str, Dialect] = {
 #: How often a statement that is its own transaction is sent.
 _TRIES = 3
 #: What opens an attempt; it is refused where another's transaction is open on the connection.
-_CLAIMS = ("CLAIM", "RECLAIM", "SINGLE_LOCK")
+_CLAIMS = ("CLAIM", "CLAIM_ASYNC", "RECLAIM", "RECLAIM_ASYNC", "SINGLE_LOCK")
+#: What runs in their place where it is prepared.
+_PREPARED_AS = {"CLAIM": "CLAIM_OR_LOOK", "CLAIM_ASYNC": "CLAIM_OR_LOOK_ASYNC"}
 #: Statements that are conditional on the proof of ownership, and so may be sent twice.
 _OWNERS_WRITES = ("COMPLETE", "FAIL", "RELEASE")
 
@@ -57,11 +59,21 @@ class Statements(BaseStore):
 
     using: str
 
-    def __init__(self, *, using: str = "default", prepare: bool | None = None) -> None:
+    def __init__(
+        self, *, using: str = "default", prepare: bool | None = None, async_claim: bool = False
+    ) -> None:
+        """
+        Take the alias of the database, and what the store may do on PostgreSQL.
+
+        With `async_claim` the server answers a claim in mode ``joined`` before it is on its disk.
+        """
         if prepare not in (None, True, False):
             raise TypeError(f"prepare is None (automatic), True or False, not {prepare!r}.")
+        if async_claim not in (True, False):
+            raise TypeError(f"async_claim is True or False, not {async_claim!r}.")
         self.using = using
         self.prepare = prepare
+        self.async_claim = async_claim
 
     @cached_property
     def dialect(self) -> Dialect:
@@ -110,17 +122,12 @@ class Statements(BaseStore):
         rows = self._execute(name, parameters)
         return rows[0] if rows else None
 
-    def _execute(self, name: str, parameters: Mapping[str, Any]) -> list[Row]:
-        """Run a statement and return its rows."""
-        rows: list[Row] = self._run(name, parameters)
-        return rows
-
     def _count(self, name: str, parameters: Mapping[str, Any]) -> int:
         """Run a statement and return how many rows it has found or changed."""
-        count: int = self._run(name, parameters, True)
+        count: int = self._execute(name, parameters, counts=True)
         return count
 
-    def _run(self, name: str, parameters: Mapping[str, Any], counts: bool = False) -> Any:
+    def _execute(self, name: str, parameters: Mapping[str, Any], *, counts: bool = False) -> Any:
         """
         Run a statement, and return its rows, or how many they are.
 
@@ -133,10 +140,10 @@ class Statements(BaseStore):
         try:
             if foreign:  # an owner's write must not be part of another's transaction
                 with fresh_connection(self.using, self.dialect):
-                    return self._send(name, parameters, counts)
+                    return self._send(connections[self.using], name, parameters, counts)
             if connection.errors_occurred and not connection.in_atomic_block:
                 connection.close_if_unusable_or_obsolete()
-            return self._send(name, parameters, counts)
+            return self._send(connection, name, parameters, counts)
         except Error as error:
             raise StoreError(
                 f"The store could not run its {name} statement on the database "
@@ -144,7 +151,12 @@ class Statements(BaseStore):
             ) from error
 
     def _send(
-        self, name: str, parameters: Mapping[str, Any], counts: bool, tries: int = _TRIES
+        self,
+        connection: BaseDatabaseWrapper,
+        name: str,
+        parameters: Mapping[str, Any],
+        counts: bool,
+        tries: int = _TRIES,
     ) -> Any:
         """
         Run a statement; outside a transaction it may be sent again.
@@ -154,7 +166,6 @@ class Statements(BaseStore):
         example: it succeeds again under its own token. It takes a fresh connection, since a pool
         may have more dead ones.
         """
-        connection = connections[self.using]
         if connection.in_atomic_block:
             tries = 1
         while True:
@@ -166,7 +177,7 @@ class Statements(BaseStore):
                 if lost and tries and name in _OWNERS_WRITES:
                     connection.close()
                     with fresh_connection(self.using, self.dialect):
-                        return self._send(name, parameters, counts, tries)
+                        return self._send(connections[self.using], name, parameters, counts, tries)
                 elif not tries or not is_serialization_failure(error):
                     raise
 
@@ -180,7 +191,7 @@ class Statements(BaseStore):
         """Run a statement, prepared where that is possible."""
         dialect = self.dialect
         if self._execute_prepared is not None:
-            sql = getattr(dialect, "CLAIM_OR_LOOK" if name == "CLAIM" else name)
+            sql = getattr(dialect, _PREPARED_AS.get(name, name))
             rows = self._execute_prepared(connection, name, sql, parameters)
             if rows is not None:
                 return rows

@@ -25,7 +25,7 @@ from django_idempotency.exceptions import LeaseLost, StoreError, TransactionOpen
 from django_idempotency.leases import Lease, Proof
 from django_idempotency.policy import Policy
 from django_idempotency.records import Filters, Page, Record, State, as_duration
-from django_idempotency.stores.database.atomic import Block, is_doomed, is_lost
+from django_idempotency.stores.database.atomic import Block, commits_alone, is_doomed, is_lost
 from django_idempotency.stores.database.checks import misfits, problems
 from django_idempotency.stores.database.dialect import READ_COMMITTED, Row
 from django_idempotency.stores.database.errors import (
@@ -73,9 +73,10 @@ class DatabaseStore(Statements):
     _told_of_isolation = False
 
     @property
-    def writers_queue(self) -> bool:  # type: ignore[override]
-        """SQLite has one writer at a time."""
-        return self.dialect.writers_queue and not connections[self.using].in_atomic_block
+    def looks_before_single(self) -> bool:  # type: ignore[override]
+        """So it is where the read is prepared, or where a transaction waits for other writers."""
+        cheaper = self.dialect.writers_queue or self._execute_prepared is not None
+        return cheaper and not connections[self.using].in_atomic_block
 
     # The claim.
 
@@ -112,14 +113,14 @@ class DatabaseStore(Statements):
         record: Record | None = None
         now: datetime | None = None
         # Where writers queue, the first statement of a transaction has to be a write.
-        connection = connections[self.using]
-        must_write = self.dialect.writers_queue and connection.in_atomic_block
+        must_write = self.dialect.writers_queue and connections[self.using].in_atomic_block
         look_first = self.dialect.looks_first and not must_write
-        look = "LOOK"
+        suffix = "_ASYNC" if self.async_claim and self._may_lose(request) else ""
+        claim, look, reclaim = f"CLAIM{suffix}", "LOOK", f"RECLAIM{suffix}"
         for _ in range(TRIES):
             try:
                 seen: Record | None = None
-                if not look_first and (row := self._one("CLAIM", claim_parameters(request))):
+                if not look_first and (row := self._one(claim, claim_parameters(request))):
                     *columns, epoch, _, _, _ = row
                     if epoch is not None:
                         return self._lease(request, row[-4:], None)
@@ -129,26 +130,38 @@ class DatabaseStore(Statements):
                     seen, now = self._look(request.record_id, look)
                 if (record := seen) is None:
                     continue
-                if record.token == request.token and record.state is State.IN_PROGRESS:
+                if record.state is State.IN_PROGRESS and record.token == request.token:
                     return lease_of_resent(request, record)
                 if decide(record, request) is not Decision.CLAIM_AGAIN:
                     return record
                 parameters = claim_parameters(request) | seen_parameters(record)
-                if row := self._one("RECLAIM", parameters):
+                if row := self._one(reclaim, parameters):
                     return self._lease(request, row, record)
             except StoreError as error:
                 if is_held(error):
                     break
-                look_first = is_duplicate(error)
-                if look_first and connection.in_atomic_block:
+                look_first, within = is_duplicate(error), connections[self.using].in_atomic_block
+                if look_first and within:
                     look = "LOOK_AGAIN"
                 elif not look_first and not is_serialization_failure(error):
                     raise
-                elif connection.in_atomic_block:
+                elif within:
                     raise ClaimAgain from error
         if record is not None and record.expired:
             return record
         return placeholder(request, now or datetime.now(timezone.utc))
+
+    def _may_lose(self, request: ClaimRequest) -> bool:
+        """
+        Return whether a crash of the server may lose the claim, and nothing else with it.
+
+        The completion of joined work is then refused, and the work rolls back. With
+        ``on_stale="refuse"`` an operator is to see each attempt that did not end. In a transaction
+        of the caller's it is the caller's COMMIT that would not wait for the disk.
+        """
+        joined = request.transaction == "joined" and request.on_stale == "take_over"
+        can = self.dialect.CLAIM_ASYNC is not None
+        return can and joined and commits_alone(connections[self.using])
 
     def _claim_single(self, request: ClaimRequest) -> Lease | Record:
         """Claim by the lock that ends with the transaction; a row is written at the end."""
@@ -160,7 +173,7 @@ class DatabaseStore(Statements):
             # The lock is re-entrant within a session, so it would not stop a nested attempt.
             return placeholder(request, self._look(request.record_id)[1])
         claimed = (
-            self._claim_locked(request)
+            self._claim_locked(request, block)
             if self.dialect.takes_advisory_lock
             else self._claim_row(request)
         )
@@ -168,8 +181,9 @@ class DatabaseStore(Statements):
             block.held = request.record_id
         return claimed
 
-    def _claim_locked(self, request: ClaimRequest) -> Lease | Record:
-        [(*columns, locked, isolation)] = self._execute("SINGLE_LOCK", {"id": request.record_id})
+    def _claim_locked(self, request: ClaimRequest, block: Block | None) -> Lease | Record:
+        rows = self._execute("SINGLE_LOCK", {"id": request.record_id})
+        *columns, locked, isolation = rows[0]
         record, now = record_of(columns)
         if locked is None and record is not None:
             return record
@@ -180,7 +194,12 @@ class DatabaseStore(Statements):
         if isolation != READ_COMMITTED:
             # The snapshot is older than the lock and stays so: only a write can tell.
             return self._claim_row(request)
-        record, now = self._look(request.record_id, "LOOK_AGAIN")
+        if len(rows) > 1:  # LOOK_AGAIN was sent along, and SAVEPOINT
+            record, now = record_of(rows[1])
+            if block is not None:
+                block.has_savepoint = request.opens_work
+        else:
+            record, now = self._look(request.record_id, "LOOK_AGAIN")
         if record is not None and decide(record, request) is not Decision.CLAIM_AGAIN:
             return record
         epoch = max(int(now.timestamp() * 1_000_000), record.epoch + 1 if record else 0)
@@ -207,12 +226,16 @@ class DatabaseStore(Statements):
 
     def _renewable(self, request: ClaimRequest, isolation: str) -> bool:
         """Whether another connection can see the row, and may write it while the work runs."""
-        if request.transaction == "single" or connections[self.using].in_atomic_block:
+        connection, dialect = connections[self.using], self.dialect
+        if request.transaction == "single" or connection.in_atomic_block:
             return False
         if request.transaction == "separate":
             return True
         # Joined: where writers queue, the work's transaction keeps the other writers out.
-        return not self.dialect.writers_queue and self.may_renew_joined(isolation)
+        options = connection.settings_dict["OPTIONS"]
+        return not dialect.writers_queue and dialect.may_renew_joined(
+            options, self._execute, isolation
+        )
 
     # The owner's writes.
 
@@ -326,6 +349,18 @@ class DatabaseStore(Statements):
         """See `BaseStore.get`."""
         return self._look(record_id)[0]
 
+    def peek(self, record_ids: Iterable[UUID]) -> dict[UUID, Record]:
+        """See `BaseStore.peek`; one statement."""
+        found: dict[UUID, Record] = {}
+        for *columns, wanted, held in self._execute("PEEK", {"ids": list(record_ids)}):
+            record, now = record_of(columns)
+            record_id = uuid_of(wanted)
+            if held:
+                record = placeholder(ClaimRequest(record_id, scope="", key=""), now)
+            if record is not None:
+                found[record_id] = record
+        return found
+
     def browse(
         self,
         *,
@@ -358,6 +393,17 @@ class DatabaseStore(Statements):
             if is_held(error):
                 return False
             raise
+
+    def erase(self, record_id: UUID, *, force: bool = False) -> bool:
+        """See `BaseStore.erase`."""
+        try:
+            if self._count("ERASE", {"id": record_id, "force": force}):
+                return True
+        except StoreError as error:
+            if is_held(error):
+                return False
+            raise
+        return self.get(record_id) is None
 
     def sweep(self, *, limit: int = 5000) -> int:
         """See `BaseStore.sweep`; one short transaction."""

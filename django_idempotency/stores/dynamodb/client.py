@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import os
 import random
 import threading
 import time
@@ -12,6 +11,7 @@ from typing import Any
 
 from django_idempotency.exceptions import StoreError
 from django_idempotency.stores.dynamodb.items import Item
+from django_idempotency.stores.forks import in_each_child
 
 __all__ = ["Client", "ConditionFailed"]
 
@@ -159,4 +159,4 @@ def _forget_all() -> None:
         client.forget()
 
 
-os.register_at_fork(after_in_child=_forget_all)
+in_each_child(_forget_all)

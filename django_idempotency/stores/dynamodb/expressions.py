@@ -14,6 +14,7 @@ __all__ = [
     "CLAIM_WITHOUT_EXPIRY",
     "COMPLETE",
     "COMPLETE_OVERFLOW",
+    "ERASE",
     "FAIL",
     "RELEASE",
     "RENEW",
@@ -235,6 +236,12 @@ RESOLVE_EXPIRE_STALE: Statement = (
 )
 
 SWEEP: Statement = (None, EXPIRED)
+
+# Absent, or no live lease. With force :over is the end of time, so that no lease counts as live.
+ERASE: Statement = (
+    None,
+    "attribute_not_exists(#id) OR #status <> :IN_PROGRESS OR #lockExpiry <= :over",
+)
 
 _NAME = re.compile(r"#\w+")
 _VALUE = re.compile(r":\w+")

@@ -77,6 +77,25 @@ class Overflow:
         )
         return None
 
+    def erase(self, record_id: UUID) -> None:
+        """
+        Delete all objects of a record, also those of attempts that lost their lease.
+
+        Raises StoreError for a storage that cannot list or delete.
+        """
+        folder = f"idempotency/{record_id}"
+        storage = self._storage()
+        try:
+            for name in storage.listdir(folder)[1]:
+                storage.delete(f"{folder}/{name}")
+        except FileNotFoundError:  # a storage with folders, and none of this record
+            pass
+        except Exception as error:  # whatever a storage raises
+            raise StoreError(
+                f"The objects of record {keys.short(record_id)} in the storage {self.alias!r} "
+                f"could not be deleted: {type(error).__name__}."
+            ) from error
+
     def probe(self) -> str | None:
         """
         Write, read and delete an object; return the error of its deletion, if it failed.

@@ -292,6 +292,14 @@ class DynamoDBStore(BaseStore):
             return None
         return self._with_result(self.names.record(item, self._now(), self._skew), item)
 
+    def peek(self, record_ids: Iterable[UUID]) -> dict[UUID, Record]:
+        """See `BaseStore.peek`: 100 items a call, without results of the storage."""
+        now = self._now()
+        records = [
+            self.names.record(item, now, self._skew) for item in self.table.items(record_ids)
+        ]
+        return {record.record_id: record for record in records}
+
     def browse(
         self,
         *,
@@ -364,6 +372,31 @@ class DynamoDBStore(BaseStore):
             # True for a write that was sent again, and meets itself.
             return item is not None and self.names.record(item, now, self._skew).token == token
         return True
+
+    def erase(self, record_id: UUID, *, force: bool = False) -> bool:
+        """
+        See `BaseStore.erase`.
+
+        The objects of the overflow storage go first: without its item nothing refers to them. They
+        go again after it, because an attempt may have written one in between.
+        """
+        lapsed = seconds(self._now() - self._skew)
+        item = self.table.item(record_id)
+        if item is not None and not force:
+            record = self.names.record(item, self._now(), self._skew)
+            if record.live:
+                return False
+        self._erase_objects(record_id)
+        try:
+            self.table.delete("ERASE", record_id, {":over": _END_OF_TIME if force else lapsed})
+        except ConditionFailed:  # claimed meanwhile
+            return False
+        self._erase_objects(record_id)
+        return True
+
+    def _erase_objects(self, record_id: UUID) -> None:
+        if self.overflow is not None:
+            self.overflow.erase(record_id)
 
     def sweep(self, *, limit: int = 5000) -> int:
         """

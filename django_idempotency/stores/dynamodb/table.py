@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 from uuid import UUID
@@ -18,6 +18,8 @@ T = TypeVar("T")
 
 #: Writes that are sent at a time, where there are many: DynamoDB has no conditional batch.
 SIDE_BY_SIDE = 8
+#: Items that one BatchGetItem may ask for.
+BATCH = 100
 #: The states of TTL in which a table deletes, or is about to delete, expired items.
 TTL_IS_ON = ("ENABLED", "ENABLING")
 
@@ -75,6 +77,17 @@ class Table:
         parameters = {"TableName": self.name, "Key": key, "ConsistentRead": True}
         item: Item | None = self.client.send("get_item", parameters).get("Item")
         return item
+
+    def items(self, record_ids: Iterable[UUID]) -> Iterator[Item]:
+        """Give the current items that there are, in no order."""
+        wanted = [self.names.key(record_id) for record_id in record_ids]
+        while wanted:
+            asked, wanted = wanted[:BATCH], wanted[BATCH:]
+            request = {self.name: {"Keys": asked, "ConsistentRead": True}}
+            answer = self.client.send("batch_get_item", {"RequestItems": request})
+            yield from answer["Responses"].get(self.name, [])
+            # What was too much for one answer, or for the table's capacity, is asked for again.
+            wanted += answer.get("UnprocessedKeys", {}).get(self.name, {}).get("Keys", [])
 
     def read(self, start: Item | None, limit: int) -> tuple[list[Item], Item | None]:
         """Return at most `limit` items and the key to go on from, None at the end."""

@@ -1,11 +1,10 @@
-"""Clients of Redis: one for all threads of the process, and one for each event loop."""
+"""Clients of Redis: those of the process's threads, and one for each event loop."""
 
 from __future__ import annotations
 
 import asyncio
 import functools
 import inspect
-import os
 import threading
 import time
 import weakref
@@ -30,12 +29,15 @@ from redis.retry import Retry
 from redis.sentinel import Sentinel
 
 from django_idempotency.exceptions import StoreError
+from django_idempotency.stores.forks import in_each_child
 from django_idempotency.stores.redis.cluster import Calls, on_each_node
+from django_idempotency.stores.redis.connections import Connections
 from django_idempotency.stores.redis.scripts import Script
 
 __all__ = ["Clients"]
 
-#: Connections of one process, or event loop; a call that finds all in use waits for one.
+#: Connections of one process, or event loop; a call that finds all in use waits for one. Those of a
+#: process for commands, and those for pipelines, are counted apart.
 MAX_CONNECTIONS = 100
 #: How often a command is sent again over a new connection. Each is repeated under its own token.
 RESENDS = 1
@@ -99,7 +101,10 @@ class Clients:
         self._options = {**self._timeouts, **options}
         self.is_cluster = cluster
         self._mutex = threading.Lock()
+        #: For pipelines; in a cluster and with sentinels for each command.
         self._client: Any = None
+        #: For single commands to a single server.
+        self._connections: Connections | None = None
         self._of_parents: list[Any] = []
         self._of_loops: dict[asyncio.AbstractEventLoop, tuple[Any, AsyncGenerator[None, None]]] = {}
         if cluster:
@@ -109,6 +114,10 @@ class Clients:
             self._client = self._new_client()
             pool = self._client.connection_pool
             pool.connection_class(**pool.connection_kwargs)
+            if sentinels is None:
+                options = self._of_pool(self._resending(_retry()))
+                limits = {"most": pool.max_connections, "timeout": pool.timeout}
+                self._connections = Connections(str(url), options, **limits)
         _all_clients.add(self)
 
     def forget(self) -> None:
@@ -117,6 +126,8 @@ class Clients:
         # Never closed: closing takes the client's mutexes, which threads of the parent may hold.
         self._of_parents.append(self._client)
         self._client = None
+        if self._connections is not None:
+            self._connections.forget()
 
     def where(self) -> str:
         """Return the server's address, or those of its sentinels; without user and password."""
@@ -133,7 +144,7 @@ class Clients:
     def run(self, script: Script, key: str, arguments: Iterable[Any]) -> Any:
         """Run a script on one record and return its answer: one round trip."""
         try:
-            client = self._connected()
+            client = self._connected() if self._connections is None else self._connections
             try:
                 return client.execute_command("EVALSHA", script.sha, 1, key, *arguments)
             except NoScriptError:
@@ -257,10 +268,9 @@ class Clients:
         return pipeline
 
     def _new_client(self) -> Any:
-        retry = Retry(NoBackoff(), RESENDS, (ConnectionError,))
         if self.is_cluster:
-            return redis.RedisCluster.from_url(str(self._url), **self._options, retry=retry)
-        options = self._resending(retry)
+            return redis.RedisCluster.from_url(str(self._url), **self._options, retry=_retry())
+        options = self._resending(_retry())
         if self._service_name is not None:
             sentinel: Any = Sentinel(self._sentinels, sentinel_kwargs=self._sentinel_options)  # type: ignore[no-untyped-call]
             return sentinel.master_for(self._service_name, **self._of_service(options))
@@ -350,6 +360,10 @@ class Clients:
         return {"socket_keepalive": True, **options, **parsed, **({"ssl": True} if is_tls else {})}
 
 
+def _retry() -> Retry:
+    return Retry(NoBackoff(), RESENDS, (ConnectionError,))
+
+
 def _is_unknown(answers: list[Any]) -> bool:
     """Whether the server does not know the script of this pipeline."""
     return any(isinstance(answer, NoScriptError) for answer in answers)
@@ -376,4 +390,4 @@ def _forget_all() -> None:
         clients.forget()
 
 
-os.register_at_fork(after_in_child=_forget_all)
+in_each_child(_forget_all)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import datetime, timedelta, timezone
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 from uuid import UUID
 
 from django.conf import settings
@@ -29,8 +29,6 @@ __all__ = [
     "record_of",
     "seconds",
 ]
-
-T = TypeVar("T")
 
 _CORRUPT = "A record in Redis is damaged: another program has changed it."
 _CURSOR = re.compile(r"([^/]*)/([0-9]*)/((?:[0-9a-f]{32})*)")
@@ -85,16 +83,16 @@ def owner_arguments(prefix: str, *, note: bool) -> list[Any]:
 
 
 def claim_arguments(request: ClaimRequest) -> list[Any]:
-    lifetime = "" if request.on_stale == "refuse" else micros(request.lifetime)
+    lifetime = "" if request.on_stale == "refuse" else request.lifetime // _MICROSECOND
     return [
         request.token.hex,
         request.scope,
         request.key,
         request.operation,
-        micros(request.lease),
+        request.lease // _MICROSECOND,
         lifetime,
         request.on_stale,
-        *(fingerprint.hex() for fingerprint in request.fingerprints),
+        *map(bytes.hex, request.fingerprints),
     ]
 
 
@@ -143,19 +141,21 @@ def record_of(record_id: UUID, answer: Sequence[Any] | None) -> Record | None:
     columns, now = answer
     try:
         found = dict(zip(FIELDS, columns, strict=True))
+        fingerprint, lease_until = found["fingerprint"], found["lease_until"]
+        expires_at = found["expires_at"]
         record = Record(
             record_id=record_id,
             scope=found["scope"].decode(),
             key=found["key"].decode(),
             operation=found["operation"].decode(),
-            fingerprint=_or_none(found["fingerprint"], _from_hex),
+            fingerprint=None if fingerprint is None else bytes.fromhex(fingerprint.decode()),
             state=State(found["state"].decode()),
             epoch=int(found["epoch"]),
             token=UUID(found["token"].decode()),
-            lease_until=_or_none(found["lease_until"], time_of),
+            lease_until=None if lease_until is None else time_of(lease_until),
             created_at=time_of(found["created_at"]),
             updated_at=time_of(found["updated_at"]),
-            expires_at=_or_none(found["expires_at"], time_of),
+            expires_at=None if expires_at is None else time_of(expires_at),
             attempts=int(found["attempts"]),
             result=found["result"],
             error=found["error"].decode(),
@@ -171,11 +171,3 @@ def record_of(record_id: UUID, answer: Sequence[Any] | None) -> Record | None:
     if record.state is State.COMPLETED and record.result is None:
         raise StoreError(_CORRUPT)
     return record
-
-
-def _or_none(value: bytes | None, read: Callable[[bytes], T]) -> T | None:
-    return None if value is None else read(value)
-
-
-def _from_hex(value: bytes) -> bytes:
-    return bytes.fromhex(value.decode())

@@ -2,8 +2,8 @@
 The scripts of the Redis store: one per operation, each one atomic step on one record.
 
 A record is a hash at KEYS[1]. Times, leases and epochs are whole microseconds of the server's
-clock. Lua's own conversion of such numbers loses digits, so scripts return them by
-``string.format('%.0f')``. Redis 6.2 knows all commands here.
+clock. Lua and some servers write such numbers without all of their digits, so commands get them by
+``string.format('%.0f')``; in answers they are whole. Redis 6.2 knows all commands here.
 
 A server whose memory is full refuses a script whose first write can take memory, and looks at no
 later write. A claim of a new key begins with HSET, so it is refused. A script that changes a record
@@ -18,6 +18,7 @@ from dataclasses import dataclass
 __all__ = [
     "CLAIM",
     "COMPLETE",
+    "ERASE",
     "FAIL",
     "FIELDS",
     "LOOK",
@@ -102,17 +103,19 @@ local time = redis.call('TIME')
 local now = tonumber(time[1]) * 1000000 + tonumber(time[2])
 local function whole(number) return string.format('%.0f', number) end
 
-local seen = redis.call('HMGET', KEYS[1], 'state', 'epoch', 'token', 'fingerprint',
-                        'lease_until', 'expires_at', 'created_at', 'attempts')
-local state, epoch, owner, fingerprint = seen[1], tonumber(seen[2]), seen[3], seen[4]
-local lease_until, expires_at = tonumber(seen[5]), tonumber(seen[6])
-local created_at, attempts = tonumber(seen[7]), tonumber(seen[8])
+local exists = redis.call('EXISTS', KEYS[1]) == 1
+local record = exists and redis.call(
+  'HMGET', KEYS[1], 'scope', 'key', 'operation', 'fingerprint', 'state', 'epoch', 'token',
+  'lease_until', 'created_at', 'updated_at', 'expires_at', 'attempts', 'result', 'error') or {}
+local fingerprint, state, epoch, owner = record[4], record[5], tonumber(record[6]), record[7]
+local lease_until, created_at = tonumber(record[8]), record[9]
+local expires_at, attempts = tonumber(record[11]), tonumber(record[12])
 
 -- An incomplete record is an error, and not an absent record: its work may have been done.
-if redis.call('EXISTS', KEYS[1]) == 1 then
+if exists then
   local running = state == 'IN_PROGRESS'
   local ended = state == 'COMPLETED' or state == 'FAILED' or state == 'RELEASED'
-  if not (epoch and owner and created_at and attempts
+  if not (epoch and owner and tonumber(created_at) and attempts
           and ((running and lease_until) or (ended and expires_at))) then
     return redis.error_reply('CORRUPT this is not a whole record')
   end
@@ -121,7 +124,7 @@ end
 -- This attempt has already won: the answer was lost, and the client sent the claim again.
 if state == 'IN_PROGRESS' and owner == token then
   redis.call('HSET', KEYS[1], 'token', token)   -- WAIT waits for a write, so this is one
-  return {1, seen[2], seen[5], whole(now), 0, attempts}
+  return {1, record[6], record[8], now, 0, attempts}
 end
 
 local live = state == 'IN_PROGRESS' and lease_until > now
@@ -141,10 +144,7 @@ local won =
       and on_stale == 'take_over')              -- and it may be taken over
 
 if not won then
-  local record = redis.call('HMGET', KEYS[1], 'scope', 'key', 'operation', 'fingerprint', 'state',
-                            'epoch', 'token', 'lease_until', 'created_at', 'updated_at',
-                            'expires_at', 'attempts', 'result', 'error')
-  return {0, record, whole(now)}
+  return {0, record, now}
 end
 
 local again = state and not expired             -- the record stays, with what it knows
@@ -153,10 +153,10 @@ if not (again and fingerprint) then
   fingerprint = newest
 end
 if not again then
-  created_at, attempts = now, 0
+  created_at, attempts = whole(now), 0
 end
 attempts = attempts + 1
-epoch = math.max(now, (epoch or 0) + 1)         -- it only grows
+epoch = whole(math.max(now, (epoch or 0) + 1))  -- it only grows
 lease_until = now + lease
 
 if state then
@@ -164,8 +164,8 @@ if state then
 end
 local fields = {
   'scope', scope, 'key', name, 'operation', operation, 'state', 'IN_PROGRESS',
-  'epoch', whole(epoch), 'token', token, 'lease_until', whole(lease_until),
-  'created_at', whole(created_at), 'updated_at', whole(now), 'attempts', whole(attempts),
+  'epoch', epoch, 'token', token, 'lease_until', whole(lease_until),
+  'created_at', created_at, 'updated_at', whole(now), 'attempts', whole(attempts),
   'error', ''
 }
 if fingerprint then
@@ -180,7 +180,7 @@ redis.call('HSET', KEYS[1], unpack(fields))
 if lifetime then
   redis.call('PEXPIREAT', KEYS[1], whole(math.ceil((now + lifetime) / 1000)))
 end
-return {1, whole(epoch), whole(lease_until), whole(now), taken_over and 1 or 0, attempts}
+return {1, epoch, lease_until, now, taken_over and 1 or 0, attempts}
 """,
 )
 
@@ -195,7 +195,7 @@ local now = tonumber(time[1]) * 1000000 + tonumber(time[2])
 local function whole(number) return string.format('%.0f', number) end
 
 local seen = redis.call('HMGET', KEYS[1], 'state', 'epoch', 'token', 'expires_at')
-if redis.call('EXISTS', KEYS[1]) == 0 then
+if not seen[1] and redis.call('EXISTS', KEYS[1]) == 0 then
   return 0                                      -- deleted, evicted or lost
 end
 if seen[2] ~= epoch or seen[3] ~= token then
@@ -307,7 +307,7 @@ local record = redis.pcall('HMGET', KEYS[1], 'scope', 'key', 'operation', 'finge
 if record.err then
   record = {}                                   -- no hash: a damaged record
 end
-return {record, string.format('%.0f', now)}
+return {record, now}
 """,
 )
 
@@ -359,6 +359,24 @@ end
 redis.call('HSET', KEYS[1], 'state', state, 'epoch', whole(tonumber(epoch) + 1), 'token', token,
            'updated_at', whole(now), 'expires_at', whole(expires_at))
 redis.call('PEXPIREAT', KEYS[1], whole(math.ceil(expires_at / 1000)))
+return 1
+""",
+)
+
+ERASE = _script(
+    "ERASE",
+    """
+-- Delete the record, unless an attempt is running; return whether it is gone.
+local force = ARGV[1] == '1'
+
+local time = redis.call('TIME')
+local now = tonumber(time[1]) * 1000000 + tonumber(time[2])
+
+local seen = redis.call('HMGET', KEYS[1], 'state', 'lease_until')
+if seen[1] == 'IN_PROGRESS' and tonumber(seen[2]) > now and not force then
+  return 0                                      -- an attempt is running
+end
+redis.call('DEL', KEYS[1])
 return 1
 """,
 )

@@ -33,6 +33,7 @@ from django_idempotency.stores.redis.rows import (
 from django_idempotency.stores.redis.scripts import (
     CLAIM,
     COMPLETE,
+    ERASE,
     FAIL,
     LOOK,
     OWNER,
@@ -227,6 +228,17 @@ class RedisStore(BaseStore):
         """See `BaseStore.get`."""
         return record_of(record_id, self._clients.run(LOOK, self._key(record_id), ()))
 
+    def peek(self, record_ids: Iterable[UUID]) -> dict[UUID, Record]:
+        """See `BaseStore.peek`; in a cluster it takes a round trip for each node."""
+        wanted, found = list(record_ids), {}
+        answers = self._clients.run_many(LOOK, [(self._key(record_id), ()) for record_id in wanted])
+        for record_id, answer in zip(wanted, answers, strict=True):
+            if isinstance(answer, StoreError):
+                raise answer
+            if (record := record_of(record_id, answer)) is not None:
+                found[record_id] = record
+        return found
+
     async def aget(self, record_id: UUID) -> Record | None:
         """See `BaseStore.get`."""
         return record_of(record_id, await self._clients.arun(LOOK, self._key(record_id), ()))
@@ -272,6 +284,10 @@ class RedisStore(BaseStore):
             resolution.result or b"",
         ]
         return bool(self._clients.run(RESOLVE, self._key(record_id), arguments))
+
+    def erase(self, record_id: UUID, *, force: bool = False) -> bool:
+        """See `BaseStore.erase`."""
+        return bool(self._clients.run(ERASE, self._key(record_id), [int(force)]))
 
     def sweep(self, *, limit: int = 5000) -> int:
         """Return 0: the server deletes expired records."""

@@ -1,0 +1,99 @@
+"""What is to be guarded, and how its work is rolled back."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any, NoReturn
+from uuid import UUID
+
+from django_idempotency import codecs, keys, signals
+from django_idempotency.claims import ClaimRequest
+from django_idempotency.engine.transactions import CommitHooks, OuterTransaction
+from django_idempotency.exceptions import WorkRolledBack
+from django_idempotency.fingerprint import Fingerprint
+from django_idempotency.policy import Policy
+
+__all__ = ["Operation", "RollBack", "refuse_rollback"]
+
+logger = logging.getLogger("django_idempotency")
+
+
+@dataclass(frozen=True)
+class Operation:
+    """One call to guard: whose key it is, what it asks for, and how it is to be guarded."""
+
+    record_id: UUID
+    scope: str = field(repr=False)
+    key: str = field(repr=False)
+    name: str
+    fingerprint: Fingerprint
+    policy: Policy
+    codec: codecs.Codec
+    #: "single", "joined" or "separate": the policy's choice, or what its absence means here.
+    transaction: str = "separate"
+    #: A result that cannot be stored is no error: the record is completed without it (R62).
+    unstorable_ok: bool = False
+    #: How long to wait for the answer of an attempt in progress; 0 in a caller's transaction.
+    wait: timedelta = timedelta(0)
+    #: Whether a wait may close this thread's connections: nobody else uses their sessions.
+    closes_connections: bool = False
+    #: The transaction around, which must commit before a store that cannot join completes.
+    outer: OuterTransaction | None = None
+    #: The on_commit hooks of the caller's transactions, for which the attempt is still `current`.
+    commit_hooks: CommitHooks | None = None
+    #: The adapter decides whether a replay may be seen, and calls `Attempt.tell_replay`.
+    checks_replay: bool = False
+
+    def request(self) -> ClaimRequest:
+        """Return the claim of a new attempt, with a token of its own."""
+        return ClaimRequest(
+            record_id=self.record_id,
+            scope=keys.bounded(self.scope),
+            key=keys.bounded(self.key),
+            operation=keys.bounded(self.name),
+            transaction=self.transaction,
+            fingerprints=self.fingerprint.forms,
+            digest=self.fingerprint.digest,
+            lease=self.policy.attempt_lease(),
+            retention=self.policy.retention,
+            max_duration=self.policy.max_duration,
+            on_stale=self.policy.on_stale,
+            opens_work=self.policy.scope_quota is None and not signals.claimed.receivers,
+        )
+
+
+class RollBack(Exception):
+    """
+    Raised by an adapter: roll the work back, end the lease, and answer with `result`.
+
+    Or pass `error` on, unchanged. The verdict "keep" keeps the result without the work.
+    """
+
+    def __init__(
+        self, verdict: str, result: Any = None, error: BaseException | None = None
+    ) -> None:
+        super().__init__(verdict)
+        self.error = error
+        #: "release", "fail" or "keep".
+        self.verdict = verdict
+        self.result = result
+
+
+def refuse_rollback(
+    of: str, result: Any, *, deliberate: bool, succeeded: bool = True, verdict: str = "fail"
+) -> NoReturn:
+    """
+    End work that returned `result`, and whose transaction can only be rolled back (R91, R57).
+
+    Raises WorkRolledBack for a success, unless the rollback is deliberate; RollBack with
+    the result otherwise.
+    """
+    cause = "a database error was swallowed outside of an inner atomic()"
+    if succeeded and not deliberate:
+        logger.error("The work of %s succeeded, and can only be rolled back: %s.", of, cause)
+        raise WorkRolledBack
+    if not deliberate:
+        logger.warning("The work of %s is refused, and is rolled back: %s.", of, cause)
+    raise RollBack("release" if verdict == "release" else "fail", result)

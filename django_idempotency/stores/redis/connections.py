@@ -1,0 +1,73 @@
+"""Connections to one server, each lent to one command at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from queue import Empty, SimpleQueue
+from typing import Any
+
+from redis import BlockingConnectionPool, Redis
+from redis.exceptions import ConnectionError, ResponseError
+
+__all__ = ["Connections"]
+
+
+class Connections:
+    """
+    Clients of one connection each, lent to one command at a time.
+
+    redis-py's pool looks at a connection before each command, which doubles the cost of a command.
+    Here one that has broken meanwhile is found by the command itself, which redis-py sends again.
+    """
+
+    def __init__(self, url: str, options: Mapping[str, Any], *, most: int, timeout: float) -> None:
+        self._url = url
+        self._options = options
+        self._most = most
+        self._timeout = timeout
+        self._of_parents: list[Any] = []
+        self._reset()
+
+    def _reset(self) -> None:
+        #: A place for each command that may be sent at the same time. (A Semaphore in C.)
+        self._places: SimpleQueue[None] = SimpleQueue()
+        for _ in range(self._most):
+            self._places.put(None)
+        #: The last one that was used is used next: a server may close those that are long idle.
+        self._free: list[Any] = []
+
+    def forget(self) -> None:
+        """Start with none in a forked child; those of the parent are never closed."""
+        self._of_parents.append(self._free)
+        self._reset()
+
+    def execute_command(self, *command: Any) -> Any:
+        """Send a command and return its answer; see the method of redis-py's client."""
+        try:
+            self._places.get(timeout=self._timeout)
+        except Empty:
+            raise ConnectionError("No connection available.") from None
+        try:
+            client = self._take()
+            answered = False
+            try:
+                answer = client.execute_command(*command)
+                answered = True
+            except ResponseError:
+                answered = True
+                raise
+            finally:
+                if not answered:
+                    # The answer may still come, and would be taken for that of the next command.
+                    client.connection_pool.disconnect()
+                self._free.append(client)
+            return answer
+        finally:
+            self._places.put(None)
+
+    def _take(self) -> Any:
+        try:
+            return self._free.pop()
+        except IndexError:
+            pool = BlockingConnectionPool.from_url(self._url, **self._options)
+            return Redis(connection_pool=pool, single_connection_client=True)
