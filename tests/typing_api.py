@@ -1,21 +1,36 @@
-"""How users type the public calls: checked by mypy like a behaviour, and never run."""
+"""
+How users type the public calls, and mistakes of theirs: checked by mypy and pyright, never run.
+
+An ignored error that one of them does not find is an error there.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any, assert_type
 
+import httpx
+from celery import shared_task
+from django.http import HttpRequest, HttpResponse
+from django.test import AsyncClient, Client, TestCase
 from rest_framework.decorators import action
 from rest_framework.request import Request
 from rest_framework.response import Response
+from rest_framework.test import APIClient
 from rest_framework.viewsets import ViewSet
 
 import django_idempotency as idempotency
 from django_idempotency import InProgress, Outcome
 from django_idempotency.codecs import JSONCodec
+from django_idempotency.contrib.celery import idempotent_task
+from django_idempotency.contrib.ninja import idempotent as idempotent_operation
 from django_idempotency.contrib.rest_framework import IdempotencyMixin
+from django_idempotency.http import IdempotentRequest, idempotent, scopes
 from django_idempotency.leases import Lease
+from django_idempotency.options import PolicyOptions
 from django_idempotency.records import Record
+from django_idempotency.testing import keyed_client, keyed_clients
 
 
 def charge(lease: Lease) -> dict[str, str]:
@@ -28,19 +43,36 @@ async def acharge(lease: Lease) -> str:
     return lease.derive_key("charge")
 
 
+class TextCodec:
+    id = "text"
+    exact = True
+
+    def encode(self, result: str) -> bytes:
+        return result.encode()
+
+    def decode(self, payload: bytes) -> str:
+        return payload.decode()
+
+
 def call() -> Any:
     policy: dict[str, Any] = {"lease": timedelta(seconds=5), "transaction": "joined"}
     codec, of = JSONCodec(), {"amount": 5}
     outcome = idempotency.run(charge, key="k", scope="s", payload=of, codec=codec, **policy)
-    assert_type(outcome, Outcome)
+    assert_type(outcome, Outcome[dict[str, str]])
     assert_type(outcome.replayed, bool)
     assert_type(outcome.stored, bool)
-    idempotency.run(lambda lease: lease.fencing_token, key="k", scope="s", store="a", retention=5)
+    fence = idempotency.run(lambda lease: lease.fencing_token, key="k", scope="s", retention=5)
+    assert_type(fence.result, int)
+    idempotency.run(lambda lease: "héllo", key="k", scope="s", codec=TextCodec())
     return outcome.result
 
 
-async def acall() -> Outcome:
-    return await idempotency.arun(acharge, key="k", scope="s", operation="charge")
+async def acall() -> Outcome[str]:
+    return await idempotency.arun(acharge, key="k", scope="s", operation="charge", wait=2.5)
+
+
+def bare(outcome: Outcome) -> Any:
+    return outcome.result
 
 
 def block() -> Any:
@@ -72,8 +104,8 @@ async def ahandle(n: int) -> int:
 async def decorated() -> None:
     assert_type(handle("a", amount=5), list[str])
     assert_type(await ahandle(5), int)
-    handle(5)  # type: ignore[arg-type]
-    handle("a", nonesuch=5)  # type: ignore[call-arg]
+    handle(5)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    handle("a", nonesuch=5)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
 
 
 def inside(error: InProgress) -> tuple[int, bool]:
@@ -82,17 +114,47 @@ def inside(error: InProgress) -> tuple[int, bool]:
     return error.retry_after, error.stale
 
 
-def wrong() -> None:
-    idempotency.run(charge, key="k")  # type: ignore[call-arg]
-    idempotency.run(lambda: 5, key="k", scope="s")  # type: ignore[arg-type, misc]
-    idempotency.run(charge, key=5, scope="s")  # type: ignore[arg-type]
-    idempotency.idempotent_function(scope="s")  # type: ignore[call-arg]
+@idempotent
+def plain(request: HttpRequest) -> HttpResponse:
+    return HttpResponse()
+
+
+@idempotent_operation(required=True, lease=timedelta(minutes=5))
+async def operation(request: HttpRequest, amount: int) -> dict[str, int]:
+    return {"amount": amount}
+
+
+@idempotent(required=True, scope=scopes.user, keep="success", lease=timedelta(minutes=5))
+def pay(request: IdempotentRequest) -> HttpResponse:
+    assert_type(request.idempotency, Lease | None)
+    return HttpResponse()
+
+
+views: tuple[Callable[[HttpRequest], HttpResponse], Any] = (plain, pay)
+
+
+@shared_task(acks_late=True)
+@idempotent_task(key="order_id", on_in_progress="wait", transaction="separate")
+def book(order_id: str) -> None: ...
+
+
+@idempotent_task("{order_id}#{day}", retention=3600)
+def remind(order_id: str, day: int) -> str:
+    return order_id
+
+
+assert_type(remind("o-1", 5), str)
+options: PolicyOptions = {"lease": 300, "on_stale": "refuse"}
 
 
 class PaymentViewSet(IdempotencyMixin, ViewSet):
     idempotency_required = True
     idempotency_actions = {"create", "capture"}
     idempotency_lease = timedelta(minutes=5)
+    idempotency_retention = 3600
+    idempotency_transaction = "joined"
+    idempotency_fingerprint_exclude = ("client.sent_at",)
+    idempotency_methods = {"POST"}
 
     @action(detail=True, methods=["post"], idempotency_lease=300)
     def capture(self, request: Request, pk: str) -> Response:
@@ -100,3 +162,59 @@ class PaymentViewSet(IdempotencyMixin, ViewSet):
 
     def idempotency_scope(self, request: Request) -> str:
         return str(request.user.pk)
+
+
+class OldTests(TestCase):
+    client_class = keyed_client(Client)
+    async_client_class = keyed_client(AsyncClient)
+
+    @keyed_clients()
+    async def test_a_payment(self) -> None:
+        assert_type(keyed_client(APIClient()), APIClient)
+
+
+# What must be refused: mistakes in a user's project.
+
+
+def calls_without_what_they_need() -> None:
+    idempotency.run(charge, key="k")  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+    idempotency.run(lambda: 5, key="k", scope="s")  # type: ignore[arg-type, misc]  # pyright: ignore[reportArgumentType]
+    idempotency.run(charge, key=5, scope="s")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    idempotency.idempotent_function(scope="s")  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+
+
+def calls_with_wrong_options() -> None:
+    idempotency.run(charge, key="k", scope="s", leese=5)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+    idempotency.run(charge, key="k", scope="s", lease="5 minutes")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    idempotency.run(charge, key="k", scope="s", transaction="none")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    idempotency.run(charge, key="k", scope="s", required=True)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+    idempotency.attempt(key="k", scope="s", renew="no")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    idempotency.idempotent_function(key="k", scope="s", on_stale="retry")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    idempotent_operation(leese=5)  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue]
+    idempotent(header=5)  # type: ignore[call-overload]  # pyright: ignore[reportArgumentType]
+    idempotent(keep="all")  # type: ignore[call-overload]  # pyright: ignore[reportArgumentType]
+    idempotent(methods="POST")  # type: ignore[call-overload]  # pyright: ignore[reportArgumentType]
+    idempotent("required")  # type: ignore[call-overload]  # pyright: ignore[reportArgumentType]
+    idempotent_task(key="order_id", on_duplicate="fail")  # type: ignore[call-overload]  # pyright: ignore[reportArgumentType]
+    idempotent_task(key="order_id", retention="1 day")  # type: ignore[call-overload]  # pyright: ignore[reportArgumentType]
+
+
+def clients_of_no_test() -> None:
+    keyed_client(httpx.Client)  # type: ignore[type-var]  # pyright: ignore[reportArgumentType]
+
+
+def results_of_another_type() -> str:
+    return idempotency.run(lambda lease: lease.fencing_token, key="k", scope="s").result  # type: ignore[return-value]  # pyright: ignore[reportReturnType]
+
+
+@idempotent
+def unasked(request: IdempotentRequest) -> str:
+    return request.idempotency.derive_key("charge")  # type: ignore[union-attr]  # pyright: ignore[reportOptionalMemberAccess]
+
+
+class Mistaken(IdempotencyMixin, ViewSet):
+    idempotency_required = "yes"  # type: ignore[assignment]  # pyright: ignore[reportAssignmentType]
+    idempotency_actions = "create"  # type: ignore[assignment]  # pyright: ignore[reportAssignmentType]
+    idempotency_lease = "5 minutes"  # type: ignore[assignment]  # pyright: ignore[reportAssignmentType]
+    idempotency_transaction = "always"  # type: ignore[assignment]  # pyright: ignore[reportAssignmentType]
+    idempotency_max_result_bytes = 1.5  # type: ignore[assignment]  # pyright: ignore[reportAssignmentType]

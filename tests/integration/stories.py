@@ -1,4 +1,4 @@
-"""Two short stories of a store whose server is elsewhere, each told over each such store."""
+"""Short stories of a store whose server is elsewhere, each told over each such store."""
 
 from __future__ import annotations
 
@@ -6,11 +6,14 @@ import time
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any, ClassVar
+from uuid import UUID
 
 import pytest
 
+from django_idempotency.conf import store_for
 from django_idempotency.engine import Engine
 from django_idempotency.exceptions import StoreError
+from django_idempotency.records import Record
 from django_idempotency.stores.base import BaseStore
 from tests.app.models import Effect
 from tests.app.views import THEN, created
@@ -53,6 +56,83 @@ class HTTPStory:
         assert (first.status_code, first["Idempotency-Stored"]) == (201, "false")
         assert problem(api()) == (409, "in_progress")
         assert Effect.objects.count() == 1
+
+
+OLD, NEW = bytes(32), "bmV3IGtleSBvZiAzMiBieXRlcywgYmFzZTY0LXRleHQ"
+
+
+@pytest.mark.django_db(transaction=True)
+class EncryptionStory:
+    """
+    What is stored of an answer, and who reads it.
+
+    With the fixtures `alias`, what IDEMPOTENCY says of a store, and `behind`, which looks behind it
+    and writes there.
+    """
+
+    @pytest.fixture
+    def under(self, settings: Any, alias: dict[str, Any]) -> Callable[..., Api]:
+        """`under(*keys)`: a client of a process with these keys, which fails open."""
+
+        def under(*keys: Any) -> Api:
+            policy = {"ENCRYPTION_KEYS": keys, "HTTP": {"FAIL_OPEN": True}}
+            settings.IDEMPOTENCY = {"default": {**alias, **policy}}
+            return Api()
+
+        return under
+
+    def test_it_replays_after_a_rotation_and_without_its_key_is_503(
+        self, under: Callable[..., Api], behind: Behind, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        plain, first = under()(key="plain"), under(OLD)({"name": "the secret body"})
+        assert b"the secret body" in first.content
+        assert b"secret" not in behind.everything()
+
+        for keys in ((NEW, OLD), (OLD,)):
+            assert under(*keys)({"name": "the secret body"}).content == first.content
+            assert under(*keys)(key="plain").content == plain.content
+        for keys, said in (((NEW,), "put the key back"), ((), "encryption_keys is empty")):
+            caplog.clear()
+            for _ in range(2):
+                refused = under(*keys)({"name": "the secret body"})
+                assert problem(refused) == (503, "store_unavailable")
+            assert said in caplog.text
+        assert replayed(under(NEW, OLD)({"name": "the secret body"}))
+        assert Effect.objects.count() == 2
+
+    def test_R95_what_was_put_there_by_another_is_503_and_does_not_run(
+        self, under: Callable[..., Api], behind: Behind
+    ) -> None:
+        api = under(NEW)
+        for key in ("mine", "theirs"):
+            api(key=key)
+        mine, theirs = (behind.result(record.record_id) for record in behind.records())
+        for forged in (theirs, mine[:-1] + bytes((mine[-1] ^ 1,))):
+            behind.put(behind.records()[0].record_id, forged)
+            assert problem(api(key=behind.records()[0].key)) == (503, "store_unavailable")
+        behind.put(behind.records()[0].record_id, mine)
+        assert replayed(api(key=behind.records()[0].key))
+        assert Effect.objects.count() == 2
+
+
+class Behind:
+    """A look at what a store holds, and a write, without the library."""
+
+    def everything(self) -> bytes:
+        raise NotImplementedError
+
+    def put(self, record_id: UUID, result: bytes) -> None:
+        raise NotImplementedError
+
+    def records(self) -> list[Record]:
+        found = store_for().browse().records
+        return sorted(found, key=lambda record: record.record_id)
+
+    def result(self, record_id: UUID) -> bytes:
+        record = store_for().get(record_id)
+        assert record is not None
+        assert record.result is not None
+        return record.result
 
 
 class ServerStory:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import tempfile
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ def databases() -> dict[str, dict[str, Any]]:
     if current_leg() == "mariadb":
         url = os.environ.get(mariadb.URL_VARIABLE, "mysql://root@127.0.0.1:1/")
         return {
-            alias: django_settings(url, given.get(alias, name), **mariadb.DJANGO_SETTINGS)
+            alias: django_settings(url, given.get(alias, name), **deepcopy(mariadb.DJANGO_SETTINGS))
             for alias, name in NAMES.items()
         }
     url = os.environ.get(URL_VARIABLE, "postgresql://postgres@127.0.0.1:1/postgres")

@@ -24,7 +24,15 @@ LOGS = ROOT / ".legs"
 AT_ONCE = 3
 #: What takes longest begins first, so that no core is idle at the end.
 LONGEST = (
-    *("acceptance-processes", "integration-dynamodb", "unit", "browser", "sqlite", "mariadb"),
+    *(
+        "acceptance-processes",
+        "acceptance-tutorial",
+        "integration-dynamodb",
+        "unit",
+        "browser",
+        "sqlite",
+        "mariadb",
+    ),
     *("unit-http", "postgres16", "acceptance-example", "integration-database"),
 )
 #: The half of the unit tests that sends requests.
@@ -40,7 +48,14 @@ DATABASE_FOLDERS = (
 class Run:
     name: str
     leg: str
-    folders: tuple[str, ...]
+    #: Folders, and other words for pytest.
+    words: tuple[str, ...]
+
+
+#: Where Django has no newer driver.
+PSYCOPG2 = Run(
+    "psycopg2", "postgres18", ("-p", "tests.services.psycopg2", "tests/integration/database")
+)
 
 
 def runs_of(target: str) -> list[Run]:
@@ -52,11 +67,12 @@ def runs_of(target: str) -> list[Run]:
             rest = tuple(folder for folder in others if folder not in http)
             return [Run("unit", "sqlite", rest), Run("unit-http", "sqlite", http)]
         case "integration" | "acceptance":
-            return [
+            own = [
                 Run(f"{target}-{name}", "postgres18", (f"tests/{target}/{name}",))
                 for name in _folders(target)
                 if name != "browser"
             ]
+            return [*own, PSYCOPG2] if target == "integration" else own
         case "database":
             folder = "tests/integration/database"
             return [Run(f"{leg}-database", leg, (folder,)) for leg in LEGS if leg != "browser"]
@@ -110,7 +126,7 @@ def main() -> int:
     LOGS.mkdir(exist_ok=True)
     started = time.monotonic()
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        codes = pool.map(lambda run: _pytest(run, [*runner, *run.folders, *options]), runs)
+        codes = pool.map(lambda run: _pytest(run, [*runner, *run.words, *options]), runs)
         code_of = dict(zip(runs, codes, strict=True))
     if arguments.coverage:
         print("\n==> coverage of all legs", flush=True)

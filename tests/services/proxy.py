@@ -37,6 +37,9 @@ class Proxy:
         self._mode: Literal["pass", "refuse", "swallow"] = "pass"
         self._delay = 0.0
         self._cut: tuple[bytes, Place] | None = None
+        self._every = 1
+        self._met = 0  # how often the pattern was seen
+        self.dropped = 0
         self._links: set[_Link] = set()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run, name="test-proxy", daemon=True)
@@ -44,7 +47,7 @@ class Proxy:
 
     def heal(self) -> None:
         """Let everything pass again; connections already cut stay cut."""
-        self._mode, self._delay, self._cut = "pass", 0.0, None
+        self._mode, self._delay, self._cut, self._every = "pass", 0.0, None, 1
         self.fired.clear()
 
     def refuse(self) -> None:
@@ -62,7 +65,16 @@ class Proxy:
     def cut_before(self, pattern: bytes, place: Place = "before") -> None:
         """Cut, once, the connection on which the client sends `pattern`: the server misses it."""
         self.fired.clear()
-        self._cut = (pattern, place)
+        self._cut, self._every = (pattern, place), 1
+
+    def drop_every(self, number: int, pattern: bytes) -> None:
+        """Do as `cut_after` to every third, say, `pattern`; until it heals."""
+        self.cut_after(pattern)
+        self._every, self._met = number, 0
+
+    def lead_to(self, port: int) -> None:
+        """Lead new connections to another port of the same host."""
+        self._target = (self._target[0], port)
 
     def cut_after(self, pattern: bytes) -> None:
         """
@@ -154,18 +166,27 @@ class Proxy:
                 continue
             seen += data
             if self._cut is not None and self._cut[0] in seen:
-                place, self._cut = self._cut[1], None
-                if place == "after":
-                    link.muted = True
-                    link.server.write(data)
-                    with suppress(asyncio.TimeoutError):
-                        await asyncio.wait_for(link.answered.wait(), ANSWER_SECONDS)
-                link.abort()
-                self.fired.set()
-                return
+                seen = b""
+                self._met += 1
+                if self._met % self._every == 0:
+                    await self._cut_now(link, data)
+                    return
             seen = seen[-256:] if self._cut is not None else b""
             link.server.write(data)
             await link.server.drain()
+
+    async def _cut_now(self, link: _Link, data: bytes) -> None:
+        assert self._cut is not None
+        place = self._cut[1]
+        self._cut = self._cut if self._every > 1 else None
+        self.dropped += 1
+        if place == "after":
+            link.muted = True
+            link.server.write(data)
+            with suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(link.answered.wait(), ANSWER_SECONDS)
+        link.abort()
+        self.fired.set()
 
     async def _answers(self, link: _Link, reader: asyncio.StreamReader) -> None:
         while data := await reader.read(CHUNK):

@@ -46,9 +46,10 @@ def overtaken(server: Gunicorn, work: Work, then: str = "created") -> list[Answe
 @pytest.mark.parametrize("unfenced", [False, True], ids=["", "unfenced"])
 @pytest.mark.parametrize("mode", ["separate", JOINED])
 def test_R66_a_late_owner_is_refused_and_the_successors_result_stands(serve, work, mode, unfenced):
-    """And it can fail: with the fence taken out of the SQL, the late owner comes through."""
+    """And it can fail: without renewal and the SQL's fence, the late owner comes through."""
     work = work()
-    late, successor, retry = overtaken(serve(mode, lease=1, unfenced=unfenced), work)
+    server = serve(mode, lease=1, renew=not unfenced, unfenced=unfenced)
+    late, successor, retry = overtaken(server, work)
     assert ((late.status, late.code) != (409, "lease_lost")) == unfenced
     assert retry.replayed
     assert (retry.body == successor.body) != unfenced

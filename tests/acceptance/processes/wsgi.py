@@ -1,7 +1,8 @@
 """
 The tests' Django under the policy in the file IDEMPOTENCY_TEST_POLICY, read at each request.
 
-So one server does for all tests. ``"unfenced"`` is a defect: the owner's last write asks for the
+So one server does for all tests. A thread's connection ends with its policy: it may have been kept
+open, with plans prepared under it. ``"unfenced"`` is a defect: the owner's last write asks for the
 record's id and no more.
 """
 
@@ -10,6 +11,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import threading
 from collections.abc import Callable, Iterable
 from functools import cache
 from pathlib import Path
@@ -27,6 +29,7 @@ from tests.services.wsgi import application as django_application
 POLICY = Path(os.environ["IDEMPOTENCY_TEST_POLICY"])
 FENCED = {dialect: dialect.COMPLETE for dialect in (MariaDB, PostgreSQL, SQLite)}
 FENCE = r"\s+AND (record\.)?(epoch|token|state) = \S+"
+_thread = threading.local()
 
 
 @cache
@@ -41,5 +44,9 @@ def follow(text: str) -> None:
 
 
 def application(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
-    follow(POLICY.read_text())
+    policy = POLICY.read_text()
+    follow(policy)
+    if getattr(_thread, "policy", policy) != policy:
+        connections.close_all()
+    _thread.policy = policy
     return django_application(environ, start_response)

@@ -77,8 +77,54 @@ def test_R69_keeper_of_a_child() -> None:
     run_python(KEEPER, "-W", "ignore")
 
 
+#: The child has none of its parent's waiters, and its own are woken.
+POLLER = """
+import os, sys, threading, time
+from datetime import timedelta
+from django_idempotency.engine.waiting import Poller, Waiter
+from django_idempotency.stores.memory import MemoryStore
+from tests.claims import DAY, asked, won
+
+def waits(poller, store, lease):
+    waiter = Waiter(lease.record_id, timedelta(seconds=30))
+    assert waiter.goes_on(store.get(lease.record_id))
+    found = []
+    thread = threading.Thread(target=lambda: found.append(poller.wait(store, waiter)))
+    thread.start()
+    while not poller._waiters.get(store):
+        time.sleep(0.001)
+    return thread, found
+
+def is_woken(store, lease, thread, found):
+    store.complete(lease, b"done", retention=DAY)
+    thread.join(30)
+    assert [record.result for record in found] == [b"done"], found
+
+poller, store = Poller(), MemoryStore()
+lease, others = won(store.claim(asked())), won(store.claim(asked("child")))
+parents = waits(poller, store, lease)
+poller._changed.acquire()  # as another thread might at that moment
+child = os.fork()
+if child == 0:
+    assert poller._waiters == {}
+    is_woken(store, others, *waits(poller, store, others))
+    os._exit(0)
+poller._changed.release()
+_, status = os.waitpid(child, 0)
+is_woken(store, lease, *parents)
+sys.exit(os.waitstatus_to_exitcode(status))
+"""
+
+
+def test_R51_poller_of_a_child() -> None:
+    run_python(POLLER, "-W", "ignore")
+
+
 #: Each step must leave these alone.
-CLIENTS = ("boto3", "botocore", "celery", "jmespath", "psycopg", "redis", "rest_framework")
+CLIENTS = (
+    *("boto3", "botocore", "celery", "jmespath", "opentelemetry", "prometheus_client", "psycopg"),
+    *("redis", "rest_framework"),
+)
 CODE = f"""
 import sys
 

@@ -8,7 +8,7 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
-from asgiref.sync import sync_to_async
+from asgiref.sync import async_to_sync, sync_to_async
 from django.core import checks
 from django.db import DatabaseError, connection, connections, transaction
 from django.test import override_settings
@@ -40,6 +40,33 @@ def swallow(using: str) -> Callable[[Any], str]:
         return "done"
 
     return work
+
+
+@pytest.mark.django_db(transaction=False)
+def test_R51_R84_waiter_in_a_TestCase_meets_what_is_not_committed() -> None:
+    """The attempt that it waits for uses the same connection; another one would see its lock."""
+
+    async def main() -> Any:
+        working, go_on = asyncio.Event(), asyncio.Event()
+
+        async def work(lease: Any) -> str:
+            working.set()
+            await go_on.wait()
+            return "done"
+
+        def call(wait: float) -> Any:
+            return asyncio.ensure_future(
+                idempotency.arun(work, key="k", scope="s", wait=wait, transaction="separate")
+            )
+
+        first = call(0)
+        await working.wait()
+        second = call(10)
+        await asyncio.sleep(0.1)
+        go_on.set()
+        return await asyncio.gather(first, second)
+
+    assert [outcome.replayed for outcome in async_to_sync(main)()] == [False, True]
 
 
 @pytest.mark.parametrize("mode", ["joined", "single"])
@@ -79,7 +106,7 @@ def test_W003_joined_alone_above_READ_COMMITTED(where: str, monkeypatch: Any) ->
             assert check(**alias) == ["django_idempotency.W003"]
         for alias in ({"TRANSACTION": "single"}, {"TRANSACTION": "separate"}, {"LEESE": 5}):
             assert check(**alias) == []
-        assert check(databases=None) == []  # those that are not asked for are not touched
+        assert check(databases=()) == []  # those that are not asked for are not touched
         cursor.execute("RESET default_transaction_isolation")
 
 

@@ -105,10 +105,10 @@ class InterruptedStore(DatabaseStore):
         """Whether every callback has been called: else the test has shown nothing."""
         return not self._before
 
-    def _run(self, name: str, *arguments: Any) -> Any:
+    def _execute(self, name: str, *arguments: Any, **counts: Any) -> Any:
         if callback := self._before.pop(name, None):
             callback()
-        return super()._run(name, *arguments)
+        return super()._execute(name, *arguments, **counts)
 
 
 @dataclass

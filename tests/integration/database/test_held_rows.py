@@ -43,6 +43,13 @@ def resolve(store, lease):
     return store.resolve(seen.record_id, Resolution("release", epoch=seen.epoch, state=seen.state))
 
 
+def erase(store, lease):
+    return store.erase(lease.record_id)
+
+
+decisions = pytest.mark.parametrize("decide_on", [resolve, erase])
+
+
 class TestHeldRow:
     @pytest.mark.parametrize("before", [claims.lapsed, claims.failed, claims.released])
     def test_R49_claim_is_told_in_progress_at_once(self, two, before):
@@ -58,19 +65,21 @@ class TestHeldRow:
             assert two.other.at_once(two.theirs.renew, [lease, other], HOUR) == {lease, other}
         assert two.mine.get(other.record_id).live
 
-    def test_operator_finds_it_busy(self, two):
+    @decisions
+    def test_operator_finds_it_busy(self, two, decide_on):
         lease = claims.lapsed(two.theirs, claim_request())
         with held():
-            assert two.other.at_once(resolve, two.theirs, lease) is False
-        assert resolve(two.mine, lease) is True
+            assert two.other.at_once(decide_on, two.theirs, lease) is False
+        assert decide_on(two.mine, lease) is True
 
     @pytest.mark.leg("postgres18", "postgres16")
-    def test_operator_finds_what_single_has_claimed_busy(self, two):
+    @decisions
+    def test_operator_finds_what_single_has_claimed_busy(self, two, decide_on):
         lease = claims.failed(two.mine, claim_request())
         with two.mine.atomic():
             won(two.mine.claim(claim_request(transaction="single")))
-            assert two.other.at_once(resolve, two.theirs, lease) is False
-        assert resolve(two.mine, lease) is True
+            assert two.other.at_once(decide_on, two.theirs, lease) is False
+        assert decide_on(two.mine, lease) is True
 
     def test_I9_R75_sweep_leaves_it_and_takes_the_rest(self, two):
         for key in ("key", "another key"):

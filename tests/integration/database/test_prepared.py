@@ -12,13 +12,16 @@ from django.db.backends.postgresql.base import DatabaseWrapper
 from django.db.transaction import TransactionManagementError
 from django.test.utils import CaptureQueriesContext
 
+from django_idempotency import signals
 from django_idempotency.conf import InvalidStore, store_for
-from django_idempotency.engine import Engine
+from django_idempotency.engine import Engine, quota
 from django_idempotency.exceptions import StoreError
 from django_idempotency.records import State
 from django_idempotency.stores.database import DatabaseStore, prepared
+from django_idempotency.stores.database.errors import sqlstate
 from tests.integration.database import claims
 from tests.integration.database.claims import (
+    Boom,
     claim_request,
     effects,
     lost,
@@ -175,6 +178,8 @@ def test_R88_a_cursor_of_django_where_it_is_watched(store, watched):
 @pytest.mark.usefixtures("at_once")
 @pytest.mark.parametrize("closes", [True, False], ids=["protocol", "DEALLOCATE"])
 def test_B5_a_plan_for_a_small_table_is_not_kept(store, monkeypatch, closes):
+    if closes and not prepared._MAY_CLOSE:
+        pytest.skip("needs libpq 17")
     monkeypatch.setattr(prepared, "_MAY_CLOSE", closes)
     monkeypatch.setattr(prepared, "USES_OF_A_PLAN", 10)
     execute_plain("VACUUM ANALYZE idempotency_record")  # no page of it is left
@@ -381,6 +386,116 @@ def test_R60_answer_to_a_prepared_completion_is_lost(wire, engine, other, mode):
     assert wire.fired.wait(PATIENCE)
     wire.heal()
     assert other(effects) == ["0", "1", "2"]
+
+
+#: For a new key: the claim, the work with its BEGIN, the completion, COMMIT. In `single` a look
+#: comes before them all, and the claim brings BEGIN and SAVEPOINT.
+ROUND_TRIPS = {"joined": 5, "single": 5, "separate": 3}
+
+
+@pytest.mark.usefixtures("at_once")
+@MODES
+def test_B4_round_trips_of_a_new_key_and_of_a_duplicate(wire, engine, mode):
+    engine.run(operation("first", transaction=mode), work("first"))
+    wire.spoken.clear()
+    engine.run(operation(transaction=mode), work("mine"))
+    assert wire.round_trips == ROUND_TRIPS[mode]
+    wire.spoken.clear()
+    assert engine.run(operation(transaction=mode), work("again")).replayed
+    assert wire.round_trips == 1
+
+
+@pytest.mark.usefixtures("at_once")
+def test_B4_round_trips_of_a_plan_that_stays(wire, monkeypatch):
+    """A libpq before 17 cannot tell PgBouncer to let go of it."""
+    monkeypatch.setattr(prepared, "_MAY_CLOSE", False)
+    monkeypatch.setattr(prepared, "USES_OF_A_PLAN", 3)
+    engine = Engine(DatabaseStore(prepare=True))
+    for number in range(4):
+        engine.run(operation(str(number), transaction="single"), work(str(number)))
+    wire.spoken.clear()
+    engine.run(operation(transaction="single"), work("mine"))
+    assert wire.round_trips == ROUND_TRIPS["single"]
+
+
+@pytest.mark.usefixtures("at_once")
+def test_I1_a_claim_that_is_interrupted_leaves_no_answer_to_the_next_one(
+    store, engine, monkeypatch
+):
+    """BEGIN, lock and look are sent together: what was not read is not the next answer."""
+
+    def interrupted(pgconn):
+        raise KeyboardInterrupt
+        yield
+
+    engine.run(operation("first", transaction="single"), work("first"))
+    with store.atomic():
+        with monkeypatch.context() as patch:
+            patch.setattr(prepared.generators, "fetch_many", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                store.claim(claim_request(transaction="single"))
+        assert connection.connection.closed
+        transaction.set_rollback(True)
+    assert engine.run(operation(transaction="single"), work("mine")).result == "mine"
+    assert effects() == ["first", "mine"]
+
+
+@pytest.mark.usefixtures("at_once")
+def test_R60_a_session_that_has_ended_before_a_claim_tells_why(store, engine, other):
+    engine.run(operation("first", transaction="single"), work("first"))
+    pid = execute("SELECT pg_backend_pid()")
+    other(execute, f"SELECT pg_terminate_backend({pid}, {PATIENCE * 1000})")
+    with pytest.raises(StoreError) as raised, store.atomic():
+        store.claim(claim_request(transaction="single"))
+    assert sqlstate(raised.value) == "57P01"
+    assert engine.run(operation(transaction="single"), work("mine")).result == "mine"
+
+
+@pytest.mark.usefixtures("at_once")
+@pytest.mark.parametrize("kept", [True, False], ids=["kept", "failed"])
+def test_R57_R58_single_rolls_its_savepoint_back_with_the_hooks_of_the_work(
+    engine, monkeypatch, kept
+):
+    told = []
+    # Its lock is held until the record is written: there is no second transaction.
+    monkeypatch.setattr(engine.endings, "settle_single", lambda *_: pytest.fail("rolled back"))
+
+    def fails(lease):
+        work("lost")(lease)
+        transaction.on_commit(lambda: told.append("lost"))
+        raise Boom
+
+    engine.run(operation("first", transaction="single"), work("first"))
+    with nullcontext() if kept else pytest.raises(Boom):
+        engine.run(operation(transaction="single"), fails, (lambda error: "kept") if kept else None)
+    assert (effects(), told) == (["first"], [])
+    again = engine.run(operation(transaction="single"), work("again"))
+    assert again.result == ("kept" if kept else "again")
+
+
+@pytest.mark.usefixtures("at_once")
+@pytest.mark.parametrize("by", ["quota", "receiver"])
+def test_what_is_written_between_claim_and_work_of_single_stands(engine, monkeypatch, by):
+    """The cache of a quota may be in this database, and a receiver may keep a journal in it."""
+    engine.run(operation("first", transaction="single"), work("first"))
+    policy = {"scope_quota": 2} if by == "quota" else {}
+    monkeypatch.setattr(quota, "count_claim", lambda *_: work("counted")(None))
+
+    def journal(**told):
+        work("counted")(None)
+
+    def fails(lease):
+        work("lost")(lease)
+        raise Boom
+
+    if by == "receiver":
+        signals.claimed.connect(journal)
+    try:
+        with pytest.raises(Boom):
+            engine.run(operation(transaction="single", **policy), fails)
+    finally:
+        signals.claimed.disconnect(journal)
+    assert effects() == ["first", "counted"]
 
 
 # What was prepared is gone, or has changed.

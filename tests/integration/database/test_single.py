@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 
 import pytest
-from django.db import IntegrityError, connection, transaction
+from django.db import IntegrityError, OperationalError, connection, transaction
 
 from django_idempotency.engine import Engine
 from django_idempotency.exceptions import IdempotencyError, InProgress, StoreError
@@ -14,7 +14,7 @@ from django_idempotency.stores.database.postgresql import PostgreSQL
 from tests.app.models import Unique
 from tests.integration.database import claims
 from tests.integration.database.claims import claim_request, effects, operation, packed, work
-from tests.integration.database.sessions import PATIENCE
+from tests.integration.database.sessions import PATIENCE, execute
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.leg("postgres18", "postgres16")]
 
@@ -261,7 +261,57 @@ def test_R57_R58_outcome_is_recorded_after_the_work_broke_the_transaction(two, k
     assert two.mine.get(claims.record_id()).attempts == (1 if kept else 2)
 
 
+@pytest.mark.leg("postgres18", "mariadb")
+@pytest.mark.parametrize("before", [claims.absent, claims.failed])
+def test_I1_work_that_has_sent_a_rollback_is_not_completed(two, before):
+    """Its COMMIT would be that of another transaction: the lock, and the work so far, are gone."""
+    before(two.theirs, claim_request())
+
+    def run(lease):
+        work("lost")(lease)
+        with connection.cursor() as cursor:
+            cursor.execute("ROLLBACK")
+        return work("after it")(lease)
+
+    with pytest.raises((IdempotencyError, OperationalError)):
+        Engine(two.mine).run(single(), run)
+    assert effects() == []
+    assert Engine(two.mine).run(single(), work("again")).result == "again"
+
+
 @EVERYWHERE
 def test_a_single_claim_outside_of_a_transaction_is_refused(two):
     with pytest.raises(RuntimeError, match="atomic"):
         two.mine.claim(claim_request(transaction="single"))
+
+
+@pytest.mark.parametrize("before", [claims.absent, claims.failed, claims.expired, claims.completed])
+def test_R51_peek_tells_of_an_attempt_that_no_row_shows(two, before):
+    """Its lock is the only sign, among those of other tables and with keys of either sign."""
+    requests = [claim_request(f"key {number}") for number in range(8)]
+    for request in requests:
+        before(two.theirs, request)
+    ids = {request.record_id for request in requests}
+    working, others = list(ids)[:4], list(ids)[4:]
+
+    def peeked():
+        return {x: (record.live, record.epoch) for x, record in two.mine.peek(ids).items()}
+
+    def begin():
+        block = transaction.atomic()
+        block.__enter__()
+        for request in requests:
+            if request.record_id in working:
+                two.theirs._execute("SINGLE_LOCK", {"id": request.record_id})
+        for other in others:
+            execute(f"SELECT pg_advisory_xact_lock(hashtextextended('{other}', 0))")
+        return block
+
+    at_rest = peeked()
+    block = two.other(begin)
+    at_work = peeked()
+    two.other(block.__exit__, None, None, None)
+
+    completed = before is claims.completed  # which answers, and is locked by nobody
+    assert at_work == at_rest | ({} if completed else dict.fromkeys(working, (True, 0)))
+    assert peeked() == at_rest

@@ -5,8 +5,10 @@ from __future__ import annotations
 from datetime import timedelta
 
 import pytest
+from asgiref.sync import async_to_sync
 from django.core import checks
 from django.db import OperationalError, connection, transaction
+from django.test.utils import CaptureQueriesContext
 
 from django_idempotency.engine import Engine
 from django_idempotency.exceptions import InProgress, LeaseLost, StoreError
@@ -53,6 +55,18 @@ def test_R25_replay_does_not_wait_for_other_work(two):
         Effect.objects.create(name="other work")
         two.other(never_wait)
         assert two.other(Engine(two.theirs).run, operation(), work("theirs")).replayed
+
+
+def test_coroutine_in_a_callers_transaction_begins_it_with_a_write(store):
+    """A transaction that has read is refused the write lock, at once, where another one has it."""
+
+    async def work(lease):
+        return "mine"
+
+    with transaction.atomic(), CaptureQueriesContext(connection) as sent:
+        async_to_sync(Engine(store).arun)(operation(transaction="single"), work)
+    first = next(query["sql"] for query in sent if "idempotency_record" in query["sql"])
+    assert first.split()[0] == "INSERT"
 
 
 def test_R50_R61_view_that_cannot_get_the_write_lock_is_503(api, two):

@@ -9,7 +9,7 @@ from django.db import connection, transaction
 from django.test.utils import CaptureQueriesContext
 
 from django_idempotency.engine import Engine
-from django_idempotency.engine.attempt import RollBack
+from django_idempotency.engine.operation import RollBack
 from django_idempotency.exceptions import FingerprintMismatch, InProgress
 from tests.integration.database import claims
 from tests.integration.database.claims import Boom, claim_request, operation, packed, won, work
@@ -67,7 +67,7 @@ _FAILURE = {
     "joined": ("store BEGIN work ROLLBACK store", "store store BEGIN fence work ROLLBACK store"),
     "separate": ("store work store", "store store work store"),
     "single": (
-        "BEGIN store store SAVEPOINT work ROLLBACK RELEASE store COMMIT",
+        "store BEGIN store store SAVEPOINT work ROLLBACK RELEASE store COMMIT",
         "store BEGIN store SAVEPOINT work ROLLBACK RELEASE store COMMIT",
     ),
 }
@@ -77,17 +77,14 @@ EXPECTED = {
         "joined": ("store BEGIN work store COMMIT", "store store BEGIN fence work store COMMIT"),
         "separate": ("store work store", "store store work store"),
         "single": (
-            "BEGIN store store SAVEPOINT work store RELEASE COMMIT",
-            "store BEGIN store SAVEPOINT work store RELEASE COMMIT",
+            "store BEGIN store store SAVEPOINT work store COMMIT",
+            "store BEGIN store SAVEPOINT work store COMMIT",
         ),
     },
-    "R25 replay": {"joined": ("store store", "store"), "single": ("BEGIN store COMMIT", "store")},
-    "R37 mismatch": {"single": ("BEGIN store ROLLBACK", "store")},
-    # In `single` the lock is free, for the claim is a row: so it looks again.
-    "R49 in progress": {
-        "joined": ("store store", "store"),
-        "single": ("BEGIN store store ROLLBACK", "store"),
-    },
+    # `single` reads before it opens a transaction, so that a duplicate opens none.
+    "R25 replay": {"joined": ("store store", "store"), "single": ("store", "store")},
+    "R37 mismatch": {"single": ("store", "store")},
+    "R49 in progress": {"joined": ("store store", "store"), "single": ("store", "store")},
     "R58 failure": _FAILURE,
     "R55 release": {"joined": _FAILURE["joined"]},
     "R57 kept error": {"joined": _FAILURE["joined"]},
@@ -121,7 +118,7 @@ def test_statements_of_an_outcome(store, outcome, mode):
 
 
 @POSTGRESQL
-def test_R49_duplicate_of_single_is_one_statement(two):
+def test_R49_single_reads_and_then_asks_for_the_lock(two):
     with two.mine.atomic():
         won(two.mine.claim(claim_request(transaction="single")))
 
@@ -130,7 +127,7 @@ def test_R49_duplicate_of_single_is_one_statement(two):
                 Engine(two.theirs).run(operation(transaction="single"), work("theirs"))
             return story.told
 
-        assert two.other(duplicate) == "BEGIN store ROLLBACK"
+        assert two.other(duplicate) == "store BEGIN store ROLLBACK"
 
 
 def test_in_the_transaction_of_the_caller(store):

@@ -13,15 +13,19 @@ from django.core.files.base import ContentFile
 from django.core.files.storage import InMemoryStorage
 
 import django_idempotency as idempotency
+from django_idempotency.conf import store_for
 from django_idempotency.engine import Engine
 from django_idempotency.exceptions import ResultTooLarge, ResultUnavailable, StoreError
 from django_idempotency.records import State
 from django_idempotency.stores.dynamodb import DynamoDBStore
 from django_idempotency.stores.dynamodb.overflow import INLINE_BYTES
+from tests.app.models import Effect
 from tests.claims import DAY, HOUR, asked, found, lost, operation, record_id, won
 from tests.integration.dynamodb.conftest import BACKEND, OTHERS
-from tests.unit.http.api import Api
+from tests.unit.http.api import Api, problem
 
+#: The attributes that refer to an object.
+OBJECT = ("overflowName", "overflowHash")
 TWO_MIB = 2 * 1024 * 1024
 LARGE = os.urandom(TWO_MIB)
 #: A result that MAX_RESULT_BYTES allows, and that no item can hold.
@@ -74,6 +78,21 @@ def test_I4_result_comes_back_byte_for_byte(store, storage):
     assert lost(store.claim(asked())).result == found(store).result == LARGE
     digest = hashlib.sha256(LARGE).hexdigest()
     assert objects(storage) == [f"idempotency/{record_id()}/{lease.token}-{digest}"]
+
+
+def test_erasure_takes_all_objects_of_a_record(store, storage, down):
+    """Those of an owner that lost its lease, too: nothing refers to them."""
+    lease = completed(store)
+    storage.save(f"idempotency/{record_id()}/of-a-lost-lease", ContentFile(b"large"))
+    with down("delete"), pytest.raises(StoreError, match=r"could not be deleted: OSError"):
+        store.erase(lease.record_id)
+    assert found(store).state is State.COMPLETED
+    assert store.erase(lease.record_id)
+    assert (objects(storage), store.get(lease.record_id)) == ([], None)
+    running = won(store.claim(asked()))
+    storage.save(f"idempotency/{record_id()}/of-the-running", ContentFile(b"large"))
+    assert not store.erase(running.record_id)
+    assert len(objects(storage)) == 1
 
 
 @pytest.mark.parametrize("kind", ["moto", "dynalite"])
@@ -184,3 +203,23 @@ def test_R62_call_whose_result_is_not_kept_never_means_a_second_run(api, down):
     for key in ("run", "arun"):
         with pytest.raises(ResultUnavailable):
             idempotency.run(lambda lease: pytest.fail("ran"), key=key, scope="s")
+
+
+@pytest.mark.django_db(transaction=True)
+def test_object_of_an_encrypted_answer_is_readable_with_its_key_and_for_its_record_alone(
+    api, settings, storage
+):
+    settings.IDEMPOTENCY["default"]["ENCRYPTION_KEYS"] = [bytes(32)]
+    answers = [api.then("large", key=key) for key in ("mine", "theirs")]
+    stored = [storage.open(name).read() for name in objects(storage)]
+    assert len(stored) == 2
+    assert [it for it in stored for body in answers if body.content[:32] in it] == []
+    assert api.then("large", key="mine").content == answers[0].content
+
+    store = store_for()
+    native, table = store.table.client.native, store.table.name
+    mine, theirs = native.scan(TableName=table)["Items"]
+    native.put_item(TableName=table, Item={**mine, **{name: theirs[name] for name in OBJECT}})
+
+    assert problem(api.then("large", key=mine["key"]["S"])) == (503, "store_unavailable")
+    assert Effect.objects.count() == 2

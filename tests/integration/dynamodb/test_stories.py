@@ -24,7 +24,7 @@ from tests.app.models import Effect
 from tests.claims import DAY, HOUR, asked, found, operation, record_id, won
 from tests.integration.dynamodb.conftest import BACKEND
 from tests.integration.dynamodb.wire import Throttle, Wire
-from tests.integration.stories import HTTPStory, ServerStory
+from tests.integration.stories import Behind, EncryptionStory, HTTPStory, ServerStory
 from tests.services.forks import in_child
 from tests.services.processes import ROOT
 from tests.unit.http.api import Api, problem, replayed
@@ -38,6 +38,34 @@ class TestHTTP(HTTPStory):
         api = Api()
         api.client.raise_request_exception = False
         return api
+
+
+class TestEncryption(EncryptionStory):
+    @pytest.fixture
+    def alias(self, options):
+        return {"BACKEND": BACKEND, "OPTIONS": options()}
+
+    @pytest.fixture
+    def behind(self):
+        class InDynamoDB(Behind):
+            def everything(self):
+                client, table = native()
+                return repr(client.scan(TableName=table)["Items"]).encode()
+
+            def put(self, record_id, result):
+                client, table = native()
+                client.update_item(
+                    TableName=table,
+                    Key=store_for().names.key(record_id),
+                    UpdateExpression="SET responsePayload = :result",
+                    ExpressionAttributeValues={":result": {"B": result}},
+                )
+
+        def native():
+            table = store_for().table
+            return table.client.native, table.name
+
+        return InDynamoDB()
 
 
 class TestServer(ServerStory):
@@ -182,6 +210,7 @@ def every_operation(store, clock):
     clock.advance(DAY)
     lease = won(store.claim(asked()))  # in the place of an expired record: PutItem
     store.complete(lease, b"result", retention=HOUR)
+    store.peek([seen.record_id])
     store.browse()
     clock.advance(DAY)
     store.count_expired()
@@ -225,11 +254,21 @@ def test_what_a_failed_condition_met_is_read_where_the_server_does_not_say(store
     assert wire.taken() == [UPDATE, *more]
 
 
-def test_get_is_one_consistent_read(store, wire):
+def test_reads_are_consistent(store, wire):
+    """One call each, or one for 100 items."""
     asked_for = []
-    store.table.client.native.meta.events.register(
-        "provide-client-params.dynamodb.GetItem",
-        lambda params, **kwargs: asked_for.append(params["ConsistentRead"]),
-    )
+
+    def listen(params, **kwargs):
+        asked_for.append(params.get("ConsistentRead") or params["RequestItems"])
+
+    for call in (GET, "BatchGetItem"):
+        event = f"provide-client-params.dynamodb.{call}"
+        store.table.client.native.meta.events.register(event, listen)
     assert store.get(record_id()) is None
-    assert (wire.taken(), asked_for) == ([GET], [True])
+    assert store.peek([record_id(f"key {number}") for number in range(150)]) == {}
+    assert wire.taken() == [GET, "BatchGetItem", "BatchGetItem"]
+    consistent, *batches = asked_for
+    assert consistent is True
+    [first, second] = [batch[store.table.name] for batch in batches]
+    assert (len(first["Keys"]), len(second["Keys"])) == (100, 50)
+    assert first["ConsistentRead"] is second["ConsistentRead"] is True

@@ -53,9 +53,16 @@ class Payments:
 
 
 @pytest.fixture
-def store(settings, options, storage):
+def keys():
+    """Those under which results are encrypted."""
+    return ()
+
+
+@pytest.fixture
+def store(settings, options, storage, keys):
     given = options(overflow_storage="overflow", clock_skew=0)
     alias = {"BACKEND": BACKEND, "OPTIONS": given, "MAX_RESULT_BYTES": 2**22, "RENEW": False}
+    alias["ENCRYPTION_KEYS"] = keys
     settings.IDEMPOTENCY = {"default": alias}
     return store_for("default")
 
@@ -79,8 +86,14 @@ def again():
     return idempotency.run(lambda lease: pytest.fail("ran"), **CALL)
 
 
-@pytest.mark.parametrize("result", ["paid", LARGE], ids=["in the item", "overflow"])
-def test_I5_R25_payment_and_record_are_written_together_and_replayed(store, payments, wire, result):
+@pytest.mark.parametrize(
+    ("result", "keys"),
+    [("paid", ()), (LARGE, ()), ("paid", [bytes(32)]), (LARGE, [bytes(32)])],
+    ids=["in the item", "overflow", "encrypted", "encrypted overflow"],
+)
+def test_I5_R25_payment_and_record_are_written_together_and_replayed(
+    store, payments, wire, result, caplog
+):
     def work(lease):
         payments.pay(lease, result=result)
         assert store.get(ID).state is State.COMPLETED
@@ -95,6 +108,7 @@ def test_I5_R25_payment_and_record_are_written_together_and_replayed(store, paym
     assert (outcome.result, outcome.replayed) == (result, False)
     assert outcome.expires_at == store.get(ID).expires_at
     assert (again().result, again().replayed) == (result, True)
+    assert not caplog.records  # of another result than the committed one
 
 
 def test_I4_work_that_returns_another_result_answers_with_what_it_committed(payments, caplog):

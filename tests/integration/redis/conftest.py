@@ -62,11 +62,14 @@ def make_store(prefix):
         return made[-1]
 
     yield make
-    for client in filter(None, (store._clients._client for store in made)):
-        if isinstance(client, redis.RedisCluster):
+    for clients in [store._clients for store in made]:
+        for client in [] if clients._connections is None else clients._connections._free:
+            client.connection_pool.disconnect()
+        if isinstance(clients._client, redis.RedisCluster):
             # Its close() leaves the connections to the nodes to the garbage collector.
-            client.disconnect_connection_pools()
-        client.close()
+            clients._client.disconnect_connection_pools()
+        if clients._client is not None:
+            clients._client.close()
 
 
 @pytest.fixture

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import sys
 import weakref
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import redis
@@ -23,7 +25,7 @@ NAME = "coroutines"
 
 @pytest.fixture
 def named(url, make_store):
-    """A store whose connections have a name, and are no more than three for a loop."""
+    """A store whose connections have a name, and are no more than three for threads or a loop."""
     return make_store(url, client_name=NAME, max_connections=3)
 
 
@@ -54,6 +56,62 @@ def test_more_coroutines_than_connections_wait_for_one(named, client):
         return connections(client)
 
     assert 1 <= asyncio.run(main()) <= 3
+
+
+def test_more_threads_than_connections_wait_for_one(named, client):
+    with ThreadPoolExecutor(20) as threads:
+        for claimed in threads.map(lambda n: named.claim(asked(f"{n}")), range(100)):
+            won(claimed)
+    assert 1 <= connections(client) <= 3
+
+
+def test_thread_that_finds_no_connection_in_time_and_those_that_cannot_be_opened(
+    url, link, make_store
+):
+    link.refuse()
+    store = make_store(f"{through(url, link)}?timeout=0.1", max_connections=1, timeout=0.5)
+    for _ in range(2):
+        with pytest.raises(StoreError):
+            store.claim(asked())
+    link.heal()
+    won(store.claim(asked()))
+
+    link.delay(2)
+    with ThreadPoolExecutor(2) as threads:
+        calls = [threads.submit(store.get, record_id()) for _ in range(2)]
+        causes = {type(call.exception().__cause__) for call in calls}
+    assert causes == {redis.TimeoutError, redis.ConnectionError}
+    link.heal()
+    assert found(store).live
+
+
+def test_last_one_that_was_used_is_used_next(url, link, make_store):
+    """The others may be closed by the server's idle limit meanwhile."""
+    connections = make_store(through(url, link))._clients._connections
+    link.delay(0.2)  # so that two commands overlap
+    with ThreadPoolExecutor(2) as threads:
+        calls = [threads.submit(connections.execute_command, "CLIENT", "ID") for _ in range(2)]
+        both = {call.result() for call in calls}
+    link.heal()
+    assert len(both) == 2
+    assert len({connections.execute_command("CLIENT", "ID") for _ in range(3)}) == 1
+
+
+def test_interrupted_thread_leaves_a_connection_that_is_not_used_again(url, link, make_store):
+    store = make_store(through(url, link), max_connections=1)
+    won(store.claim(asked()))
+    link.delay(0.2)
+
+    def interrupt(frame, event, argument):  # as a signal's handler, before the answer is read
+        if event == "return" and frame.f_code.co_name == "send_command":
+            sys.setprofile(None)
+            raise KeyboardInterrupt
+
+    sys.setprofile(interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        store.claim(asked("interrupted"))
+    link.heal()
+    assert found(store).key == "key"  # and not the answer to the claim
 
 
 def test_every_loop_has_its_own_connections_and_closes_them(named, client):
@@ -118,16 +176,16 @@ over_a_fork = pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationW
 @over_a_fork
 def test_store_survives_a_fork(store):
     lease = won(store.claim(asked()))  # the connection is open
-    pool = store._clients._client.connection_pool
+    free = store._clients._connections._free
 
     def child():
         own = won(store.claim(asked("child")))
         store.complete(own, b"child", retention=HOUR)
         assert lost(store.claim(asked())).token == lease.token
-        assert store._clients._client.connection_pool is not pool
+        assert store._clients._connections._free is not free
 
     assert in_child(child) == 0
-    assert store._clients._client.connection_pool is pool
+    assert store._clients._connections._free is free
     store.complete(lease, b"result", retention=HOUR)
     assert found(store, "child").result == b"child"
 
@@ -180,6 +238,7 @@ def test_B4_call_is_one_round_trip_by_the_scripts_digest(linked, link, name):
 
 def test_B4_many_leases_are_renewed_in_one_round_trip_and_a_sweep_asks_nothing(linked, link):
     leases = {won(linked.claim(asked(f"key {number}"))) for number in range(20)}
+    linked.renew(leases, HOUR)  # which opens a connection
     link.spoken.clear()
     assert linked.renew(leases, HOUR) == leases
     assert linked.sweep() == 0

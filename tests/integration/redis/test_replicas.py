@@ -106,6 +106,7 @@ def test_WAIT_comes_after_a_write_on_its_own_connection(primary, link, client, m
     # That is all that it promises to know of. So the claim is sent again with it, and writes again.
     store = make_store(through(primary.url, link))
     lease = won(store.claim(asked()))
+    assert store.renew([lease], HOUR) == {lease}  # which opens a connection
     before = client.info("persistence")["rdb_changes_since_last_save"]
     link.spoken.clear()
 

@@ -9,7 +9,7 @@ from django_idempotency.records import State
 from django_idempotency.stores.redis.scripts import CLAIM
 from tests.claims import HOUR, asked, found, record_id, won
 from tests.integration.redis.conftest import BACKEND, through
-from tests.integration.stories import HTTPStory, ServerStory
+from tests.integration.stories import Behind, EncryptionStory, HTTPStory, ServerStory
 from tests.unit.http.api import Api
 
 
@@ -21,6 +21,28 @@ class TestHTTP(HTTPStory):
         api = Api()
         api.client.raise_request_exception = False
         return api
+
+
+class TestEncryption(EncryptionStory):
+    @pytest.fixture
+    def alias(self, url, prefix):
+        return {"BACKEND": BACKEND, "OPTIONS": {"url": url, "prefix": prefix}}
+
+    @pytest.fixture
+    def behind(self, client, prefix):
+        class InRedis(Behind):
+            def everything(self):
+                hashes = [key for key in client.keys(f"{prefix}*") if client.type(key) == b"hash"]
+                return (
+                    b"".join(client.dump(key) for key in hashes)
+                    + repr([client.hgetall(key) for key in hashes]).encode()
+                )
+
+            def put(self, record_id, result):
+                [key] = client.keys(f"{prefix}*{record_id}*")
+                client.hset(key, "result", result)
+
+        return InRedis()
 
 
 class TestServer(ServerStory):

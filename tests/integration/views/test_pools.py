@@ -6,8 +6,11 @@ import asyncio
 from typing import Any
 
 import pytest
+from asgiref.sync import sync_to_async
 from django.db import connections
 
+from django_idempotency import arun
+from django_idempotency.engine.waiting import poller
 from tests.app.models import Effect
 from tests.services.processes import wait_until
 from tests.unit.http.api import replayed
@@ -55,7 +58,7 @@ def test_R51_waiters_hold_no_pooled_connection(
     with together(sending(kind)) as first:
         assert gate.reached.wait(30)
         with together(*[sending(kind)] * 5) as others:
-            looks.wait_for(10)
+            looks.wait_for(5)
             wait_until(lambda: connections_in_use(two) == 1, seconds=30, what="idle waiters")
             with together(sending(kind, {"name": "else"}, key="key-2")) as another:
                 pass
@@ -80,6 +83,41 @@ def test_R51_waiters_on_another_store_hold_no_pooled_connection(settings, policy
             gate.open.set()
 
     assert [replayed(answer) for answer in (*first, *others)] == [False, True, True, True]
+
+
+def test_R51_coroutine_that_waits_leaves_the_connection_to_others_of_its_thread(
+    settings, pool, in_loop
+):
+    """One of them may be reading, and the pool would give its session to a stranger."""
+    settings.IDEMPOTENCY = {"default": {"WAIT": LONG}}
+    pool(2)
+
+    async def main():
+        begun, done = asyncio.Event(), asyncio.Event()
+
+        async def work(lease):
+            begun.set()
+            await done.wait()
+
+        def call():
+            return asyncio.create_task(arun(work, key="k", scope="s", operation="o"))
+
+        session = sync_to_async(lambda: connections["default"].connection)
+        first = call()
+        await begun.wait()
+        reading = await session()
+        second = call()
+        await asyncio.to_thread(
+            wait_until, lambda: any(poller._waiters.values()), seconds=LONG, what="the waiter"
+        )
+        assert await session() is reading is not None
+        done.set()
+        assert [outcome.replayed for outcome in await asyncio.gather(first, second)] == [
+            False,
+            True,
+        ]
+
+    in_loop(main)
 
 
 @pytest.mark.parametrize("mode", ["single", "joined"], indirect=True)

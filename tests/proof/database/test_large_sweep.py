@@ -74,8 +74,8 @@ def test_I9_R75_a_million_expired_records_go_and_no_lease_is_lost(store):
     assert set(IdempotencyRecord.objects.values_list("state", flat=True)) == {State.IN_PROGRESS}
     assert IdempotencyRecord.objects.count() == len(leases) > LIVE / 2
 
-    # Each batch is found by the index and deleted by the primary key, whatever the table's size.
+    # Each batch is found by the index and deleted where it is, whatever the table's size.
     assert "Index Scan using idempotency_expires_at" in plan, plan
-    assert "Index Scan using idempotency_record_pkey" in plan, plan
+    assert "Tid Scan on idempotency_record" in plan, plan
     assert "Seq Scan" not in plan, plan
     assert peak < 16_000_000  # the leases of this test; a million ids alone would be 40 MB

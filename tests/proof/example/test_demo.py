@@ -30,6 +30,7 @@ def test_it_tells_the_whole_story_and_ends() -> None:
 def test_it_tells_the_same_in_the_other_modes(transaction: str) -> None:
     code, output = play(EXAMPLE_TRANSACTION=transaction)
     assert code == 0, output
+    assert_told(output, transaction)
 
 
 @pytest.mark.parametrize("store", STORES)
@@ -37,7 +38,7 @@ def test_it_tells_the_same_on_another_store(store: str) -> None:
     code, output = play(IDEMPOTENCY_STORE=store)
     assert code == 0, output
     assert re.search(STORES[store], output), output
-    assert_told(output)
+    assert_told(output, "separate")
 
 
 @pytest.mark.parametrize(

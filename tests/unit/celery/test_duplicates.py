@@ -92,10 +92,19 @@ KEPT = [
 ]
 
 
+def test_C5_two_callers_never_get_the_same_object():
+    codec = KombuCodec("json")
+    first, again = (codec.decode(codec.encode(result)) for result in (["a"], ["a"]))
+    payload = codec.encode(["a"])
+    results = [first, again, codec.decode(payload), codec.decode(payload)]
+    assert (results, len({id(result) for result in results})) == ([["a"]] * 4, 4)
+
+
+@pytest.mark.parametrize("keys", [(), [bytes(32)]], ids=["plain", "encrypted"])
 @pytest.mark.usefixtures("words")
-def test_C4_C5_values_come_back_equal_whatever_they_are(work):
+def test_C4_C5_values_come_back_equal_whatever_they_are(work, keys):
     for result, codec, *lossy in KEPT:
-        task = work(result, codec=codec)
+        task = work(result, codec=codec, encryption_keys=keys)
         first, again = task(), task()
 
         [expected] = lossy or [result]
@@ -181,7 +190,9 @@ def test_R95_C5_a_forged_ending_is_a_StoreError():
     """Pickled, of a serializer that is gone, or inflated, too."""
     for serializer, payload in [*(("json", forged) for forged in FORGED), ("raw", INFLATED)]:
         with pytest.raises(StoreError):
-            unpack(TaskCodec(KombuCodec(serializer, ["json"])), b"\x01\x00\x04task" + payload)
+            unpack(
+                TaskCodec(KombuCodec(serializer, lambda: ["json"])), b"\x01\x00\x04task" + payload
+            )
 
 
 # On the database.

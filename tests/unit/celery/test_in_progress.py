@@ -11,11 +11,12 @@ from unittest.mock import Mock
 import pytest
 from celery import Task
 from celery.exceptions import Ignore, Reject, Retry
+from django.core.cache import cache
 from kombu.exceptions import OperationalError
 
-from django_idempotency import InProgress, LeaseLost, current
+from django_idempotency import InProgress, LeaseLost, QuotaExceeded, current
 from django_idempotency.contrib.celery import idempotent_task
-from django_idempotency.engine.backoff import Backoff
+from django_idempotency.engine.waiting import Waiter
 from tests.unit.celery.conftest import Done
 
 pytestmark = pytest.mark.usefixtures("memory")
@@ -150,8 +151,10 @@ def test_C6_a_call_in_place_is_told(local, how):
 )
 def test_C6_it_ends_as_it_is_told_and_waits_if_it_is(local, monkeypatch, wish, state, error):
     waits = []
-    look = Backoff.next
-    monkeypatch.setattr(Backoff, "next", lambda patience: waits.append(look(patience)) or 0)
+    goes_on = Waiter.goes_on
+    monkeypatch.setattr(
+        Waiter, "goes_on", lambda waiter, met: waits.append(goes_on(waiter, met)) or False
+    )
 
     done = Meeting(local, on_in_progress=wish, wait=20).duplicate()
 
@@ -232,3 +235,18 @@ def test_C6_without_another_delivery_it_makes_way_for_nobody(local, memory, mean
     assert done == ends if isinstance(ends, Done) else type(done.value) is ends
     assert done.state in ("SUCCESS", "FAILURE")
     assert local.sent() == []
+
+
+def test_a_task_over_its_quota_is_sent_again_and_lost_by_no_setting(local, settings):
+    """Whatever it does with a duplicate; called in place, it is told."""
+    settings.CACHES = {"default": {"BACKEND": "django.core.cache.backends.locmem.LocMemCache"}}
+    cache.clear()
+    meeting = Meeting(local, key="order_id", scope_quota=1, on_in_progress="ignore")
+    assert local.deliver(meeting.message).state == "SUCCESS"
+    done = local.deliver(local.send(meeting.task, 2))
+    assert done.state == "RETRY"
+    assert 1 <= done.value.when <= 300
+    assert [again.args for again in local.sent()] == [[2]]
+    with pytest.raises(QuotaExceeded):
+        meeting.task(2)
+    assert (meeting.runs, local.sent()) == (1, [])

@@ -69,7 +69,8 @@ def sound(base):
         #: Whether the next write is done, and its answer lost; what happens before it.
         losing, callback = False, None
         claim, complete, fail, release = map(written, ("claim", "complete", "fail", "release"))
-        renew, resolve, sweep = map(written, ("renew", "resolve", "sweep"))
+        renew, resolve = map(written, ("renew", "resolve"))
+        erase, sweep = map(written, ("erase", "sweep"))
 
         def between(self):
             callback, self.callback = self.callback, None

@@ -12,6 +12,7 @@ from django.test import override_settings
 
 from django_idempotency import InvalidStore
 from django_idempotency.conf import engine_for, http_policy_for, policy_for, store_for, stores
+from django_idempotency.options import HTTPPolicyOptions, PolicyOptions
 from django_idempotency.policy import UNSET, HTTPPolicy, Policy, UnknownField, merge
 from django_idempotency.stores.base import BaseStore
 from django_idempotency.stores.database import DatabaseStore
@@ -197,6 +198,9 @@ PROBLEMS = [
     *({"renew": renew} for renew in ("yes", None)),
     *({"max_result_bytes": size} for size in (-1, 1e6, True)),
     *({"fingerprint_secrets": secrets} for secrets in (["a", ""], [1])),
+    {"encryption_keys": ["too short"]},
+    *({"scope_quota": quota} for quota in (0, 1.5, True, "9")),
+    {"scope_quota_cache": None},
 ]
 HTTP_PROBLEMS = [
     *({"methods": methods} for methods in ({"GET"}, ["POSTT"], "POST")),
@@ -221,3 +225,11 @@ def test_problem_names_its_field_and_keeps_the_policy_from_being_made():
             assert next(iter(values)) in problem
             with pytest.raises(ValueError, match=next(iter(values))):
                 merge(policy(), values)
+
+
+def test_the_types_of_options_have_the_fields_of_the_policies():
+    fields = [[field.name for field in dataclasses.fields(kind)] for kind in (Policy, HTTPPolicy)]
+    both = set(fields[0] + fields[1])
+    assert set(PolicyOptions.__annotations__) == set(fields[0])
+    assert set(HTTPPolicyOptions.__annotations__) == both
+    assert HTTPPolicyOptions.__total__ is False

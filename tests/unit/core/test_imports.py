@@ -19,22 +19,27 @@ PACKAGE = ROOT / NAME
 LEVELS = [
     names.split()
     for names in (
-        "arguments callables claims codecs context exceptions exceptions.* fields fingerprint keys "
-        "leases logs policy records",
+        "arguments callables claims codecs codecs.* context exceptions exceptions.* fields "
+        "fingerprint keys leases logs options policy records signals client client.*",
         "stores stores.*",
         "engine engine.*",
         "conf api models migrations migrations.* checks sweep",
         "http http.*",
-        "contrib contrib.*",
+        "contrib contrib.* operators operators.*",
         "admin admin.* apps management management.* tasks templatetags templatetags.* testing "
         "testing.*",
     )
 ]
 # What each module may import besides the standard library; some their own client, too.
-OTHERS = {"asgiref", "django"}
+OTHERS = {"asgiref", "django", "typing_extensions"}  # the last for type checkers alone
 CLIENTS = {
+    "client*": {"anyio", "httpx", "requests", "urllib3"},
+    "codecs.encryption": {"cryptography"},
     "contrib.celery*": {"celery", "kombu"},
     "contrib.events*": {"jmespath"},
+    "contrib.ninja": {"ninja"},
+    "contrib.opentelemetry*": {"opentelemetry"},
+    "contrib.prometheus*": {"prometheus_client"},
     "contrib.rest_framework*": {"rest_framework"},
     "contrib.spectacular": {"drf_spectacular"},
     "stores.database.prepared": {"psycopg"},
@@ -44,7 +49,8 @@ CLIENTS = {
     "testing.*": {"pytest"},
 }
 # What the decorator makes of a DRF view is the DRF adapter's, imported inside the function.
-SANCTIONED = {"http.decorators": {"contrib.rest_framework", "contrib.rest_framework.mixin"}}
+_DRF = "contrib.rest_framework"
+SANCTIONED = {"http.decorators": {_DRF, f"{_DRF}.functions", f"{_DRF}.mixin"}}
 
 
 def name_of(path: Path) -> str:
@@ -105,6 +111,17 @@ def test_a_module_imports_its_own_level_and_lower_ones_and_of_others_only_what_i
         if others := {it.split(".")[0] for it in IMPORTS[name]} - allowed:
             beyond[name] = others
     assert (upwards, beyond) == (SANCTIONED, {})
+
+
+def test_what_only_type_checkers_have_is_imported_for_them_alone():
+    found = [
+        name
+        for name, tree in TREES.items()
+        for node in tree.body
+        if not (isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING")
+        and "typing_extensions" in imports_of(node)
+    ]
+    assert found == []
 
 
 def test_no_module_imports_the_package_itself_or_in_a_circle():

@@ -73,13 +73,15 @@ def test_run_and_arun_have_one_signature():
 @pytest.mark.parametrize(
     ("name", "package", "extra"),
     [
-        ("celery", "celery", "celery"),
-        ("rest_framework", "rest_framework", "drf"),
-        ("spectacular", "drf_spectacular", "openapi"),
+        ("contrib.celery", "celery", "celery"),
+        ("contrib.rest_framework", "rest_framework", "drf"),
+        ("contrib.spectacular", "drf_spectacular", "openapi"),
+        ("client.httpx", "httpx", "httpx"),
+        ("client.requests", "requests", "requests"),
     ],
 )
 def test_adapter_without_its_package_names_the_extra(monkeypatch, name, package, extra):
-    adapter = f"django_idempotency.contrib.{name}"
+    adapter = f"django_idempotency.{name}"
     importlib.import_module(adapter)
     monkeypatch.delitem(sys.modules, adapter)
     for module in [package, *(name for name in sys.modules if name.startswith(f"{package}."))]:
@@ -92,7 +94,9 @@ def test_extra_brings_what_its_adapter_imports():
     project = (ROOT / "pyproject.toml").read_text()
     for extra, requirement in (
         ("celery", "packaging"),  # kombu's Redis transport imports it
+        ("httpx", "httpx"),
         ("openapi", "drf-spectacular"),
+        ("requests", "urllib3"),
         ("postgres", "psycopg[binary,pool]"),
         ("postgres-python", "psycopg[pool]"),
     ):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import logging
 import uuid
 from contextlib import nullcontext
@@ -196,6 +197,8 @@ def test_I9_the_command_says_of_each_store_what_it_did(configure):
     ]
     assert command().splitlines() == [f"default: 0 {UP}", f"one: 2 {UP}", f"two: 2 {UP}", why]
     assert command("--store", "native") == command("--store", "native", "--dry-run") == f"{why}\n"
+    for words in ((), ("--dry-run",)):
+        assert json.loads(command("--store", "native", "--json", *words)) == {"native": None}
 
 
 def test_the_command_tells_of_the_others_although_one_is_down(configure):
@@ -206,6 +209,11 @@ def test_the_command_tells_of_the_others_although_one_is_down(configure):
             command(*words, output=output)
         assert caught.value.returncode == 1
         assert output.getvalue() == f"default: 0 {what}\ntwo: 20 {what}\n"
+        configure(one={"error": "one is down"}, two={"records": 20})
+        output = io.StringIO()
+        with pytest.raises(CommandError, match="one is down"):
+            command(*words, "--json", output=output)
+        assert json.loads(output.getvalue()) == {"default": 0, "two": 20}
 
 
 def test_a_terminal_gets_progress(configure):

@@ -12,7 +12,7 @@ from django.db import IntegrityError, connections, transaction
 from django.test import TestCase
 
 import django_idempotency as idempotency
-from django_idempotency import InProgress, TransactionOpen
+from django_idempotency import InProgress, TransactionOpen, signals
 from django_idempotency.conf import store_for
 from django_idempotency.engine.transactions import OpenTransactions
 from django_idempotency.records import State
@@ -66,6 +66,17 @@ def test_the_default_is_joined_outside_of_a_transaction_and_single_inside(in_loo
     finally:
         transaction.set_autocommit(True)
     assert in_loop(lambda: idempotency.arun(mode, key="k", scope="s")).result == "separate"
+
+
+def test_with_AUTOCOMMIT_off_a_transaction_is_open_before_its_first_use(
+    monkeypatch,
+):
+    monkeypatch.setitem(connections.settings["default"], "AUTOCOMMIT", False)
+    seen = []
+    thread = threading.Thread(target=lambda: seen.append(OpenTransactions(store_for()).within))
+    thread.start()
+    thread.join()
+    assert seen == [True]
 
 
 @pytest.mark.django_db(transaction=True)
@@ -249,6 +260,14 @@ class TestAStoreThatCannotJoin:
             transaction.on_commit(told)
         assert (told.call_count, levels(caplog)) == (1, ["ERROR"])
 
+    def test_R94_what_is_called_after_the_commit_keeps_no_hook_of_the_caller_from_running(self):
+        told = Mock()
+        with transaction.atomic():
+            outer = OpenTransactions(store_for()).outer()
+            outer.after_commit(Mock(side_effect=ZeroDivisionError))
+            transaction.on_commit(told)
+        assert told.call_count == 1
+
     @pytest.mark.parametrize("end", ["commit", "rollback", "savepoint", "lost"])
     def test_R94_lease_is_kept_while_the_commit_runs_and_until_the_hook_is_gone(
         self, monkeypatch, end
@@ -277,16 +296,19 @@ class TestAStoreThatCannotJoin:
 @pytest.mark.django_db(transaction=True, databases=["default", "other"])
 def test_I13_R94_without_autocommit_no_hook_is_left_behind_and_no_completion_can_wait():
     """Django runs no hooks until autocommit is on again, and that may be never."""
+    told = Mock()
     connections["default"].ensure_connection()
     transaction.set_autocommit(False)
+    signals.completed.connect(told)
     try:
         run()
-        assert connections["default"].run_on_commit == []
+        assert (connections["default"].run_on_commit, told.call_count) == ([], 1)
         transaction.commit()
         for block in (nullcontext(), transaction.atomic()):
             with block, pytest.raises(TransactionOpen, match="Autocommit is off"):
                 run(never, store="other")
     finally:
+        signals.completed.disconnect(told)
         transaction.rollback()
         transaction.set_autocommit(True)
 

@@ -11,7 +11,7 @@ from django.contrib.auth.models import User
 from django.db import connections
 from django.test import Client
 
-from django_idempotency.engine import backoff
+from django_idempotency.engine import waiting
 from tests.app.models import Effect
 from tests.unit.http.conftest import in_progress, policy
 from tests.unit.views.conftest import the_gate, waited
@@ -113,10 +113,10 @@ def orders() -> list[str]:
 @pytest.fixture
 def looked_twice(monkeypatch, gate):
     """A second click, once it has found the first one at work, opens the gate."""
-    wait = backoff.Backoff.next
+    goes_on = waiting.Waiter.goes_on
 
-    def told(patience):
+    def told(waiter, met):
         gate.open.set()
-        return wait(patience)
+        return goes_on(waiter, met)
 
-    monkeypatch.setattr(backoff.Backoff, "next", told)
+    monkeypatch.setattr(waiting.Waiter, "goes_on", told)

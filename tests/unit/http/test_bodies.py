@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import io
 import json
 from typing import Any
 
 import pytest
+from django.core.exceptions import BadRequest, RequestDataTooBig
 from django.core.files.uploadedfile import TemporaryUploadedFile
+from django.core.handlers.asgi import ASGIRequest
+from django.http import HttpRequest, HttpResponse
 from django.test import RequestFactory
 from rest_framework.exceptions import ParseError
 from rest_framework.parsers import BaseParser, FileUploadParser, MultiPartParser
@@ -16,7 +20,7 @@ from rest_framework.response import Response
 
 from django_idempotency.contrib.rest_framework import guard as rest_framework
 from django_idempotency.contrib.rest_framework.guard import body_of_request
-from django_idempotency.http import content
+from django_idempotency.http import content, idempotent, scopes, spool
 from django_idempotency.policy import HTTPPolicy
 from django_idempotency.testing.http_contract import multipart
 from tests.app.models import Effect
@@ -206,6 +210,41 @@ def test_R93_R48_what_authentication_reads_is_still_compared(api, mount, runs):
     assert len(runs) == len(READ)
 
 
+@pytest.mark.parametrize("view", ["function", "REST framework"])
+@pytest.mark.parametrize(
+    "sent",
+    [{"body": '{"amount": 1250}', "content_type": "application/json"}, form(FILE)],
+    ids=["json", "multipart"],
+)
+def test_R93_R40_a_body_that_breaks_off_is_refused_and_its_key_stays_free(sent, view, runs):
+    """Servers of WSGI hand on what they have of it: less, maybe, than the client asks for."""
+
+    class Open(GuardedView):
+        authentication_classes, permission_classes = (), ()
+        idempotency_scope = staticmethod(scopes.anyone)
+
+        def post(self, request: Request) -> Response:
+            runs.append(1)
+            return Response({}, status=201)
+
+    def function(request: HttpRequest) -> HttpResponse:
+        runs.append(1)
+        return HttpResponse(status=201)
+
+    guarded = idempotent(scope=scopes.anyone)(function) if view == "function" else Open.as_view()
+    body = sent["body"].encode() if isinstance(sent["body"], str) else sent["body"]
+
+    def send(part: bytes) -> Any:
+        length = {"CONTENT_LENGTH": str(len(body)), "HTTP_IDEMPOTENCY_KEY": "k"}
+        request = RequestFactory().generic("POST", "/", part, sent["content_type"], **length)
+        request._stream = io.BytesIO(part)  # that of the factory minds an early end
+        return guarded(request)
+
+    with pytest.raises(BadRequest, match="shorter than its Content-Length"):
+        send(body[:-3])
+    assert (send(body).status_code, len(runs)) == (201, 1)
+
+
 def test_R93_the_rest_of_a_body_goes_to_the_view(api, mount):
     class Rest(GuardedView):
         authentication_classes = [Reading]
@@ -215,3 +254,24 @@ def test_R93_the_rest_of_a_body_goes_to_the_view(api, mount):
 
     response = api("0123456789", path=mount(Rest), headers={"X-Read": "a part"})
     assert response.json() == {"rest": "456789"}
+
+
+@pytest.mark.parametrize(
+    "watch", [spool.tee, lambda request: spool.whole_body(request).__enter__()]
+)
+def test_R93_a_body_that_is_watched_has_the_limit_of_django(settings, watch):
+    """In chunks, with no length declared. The first patches of Django 5.2 have no limit there."""
+    settings.DATA_UPLOAD_MAX_MEMORY_SIZE = 10
+    scope = {"type": "http", "method": "POST", "path": "/", "query_string": b"", "headers": []}
+
+    def read(request: HttpRequest) -> bytes | type[Exception]:
+        try:
+            return request.body
+        except RequestDataTooBig as error:
+            return type(error)
+
+    for size in (10, 11):
+        alone, watched = (ASGIRequest(scope, io.BytesIO(b"x" * size)) for _ in range(2))
+        watch(watched)
+        assert watched._stream.seekable()  # Django 6.1 asks, and has no other way to measure it
+        assert read(watched) == read(alone)

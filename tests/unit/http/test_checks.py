@@ -153,7 +153,7 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
         for kind in ("as_view", "action")
     ],
     ("function", {"lease": -1}, "lease must be"),
-    ("function", {"fingerprint_headers": 5}, "not iterable"),
+    ("function", {"fingerprint_headers": 5}, "must be names of header fields"),
     ("function", {"scope": f"{__name__}.typo"}, "scope cannot be imported"),
     ("function", {"error_renderer": "shop.typo"}, "error_renderer cannot be imported"),
     ("function", {"replay_check": "typo"}, "replay_check cannot be imported"),

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from django.core.cache import cache
 from django.db import DatabaseError, IntegrityError, connections
 from django.http import HttpResponse
 from django.utils import translation
@@ -26,14 +27,16 @@ from django_idempotency.exceptions import (
     InvalidKey,
     KeyRequired,
     LeaseLost,
+    QuotaExceeded,
     ResultUnavailable,
     ScopeMissing,
     StoreError,
 )
 from django_idempotency.http import problems
 from django_idempotency.http.problems import problem_response, replay_refused
-from django_idempotency.logs import log_refusal, log_store_error
+from django_idempotency.logs import log_refusal, log_store_error, tell_end
 from django_idempotency.policy import HTTPPolicy
+from django_idempotency.stores.memory import MemoryStore
 from tests.unit.http.api import problem, replayed
 from tests.unit.http.views import MISMATCH, BareView
 
@@ -53,6 +56,7 @@ TOLD: list[tuple[IdempotencyError, int, str, bool, bool]] = [
     (InProgress(), 409, "in_progress", True, False),
     (InProgress(stale=True), 409, "stale", False, False),
     (LeaseLost(), 409, "lease_lost", True, False),
+    (QuotaExceeded(), 429, "quota_exceeded", True, True),
     (LeaseLost(gone=True), 503, "store_unavailable", True, False),
     (ResultUnavailable(), 409, "result_unavailable", False, False),
     (StoreError(), 503, "store_unavailable", True, False),
@@ -78,6 +82,18 @@ def test_R78_problem_of_each_error(rf):
         assert response.headers["Content-Language"] == "en-us"
 
 
+def test_quota_of_a_scope_is_429_until_the_hour_ends(api, policy, settings, runs):
+    settings.CACHES = {"default": {"BACKEND": "django.core.cache.backends.locmem.LocMemCache"}}
+    cache.clear()
+    policy(SCOPE_QUOTA=1)
+    first, refused = api(), api(key="other")
+    assert problem(refused) == (429, "quota_exceeded")
+    assert 1 <= int(refused["Retry-After"]) <= 3600
+    assert api().content == first.content
+    assert api(key="other", user="bob").status_code == 201
+    assert len(runs) == 2
+
+
 def test_R79_each_refusal_is_one_line_and_names_neither_key_nor_payload(api, policy, lines, caplog):
     """What the engine refuses: core/test_logs.py."""
     api.key, api.name = KEY, PAYLOAD
@@ -88,9 +104,9 @@ def test_R79_each_refusal_is_one_line_and_names_neither_key_nor_payload(api, pol
     answers.append(api(key="other"))
 
     said = [line.outcome for line in lines()]
-    refused = ["key missing", "key invalid", "scope missing", "replayed", "replay refused"]
+    refused = ["key missing", "key invalid", "scope missing", "replay refused"]
     assert said == ["completed", *refused, "mismatch", "store unavailable"]
-    assert [line.levelname for line in lines()] == ["INFO"] * 7 + ["ERROR"]
+    assert [line.levelname for line in lines()] == ["INFO"] * 6 + ["ERROR"]
     operations = [line.operation for line in lines()]
     assert operations == ["POST optional" if o == "scope missing" else "POST effects" for o in said]
     for text in (caplog.text, *(a.content.decode() + repr(a.headers) for a in answers[1:])):
@@ -134,7 +150,7 @@ def lines(caplog: pytest.LogCaptureFixture) -> Any:
 def test_R79_nothing_is_made_of_a_line_that_is_not_wanted(api, caplog, monkeypatch):
     caplog.set_level(logging.WARNING, logger="django_idempotency")
     made: list[Any] = []
-    monkeypatch.setattr("django_idempotency.logs._facts", lambda *facts: made.append(facts))
+    monkeypatch.setattr("django_idempotency.logs.extra", made.append)
     api(), api(), api(key='"')
     with pytest.raises(RuntimeError):
         api.then("boom", key="boom")
@@ -146,11 +162,14 @@ def test_R71_R79_a_stale_attempt_has_a_line_of_its_own(lines):
     assert [line.outcome for line in lines()] == ["stale"]
 
 
+FACTS = {"alias": "default", "operation": "POST pay", "record_id": None}
+
+
 def test_R79_a_cause_that_quotes_the_record_is_named_by_its_type(lines, caplog):
     for cause in (IntegrityError, ValueError):
         failure = StoreError("The record is damaged.")
         failure.__cause__ = cause(f"Failing row contains ({KEY!r}, {PAYLOAD}).")
-        log_store_error("default", "POST pay", failure, key=KEY)
+        tell_end(MemoryStore, dict(FACTS, outcome="store unavailable"), failure, key=KEY)
         assert cause.__name__ in failure.told
         for text in (KEY, PAYLOAD):
             assert text not in f"{caplog.text} {failure.told}"
@@ -273,23 +292,50 @@ def reasons() -> list[tuple[str, str]]:
     return found
 
 
+ENTRY = r'(?m)^(?:msgctxt "(.*)"\n)?msgid (.*)\n(?:msgid_plural (.*)\n)?msgstr(?:\[0\])? (.*)$'
+
+
 def test_R78_german_has_every_text_and_is_compiled_of_its_source():
     with (CATALOGUE / "django.mo").open("rb") as compiled:
         german = gettext.GNUTranslations(compiled)
-    lines = (CATALOGUE / "django.po").read_text().splitlines()
-    source = [ast.literal_eval(line[6:]) for line in lines if line.startswith("msgid ")][1:]
-    said = [ast.literal_eval(line[7:]) for line in lines if line.startswith("msgstr ")][1:]
-    page = (PACKAGE / "templates/django_idempotency/problem.html").read_text()
-    browsable = (PACKAGE / "contrib/rest_framework/browsable.py").read_text()
+    said = {}
+    for context, *texts in re.findall(ENTRY, (CATALOGUE / "django.po").read_text())[1:]:
+        text, plural, translated = (ast.literal_eval(text or '""') for text in texts)
+        said[context, text] = translated
+        found = german.ngettext(text, plural, 1) if plural else german.gettext(text)
+        if context:
+            found = german.npgettext(context, text, plural or text, 1)
+            found = german.pgettext(context, text) if not plural else found
+        assert found == translated, text
+        assert translated not in ("", text) or text in ("Status", "in %s")
 
     with translation.override(None):
         marked = {str(text) for problem in PROBLEMS for text in (problem.title, problem.detail)}
     codes = {code: text for text, code in reasons() if code}
     assert len(codes) == len(reasons()) - 1 == 8  # a key that is no str never comes over HTTP
     marked |= {*codes.values()}
-    marked |= set(re.findall(r'{% translate "([^"]+)"', page))
+    marked |= set(re.findall(r'{% translate "([^"]+)"', template("problem.html")))
+    browsable = (PACKAGE / "contrib/rest_framework/browsable.py").read_text()
     marked |= set(re.findall(r'_\("([^"]+)"\)', browsable))
+    wanted = {("", text) for text in marked}
+    context = r"""{% translate (["'])(.+?)\1 context (["'])(.+?)\3"""
+    for name in ("base", "decide", "list", "overview", "record"):
+        found = re.findall(context, template(f"admin/{name}.html"))
+        assert found, name
+        wanted |= {(where, text) for _, text, _, where in found}
+    for path in (*(PACKAGE / "admin").glob("*.py"), *(PACKAGE / "operators").glob("*.py")):
+        wanted |= set(marked_in(path.read_text()))
+    assert wanted <= said.keys()
 
-    assert set(source) == marked
-    assert [german.gettext(text) for text in source] == said
-    assert not [text for text, german_text in zip(source, said, strict=True) if text == german_text]
+
+def marked_in(source: str) -> Iterator[tuple[str, str]]:
+    """Yield the context and the text of each call of gettext."""
+    for node in ast.walk(ast.parse(source)):
+        name = getattr(node.func, "id", "") if isinstance(node, ast.Call) else ""
+        if isinstance(node, ast.Call) and (name == "_" or "gettext" in name):
+            context = ast.literal_eval(node.args[0]) if name.startswith("pget") else ""
+            yield context, ast.literal_eval(node.args[1 if context else 0])
+
+
+def template(name: str) -> str:
+    return (PACKAGE / "templates/django_idempotency" / name).read_text()

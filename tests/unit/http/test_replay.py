@@ -201,7 +201,11 @@ def test_R34_ATOMIC_REQUESTS_are_around_the_check(api, url, policy, monkeypatch)
     assert [replayed(api(path=url)) for _ in range(2)] == [False, True]
 
 
-def test_R34_DELETE_is_replayed_when_it_was_done_and_the_object_is_out_of_sight(api, url):
+@pytest.mark.parametrize("keys", [(), [bytes(32)]], ids=["plain", "encrypted"])
+def test_R34_DELETE_is_replayed_when_it_was_done_and_the_object_is_out_of_sight(
+    api, url, policy, keys
+):
+    policy(ENCRYPTION_KEYS=keys)
     refused: dict[str, Any] = {"body": {"refuse": True}, "path": url, "method": "DELETE"}
     done = {**refused, "body": {}, "key": "done"}
     assert [replayed(api(**refused)) for _ in range(2)] == [False, True]

@@ -5,11 +5,11 @@ from __future__ import annotations
 import ast
 import dataclasses
 import functools
-import importlib
+import importlib.util
 import json
-import pkgutil
 import re
-from datetime import timedelta
+import shlex
+import sys
 
 import pytest
 from django.core.management import get_commands, load_command_class
@@ -18,7 +18,7 @@ from django.test.utils import CaptureQueriesContext
 from rest_framework.test import APIRequestFactory
 
 import django_idempotency as idempotency
-from django_idempotency import http, stores, testing
+from django_idempotency import http, logs, signals, testing
 from django_idempotency.http import problems, scopes
 from django_idempotency.models import IdempotencyRecord
 from django_idempotency.policy import KEEP_PRESETS, HTTPPolicy, Policy
@@ -41,9 +41,40 @@ COMMANDS = {
 }
 
 
+def module_of_docs(name, monkeypatch):
+    """Return a module of the folder with the pages, which is no package."""
+    spec = importlib.util.spec_from_file_location(name, DOCS / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, name, module)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_list_of_pages_has_each_page_and_says_what_it_is_for(monkeypatch):
+    listing = module_of_docs("pagelist", monkeypatch)
+    found = {page.name: page for page in listing.pages()}
+
+    contents = (page.relative_to(DOCS).with_suffix("") for page in PAGES if DOCS in page.parents)
+    of_others = {"comparison-table", "comparison-calls-table", "index", *listing.NOT_LISTED}
+    pages = {str(page) for page in contents if page.name not in of_others}
+    problems = {name for name in pages if name.startswith("problems/")}
+    assert found.keys() == pages - problems | {"problems/index"}, "name it in its index.md"
+    assert listing.PLACE in (DOCS / "pages.md").read_text()
+    long = [page.name for page in found.values() if len(page.sentence) > 120]
+    assert long == [], "begin with a shorter sentence"
+
+
+def test_pictures_are_as_they_are_drawn(monkeypatch):
+    drawing = module_of_docs("pictures", monkeypatch)
+
+    there = {path.stem: path.read_text() for path in drawing.FOLDER.iterdir()}
+    drawn = {name: drawing.drawn(*picture) for name, picture in drawing.PICTURES.items()}
+    assert there == drawn, "python docs/pictures.py"
+
+
 @pytest.mark.parametrize("command", COMMANDS.values(), ids=COMMANDS)
 def test_commands_exist(command):
-    words = command.split("#")[0].split()
+    words = shlex.split(command.removesuffix("\\"), comments=True)
     match words:
         case ["make", target]:
             assert re.search(rf"^{target}:", (ROOT / "Makefile").read_text(), re.MULTILINE)
@@ -58,6 +89,20 @@ def test_commands_exist(command):
             pass
         case _:
             pytest.fail(f"nothing is known of {command!r}")
+
+
+def test_badges_say_what_the_package_says():
+    project = (ROOT / "pyproject.toml").read_text()
+    badges = re.findall(r"^!\[(.+?)\]\(https://img", (ROOT / "README.md").read_text(), re.MULTILINE)
+    pythons = re.findall(r'Language :: Python :: (3\.\d+)"', project)
+    djangos = re.findall(r'Framework :: Django :: (.+)"', project)
+    assert badges == [
+        f"Python {pythons[0]} to {pythons[-1]}",
+        f"Django {djangos[0]} to {djangos[-1]}",
+        "typed",
+        re.findall(r'^license = "(.+)"', project, re.MULTILINE)[0],
+    ]
+    assert (ROOT / "django_idempotency/py.typed").is_file()
 
 
 def test_links_lead_to_files():
@@ -86,38 +131,13 @@ def test_tests_named_exist():
             assert there, f"{name_of(page)}: {path}::{name}"
 
 
-@pytest.mark.parametrize(
-    ("heading", "policy"), [("## Policy", Policy), ("## HTTP policy", HTTPPolicy)]
-)
-def test_settings_are_documented_with_their_defaults(heading, policy):
-    rows = table_of(REFERENCE / "settings.md", heading)
-    names = {"timedelta": timedelta}
-    documented = {code_in(name): eval(code_in(default), names) for name, default, _ in rows}
-    fields = {field.name.upper(): field.default for field in dataclasses.fields(policy)}
-    assert documented == fields
-
-
-def test_stores_are_documented():
-    page = (REFERENCE / "settings.md").read_text()
-    modules = pkgutil.walk_packages(stores.__path__, f"{stores.__name__}.")
-    found = {
-        f"{module.name}.{name}"
-        for module in modules
-        for name in getattr(importlib.import_module(module.name), "__all__", ())
-        if name.endswith("Store") and not name.startswith(("Base", "Exclusive"))
-    }
-    # A folder gives the name that is documented, its module has the class.
-    documented = set(
-        re.findall(r"^\| `(django_idempotency\.stores\.\w+\.\w+)` \|", page, re.MULTILINE)
-    )
-    assert documented == {path for path in found if ".store." not in path}
-
-
 def test_setting_names_on_other_pages_exist():
     known = {f.name for f in [*dataclasses.fields(Policy), *dataclasses.fields(HTTPPolicy)]}
     # Attributes of views, of requests and records, and a fixture, headers, commands, a name.
-    known |= {"store", "actions", "function", "key", "record", "expires_at", "sweep"}
-    known |= {"clock", "parent", "parent_record", "table", "task"}
+    known |= {"store", "actions", "function", "key", "record", "expires_at", "policy"}
+    known |= {"clock", "keys", "parent", "parent_record", "task"}
+    known |= {"key_exempt", "key_exists", "key_manual", "key_response"}  # django-idempotency-key's
+    known |= {name.removeprefix("idempotency_") for name in get_commands()}
     for page in PAGES:
         for name in re.findall(r"\bidempotency_([a-z_]+)\b(?= =|`|=|\(self)", page.read_text()):
             problem = f"idempotency_{name}" in PROBLEMS
@@ -264,3 +284,14 @@ def test_every_guarantee_has_tests(heading):
     firsts = [re.split(r"\.(?: |$)", " ".join(guarantee.split()))[0] for guarantee in said]
     assert [" ".join(proof.split(":\n")[0].split()) for proof in proved] == firsts
     assert all(re.search(r":\n  `[\w/]+\.py::\w", proof) for proof in proved)
+
+
+def test_signals_and_outcomes_are_those_of_the_code():
+    said = {
+        code_in(signal): set(re.findall("`(.+?)`", words))
+        for signal, words, *_ in table_of(REFERENCE / "operations.md", "## Signals")
+    }
+    sent = {"claimed": {"claimed", "taken over"}, "swept": set()}
+    for name, signal in signals.TERMINAL.items():
+        sent[name] = {word for word, ends in logs.SIGNALS.items() if ends is signal}
+    assert said == sent

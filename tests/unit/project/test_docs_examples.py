@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import inspect
 import json
 import re
 import sys
-import threading
 import time
 import unittest
-from contextlib import contextmanager
+from contextlib import nullcontext
 from datetime import timedelta
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from itertools import product
 from types import ModuleType, SimpleNamespace
 from urllib.error import HTTPError
@@ -22,20 +21,26 @@ from django.contrib.auth.models import User
 from django.core import checks
 from django.core.exceptions import BadRequest
 from django.core.files.uploadedfile import SimpleUploadedFile
+from django.db import connections
 from django.http import Http404
 from django.test import Client, override_settings
 from django.urls import path as url
 from django.utils import timezone
 from django.utils.module_loading import import_string
+from rest_framework.exceptions import APIException
+from rest_framework.response import Response
 from rest_framework.test import APIClient, APIRequestFactory, force_authenticate
 
 import django_idempotency as idempotency
+from django_idempotency.client import RetryPolicy
 from django_idempotency.conf import stores
-from django_idempotency.engine.backoff import Backoff
+from django_idempotency.engine.waiting import Waiter
 from django_idempotency.models import IdempotencyRecord
-from django_idempotency.testing import crash_at
+from django_idempotency.stores.memory import MemoryStore
+from django_idempotency.testing import FakeClock, crash_at, keyed_clients, override_store
 from tests.app.models import Payment
 from tests.pages import BLOCKS, DOCS, name_of, table_of
+from tests.services.scripted import BROKEN, scripted
 
 EXAMPLES = [block for block in BLOCKS if block.language == "python"]
 SETTINGS = [block for block in EXAMPLES if block.marker == "settings"]
@@ -50,7 +55,9 @@ def test_examples_run(run_page, page):
 def test_few_blocks_do_not_run():
     languages = [block.language for block in BLOCKS if block.language[0] != "{"]
     assert set(languages) == {"python", "console", "html+django", "text"}
-    assert languages.count("text") == 4, "the main path, a line of a crontab, two of redis-cli"
+    assert languages.count("text") == 7, (
+        "the main path, crontab, ALTER TABLE, four of sizes and Redis"
+    )
 
 
 #: What a documented setting has to have besides passing the checks.
@@ -81,9 +88,12 @@ def test_settings_are_what_a_project_may_have(run_page, block):
     given = settings_of(block)
     assert given, "a block of settings that sets nothing"
 
-    checked = {name: given[name] for name in given if name in ("IDEMPOTENCY", "MIDDLEWARE")}
+    checked = {
+        name: given[name] for name in given if name in ("CACHES", "IDEMPOTENCY", "MIDDLEWARE")
+    }
     with override_settings(**checked):
-        assert checks.run_checks(tags=["idempotency"]) == []
+        found = {message.id for message in checks.run_checks(tags=["idempotency"])}
+        assert found <= {"django_idempotency.E026"}, "async_claim is PostgreSQL's; here is SQLite"
         assert all(stores.configured(alias).store for alias in stores)
         if dotted := stores.configured("default").http_policy.scope:
             assert callable(import_string(dotted))
@@ -137,10 +147,40 @@ def test_guide_to_DRF_guards_create_and_capture_alone(run_page, post, alice):
 
 def test_guide_to_DRF_takes_methods_for_callables(run_page, post, alice):
     view = run_page("docs/howto/drf.md").TransferViewSet
+    alice.groups.create(name="north")
+    alice.groups.create(name="south")
     assert post(view, COFFEE, X_Branch="north").status_code == 201
-    assert IdempotencyRecord.objects.get().scope == f"branch:north:{alice.pk}"
+    assert IdempotencyRecord.objects.get().scope == f"branch:{alice.pk}:north"
+    assert code_of(post(view, COFFEE, X_Branch="east")) == (400, "scope_missing")
+    assert code_of(post(view, COFFEE)) == (400, "scope_missing")
     assert code_of(post(view, COFFEE, X_Branch="north")) == (403, "replay_refused")
     assert post(view, COFFEE, X_Branch="south").status_code == 201
+
+
+@pytest.mark.parametrize(
+    ("number", "status"), [(0, 201), (0, 409), (1, -409), (2, 400), (3, -400), (4, 500), (4, -503)]
+)
+def test_R55_R57_guide_to_DRF_says_what_is_kept(run_page, post, number, status):
+    raised, status = status < 0, abs(status)  # -409: a raised 409
+
+    def create(view, request):
+        Payment.objects.create(amount=1, reference="try")
+        if not raised:
+            return Response(status=status)
+        error = APIException()
+        error.status_code = status
+        raise error
+
+    base = run_page("docs/howto/drf.md").PaymentViewSet
+    view = type("View", (base,), {"create": create})
+    _, writes, response, same, other = table_of(DOCS / "howto/drf.md", "## What is kept")[number]
+
+    assert post(view, COFFEE).status_code == status
+    assert writes == ("commit" if Payment.objects.exists() else "roll back")
+    [again] = replays([post(view, COFFEE)])
+    assert (response, same) == (("is kept", "gets it") if again else ("is not kept", "runs"))
+    mismatch = post(view, {**COFFEE, "amount": 9900}).status_code == 422
+    assert other == ("gets 422" if mismatch else "runs")
 
 
 def test_guide_to_scopes_keeps_tenants_apart(run_page, post):
@@ -167,6 +207,42 @@ def test_guide_to_views_pays_once(run_page, client, path):
     assert (answers[0].content, replays(answers)) == (answers[1].content, [False, True])
     assert code_of(client.post(path, {"amount": 5})) == (400, "idempotency_key_missing")
     assert Payment.objects.count() == 1
+
+
+NINJA = {"payments": 201, "refunds": 200, "charges": 200, "bank/transfers": 200}
+
+
+@pytest.mark.parametrize("atomic", [False, True])
+@pytest.mark.parametrize("name", NINJA)
+def test_guide_to_ninja_pays_once(run_page, alice, monkeypatch, name, atomic):
+    """Its last example exempts the API's views from ATOMIC_REQUESTS: coroutines can be served."""
+    monkeypatch.setitem(connections.settings["default"], "ATOMIC_REQUESTS", atomic)
+    run_page("docs/howto/ninja.md")
+    who = {"Authorization": "Bearer alice", "X-Client": "shop"}
+
+    def send(body=COFFEE, **headers):
+        sent = {"content_type": "application/json", "headers": {**who, **headers}}
+        return Client().post(f"/api/{name}", body, **sent)
+
+    answers = [send(**{"Idempotency-Key": "key-1"}) for _ in range(2)]
+
+    assert [answer.status_code for answer in answers] == [NINJA[name]] * 2
+    assert (answers[0].content, replays(answers)) == (answers[1].content, [False, True])
+    assert code_of(send()) == (400, "idempotency_key_missing")
+    assert Payment.objects.count() == 1
+    assert send({**COFFEE, "amount": "much"}, **{"Idempotency-Key": "key-2"}).status_code == 422
+    scope = "client:shop" if name == "charges" else f"user:auth.user:{alice.pk}"
+    [record] = IdempotencyRecord.objects.all()
+    assert record.scope == scope
+
+
+@pytest.mark.parametrize("path", ["/payments/", "/set/", "/set/1/capture/", "/refunds/"])
+def test_guide_to_adrf_pays_once(run_page, client, path):
+    run_page("docs/howto/adrf.md")
+    sent = {"content_type": "application/json", "headers": {"Idempotency-Key": "key-1"}}
+    answers = [client.post(path, COFFEE, **sent) for _ in range(2)]
+    assert replays(answers) == [False, True]
+    assert answers[0].content == answers[1].content
 
 
 @pytest.mark.parametrize("key", ["key-1", None])
@@ -296,6 +372,68 @@ def test_CORS_settings_are_enough(settings, tmp_path, monkeypatch):
             assert found() == set()
 
 
+def test_guide_to_stores_switches_and_loses_no_key(run_page):
+    page = run_page("docs/howto/choosing-a-store.md")
+    runs = []
+
+    def run(key, *, payload=1, **policy):
+        def work(lease):
+            runs.append(key)
+            if runs.count(key) == 1 and key == "failed":
+                raise KeyError
+            return key
+
+        policy = {"scope": "tests", "payload": payload, **policy}
+        return idempotency.run(work, key=key, **policy).result
+
+    def crash():
+        with crash_at("in_work") as die:
+            idempotency.run(lambda lease: die(), key="stale", scope="tests", payload=1)
+
+    for key, error in {"done": None, "failed": KeyError, "expired": None}.items():
+        with pytest.raises(error) if error else nullcontext():
+            run(key)
+    crash()
+    past = timezone.now() - timedelta(seconds=1)
+    IdempotencyRecord.objects.filter(key="expired").update(expires_at=past)
+    clock = FakeClock()
+    copied = MemoryStore(clock=clock)
+    with pytest.raises(RuntimeError, match="at work"):
+        page.copy_records(stores["default"], copied)
+    IdempotencyRecord.objects.filter(key="stale").update(lease_until=past)
+    for _ in range(2):
+        page.copy_records(stores["default"], copied)
+
+    with override_store(copied):
+        with pytest.raises(idempotency.InProgress):
+            run("stale")
+        clock.advance(61)
+        for key in ("done", "failed", "stale", "expired"):
+            assert run(key) == key
+            with pytest.raises(idempotency.FingerprintMismatch):
+                run(key, payload=2)
+    assert [runs.count(key) for key in ("done", "failed", "stale", "expired")] == [1, 2, 1, 2]
+
+
+def test_guide_to_stores_switches_calls_without_a_stop(run_page):
+    page = run_page("docs/howto/choosing-a-store.md")
+    runs = []
+    memory = {"BACKEND": "django_idempotency.stores.memory.MemoryStore"}
+    with override_settings(IDEMPOTENCY={"default": {}, "fast": memory}):
+        for alias in ("default", "fast"):  # before the first, and after the second deployment
+
+            def one(key, store=alias):
+                idempotency.run(lambda _: runs.append(key), key=key, scope="billing", store=store)
+
+            def both(key):
+                page.charge(key, lambda _: runs.append(key))
+
+            for first, retry, key in ((one, both, f"{alias}-1"), (both, one, f"{alias}-2")):
+                first(key)
+                retry(key)
+    assert len(runs) == 4
+
+
 def test_guide_to_testing_has_tests_that_pass(run_page, settings):
     urls = ModuleType("shop.urls")
     urls.urlpatterns = []
@@ -305,40 +443,18 @@ def test_guide_to_testing_has_tests_that_pass(run_page, settings):
     settings.ROOT_URLCONF = urls
     Payment.objects.all().delete()  # those of the examples above
     suite = unittest.TestSuite()
-    for case in (page.PaymentTests, page.CheckoutTests, page.RefundTests, page.CallTests):
+    for name in ("Payment", "OldPayment", "Checkout", "Refund", "Charge", "Call", "Order", "Crash"):
+        case = getattr(page, f"{name}Tests")
         suite.addTests(unittest.defaultTestLoader.loadTestsFromTestCase(case))
     result = unittest.TestResult()
     suite.run(result)
     assert [text for _, text in [*result.errors, *result.failures]] == []
-    assert result.testsRun == 5
+    assert result.testsRun == 10
 
-
-@contextmanager
-def scripted(answers):
-    """A server that gives the answers of a list, one after the other; 0 breaks the connection."""
-    seen = []
-    left = iter(answers)
-
-    class Scripted(BaseHTTPRequestHandler):
-        def do_POST(self):
-            body = self.rfile.read(int(self.headers["Content-Length"]))
-            seen.append((self.headers["Idempotency-Key"], body))
-            status, fields, payload = next(left)
-            if status:
-                self.send_response(status)
-                for name, value in fields.items():
-                    self.send_header(name, value)
-                self.end_headers()
-                self.wfile.write(json.dumps(payload).encode())
-
-        def log_message(self, *args): ...
-
-    with HTTPServer(("127.0.0.1", 0), Scripted) as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
-        yield SimpleNamespace(url=f"http://127.0.0.1:{server.server_port}/", seen=seen)
-        server.shutdown()
-        thread.join()
+    dora = inspect.unwrap(page.dora)(Client(), User)
+    page.test_a_refund_without_a_key(dora)
+    with keyed_clients():
+        page.test_a_refund(dora)
 
 
 PROBLEM = {"Content-Type": "application/problem+json"}
@@ -349,7 +465,9 @@ def test_client_retries_with_one_key_until_there_is_an_answer(run_page, monkeypa
     slept = []
     monkeypatch.setattr(time, "sleep", slept.append)
     answers = [
-        (0, {}, None),
+        (BROKEN,),
+        (201, {"Content-Length": "100"}, b"half"),
+        (429, {"Retry-After": "Fri, 31 Dec 2100 23:59:59 GMT"}, b""),
         (503, {**PROBLEM, "Retry-After": "3"}, {"retryable": True}),
         (409, {**PROBLEM, "Retry-After": "30"}, {"retryable": True}),
         (500, {}, {}),
@@ -359,12 +477,42 @@ def test_client_retries_with_one_key_until_there_is_an_answer(run_page, monkeypa
     with scripted(answers) as server:
         assert page.post(server.url, COFFEE) == (201, b'{"id": 1}')
 
-    assert (len(server.seen), len(set(server.seen))) == (5, 1)
-    assert (slept[1] >= 3, slept[2]) == (True, 30)
+    assert (len(server.seen), len(set(server.seen))) == (7, 1)
+    assert (slept[3] >= 3, slept[4]) == (True, 30)
+
+
+def test_guide_to_clients_pays_and_knows_when_a_new_key_is_safe(run_page):
+    page = run_page("docs/howto/clients.md")
+    reused = {"code": "idempotency_key_reused", "retryable": False, "safe_new_key": True}
+
+    with page.payments, scripted([(201, {}, COFFEE), (422, PROBLEM, reused)]) as server:
+        assert page.pay(server.url, 5, "order-1") == COFFEE
+        with pytest.raises(page.httpx.HTTPStatusError) as error:
+            page.pay(server.url, 9, "order-1")
+
+    assert [request.key for request in server.seen] == ["order-1"] * 2
+    assert page.may_use_a_new_key(error.value.response)
+    page.session.close()
+    page.impatient.close()
+
+
+def test_guide_to_clients_has_the_defaults_of_the_policy():
+    page = (DOCS / "howto/clients.md").read_text()
+    documented = dict(re.findall(r"^\| `(\w+)` \| (.+?) \|", page, re.MULTILINE))
+    policy = RetryPolicy()
+    assert list(documented) == list(vars(policy))
+    assert documented["statuses"] == ", ".join(map(str, sorted(policy.statuses)))
+    for name in ("attempts", "seconds", "backoff", "max_backoff", "header"):
+        assert eval(documented[name].strip("`")) == getattr(policy, name), name
 
 
 @pytest.mark.parametrize(
-    "answer", [(422, PROBLEM, {"retryable": False}), (409, {}, {"detail": "sold out"})]
+    "answer",
+    [
+        (422, PROBLEM, {"retryable": False}),
+        (409, {}, {"detail": "sold out"}),
+        (503, {"Idempotency-Stored": "false"}, b"ran unguarded"),
+    ],
 )
 def test_client_does_not_retry_what_is_an_answer(run_page, answer):
     page = run_page("docs/howto/clients.md")
@@ -443,7 +591,7 @@ def test_loop_over_Kafka_books_each_offset_once(events):
 
 
 def test_callback_of_AMQP_answers_for_every_message(events, monkeypatch):
-    monkeypatch.setattr(Backoff, "next", lambda patience: 0)
+    monkeypatch.setattr(Waiter, "goes_on", lambda waiter, met: False)
     told = []
     channel = SimpleNamespace(
         basic_ack=lambda tag: told.append("ack"),

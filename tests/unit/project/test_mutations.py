@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+
 from tests.proof.mutations import every_mutation
 from tests.services.processes import ROOT
 
@@ -14,6 +16,8 @@ def test_each_mutation_changes_one_place_of_the_source() -> None:
     assert {what: count for what, count in counts.items() if count != 1} == {}
     assert len(counts) == len(MUTATIONS) > 300
     assert [m.what for m in MUTATIONS if m.old == m.new] == []
+    for mutation in MUTATIONS:  # a test that cannot import the source would find anything
+        ast.parse(texts[mutation.file].replace(mutation.old, mutation.new), mutation.what)
 
 
 def test_each_mutation_names_a_test_that_is_there() -> None:

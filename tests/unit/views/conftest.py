@@ -15,8 +15,7 @@ from asgiref.sync import ThreadSensitiveContext, sync_to_async
 from django.db import connections
 from django.test import AsyncClient, Client
 
-from django_idempotency import engine
-from django_idempotency.engine import backoff
+from django_idempotency.engine import waiting
 from tests.services.processes import wait_until
 from tests.unit.http.api import Api
 from tests.unit.http.conftest import atomic_requests, in_progress, mode, policy, runs
@@ -161,14 +160,14 @@ class Looks:
 
 @pytest.fixture
 def looks(monkeypatch):
-    looks, pause_after = Looks(), backoff.Backoff.next
+    looks, goes_on = Looks(), waiting.Waiter.goes_on
 
-    def noting(patience):
-        pause = pause_after(patience)
-        looks.busy += pause > 0
-        return pause
+    def noting(waiter, met):
+        waits = goes_on(waiter, met)
+        looks.busy += waits
+        return waits
 
-    monkeypatch.setattr(backoff.Backoff, "next", noting)
+    monkeypatch.setattr(waiting.Waiter, "goes_on", noting)
     return looks
 
 
@@ -180,9 +179,13 @@ def waited(monkeypatch):
     def sleep(seconds):
         clock.seconds += seconds
 
-    monkeypatch.setattr(backoff, "time", SimpleNamespace(monotonic=lambda: clock.seconds))
-    monkeypatch.setattr(engine, "time", SimpleNamespace(sleep=sleep))
-    return clock
+    time = SimpleNamespace(monotonic=lambda: clock.seconds, sleep=sleep)
+    with monkeypatch.context() as patched:
+        patched.setattr(waiting, "time", time)
+        patched.setattr(waiting.Poller, "_add", lambda poller, store, waiter: False)
+        yield clock
+    with waiting.poller._changed:  # a thread of an earlier test may have gone by this clock
+        waiting.poller._changed.notify_all()
 
 
 @contextmanager

@@ -199,6 +199,9 @@ class SecondLookFails(DatabaseStore):
             raise StoreError("gone")
         return super().claim(request)
 
+    def peek(self, record_ids):
+        raise StoreError("gone")
+
 
 @pytest.fixture
 def on(policy):

@@ -7,15 +7,20 @@ from django.apps import apps
 from django.contrib.auth.decorators import login_required, permission_required
 from django.contrib.auth.mixins import LoginRequiredMixin
 from django.core import checks
+from django.db import connections
+from django.db.transaction import non_atomic_requests
 from django.http import HttpResponse
 from django.test import override_settings
 from django.urls import clear_url_caches, path
 from django.utils.decorators import method_decorator
 from django.views import View
 from django.views.decorators.cache import never_cache
+from ninja import NinjaAPI
+from ninja.security import django_auth
 from rest_framework.decorators import api_view
 from rest_framework.views import APIView
 
+from django_idempotency.contrib.ninja import idempotent as of_ninja
 from django_idempotency.contrib.rest_framework import IdempotencyMixin
 from django_idempotency.http import idempotent
 
@@ -81,6 +86,35 @@ def test_R18_R83_W004_where_django_does_not_see_the_mark(settings):
 
     assert found(*unseen) == ["W004"] * 4
     assert found(*seen) == []
+
+
+@pytest.mark.filterwarnings("ignore:Overriding setting DATABASES")
+def test_R21_R83_operations_of_ninja_are_checked_as_views_are(settings, monkeypatch):
+    def views(function, **policy):
+        api = NinjaAPI(urls_namespace="checks", auth=policy.pop("auth", None))
+        api.post("/")(of_ninja(**policy)(function))
+        return [pattern.callback for pattern in api.urls[0]]
+
+    async def coroutine(request):
+        return {}
+
+    without = {"MIDDLEWARE": []}
+    assert found(*views(view), **without) == ["E007"]
+    assert found(*views(view, auth=django_auth), **without) == []
+    with pytest.raises(ValueError, match="Did you mean 'single'"):  # the API's schema asks
+        views(view, transaction="sinlge")
+    assert found(*views(view), *views(coroutine), **SCOPED) == []
+
+    monkeypatch.setitem(connections.settings["default"], "ATOMIC_REQUESTS", True)
+    default = {**settings.DATABASES["default"], "ATOMIC_REQUESTS": True}
+    settings.DATABASES = {**settings.DATABASES, "default": default}
+
+    assert found(*views(view), **SCOPED) == ["W004"]
+    assert "E015" in found(*views(coroutine, transaction="joined"), **SCOPED)
+    exempted = [*views(view), *views(coroutine)]
+    for callback in exempted:
+        non_atomic_requests(callback)
+    assert found(*exempted, **SCOPED) == []
 
 
 def test_R17_middleware_stands_after_all_that_look_at_views():

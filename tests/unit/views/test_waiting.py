@@ -12,8 +12,8 @@ from django.http import HttpResponse
 from django.urls import path
 
 import django_idempotency as idempotency
-from django_idempotency import engine
-from django_idempotency.engine import transactions
+from django_idempotency.engine import waiting
+from django_idempotency.engine.transactions import let_connections_go
 from django_idempotency.http import idempotent
 from django_idempotency.models import IdempotencyRecord
 from tests.app.models import Effect
@@ -33,13 +33,13 @@ BUSY = (409, "in_progress")
 def race(policy, gate, looks, in_loop, monkeypatch):
     """Return the owner's answer, and those of duplicates that come while it is at work."""
     policy(WAIT=LONG, TRANSACTION="joined")
-    monkeypatch.setattr(engine, "time", None)  # who waits leaves the loop to others
+    monkeypatch.setattr(waiting.Poller, "wait", None)  # who waits leaves the loop to others
 
     async def main():
         first = asyncio.create_task(send("async-function"))
         assert await asyncio.to_thread(gate.reached.wait, 10)
         others = [asyncio.create_task(send("async-function")) for _ in range(3)]
-        await asyncio.to_thread(looks.wait_for, 6)
+        await asyncio.to_thread(looks.wait_for, 3)
         gate.open.set()
         return await asyncio.gather(first, *others)
 
@@ -200,12 +200,22 @@ def test_R84_R51_waiter_in_a_TestCase_keeps_its_pooled_connection(
 
 
 @pytest.mark.django_db(transaction=True, databases=["default", "other"])
-def test_R51_waiter_gives_its_pooled_connection_back_and_keeps_others(monkeypatch):
-    both = connections["default"], connections["other"]
+def test_R51_waiter_gives_its_pooled_connection_back_and_closes_others_where_it_may(monkeypatch):
+    """A file is no server's, and a thread has a connection with an age between requests, too."""
+    _, other = both = connections["default"], connections["other"]
     for one, pooled in zip(both, (True, False), strict=True):
         one.ensure_connection()
         monkeypatch.setitem(one.settings_dict["OPTIONS"], "pool", pooled)
 
-    transactions.close_pooled_connections()
-
-    assert [one.connection is None for one in both] == [True, False]
+    for vendor, age, closed in (
+        ("sqlite", 0, False),
+        ("postgresql", None, False),
+        ("postgresql", 60, False),
+        ("postgresql", 0, True),
+    ):
+        monkeypatch.setattr(other, "vendor", vendor)
+        monkeypatch.setitem(other.settings_dict, "CONN_MAX_AGE", age)
+        let_connections_go(close=False)
+        assert [one.connection is None for one in both] == [True, False]
+        let_connections_go(close=True)
+        assert (other.connection is None) is closed

@@ -1,0 +1,3 @@
+"""The tutorial of the documentation."""
+
+from __future__ import annotations

@@ -1,0 +1,287 @@
+"""The poller: one look for all who wait, on a store that says what it is asked (R51)."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from dataclasses import replace
+from datetime import datetime, timedelta, timezone
+
+import pytest
+
+from django_idempotency import FingerprintMismatch, InProgress, StoreError
+from django_idempotency.engine import Engine, waiting
+from django_idempotency.engine.waiting import Poller, Waiter
+from django_idempotency.stores.memory import MemoryStore
+from tests.claims import DAY, OTHER_FINGERPRINT, asked, operation, won
+from tests.services.processes import wait_until
+
+PATIENCE = 20
+RESULT = b"\x01\x00\x04json" + b'"done"'
+
+
+class Watched(MemoryStore):
+    """A store that counts looks and claims, and fails or hangs when it is told to."""
+
+    error: Exception | None = None
+
+    def __init__(self):
+        super().__init__()
+        self.looks, self.claims, self.idled = [], 0, threading.Event()
+        self.free = threading.Event()
+        self.free.set()
+
+    def claim(self, request):
+        self.claims += 1
+        return super().claim(request)
+
+    def peek(self, record_ids):
+        self.looks.append(set(record_ids))
+        self.free.wait(PATIENCE)
+        if self.error is not None:
+            raise self.error
+        return super().peek(record_ids)
+
+    def idle(self):
+        self.idled.set()
+
+
+@pytest.fixture
+def store():
+    return Watched()
+
+
+@pytest.fixture
+def poller(monkeypatch):
+    """A poller of the test's own, which ends soon after its last waiter is gone."""
+    monkeypatch.setattr(waiting, "_IDLE", 0.1)
+    poller = Poller()
+    yield poller
+    wait_until(lambda: not poller._waiters, seconds=PATIENCE, what="the end of the poller")
+
+
+@pytest.fixture
+def engine(store, poller):
+    return Engine(store, poller=poller)
+
+
+def waiting_for(engine, key="key", seconds=PATIENCE, **fields):
+    """A coroutine that waits for `key`; it returns a result, or raises InProgress."""
+
+    async def work(lease):
+        return f"again {key}"
+
+    given = operation(key, **fields)
+    object.__setattr__(given, "wait", timedelta(seconds=seconds))
+    return asyncio.ensure_future(engine.arun(given, work))
+
+
+def number_of(poller):
+    return sum(map(len, poller._waiters.values()))
+
+
+async def until(condition):
+    await asyncio.to_thread(wait_until, condition, seconds=PATIENCE, what="what is waited for")
+
+
+def test_one_look_serves_all_and_its_record_answers_them(store, poller, engine):
+    """Two hundred waiters on ten keys: no claim but the first of each."""
+    leases = {f"key {n}": won(store.claim(asked(f"key {n}"))) for n in range(10)}
+
+    async def main():
+        waiters = [waiting_for(engine, key) for key in leases for _ in range(20)]
+        await until(lambda: number_of(poller) == 200)
+        looks = len(store.looks)
+        await until(lambda: len(store.looks) > looks + 1)
+        assert store.looks[-1] == {lease.record_id for lease in leases.values()}
+        assert list(poller._waiters) == [store]  # each has one thread
+        for lease in leases.values():
+            store.complete(lease, RESULT, retention=DAY)
+        return await asyncio.gather(*waiters)
+
+    outcomes = asyncio.run(main())
+    assert {(outcome.result, outcome.replayed) for outcome in outcomes} == {("done", True)}
+    assert store.claims == 210
+    assert store.idled.wait(PATIENCE)
+
+
+@pytest.mark.parametrize("ending", ["failed", "released", "gone", "lapsed"])
+def test_R52_where_one_alone_can_win_one_is_woken(store, poller, engine, ending):
+    lease = won(store.claim(asked()))
+
+    async def main():
+        waiters = [waiting_for(engine) for _ in range(20)]
+        await until(lambda: number_of(poller) == 20)
+        looks = len(store.looks)
+        match ending:
+            case "failed":
+                store.fail(lease, "builtins.OSError")
+            case "released":
+                store.release(lease)
+            case "gone":
+                del store._records[lease.record_id]
+            case "lapsed":
+                store._clock = lambda: datetime.now(timezone.utc) + timedelta(minutes=2)
+        return await asyncio.gather(*waiters), looks
+
+    outcomes, looks = asyncio.run(main())
+    assert sorted(outcome.replayed for outcome in outcomes) == [False] + [True] * 19
+    assert {outcome.result for outcome in outcomes} == {"again key"}
+    # A look wakes one: more than a few only where a claim outlasts the pause before the next.
+    assert store.claims <= 1 + 20 + len(store.looks) - looks
+
+
+def test_R71_attempt_that_is_waited_for_becomes_stale_for_all(store, poller, engine):
+    won(store.claim(asked(on_stale="refuse")))
+
+    async def main():
+        waiters = [waiting_for(engine, on_stale="refuse") for _ in range(5)]
+        await until(lambda: number_of(poller) == 5)
+        store._clock = lambda: datetime.now(timezone.utc) + timedelta(minutes=2)
+        return await asyncio.gather(*waiters, return_exceptions=True)
+
+    assert [error.stale for error in asyncio.run(main())] == [True] * 5
+    assert store.claims == 1 + 5
+
+
+def test_result_that_the_store_has_left_out_is_fetched_by_a_claim(store, poller, engine):
+    lease = won(store.claim(asked()))
+    look = store.peek
+    store.peek = lambda ids: {x: replace(record, result=None) for x, record in look(ids).items()}
+
+    async def main():
+        waiters = [waiting_for(engine) for _ in range(3)]
+        await until(lambda: number_of(poller) == 3)
+        store.complete(lease, RESULT, retention=DAY)
+        return await asyncio.gather(*waiters)
+
+    assert [outcome.result for outcome in asyncio.run(main())] == ["done"] * 3
+
+
+def test_another_attempt_of_another_request_is_told_at_once(store, poller, engine):
+    lease = won(store.claim(asked()))
+
+    async def main():
+        waiter = waiting_for(engine)
+        await until(lambda: number_of(poller) == 1)
+        store.release(lease)
+        won(store.claim(asked(fingerprints=(OTHER_FINGERPRINT,))))
+        with pytest.raises(FingerprintMismatch):
+            await asyncio.wait_for(waiter, PATIENCE / 2)
+
+    asyncio.run(main())
+
+
+def test_nothing_waits_past_its_own_wait_or_is_looked_at_then(store, poller, engine):
+    """Even while a look hangs; who has been cancelled is not looked at either."""
+    won(store.claim(asked()))
+
+    async def main():
+        store.free.clear()
+        cancelled = waiting_for(engine)
+        await until(lambda: store.looks)
+        cancelled.cancel()
+        short, long = waiting_for(engine, seconds=0.1), waiting_for(engine, seconds=0.2)
+        answers = await asyncio.gather(short, long, cancelled, return_exceptions=True)
+        assert [type(answer) for answer in answers[:2]] == [InProgress, InProgress]
+        assert cancelled.cancelled()
+        assert number_of(poller) == 0
+        store.free.set()
+
+    asyncio.run(main())
+    assert len(store.looks) == 1
+
+
+def test_Retry_After_of_one_who_waited_in_vain_is_that_of_the_last_look(store, poller, engine):
+    won(store.claim(asked()))
+
+    async def main():
+        return await asyncio.gather(waiting_for(engine, seconds=0.3), return_exceptions=True)
+
+    [error] = asyncio.run(main())
+    assert error.record.running_for > 0.05
+    assert (error.record.key, store.claims) == ("key", 2)
+
+
+@pytest.mark.parametrize("error", [StoreError("down"), ZeroDivisionError("a defect")])
+def test_failed_look_wakes_all_and_each_claims_for_itself(store, poller, engine, caplog, error):
+    lease = won(store.claim(asked()))
+
+    async def main():
+        store.error = error
+        waiters = [waiting_for(engine) for _ in range(5)]
+        await until(lambda: store.claims >= 1 + 3 * 5)
+        store.complete(lease, RESULT, retention=DAY)
+        return await asyncio.gather(*waiters)
+
+    assert {outcome.result for outcome in asyncio.run(main())} == {"done"}
+    [line] = [it for it in caplog.records if "claim again and again" in it.message]
+    assert line.levelname == "WARNING"
+
+
+def test_store_that_fails_is_met_by_each_waiter_itself(store, poller, engine):
+    won(store.claim(asked()))
+
+    async def main():
+        waiters = [waiting_for(engine) for _ in range(5)]
+        await until(lambda: number_of(poller) == 5)
+        store.error = StoreError("down")
+        store.exclusively = lambda: (_ for _ in ()).throw(StoreError("down"))
+        return await asyncio.gather(*waiters, return_exceptions=True)
+
+    errors = asyncio.run(main())
+    assert [type(error) for error in errors] == [StoreError] * 5
+    assert not any(error.at_claim for error in errors)
+
+
+def test_stores_do_not_wait_for_each_other(store, poller, engine):
+    hanging, other = store, Watched()
+    won(hanging.claim(asked()))
+    lease = won(other.claim(asked()))
+
+    async def main():
+        hanging.free.clear()
+        stuck = waiting_for(engine)
+        await until(lambda: hanging.looks)
+        waiter = waiting_for(Engine(other, poller=poller))
+        await until(lambda: other.looks)
+        other.complete(lease, RESULT, retention=DAY)
+        assert (await waiter).replayed
+        assert not stuck.done()
+        stuck.cancel()
+        hanging.free.set()
+
+    asyncio.run(main())
+
+
+def test_without_a_thread_each_looks_for_itself(store, poller, engine, monkeypatch, caplog):
+    def refuse(thread):
+        raise RuntimeError("can't start new thread")
+
+    lease = won(store.claim(asked()))
+    monkeypatch.setattr(waiting.threading.Thread, "start", refuse)
+
+    async def main():
+        waiter = waiting_for(engine)
+        await asyncio.sleep(0)
+        while store.claims < 4:
+            await asyncio.sleep(0)
+        store.complete(lease, RESULT, retention=DAY)
+        return await waiter
+
+    with pytest.MonkeyPatch.context() as inline:
+        inline.setattr(store, "aclaim", lambda request: _now(store.claim(request)))
+        assert asyncio.run(main()).replayed
+    assert caplog.text.count("no thread started") == 1
+
+
+async def _now(value):
+    return value
+
+
+def test_looks_come_less_often_as_a_wait_lasts(monkeypatch):
+    monkeypatch.setattr(waiting.time, "monotonic", lambda: now)
+    now = 0.0
+    waiter = Waiter(None, timedelta(seconds=60))
+    for now, pause in ((0.0, 0.02), (0.05, 0.02), (0.5, 0.1), (5.0, 0.2)):
+        assert (now, waiter.pause()) == (now, pause)
