@@ -8,10 +8,17 @@ import time
 
 TABLES = {
     "http": "B1 and B2: requests and replays",
+    "server": "B1 and B2 behind gunicorn",
     "stores": "B3: a store alone",
+    "growth": "B5: a store alone, as the table grows",
+    "sweep": "B6: the sweep",
+    "herd": "B7: 64 clients at once",
     "tasks": "B8: tasks, eager",
+    "prefork": "B8: tasks, through a prefork worker",
+    "dynamodb": "B9: DynamoDB",
     "bodies": "B10: fingerprints of bodies",
     "footprint": "B11: start and size",
+    "sizing": "B12: what records take",
 }
 
 

@@ -18,10 +18,13 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import CodeType, FrameType
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import uuid4
 
-MODES = ("joined", "single", "separate")
+if TYPE_CHECKING:
+    from django_idempotency.options import Transaction
+
+MODES: tuple[Transaction, ...] = ("joined", "single", "separate")
 #: Comprehensions are functions of their own before Python 3.12.
 INLINED = ("<listcomp>", "<setcomp>", "<dictcomp>")
 ROOT = Path(__file__).resolve().parent.parent / "django_idempotency"
@@ -137,7 +140,7 @@ def request(kind: str, mode: str) -> Callable[[str], None]:
     return send
 
 
-def task(mode: str) -> Callable[[str], None]:
+def task(mode: Transaction) -> Callable[[str], None]:
     """Return what carries out a delivery of a task with a key."""
     from celery import Celery
 

@@ -13,9 +13,10 @@ from rest_framework.views import APIView
 from benchmarks.calls import MODES
 from django_idempotency.contrib.rest_framework import IdempotencyMixin
 from django_idempotency.http import idempotent, scopes
+from django_idempotency.options import Transaction
 
 
-def plain(mode: str) -> URLPattern:
+def plain(mode: Transaction) -> URLPattern:
     @idempotent(transaction=mode, scope=scopes.anyone)
     def view(request: HttpRequest) -> JsonResponse:
         return JsonResponse({"amount": 1}, status=201)
@@ -23,13 +24,14 @@ def plain(mode: str) -> URLPattern:
     return path(f"plain/{mode}/", view, name=f"plain-{mode}")
 
 
-def drf(mode: str) -> URLPattern:
+def drf(mode: Transaction) -> Any:
     class Charge(IdempotencyMixin, APIView):
         idempotency_transaction = mode
         idempotency_scope = staticmethod(scopes.anyone)
 
         def post(self, request: Request) -> Response:
-            return Response({"amount": request.data["amount"]}, status=201)
+            data: Any = request.data
+            return Response({"amount": data["amount"]}, status=201)
 
     return path(f"drf/{mode}/", Charge.as_view(), name=f"drf-{mode}")
 

@@ -30,7 +30,7 @@ def prepare(variant: str) -> dict[str, Callable[..., Any]]:
 
     from benchmarks.site.models import Payment
 
-    handler = WSGIHandler()
+    handler: Any = WSGIHandler()
     statuses = threading.local()
 
     def send(key: str) -> int:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
-from benchmarks.worker import first_and_replay
+from benchmarks.worker import first_and_replay, race
 
 RESULT = b"x" * 200
 FINGERPRINT = b"f" * 32
@@ -23,7 +23,20 @@ def prepare(variant: str) -> dict[str, Callable[..., Any]]:
     """Make the store, and return the commands."""
     kind, _, name = variant.partition(" ")
     run, duplicate = (OURS if kind == "ours" else FLOORS)[name]()
-    return first_and_replay(lambda key: run(uuid.UUID(key)), lambda key: duplicate(uuid.UUID(key)))
+
+    def race_on_one_key(times: int) -> list[int]:
+        """Race 8 threads on one key, so often; how many of them got to complete it each time."""
+        owners = []
+        for key in [uuid.uuid4() for _ in range(times)]:
+            won: list[uuid.UUID] = []
+            race(lambda key=key, won=won: (run(key), won.append(key)))  # type: ignore[misc]
+            owners.append(len(won))
+        return owners
+
+    commands = first_and_replay(
+        lambda key: run(uuid.UUID(key)), lambda key: duplicate(uuid.UUID(key))
+    )
+    return {**commands, "race": race_on_one_key}
 
 
 # Ours.
@@ -65,7 +78,9 @@ def _ours(alias: str) -> Pair:
         store.complete(lease, RESULT, retention=RETENTION)
 
     def duplicate(key: uuid.UUID) -> None:
-        assert store.claim(request(key)).result == RESULT
+        record = store.claim(request(key))
+        assert not isinstance(record, Lease)
+        assert record.result == RESULT
 
     return run, duplicate
 

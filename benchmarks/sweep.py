@@ -1,102 +1,142 @@
 """
-The sweep beside claims, on a PostgreSQL of its own: ``python -m benchmarks.sweep [rows] [share]``.
+B6: the sweep beside claims, on PostgreSQL with 5 million records, of which 4 million expired.
 
-Claims run all the time; windows with the sweep at work alternate with windows without. Printed are
-the claims' latencies in both, their ratios, and what the sweep deleted in a second.
+One process claims and completes all the time, another sweeps: windows with the sweep at work
+alternate with windows without. First paced, as the task for beat is, then as fast as it can.
 """
 
 from __future__ import annotations
 
-import os
+import json
 import statistics
-import sys
-import threading
-import time
-from datetime import timedelta
+from collections.abc import Iterator
+from contextlib import ExitStack
+from typing import Any
 
-ROUNDS = 9
+from benchmarks.environments import OURS
+from benchmarks.figures import Target, percentile, save, table, verdicts
+from benchmarks.servers import SOCKETS, durable_postgres, fill, session, written
+from benchmarks.workers import Worker
+from django_idempotency.tasks import SHARE
+from tests.services.postgres import PostgresServer
+
+EXPIRED, LIVE = 4_000_000, 1_000_000
+#: Rows of a table that one DELETE clears, and of another that the sweep clears: bytes of WAL.
+COMPARED = 200_000
 WINDOW = 1.5
+#: No checkpoint within the run: it would slow down claims, and double the WAL, of one window only.
+OPTIONS = {"max_wal_size": "16GB", "checkpoint_timeout": "1h"}
+HEADS = (
+    *("sweep", "rows per s", "statement p50 ms", "p99 ms"),
+    *("claims' p50 ms: alone", "beside", "×", "p99 ms: alone", "beside", "×"),
+)
 
 
-def main(rows: int, share: float, limit: int) -> None:
-    from tests.services.postgres import URL_VARIABLE, PostgresServer
-
-    with PostgresServer(18, durable=True) as server:
-        os.environ[URL_VARIABLE] = server.url
-        os.environ["DJANGO_SETTINGS_MODULE"] = "tests.settings"
-        for name in ("idempotency", "idempotency_other"):
-            server.create_database(name)
-        import django
-
-        django.setup()
-        measure(rows, share, limit)
-
-
-def measure(rows: int, share: float, limit: int) -> None:
-    from django.core.management import call_command
-    from django.db import connection, connections
-
-    from django_idempotency.sweep import sweep
-    from tests.proof.database.test_large_sweep import FILL
-
-    call_command("migrate", verbosity=0)
-    with connection.cursor() as cursor:
-        cursor.execute(FILL, [rows])
-        cursor.execute("VACUUM ANALYZE idempotency_record")
-    latencies: dict[bool, list[float]] = {False: [], True: []}
-    sweeping, stop = threading.Event(), threading.Event()
-    claimant = threading.Thread(target=claim, args=(latencies, sweeping, stop))
-    claimant.start()
-    swept, worked, ratios = 0, 0.0, []
-    for _ in range(ROUNDS):
-        before = {on: len(found) for on, found in latencies.items()}
-        time.sleep(WINDOW)
-        sweeping.set()
-        began = time.perf_counter()
-        swept += sweep("default", limit=limit, share=share, max_seconds=WINDOW)["default"]
-        worked += time.perf_counter() - began
-        sweeping.clear()
-        if swept >= rows:
-            break
-        idle, busy = (latencies[on][before[on] :] for on in (False, True))
-        ratios.append((p(50, busy) / p(50, idle), p(99, busy) / p(99, idle)))
-    stop.set()
-    claimant.join()
-    connections.close_all()
-    print(f"{rows} rows, batches of {limit}, share {share}")
-    print(f"swept {swept} in {worked:.1f} s: {swept / worked:.0f} rows/s")
-    for on in (False, True):
-        found = latencies[on]
-        what = "beside the sweep" if on else "alone"
-        print(f"claims {what}: p50 {p(50, found):.2f} ms, p99 {p(99, found):.2f} ms, {len(found)}")
-    for name, column in (("p50", 0), ("p99", 1)):
-        print(f"ratio of {name}: median {statistics.median(r[column] for r in ratios):.2f}")
+def run(count: int, expired: int = EXPIRED, live: int = LIVE) -> str:
+    """Measure so many windows at most, save the figures, and return the tables."""
+    with ExitStack() as stack:
+        postgres = stack.enter_context(durable_postgres(OPTIONS))
+        postgres.create_database("sweep")
+        claims, sweeper = (
+            stack.enter_context(_worker(name, postgres)) for name in ("claims", "sweep")
+        )
+        claims.ask("hot")  # the table is there
+        with session(postgres, "sweep") as filling:
+            fill(filling, expired, expired=True)
+            fill(filling, live, expired=False)
+            filling.execute("VACUUM ANALYZE idempotency_record")
+        claims.ask("claims", seconds=0.5)
+        windows = {
+            "paced": [_window(claims, sweeper, SHARE) for _ in range(count)],
+            "flat out": [],
+        }
+        while len(windows["flat out"]) < count:
+            window = _window(claims, sweeper, 1.0)
+            whole = window["seconds"] > 0.9 * WINDOW
+            if whole or not windows["flat out"]:
+                windows["flat out"].append(window)
+            if not whole:
+                break  # nothing is left
+        hot = claims.ask("hot")
+        wal = _wal(postgres, stack)
+    figures = {name: _figures(found) for name, found in windows.items()}
+    targets = list(_targets(figures, hot, wal))
+    kept = {
+        name: [{key: window[key] for key in window if key != "us"} for window in found]
+        for name, found in windows.items()
+    }
+    save("sweep", {"windows": kept, "hot": hot, "wal": wal, "rows": expired + live}, targets)
+    rows = [(name, *found.values()) for name, found in figures.items()]
+    title = f"B6: the sweep of {expired / 1e6:g} of {(expired + live) / 1e6:g} million records"
+    return "\n".join((table(title, HEADS, rows), verdicts(targets)))
 
 
-def claim(
-    latencies: dict[bool, list[float]], sweeping: threading.Event, stop: threading.Event
-) -> None:
-    from django.db import connections
-
-    from django_idempotency.stores.database import DatabaseStore
-    from tests.integration.database.claims import claim_request
-
-    store, number = DatabaseStore(), 0
-    while not stop.is_set():
-        request = claim_request(f"live {number}", lease=timedelta(hours=1))
-        on, began = sweeping.is_set(), time.perf_counter()
-        store.claim(request)
-        if on is sweeping.is_set():
-            latencies[on].append((time.perf_counter() - began) * 1000)
-        number += 1
-        time.sleep(0.001)  # paced: what is measured is the latency, not the load
-    connections.close_all()
+def _worker(name: str, postgres: PostgresServer, database: str = "sweep") -> Worker:
+    settings = postgres.django_settings(database) | {"HOST": SOCKETS, "OPTIONS": {}}
+    env = {"BENCHMARK_DATABASE": json.dumps(settings)}
+    return Worker("benchmarks.sweep_worker", name, OURS, env)
 
 
-def p(percent: int, values: list[float]) -> float:
-    return statistics.quantiles(values, n=100)[percent - 1]
+def _window(claims: Worker, sweeper: Worker, share: float) -> dict[str, Any]:
+    """Claim alone, then beside the sweep."""
+    alone = claims.ask("claims", seconds=WINDOW)
+    claims.tell("claims", seconds=WINDOW)
+    swept = sweeper.ask("sweep", seconds=WINDOW, share=share)
+    beside = claims.answer()
+    figures = {
+        f"{name}_p{hundredth}_us": percentile(found, hundredth)
+        for name, found in (("alone", alone), ("beside", beside))
+        for hundredth in (50, 99)
+    }
+    return {**swept, **figures}
 
 
-if __name__ == "__main__":
-    words = [*sys.argv[1:], *["1000000", "1.0", "1000"][len(sys.argv) - 1 :]]
-    main(int(words[0]), float(words[1]), int(words[2]))
+def _figures(windows: list[Any]) -> dict[str, float]:
+    def median(name: str) -> float:
+        return float(statistics.median(one[name] for one in windows)) / 1000
+
+    statements = [us / 1000 for one in windows for us in one["us"]]
+    found = {
+        "per_second": sum(one["swept"] for one in windows) / sum(one["seconds"] for one in windows),
+        "p50": percentile(statements, 50),
+        "p99": percentile(statements, 99),
+    }
+    for part in ("p50", "p99"):
+        found |= {
+            f"alone {part}": median(f"alone_{part}_us"),
+            f"beside {part}": median(f"beside_{part}_us"),
+            f"ratio {part}": statistics.median(
+                one[f"beside_{part}_us"] / one[f"alone_{part}_us"] for one in windows
+            ),
+        }
+    return found
+
+
+def _wal(postgres: PostgresServer, stack: ExitStack) -> dict[str, float]:
+    """Return the bytes of WAL per row, by the sweep and by one DELETE."""
+    found = {}
+    for name in ("sweep", "delete"):
+        postgres.create_database(f"wal_{name}")
+        worker = stack.enter_context(_worker(name, postgres, f"wal_{name}"))
+        worker.ask("hot")
+        with session(postgres, f"wal_{name}") as filling:
+            filling.execute("ALTER TABLE idempotency_record SET (autovacuum_enabled = off)")
+            fill(filling, COMPARED, expired=True)
+            before = written(filling)
+            if name == "sweep":
+                worker.ask("sweep", seconds=600, share=1.0)
+            else:
+                filling.execute("DELETE FROM idempotency_record WHERE expires_at <= now()")
+            found[name] = (written(filling) - before) / COMPARED
+    return found
+
+
+def _targets(figures: Any, hot: Any, wal: Any) -> Iterator[Target]:
+    flat, paced = figures["flat out"], figures["paced"]
+    yield Target("flat out, rows per s", flat["per_second"], at_least=400_000)
+    yield Target("flat out, a statement, p99 ms", flat["p99"], at_most=10)
+    yield Target("paced, rows per s", paced["per_second"], at_least=80_000)
+    for part in ("p50", "p99"):
+        yield Target(f"paced, claims' {part}, × alone", paced[f"ratio {part}"], at_most=1.5)
+    yield Target("WAL per row, × of one DELETE", wal["sweep"] / wal["delete"], at_most=1.05)
+    yield Target("HOT completions, %", 100 * hot["hot"] / hot["updates"], at_least=95)

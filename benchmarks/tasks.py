@@ -6,7 +6,7 @@ import statistics
 from contextlib import ExitStack
 
 from benchmarks.environments import OURS
-from benchmarks.figures import medians, ratios, save, table
+from benchmarks.figures import Target, medians, ratios, save, short, table, verdicts
 from benchmarks.workers import Worker, rounds
 from tests.services.redis import RedisServer
 
@@ -18,7 +18,7 @@ VARIANTS = {
     "celery-once": "celery-once",
     "celery-singleton": "celery-singleton",
 }
-HEADS = ("task", "first × bare", "× by hand", "µs", "again × bare", "µs", "CPU µs")
+HEADS = ("task", "first × bare", "× by hand", "µs", "again × bare", "µs", "CPU µs", "effects of 8")
 
 
 def run(count: int) -> str:
@@ -37,8 +37,14 @@ def run(count: int) -> str:
             for number, (name, environment) in enumerate(VARIANTS.items())
         ]
         answers = rounds(workers, count, {"first": {"n": 200}, "replay": {"n": 200}})
-    save("tasks", {"rounds": answers})
+        races = {worker.variant: worker.ask("race", times=5) for worker in workers}
     found = medians(answers)
+    by_hand = ratios(found["Redis"]["first"], found["by hand"]["first"])
+    targets = [
+        Target("Redis, × by hand", by_hand, at_most=1.15),
+        Target("Redis, effects of 8 at once", max(races["Redis"]), at_most=1),
+    ]
+    save("tasks", {"rounds": short(answers), "effects_of_8": races}, targets)
     rows = [
         (
             name,
@@ -48,7 +54,9 @@ def run(count: int) -> str:
             ratios(each["replay"], found["bare"]["first"]),
             round(statistics.median(each["replay"])),
             round(statistics.median(one["cpu_us"] for one in answers[name]["first"])),
+            ", ".join(map(str, sorted(set(races[name])))),
         )
         for name, each in found.items()
     ]
-    return table(f"B8, eager: × of the bare task, {count} rounds", HEADS, rows)
+    title = f"B8, eager: × of the bare task, {count} rounds"
+    return "\n".join((table(title, HEADS, rows), verdicts(targets)))

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
+import threading
 import uuid
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
 from celery import Celery
 
-from benchmarks.worker import first_and_replay
+from benchmarks.worker import first_and_replay, race
 
 REDIS = os.environ["BENCHMARK_REDIS"]
 
@@ -27,6 +29,17 @@ return 1
 """
 
 
+#: How often the work ran for each order.
+effects: Counter[str] = Counter()
+_mutex = threading.Lock()
+
+
+def work(order: str) -> dict[str, int]:
+    with _mutex:
+        effects[order] += 1
+    return {"amount": 1}
+
+
 def prepare(variant: str) -> dict[str, Callable[..., Any]]:
     """Make the task, and return the commands."""
     app = Celery("bench", set_as_current=True)
@@ -39,13 +52,21 @@ def prepare(variant: str) -> dict[str, Callable[..., Any]]:
         "celery-singleton": _celery_singleton,
         "Redis": _redis,
     }[variant](app)
-    return first_and_replay(send)
+
+    def race_on_one_key(times: int) -> list[int]:
+        """Race 8 threads on one key, so often; how often the work ran each time."""
+        orders = [str(uuid.uuid4()) for _ in range(times)]
+        for order in orders:
+            race(lambda order=order: send(order))  # type: ignore[misc]
+        return [effects[order] for order in orders]
+
+    return {**first_and_replay(send), "race": race_on_one_key}
 
 
 def _bare(app: Celery) -> Callable[[str], Any]:
     @app.task(name="charge")
     def charge(order: str) -> dict[str, int]:
-        return {"amount": 1}
+        return work(order)
 
     return lambda order: charge.apply_async(args=[order]).get()
 
@@ -64,7 +85,7 @@ def _by_hand(app: Celery) -> Callable[[str], Any]:
         found = claim([f"charge:{order}"], [token])
         if found is not None:
             return json.loads(found[1])
-        result = {"amount": 1}
+        result = work(order)
         complete([f"charge:{order}"], [token, json.dumps(result)])
         return result
 
@@ -81,7 +102,7 @@ def _celery_once(app: Celery) -> Callable[[str], Any]:
 
     @app.task(name="charge", base=QueueOnce, once={"graceful": True})
     def charge(order: str) -> dict[str, int]:
-        return {"amount": 1}
+        return work(order)
 
     return lambda order: charge.apply_async(args=[order]).get()
 
@@ -93,7 +114,7 @@ def _celery_singleton(app: Celery) -> Callable[[str], Any]:
 
     @app.task(name="charge", base=Singleton)
     def charge(order: str) -> dict[str, int]:
-        return {"amount": 1}
+        return work(order)
 
     return lambda order: charge.apply_async(args=[order]).get()
 
@@ -115,6 +136,6 @@ def _redis(app: Celery) -> Callable[[str], Any]:
     @app.task(name="charge")
     @idempotent_task(key="order")
     def charge(order: str) -> dict[str, int]:
-        return {"amount": 1}
+        return work(order)
 
     return lambda order: charge.apply_async(args=[order]).get()

@@ -31,14 +31,22 @@ class Worker:
         )
 
     def ask(self, do: str, **words: Any) -> Any:
-        """Send a command, and return its answer; RuntimeError if the process has ended."""
+        """Send a command, and return its answer."""
+        self.tell(do, **words)
+        return self.answer()
+
+    def tell(self, do: str, **words: Any) -> None:
+        """Send a command."""
         assert self._process.stdin is not None
-        assert self._process.stdout is not None
         self._process.stdin.write(json.dumps({"do": do, **words}) + "\n")
         self._process.stdin.flush()
+
+    def answer(self) -> Any:
+        """Return the answer to the command; RuntimeError if the process has ended."""
+        assert self._process.stdout is not None
         line = self._process.stdout.readline()
         if not line:
-            raise RuntimeError(f"{self.variant} ended with {self._process.wait()} in {do!r}")
+            raise RuntimeError(f"{self.variant} ended with {self._process.wait()}")
         return json.loads(line)
 
     def __enter__(self) -> Worker:
@@ -51,8 +59,10 @@ class Worker:
         traceback: TracebackType | None,
     ) -> None:
         assert self._process.stdin is not None
+        assert self._process.stdout is not None
         self._process.stdin.close()
         self._process.wait(timeout=30)
+        self._process.stdout.close()
 
 
 def rounds(

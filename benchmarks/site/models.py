@@ -14,6 +14,8 @@ class Payment(models.Model):
     amount = models.IntegerField()
     key = models.CharField(max_length=100)
 
+    objects: ClassVar[models.Manager[Payment]]
+
 
 class FloorRecord(models.Model):
     """The record of a protocol written by hand: no more than it needs."""

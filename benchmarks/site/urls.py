@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from django.conf import settings
 from django.urls import path
 
 from benchmarks.site import views
 
-_view = getattr(views, settings.VARIANT.view, None) or views.ours(settings.VARIANT.view)
+_name = settings.VARIANT.view  # type: ignore[misc]
+_view: Any = getattr(views, _name, None) or views.ours(_name)
 
-urlpatterns = [path("payments/", _view.as_view() if isinstance(_view, type) else _view)]
+urlpatterns = [path("payments/", _view.as_view() if hasattr(_view, "as_view") else _view)]

@@ -24,9 +24,17 @@ class Variant:
     redis: bool = False
 
 
+def _view(plain: bool, *, opens_transaction: bool) -> str:
+    """Return the view: where the guard opens no transaction, the view does, as the bare one."""
+    name = "plain_guarded" if plain else "Guarded"
+    if opens_transaction:
+        return name
+    return f"{name}_in_atomic" if plain else f"{name}InAtomic"
+
+
 def _ours(mode: str, *, plain: bool = False, **policy: Any) -> Variant:
     return Variant(
-        "plain_guarded" if plain else "Guarded",
+        _view(plain, opens_transaction=mode != "separate"),
         apps=("django_idempotency",),
         settings={"IDEMPOTENCY": {"default": {"TRANSACTION": mode, **policy}}},
         bare="plain bare" if plain else "bare",
@@ -36,7 +44,7 @@ def _ours(mode: str, *, plain: bool = False, **policy: Any) -> Variant:
 def _on_redis(*, plain: bool = False) -> Variant:
     backend = "django_idempotency.stores.redis.RedisStore"
     return Variant(
-        "plain_guarded" if plain else "Guarded",
+        _view(plain, opens_transaction=False),
         apps=("django_idempotency",),
         settings={"IDEMPOTENCY": {"default": {"BACKEND": backend, "OPTIONS": {"url": "REDIS"}}}},
         bare="plain bare" if plain else "bare",
@@ -59,6 +67,7 @@ VARIANTS: dict[str, Variant] = {
     "floor Redis": Variant("Scripts", redis=True),
     "joined": _ours("joined"),
     "joined, not prepared": _ours("joined", OPTIONS={"prepare": False}),
+    "joined, async claim": _ours("joined", OPTIONS={"async_claim": True}),
     "single": _ours("single"),
     "separate": _ours("separate"),
     "Redis": _on_redis(),

@@ -33,7 +33,7 @@ class Unguarded(APIView):
         return self.work(request)
 
     def work(self, request: Request) -> Response:
-        data = request.data
+        data: Any = request.data
         payment = Payment.objects.create(
             reference=data["reference"], amount=data["amount"], key=data["key"]
         )
@@ -70,9 +70,15 @@ def ours(name: str) -> Any:
     class Guarded(IdempotencyMixin, Unguarded):
         idempotency_required = True
 
+    class GuardedInAtomic(IdempotencyMixin, Bare):
+        idempotency_required = True
+
+    guarded = idempotent(required=True, scope=scopes.anyone)
     views = {
         "Guarded": Guarded,
-        "plain_guarded": idempotent(required=True, scope=scopes.anyone)(plain_work),
+        "GuardedInAtomic": GuardedInAtomic,
+        "plain_guarded": guarded(plain_work),
+        "plain_guarded_in_atomic": guarded(plain_bare),
     }
     return views[name]
 
@@ -105,7 +111,9 @@ class ByHand(Unguarded):
 
     def answer(self, request: Request) -> Response:
         """Do the work, and render its response."""
-        return self.finalize_response(request, self.work(request)).render()
+        response: Response = self.finalize_response(request, self.work(request))
+        response.render()
+        return response
 
     def replay(self, fingerprint: bytes, found: Any) -> HttpResponse:
         if bytes(found[1]) != fingerprint:
@@ -168,7 +176,7 @@ class LateInsert(ByHand):
             return self.replay(fingerprint, found)
         with transaction.atomic():
             lock = int.from_bytes(record.bytes[:8], "big", signed=True)
-            locked, state = cursor.execute(LOCK, (lock, record)).fetchone()
+            [(locked, state)] = cursor.execute(LOCK, (lock, record)).fetchall()
             if not locked or state is not None:
                 return HttpResponse(status=409)
             response = self.answer(request)
