@@ -35,6 +35,10 @@ INSTALLED_APPS = [
     "example_project.shop",
 ]
 
+# Counters for Prometheus, at /metrics/, where the processes have a folder for them.
+if "PROMETHEUS_MULTIPROC_DIR" in os.environ:
+    INSTALLED_APPS.append("django_idempotency.contrib.prometheus")
+
 MIDDLEWARE = [
     "django.middleware.security.SecurityMiddleware",
     "django.contrib.sessions.middleware.SessionMiddleware",
@@ -134,6 +138,7 @@ IDEMPOTENCY = {"default": {**_stores[_store], **_policy}}
 _broker = os.environ.get("EXAMPLE_BROKER_URL")
 CELERY_BROKER_URL = _broker or "memory://"
 CELERY_RESULT_BACKEND = _broker
+CELERY_BROKER_CONNECTION_RETRY_ON_STARTUP = True
 CELERY_TASK_ALWAYS_EAGER = _broker is None
 # A process that is killed gives its message back: late acknowledgement alone would lose it.
 CELERY_TASK_ACKS_LATE = True

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from django.apps import apps
 from django.contrib import admin
+from django.contrib.staticfiles.urls import staticfiles_urlpatterns
 from django.urls import include, path
 from django.views.generic import RedirectView
 from drf_spectacular.views import SpectacularAPIView
@@ -37,3 +39,10 @@ urlpatterns = [
     path("api-auth/", include("rest_framework.urls")),
     path("admin/", admin.site.urls),
 ]
+# With DEBUG, gunicorn serves the admin's style sheets, too.
+urlpatterns += staticfiles_urlpatterns()
+
+if apps.is_installed("django_idempotency.contrib.prometheus"):
+    from example_project.metrics import metrics_page
+
+    urlpatterns.append(path("metrics/", metrics_page))

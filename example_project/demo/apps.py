@@ -1,37 +1,56 @@
-"""What only the demo does to the shop: stop a payment half-way, take the guard off."""
+"""What only the demo does to the shop: stop payments, call a card company, take the guard off."""
 
 from __future__ import annotations
 
 import os
-import time
+import uuid
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from django.apps import AppConfig
+from django.db import transaction
 from django.db.models.signals import post_save
 
-# Names a pipe: while it exists, a payment stops half-way and writes its process id into it.
-PAUSE_FILE = "EXAMPLE_PAUSE_FILE"
-# Takes the guard off the views, to show that the story notices.
-UNGUARDED = "EXAMPLE_UNGUARDED"
+import django_idempotency as idempotency
+from example_project.demo import pauses
+
+if TYPE_CHECKING:
+    from example_project.shop.models import Payment
+
+#: Which guard the payments have: LIBRARY, or what others do instead.
+GUARD = "EXAMPLE_GUARD"
+LIBRARY, NONE, NAIVE = "library", "none", "naive"
+#: Names the file with a line for each call of the card company: a reference, and a key.
+CALLS = "EXAMPLE_CALLS"
 
 
 class DemoConfig(AppConfig):
     name = "example_project.demo"
 
     def ready(self) -> None:
-        if PAUSE_FILE in os.environ:
-            post_save.connect(pause, sender="shop.Payment")
-        if os.environ.get(UNGUARDED) == "1":
+        if pauses.FOLDER in os.environ:
+            post_save.connect(paid, sender="shop.Payment")
+        if os.environ.get(GUARD, LIBRARY) != LIBRARY:
             take_the_guard_off()
 
 
-def pause(created: bool, **kwargs: Any) -> None:
-    """Wait to be killed: the payment's row is written, its transaction still open."""
-    pipe = Path(os.environ[PAUSE_FILE])
-    if created and pipe.is_fifo():
-        pipe.write_text(f"{os.getpid()}\n")
-        time.sleep(60)
+def paid(instance: Payment, created: bool, **kwargs: Any) -> None:
+    """Call the card company, and stop where the demo wants it."""
+    if not created:
+        return
+    lease = idempotency.current()
+    key = uuid.uuid4() if lease is None else lease.derive_key("card")
+    with Path(os.environ[CALLS]).open("a") as calls:
+        calls.write(f"{instance.reference} {key}\n")
+    pauses.stop(pauses.WRITTEN)
+    transaction.on_commit(partial(pauses.stop, pauses.COMMITTED))
+
+
+def card_company(reference: str) -> list[str]:
+    """Return the key of each call for a payment. The company charges once per key."""
+    calls = [line.split() for line in Path(os.environ[CALLS]).read_text().splitlines()]
+    return [key for called, key in calls if called == reference]
 
 
 def take_the_guard_off() -> None:

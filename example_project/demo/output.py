@@ -13,6 +13,9 @@ class Printer:
     def __init__(self) -> None:
         self._colours = sys.stdout.isatty() and "NO_COLOR" not in os.environ
 
+    def act(self, text: str) -> None:
+        self._line(f"\n{self._in(text, '1')}\n{'=' * len(text)}")
+
     def headline(self, text: str) -> None:
         self._line(f"\n{self._in(text, '1')}")
 

@@ -1,4 +1,4 @@
-"""Start, crash and stop the server of the demo."""
+"""Start and crash the server of the demo."""
 
 from __future__ import annotations
 
@@ -29,8 +29,10 @@ class Server:
     starting the server, nor while the server is down.
     """
 
-    def __init__(self, directory: Path, environ: dict[str, str], *, port: int = 0) -> None:
-        self._log = directory / "server.log"
+    def __init__(
+        self, directory: Path, environ: dict[str, str], *, name: str = "server", port: int = 0
+    ) -> None:
+        self._log = directory / f"{name}.log"
         self._environ = environ
         try:
             self._socket = socket.create_server(("127.0.0.1", port), backlog=128)
@@ -43,7 +45,7 @@ class Server:
         return self
 
     def __exit__(self, *exc_info: object) -> None:
-        self.stop()
+        self.crash()  # in order would take seconds, and nothing is kept
         self._socket.close()
 
     @property
@@ -52,6 +54,11 @@ class Server:
 
     def start(self) -> None:
         """Start the server, and return when it answers."""
+        self.launch()
+        self.wait_until_it_answers()
+
+    def launch(self) -> None:
+        """Start the server, and do not wait for it."""
         fd = self._socket.fileno()
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
@@ -71,9 +78,10 @@ class Server:
                 stderr=log,
                 start_new_session=True,  # Ctrl-C comes to the demo alone, and the demo ends it
             )
-        self._wait_until_it_answers(self._process)
 
-    def _wait_until_it_answers(self, process: subprocess.Popen[bytes]) -> None:
+    def wait_until_it_answers(self) -> None:
+        process = self._process
+        assert process is not None
         client = Client(self.port, timeout=1)
         deadline = time.monotonic() + START_SECONDS
         while time.monotonic() < deadline:
@@ -81,36 +89,22 @@ class Server:
                 raise ServerFailed(f"The server ended with exit code {process.returncode}.")
             # The port accepts connections before anybody serves them: wait for an answer.
             with contextlib.suppress(OSError):
-                client.get("/api/schema/")
+                client.get("/checkout/")
                 return
         raise ServerFailed(f"The server did not answer within {START_SECONDS:.0f} s.")
 
     def crash(self) -> None:
-        """Kill all of its processes at once, as a power cut would."""
-        self._end(signal.SIGKILL)
-
-    def stop(self) -> None:
-        """End the server; safe to call at any time."""
-        self._end(signal.SIGTERM)
+        """Kill all of its processes at once, as a power cut would; safe to call at any time."""
+        process, self._process = self._process, None
+        if process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
 
     def wait(self) -> None:
         """Return when the server ends by itself."""
         if self._process is not None:
             self._process.wait()
-
-    def _end(self, signum: signal.Signals) -> None:
-        process, self._process = self._process, None
-        if process is None:
-            return
-        if process.poll() is None:
-            with contextlib.suppress(ProcessLookupError):
-                process.send_signal(signum)
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(timeout=5)
-        # Whatever is left of the group: workers of a master that was killed.
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
 
     def log(self, lines: int = 25) -> str:
         """Return the end of the server's log."""

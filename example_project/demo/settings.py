@@ -4,14 +4,27 @@ from __future__ import annotations
 
 import os
 
+from example_project.demo.apps import GUARD, NAIVE
+from example_project.demo.pauses import FOLDER
 from example_project.settings import *  # noqa: F403
 from example_project.settings import INSTALLED_APPS as SHOP_APPS
+from example_project.settings import MIDDLEWARE as SHOP_MIDDLEWARE
 
 DEBUG = False
 SECRET_KEY = os.environ["EXAMPLE_SECRET_KEY"]
 ALLOWED_HOSTS = ["127.0.0.1", "localhost"]
 SEED_KNOWN_PASSWORDS = True
 INSTALLED_APPS = [*SHOP_APPS, "example_project.demo"]
+MIDDLEWARE = [*SHOP_MIDDLEWARE, "example_project.demo.pauses.Arrival"]
+if os.environ.get(GUARD) == NAIVE:
+    MIDDLEWARE.insert(-1, "example_project.demo.naive.LookUpFirst")
+    CACHES = {
+        "default": {"BACKEND": "django.core.cache.backends.locmem.LocMemCache"},
+        "naive": {
+            "BACKEND": "django.core.cache.backends.filebased.FileBasedCache",
+            "LOCATION": os.environ[FOLDER] + "/naive",
+        },
+    }
 ROOT_URLCONF = "example_project.demo.urls"
 
 # Basic authentication checks the password in each request. A good hash takes longer than everything
@@ -23,7 +36,7 @@ LOGGING = {
     "version": 1,
     "disable_existing_loggers": False,
     "handlers": {"console": {"class": "logging.StreamHandler", "level": "ERROR"}},
-    "loggers": {"django": {"handlers": ["console"]}},
+    "loggers": {name: {"handlers": ["console"]} for name in ("django", "django_idempotency")},
 }
 
 # A broker that waits for hours is right for a shop, and too long for a story.

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-import select
 import signal
 import threading
 import time
 import uuid
 from collections import Counter
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from http.client import HTTPException
-from pathlib import Path
 from typing import Any
 
+from example_project.demo import apps, pauses
 from example_project.demo.client import Answer, Browser, Client, hidden_fields
 from example_project.demo.output import Printer, money
+from example_project.demo.scenes import WentWrong
 from example_project.demo.server import Server
 from example_project.shop.management.commands.seed import PASSWORDS
 
@@ -28,19 +26,12 @@ CHECKOUT = "/checkout/"
 ORDERS = "/api/orders/?search="
 
 
-class WentWrong(Exception):
-    """A step did not come out as it should."""
-
-
 class Story:
     """What was asked for, what came back, and what the books should say."""
 
-    def __init__(
-        self, server: Server, printer: Printer, *, pause_file: Path, lease: float, transaction: str
-    ) -> None:
+    def __init__(self, server: Server, printer: Printer, *, lease: float, transaction: str) -> None:
         self.server = server
         self.out = printer
-        self.pause_file = pause_file
         self.lease = lease
         self.transaction = transaction
         self.alice = self._client("alice")
@@ -54,6 +45,8 @@ class Story:
         self.everyday, self.savings = "alice / everyday (EUR)", "alice / savings (EUR)"
         self.bobs = "bob / everyday (EUR)"
         self.first: tuple[str, dict[str, Any], Answer] | None = None
+        #: The key of the payment in whose middle a process was killed.
+        self.killed = ""
 
     def play(self) -> None:
         for step in (
@@ -133,6 +126,7 @@ class Story:
     def process_killed(self) -> None:
         self.out.headline("6  A server process is killed in the middle of a payment")
         key, payload = self._key(), self._payment(20_00, "killed")
+        self.killed = key
         self._kill_in_mid_payment(key, payload)
         self._is("payments in the books", self._payments("killed"), 0)
         answer = self._tell(self.alice.post(PAYMENTS, payload, key), key)
@@ -148,6 +142,10 @@ class Story:
         self._is("the retry finishes it", (answer.status, answer.replayed), (201, False))
         self.expected[self.everyday] -= 20_00
         self._is("payments in the books", self._payments("killed"), 1)
+        # No rollback calls back what happened outside of the database.
+        keys = apps.card_company(payload["reference"])
+        self._is("calls that the card company got", len(keys), 2)
+        self._is("keys in them, derived from the client's: it charges once", len(set(keys)), 1)
 
     def other_user(self) -> None:
         self.out.headline("7  Bob happens to use the key of Alice's first payment")
@@ -265,30 +263,23 @@ class Story:
                 lost.append(error)
 
         thread = threading.Thread(target=client, daemon=True)
-        with self._half_way() as pipe:
+        with pauses.pause(pauses.WRITTEN) as written:
             thread.start()
-            if not select.select([pipe], [], [], 10)[0]:
-                raise WentWrong("The payment did not get half-way within 10 s.")
-            pid = int(os.read(pipe, 20))
+            pid = written()
             os.kill(pid, signal.SIGKILL)
         thread.join(timeout=10)
         self.out.says(f"process {pid} killed: the row is written, the transaction not committed")
         self._is("the client's connection breaks", len(lost), 1)
 
-    @contextlib.contextmanager
-    def _half_way(self) -> Iterator[int]:
-        """Open the pipe into which a payment, once it is half-way, writes its process id."""
-        os.mkfifo(self.pause_file)
-        pipe = os.open(self.pause_file, os.O_RDWR)  # RDWR: neither side waits for the other
-        try:
-            yield pipe
-        finally:
-            os.close(pipe)
-            self.pause_file.unlink()
-
     def _tell(self, answer: Answer, key: str | None = None) -> Answer:
-        self.out.says(f"{f'key {key}' if key else 'no key'}  ->  {answer}")
+        self.out.says(f"{f'key {key[:8]}' if key else 'no key'}  ->  {answer}")
         return answer
+
+    def _is_so(self, what: str, actual: int, expected: int) -> None:
+        """Show a number that is as it was foretold, right or wrong."""
+        if actual != expected:
+            raise WentWrong(f"{what}: expected {expected!r}, got {actual!r}")
+        (self.out.right if actual == 1 else self.out.wrong)(f"{what}: {actual}")
 
     def _is(self, what: str, actual: object, expected: object) -> None:
         if actual != expected:

@@ -35,12 +35,13 @@ class Worker:
         self._mails = directory / "mails"
         self._down = directory / "mail-down"
         self._process: subprocess.Popen[bytes] | None = None
+        self._offset = 0
         os.environ.update({MAILS: str(self._mails), DOWN: str(self._down)})
 
-    def start(self) -> None:
-        """Start the worker, and return when it takes messages."""
-        offset = self._log.stat().st_size if self._log.exists() else 0
-        self._process = process = children.start(
+    def launch(self) -> None:
+        """Start the worker, and do not wait for it."""
+        self._offset = self._log.stat().st_size if self._log.exists() else 0
+        self._process = children.start(
             [
                 *(sys.executable, "-m", "celery", "--app", "example_project", "worker"),
                 *("--concurrency", "2", "--loglevel", "INFO"),
@@ -49,8 +50,13 @@ class Worker:
             directory=CHECKOUT,
             log=self._log,
         )
+
+    def wait(self) -> None:
+        """Return when the worker takes messages."""
+        process = self._process
+        assert process is not None
         deadline = time.monotonic() + START_SECONDS
-        while b" ready." not in self._log.read_bytes()[offset:]:
+        while b" ready." not in self._log.read_bytes()[self._offset :]:
             if process.poll() is not None or time.monotonic() > deadline:
                 raise WorkerFailed(f"The worker did not start:\n{self._log.read_text()}")
             time.sleep(0.02)

