@@ -9,21 +9,29 @@ LEGS = $(PY) -m tests.services.legs $(if $(ORDER),--order $(ORDER))
 PYENV := $(wildcard $(HOME)/.pyenv/versions/3.*/bin/python)
 SERVE ?=
 export SERVE
+# `make shop`: a broker of the shop's own, unless there is one.
+PORT ?= 8000
+METRICS = example_project/.metrics
+PROCFILE = $(PY) -m honcho --procfile example_project/Procfile start --port $(PORT)
 
-.PHONY: help venv services unit test proof bench coverage lint types docs demo migrations rules tox clean
+.PHONY: help venv services unit test proof bench coverage lint types docs demo shop migrations rules tox newest dist compare clean
 .DEFAULT_GOAL := help
 
 help:
 	@echo "make demo         the main job, shown (SERVE=1 leaves the shop up, on port 8000 if it is free)"
+	@echo "make shop         the example: a server, a worker and beat (PORT=8000), until Ctrl-C"
 	@echo "make unit         the tests that need no server, on SQLite"
 	@echo "make test         these, and those with servers: PostgreSQL 18 and 16, MariaDB, a browser"
 	@echo "make proof        what takes longer: mutations, hundreds of kills"
 	@echo "make bench        what guarding costs, beside the bare view and other packages"
 	@echo "                  TABLES='http stores' measures these alone"
+	@echo "make compare      what other packages do when it matters, beside this one"
 	@echo "make coverage     make test, measured"
 	@echo "                  ORDER=random runs the tests in a random order, ORDER=1234 in that one"
 	@echo "make lint types docs migrations rules"
 	@echo "make tox          every Python and Django that this machine has"
+	@echo "make newest       make unit on the newest Django, with a Python that it supports"
+	@echo "make dist         the packages, in dist/, checked and tried as a user installs them"
 	@echo "make services     install the system's programs that tests run, where that is possible"
 	@echo "make venv clean   build or remove .venv and what tools left behind"
 
@@ -69,6 +77,9 @@ bench: $(DEV)
 	@$(PY) -m pip install --quiet --editable . --group bench
 	@$(PY) -m benchmarks $(TABLES)
 
+compare: $(DEV)
+	@$(PY) -m benchmarks.compare
+
 coverage: services $(DEV)
 	@$(PY) -m tests.services.dynamodb
 	@$(LEGS) test --coverage
@@ -81,7 +92,9 @@ lint: $(DEV)
 
 types: $(DEV)
 	@echo "==> mypy --strict"
-	@$(PY) -m mypy django_idempotency example_project tests/services tests/app/contract tests/acceptance/contract_http tests/conftest.py tests/settings.py tests/typing_api.py
+	@$(PY) -m mypy django_idempotency benchmarks example_project tests/services tests/app/contract tests/acceptance/contract_http tests/conftest.py tests/settings.py tests/typing_api.py
+	@echo "==> pyright"
+	@PYRIGHT_PYTHON_IGNORE_WARNINGS=1 $(PY) -m pyright --pythonpath $(PY)
 
 docs: $(DEV)
 	@echo "==> sphinx"
@@ -93,6 +106,14 @@ demo: $(DEMO)
 	    echo "==> installing Node, for a DynamoDB server of the demo's own" && $(PIP_GROUP) node; fi
 	@$(PY) -m example_project.demo
 
+shop: export PATH := $(abspath $(VENV))/bin:$(PATH)
+shop: export PROMETHEUS_MULTIPROC_DIR := $(abspath $(METRICS))
+shop: $(DEMO)
+	@rm -rf $(METRICS) && mkdir $(METRICS)
+	@if [ -n "$$EXAMPLE_BROKER_URL" ]; then processes="web worker beat"; else \
+	    processes="web broker worker beat"; export EXAMPLE_BROKER_URL=redis://127.0.0.1:6390/0; fi && \
+	    $(PROCFILE) release && echo "==> http://127.0.0.1:$(PORT)/" && $(PROCFILE) $$processes
+
 migrations: $(DEV)
 	@echo "==> makemigrations --check"
 	@$(PY) -m example_project.manage makemigrations --check --dry-run
@@ -102,6 +123,21 @@ rules: $(DEV)
 
 tox: services $(DEV)
 	@$(PY) -m tox run $(if $(PYENV),--discover $(PYENV))
+
+newest: $(DEV)
+	@for python in $(PYENV) python3.14 python3.13 python3.12; do \
+	    if $$python -c 'import sys; sys.exit(sys.version_info < (3, 12))' 2>/dev/null; then \
+	        exec $(PY) -m tox run -q -e newest $(if $(PYENV),--discover $(PYENV)); fi; done; \
+	echo "==> no Python 3.12 or newer: nothing was tested on the newest Django"
+
+dist: $(DEV)
+	@$(PIP_GROUP) dist
+	@rm -rf dist
+	@echo "==> building the packages"
+	@$(PY) -m build --outdir dist . >/dev/null
+	@$(PY) -m twine check --strict dist/*
+	@echo "==> trying each extra, and the tests, on the wheel"
+	@$(PY) -m tests.proof.packages dist/*.whl
 
 clean:
 	rm -rf $(VENV) .venv-demo .bench .cdk .tox .legs .coverage .coverage.* .hypothesis .mypy_cache .pytest_cache .ruff_cache build dist htmlcov docs/_build
