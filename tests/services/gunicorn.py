@@ -6,7 +6,7 @@ import os
 import signal
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 
 from tests.services.processes import children, wait_until
@@ -49,25 +49,43 @@ class Gunicorn(Server):
         return len(self.worker_pids()) >= self.workers
 
     def kill(self, pid: int | None = None, number: signal.Signals = signal.SIGKILL) -> None:
-        """Kill it all, or send a signal to the arbiter or one of its workers alone."""
+        """
+        Kill it all, or send a signal to the arbiter or one of its workers alone.
+
+        Who is killed dies when the kernel gets round to it; this returns when it has.
+        """
         if pid is None:
             super().kill()
         elif pid == self.pid or pid in self.worker_pids():
             os.kill(pid, number)
+            if number == signal.SIGKILL:
+                wait_until(
+                    lambda: pid not in self.worker_pids(),
+                    seconds=self.start_seconds,
+                    what=f"the death of {pid}",
+                )
         else:
             raise ValueError(f"{pid} is not one of ours")
 
     def kill_workers(self) -> None:
         """Kill all workers; return when the arbiter has replaced them."""
         killed = set(self.worker_pids())
-        for pid in killed:
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+        self._send(killed, signal.SIGKILL)
         wait_until(
             lambda: len(set(self.worker_pids()) - killed) >= self.workers,
             seconds=self.start_seconds,
             what="new workers",
         )
+
+    def wake_workers(self) -> None:
+        """Let all workers go on that were stopped; return when none is missing."""
+        self._send(self.worker_pids(), signal.SIGCONT)
+        wait_until(self.is_whole, seconds=self.start_seconds, what="all workers")
+
+    def _send(self, pids: Iterable[int], number: signal.Signals) -> None:
+        for pid in pids:
+            with suppress(ProcessLookupError):  # it may have died since it was looked for
+                os.kill(pid, number)
 
     def _command(self) -> list[str]:
         command = [sys.executable, "-m", "gunicorn", "--bind", f"fd://{self._descriptor}"]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from itertools import count
@@ -17,7 +16,6 @@ from django.contrib.auth.models import User
 from tests.acceptance.processes.clients import USER, Work
 from tests.services.databases import environment_for_children
 from tests.services.gunicorn import Gunicorn
-from tests.services.processes import wait_until
 
 #: What `serve(kind=…)` starts; each forks its workers from a process that has Django ready.
 KINDS: dict[str, dict[str, Any]] = {
@@ -99,9 +97,7 @@ def serve(servers: dict[str, Gunicorn], tmp_path_factory: pytest.TempPathFactory
             env = {**environment_for_children(), "IDEMPOTENCY_TEST_POLICY": str(file), **env}
             servers[kind] = Gunicorn(app, env=env, **options).start()
         server = servers[kind]
-        for pid in server.worker_pids():
-            server.kill(pid, signal.SIGCONT)
-        wait_until(server.is_whole, seconds=20, what="new workers")
+        server.wake_workers()
         return server
 
     return start
