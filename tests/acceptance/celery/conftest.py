@@ -97,6 +97,17 @@ def workers(stage, worker_environment):
         yield start(2, stage=stage, concurrency=6)
 
 
+@pytest.fixture(scope="session")
+def calm(broker_url, worker_environment):
+    """A stage with a worker of its own, where each message comes once, however long it takes."""
+    with (
+        Test(broker_url, f"{uuid.uuid4().hex[:8]}:", visibility=3600) as stage,
+        _factory(worker_environment) as start,
+    ):
+        start(stage=stage, concurrency=4)
+        yield stage
+
+
 @pytest.fixture
 def start_workers(worker_environment):
     """Start workers that end with the test; on queues of its own."""

@@ -20,8 +20,12 @@ BROKER = "IDEMPOTENCY_TEST_BROKER"
 PREFIX = "IDEMPOTENCY_TEST_PREFIX"
 #: Where the messages are, if not with all else.
 AMQP = "IDEMPOTENCY_TEST_TASKS_AMQP"
+#: Seconds after which Redis sends a message again that is not acknowledged.
+VISIBILITY = "IDEMPOTENCY_TEST_VISIBILITY"
 
-SECONDS = 60.0
+SECONDS = 120.0
+#: Of tasks that are held: renewed in time also by a worker that stands still for two seconds.
+LEASE = 4.0
 #: How a task commits, by the name that it has in a test.
 MODES = {
     "joined": {"transaction": "joined"},
@@ -36,11 +40,11 @@ if not hasattr(Channel, "unacked_restore_throttle"):
     QoS.restore_visible = partialmethod(QoS.restore_visible, interval=1)
 
 
-def configuration(url, prefix, amqp):
+def configuration(url, prefix, amqp, visibility):
     """Return the settings of an app: messages and results on Redis, or messages on RabbitMQ."""
     on_redis = {
         "global_keyprefix": prefix,
-        "visibility_timeout": 2,
+        "visibility_timeout": int(visibility),
         "unacked_restore_interval": 1,
         "unacked_restore_throttle": 1,
         # Who is killed while it looks for such messages keeps the others from it for so long.
@@ -103,14 +107,15 @@ class Test(Stage):
 
     __test__ = False
 
-    def __init__(self, url, prefix, amqp=None):
+    def __init__(self, url, prefix, amqp=None, *, visibility=2):
         super().__init__(url, prefix)
         # Without Django's fixup: it would make this the app of the whole test run.
         self.app = Celery("tests", set_as_current=False, fixups=[])
-        self.app.conf.update(configuration(url, prefix, amqp))
+        self.app.conf.update(configuration(url, prefix, amqp, visibility))
         self.app.conf.result_backend = f"{__name__}:QuietBackend+{url}"
         #: What makes a worker play here.
         self.environment = {BROKER: url, PREFIX: prefix, **({AMQP: amqp} if amqp else {})}
+        self.environment[VISIBILITY] = str(visibility)
         self.environment["DJANGO_SETTINGS_MODULE"] = "tests.acceptance.celery.settings"
 
     def send(self, task, *args, **options):
@@ -135,6 +140,15 @@ class Test(Stage):
         )
         return self.events(what, **facts)
 
+    def wait_for_a_refusal_after_the_lease(self, task_id):
+        """Wait until a message has come again whose task has begun longer ago than its lease."""
+        begun = self.wait_for("begun", id=task_id)[0]["at"]
+        wait_until(
+            lambda: any(e["at"] > begun + LEASE for e in self.events("retried", id=task_id)),
+            seconds=SECONDS,
+            what=f"a message of {task_id} after its first lease",
+        )
+
     def end(self, task_id):
         found = {}
 
@@ -154,4 +168,8 @@ class Test(Stage):
 
 if BROKER in os.environ:  # of a worker: ``celery --app``
     app = Celery("tests.acceptance.celery", include=["tests.acceptance.celery.tasks"])
-    app.conf.update(configuration(os.environ[BROKER], os.environ[PREFIX], os.environ.get(AMQP)))
+    app.conf.update(
+        configuration(
+            *(os.environ[BROKER], os.environ[PREFIX], os.environ.get(AMQP)), os.environ[VISIBILITY]
+        )
+    )

@@ -9,7 +9,7 @@ from typing import Any
 from celery import Task, shared_task, signals
 
 from django_idempotency.contrib.celery import from_parent, idempotent_task
-from tests.acceptance.celery.stage import MODES, stage_of_process
+from tests.acceptance.celery.stage import LEASE, MODES, stage_of_process
 from tests.app.models import Effect
 
 
@@ -42,8 +42,8 @@ def quick(self, name):
 
 
 for _mode, _options in MODES.items():
-    for _work, _renew in ((held, True), (stalled, False), (quick, True)):
-        _guarded = idempotent_task(lease=1, renew=_renew, **_options)(_work)
+    for _work, _lease in ((held, LEASE), (stalled, LEASE), (quick, 1)):
+        _guarded = idempotent_task(lease=_lease, renew=_work is not stalled, **_options)(_work)
         shared_task(name=f"tests.{_work.__name__}-{_mode}", bind=True)(_guarded)
 
 

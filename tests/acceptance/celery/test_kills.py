@@ -64,7 +64,7 @@ def test_C13_C8_a_lease_is_renewed_in_each_pool(stage, start_workers):
     # Another worker gets the messages when the broker has lost its patience with the first.
     start_workers(stage=stage, pool="threads", concurrency=8, queues=",".join(held))
     for task in tasks.values():
-        stage.wait_for("retried", 2, id=task)
+        stage.wait_for_a_refusal_after_the_lease(task)
     for name in tasks:
         stage.go(name, 9)
     for task in tasks.values():
