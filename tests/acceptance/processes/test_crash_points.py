@@ -88,7 +88,7 @@ def retry_when_the_session_has_ended(mode: str) -> idempotency.Outcome:
             return False
         return True
 
-    wait_until(answered, seconds=5, what="the server to end the dead session")
+    wait_until(answered, seconds=60, what="the server to end the dead session")
     return outcomes[0]
 
 

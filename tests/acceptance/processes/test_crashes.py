@@ -10,7 +10,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from tests.acceptance.processes.clients import Answer, Work
+from tests.acceptance.processes.clients import SECONDS, Answer, Work
 from tests.acceptance.processes.conftest import Serve
 from tests.services import DATABASES_VARIABLE, or_skip
 from tests.services.postgres import URL_VARIABLE, PostgresServer
@@ -36,7 +36,7 @@ def migrated() -> Iterator[PostgresServer]:
     with or_skip(lambda: PostgresServer(18, durable=True)) as server:
         server.create_database(DATABASE)
         command = [sys.executable, "-m", "django", "migrate", "--verbosity", "0", "--run-syncdb"]
-        assert spawn(command, env=environment(server)).wait(60) == 0
+        assert spawn(command, env=environment(server)).wait(2 * SECONDS) == 0
         yield server
 
 
@@ -71,12 +71,12 @@ def crash(serve: Serve, database: PostgresServer, work: Callable[[], Work]) -> C
         if restarted:
             database.restart()
         attempt.go_on(then)
-        answer = waiting.result(10)
+        answer = waiting.result(SECONDS)
         if not restarted:
             database.restart()
         if not restarted and mode != "single":
             over = "SELECT lease_until <= clock_timestamp() FROM idempotency_record"
-            wait_until(lambda: asked(database, over), seconds=5, what="the lease to lapse")
+            wait_until(lambda: asked(database, over), seconds=SECONDS, what="the lease to lapse")
         retry, again = paid.run(server, 2), paid.post(server)
         assert (retry.status, retry.replayed) == (201, False)
         assert (again.status, again.replayed, again.body) == (201, True, retry.body)

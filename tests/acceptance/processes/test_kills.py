@@ -7,6 +7,7 @@ import signal
 
 import pytest
 
+from tests.acceptance.processes.clients import SECONDS
 from tests.services.processes import wait_until
 
 pytestmark = pytest.mark.processes
@@ -42,18 +43,20 @@ def test_R65_after_a_kill_and_the_lease_a_retry_runs_once(serve, work, mode, ato
 
 
 def run_as_soon_as_the_key_is_free(server, work):
-    """Retry until the work runs; return all answers."""
+    """Retry until the work runs, long before the lease would be over; return all answers."""
     told = []
 
     def runs():
         retry = work.send(server)
-        wait_until(lambda: retry.done() or len(work.attempts) == 2, seconds=10, what="an answer")
+        wait_until(
+            lambda: retry.done() or len(work.attempts) == 2, seconds=SECONDS, what="an answer"
+        )
         if len(work.attempts) == 2:
             work.begun(2).go_on()
-        told.append(retry.result(10))
+        told.append(retry.result(SECONDS))
         return told[-1].status != 409
 
-    wait_until(runs, seconds=3, what="the dead session's end")
+    wait_until(runs, seconds=SECONDS, what="the dead session's end")
     return told
 
 

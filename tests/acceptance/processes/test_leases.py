@@ -6,35 +6,39 @@ from datetime import datetime, timedelta, timezone
 
 import pytest
 
-from tests.acceptance.processes.clients import Answer, Work
+from tests.acceptance.processes.clients import SECONDS, Answer, Work
 from tests.services.gunicorn import Gunicorn
 from tests.services.processes import wait_until
 
 pytestmark = pytest.mark.processes
 
 
-def beset(server: Gunicorn, work: Work, *, leases: float) -> set[tuple[int, str | None]]:
-    """
-    Send duplicates while the owner is at work, until its first lease would be over so many times.
+#: Seconds of a lease that is renewed in time also by a process that stands still for two of them.
+LEASE = 4
 
-    Return what they are told; stop early when one of them runs the work.
+
+def beset(server: Gunicorn, work: Work) -> set[tuple[int, str | None]]:
     """
-    first = work.record
-    assert first.lease_until is not None
-    until = first.updated_at + (first.lease_until - first.updated_at) * leases
+    Send duplicates while the owner is at work, until its first lease would be over.
+
+    Return what they are told, the last of them after it; stop early when one runs the work.
+    """
+    until = work.record.updated_at + timedelta(seconds=1.1 * LEASE)
     told: set[tuple[int, str | None]] = set()
 
     def over() -> bool:
-        runs = len(work.attempts)
+        runs, is_last = len(work.attempts), work.record.now > until
         duplicate = work.send(server)
         what = "an answer or a run"
-        wait_until(lambda: duplicate.done() or len(work.attempts) > runs, seconds=10, what=what)
+        wait_until(
+            lambda: duplicate.done() or len(work.attempts) > runs, seconds=SECONDS, what=what
+        )
         if len(work.attempts) > runs:
             return True
         told.add((duplicate.result().status, duplicate.result().code))
-        return work.record.now > until
+        return is_last
 
-    wait_until(over, seconds=10, what="the end of the first lease")
+    wait_until(over, seconds=SECONDS, what="the end of the first lease")
     return told
 
 
@@ -49,22 +53,22 @@ def beset(server: Gunicorn, work: Work, *, leases: float) -> set[tuple[int, str 
     ],
 )
 def test_R69_work_longer_than_its_lease_is_not_taken_over(serve, work, mode):
-    server, work = serve(mode, lease=1), work()
+    server, work = serve(mode, lease=LEASE), work()
     waiting = work.send(server)
     attempt = work.begun()
     claimed = work.record
-    told = beset(server, work, leases=2)
+    told = beset(server, work)
     held = work.record
     attempt.go_on()
     assert told == {(409, "in_progress")}
     assert (held.epoch, held.token) == (claimed.epoch, claimed.token)
-    assert waiting.result(10).status == 201
+    assert waiting.result(SECONDS).status == 201
     assert (len(work.attempts), work.effects) == (1, 1)
 
 
 @pytest.mark.leg("postgres18")
 def test_R69_renewal_ends_with_max_duration(serve, work):
-    server, work = serve("separate", lease=1, max_duration=1), work()
+    server, work = serve("separate", lease=LEASE, max_duration=LEASE), work()
     work.send(server)
     attempt = work.begun()
     claimed = work.record
@@ -72,7 +76,7 @@ def test_R69_renewal_ends_with_max_duration(serve, work):
     lapsed = work.record
     retry = work.run(server, 2)
     attempt.go_on()
-    assert lapsed.lease_until > claimed.updated_at + timedelta(seconds=1)  # renewed before
+    assert lapsed.lease_until > claimed.updated_at + timedelta(seconds=LEASE)  # renewed before
     assert (retry.status, retry.replayed) == (201, False)
 
 
@@ -84,25 +88,28 @@ def test_R69_on_sqlite_joined_work_keeps_a_successor_waiting_and_then_answers_it
     work.lapsed()
     duplicate = work.send(server)
     attempt.go_on()
-    first = waiting.result(10)
+    first = waiting.result(SECONDS)
     assert (first.status, first.replayed) == (201, False)
-    assert (duplicate.result(10).replayed, duplicate.result(10).body) == (True, first.body)
+    assert (duplicate.result(SECONDS).replayed, duplicate.result(SECONDS).body) == (
+        True,
+        first.body,
+    )
     assert (len(work.attempts), work.effects) == (1, 1)
 
 
 @pytest.mark.leg("postgres18")
 def test_R69_workers_forked_from_a_preloaded_process_keep_their_leases(serve, work):
-    server, one, two = serve("joined", kind="sync", lease=1), work("one"), work("two")
+    server, one, two = serve("joined", kind="sync", lease=LEASE), work("one"), work("two")
     # A sync worker has one request at a time, so these are two of the three.
     answers = [one.send(server), two.send(server)]
     attempts = [one.begun(), two.begun()]
-    told = beset(server, one, leases=2)
+    told = beset(server, one)
     told.add((two.post(server).status, "in_progress"))
     for attempt in attempts:
         attempt.go_on()
     assert attempts[0].pid != attempts[1].pid
     assert told == {(409, "in_progress")}
-    assert [answer.result(10).status for answer in answers] == [201, 201]
+    assert [answer.result(SECONDS).status for answer in answers] == [201, 201]
 
 
 # R72: nodes whose clocks are off by ten minutes.
@@ -113,19 +120,19 @@ def test_R69_workers_forked_from_a_preloaded_process_keep_their_leases(serve, wo
 def test_R72_a_node_whose_clock_is_off_takes_over_in_time_and_holds_an_ordinary_lease(
     serve, work, minutes
 ):
-    true, skewed, work = serve(lease=3), serve(kind="skewed", lease=3), work()
+    true, skewed, work = serve(lease=20), serve(kind="skewed", lease=20), work()
     work.kill(true)
     early = work.post(skewed, skew=minutes)
-    work.lapsed()
+    work.lapse()
     waiting = work.send(skewed, skew=minutes)
     attempt = work.begun(2)
     left = work.record.lease_left
     told = work.post(true)
     attempt.go_on()
-    retry = waiting.result(10)
+    retry = waiting.result(SECONDS)
     assert (early.status, early.code) == (told.status, told.code) == (409, "in_progress")
-    assert 1 <= early.retry_after <= 3
-    assert 1 < left <= 3
+    assert 1 <= early.retry_after <= 20
+    assert 0 < left <= 20
     assert (retry.status, retry.replayed) == (201, False)
     assert work.post(true).replayed
     for answer in (early, retry):

@@ -168,7 +168,8 @@ def test_R88_threads_that_race_and_wait_run_once(mode):
 
     outcomes = run_in_threads(
         4 * SESSIONS,
-        lambda index: idempotency.run(pay, key="k", scope="s", wait=20, transaction=mode),
+        lambda index: idempotency.run(pay, key="k", scope="s", wait=60, transaction=mode),
+        seconds=90,
     )
     assert sum(not outcome.replayed for outcome in outcomes) == 1
     assert {outcome.result for outcome in outcomes} == {Effect.objects.get().pk}

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from tests.acceptance.processes.clients import post
+from tests.acceptance.processes.clients import SECONDS, post
 from tests.app.models import Effect
 from tests.services import current_leg
 from tests.services.threads import run_in_threads
@@ -21,7 +21,7 @@ KEYS = [f"key-{number}" for number in range(10)]
 def test_R50_equal_requests_at_once_have_one_effect_and_one_answer(serve, mode):
     # With connections that stay open the claims come closer together.
     server = serve(mode, CONN_MAX_AGE=60)
-    together = threading.Barrier(CLIENTS, timeout=30)
+    together = threading.Barrier(CLIENTS, timeout=2 * SECONDS)
     refused = {(409, "in_progress")}
     if current_leg() == "sqlite":
         refused.add((503, "store_unavailable"))
@@ -33,7 +33,7 @@ def test_R50_equal_requests_at_once_have_one_effect_and_one_answer(serve, mode):
             answers.append(post(server, key, {"name": key}))
         return answers
 
-    by_client = run_in_threads(CLIENTS, send, seconds=90)
+    by_client = run_in_threads(CLIENTS, send, seconds=5 * SECONDS)
 
     for key, answers in zip(KEYS, zip(*by_client, strict=True), strict=True):
         kept = [answer for answer in answers if 200 <= answer.status < 300]
@@ -55,4 +55,4 @@ def test_R53_another_key_does_not_wait_for_work_under_way(serve, work, mode):
     assert not waiting.done()
     attempt.go_on()
     assert [other.status for other in others] == [201] * 8
-    assert waiting.result(10).status == 201
+    assert waiting.result(SECONDS).status == 201

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.acceptance.processes.clients import Answer, Work
+from tests.acceptance.processes.clients import SECONDS, Answer, Work
 from tests.services.gunicorn import Gunicorn
 
 pytestmark = pytest.mark.processes
@@ -30,7 +30,7 @@ def stall(server: Gunicorn, work: Work) -> Callable[..., Answer]:
     def wake(then: str = "created") -> Answer:
         attempt.go_on(then)
         server.kill(attempt.pid, signal.SIGCONT)
-        return answer.result(10)
+        return answer.result(SECONDS)
 
     return wake
 
@@ -66,7 +66,7 @@ def test_R66_with_single_a_stalled_owner_keeps_its_key_and_finishes(serve, work)
     meanwhile = work.post(server)
     server.kill(attempt.pid, signal.SIGCONT)
     attempt.go_on()
-    late = waiting.result(10)
+    late = waiting.result(SECONDS)
     assert (meanwhile.status, meanwhile.code, meanwhile.retry_after) == (409, "in_progress", 1)
     assert (late.status, late.replayed, work.effects) == (201, False, 1)
 
