@@ -8,7 +8,6 @@ import time
 import uuid
 from collections.abc import Callable
 from datetime import timedelta
-from itertools import pairwise
 from typing import Any
 
 #: What beat's sweep deletes at a time.
@@ -55,17 +54,19 @@ def prepare(variant: str) -> dict[str, Callable[..., Any]]:
 
     def sweep(seconds: float, share: float) -> dict[str, Any]:
         """Sweep for so long; how many went, in how many seconds, and what each statement took."""
-        marks = [time.perf_counter()]
-        swept = sweep_records(
-            "default",
-            limit=LIMIT,
-            share=share,
-            max_seconds=seconds,
-            progress=lambda *_: marks.append(time.perf_counter()),
-        )["default"]
-        # With pauses, the time between two statements is not the statement's own.
-        taken = [(after - before) * 1e6 * share for before, after in pairwise(marks)]
-        return {"swept": swept, "seconds": time.perf_counter() - marks[0], "us": taken}
+        taken: list[float] = []
+
+        def timed(execute: Callable[..., Any], *arguments: Any) -> Any:
+            began = time.perf_counter()
+            try:
+                return execute(*arguments)
+            finally:
+                taken.append((time.perf_counter() - began) * 1e6)
+
+        began = time.perf_counter()
+        with connection.execute_wrapper(timed):
+            found = sweep_records("default", limit=LIMIT, share=share, max_seconds=seconds)
+        return {"swept": found["default"], "seconds": time.perf_counter() - began, "us": taken}
 
     def hot() -> dict[str, int]:
         """Count this table's updates, and those that touched no index."""

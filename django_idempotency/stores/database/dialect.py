@@ -50,6 +50,9 @@ class Dialect:
     RECLAIM_ASYNC: ClassVar[str | None] = None
     #: The completion alone is fence enough: a row that it finds taken over rolls the work back.
     FENCE: ClassVar[str | None] = None
+    #: A step of a walk over expired rows, which deletes those that nobody holds: how many these
+    #: are, and when the last expired.
+    SWEEP_NEXT: ClassVar[str | None] = None
     #: SWEEP finds for itself what it deletes.
     SWEEPABLE: ClassVar[str | None] = None
     #: No statement tells whether a sweep holds an expired row.

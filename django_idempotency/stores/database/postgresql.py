@@ -409,6 +409,30 @@ DELETE FROM idempotency_record AS record
    AND NOT (record.state = 'IN_PROGRESS' AND record.lease_until > now())
 """
 
+    # The same without the lock, for a step of a walk. A row that somebody holds or has held has an
+    # xmax. For one that somebody takes while this runs, a DELETE waits as long as his transaction
+    # takes: hence the timeout, which ends with this transaction. Two sweeps delete in the same
+    # order, that of places, and so without a deadlock.
+    SWEEP_NEXT = """
+WITH swept AS (
+     DELETE FROM idempotency_record AS record
+      WHERE record.ctid = ANY (ARRAY(
+            SELECT ctid FROM idempotency_record
+             WHERE (SELECT set_config('lock_timeout', '10ms', true) IS NOT NULL
+                       AND pg_try_advisory_xact_lock_shared(
+                               'idempotency_record'::regclass::oid::int, 0))
+               AND expires_at >= coalesce(%(after)s::timestamptz, '-infinity')
+               AND expires_at <= now()
+               AND xmax = 0
+               AND NOT (state = 'IN_PROGRESS' AND lease_until > now())
+             ORDER BY expires_at
+             LIMIT %(limit)s))
+        AND record.expires_at <= now()
+        AND NOT (record.state = 'IN_PROGRESS' AND record.lease_until > now())
+     RETURNING record.expires_at)
+SELECT count(*), max(expires_at) AT TIME ZONE 'UTC' FROM swept
+"""
+
     COUNT_EXPIRED = """
 SELECT count(*) FROM idempotency_record
  WHERE expires_at <= now()

@@ -46,7 +46,7 @@ from django_idempotency.stores.database.rows import (
     utc,
     uuid_of,
 )
-from django_idempotency.stores.database.statements import Statements
+from django_idempotency.stores.database.sweeping import Sweeping
 
 __all__ = ["DatabaseStore"]
 
@@ -57,11 +57,9 @@ TRIES = 3
 
 #: Seconds between two tries of a claim at an expired row that another session holds.
 _SWEPT_WITHIN = 0.01
-#: Rows that a sweep holds at a time (MariaDB).
-_HELD_TOGETHER = 200
 
 
-class DatabaseStore(Statements):
+class DatabaseStore(Sweeping):
     """
     Records in the table of `IdempotencyRecord`, always on the write connection of one alias.
 
@@ -343,7 +341,7 @@ class DatabaseStore(Statements):
             raise LeaseLost
         return record.expires_at
 
-    # Reading and sweeping.
+    # Reading and deciding.
 
     def get(self, record_id: UUID) -> Record | None:
         """See `BaseStore.get`."""
@@ -404,34 +402,6 @@ class DatabaseStore(Statements):
                 return False
             raise
         return self.get(record_id) is None
-
-    def sweep(self, *, limit: int = 5000) -> int:
-        """See `BaseStore.sweep`; one short transaction."""
-        if self.dialect.SWEEPABLE is None:
-            return self._count("SWEEP", {"limit": limit})
-        swept, deadlocks = 0, 0
-        while swept < limit:  # in transactions so short that claims hardly meet their rows
-            some = min(limit - swept, _HELD_TOGETHER)
-            try:
-                with self.atomic():
-                    ids = [uuid_of(row[0]) for row in self._execute("SWEEPABLE", {"limit": some})]
-                    deleted = self._count("SWEEP", {"ids": ids})
-            except StoreError as error:
-                # The server has ended a deadlock of two sweeps: this one has deleted nothing.
-                deadlocks += 1
-                again = deadlocks < TRIES and is_serialization_failure(error)
-                if not again or connections[self.using].in_atomic_block:
-                    raise
-                continue
-            swept += deleted
-            if len(ids) < some:
-                break
-        return swept
-
-    def count_expired(self) -> int:
-        """Return how many records a sweep would delete now."""
-        row = self._one("COUNT_EXPIRED", {})
-        return int(row[0]) if row else 0
 
     # The transaction of the work.
 

@@ -63,8 +63,8 @@ class DatabaseHooks:
     ) -> Iterator[None]:
         assert isinstance(store, InterruptedStore)
         # MariaDB's sweep reads what it then holds, so nobody comes in between.
-        names = ("RECLAIM", "SWEEPABLE" if connection.vendor == "mysql" else "SWEEP")
-        store.before_any(names, callback)
+        sweep = {"mysql": "SWEEPABLE", "postgresql": "SWEEP_NEXT"}.get(connection.vendor, "SWEEP")
+        store.before_any(("RECLAIM", sweep), callback)
         yield
         assert store.reached, "nothing was called"
 

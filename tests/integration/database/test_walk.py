@@ -1,0 +1,110 @@
+"""The walk of a sweep over expired rows on PostgreSQL, and what it leaves to SWEEP."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+from django.db import transaction
+
+from django_idempotency.models import IdempotencyRecord
+from django_idempotency.stores.database import sweeping
+from tests.integration.database import claims
+from tests.integration.database.claims import claim_request, won
+from tests.integration.database.sessions import PATIENCE, execute
+from tests.services.processes import wait_until
+
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.leg("postgres18", "postgres16")]
+
+#: An advisory lock: the DELETE of the first row waits until somebody has it.
+GO_ON = 4711
+STOP = f"""
+CREATE FUNCTION stop() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    WHILE NOT EXISTS (
+        SELECT FROM pg_locks JOIN pg_database ON pg_database.oid = database
+         WHERE datname = current_database() AND locktype = 'advisory' AND objid = {GO_ON}
+    ) LOOP
+        PERFORM pg_sleep(0.01);
+    END LOOP;
+    RETURN OLD;
+END $$;
+CREATE TRIGGER stop BEFORE DELETE ON idempotency_record
+   FOR EACH ROW WHEN (OLD.key = 'first') EXECUTE FUNCTION stop();
+"""
+LET_GO_ON = f"SELECT pg_advisory_xact_lock({GO_ON})"
+IS_STOPPED = "SELECT count(*) FROM pg_stat_activity WHERE pid = {} AND wait_event = 'PgSleep'"
+
+
+@pytest.fixture
+def stopping():
+    """Stop the DELETE of the row of "first"."""
+    execute(STOP)
+    yield
+    execute("DROP FUNCTION stop CASCADE")
+
+
+def started(two):
+    """Start a sweep that has looked at the rows, and deletes the first of them."""
+    sweep = two.other.start(two.theirs.sweep)
+    wait_until(lambda: execute(IS_STOPPED.format(two.other.pid)), seconds=PATIENCE, what="a stop")
+    return sweep
+
+
+def left():
+    return sorted(IdempotencyRecord.objects.values_list("key", flat=True))
+
+
+def test_I9_R75_row_that_is_claimed_between_look_and_delete_is_left(two, stopping):
+    for key in ("first", "second", "third"):
+        claims.expired(two.theirs, claim_request(key))
+    sweep = started(two)
+    mine = won(two.mine.claim(claim_request("second")))
+    with transaction.atomic():
+        execute(LET_GO_ON)
+        assert sweep.result(PATIENCE) == 2
+    assert left() == ["second"]
+    assert two.mine.get(mine.record_id).token == mine.token
+
+
+def test_I9_row_that_is_held_between_look_and_delete_is_not_waited_for(two, stopping):
+    for key in ("first", "second", "third"):
+        claims.expired(two.theirs, claim_request(key))
+    sweep = started(two)
+    with transaction.atomic():
+        won(two.mine.claim(claim_request("second")))
+        execute(LET_GO_ON)
+        assert sweep.result(PATIENCE) == 2
+    assert left() == ["second"]
+
+
+def test_walk_takes_what_is_free_without_a_look_at_what_is_held(two):
+    for key in ("held", "free"):
+        claims.expired(two.theirs, claim_request(key))
+    two.mine.before("SWEEP", lambda: pytest.fail("the walk has left it"))
+    two.other(transaction.atomic().__enter__)
+    two.other(IdempotencyRecord.objects.filter(key="held").update, error="a change under way")
+    assert two.mine.sweep(limit=1) == 1
+    assert left() == ["held"]
+
+
+def test_I9_what_expires_behind_a_walk_is_swept(store, monkeypatch):
+    monkeypatch.setattr(sweeping, "_STEP", 2)
+    for number in range(5):
+        claims.expired(store, claim_request(str(number)))
+    assert store.sweep(limit=4) == 4  # and the walk stands
+    claims.expired(store, claim_request("older"))
+    older = claims.LONG_AGO - timedelta(days=1)
+    IdempotencyRecord.objects.filter(key="older").update(expires_at=older)
+    assert store.sweep(limit=4) == 2
+    assert left() == []
+
+
+def test_sweep_leaves_no_lock_timeout_behind(store):
+    claims.expired(store, claim_request("alone"))
+    assert store.sweep() == 1
+    assert execute("SHOW lock_timeout") == "0"
+    claims.expired(store, claim_request("in a transaction"))
+    with transaction.atomic():
+        assert store.sweep() == 1
+        assert execute("SHOW lock_timeout") == "0"
