@@ -96,6 +96,8 @@ class Declared:
     atomic_requests: bool = False
     #: Seconds of the lease of `held`, if they are few; starting after a crash takes less.
     lease: float | None = None
+    #: Seconds of the lease of `renewed`, or more.
+    renewed_lease: float = 2
     #: Seconds that an answer may take, and that work which is held keeps others waiting.
     timeout: float = 30
     patience: float = 10
@@ -337,7 +339,7 @@ class Declared:
 
     @_undeclared
     def renewed(self, tag: str) -> Call:
-        """Return a call that is held, under a lease of two seconds or less that is renewed."""
+        """Return a call that is held, under a lease of `renewed_lease` that is renewed."""
 
     @_undeclared
     def refusing_stale(self, tag: str) -> Call:
@@ -345,7 +347,7 @@ class Declared:
 
     @_undeclared
     def short_lived(self, tag: str) -> Call:
-        """Return a call to an endpoint whose `RETENTION` is a second or two."""
+        """Return a call to an endpoint whose `RETENTION` is a few seconds."""
 
     @_undeclared
     def rendered(self, tag: str) -> tuple[Call, str]:

@@ -78,11 +78,12 @@ class LeaseRules(Asking):
         tag, key = self.new(), self.new()
         call = self.renewed(tag)
         with self.in_flight(tag, call, key) as flight:
-            deadline = time.monotonic() + 2.2
-            while time.monotonic() < deadline:
+            over, lapses = False, time.monotonic() + 1.1 * self.renewed_lease
+            while not over:
+                time.sleep(PAUSE)
+                over = time.monotonic() > lapses  # so one more comes after it
                 answer = self.ask(call, key)
                 assert self.is_in_progress(answer), answer
-                time.sleep(PAUSE)
             first = self.ended(tag, flight)
         self.expect_first(first)
         self.expect_replay(self.ask(call, key), of=first)

@@ -21,6 +21,7 @@ class OnWork(HTTPContract):
     bob = {"X-User": "bob"}
     rolls_back = True
     free_member = "value"
+    timeout = patience = 60
 
     def effects(self, tag: str) -> int:
         return int(self.ask(Call(f"/?name={tag}", method="GET"), None).json["count"])
@@ -42,6 +43,7 @@ class Views(OnWork):
     other_media_type = "text/html"
     replay_headers = ["X-Custom"]
     lease = 8
+    renewed_lease = 4
 
     create = _to("/effects/")
     optional = _to("/optional/")

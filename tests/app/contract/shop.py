@@ -38,6 +38,7 @@ class Shop(HTTPContract):
     rolls_back = True
     atomic_requests = True
     other_media_type = "text/html"
+    timeout = patience = 60
 
     @pytest.fixture(autouse=True)
     def _database(

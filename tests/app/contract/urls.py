@@ -47,13 +47,13 @@ urlpatterns: list[URLPattern | URLResolver] = [
     work("rendered/", error_renderer=views.as_text),
     work("success/", keep="success"),
     work("stripe/", keep="stripe"),
-    # Time.
-    work("waiting/", wait=10),
+    # Time. What is to happen within it happens also in a process that stands still for two seconds.
+    work("waiting/", wait=30),
     work("lease/", lease=8),
-    work("renewed/", lease=1.5),
-    work("lapsing/", lease=0.7, renew=False),
-    work("stale/", lease=0.7, renew=False, on_stale="refuse"),
-    work("short/", retention=2),
+    work("renewed/", lease=4),
+    work("lapsing/", lease=2.5, renew=False),
+    work("stale/", lease=2.5, renew=False, on_stale="refuse"),
+    work("short/", retention=4),
     # Stores that do not work.
     work("incomplete/", store="incomplete"),
     work("incomplete/separate/", store="incomplete", transaction="separate"),

@@ -25,7 +25,7 @@ from tests.app.contract import DIRECTORY_VARIABLE
 from tests.app.models import Effect
 from tests.unit.views.users import HeaderUsers
 
-PATIENCE = 30.0
+PATIENCE = 120.0
 
 
 class Programs(HeaderUsers):
