@@ -37,6 +37,7 @@ FileStore, Contract = names["FileStore"], names["TestFileStore"]
 
 class FileStoreContract(Contract):
     moment = timedelta(milliseconds=20)
+    patience = 60  # each process imports pytest, which takes seconds on a busy machine
     thread_keys = 10
     racers, process_keys = 2, 20
 

@@ -26,6 +26,7 @@ class DatabaseHooks:
 
     backend = "tests.integration.database.sessions.InterruptedStore"
     moment = timedelta(milliseconds=20)
+    patience = 60  # each process imports Django, which takes seconds on a busy machine
 
     def corrupt(self, store: BaseStore, record_id: UUID) -> None:
         assert IdempotencyRecord.objects.filter(pk=record_id).update(state="NO STATE") == 1
