@@ -20,17 +20,18 @@ from tests.services.dynamodb import find_node
 
 #: A status and a body, or None where there was no answer.
 Result = tuple[int, str] | None
-#: `send(url, method="POST", headers={}, body="", streamed=False, **policy)`
+#: `send(url, method="POST", headers={}, body="", streamed=False, seconds=SECONDS, policy={})`
 Send = Callable[..., Result]
 
-SECONDS = 0.5
+#: For each answer. It comes from this process, which may stand still meanwhile.
+SECONDS = 60.0
 
 
 def by_httpx(url: str, policy: dict[str, Any], **given: Any) -> Result:
     transport = IdempotencyTransport(
         httpx.HTTPTransport(verify=False), policy=RetryPolicy(**policy)
     )
-    with httpx.Client(transport=transport, timeout=SECONDS) as client:
+    with httpx.Client(transport=transport, timeout=given["seconds"]) as client:
         try:
             answer = client.request(url=url, **content_of(given))
         except httpx.TransportError:
@@ -45,7 +46,7 @@ def by_async_httpx(url: str, policy: dict[str, Any], **given: Any) -> Result:
         content = content_of(given)
         if given["streamed"]:
             content["content"] = apieces(given["body"])
-        async with httpx.AsyncClient(transport=transport, timeout=SECONDS) as client:
+        async with httpx.AsyncClient(transport=transport, timeout=given["seconds"]) as client:
             try:
                 answer = await client.request(url=url, **content)
             except httpx.TransportError:
@@ -56,12 +57,12 @@ def by_async_httpx(url: str, policy: dict[str, Any], **given: Any) -> Result:
 
 
 def by_requests(url: str, policy: dict[str, Any], **given: Any) -> Result:
-    given = content_of(given)
+    seconds, given = given["seconds"], content_of(given)
     with requests.Session() as session:
         session.mount("http://", IdempotencyAdapter(policy=RetryPolicy(**policy)))
         try:
             answer = session.request(
-                url=url, data=given.pop("content", None), timeout=SECONDS, **given
+                url=url, data=given.pop("content", None), timeout=seconds, **given
             )
         except requests.RequestException:
             return None
@@ -78,7 +79,7 @@ def by_fetch() -> Iterator[Callable[..., Result]]:
     with subprocess.Popen(command, **pipes) as node:
 
         def send(url: str, policy: dict[str, Any], **given: Any) -> Result:
-            policy = {"attemptSeconds": SECONDS, **policy}
+            policy = {"attemptSeconds": given.pop("seconds", SECONDS), **policy}
             given = {**given, "body": given["body"] or None, "url": url, "policy": policy}
             print(json.dumps(given), file=node.stdin)
             result = json.loads(node.stdout.readline())
@@ -115,6 +116,6 @@ def send(request: pytest.FixtureRequest) -> Send:
     def send(url: str, **given: Any) -> Result:
         policy = {"backoff": 0.01, **given.pop("policy", {})}
         defaults = {"method": "POST", "headers": {}, "body": "", "streamed": False}
-        return client(url, policy, **{**defaults, **given})
+        return client(url, policy, **{**defaults, "seconds": SECONDS, **given})
 
     return send

@@ -31,7 +31,6 @@ DONE = (201, {}, b"done")
 
 RETRIED = {
     "no answer": (BROKEN,),
-    "a time-out": (SILENT,),
     "half an answer": (201, CUT, b"do"),
     "a gateway": (502,),
     "too many requests": (429, {"Retry-After": "0"}),
@@ -60,6 +59,13 @@ def test_an_unsafe_request_is_sent_with_one_key_until_there_is_an_answer(send):
     assert (len(server.seen), len(set(server.seen))) == (len(RETRIED) + 1, 1)
     assert server.seen[0].body == b'{"amount": 5}'
     assert uuid.UUID(server.seen[0].key.strip('"'))
+
+
+def test_an_unsafe_request_that_gets_no_answer_in_time_is_sent_again_with_its_key(send):
+    with scripted([(SILENT,), *[DONE] * 50]) as server:  # any of them may come too late
+        assert send(server.url, seconds=0.5, policy={"backoff": 0}) == (201, "done")
+
+    assert (len(server.seen) > 1, len(set(server.seen))) == (True, 1)
 
 
 @pytest.mark.parametrize("answer", RESULTS.values(), ids=RESULTS)
@@ -121,12 +127,12 @@ def test_fetch_sends_a_generator_once(by_fetch):
 
 def test_fetch_ends_a_pause_when_it_is_aborted_and_tries_no_wrong_call_again(by_fetch):
     pay, began = {"method": "POST", "headers": {}, "body": "5"}, time.monotonic()
-    with scripted([(503, {"Retry-After": "20"})]) as server:
+    with scripted([(503, {"Retry-After": "100"})]) as server:
         assert by_fetch(server.url, {}, **pay, abortAfter=200) == (0, "aborted")
 
-    patient = {"backoff": 30, "maxBackoff": 30, "seconds": 40}
-    assert by_fetch(server.url, patient, **pay | {"method": "GET"}, abortAfter=20_000) is None
-    assert time.monotonic() - began < 15
+    patient = {"backoff": 100, "maxBackoff": 100, "seconds": 110}
+    assert by_fetch(server.url, patient, **pay | {"method": "GET"}, abortAfter=100_000) is None
+    assert time.monotonic() - began < 60
 
 
 def test_requests_sends_a_file_again_from_where_it_stood():
@@ -173,11 +179,11 @@ def pauses(monkeypatch):
 
 
 def test_a_pause_doubles_and_comes_after_what_the_server_asks_for(pauses):
-    soon = email.utils.formatdate(time.time() + 10, usegmt=True)
+    soon = email.utils.formatdate(time.time() + 100, usegmt=True)
 
     assert pauses("", "", "", "", max_backoff=1) == [0.25, 0.5, 1, 1]
     assert pauses("7", "-1", "soon", "9" * 5000) == [7.25, 0.5, 1, None]
-    assert 8 < pauses(soon)[0] < 11
+    assert 50 < pauses(soon)[0] < 101
     assert pauses("119", "120") == [119.25, None]
     assert pauses("", "", "", attempts=3) == [0.25, 0.5, None]
 
