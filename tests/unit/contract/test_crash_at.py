@@ -109,12 +109,12 @@ def test_R25_answer_that_was_never_sent_is_replayed():
 
 def test_R69_leases_are_renewed_again_when_the_block_has_ended():
     def dies(lease):
-        wait_until(lambda: crash.happened, seconds=20, what="a renewal")
+        wait_until(lambda: crash.happened, seconds=60, what="a renewal")
 
     def is_renewed(lease):
         until = lease.lease_until
         renewed = lambda: until < store.get(lease.record_id).lease_until  # noqa: E731
-        wait_until(renewed, seconds=20, what="a renewal")
+        wait_until(renewed, seconds=60, what="a renewal")
 
     with override_store("memory") as store:
         with crash_at("in_renewal") as crash:

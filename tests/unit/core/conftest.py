@@ -89,7 +89,7 @@ def run_in_loop(main: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
 
     async def closing() -> Any:
         try:
-            return await asyncio.wait_for(main(), 20)
+            return await asyncio.wait_for(main(), 120)
         finally:
             await sync_to_async(connections.close_all)()
 

@@ -110,11 +110,11 @@ def cancel_and_retry(settings, monkeypatch, in_loop):
     def pause():
         if not reached.is_set():
             reached.set()
-            go_on.wait(10)
+            go_on.wait(60)
 
     async def main():
         task = asyncio.create_task(arun(effect))
-        await asyncio.to_thread(reached.wait, 10)
+        await asyncio.to_thread(reached.wait, 60)
         task.cancel()
         await asyncio.sleep(0)
         go_on.set()
@@ -178,16 +178,16 @@ class Stuck(MemoryStore):
     def complete(self, lease, result, *, retention):
         expires_at = super().complete(lease, result, retention=retention)
         self.reached.set()
-        self.go_on.wait(10)
+        self.go_on.wait(60)
         return expires_at
 
 
 def test_R58_the_one_thread_of_a_loops_database_work_does_not_wait_for_it(settings, in_loop):
     async def main():
         task = asyncio.create_task(arun(effect))
-        assert await asyncio.to_thread(store.reached.wait, 10)
+        assert await asyncio.to_thread(store.reached.wait, 60)
         try:
-            await asyncio.wait_for(Effect.objects.acreate(name="other"), 5)
+            await asyncio.wait_for(Effect.objects.acreate(name="other"), 30)
             assert not task.done()
         finally:
             store.go_on.set()

@@ -29,9 +29,9 @@ def test_R89_a_double_click_runs_once_and_shows_the_page_twice(visitor, gate, lo
     fields = {**visitor.page(), "item": "slow", "then": "redirect"}
 
     clicked = visitor.click(fields)
-    assert gate.reached.wait(10)
-    second = visitor.click(fields).result(20)
-    first = clicked.result(10)
+    assert gate.reached.wait(60)
+    second = visitor.click(fields).result(60)
+    first = clicked.result(60)
 
     assert (replayed(first), replayed(second)) == (False, True)
     assert (second.status_code, second.content) == (first.status_code, first.content)

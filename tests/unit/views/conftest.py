@@ -118,7 +118,7 @@ def in_loop():
     def run(main):
         async def closing():
             try:
-                return await asyncio.wait_for(main(), 60)
+                return await asyncio.wait_for(main(), 120)
             finally:
                 await sync_to_async(connections.close_all)()
 
@@ -155,7 +155,7 @@ class Looks:
     busy = 0
 
     def wait_for(self, number: int) -> None:
-        wait_until(lambda: self.busy >= number, seconds=20, what=f"{number} looks in vain")
+        wait_until(lambda: self.busy >= number, seconds=PATIENCE, what=f"{number} looks in vain")
 
 
 @pytest.fixture

@@ -22,7 +22,7 @@ from tests.unit.views.conftest import a_function, api_for, send
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
-LONG = 30
+LONG = 60
 BUSY = (409, "in_progress")
 
 
@@ -37,7 +37,7 @@ def race(policy, gate, looks, in_loop, monkeypatch):
 
     async def main():
         first = asyncio.create_task(send("async-function"))
-        assert await asyncio.to_thread(gate.reached.wait, 10)
+        assert await asyncio.to_thread(gate.reached.wait, LONG)
         others = [asyncio.create_task(send("async-function")) for _ in range(3)]
         await asyncio.to_thread(looks.wait_for, 3)
         gate.open.set()
@@ -110,7 +110,7 @@ def test_R38_R51_R71_mismatch_and_a_stale_attempt_are_not_waited_for(
 
 def test_R51_run_and_arun_wait_but_not_in_a_callers_transaction(looks):
     """Of another database than the store's, which would be held just as long."""
-    given = {"key": "k", "scope": "s", "store": "memory", "wait": 0.1}
+    given = {"key": "k", "scope": "s", "store": "memory", "wait": 0.5}
     with idempotency.attempt(**given):
         for run in (idempotency.run, async_to_sync(idempotency.arun)):
             looks.busy = 0

@@ -16,7 +16,7 @@ from django.template.response import TemplateResponse
 import django_idempotency as idempotency
 from tests.app.models import Effect
 
-PATIENCE = 30
+PATIENCE = 60
 #: A body that lets the work stop at the gate.
 PAUSED = {"then": "paused", "name": "first"}
 
