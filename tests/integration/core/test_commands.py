@@ -54,14 +54,14 @@ def store(
 ) -> Iterator[BaseStore]:
     alias = {"database": DATABASE, "memory": MEMORY}.get(request.param)
     if request.param == "redis":
-        options = {"url": urls("redis"), "prefix": f"test-{uuid4()}:"}
+        options = {"url": urls("redis"), "prefix": f"test-{uuid4()}:", "timeout": 30}
         alias = {"BACKEND": "django_idempotency.stores.redis.RedisStore", "OPTIONS": options}
     elif request.param == "dynamodb":
         for name, value in ENVIRONMENT.items():
             monkeypatch.setenv(name, value)
         options = {"table_name": f"test-{uuid4()}", "endpoint_url": urls("dynamodb")}
         backend = "django_idempotency.stores.dynamodb.DynamoDBStore"
-        alias = {"BACKEND": backend, "OPTIONS": {**options, "clock_skew": 0, "timeout": 10}}
+        alias = {"BACKEND": backend, "OPTIONS": {**options, "clock_skew": 0, "timeout": 30}}
     settings.IDEMPOTENCY = {"default": alias}
     store = store_for()
     if isinstance(store, DynamoDBStore):
@@ -94,7 +94,7 @@ def lapsed(store: BaseStore, key: str, **fields: Any) -> Lease:
         record = store.get(lease.record_id)
         return record is not None and record.stale
 
-    wait_until(is_stale, seconds=5, what="the lease to lapse")
+    wait_until(is_stale, seconds=60, what="the lease to lapse")
     return lease
 
 

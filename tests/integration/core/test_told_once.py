@@ -163,7 +163,10 @@ def installed(
         redis = "django_idempotency.stores.redis.RedisStore"
         settings.IDEMPOTENCY = {
             "default": {},
-            "fast": {"BACKEND": redis, "OPTIONS": {"url": url, "prefix": f"{uuid4()}:"}},
+            "fast": {
+                "BACKEND": redis,
+                "OPTIONS": {"url": url, "prefix": f"{uuid4()}:", "timeout": 30},
+            },
             "down": {"BACKEND": redis, "OPTIONS": {"url": "redis://127.0.0.1:1/0"}},
         }
         settings.ROOT_URLCONF = __name__

@@ -66,7 +66,7 @@ def options(url, servers, kind):
     """`options(**more)`: OPTIONS of a store on a table of its own."""
 
     def make(**more):
-        given = {"table_name": f"test-{uuid4()}", "endpoint_url": url, "timeout": 10, **more}
+        given = {"table_name": f"test-{uuid4()}", "endpoint_url": url, "timeout": 30, **more}
         partition, sort = given.get("partition_key", "idempotencyKey"), given.get("sort_key")
         table = definition(given["table_name"], Names(partition, sort, "", {}))
         servers(kind).table.client.send("create_table", table)

@@ -73,7 +73,9 @@ def renewed_behind(store, clock):
     """
     there = FakeClock(clock())
     url = store.table.client.native.meta.endpoint_url
-    theirs = DynamoDBStore(table_name=store.table.name, endpoint_url=url, ttl=False, clock=there)
+    theirs = DynamoDBStore(
+        table_name=store.table.name, endpoint_url=url, ttl=False, clock=there, timeout=30
+    )
     lease = won(theirs.claim(asked(**SHORT)))
     clock.advance(DAY)
     there.advance(DAY - 3 * SECOND)

@@ -61,7 +61,7 @@ class DynamoDBContract(StoreContract):
             table_name=self.table or os.environ[TABLE_OF_CHILDREN],
             endpoint_url=self.url or os.environ[URL_OF_CHILDREN],
             clock_skew=0,
-            timeout=20,
+            timeout=30,
             overflow_storage="overflow",
             **self.options,
         )

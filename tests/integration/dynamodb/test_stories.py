@@ -73,7 +73,7 @@ class TestServer(ServerStory):
 
     @pytest.fixture
     def make_linked(self, options, link_url):
-        given = options(endpoint_url=link_url)
+        given = options(endpoint_url=link_url, timeout=4)
         return lambda timeout: DynamoDBStore(**{**given, "timeout": timeout})
 
 
@@ -226,7 +226,7 @@ def test_documented_rights_are_those_that_are_used(make_store, url):
         wire = Wire(store)
         every_operation(store, clock)
         used |= set(wire.taken())
-    creating = DynamoDBStore(table_name=f"{store.table.name}-created", endpoint_url=url)
+    creating = DynamoDBStore(table_name=f"{store.table.name}-created", endpoint_url=url, timeout=30)
     wire = Wire(creating)
     dynamodb_schema.create(creating)
 

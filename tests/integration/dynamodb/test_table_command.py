@@ -24,7 +24,7 @@ def name():
 @pytest.fixture
 def configure(settings, url, name):
     def configured(**options):
-        given = {"table_name": name, "endpoint_url": url, **options}
+        given = {"table_name": name, "endpoint_url": url, "timeout": 30, **options}
         events = {"BACKEND": BACKEND, "OPTIONS": given}
         settings.IDEMPOTENCY = {"default": {}, "events": events}
         return store_for("events")
@@ -89,7 +89,7 @@ def test_another_table_is_refused(configure, before, now, message):
 # Of the request's body, which may come in a chunk of its own.
 @pytest.mark.parametrize("part", [b"KeySchema", b"PointInTimeRecoverySpecification"])
 def test_lost_answer_stops_nothing(configure, link, link_url, part):
-    store = configure(endpoint_url=link_url, timeout=10)
+    store = configure(endpoint_url=link_url)
     link.cut_after(part)
     told = said("--create")
     assert link.fired.is_set()

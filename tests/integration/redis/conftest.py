@@ -54,11 +54,11 @@ def prefix():
 
 @pytest.fixture
 def make_store(prefix):
-    """`make_store(url, **options)`: a store with keys of its own, closed at the end."""
+    """`make_store(url, **options)`: a patient store with keys of its own, closed at the end."""
     made = []
 
     def make(url=None, **options):
-        made.append(RedisStore(url, **{"prefix": prefix, **options}))
+        made.append(RedisStore(url, **{"prefix": prefix, "timeout": 30, **options}))
         return made[-1]
 
     yield make
@@ -121,7 +121,7 @@ def stopped(*servers):
 
 def lapse(store, key="key"):
     """Wait until the lease on `key` has lapsed by the server's clock."""
-    wait_until(lambda: found(store, key).stale, seconds=20, what="the lease to lapse")
+    wait_until(lambda: found(store, key).stale, seconds=60, what="the lease to lapse")
 
 
 def whole_life(store):

@@ -69,14 +69,14 @@ def test_thread_that_finds_no_connection_in_time_and_those_that_cannot_be_opened
     url, link, make_store
 ):
     link.refuse()
-    store = make_store(f"{through(url, link)}?timeout=0.1", max_connections=1, timeout=0.5)
+    store = make_store(f"{through(url, link)}?timeout=0.1", max_connections=1, timeout=2)
     for _ in range(2):
         with pytest.raises(StoreError):
             store.claim(asked())
     link.heal()
     won(store.claim(asked()))
 
-    link.delay(2)
+    link.swallow()
     with ThreadPoolExecutor(2) as threads:
         calls = [threads.submit(store.get, record_id()) for _ in range(2)]
         causes = {type(call.exception().__cause__) for call in calls}
@@ -124,7 +124,7 @@ def test_every_loop_has_its_own_connections_and_closes_them(named, client):
     for number in range(2):
         asyncio.run(main(f"loop {number}"))
         gc.collect()  # what is left open would be a ResourceWarning, and so an error, here
-        wait_until(lambda: connections(client) == 0, seconds=20, what="the connections to end")
+        wait_until(lambda: connections(client) == 0, seconds=60, what="the connections to end")
     assert all(1 <= count <= 3 for count in seen)
     assert named._clients._of_loops == {}
 

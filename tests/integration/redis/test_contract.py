@@ -39,7 +39,7 @@ class RedisContract(StoreContract):
     url = ""
 
     def make_store(self):
-        return RedisStore(self.url or os.environ[URL_OF_CHILDREN])
+        return RedisStore(self.url or os.environ[URL_OF_CHILDREN], timeout=30)
 
     def child_environment(self):
         return {**super().child_environment(), URL_OF_CHILDREN: self.url}

@@ -73,7 +73,7 @@ def test_documented_rights_are_enough_and_none_is_too_many(url, client):
     own = parts._replace(netloc=f"{user}:secret@{parts.hostname}:{parts.port}").geturl()
     try:
         client.execute_command("ACL", "SETUSER", user, "on", ">secret", *rights)
-        every_operation(RedisStore(own))
+        every_operation(RedisStore(own, timeout=30))
         for right in set(rights) - {"+ping"}:  # redis-py's health check, off unless asked for
             client.script_flush()
             others = [other for other in rights if other != right]

@@ -49,6 +49,13 @@ def client(primary):
 
 @pytest.fixture
 def store(primary, make_store):
+    """A store for claims that the replica is to have, be it slow."""
+    return make_store(primary.url, wait_replicas=1, wait_timeout=20)
+
+
+@pytest.fixture
+def hasty(primary, make_store):
+    """A store for claims that no replica will have."""
     return make_store(primary.url, wait_replicas=1, wait_timeout=1)
 
 
@@ -62,19 +69,19 @@ def test_claim_that_a_replica_has_is_won(store, replica, make_store):
 
 
 @pytest.mark.parametrize("way", ["thread", "coroutine"])
-def test_claim_that_no_replica_has_in_time_is_an_error_and_is_given_back(store, replica, way):
+def test_claim_that_no_replica_has_in_time_is_an_error_and_is_given_back(hasty, replica, way):
     started = time.monotonic()
     with stopped(replica), pytest.raises(StoreError, match="0 of the 1 replicas"):
-        store.claim(asked()) if way == "thread" else asyncio.run(store.aclaim(asked()))
+        hasty.claim(asked()) if way == "thread" else asyncio.run(hasty.aclaim(asked()))
     assert 0.9 < time.monotonic() - started < 10
-    record = found(store)
+    record = found(hasty)
     assert (record.state, record.fingerprint) == (State.RELEASED, None)
 
 
-def test_I6_claim_after_a_failure_that_is_given_back_keeps_the_fingerprint(store, replica):
+def test_I6_claim_after_a_failure_that_is_given_back_keeps_the_fingerprint(store, hasty, replica):
     store.fail(won(store.claim(asked())), "boom")
     with stopped(replica), pytest.raises(StoreError):
-        store.claim(asked())
+        hasty.claim(asked())
     record = found(store)
     assert (record.state, record.fingerprint is None) == (State.FAILED, False)
 
@@ -92,13 +99,14 @@ def link(primary, proxy, client):
 def test_R68_claim_whose_answer_was_lost_is_not_taken_for_replicated(
     primary, replica, link, make_store
 ):
-    store = make_store(through(primary.url, link), wait_replicas=1, wait_timeout=1, timeout=10)
+    url = through(primary.url, link)
+    patient, hasty = (make_store(url, wait_replicas=1, wait_timeout=wait) for wait in (20, 1))
     link.cut_after(b"WAIT")
-    won(store.claim(asked("answer to WAIT")))  # which is asked for again
+    won(patient.claim(asked("answer to WAIT")))  # which is asked for again
     assert link.fired.is_set()
     link.cut_after(CLAIM.sha.encode())
     with stopped(replica), pytest.raises(StoreError, match="0 of the 1 replicas"):
-        store.claim(asked())
+        hasty.claim(asked())
     assert link.fired.is_set()
 
 
@@ -111,7 +119,7 @@ def test_WAIT_comes_after_a_write_on_its_own_connection(primary, link, client, m
     link.spoken.clear()
 
     key, arguments = store._key(lease.record_id), claim_arguments(lease.request)
-    [is_won, *_], reached = store._clients.replicated(CLAIM, key, arguments, 1, 1)
+    [is_won, *_], reached = store._clients.replicated(CLAIM, key, arguments, 1, 20)
 
     assert (is_won, reached) == (1, 1)
     assert client.info("persistence")["rdb_changes_since_last_save"] == before + 1
@@ -123,11 +131,12 @@ def test_WAIT_comes_after_a_write_on_its_own_connection(primary, link, client, m
 
 
 @pytest.fixture
-def meanwhile(store, monkeypatch, client, prefix):
-    """Let the server forget, and do something more, before a claim of `store` waits."""
-    replicated = store._clients.replicated
+def meanwhile(monkeypatch, client, prefix):
+    """Let the server forget, and do something more, before a claim of a store waits."""
 
-    def do(action=lambda: None):
+    def do(store, action=lambda: None):
+        replicated = store._clients.replicated
+
         def first(*arguments):
             assert client.delete(*client.keys(f"{prefix}*")) == 2  # the record, and the marker
             action()
@@ -142,7 +151,7 @@ def test_I1_claim_that_was_lost_and_won_by_another_is_not_won(
     store, primary, make_store, meanwhile
 ):
     others = []
-    meanwhile(lambda: others.append(won(make_store(primary.url).claim(asked()))))
+    meanwhile(store, lambda: others.append(won(make_store(primary.url).claim(asked()))))
     record = lost(store.claim(asked()))
     assert (record.state, record.token) == (State.IN_PROGRESS, others[0].token)
     store.complete(others[0], b"result", retention=HOUR)
@@ -150,12 +159,12 @@ def test_I1_claim_that_was_lost_and_won_by_another_is_not_won(
 
 @pytest.mark.parametrize("replicates", [True, False])
 def test_I1_claim_that_was_lost_and_is_won_again_has_the_new_epoch(
-    store, replica, meanwhile, replicates
+    store, hasty, replica, meanwhile, replicates
 ):
-    meanwhile()
+    meanwhile(store if replicates else hasty)
     if replicates:
         store.complete(won(store.claim(asked())), b"result", retention=HOUR)
     else:
         with stopped(replica), pytest.raises(StoreError, match="0 of the 1 replicas"):
-            store.claim(asked())
+            hasty.claim(asked())
         assert found(store).state is State.RELEASED

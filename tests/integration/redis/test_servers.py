@@ -17,7 +17,7 @@ from tests.services.redis import HOST, RedisSentinel, RedisServer
 @pytest.fixture
 def start_sentinel():
     with ExitStack() as stack:
-        yield lambda server: stack.enter_context(RedisSentinel(server))
+        yield lambda *server, **how: stack.enter_context(RedisSentinel(*server, **how))
 
 
 def test_sentinels(start_server, start_sentinel, make_store):
@@ -41,10 +41,10 @@ def test_failover_is_followed(start_server, start_sentinel, make_store):
     replica = start_server("redis6", replicaof=f"{HOST} {primary.port}")
     with primary.client() as client:
         client.set("written", "before")
-        wait_until(lambda: client.wait(1, 100) == 1, seconds=30, what="the replica")
-    sentinel = start_sentinel(primary)
+        wait_until(lambda: client.wait(1, 100) == 1, seconds=60, what="the replica")
+    sentinel = start_sentinel(primary, down_after=3)
     place = {"sentinels": [(HOST, sentinel.port)], "service_name": "main"}
-    store = make_store(**place, wait_replicas=1, timeout=5)
+    store = make_store(**place, wait_replicas=1, wait_timeout=20)
     lease = won(store.claim(asked()))  # the replica has it
     with sentinel.client() as client:
         wait_until(

@@ -16,7 +16,7 @@ from tests.unit.http.api import Api
 class TestHTTP(HTTPStory):
     @pytest.fixture
     def api(self, settings, prefix, url, link):
-        options = {"url": through(url, link), "prefix": prefix, "timeout": 4}
+        options = {"url": through(url, link), "prefix": prefix, "timeout": 30}
         settings.IDEMPOTENCY = {"default": {"BACKEND": BACKEND, "OPTIONS": options}}
         api = Api()
         api.client.raise_request_exception = False
@@ -26,7 +26,7 @@ class TestHTTP(HTTPStory):
 class TestEncryption(EncryptionStory):
     @pytest.fixture
     def alias(self, url, prefix):
-        return {"BACKEND": BACKEND, "OPTIONS": {"url": url, "prefix": prefix}}
+        return {"BACKEND": BACKEND, "OPTIONS": {"url": url, "prefix": prefix, "timeout": 30}}
 
     @pytest.fixture
     def behind(self, client, prefix):
