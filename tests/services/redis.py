@@ -102,13 +102,20 @@ class RedisServer(OwnServer):
 
 
 class RedisSentinel(RedisServer):
-    """A sentinel of its own that watches `server` under the name main; a quorum of one."""
+    """
+    A sentinel of its own that watches `server` under the name main; a quorum of one.
 
-    def __init__(self, server: RedisServer, *, down_after: float = 60) -> None:
-        """`down_after`: seconds without an answer after which it gives the server up."""
+    It gives the server up after `down_after` seconds without an answer. It leads clients to `port`,
+    if given: to a proxy in front of the server.
+    """
+
+    def __init__(
+        self, server: RedisServer, *, down_after: float = 60, port: int | None = None
+    ) -> None:
         super().__init__(server.version)
         self._watched = server
         self._down_after = round(down_after * 1000)
+        self._port_of_watched = port
 
     @property
     def url(self) -> str:
@@ -117,9 +124,10 @@ class RedisSentinel(RedisServer):
     def _command(self) -> list[str | Path]:
         configuration = self.directory / "sentinel.conf"  # it rewrites this file itself
         if not configuration.exists():
+            port = self._port_of_watched or self._watched.port
             configuration.write_text(
                 f"bind {HOST}\nport {self.port}\ndir {self.directory}\n"
-                f"sentinel monitor main {HOST} {self._watched.port} 1\n"
+                f"sentinel monitor main {HOST} {port} 1\n"
                 f"sentinel down-after-milliseconds main {self._down_after}\n"
                 "sentinel failover-timeout main 2000\n"
             )

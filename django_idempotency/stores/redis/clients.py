@@ -31,7 +31,7 @@ from redis.sentinel import Sentinel
 from django_idempotency.exceptions import StoreError
 from django_idempotency.stores.forks import in_each_child
 from django_idempotency.stores.redis.cluster import Calls, on_each_node
-from django_idempotency.stores.redis.connections import Connections
+from django_idempotency.stores.redis.connections import Connections, careful
 from django_idempotency.stores.redis.scripts import Script
 
 __all__ = ["Clients"]
@@ -273,7 +273,9 @@ class Clients:
         options = self._resending(_retry())
         if self._service_name is not None:
             sentinel: Any = Sentinel(self._sentinels, sentinel_kwargs=self._sentinel_options)  # type: ignore[no-untyped-call]
-            return sentinel.master_for(self._service_name, **self._of_service(options))
+            client: Any = sentinel.master_for(self._service_name, **self._of_service(options))
+            careful(client.connection_pool)
+            return client
         pool = redis.BlockingConnectionPool.from_url(str(self._url), **self._of_pool(options))
         return redis.Redis.from_pool(pool)
 

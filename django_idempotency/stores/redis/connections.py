@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cache
 from queue import Empty, SimpleQueue
 from typing import Any
 
 from redis import BlockingConnectionPool, Redis
 from redis.exceptions import ConnectionError, ResponseError
 
-__all__ = ["Connections"]
+__all__ = ["Connections", "careful"]
 
 
 class Connections:
@@ -71,3 +72,26 @@ class Connections:
         except IndexError:
             pool = BlockingConnectionPool.from_url(self._url, **self._options)
             return Redis(connection_pool=pool, single_connection_client=True)
+
+
+def careful(pool: Any) -> Any:
+    """
+    Return the pool; from now on it closes a connection whose answer was not read.
+
+    The answer would be taken for that of the next command. redis-py does so by itself, but not with
+    sentinels.
+    """
+    pool.connection_class = _careful(pool.connection_class)
+    return pool
+
+
+@cache
+def _careful(cls: type) -> type:
+    return type(cls.__name__, (_Careful, cls), {})
+
+
+class _Careful:
+    def read_response(self, *args: Any, **options: Any) -> Any:
+        options.setdefault("disconnect_on_error", True)
+        connection: Any = super()
+        return connection.read_response(*args, **options)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from contextlib import ExitStack
 
 import pytest
@@ -58,6 +59,29 @@ def test_failover_is_followed(start_server, start_sentinel, make_store):
     store.complete(lease, b"result", retention=HOUR)
 
     assert found(make_store(replica.url)).result == b"result"
+
+
+def test_answer_that_was_not_read_is_not_taken_for_the_next_one(
+    start_server, start_sentinel, proxy, make_store
+):
+    server = start_server("redis6")
+    link = proxy(HOST, server.port)
+    sentinel = start_sentinel(server, port=link.port)
+    store = make_store(sentinels=[(HOST, sentinel.port)], service_name="main", timeout=5)
+    for key in ("one", "two"):
+        won(store.claim(asked(key)))
+    link.delay(0.2)
+
+    def interrupt(frame, event, argument):  # as a time limit does, while the answer is awaited
+        if event == "call" and frame.f_code.co_name.endswith("read_from_socket"):
+            sys.setprofile(None)
+            raise KeyboardInterrupt
+
+    sys.setprofile(interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        store.claim(asked("one"))
+    link.heal()
+    assert lost(store.claim(asked("two"))).key == "two"  # and not the answer about "one"
 
 
 def leads_to(sentinel):
