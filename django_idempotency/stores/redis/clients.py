@@ -277,7 +277,7 @@ class Clients:
             careful(client.connection_pool)
             return client
         pool = redis.BlockingConnectionPool.from_url(str(self._url), **self._of_pool(options))
-        return redis.Redis.from_pool(pool)
+        return redis.Redis.from_pool(careful(pool))
 
     # For coroutines.
 
@@ -336,12 +336,13 @@ class Clients:
             sentinel: Any = AsyncSentinel(  # type: ignore[no-untyped-call]
                 self._sentinels, sentinel_kwargs=self._sentinel_options
             )
-            client = sentinel.master_for(self._service_name, **self._of_service(options))
+            client: Any = sentinel.master_for(self._service_name, **self._of_service(options))
+            careful(client.connection_pool)
             return [client, *sentinel.sentinels]
         pool = redis.asyncio.BlockingConnectionPool.from_url(
             str(self._url), **self._of_pool(options)
         )
-        return [redis.asyncio.Redis.from_pool(pool)]
+        return [redis.asyncio.Redis.from_pool(careful(pool))]
 
     # For both.
 

@@ -8,7 +8,8 @@ from queue import Empty, SimpleQueue
 from typing import Any
 
 from redis import BlockingConnectionPool, Redis
-from redis.exceptions import ConnectionError, ResponseError
+from redis.asyncio.connection import AbstractConnection as AsyncConnection
+from redis.exceptions import ConnectionError, ReadOnlyError, ResponseError
 
 __all__ = ["Connections", "careful"]
 
@@ -70,16 +71,17 @@ class Connections:
         try:
             return self._free.pop()
         except IndexError:
-            pool = BlockingConnectionPool.from_url(self._url, **self._options)
+            pool = careful(BlockingConnectionPool.from_url(self._url, **self._options))
             return Redis(connection_pool=pool, single_connection_client=True)
 
 
 def careful(pool: Any) -> Any:
     """
-    Return the pool; from now on it closes a connection whose answer was not read.
+    Return the pool; from now on its connections do not outlive what they cannot answer.
 
-    The answer would be taken for that of the next command. redis-py does so by itself, but not with
-    sentinels.
+    A connection whose answer was not read is closed: the answer would be taken for that of the next
+    command. redis-py does so, but not for threads with sentinels. One to a server that has become a
+    replica is closed, too, and the command is sent again: its address may lead to the new primary.
     """
     pool.connection_class = _careful(pool.connection_class)
     return pool
@@ -87,11 +89,35 @@ def careful(pool: Any) -> Any:
 
 @cache
 def _careful(cls: type) -> type:
-    return type(cls.__name__, (_Careful, cls), {})
+    base = _AsyncCareful if issubclass(cls, AsyncConnection) else _Careful
+    return type(cls.__name__, (base, cls), {})
 
 
 class _Careful:
     def read_response(self, *args: Any, **options: Any) -> Any:
-        options.setdefault("disconnect_on_error", True)
+        options.setdefault("disconnect_on_error", True)  # with sentinels the default is False
         connection: Any = super()
-        return connection.read_response(*args, **options)
+        try:
+            return connection.read_response(*args, **options)
+        except ResponseError as error:
+            if not _is_of_replica(error):
+                raise
+            connection.disconnect()
+            raise ConnectionError("The server has become a replica.") from error
+
+
+class _AsyncCareful:
+    async def read_response(self, *args: Any, **options: Any) -> Any:
+        connection: Any = super()
+        try:
+            return await connection.read_response(*args, **options)
+        except ResponseError as error:
+            if not _is_of_replica(error):
+                raise
+            await connection.disconnect()
+            raise ConnectionError("The server has become a replica.") from error
+
+
+def _is_of_replica(error: ResponseError) -> bool:
+    """Return whether a replica has refused a write; Redis 6.2 says it within a script's error."""
+    return isinstance(error, ReadOnlyError) or "-READONLY " in str(error)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from contextlib import ExitStack
 
@@ -82,6 +83,40 @@ def test_answer_that_was_not_read_is_not_taken_for_the_next_one(
         store.claim(asked("one"))
     link.heal()
     assert lost(store.claim(asked("two"))).key == "two"  # and not the answer about "one"
+
+
+@pytest.mark.parametrize("version", ["valkey9", "redis6"])
+def test_failover_behind_a_name_is_followed(start_server, proxy, make_store, version):
+    """The name leads to the new primary, while connections to the old one, a replica now, last."""
+    old = start_server(version)
+    new = start_server(version)
+    link = proxy(HOST, old.port)
+    store = make_store(f"redis://{HOST}:{link.port}/0", timeout=5)
+
+    async def coroutines():
+        leases = [won(await store.aclaim(asked("before")))]
+        assert store.renew(leases, HOUR) == set(leases)
+        follow(new, old)
+        with new.client() as client:
+            client.replicaof("NO", "ONE")
+        follow(old, new)
+        link.lead_to(new.port)
+        leases.append(won(await store.aclaim(asked("coroutine"))))
+        leases.append(won(store.claim(asked("thread"))))
+        assert store.renew(leases, HOUR) == set(leases)
+
+    asyncio.run(coroutines())
+    assert found(make_store(new.url), "before").live
+
+
+def follow(replica, primary):
+    with replica.client() as client:
+        client.replicaof(HOST, primary.port)
+        wait_until(
+            lambda: client.info("replication")["master_link_status"] == "up",
+            seconds=30,
+            what="the replica",
+        )
 
 
 def leads_to(sentinel):
