@@ -50,7 +50,7 @@ def nothing_left_behind() -> Iterator[None]:
     try:
         wait_until(
             lambda: not _left_threads(threads) and not _left_processes(processes),
-            seconds=5,
+            seconds=60,
             what="everything that tests started to end",
         )
     except TimeoutError as error:

@@ -26,7 +26,7 @@ from tests.services.redis import RedisServer
 PAGE = DOCS / "tutorial.md"
 #: What a reader of this page has done already, where the package comes from the checkout.
 INSTALLS = ("python -m venv", "source ", "pip install")
-PATIENCE = 60
+PATIENCE = 120
 
 
 class Wrong(Exception):

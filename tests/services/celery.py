@@ -20,7 +20,7 @@ class CeleryWorker(OwnServer):
     """
 
     name = "celery"
-    start_seconds = 60.0
+    start_seconds = 120.0
     stop_signals = ()
     telling = True
 

@@ -69,10 +69,10 @@ class Forks:
 
 
 def in_child(function: Callable[[], object]) -> int:
-    """Call `function` in a forked child, for no longer than 30 s; return the child's exit code."""
+    """Call `function` in a forked child, for a minute at most; return the child's exit code."""
     pid = os.fork()
     if pid == 0:
-        signal.alarm(30)
+        signal.alarm(60)
         try:
             function()
         except BaseException:
@@ -87,9 +87,9 @@ def held(*mutexes: Any) -> Iterator[None]:
     """Let another thread hold these mutexes."""
     with ThreadPoolExecutor(1) as thread:
         for mutex in mutexes:
-            thread.submit(mutex.acquire).result(30)
+            thread.submit(mutex.acquire).result(60)
         try:
             yield
         finally:
             for mutex in mutexes:
-                thread.submit(mutex.release).result(30)
+                thread.submit(mutex.release).result(60)

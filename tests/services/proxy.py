@@ -109,7 +109,7 @@ class Proxy:
     def __exit__(self, *exc_info: object) -> None:
         self._call(self._shut())
         self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(10)
+        self._thread.join(60)
         self._loop.close()
 
     def _run(self) -> None:
@@ -117,7 +117,7 @@ class Proxy:
         self._loop.run_forever()
 
     def _call(self, work: Coroutine[Any, Any, None]) -> None:
-        asyncio.run_coroutine_threadsafe(work, self._loop).result(10)
+        asyncio.run_coroutine_threadsafe(work, self._loop).result(60)
 
     async def _listen(self) -> None:
         self._server = await asyncio.start_server(self._accept, HOST, 0, ssl=self._tls)

@@ -29,7 +29,7 @@ class RabbitMQServer(OwnServer):
     """A node, whose user is guest, as everywhere on loopback."""
 
     name = "rabbitmq"
-    start_seconds = 90.0
+    start_seconds = 180.0
 
     def __init__(self) -> None:
         super().__init__()

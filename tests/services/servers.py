@@ -35,7 +35,7 @@ class OwnServer(ABC):
     """
 
     name: ClassVar[str]
-    start_seconds: ClassVar[float] = 30.0
+    start_seconds: ClassVar[float] = 120.0
     #: What ends it together with the thread that started it.
     death_signal: ClassVar[signal.Signals] = signal.SIGKILL
     #: What ends it in order, one after the other.
@@ -166,7 +166,7 @@ class OwnServer(ABC):
     def _run(self, command: Sequence[str | Path]) -> None:
         with self._log.open("ab") as output:
             process = spawn(command, output=output, env=self.env, user=self._user, cwd=self._cwd)
-        if code := process.wait(120):
+        if code := process.wait(300):
             raise RuntimeError(f"{command[0]} failed with {code}:\n{self.output}")
 
     def _is_up(self) -> bool:
@@ -219,7 +219,7 @@ class Server(OwnServer):
     `env` is added to our own environment. Any answer to GET `probe` counts, 404 and 500 too.
     """
 
-    start_seconds = 60.0
+    start_seconds = 120.0
     telling = True
 
     #: What is asked for, to see whether it answers.

@@ -16,7 +16,7 @@ def run_in_threads(
     number: int,
     function: Callable[[int], Result],
     *,
-    seconds: float = 30,
+    seconds: float = 60,
     using: Sequence[str] = (),
 ) -> list[Result]:
     """

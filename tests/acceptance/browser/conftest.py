@@ -16,7 +16,7 @@ from tests.services.gunicorn import Gunicorn
 from tests.services.processes import wait_until
 from tests.services.uvicorn import Uvicorn
 
-SECONDS = 20
+SECONDS = 60
 expect.set_options(timeout=SECONDS * 1000)
 WAITING = """
 SELECT count(*) FROM pg_locks JOIN pg_database ON pg_database.oid = pg_locks.database

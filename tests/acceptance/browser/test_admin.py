@@ -64,7 +64,7 @@ def context(browser, office, request):
         java_script_enabled=scripts,
         viewport={"width": 1280, "height": 800},
     )
-    context.set_default_timeout(20_000)
+    context.set_default_timeout(60_000)
     yield context
     context.close()
 

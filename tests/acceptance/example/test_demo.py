@@ -56,7 +56,7 @@ def start(**environ: str) -> subprocess.Popen[str]:
 def play(**environ: str) -> tuple[int, str]:
     with start(**environ) as process:
         try:
-            output, _ = process.communicate(timeout=180)
+            output, _ = process.communicate(timeout=600)
         finally:
             process.terminate()
     return process.returncode, output
@@ -64,7 +64,7 @@ def play(**environ: str) -> tuple[int, str]:
 
 def wait_for_the_end_of(process: subprocess.Popen[str]) -> None:
     left = f"EXAMPLE_DEMO_PID={process.pid}"
-    wait_until(lambda: not marked(left), seconds=5, what="the server to end")
+    wait_until(lambda: not marked(left), seconds=60, what="the server to end")
 
 
 def assert_told(output: str, mode: str = "joined") -> None:
@@ -124,7 +124,7 @@ def test_it_tells_the_whole_story_and_serve_leaves_it_running_until_ctrl_c():
                 with urllib.request.urlopen(urllib.request.Request(url, headers=headers)) as answer:
                     assert answer.status == 200, page
             process.send_signal(signal.SIGINT)
-            assert process.wait(timeout=20) == 0
+            assert process.wait(timeout=60) == 0
         finally:
             process.kill()
     wait_for_the_end_of(process)
@@ -144,7 +144,7 @@ def assert_ends(store: str, number: signal.Signals) -> None:
             assert any("Alice pays" in line for line in process.stdout)
             assert marked(f"EXAMPLE_DEMO_PID={process.pid}")
             process.send_signal(number)
-            assert process.wait(timeout=20) != 0
+            assert process.wait(timeout=60) != 0
         finally:
             process.kill()
     wait_for_the_end_of(process)

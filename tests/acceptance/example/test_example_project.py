@@ -31,7 +31,7 @@ def manage(tmp_path):
             env={**own, **environ},
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=600,
             check=False,
         )
 

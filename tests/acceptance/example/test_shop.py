@@ -32,7 +32,7 @@ class Procfile(OwnServer):
     """The processes that serve, under honcho."""
 
     name = "honcho"
-    start_seconds = 60.0
+    start_seconds = 120.0
     telling = True
 
     @property
@@ -70,7 +70,7 @@ def test_the_procfile_answers_replays_and_works_off_tasks(tmp_path):
             with Celery(broker=broker.url, backend=broker.url) as app:
                 name, tea = "example_project.shop.tasks.capture_payment", (1, 800, "tea")
                 tasks = [app.send_task(name, tea) for _ in range(2)]
-                results = [task.get(timeout=60) for task in tasks]
+                results = [task.get(timeout=120) for task in tasks]
                 del tasks
                 gc.collect()  # Celery 5.5 tells the broker of it, and tries again while it is gone
             load = [sys.executable, "-m", "example_project.load", "--seconds", "2"]
@@ -83,7 +83,7 @@ def test_the_procfile_answers_replays_and_works_off_tasks(tmp_path):
             )
             metrics = alice.get("/metrics/").body.decode()
             styles = alice.get("/static/admin/css/base.css")
-            wait_until(lambda: "beat: Starting" in shop.output, seconds=30, what="beat to start")
+            wait_until(lambda: "beat: Starting" in shop.output, seconds=120, what="beat to start")
         with psycopg.connect(database) as session:
             count = "SELECT count(*) FROM shop_payment WHERE reference IN ('coffee', 'tea')"
             paid = session.execute(count).fetchone()

@@ -33,7 +33,7 @@ def test_a_first_request_and_a_replay_cost_what_they_did() -> None:
         capture_output=True,
         check=True,
         text=True,
-        timeout=120,
+        timeout=600,
     )
     found = json.loads(done.stdout)
 

@@ -32,7 +32,11 @@ def test_store_and_settings_do_not_wait_for_a_thread_of_the_parent() -> None:
 
 def run_python(code: str, *options: str) -> None:
     done = subprocess.run(
-        [sys.executable, *options, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60
+        [sys.executable, *options, "-c", code],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=180,
     )
     assert done.returncode == 0, done.stderr
 

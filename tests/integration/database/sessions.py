@@ -17,7 +17,7 @@ T = TypeVar("T")
 #: A statement that takes longer hangs: the tripwire.
 HANGING = 10
 #: How long a test waits for what is going to happen, however busy the machine is.
-PATIENCE = 20
+PATIENCE = 60
 
 _OWN_SESSION = {"postgresql": "SELECT pg_backend_pid()", "mysql": "SELECT CONNECTION_ID()"}
 _WAITS = {

@@ -44,7 +44,7 @@ def test_R54_duplicates_that_race_run_once(isolation, store, run_in_threads, mod
     def run_all(index):
         told = []
         for key in keys:
-            together.wait(30)
+            together.wait(60)
             try:
                 told.append(engine.run(operation(key, transaction=mode), work(key)).result)
             except InProgress:

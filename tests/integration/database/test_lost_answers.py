@@ -153,7 +153,7 @@ def kill(other):
     unpooled = connections["default"]
     unpooled.close()
     connections["default"] = pooled = unpooled.copy()
-    pooled.settings_dict["OPTIONS"]["pool"] = {"min_size": size, "max_size": size, "timeout": 10}
+    pooled.settings_dict["OPTIONS"]["pool"] = {"min_size": size, "max_size": size}
     try:
         pooled.ensure_connection()
         wait_until(
@@ -161,7 +161,9 @@ def kill(other):
             seconds=PATIENCE,
             what="the pool to be full",
         )
-        yield lambda: other(execute, f"SELECT pg_terminate_backend(pid, 5000) {OTHERS}")
+        yield lambda: other(
+            execute, f"SELECT pg_terminate_backend(pid, {PATIENCE * 1000}) {OTHERS}"
+        )
     finally:
         connections["default"] = unpooled
         pooled.close()

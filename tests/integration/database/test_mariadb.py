@@ -165,7 +165,7 @@ def test_R91_work_that_goes_on_after_a_deadlock_is_no_success(run_in_threads):
     """The server has rolled back all that came before; what follows would commit without it."""
     for name in ("a", "b"):
         Unique.objects.create(name=name)
-    both_hold_one = threading.Barrier(2, timeout=30)
+    both_hold_one = threading.Barrier(2, timeout=60)
 
     def lock(name):
         return Unique.objects.select_for_update().get(name=name)

@@ -37,7 +37,7 @@ def test_I5_R26_work_of_each_key_is_done_once(store, run_in_threads, modes):
                 answers.append(None)
         return answers
 
-    answers = run_in_threads(8, run_all, seconds=60)
+    answers = run_in_threads(8, run_all, seconds=180)
     assert sorted(effects()) == sorted(keys)
     assert all(state_of(store, key) is State.COMPLETED for key in keys)
     for key, outcomes in zip(keys, zip(*answers, strict=True), strict=True):

@@ -19,7 +19,7 @@ from tests.services.processes import wait_until
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.leg("postgres18")]
 
-POOL = {"pool": {"min_size": 1, "max_size": 4, "timeout": 5}}
+POOL = {"pool": {"min_size": 1, "max_size": 4}}
 MODES = pytest.mark.parametrize("mode", ["single", "joined", "separate"])
 
 
@@ -69,7 +69,7 @@ def test_R88_keys_in_threads(engine, run_in_threads, mode):
 
     def run_all(index):
         for key in keys:
-            together.wait(30)
+            together.wait(60)
             try:
                 engine.run(operation(key, transaction=mode), work(key))
             except InProgress:
@@ -81,7 +81,7 @@ def test_R88_keys_in_threads(engine, run_in_threads, mode):
     assert effects() == keys
 
 
-SMALLEST = {"pool": {"min_size": 1, "max_size": 1, "timeout": 1}}
+SMALLEST = {"pool": {"min_size": 1, "max_size": 1}}
 
 
 @pytest.mark.parametrize("options", [SMALLEST], indirect=True, ids=["pool"])

@@ -63,7 +63,7 @@ def test_R76_row_that_a_sweep_holds_is_no_conflict(two):
 @pytest.mark.leg("postgres18", "postgres16")
 @pytest.mark.parametrize("holder", ["single", "whoever"])
 def test_R49_expired_record_that_no_sweep_holds_is_in_progress_at_once(two, holder, monkeypatch):
-    monkeypatch.setattr(database, "_SWEPT_WITHIN", PATIENCE)  # waiting would be noticed
+    monkeypatch.setattr(database, "_SWEPT_WITHIN", 2 * PATIENCE)  # waiting would be noticed
     claims.expired(two.theirs, claim_request())
     with transaction.atomic():
         if holder == "whoever":
@@ -82,7 +82,7 @@ def test_R76_sweep_that_has_just_let_go_is_no_conflict(two, monkeypatch):
     two.other(sweeping.__enter__)
     assert two.other(two.theirs.sweep) == 1
     two.mine.before("SWEEPING", lambda: two.other(sweeping.__exit__, None, None, None))
-    monkeypatch.setattr(database, "_SWEPT_WITHIN", PATIENCE)  # nothing to wait for
+    monkeypatch.setattr(database, "_SWEPT_WITHIN", 2 * PATIENCE)  # nothing to wait for
     mine = won(two.mine.claim(claim_request()))
     assert two.mine.reached
     assert two.mine.get(mine.record_id).token == mine.token

@@ -38,7 +38,7 @@ def working(tmp_path: Path) -> Callable[..., Any]:
     def start() -> Iterator[dict[str, str]]:
         body = {"name": "first", "then": "paused", "directory": str(tmp_path)}
         with together(lambda: Api()(body)) as answers:
-            wait_until(lambda: any(tmp_path.glob("first.*.working")), seconds=30, what="the view")
+            wait_until(lambda: any(tmp_path.glob("first.*.working")), seconds=60, what="the view")
             yield body
             (tmp_path / "first.go").touch()
         assert answers[0].status_code == 201

@@ -19,7 +19,7 @@ from tests.unit.views.work import PAUSED
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.leg("postgres18", "postgres16")]
 
-LONG = 30
+LONG = 60
 
 
 @pytest.fixture
@@ -29,8 +29,8 @@ def pool(transactional_db, monkeypatch):
     default: Any = connections["default"]
     default.close()
 
-    def of(size, timeout=5):
-        pooled = {"min_size": 1, "max_size": size, "timeout": timeout}
+    def of(size):
+        pooled = {"min_size": 1, "max_size": size}
         monkeypatch.setitem(settings, "OPTIONS", {**settings["OPTIONS"], "pool": pooled})
         return default.pool
 
@@ -56,10 +56,10 @@ def test_R51_waiters_hold_no_pooled_connection(
     policy(TRANSACTION=transaction, WAIT=LONG)
     two = pool(2)
     with together(sending(kind)) as first:
-        assert gate.reached.wait(30)
+        assert gate.reached.wait(LONG)
         with together(*[sending(kind)] * 5) as others:
             looks.wait_for(5)
-            wait_until(lambda: connections_in_use(two) == 1, seconds=30, what="idle waiters")
+            wait_until(lambda: connections_in_use(two) == 1, seconds=LONG, what="idle waiters")
             with together(sending(kind, {"name": "else"}, key="key-2")) as another:
                 pass
             assert another[0].status_code == 201
@@ -76,10 +76,10 @@ def test_R51_waiters_on_another_store_hold_no_pooled_connection(settings, policy
     }
     two = pool(2)
     with together(sending("function")) as first:
-        assert gate.reached.wait(30)
+        assert gate.reached.wait(LONG)
         with together(*[sending("function")] * 3) as others:
-            wait_until(lambda: two.get_stats()["requests_num"] >= 4, seconds=30, what="waiters")
-            wait_until(lambda: connections_in_use(two) <= 1, seconds=30, what="idle waiters")
+            wait_until(lambda: two.get_stats()["requests_num"] >= 4, seconds=LONG, what="waiters")
+            wait_until(lambda: connections_in_use(two) <= 1, seconds=LONG, what="idle waiters")
             gate.open.set()
 
     assert [replayed(answer) for answer in (*first, *others)] == [False, True, True, True]

@@ -18,7 +18,7 @@ from tests.unit.views.conftest import send, sending, together
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.leg("postgres18")]
 
-PATIENCE = 25
+PATIENCE = 60
 #: Requests that come at the same moment: the server takes 300 connections.
 AT_ONCE = 25
 
