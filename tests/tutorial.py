@@ -22,6 +22,7 @@ from pathlib import Path
 
 from tests.pages import DOCS, ROOT
 from tests.services.redis import RedisServer
+from tests.services.servers import free_port
 
 PAGE = DOCS / "tutorial.md"
 #: What a reader of this page has done already, where the package comes from the checkout.
@@ -83,7 +84,7 @@ def follow(folder: Path, *, links: Path | None = None) -> list[str]:
     """
     page = PAGE.read_text()
     for port in ("8000", "8001"):
-        page = page.replace(port, _free_port())
+        page = page.replace(port, str(free_port()))
     page = page.replace("/path/to/checkout", "django-idempotency")  # from `links`
     typed: list[str] = []
     with ExitStack() as stack:
@@ -166,12 +167,6 @@ def _type(command: str, expected: str, folder: Path, env: dict[str, str]) -> Non
 def _matches(expected: str, said: str) -> bool:
     pattern = ".*".join(re.escape(part.strip("\n")) for part in expected.split("…"))
     return re.search(pattern, said, re.DOTALL) is not None
-
-
-def _free_port() -> str:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return str(listener.getsockname()[1])
 
 
 def _serves(port: int) -> bool:

@@ -15,7 +15,7 @@ from django.http import HttpRequest, HttpResponse
 FOLDER = "EXAMPLE_PAUSES"
 #: In the server, before the view; the row is written; its transaction is committed.
 ARRIVED, WRITTEN, COMMITTED = "arrived", "written", "committed"
-SECONDS = 30.0
+SECONDS = 60.0
 
 
 class NotThere(Exception):

@@ -14,7 +14,7 @@ from pathlib import Path
 from example_project.demo.client import Client
 
 CHECKOUT = Path(__file__).resolve().parents[2]
-START_SECONDS = 30.0
+START_SECONDS = 60.0
 
 
 class ServerFailed(Exception):

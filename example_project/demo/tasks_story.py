@@ -17,7 +17,7 @@ from example_project.demo.tasks_worker import Worker
 from example_project.shop.tasks import capture_payment
 
 CROWD = 10
-SECONDS = 30.0
+SECONDS = 60.0
 
 
 class TaskStory(Story):

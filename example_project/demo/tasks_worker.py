@@ -18,7 +18,7 @@ from example_project.demo import children
 from example_project.demo.server import CHECKOUT
 from example_project.demo.stores import redis
 
-START_SECONDS = 30.0
+START_SECONDS = 60.0
 #: Names the file with a line for each mail, and the one with how often the server is still down.
 MAILS, DOWN = "EXAMPLE_MAILS", "EXAMPLE_MAIL_DOWN"
 

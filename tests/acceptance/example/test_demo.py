@@ -15,6 +15,7 @@ import pytest
 
 from example_project.demo.server import Server
 from tests.services.processes import ROOT, marked, wait_until
+from tests.services.servers import free_port
 
 pytestmark = pytest.mark.processes
 
@@ -96,7 +97,7 @@ def test_it_fails_without_the_guard():
 
 
 def test_the_port_is_the_one_that_is_asked_for_unless_it_is_taken(tmp_path):
-    with Server(tmp_path, {}) as first:
+    with Server(tmp_path, {}, port=free_port()) as first:
         taken = first.port
         with Server(tmp_path, {}, port=taken) as second:
             assert second.port != taken
