@@ -45,11 +45,11 @@ class Connections:
 
     def execute_command(self, *command: Any) -> Any:
         """Send a command and return its answer; see the method of redis-py's client."""
+        place: list[None] = []
         try:
-            self._places.get(timeout=self._timeout)
-        except Empty:
-            raise ConnectionError("No connection available.") from None
-        try:
+            # A single call of C: an exception that another thread raises in this one, while it
+            # waits, takes no place along.
+            place += map(self._places.get, (True,), (self._timeout,))
             client = self._take()
             answered = False
             try:
@@ -64,8 +64,11 @@ class Connections:
                     client.connection_pool.disconnect()
                 self._free.append(client)
             return answer
+        except Empty:
+            raise ConnectionError("No connection available.") from None
         finally:
-            self._places.put(None)
+            if place:
+                self._places.put(None)
 
     def _take(self) -> Any:
         try:

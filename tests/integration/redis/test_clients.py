@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import gc
 import sys
+import threading
 import weakref
 from concurrent.futures import ThreadPoolExecutor
 
@@ -15,6 +17,7 @@ from django_idempotency.claims import Resolution
 from django_idempotency.exceptions import StoreError
 from django_idempotency.records import State
 from django_idempotency.stores.redis import RedisStore, scripts
+from django_idempotency.stores.redis.connections import Connections
 from tests.claims import HOUR, asked, found, lost, record_id, won
 from tests.integration.redis.conftest import through
 from tests.services.forks import in_child
@@ -112,6 +115,35 @@ def test_interrupted_thread_leaves_a_connection_that_is_not_used_again(url, link
         store.claim(asked("interrupted"))
     link.heal()
     assert found(store).key == "key"  # and not the answer to the claim
+
+
+def test_thread_that_is_ended_while_it_waits_takes_no_connection_along(url, make_store):
+    store = make_store(url, max_connections=1, timeout=5)
+    won(store.claim(asked()))
+    connections = store._clients._connections
+    connections._places.get()  # as a command does that has not been answered yet
+    execute = Connections.execute_command
+    ended = []
+
+    def wait():
+        try:
+            store.get(record_id())
+        except KeyboardInterrupt as error:
+            ended.append(error)
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    wait_until(
+        lambda: sys._current_frames()[thread.ident].f_code is execute.__code__,
+        seconds=20,
+        what="the thread to wait",
+    )
+    raise_in = ctypes.pythonapi.PyThreadState_SetAsyncExc  # as the time limits of workers do
+    raise_in(ctypes.c_ulong(thread.ident), ctypes.py_object(KeyboardInterrupt))
+    connections._places.put(None)
+    thread.join()
+    assert ended
+    assert found(store).key == "key"
 
 
 def test_every_loop_has_its_own_connections_and_closes_them(named, client):
