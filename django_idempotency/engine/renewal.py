@@ -52,7 +52,10 @@ class LeaseRenewer:
 
     def _reset(self) -> None:
         """Start with nothing: a forked child renews none of its parent's leases."""
-        self._changed = threading.Condition()
+        # Taken as it is, and not by the condition, which is Python: an exception that a signal or
+        # another thread raises there would leave the lock taken, for all threads and for ever.
+        self._lock = threading.RLock()
+        self._changed = threading.Condition(self._lock)
         self._kept: dict[Lease, _Kept] = {}
         self._threads: dict[BaseStore, threading.Thread] = {}
         self._wakes_at: dict[BaseStore, float] = {}
@@ -65,7 +68,7 @@ class LeaseRenewer:
         every = lease.request.lease.total_seconds() / _PART
         due = now + every
         until = now + lease.request.max_duration.total_seconds()
-        with self._changed:
+        with self._lock:
             self._kept[lease] = _Kept(store, lease, every, due, until, wanted)
             if store not in self._threads:
                 thread = threading.Thread(
@@ -82,7 +85,7 @@ class LeaseRenewer:
 
     def remove(self, lease: Lease) -> None:
         """Stop renewing `lease`; a renewal under way may still reach the store."""
-        with self._changed:
+        with self._lock:
             self._kept.pop(lease, None)
 
     def _keep(self, store: BaseStore) -> None:
@@ -108,7 +111,7 @@ class LeaseRenewer:
         Two empty lists say that none is left while the store is still connected, None that there
         has been none for a while.
         """
-        with self._changed:
+        with self._lock:
             idle_since = time.monotonic()
             while True:
                 now = time.monotonic()
@@ -176,7 +179,7 @@ class LeaseRenewer:
 
     def _is_kept(self, lease: Lease) -> bool:
         """Whether the lease is still to be renewed; its completion may have begun meanwhile."""
-        with self._changed:
+        with self._lock:
             kept = self._kept.get(lease)
             return kept is not None and (kept.wanted is None or kept.wanted())
 

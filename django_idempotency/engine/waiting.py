@@ -95,7 +95,8 @@ class Poller:
 
     def _reset(self) -> None:
         """Start with nothing: no thread of the parent is there in a forked child."""
-        self._changed = threading.Condition()
+        self._lock = threading.RLock()  # taken as it is: see LeaseRenewer
+        self._changed = threading.Condition(self._lock)
         #: The waiters of each store that has a thread.
         self._waiters: dict[BaseStore, set[Waiter]] = {}
         self._wakes_at: dict[BaseStore, float] = {}
@@ -134,7 +135,7 @@ class Poller:
         """Have the waiter's record looked at; return False if no thread can be started for that."""
         waiter.seen = None
         waiter.due = time.monotonic() + waiter.pause()
-        with self._changed:
+        with self._lock:
             if store not in self._waiters:
                 thread = threading.Thread(
                     target=self._poll, args=[store], name="django-idempotency-poller", daemon=True
@@ -156,7 +157,7 @@ class Poller:
         return True
 
     def _remove(self, store: BaseStore, waiter: Waiter) -> None:
-        with self._changed:
+        with self._lock:
             self._waiters.get(store, set()).discard(waiter)
 
     # The thread of one store.
@@ -196,7 +197,7 @@ class Poller:
         Returns none of them as soon as there are none while the store is `connected`, and None when
         there have been none for a while.
         """
-        with self._changed:
+        with self._lock:
             ends = time.monotonic() + _IDLE
             while True:
                 waiters = self._waiters[store]
@@ -224,7 +225,7 @@ class Poller:
         one alone can win. The others see at the next look what has become of it.
         """
         claiming: set[UUID] = set()
-        with self._changed:
+        with self._lock:
             there = self._waiters[store]
             now = time.monotonic()
             for waiter in sorted(waiters, key=lambda waiter: waiter.began):
@@ -242,7 +243,7 @@ class Poller:
                 waiter.due = now + waiter.pause()
 
     def _wake_all(self, store: BaseStore) -> None:
-        with self._changed:
+        with self._lock:
             for waiter in list(self._waiters[store]):
                 waiter.seen = None
                 self._wake(self._waiters[store], waiter)

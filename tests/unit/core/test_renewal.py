@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import threading
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import timedelta
 from unittest.mock import Mock
@@ -207,6 +208,27 @@ def test_a_store_that_fails_does_not_end_it(keeper, store, caplog):
     store.next_calls(2)
     lease.check()
     assert {entry.levelname for entry in caplog.records} == {"ERROR"}
+
+
+@pytest.mark.parametrize("name", ["add", "remove"])
+def test_an_interrupt_leaves_its_lock_free(keeper, store, name):
+    keeper.add(store, make_lease(3600, key="starts the thread"))
+
+    def interrupt(frame, event, argument):  # as a signal's handler, when the lock has been taken
+        if event == "return" and frame.f_code.co_filename == threading.__file__:
+            raise KeyboardInterrupt
+
+    arguments = (store, make_lease(60)) if name == "add" else (make_lease(60),)
+    sys.setprofile(interrupt)
+    try:
+        with suppress(KeyboardInterrupt):
+            getattr(keeper, name)(*arguments)
+    finally:
+        sys.setprofile(None)
+    other = threading.Thread(target=keeper.remove, args=[make_lease()], daemon=True)
+    other.start()
+    other.join(SECONDS)
+    assert not other.is_alive()
 
 
 def test_its_thread_ends_when_idle_and_starts_again(keeper, store):
