@@ -35,6 +35,17 @@ CREATE TRIGGER stop BEFORE DELETE ON idempotency_record
 LET_GO_ON = f"SELECT pg_advisory_xact_lock({GO_ON})"
 IS_STOPPED = "SELECT count(*) FROM pg_stat_activity WHERE pid = {} AND wait_event = 'PgSleep'"
 
+#: Notes in the session how the transaction of a DELETE commits.
+NOTE_COMMIT = """
+CREATE FUNCTION note_commit() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM set_config('idempotency.commit', current_setting('synchronous_commit'), false);
+    RETURN OLD;
+END $$;
+CREATE TRIGGER note BEFORE DELETE ON idempotency_record
+   FOR EACH ROW EXECUTE FUNCTION note_commit();
+"""
+
 
 @pytest.fixture
 def stopping():
@@ -100,11 +111,22 @@ def test_I9_what_expires_behind_a_walk_is_swept(store, monkeypatch):
     assert left() == []
 
 
-def test_sweep_leaves_no_lock_timeout_behind(store):
+def test_walk_does_not_wait_for_the_disk(store):
+    execute(NOTE_COMMIT)
+    claims.expired(store, claim_request())
+    try:
+        assert store.sweep() == 1
+    finally:
+        execute("DROP FUNCTION note_commit CASCADE")
+    assert execute("SHOW idempotency.commit") == "off" != execute("SHOW synchronous_commit")
+
+
+def test_sweep_leaves_no_setting_behind(store):
+    before = [execute("SHOW lock_timeout"), execute("SHOW synchronous_commit")]
     claims.expired(store, claim_request("alone"))
     assert store.sweep() == 1
-    assert execute("SHOW lock_timeout") == "0"
+    assert [execute("SHOW lock_timeout"), execute("SHOW synchronous_commit")] == before
     claims.expired(store, claim_request("in a transaction"))
     with transaction.atomic():
         assert store.sweep() == 1
-        assert execute("SHOW lock_timeout") == "0"
+        assert [execute("SHOW lock_timeout"), execute("SHOW synchronous_commit")] == before
