@@ -227,8 +227,11 @@ def test_an_interrupt_leaves_its_lock_free(keeper, store, name):
         sys.setprofile(None)
     other = threading.Thread(target=keeper.remove, args=[make_lease()], daemon=True)
     other.start()
-    other.join(SECONDS)
-    assert not other.is_alive()
+    other.join(5)
+    is_free = not other.is_alive()
+    if not is_free:  # the threads of this test are to end
+        keeper._lock.release()
+    assert is_free
 
 
 def test_its_thread_ends_when_idle_and_starts_again(keeper, store):
