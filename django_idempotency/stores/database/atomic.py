@@ -12,6 +12,7 @@ from django.db import (
     DatabaseError,
     Error,
     InterfaceError,
+    InternalError,
     OperationalError,
     connections,
     transaction,
@@ -195,7 +196,8 @@ class Block:
             self._open[connection] = self.outer
         try:
             self._atomic.__exit__(exc_type, exc_value, traceback)
-        except (InterfaceError, OperationalError) as error:
+        except (InterfaceError, InternalError, OperationalError) as error:
+            # psycopg's is an InternalError where PgBouncer, too, says that the session was lost.
             if exc_type is None and not self.committed and is_connection_failure(error):
                 raise StoreError("The connection was lost at the COMMIT.") from error
             raise
