@@ -44,8 +44,8 @@ class Asking(Declared):
     """Sends calls with keys; fails where an answer is not what it has to be."""
 
     def new(self) -> str:
-        """Return a tag or a key that nobody has used."""
-        return uuid.uuid4().hex[:16]
+        """Return a tag or a key that nobody has used, and that is no number."""
+        return f"a{uuid.uuid4().hex[:15]}"
 
     def ask(
         self,
