@@ -14,6 +14,8 @@ import pytest
 from asgiref.sync import SyncToAsync
 from django.test import TransactionTestCase
 
+from django_idempotency.conf import stores
+from django_idempotency.stores.memory import MemoryStore
 from tests.services import MISSING_VARIABLE, current_leg
 from tests.services.processes import ROOT, RUN_VARIABLE, descendants, describe, marked, wait_until
 from tests.services.proxy import Proxy
@@ -38,6 +40,15 @@ def proxy() -> Iterator[Callable[[str, int], Proxy]]:
 def run_in_threads() -> Callable[..., list[Any]]:
     """`run_in_threads(n, function)`: see tests.services.threads."""
     return run_in_threads_together
+
+
+@pytest.fixture(autouse=True)
+def memory_is_empty() -> Iterator[None]:
+    """Let the stores in memory forget what a test has left in them, as its databases do."""
+    yield
+    for configured in stores._aliases.values():
+        if isinstance(configured.store, MemoryStore):
+            configured.store._records.clear()
 
 
 @pytest.fixture(scope="session", autouse=True)
