@@ -38,6 +38,7 @@ from django_idempotency.stores.dynamodb.items import (
 )
 from django_idempotency.stores.dynamodb.overflow import INLINE_BYTES, Overflow
 from django_idempotency.stores.dynamodb.table import Table, side_by_side
+from django_idempotency.stores.options import seconds_of
 
 __all__ = ["DynamoDBStore"]
 
@@ -80,18 +81,22 @@ class DynamoDBStore(BaseStore):
         sort_key: str | None = None,
         static_partition_key: str = "idempotency",
         attributes: Mapping[str, str] | None = None,
-        clock_skew: float = 5,
-        timeout: float = 2,
+        clock_skew: float | timedelta = 5,
+        timeout: float | timedelta = 2,
         ttl: bool = True,
         overflow_storage: str | None = None,
         clock: Callable[[], datetime] = _utc_now,
     ) -> None:
         self.names = Names(partition_key, sort_key, static_partition_key, attributes or {})
-        client = Client(region_name=region_name, endpoint_url=endpoint_url, timeout=timeout)
+        client = Client(
+            region_name=region_name,
+            endpoint_url=endpoint_url,
+            timeout=seconds_of("timeout", timeout),
+        )
         self.table = Table(table_name, self.names, client)
         self.ttl = ttl
         self.overflow = None if overflow_storage is None else Overflow(overflow_storage)
-        self._skew = timedelta(seconds=clock_skew)
+        self._skew = timedelta(seconds=seconds_of("clock_skew", clock_skew, may_be_zero=True))
         self._clock = clock
 
     @property

@@ -27,7 +27,6 @@ __all__ = [
     "owner_arguments",
     "proof_arguments",
     "record_of",
-    "seconds",
 ]
 
 _CORRUPT = "A record in Redis is damaged: another program has changed it."
@@ -60,10 +59,6 @@ class Place(NamedTuple):
         node, cursor, ids = match.groups()
         left = tuple(UUID(hex=ids[i : i + 32]) for i in range(0, len(ids), 32))
         return cls(node, int(cursor) if cursor else None, left)
-
-
-def seconds(duration: float | timedelta) -> float:
-    return duration.total_seconds() if isinstance(duration, timedelta) else float(duration)
 
 
 def micros(duration: timedelta) -> int:

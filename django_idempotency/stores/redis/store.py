@@ -18,6 +18,7 @@ from django_idempotency.exceptions import StoreError
 from django_idempotency.leases import Lease
 from django_idempotency.records import Filters, Page, Record
 from django_idempotency.stores.base import BaseStore
+from django_idempotency.stores.options import seconds_of
 from django_idempotency.stores.redis.rows import (
     Place,
     claim_arguments,
@@ -28,7 +29,6 @@ from django_idempotency.stores.redis.rows import (
     owner_arguments,
     proof_arguments,
     record_of,
-    seconds,
 )
 from django_idempotency.stores.redis.scripts import (
     CLAIM,
@@ -93,11 +93,9 @@ class RedisStore(BaseStore):
                 'RedisStore needs redis-py: python -m pip install "django-idempotency[redis]"'
             ) from error
         self.prefix = prefix
-        self.timeout = seconds(timeout)
+        self.timeout = seconds_of("timeout", timeout)
         self.wait_replicas = wait_replicas
-        self.wait_timeout = seconds(wait_timeout)
-        if self.timeout <= 0:
-            raise ValueError("timeout must be more than 0 seconds.")
+        self.wait_timeout = seconds_of("wait_timeout", wait_timeout, may_be_zero=True)
         if wait_replicas < 0:
             raise ValueError("wait_replicas is a number of replicas, 0 or more.")
         if wait_replicas and not 0 < self.wait_timeout < self.timeout:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import sys
 from dataclasses import replace
 from urllib.parse import urlsplit
@@ -50,6 +51,9 @@ def configure(settings):
             "a cluster has no sentinels",
         ),
         ({"url": URL, "timeout": 0}, "timeout must be more than 0"),
+        ({"url": URL, "timeout": math.inf}, "and finite"),
+        ({"url": URL, "timeout": "2"}, "timeout is a number of seconds or a timedelta, not '2'"),
+        ({"url": URL, "wait_timeout": -1}, "wait_timeout must be 0 seconds or more"),
         ({"url": URL, "wait_replicas": -1}, "0 or more"),
         ({"url": URL, "wait_replicas": 1, "wait_timeout": 3}, "less than timeout"),
     ],
