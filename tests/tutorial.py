@@ -82,9 +82,8 @@ def follow(folder: Path, *, links: Path | None = None) -> list[str]:
     `links` is a folder with the wheel that pip is to install; without it, nothing is installed, and
     the package is the checkout's.
     """
-    page = PAGE.read_text()
-    for port in ("8000", "8001"):
-        page = page.replace(port, str(free_port()))
+    ports = {port: str(free_port()) for port in ("8000", "8001")}
+    page = re.sub("|".join(ports), lambda port: ports[port[0]], PAGE.read_text())
     page = page.replace("/path/to/checkout", "django-idempotency")  # from `links`
     typed: list[str] = []
     with ExitStack() as stack:

@@ -254,11 +254,19 @@ class Server(OwnServer):
 
 
 def free_port() -> int:
-    """A free port below the range that the kernel hands to clients, so that it stays ours."""
+    """
+    A free port below the range that the kernel hands to clients, so that it stays ours.
+
+    The tests' other processes do not draw it before this one ends: it has the number for UDP, which
+    no server uses. So a server finds its port free when it starts again.
+    """
     while True:
         port = random.SystemRandom().randrange(12_000, 32_000)
-        with socket.socket() as probe, suppress(OSError):
+        mark, probe = socket.socket(type=socket.SOCK_DGRAM), socket.socket()
+        with mark, probe, suppress(OSError):
+            mark.bind((HOST, port))
             probe.bind((HOST, port))
+            mark.detach()
             return port
 
 
