@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import shutil
-import socket
 import subprocess
 import sys
 import time
@@ -18,6 +17,7 @@ import redis
 
 from example_project.demo import children
 from example_project.demo.stores import NoSuchStore, Started
+from tests.services.servers import free_port
 
 if TYPE_CHECKING:
     from typing import Self
@@ -46,8 +46,7 @@ class RedisServer:
     def __enter__(self) -> Self:
         self._directory.mkdir(exist_ok=True)
         for _ in range(TRIES):
-            with socket.create_server(("127.0.0.1", 0)) as free:
-                self._port = free.getsockname()[1]
+            self._port = free_port()
             with contextlib.suppress(NoSuchStore):  # another process took the port in between
                 self.start(self._appendonly)
                 return self
