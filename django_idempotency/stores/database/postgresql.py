@@ -394,7 +394,9 @@ SELECT record.id, record.scope, record.key, record.operation, record.fingerprint
     # finds them by their place: to find ids, PostgreSQL may read the whole table for each batch. A
     # row that changed before it was locked is at a place that this statement does not see yet: it
     # is left to the next sweep. The advisory lock keeps nobody out: it tells a claim that a sweep
-    # holds the rows.
+    # holds the rows. The DELETE asks for clock_timestamp(), with which no index can be read:
+    # statistics from before the rows expired would have it look for each row of the index in the
+    # array.
     SWEEP = """
 DELETE FROM idempotency_record AS record
  WHERE record.ctid = ANY (ARRAY(
@@ -405,8 +407,8 @@ DELETE FROM idempotency_record AS record
         ORDER BY expires_at
         LIMIT %(limit)s
           FOR UPDATE SKIP LOCKED))
-   AND record.expires_at <= now()
-   AND NOT (record.state = 'IN_PROGRESS' AND record.lease_until > now())
+   AND record.expires_at <= clock_timestamp()
+   AND NOT (record.state = 'IN_PROGRESS' AND record.lease_until > clock_timestamp())
 """
 
     # The same without the lock, for a step of a walk. A row that somebody holds or has held has an
@@ -431,8 +433,8 @@ WITH swept AS (
                AND NOT (state = 'IN_PROGRESS' AND lease_until > now())
              ORDER BY expires_at
              LIMIT %(limit)s))
-        AND record.expires_at <= now()
-        AND NOT (record.state = 'IN_PROGRESS' AND record.lease_until > now())
+        AND record.expires_at <= clock_timestamp()
+        AND NOT (record.state = 'IN_PROGRESS' AND record.lease_until > clock_timestamp())
      RETURNING record.expires_at)
 SELECT count(*), max(expires_at) AT TIME ZONE 'UTC' FROM swept
 """

@@ -5,10 +5,11 @@ from __future__ import annotations
 from datetime import timedelta
 
 import pytest
-from django.db import transaction
+from django.db import connection, transaction
 
 from django_idempotency.models import IdempotencyRecord
 from django_idempotency.stores.database import sweeping
+from django_idempotency.stores.database.postgresql import PostgreSQL
 from tests.integration.database import claims
 from tests.integration.database.claims import claim_request, won
 from tests.integration.database.sessions import PATIENCE, execute
@@ -47,6 +48,16 @@ CREATE TRIGGER note BEFORE DELETE ON idempotency_record
 """
 
 
+#: Rows that have expired, or are going to.
+FILL = """
+INSERT INTO idempotency_record (
+       id, scope, key, operation, state, epoch, token, created_at, updated_at, expires_at,
+       attempts, error)
+SELECT gen_random_uuid(), '', n, '', 'FAILED', 1, gen_random_uuid(), now(), now(), {}, 1, ''
+  FROM generate_series(1, {}) AS n
+"""
+
+
 @pytest.fixture
 def stopping():
     """Stop the DELETE of the row of "first", which comes first in the place of the rows, too."""
@@ -61,6 +72,12 @@ def started(two):
     sweep = two.other.start(two.theirs.sweep)
     wait_until(lambda: execute(IS_STOPPED.format(two.other.pid)), seconds=PATIENCE, what="a stop")
     return sweep
+
+
+def explained(sweep, how="EXPLAIN"):
+    with connection.cursor() as cursor:
+        cursor.execute(f"{how} {sweep}", {"after": None, "limit": 1000})
+        return "\n".join(line for (line,) in cursor.fetchall())
 
 
 def left():
@@ -131,3 +148,14 @@ def test_sweep_leaves_no_setting_behind(store):
     with transaction.atomic():
         assert store.sweep() == 1
         assert [execute("SHOW lock_timeout"), execute("SHOW synchronous_commit")] == before
+
+
+@pytest.mark.parametrize("name", ["SWEEP", "SWEEP_NEXT"])
+def test_sweep_finds_rows_by_place_whatever_the_statistics_say(db, name):
+    with transaction.atomic():
+        execute(FILL.format("now() + interval '1 hour'", 1000))
+        execute("ANALYZE idempotency_record")
+        execute("UPDATE idempotency_record SET expires_at = now() - interval '1 hour'")
+        plan = explained(getattr(PostgreSQL, name))
+        transaction.set_rollback(True)
+    assert "Tid Scan on idempotency_record" in plan, plan
