@@ -415,23 +415,26 @@ DELETE FROM idempotency_record AS record
     # xmax. For one that somebody takes while this runs, a DELETE waits as long as his transaction
     # takes: hence the timeout. A DELETE that a crash of the server loses is done again: its commit
     # does not wait for the disk. Both settings end with this transaction. Two sweeps delete in the
-    # same order, that of places, and so without a deadlock. Without coalesce() PostgreSQL thinks
-    # that one row of 200 has no xmax, and reads and sorts all that has expired for each step.
+    # same order, that of places, and so without a deadlock. The LIMIT on the rows that are looked
+    # at: a large DELETE that was rolled back leaves an xmax on each row, and no step is to read
+    # them all.
     SWEEP_NEXT = """
 WITH swept AS (
      DELETE FROM idempotency_record AS record
       WHERE record.ctid = ANY (ARRAY(
-            SELECT ctid FROM idempotency_record
-             WHERE (SELECT pg_try_advisory_xact_lock_shared(
-                               'idempotency_record'::regclass::oid::int, 0)
-                      FROM (SELECT set_config('lock_timeout', '10ms', true),
-                                   set_config('synchronous_commit', 'off', true) OFFSET 0)
-                           AS settings)
-               AND expires_at >= coalesce(%(after)s::timestamptz, '-infinity')
-               AND expires_at <= now()
-               AND coalesce(xmax = 0, false)
-               AND NOT (state = 'IN_PROGRESS' AND lease_until > now())
-             ORDER BY expires_at
+            SELECT place
+              FROM (SELECT ctid AS place, xmax AS holder FROM idempotency_record
+                     WHERE (SELECT pg_try_advisory_xact_lock_shared(
+                                       'idempotency_record'::regclass::oid::int, 0)
+                              FROM (SELECT set_config('lock_timeout', '10ms', true),
+                                           set_config('synchronous_commit', 'off', true) OFFSET 0)
+                                   AS settings)
+                       AND expires_at >= coalesce(%(after)s::timestamptz, '-infinity')
+                       AND expires_at <= now()
+                       AND NOT (state = 'IN_PROGRESS' AND lease_until > now())
+                     ORDER BY expires_at
+                     LIMIT 2000) AS seen
+             WHERE holder = 0
              LIMIT %(limit)s))
         AND record.expires_at <= clock_timestamp()
         AND NOT (record.state = 'IN_PROGRESS' AND record.lease_until > clock_timestamp())

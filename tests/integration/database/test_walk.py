@@ -150,6 +150,16 @@ def test_sweep_leaves_no_setting_behind(store):
         assert [execute("SHOW lock_timeout"), execute("SHOW synchronous_commit")] == before
 
 
+def test_walk_does_not_read_all_that_a_delete_left_which_was_rolled_back(store):
+    execute(FILL.format("now() - interval '1 hour'", 3000))
+    with transaction.atomic():
+        execute("DELETE FROM idempotency_record")
+        transaction.set_rollback(True)
+    plan = explained(PostgreSQL.SWEEP_NEXT, "EXPLAIN (ANALYZE, TIMING OFF)")
+    assert "Rows Removed by Filter: 2000\n" in plan, plan
+    assert store.sweep() == 3000
+
+
 @pytest.mark.parametrize("name", ["SWEEP", "SWEEP_NEXT"])
 def test_sweep_finds_rows_by_place_whatever_the_statistics_say(db, name):
     with transaction.atomic():
