@@ -417,7 +417,7 @@ DELETE FROM idempotency_record AS record
     # does not wait for the disk. Both settings end with this transaction. Two sweeps delete in the
     # same order, that of places, and so without a deadlock. The LIMIT on the rows that are looked
     # at: a large DELETE that was rolled back leaves an xmax on each row, and no step is to read
-    # them all.
+    # them all. Python has no '-infinity'.
     SWEEP_NEXT = """
 WITH swept AS (
      DELETE FROM idempotency_record AS record
@@ -439,7 +439,7 @@ WITH swept AS (
         AND record.expires_at <= clock_timestamp()
         AND NOT (record.state = 'IN_PROGRESS' AND record.lease_until > clock_timestamp())
      RETURNING record.expires_at)
-SELECT count(*), max(expires_at) AT TIME ZONE 'UTC' FROM swept
+SELECT count(*), greatest(max(expires_at), 'epoch') AT TIME ZONE 'UTC' FROM swept
 """
 
     COUNT_EXPIRED = """

@@ -150,6 +150,13 @@ def test_sweep_leaves_no_setting_behind(store):
         assert [execute("SHOW lock_timeout"), execute("SHOW synchronous_commit")] == before
 
 
+def test_I9_rows_that_expired_before_all_time_are_swept(store):
+    claims.expired(store, claim_request())
+    execute("UPDATE idempotency_record SET expires_at = '-infinity'")
+    assert store.sweep() == 1
+    assert left() == []
+
+
 def test_walk_does_not_read_all_that_a_delete_left_which_was_rolled_back(store):
     execute(FILL.format("now() - interval '1 hour'", 3000))
     with transaction.atomic():
