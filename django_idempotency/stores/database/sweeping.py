@@ -56,9 +56,10 @@ class Sweeping(Statements):
                 step = {"after": self._walked_to, "limit": some}
                 [(count, last)] = self._execute("SWEEP_NEXT", step)
             except StoreError as error:
-                if sqlstate(error) != _NOT_FREE:
+                # Somebody has taken a row meanwhile, or deleted one (above READ COMMITTED).
+                if sqlstate(error) != _NOT_FREE and not is_serialization_failure(error):
                     raise
-                break  # somebody has taken a row meanwhile, and SWEEP goes around it
+                break  # and SWEEP goes around it
             swept += count
             if count < some:
                 self._walked_to = None

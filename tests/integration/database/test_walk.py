@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from functools import partial
 
 import pytest
 from django.db import connection, transaction
@@ -148,6 +149,21 @@ def test_sweep_leaves_no_setting_behind(store):
     with transaction.atomic():
         assert store.sweep() == 1
         assert [execute("SHOW lock_timeout"), execute("SHOW synchronous_commit")] == before
+
+
+def test_I9_walk_that_meets_the_delete_of_another_sweep_at_each_try(
+    isolation, two, stopping, monkeypatch
+):
+    for key in ("first", "second", "third"):
+        claims.expired(two.theirs, claim_request(key))
+    # Above READ COMMITTED each try fails so.
+    monkeypatch.setattr(two.theirs, "_send", partial(two.theirs._send, tries=1))
+    sweep = started(two)
+    IdempotencyRecord.objects.filter(key="second").delete()
+    with transaction.atomic():
+        execute(LET_GO_ON)
+        assert sweep.result(PATIENCE) == 2
+    assert left() == []
 
 
 def test_I9_rows_that_expired_before_all_time_are_swept(store):
