@@ -59,6 +59,9 @@ class Sweeping(Statements):
                 # Somebody has taken a row meanwhile, or deleted one (above READ COMMITTED).
                 if sqlstate(error) != _NOT_FREE and not is_serialization_failure(error):
                     raise
+                # The session is sound. Django would look at it, and may end it: what the caller has
+                # set in it would not count for SWEEP.
+                connections[self.using].errors_occurred = False
                 break  # and SWEEP goes around it
             swept += count
             if count < some:

@@ -151,6 +151,17 @@ def test_sweep_leaves_no_setting_behind(store):
         assert [execute("SHOW lock_timeout"), execute("SHOW synchronous_commit")] == before
 
 
+def test_walk_that_gives_up_keeps_its_session(two, stopping):
+    for key in ("first", "second"):
+        claims.expired(two.theirs, claim_request(key))
+    sweep = started(two)
+    with transaction.atomic():
+        IdempotencyRecord.objects.filter(key="second").update(error="a change under way")
+        execute(LET_GO_ON)
+        assert sweep.result(PATIENCE) == 1
+    assert two.other(execute, "SELECT pg_backend_pid()") == two.other.pid
+
+
 def test_I9_walk_that_meets_the_delete_of_another_sweep_at_each_try(
     isolation, two, stopping, monkeypatch
 ):
