@@ -51,6 +51,11 @@ logger = logging.getLogger("django_idempotency")
 
 #: How often a claim that lost a race is sent again before the answer is "in progress".
 CLAIM_TRIES = 5
+#: The block around a claim and its work where they are not one transaction.
+_NO_TRANSACTION = nullcontext()
+
+Block = AbstractContextManager[Any]
+AsyncBlock = AbstractAsyncContextManager[Any]
 
 
 class Engine:
@@ -132,8 +137,8 @@ class Engine:
                 if error is not None:
                     raise error
                 return
-            transaction.close()
-            attempt.replay(claimed)
+            with transaction:
+                attempt.replay(claimed)
         yield attempt
 
     @asynccontextmanager
@@ -177,13 +182,13 @@ class Engine:
                     if error is not None:
                         raise error
                     return
-                await transaction.aclose()
-                attempt.replay(claimed)
+                async with closing(transaction):
+                    attempt.replay(claimed)
             yield attempt
 
     # The claim.
 
-    def _claim_or_wait(self, attempt: Attempt) -> tuple[ExitStack, Lease | Record]:
+    def _claim_or_wait(self, attempt: Attempt) -> tuple[Block, Lease | Record]:
         """Claim, as often as the wait of the operation allows while another attempt works."""
         operation, seen = attempt.operation, None
         waiter = Waiter(operation.record_id, operation.wait, operation.policy.on_stale)
@@ -199,7 +204,7 @@ class Engine:
             let_connections_go(close=operation.closes_connections)
             seen = self.poller.wait(self.store, waiter)
 
-    async def _aclaim_or_wait(self, attempt: Attempt) -> tuple[AsyncExitStack, Lease | Record]:
+    async def _aclaim_or_wait(self, attempt: Attempt) -> tuple[AsyncBlock, Lease | Record]:
         operation, seen = attempt.operation, None
         waiter = Waiter(operation.record_id, operation.wait, operation.policy.on_stale)
         while True:
@@ -221,15 +226,15 @@ class Engine:
             let_connections_go(close=operation.closes_connections)
         return self.store.in_transaction()
 
-    def _claim(self, attempt: Attempt, seen: Record | None) -> tuple[ExitStack, Lease | Record]:
+    def _claim(self, attempt: Attempt, seen: Record | None) -> tuple[Block, Lease | Record]:
         """
-        Return the lease, or the record to replay, and the transaction of `single` around it.
+        Return the transaction of `single`, which is open, and the lease or the record to replay.
 
         A record that was `seen` meanwhile needs no claim if it answers.
         """
         request, operation = attempt.request, attempt.operation
         if seen is not None and attempt.is_answered_by(seen):
-            return ExitStack(), attempt.replayable(seen)
+            return _NO_TRANSACTION, attempt.replayable(seen)
         if operation.policy.scope_quota is not None:
             pause = quota.seconds_to_wait(operation, self.store.alias)
             if pause > 0:
@@ -238,15 +243,14 @@ class Engine:
         if single:
             seen = self._look_before_single(request)
             if seen is not None and attempt.is_answered_by(seen):
-                return ExitStack(), attempt.replayable(seen)
+                return _NO_TRANSACTION, attempt.replayable(seen)
         for _ in range(CLAIM_TRIES):
             try:
+                if not single:
+                    return _NO_TRANSACTION, attempt.usable(self.store.claim(attempt.request))
                 with ExitStack() as transaction:
-                    if single:
-                        transaction.enter_context(self.store.atomic(committed=attempt.note_commit))
-                    claimed = self.store.claim(attempt.request)
-                    if isinstance(claimed, Record):
-                        claimed = attempt.replayable(claimed)
+                    transaction.enter_context(self.store.atomic(committed=attempt.note_commit))
+                    claimed = attempt.usable(self.store.claim(attempt.request))
                     return transaction.pop_all(), claimed
             except ClaimAgain:
                 continue
@@ -254,10 +258,10 @@ class Engine:
 
     async def _aclaim(
         self, attempt: Attempt, seen: Record | None
-    ) -> tuple[AsyncExitStack, Lease | Record]:
+    ) -> tuple[AsyncBlock, Lease | Record]:
         request, operation = attempt.request, attempt.operation
         if seen is not None and attempt.is_answered_by(seen):
-            return AsyncExitStack(), attempt.replayable(seen)
+            return _NO_TRANSACTION, attempt.replayable(seen)
         if operation.policy.scope_quota is not None:
             pause = await sync_to_async(quota.seconds_to_wait)(operation, self.store.alias)
             if pause > 0:
@@ -266,16 +270,16 @@ class Engine:
         if single:
             seen = await sync_to_async(self._look_before_single)(request)
             if seen is not None and attempt.is_answered_by(seen):
-                return AsyncExitStack(), attempt.replayable(seen)
+                return _NO_TRANSACTION, attempt.replayable(seen)
         for _ in range(CLAIM_TRIES):
             try:
-                async with AsyncExitStack() as transaction:
-                    if single:
-                        block = to_the_end(self.store.aatomic(committed=attempt.note_commit))
-                        await transaction.enter_async_context(block)
+                if not single:
                     claimed = await self._aclaim_or_give_back(attempt.request)
-                    if isinstance(claimed, Record):
-                        claimed = attempt.replayable(claimed)
+                    return _NO_TRANSACTION, attempt.usable(claimed)
+                async with AsyncExitStack() as transaction:
+                    block = to_the_end(self.store.aatomic(committed=attempt.note_commit))
+                    await transaction.enter_async_context(block)
+                    claimed = attempt.usable(await self._aclaim_or_give_back(attempt.request))
                     return transaction.pop_all(), claimed
             except ClaimAgain:
                 continue
@@ -300,7 +304,7 @@ class Engine:
 
     # The work and its completion.
 
-    def _work(self, attempt: Attempt) -> AbstractContextManager[Any]:
+    def _work(self, attempt: Attempt) -> Block:
         """Return the block of the work: that in which it and its record commit together, if any."""
         match attempt.request.transaction:
             case "joined":
@@ -308,16 +312,16 @@ class Engine:
             case "single":
                 return self.store.atomic()  # a savepoint
         outer = attempt.operation.outer
-        return nullcontext() if outer is None else outer
+        return _NO_TRANSACTION if outer is None else outer
 
-    def _awork(self, attempt: Attempt) -> AbstractAsyncContextManager[Any]:
+    def _awork(self, attempt: Attempt) -> AsyncBlock:
         match attempt.request.transaction:
             case "joined":
                 return self.store.aatomic(committed=attempt.note_commit)
             case "single":
                 return self.store.aatomic()
         outer = attempt.operation.outer
-        return nullcontext() if outer is None else _asynchronous(outer)
+        return _NO_TRANSACTION if outer is None else _asynchronous(outer)
 
     def renew(self, attempt: Attempt) -> None:
         """Keep the lease from now on, where the policy says so and the store can."""

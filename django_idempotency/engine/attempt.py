@@ -120,6 +120,10 @@ class Attempt(Running):
         self.compare(record)
         return decide(record, self.request) is not Decision.CLAIM_AGAIN
 
+    def usable(self, claimed: Lease | Record) -> Lease | Record:
+        """Return what a claim gave if it is a lease or `replayable`."""
+        return claimed if isinstance(claimed, Lease) else self.replayable(claimed)
+
     def replayable(self, record: Record) -> Record:
         """Return the record if it is to be replayed; raise what it means otherwise."""
         if self.compare(record):
@@ -257,11 +261,12 @@ class Attempt(Running):
 
     def conclude(self, result: Any, *, stored: bool, expires_at: datetime | None = None) -> None:
         """Answer with the result of this attempt's own work."""
+        lease = self.lease
         self._outcome = Outcome(
             result=result,
             replayed=False,
-            record_id=self.lease.record_id,
-            fencing_token=self.lease.fencing_token,
+            record_id=lease.record_id,
+            fencing_token=lease.fencing_token,
             expires_at=expires_at,
             stored=stored,
         )
