@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from django.http import HttpResponse
-from django.http.response import HttpResponseBase
+from django.http.response import HttpResponseBase, ResponseHeaders
 
 from django_idempotency.exceptions import ResultTooLarge
 
@@ -92,11 +92,17 @@ class Snapshot:
     def response(self, added: Mapping[str, str] | None = None) -> HttpResponse:
         """Return a new response, equal to the first one but for the header fields `added`."""
         kind = _Redirect if 300 <= self.status < 400 else HttpResponse
-        fields = {**dict(self.headers), **(added or {})}
-        response = kind(self.body, status=self.status, headers=fields)
-        if not any(name.lower() == "content-type" for name, _ in self.headers):
-            del response["Content-Type"]  # Django gives each response one
+        response = kind(self.body, status=self.status, content_type="")
+        # In the place of the Content-Type that Django gives each response.
+        response.headers._store = dict(_fields((*self.headers, *(added or {}).items())))
         return response
+
+
+@functools.lru_cache(maxsize=64)
+def _fields(headers: tuple[tuple[str, str], ...]) -> dict[str, tuple[str, str]]:
+    """Return header fields as Django's ``ResponseHeaders`` keeps them, once it has checked each."""
+    fields: dict[str, tuple[str, str]] = ResponseHeaders(dict(headers))._store
+    return fields
 
 
 class SnapshotCodec:
@@ -117,7 +123,8 @@ class SnapshotCodec:
         self._named = named - self._dropped
         #: The results of `_place` by name: a project sends the same few.
         self._place_of = functools.lru_cache(maxsize=256)(self._place)
-        #: The results of `_read_head`: the heads of a view's answers are often equal.
+        #: The results of `_write_head` and `_read_head`: a view's answers often have equal heads.
+        self._head_for = functools.lru_cache(maxsize=32)(self._write_head)
         self._head_of = functools.lru_cache(maxsize=32)(self._read_head)
 
     def encode(self, result: HttpResponseBase) -> bytes:
@@ -129,22 +136,28 @@ class SnapshotCodec:
         """
         if result.status_code < 200:
             raise TypeError("An interim response is no answer, and cannot be kept.")
-        fields = []
-        headers = result.headers
-        for name in headers:
-            place = self._place_of(name)
-            if place == "elsewhere":
-                raise TypeError(f"A response whose body is where {name} says cannot be kept.")
-            if place == "kept" and _VALUE.fullmatch(value := headers[name]):
-                fields.append((name, value))
-        head = _encode({"status": result.status_code, "headers": fields}).encode()
+        fields = result.headers._store.values()  # each as a name and a value
+        kept = tuple([field for field in fields if self._place_of(field[0]) != "dropped"])
+        head = self._head_for(result.status_code, kept)
         body = self._body(result)
-        size = 4 + len(head) + sum(map(len, body))
+        size = len(head) + sum(map(len, body))
         if size > self._max_bytes:
             raise ResultTooLarge(
                 f"The response has {size} bytes, and max_result_bytes allows {self._max_bytes}."
             )
-        return b"".join((len(head).to_bytes(4, "big"), head, *body))
+        return b"".join((head, *body))
+
+    def _write_head(self, status: int, headers: tuple[tuple[str, str], ...]) -> bytes:
+        """Return status and header fields as they are kept, after their length."""
+        kept = []
+        for name, value in headers:
+            place = self._place_of(name)
+            if place == "elsewhere":
+                raise TypeError(f"A response whose body is where {name} says cannot be kept.")
+            if place == "kept" and _VALUE.fullmatch(value):
+                kept.append((name, value))
+        head = _encode({"status": status, "headers": kept}).encode()
+        return len(head).to_bytes(4, "big") + head
 
     def _body(self, response: HttpResponseBase) -> list[bytes]:
         """Return the body in parts; of a large file only enough to exceed the limit (R62)."""
