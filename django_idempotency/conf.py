@@ -101,6 +101,7 @@ class Plan:
 
         `unstorable_ok` is so by default where the work commits without its record.
         """
+        is_within = not open_transactions.may_wait  # the caller's transaction
         return Operation(
             record_id=keys.record_id(kind, scope, key),
             scope=scope,
@@ -111,10 +112,10 @@ class Plan:
             codec=codec,
             transaction=mode,
             unstorable_ok=mode == "separate" if unstorable_ok is None else unstorable_ok,
-            wait=wait if open_transactions.may_wait else timedelta(0),
+            wait=timedelta(0) if is_within else wait,
             closes_connections=closes_connections,
-            outer=open_transactions.outer(),
-            commit_hooks=open_transactions.commit_hooks(),
+            outer=open_transactions.outer() if is_within else None,
+            commit_hooks=open_transactions.commit_hooks() if is_within else None,
             checks_replay=checks_replay,
         )
 
