@@ -23,6 +23,8 @@ VERSION = 2
 
 _ID = slice(1, 4)
 _SALT = b"django_idempotency.fingerprint"
+#: White space around JSON text (RFC 8259, section 2).
+_SPACE = " \t\n\r"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -103,7 +105,11 @@ def canonical_json(text: bytes, exclude: Sequence[str] = ()) -> bytes | None:
             parse_constant=_refuse_constant,
             object_pairs_hook=_members,
         )
-        value = decoder.decode(text.decode("utf-8"))
+        decoded = text.decode("utf-8").strip(_SPACE)
+        value, end = decoder.raw_decode(decoded)
+        if end != len(decoded):
+            return None
+        del decoded  # it may be large, and its canonical form is as large again
         for path in exclude:
             _remove(value, [_escaped(name) for name in path.split(".")])
         return _dump(value)

@@ -87,13 +87,21 @@ def parse(
                 "printable ASCII characters without quotes and commas.",
                 code="not_quoted_or_bare",
             )
-    return check(key, min_length=min_length, max_length=max_length)
+    return _within_bounds(key, min_length, max_length)
 
 
 def check(key: Any, *, min_length: int = 1, max_length: int = MAX_LENGTH) -> str:
     """Return `key` if it may be used as an idempotency key; raise InvalidKey if not."""
     if not isinstance(key, str):
         raise InvalidKey(f"An idempotency key is a str, not {type(key).__name__}.")
+    if _UNPRINTABLE.search(key):
+        raise InvalidKey(
+            "The idempotency key has a character that cannot be printed.", code="unprintable"
+        )
+    return _within_bounds(key, min_length, max_length)
+
+
+def _within_bounds(key: str, min_length: int, max_length: int) -> str:
     if not key.strip():
         raise InvalidKey("The idempotency key is empty.", code="empty")
     if not min_length <= len(key) <= max_length:
@@ -101,10 +109,6 @@ def check(key: Any, *, min_length: int = 1, max_length: int = MAX_LENGTH) -> str
             "The idempotency key has %(length)s characters; %(least)s to %(most)s are allowed.",
             code="length",
             params={"length": len(key), "least": min_length, "most": max_length},
-        )
-    if _UNPRINTABLE.search(key):
-        raise InvalidKey(
-            "The idempotency key has a character that cannot be printed.", code="unprintable"
         )
     return key
 
@@ -186,6 +190,8 @@ def bounded(text: str, limit: int = MAX_LENGTH) -> str:
     A longer text keeps its beginning and gets a digest for its end. Only for people to read: the
     record id and the fingerprint are made of the whole.
     """
+    if len(text) <= limit and text.isprintable():  # most are, and few by the pattern are not
+        return text
     text = _UNPRINTABLE.sub("\N{REPLACEMENT CHARACTER}", text)
     if len(text) <= limit:
         return text

@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 import uuid
 from collections.abc import Callable
-from datetime import timedelta
+from datetime import timedelta, timezone
+from email.utils import format_datetime
 from typing import Any
 
 from asgiref.sync import SyncToAsync, sync_to_async
 from django.http.response import HttpResponseBase
-from django.utils.http import http_date
 
 from django_idempotency import keys
 from django_idempotency.engine.attempt import Attempt
@@ -150,7 +150,8 @@ class Guard(GuardedCall):
             self.key = keys.check(value, **bounds)
         else:
             raise KeyRequired
-        _validate(self.key, http.key_validator)
+        if http.key_validator is not None:
+            _validate(self.key, http.key_validator)
         return field is None
 
     def _scope(self, *, from_form: bool) -> str:
@@ -193,13 +194,13 @@ class Guard(GuardedCall):
                     self.raised_by_handler = error
                     raise
                 self._judge(attempt, response)
-                # None commits without the others. The store's alone is looked at by the engine.
-                doomed = joined and bool(requests) and store.rolled_back()
-                if requests.rolled_back() or doomed:
-                    deliberate = requests.rollback_is_deliberate() and (
-                        store.rollback_is_deliberate() or not doomed
-                    )
-                    attempt.refuse_rollback(response, deliberate=deliberate)
+                if requests:  # none commits without the others; the engine looks at a store's alone
+                    doomed = joined and store.rolled_back()
+                    if requests.rolled_back() or doomed:
+                        deliberate = requests.rollback_is_deliberate() and (
+                            store.rollback_is_deliberate() or not doomed
+                        )
+                        attempt.refuse_rollback(response, deliberate=deliberate)
         except Exception as error:
             if not requests.committed:
                 attempt.rolled_back = bool(requests)
@@ -295,7 +296,8 @@ class Guard(GuardedCall):
         if self.kept and not outcome.stored:
             response["Idempotency-Stored"] = "false"
         elif outcome.expires_at is not None:
-            response.headers["Idempotency-Expires"] = http_date(outcome.expires_at.timestamp())
+            expires_at = outcome.expires_at.astimezone(timezone.utc)
+            response.headers["Idempotency-Expires"] = format_datetime(expires_at, usegmt=True)
         if http.echo_key:
             response[http.header] = _quoted(self.key)
         return response
@@ -303,16 +305,14 @@ class Guard(GuardedCall):
     def _replay(self, attempt: Attempt) -> HttpResponseBase:
         snapshot = attempt.outcome.result
         assert isinstance(snapshot, Snapshot)  # noqa: S101
-        if not self._may_see(attempt):
+        if (check := self.http.replay_check) is not None and not self._may_see(attempt, check):
             return replay_refused(self.request, self.http, self.subject)
         marked = {self.http.replay_header: "true"} if self.http.replay_header else {}
         return snapshot.response(marked | {"Cache-Control": "no-store"})
 
-    def _may_see(self, attempt: Attempt) -> bool:
+    def _may_see(self, attempt: Attempt, check: Callable[..., bool] | str) -> bool:
         """Ask the policy's ``replay_check``, in transactions such as the handler had (R34)."""
-        check, store = self.http.replay_check, self.plan.store
-        if check is None:
-            return True
+        store = self.plan.store
         beside = using(store) if attempt.request.transaction != "separate" else ()
         seen = False
         try:
@@ -346,10 +346,8 @@ def _has_own_thread() -> bool:
     return SyncToAsync.thread_sensitive_context.get(None) is not None
 
 
-def _validate(key: str, validator: Callable[[str], None] | str | None) -> None:
+def _validate(key: str, validator: Callable[[str], None] | str) -> None:
     """Apply the policy's ``key_validator`` (R10); raise InvalidKey."""
-    if validator is None:
-        return
     if callable(validator):
         ask("key_validator", validator, key)
         return

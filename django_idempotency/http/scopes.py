@@ -21,16 +21,21 @@ def user(request: Any) -> str:
     pk = getattr(principal, "pk", None)
     if principal is None or not principal.is_authenticated or pk is None:
         raise ScopeMissing
-    return of_user(principal)
+    return f"user:{_model_of(principal)}:{pk}"
 
 
 def of_user(principal: Any) -> str:
     """Return the scope of a user: model and primary key."""
+    return f"user:{_model_of(principal)}:{principal.pk}"
+
+
+def _model_of(principal: Any) -> str:
     meta = getattr(principal, "_meta", None)
     if meta:
-        return f"user:{meta.concrete_model._meta.label_lower}:{principal.pk}"
+        label: str = meta.concrete_model._meta.label_lower
+        return label
     kind = type(principal)  # two packages may each have a class of one name
-    return f"user:{kind.__module__}.{kind.__qualname__}:{principal.pk}"
+    return f"{kind.__module__}.{kind.__qualname__}"
 
 
 def of_tenant(name: Any, principal: str) -> str:

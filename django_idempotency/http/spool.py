@@ -158,7 +158,7 @@ class _Tee(_Watched):
     """A stream that keeps the bytes that are read from it."""
 
     def __init__(self, stream: Any) -> None:
-        super().__init__(stream)
+        self.stream = stream
         self.kept = io.BytesIO()
 
     def _noted(self, read: bytes) -> bytes:

@@ -127,10 +127,11 @@ def _needs_parser(request: Request) -> bool:
     # A permission, for example, made DRF read the body from its stream.
     if getattr(sent, "_read_started", False) and not hasattr(sent, "_body"):
         return True
-    if not any(isinstance(parser, FileUploadParser) for parser in request.parsers or ()):
-        return False
-    negotiator: Any = request.negotiator
-    return isinstance(negotiator.select_parser(request, request.parsers), FileUploadParser)
+    for parser in request.parsers or ():
+        if isinstance(parser, FileUploadParser):
+            negotiator: Any = request.negotiator
+            return isinstance(negotiator.select_parser(request, request.parsers), FileUploadParser)
+    return False
 
 
 def _close_with_request(request: Request) -> None:
