@@ -47,9 +47,8 @@ class Running:
 _running: ContextVar[tuple[Running, ...]] = ContextVar("idempotency_attempts", default=())
 
 
-def running() -> tuple[Running, ...]:
-    """Return the attempts that this code is part of, the innermost last."""
-    return _running.get()
+#: Returns the attempts that the code which asks is part of, the innermost last.
+running: Callable[[], tuple[Running, ...]] = _running.get
 
 
 def current() -> Lease | None:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from types import TracebackType
-from typing import Any, ClassVar
+from typing import Any
 from uuid import UUID
-from weakref import WeakKeyDictionary
 
 from django.db import (
     DatabaseError,
@@ -55,7 +54,7 @@ class RollbackWatch:
     def __init__(self, connection: Any) -> None:
         self.deliberate = False
         self._connection = connection
-        self._before = vars(connection).get("set_rollback")
+        self._before = connection.__dict__.get("set_rollback")
         depth, set_rollback = len(connection.atomic_blocks), connection.set_rollback
 
         def note(rollback: bool) -> None:
@@ -88,7 +87,7 @@ class RollbackWatch:
             self._connection.set_rollback = self._before
 
 
-class Block:
+class Block(transaction.Atomic):
     """
     An ``atomic()`` of the store, which knows whose it is.
 
@@ -96,14 +95,10 @@ class Block:
     the statements of another.
     """
 
-    _open: ClassVar[WeakKeyDictionary[BaseDatabaseWrapper, Block]] = WeakKeyDictionary()
+    using: str
 
-    def __init__(
-        self,
-        using: str,
-        committed: Callable[[], None] | None = None,
-    ) -> None:
-        self.using = using
+    def __init__(self, using: str, committed: Callable[[], None] | None = None) -> None:
+        super().__init__(using, savepoint=True, durable=False)
         self._tell = committed
         #: The transaction is known to have committed: what fails now is a hook's own affair.
         self.committed = False
@@ -121,15 +116,18 @@ class Block:
         #: Open from the first statement of the block to its last.
         self.watch: RollbackWatch
 
-    @classmethod
-    def on(cls, connection: BaseDatabaseWrapper) -> Block | None:
+    @staticmethod
+    def on(connection: BaseDatabaseWrapper) -> Block | None:
         """Return the innermost open block on this connection."""
-        return cls._open.get(connection)
+        for block in reversed(connection.atomic_blocks):
+            if isinstance(block, Block):
+                return block
+        return None
 
     @classmethod
     def is_foreign(cls, connection: BaseDatabaseWrapper) -> bool:
         """Return whether the connection is in the transaction of another attempt."""
-        block = cls._open.get(connection)
+        block = cls.on(connection)
         return block is not None and block.is_anothers()
 
     def is_anothers(self) -> bool:
@@ -146,38 +144,41 @@ class Block:
 
     def holds(self, record_id: UUID) -> bool:
         """Whether this block or one around it holds the lock of `record_id`."""
-        return self.held == record_id or (self.outer is not None and self.outer.holds(record_id))
+        if self.held is not None and self.held == record_id:
+            return True
+        return self.outer is not None and self.outer.holds(record_id)
 
     def __enter__(self) -> None:
         self._connection = connection = connections[self.using]
-        self.outer = self._open.get(connection)
-        if self.outer is not None and self.outer.is_anothers():
+        self.outer = outer = self.on(connection)
+        if outer is not None and outer.is_anothers():
             raise self.open_error()
-        is_direct = len(connection.atomic_blocks) == 1
-        self.ends_with_commit = is_direct and self.outer is not None and self.outer.commits
+        begins = not connection.in_atomic_block
+        if outer is not None:
+            self.ends_with_commit = outer.commits and connection.atomic_blocks[-1] is outer
         try:
-            self._atomic = self._begin(connection)
+            self._begin(connection)
         except Error as error:
             raise SessionLost("A transaction could not be begun.") from error
         self.watch = RollbackWatch(connection)
-        self._open[connection] = self
-        self.owner = next(reversed(running()), None)
-        if len(connection.atomic_blocks) == 1 and connection.commit_on_exit:
+        attempts = running()
+        self.owner = attempts[-1] if attempts else None
+        if begins and connection.commit_on_exit:
             # It is this block that commits, or does not. With autocommit off its end does neither.
             self.commits = True
             connection.on_commit(self._note_commit)
 
-    def _begin(self, connection: Any) -> transaction.Atomic:
-        """Open Django's block, with the savepoint that the claim has set for it, if any."""
+    def _begin(self, connection: Any) -> None:
+        """Do what Django's block does; the claim may have set the savepoint already."""
         outer = self.outer
         is_set = self.ends_with_commit and outer is not None and outer.has_savepoint
-        atomic = transaction.atomic(using=self.using, savepoint=not is_set)
-        atomic.__enter__()
         if outer is not None and is_set:
             outer.has_savepoint = False
-            if not connection.needs_rollback:
-                connection.savepoint_ids[-1] = SAVEPOINT
-        return atomic
+        if is_set and not connection.needs_rollback:
+            connection.savepoint_ids.append(SAVEPOINT)
+            connection.atomic_blocks.append(self)
+        else:
+            super().__enter__()
 
     def __exit__(
         self,
@@ -189,13 +190,12 @@ class Block:
         self.watch.end()
         stands = exc_type is None and not connection.needs_rollback
         if self.ends_with_commit and stands and connection.savepoint_ids:
-            connection.savepoint_ids[-1] = None  # no RELEASE: the COMMIT follows
-        if self.outer is None:
-            self._open.pop(connection, None)
-        else:
-            self._open[connection] = self.outer
+            # No RELEASE: the COMMIT follows.
+            connection.savepoint_ids.pop()
+            connection.atomic_blocks.pop()
+            return
         try:
-            self._atomic.__exit__(exc_type, exc_value, traceback)
+            super().__exit__(exc_type, exc_value, traceback)
         except (InterfaceError, InternalError, OperationalError) as error:
             # psycopg's is an InternalError where PgBouncer, too, says that the session was lost.
             if exc_type is None and not self.committed and is_connection_failure(error):
