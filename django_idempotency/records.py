@@ -39,7 +39,9 @@ def __getattr__(name: str) -> Any:
 
 def as_duration(value: timedelta | float) -> timedelta:
     """Return a timedelta, or a number of seconds, as a timedelta; raise TypeError for others."""
-    duration = value if type(value) is timedelta else duration_of(value)
+    if type(value) is timedelta:
+        return value
+    duration = duration_of(value)
     if not isinstance(duration, timedelta):
         raise TypeError(f"A duration is a timedelta or a number of seconds, not {value!r}.")
     return duration
@@ -92,11 +94,13 @@ class Record:
         if self.fingerprint == b"":
             short = keys.short(self.record_id)
             raise StoreError(f"The stored record {short} is damaged: its fingerprint is empty.")
-        types = tuple(map(type, vars(self).values()))
-        times = (self.created_at, self.updated_at, self.now, self.expires_at, self.lease_until)
-        if types not in _right_types or None in [time.tzinfo for time in times if time]:
+        types = tuple(map(type, self.__dict__.values()))
+        if types not in _right_types:
             self._check_types()
             _right_types.add(types)
+        for time in (self.created_at, self.updated_at, self.now, self.expires_at, self.lease_until):
+            if time is not None and time.tzinfo is None:
+                self._check_types()
 
     def _check_types(self) -> None:
         for name, kinds in _KINDS.items():

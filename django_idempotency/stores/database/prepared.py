@@ -10,6 +10,7 @@ or right after another one has shown that the session still has its prepared sta
 
 from __future__ import annotations
 
+import _thread
 import itertools
 import math
 import re
@@ -18,7 +19,7 @@ import uuid
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
-from functools import cache, partial
+from functools import cache, lru_cache, partial
 from operator import attrgetter
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
@@ -28,10 +29,15 @@ from django.apps import apps
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.postgresql.base import Cursor, DatabaseWrapper
 from psycopg import abc, errors, generators, pq
-from psycopg.adapt import Transformer
+from psycopg.adapt import AdaptersMap, Transformer
+from psycopg.types.bool import BoolBinaryLoader
+from psycopg.types.datetime import TimestamptzBinaryLoader
+from psycopg.types.numeric import Int4BinaryLoader, Int8BinaryLoader
+from psycopg.types.string import ByteaBinaryLoader, TextBinaryLoader
+from psycopg.types.uuid import UUIDBinaryLoader
 
 from django_idempotency.stores.database.atomic import SAVEPOINT
-from django_idempotency.stores.database.dialect import Row
+from django_idempotency.stores.database.dialect import Dialect, Row
 
 __all__ = ["execute"]
 
@@ -50,8 +56,11 @@ _FOLLOWS = frozenset(("LOOK_AGAIN", "RECLAIM", "RECLAIM_ASYNC"))
 #: These commit with the work. They follow a claim on the same connection.
 _ENDS = frozenset(("COMPLETE", "SINGLE_INSERT", "SINGLE_UPDATE"))
 _HOT = _OPENS | _FOLLOWS | _ENDS
-#: What is sent along with a statement that opens its transaction, with the same parameters.
-_TOGETHER = {"SINGLE_LOCK": "LOOK_AGAIN"} if psycopg.capabilities.has_pipeline() else {}
+#: What runs in their place where it is prepared.
+_PREPARED_AS = {"CLAIM": "CLAIM_OR_LOOK", "CLAIM_ASYNC": "CLAIM_OR_LOOK_ASYNC"}
+#: The statements that open the transaction of `single` in one round trip; both take the record id.
+_TOGETHER = ("SINGLE_LOCK", "LOOK_AGAIN")
+_HAS_PIPELINE = psycopg.capabilities.has_pipeline()
 
 #: SQLSTATEs: it is not prepared (any more), its name is taken, its result has other types now.
 _GONE, _TAKEN, _CHANGED = "26000", "42P05", "0A000"
@@ -59,6 +68,7 @@ _GONE, _TAKEN, _CHANGED = "26000", "42P05", "0A000"
 _SET_SAVEPOINT = f"SAVEPOINT {SAVEPOINT}".encode()
 _IDLE = pq.TransactionStatus.IDLE
 _BAD = pq.ConnStatus.BAD
+_PIPELINE_OFF = pq.PipelineStatus.OFF
 _SUCCESS = (pq.ExecStatus.COMMAND_OK, pq.ExecStatus.TUPLES_OK)
 _BINARY = pq.Format.BINARY
 _EPOCH = datetime(2000, 1, 1, tzinfo=timezone.utc)
@@ -67,14 +77,14 @@ _MICROSECOND = timedelta(microseconds=1)
 
 def execute(
     connection: BaseDatabaseWrapper,
+    dialect: Dialect,
     name: str,
-    sql: str,
     parameters: Mapping[str, Any],
     *,
     insist: bool = False,
 ) -> list[Row] | None:
     """
-    Run a prepared statement and return its rows; None where a cursor is to run it instead.
+    Run a statement prepared and return its rows; None where a cursor is to run it instead.
 
     SINGLE_LOCK that opens a transaction may bring the rows of LOOK_AGAIN, too: both take one round
     trip with the BEGIN before them and the SAVEPOINT of the work after them. Errors are Django's,
@@ -84,29 +94,30 @@ def execute(
         return None
     driver: psycopg.Connection[Any] = connection.connection
     if (session := _sessions.get(driver)) is None:
-        session = _sessions[driver] = _Session(Transformer(driver.adapters))
-    is_first = driver.pgconn.transaction_status == _IDLE
-    if not session.may_run(name, is_first):
-        return None
-    connection.validate_no_broken_transaction()
-    with connection.wrap_database_errors:
+        session = _sessions[driver] = _Session()
+    with driver.lock:  # threads that share a connection must not take each other's answers
+        is_first = driver.pgconn.transaction_status == _IDLE
+        begins = is_first and not driver.autocommit
+        if begins and not _begins_plainly(driver):
+            return None
+        if not session.may_run(name, is_first):
+            return None
         try:
-            if is_first and not driver.autocommit:
-                if name in _TOGETHER and session.knows(name, _TOGETHER[name], insist=insist):
-                    return session.open_with(driver, (name, _TOGETHER[name]), parameters)
+            if begins:
+                if name == "SINGLE_LOCK" and session.may_open(insist):
+                    return session.open_single(driver, parameters)
                 _ask(driver, driver.pgconn.send_query, b"BEGIN")  # as psycopg does
-            if not session.has(driver, name, sql, insist):
-                return None
-            return session.run(driver, name, parameters)
+            prepared = session.prepare(driver, dialect, name, insist)
+            return None if prepared is None else session.run(driver, name, prepared, parameters)
         except psycopg.Error as error:
-            if error.sqlstate not in (_GONE, _TAKEN, _CHANGED):
+            if error.sqlstate in (_GONE, _TAKEN, _CHANGED):
+                session.forget(lost=error.sqlstate != _CHANGED)
+                if is_first:
+                    if driver.pgconn.transaction_status != _IDLE:
+                        _ask(driver, driver.pgconn.send_query, b"ROLLBACK")
+                    return None  # nothing has been done, and a cursor runs it
+            with connection.wrap_database_errors:
                 raise
-            session.forget(lost=error.sqlstate != _CHANGED)
-            if not is_first:
-                raise
-            if driver.pgconn.transaction_status != _IDLE:
-                _ask(driver, driver.pgconn.send_query, b"ROLLBACK")
-            return None  # nothing has been done, and a cursor runs it
 
 
 def _may_pass_cursor(connection: Any) -> bool:
@@ -117,27 +128,29 @@ def _may_pass_cursor(connection: Any) -> bool:
     """
     if connection.health_check_enabled:
         connection.close_if_health_check_failed()
-    connection.ensure_connection()
-    connection.validate_thread_sharing()
-    driver, wrapper = connection.connection, connection.__class__
+    if connection.connection is None:
+        connection.ensure_connection()
+    if connection._thread_ident != _thread.get_ident():
+        connection.validate_thread_sharing()
+    driver = connection.connection
     return (
         apps.ready
+        and not connection.needs_rollback  # a cursor tells it
         and not connection.execute_wrappers
         and not connection.queries_logged
-        and _makes_plain_cursors(wrapper)
-        and vars(connection).keys().isdisjoint(_CURSOR_MAKERS)
+        and _makes_plain_cursors(connection.__class__)
+        and not connection.__dict__.keys() & _CURSOR_MAKERS
         and type(driver) is psycopg.Connection
         and driver.cursor_factory is _CURSOR  # neither server-side binding nor a tracer's
         and driver.prepare_threshold is None  # psycopg prepares nothing, and deallocates nothing
-        and not driver.closed  # by the work, or by the server: a cursor tells it as ever
-        and driver.pgconn.pipeline_status == pq.PipelineStatus.OFF
+        and driver.pgconn.status != _BAD  # by the work, or by the server: a cursor tells it as ever
+        and driver.pgconn.pipeline_status == _PIPELINE_OFF
         and driver.pgconn.parameter_status(b"client_encoding") == b"UTF8"  # of our parameters
-        and (driver.pgconn.transaction_status != _IDLE or driver.autocommit or _is_plain(driver))
     )
 
 
 _CURSOR: Any = Cursor
-_CURSOR_MAKERS = ("_cursor", "create_cursor", "cursor", "make_cursor")
+_CURSOR_MAKERS = frozenset(("_cursor", "create_cursor", "cursor", "make_cursor"))
 
 
 @cache
@@ -148,20 +161,19 @@ def _makes_plain_cursors(wrapper: Hashable) -> bool:
     )
 
 
-def _is_plain(driver: psycopg.Connection[Any]) -> bool:
+def _begins_plainly(driver: psycopg.Connection[Any]) -> bool:
     """Return whether a transaction of this connection begins with BEGIN and no more."""
     return driver.isolation_level is None and driver.read_only is None and driver.deferrable is None
 
 
 def _ask(driver: psycopg.Connection[Any], send: Callable[..., None], *arguments: Any) -> Any:
     """
-    Send something and return its result.
+    Send something and return its result; the lock of the connection is held.
 
     It waits as psycopg does: other threads and greenlets go on, and Ctrl-C cancels the statement.
     """
-    with driver.lock:
-        send(*arguments)
-        result = driver.wait(generators.execute(driver.pgconn))[-1]
+    send(*arguments)
+    result = driver.wait(generators.execute(driver.pgconn))[-1]
     if result.status not in _SUCCESS:
         raise errors.error_from_result(result, encoding="utf-8")
     return result
@@ -172,15 +184,14 @@ def _ask_together(
 ) -> list[pq.abc.PGresult]:
     """Send all of it, wait once, and return the result of each."""
     pgconn = driver.pgconn
-    with driver.lock:
-        pgconn.enter_pipeline_mode()
-        try:
-            results = driver.wait(_results(pgconn, [*sends, pgconn.pipeline_sync]))
-            if pgconn.status != _BAD:
-                pgconn.exit_pipeline_mode()
-        except BaseException:  # what is still to come would be taken for the next answer
-            pgconn.finish()
-            raise
+    pgconn.enter_pipeline_mode()
+    try:
+        results = driver.wait(_results(pgconn, [*sends, pgconn.pipeline_sync]))
+        if pgconn.status != _BAD:
+            pgconn.exit_pipeline_mode()
+    except BaseException:  # what is still to come would be taken for the next answer
+        pgconn.finish()
+        raise
     for result in results:
         if result.status not in _SUCCESS:
             raise errors.error_from_result(result, encoding="utf-8")
@@ -211,9 +222,9 @@ def _server_pid(driver: psycopg.Connection[Any]) -> int:
 class _Session:
     """What is prepared in the session of one connection of psycopg."""
 
-    def __init__(self, transformer: abc.Transformer) -> None:
-        # It knows the loaders of rows, and not the connection: that would keep it alive.
-        self._transformer = transformer
+    def __init__(self) -> None:
+        # It does not know the connection: that would keep it alive.
+        self._transformer = Transformer(_loaders())
         #: How often each statement was used that is not prepared.
         self._uses: dict[str, int] = {}
         self._prepared: dict[str, _Prepared] = {}
@@ -235,12 +246,15 @@ class _Session:
                 return False
         return is_first or (is_proven and name not in _OPENS)
 
-    def has(self, driver: psycopg.Connection[Any], name: str, sql: str, insist: bool) -> bool:
-        """Prepare the statement unless it is; return False where sessions are a pooler's."""
-        if (known := self._prepared.get(name)) is not None:
+    def prepare(
+        self, driver: psycopg.Connection[Any], dialect: Dialect, name: str, insist: bool
+    ) -> _Prepared | None:
+        """Prepare the statement unless it is; return None where sessions are a pooler's."""
+        if name in self._prepared:
+            known = self._prepared[name]
             known.uses += 1
             if known.uses < USES_OF_A_PLAN or (insist and not _MAY_CLOSE):
-                return True
+                return known
             del self._prepared[name]
             if _MAY_CLOSE:
                 _ask(driver, driver.pgconn.send_close_prepared, known.name)
@@ -250,59 +264,58 @@ class _Session:
             # PgBouncer and its like make up the number that they tell a client.
             self._is_ours = insist or _server_pid(driver) == driver.pgconn.backend_pid
         if not self._is_ours:
-            return False
-        statement = _statement(sql)
+            return None
+        statement = _statement(getattr(dialect, _PREPARED_AS.get(name, name)))
         prepared = _Prepared(next(self._names).encode(), statement)
         _ask(driver, driver.pgconn.send_prepare, prepared.name, statement.sql, statement.types)
         self._prepared[name] = prepared
-        return True
-
-    def knows(self, *names: str, insist: bool) -> bool:
-        """Return whether the statements are prepared, and none is to be prepared anew."""
-        uses = math.inf if insist and not _MAY_CLOSE else USES_OF_A_PLAN - 1
-        return all(
-            (known := self._prepared.get(name)) is not None and known.uses < uses for name in names
-        )
+        return prepared
 
     def run(
-        self, driver: psycopg.Connection[Any], name: str, parameters: Mapping[str, Any]
-    ) -> list[Row]:
-        """Run a statement that is prepared."""
-        result = _ask(driver, driver.pgconn.send_query_prepared, *self._bound(name, parameters))
-        self._is_proven = name not in _ENDS
-        return self._rows(driver, result)
-
-    def open_with(
         self,
         driver: psycopg.Connection[Any],
-        names: tuple[str, ...],
+        name: str,
+        prepared: _Prepared,
         parameters: Mapping[str, Any],
     ) -> list[Row]:
-        """Begin a transaction with these statements and a SAVEPOINT; return the rows of all."""
+        """Run a statement that is prepared."""
+        send = driver.pgconn.send_query_prepared
+        result = _ask(driver, send, *prepared.bound(parameters))
+        self._is_proven = name not in _ENDS
+        return self._rows(result)
+
+    def may_open(self, insist: bool) -> bool:
+        """Return whether `open_single` may run: nothing is to be prepared, or to be so anew."""
+        uses = math.inf if insist and not _MAY_CLOSE else USES_OF_A_PLAN - 1
+        for name in _TOGETHER:
+            if name not in self._prepared or self._prepared[name].uses >= uses:
+                return False
+        return _HAS_PIPELINE
+
+    def open_single(
+        self, driver: psycopg.Connection[Any], parameters: Mapping[str, Any]
+    ) -> list[Row]:
+        """Begin a transaction with a lock, a look and a SAVEPOINT; return the rows of both."""
         pgconn = driver.pgconn
-        sends: list[Callable[[], None]] = [partial(pgconn.send_query_params, b"BEGIN", None)]
-        for name in names:
-            self._prepared[name].uses += 1
-            sends.append(partial(pgconn.send_query_prepared, *self._bound(name, parameters)))
-        sends.append(partial(pgconn.send_query_params, _SET_SAVEPOINT, None))
-        _, *results, _ = _ask_together(driver, sends)
+        lock, look = [self._prepared[name] for name in _TOGETHER]
+        lock.uses += 1
+        look.uses += 1
+        _, *results, _ = _ask_together(
+            driver,
+            [
+                partial(pgconn.send_query_params, b"BEGIN", None),
+                partial(pgconn.send_query_prepared, *lock.bound(parameters)),
+                partial(pgconn.send_query_prepared, *look.bound(parameters)),
+                partial(pgconn.send_query_params, _SET_SAVEPOINT, None),
+            ],
+        )
         self._is_proven = True
-        return [row for result in results for row in self._rows(driver, result)]
+        return [row for result in results for row in self._rows(result)]
 
-    def _bound(self, name: str, parameters: Mapping[str, Any]) -> tuple[Any, ...]:
-        """Return the arguments with which the driver sends a statement."""
-        prepared = self._prepared[name]
-        values = [
-            None if (value := parameters[parameter]) is None else encode(value)
-            for parameter, encode in prepared.statement.parameters
-        ]
-        return prepared.name, values, prepared.statement.formats, _BINARY
-
-    def _rows(self, driver: psycopg.Connection[Any], result: Any) -> list[Row]:
-        with driver.lock:  # threads that share a connection must not load each other's rows
-            self._transformer.set_pgresult(result)
-            rows: list[Row] = self._transformer.load_rows(0, result.ntuples, tuple)
-            self._transformer.set_pgresult(None)
+    def _rows(self, result: Any) -> list[Row]:
+        self._transformer.set_pgresult(result)
+        rows: list[Row] = self._transformer.load_rows(0, result.ntuples, tuple)
+        self._transformer.set_pgresult(None)
         return rows
 
     def forget(self, *, lost: bool) -> None:
@@ -334,6 +347,14 @@ class _Prepared:
     name: bytes
     statement: _Statement
     uses: int = 0
+
+    def bound(self, parameters: Mapping[str, Any]) -> tuple[Any, ...]:
+        """Return the arguments with which the driver sends it."""
+        values = [
+            None if (value := parameters[parameter]) is None else encode(value)
+            for parameter, encode in self.statement.parameters
+        ]
+        return self.name, values, self.statement.formats, _BINARY
 
 
 @cache
@@ -367,6 +388,7 @@ def _text(value: str) -> bytes:
     return value.encode()
 
 
+@lru_cache  # there are few, those of the policies
 def _interval(value: timedelta) -> bytes:
     return struct.pack(">qii", value // _MICROSECOND, 0, 0)
 
@@ -410,3 +432,25 @@ _KINDS: dict[str, tuple[str, Callable[[Any], bytes]]] = {
     "take_over": _BOOLEAN,
     "token": _UUID,
 }
+
+#: How the types of the columns are read.
+_LOADERS: dict[str, type[abc.Loader]] = {
+    "bool": BoolBinaryLoader,
+    "bytea": ByteaBinaryLoader,
+    "int4": Int4BinaryLoader,
+    "int8": Int8BinaryLoader,
+    "text": TextBinaryLoader,
+    # The statements read the time in UTC, and this loader says so: it knows no session's zone.
+    "timestamp": TimestamptzBinaryLoader,
+    "uuid": UUIDBinaryLoader,
+    "varchar": TextBinaryLoader,
+}
+
+
+@cache
+def _loaders() -> AdaptersMap:
+    """Return the loaders of the columns, whatever the project has registered for its own."""
+    loaders = AdaptersMap(types=psycopg.adapters.types)
+    for kind, loader in _LOADERS.items():
+        loaders.register_loader(kind, loader)
+    return loaders

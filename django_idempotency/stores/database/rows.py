@@ -32,37 +32,45 @@ logger = logging.getLogger("django_idempotency")
 
 #: Columns of LOOK and BROWSE.
 _ID, _EXPIRES_AT = 0, 11
+_STATES = {state.value: state for state in State}
 
 
 def record_of(columns: Collection[Any]) -> tuple[Record | None, datetime]:
     """Return the record of a LOOK, and the store's clock."""
     record_id, scope, key, operation, fingerprint, state, epoch, token, *times_on = columns
     lease_until, created, updated, expires, attempts, result, error, clock = times_on
-    now = utc(clock)
-    if record_id is None:
-        return None, now
     try:
+        if not isinstance(clock, datetime) or clock.tzinfo is None:  # what a cursor gives
+            clock = utc(clock)
+            if record_id is not None:
+                record_id, token = uuid_of(record_id), uuid_of(token)
+                fingerprint, result = _bytes(fingerprint), _bytes(result)
+                created, updated = utc(created), utc(updated)
+                lease_until = None if lease_until is None else utc(lease_until)
+                expires = None if expires is None else utc(expires)
+        if record_id is None:
+            return None, clock
         record = Record(
-            record_id=uuid_of(record_id),
+            record_id=record_id,
             scope=scope,
             key=key,
             operation=operation,
-            fingerprint=_bytes(fingerprint),
-            state=State(state),
+            fingerprint=fingerprint,
+            state=_STATES[state],
             epoch=epoch,
-            token=uuid_of(token),
-            lease_until=None if lease_until is None else utc(lease_until),
-            created_at=utc(created),
-            updated_at=utc(updated),
-            expires_at=None if expires is None else utc(expires),
+            token=token,
+            lease_until=lease_until,
+            created_at=created,
+            updated_at=updated,
+            expires_at=expires,
             attempts=attempts,
-            result=_bytes(result),
+            result=result,
             error=error,
-            now=now,
+            now=clock,
         )
-    except (AttributeError, TypeError, ValueError) as error:
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise StoreError("The stored record is damaged: a column holds what it cannot.") from error
-    return record, now
+    return record, clock
 
 
 def _bytes(value: Any) -> bytes | None:
@@ -152,9 +160,10 @@ def _readable(row: tuple[Any, ...]) -> Record | None:
 
 
 def utc(value: datetime | str) -> datetime:
+    """Return a time of the store as an aware one."""
     if isinstance(value, str):
         value = datetime.fromisoformat(value)
-    return value.replace(tzinfo=timezone.utc)
+    return value.replace(tzinfo=timezone.utc) if value.tzinfo is None else value
 
 
 def uuid_of(value: UUID | str) -> UUID:

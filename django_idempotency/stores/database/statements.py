@@ -48,8 +48,6 @@ DIALECTS: dict[str, Dialect] = {
 _TRIES = 3
 #: What opens an attempt; it is refused where another's transaction is open on the connection.
 _CLAIMS = ("CLAIM", "CLAIM_ASYNC", "RECLAIM", "RECLAIM_ASYNC", "SINGLE_LOCK")
-#: What runs in their place where it is prepared.
-_PREPARED_AS = {"CLAIM": "CLAIM_OR_LOOK", "CLAIM_ASYNC": "CLAIM_OR_LOOK_ASYNC"}
 #: Statements that are conditional on the proof of ownership, and so may be sent twice.
 _OWNERS_WRITES = ("COMPLETE", "FAIL", "RELEASE")
 
@@ -118,8 +116,13 @@ class Statements(BaseStore):
         [row] = self._execute(name, {"id": record_id})
         return record_of(row)
 
-    def _one(self, name: str, parameters: Mapping[str, Any]) -> Row | None:
-        rows = self._execute(name, parameters)
+    def _one(
+        self,
+        name: str,
+        parameters: Mapping[str, Any],
+        connection: BaseDatabaseWrapper | None = None,
+    ) -> Row | None:
+        rows = self._execute(name, parameters, connection)
         return rows[0] if rows else None
 
     def _count(self, name: str, parameters: Mapping[str, Any]) -> int:
@@ -127,14 +130,23 @@ class Statements(BaseStore):
         count: int = self._execute(name, parameters, counts=True)
         return count
 
-    def _execute(self, name: str, parameters: Mapping[str, Any], *, counts: bool = False) -> Any:
+    def _execute(
+        self,
+        name: str,
+        parameters: Mapping[str, Any],
+        connection: BaseDatabaseWrapper | None = None,
+        *,
+        counts: bool = False,
+    ) -> Any:
         """
         Run a statement, and return its rows, or how many they are.
 
-        A driver's error becomes a StoreError.
+        On this thread's `connection`, if the caller has looked it up. A driver's error becomes a
+        StoreError.
         """
-        connection = connections[self.using]
-        foreign = Block.is_foreign(connection)
+        if connection is None:
+            connection = connections[self.using]
+        foreign = connection.in_atomic_block and Block.is_foreign(connection)
         if foreign and name in _CLAIMS:
             raise Block.open_error()
         try:
@@ -159,7 +171,7 @@ class Statements(BaseStore):
         tries: int = _TRIES,
     ) -> Any:
         """
-        Run a statement; outside a transaction it may be sent again.
+        Run a statement, prepared where possible; outside a transaction it may be sent again.
 
         A statement that met a concurrent change under a strict isolation level has done nothing,
         and is sent again. So is an owner's write whose connection was lost, while the work ran for
@@ -171,7 +183,11 @@ class Statements(BaseStore):
         while True:
             tries -= 1
             try:
-                return self._send_once(connection, name, parameters, counts)
+                if self._execute_prepared is not None:
+                    rows = self._execute_prepared(connection, self.dialect, name, parameters)
+                    if rows is not None:
+                        return rows
+                return self._send_unprepared(connection, name, parameters, counts)
             except (InterfaceError, OperationalError) as error:
                 lost = self.dialect.has_server and is_connection_failure(error)
                 if lost and tries and name in _OWNERS_WRITES:
@@ -181,20 +197,14 @@ class Statements(BaseStore):
                 elif not tries or not is_serialization_failure(error):
                     raise
 
-    def _send_once(
+    def _send_unprepared(
         self,
         connection: BaseDatabaseWrapper,
         name: str,
         parameters: Mapping[str, Any],
         counts: bool,
     ) -> Any:
-        """Run a statement, prepared where that is possible."""
         dialect = self.dialect
-        if self._execute_prepared is not None:
-            sql = getattr(dialect, _PREPARED_AS.get(name, name))
-            rows = self._execute_prepared(connection, name, sql, parameters)
-            if rows is not None:
-                return rows
         with connection.cursor() as cursor:
             if (unsupported := dialect.unsupported(connection)) is not None:
                 raise StoreError(f"The database store has no statements for {unsupported}.")
