@@ -121,13 +121,17 @@ class LostAnswerRules(ContractBase):
         assert store.renew([lease], HOUR) == {lease}
 
     @needs("lost answers")
-    def test_resolution_whose_answer_is_lost_was_made_once(self, store: BaseStore) -> None:
+    @pytest.mark.parametrize("action", ["release", "complete", "expire"])
+    def test_resolution_whose_answer_is_lost_was_made_once(
+        self, store: BaseStore, action: str
+    ) -> None:
         lease = self.ended(store, "failed")
         seen = self.record(store, lease)
+        result = b"result" if action == "complete" else None
 
         def resolve() -> bool:
             return store.resolve(
-                seen.record_id, Resolution("release", epoch=seen.epoch, state=seen.state)
+                seen.record_id, Resolution(action, seen.epoch, seen.state, result=result)
             )
 
         with self.lose_answer(store):
@@ -137,5 +141,9 @@ class LostAnswerRules(ContractBase):
                 told = True  # so an operator looks again
 
         assert told
-        record = self.record(store, lease)
-        assert (record.state, record.epoch) == (State.RELEASED, seen.epoch + 1)
+        record = store.get(lease.record_id)
+        if action == "expire":
+            assert record is None or (record.expired and record.epoch == seen.epoch + 1)
+        else:
+            assert record is not None
+            assert (record.state.value, record.epoch) == (f"{action.upper()}D", seen.epoch + 1)

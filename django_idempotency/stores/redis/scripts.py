@@ -358,7 +358,9 @@ else
 end
 redis.call('HSET', KEYS[1], 'state', state, 'epoch', whole(tonumber(epoch) + 1), 'token', token,
            'updated_at', whole(now), 'expires_at', whole(expires_at))
-redis.call('PEXPIREAT', KEYS[1], whole(math.ceil(expires_at / 1000)))
+-- An expired record stays for a minute: if the answer is lost, the same decision meets its token.
+local gone_at = action == 'expire' and now + 60000000 or expires_at
+redis.call('PEXPIREAT', KEYS[1], whole(math.ceil(gone_at / 1000)))
 return 1
 """,
 )
