@@ -19,7 +19,7 @@ from django_idempotency.engine.transactions import must_join
 from django_idempotency.http.atomic_requests import atomic_aliases, exempt, is_marked
 from django_idempotency.http.calls import using
 from django_idempotency.http.middleware import IdempotencyMiddleware
-from django_idempotency.http.plans import Declared, declared_on, ninja_operations
+from django_idempotency.http.plans import Declared, declared_on, is_operation, ninja_operations
 from django_idempotency.policy import HTTPPolicy, Policy, suggestion
 
 __all__ = [
@@ -44,19 +44,21 @@ def check_views(
 ) -> list[CheckMessage]:
     """A decorated view needs a policy and a scope, and stands above ``@api_view``."""
     found: list[CheckMessage] = []
-    seen: list[Declared] = []
+    seen: list[tuple[Declared, str]] = []
     for view in url_callbacks():
         found.extend(_login_below(view))
-        for declared in declarations(view):
-            if any(declared is other for other in seen):
+        for declared, guarded in declarations(view):
+            name = guarded_name(guarded)
+            names = [other for known, other in seen if known is declared]
+            if name in names:
                 continue
-            seen.append(declared)
-            name = guarded_name(view, declared)
+            seen.append((declared, name))
             problems = policy_problems(name, declared.store, _policies(declared), view)
-            found.extend(problems)
+            if not names:  # one policy for all of a router, or of what a decorator is given to
+                found.extend(problems)
             if any(problem.is_serious() for problem in problems) or _is_of_drf(view):
                 continue
-            found.extend(_loses_atomic_requests(view, declared))
+            found.extend(_loses_atomic_requests(view, declared, name))
             if not _has_scope(declared) and not _authenticates_itself(view):
                 found.append(_no_scope(view, name))
         if _any_atomic_requests() and not is_marked(view):
@@ -64,7 +66,7 @@ def check_views(
     return found
 
 
-def _loses_atomic_requests(view: Any, declared: Declared) -> Iterator[CheckMessage]:
+def _loses_atomic_requests(view: Any, declared: Declared, name: str) -> Iterator[CheckMessage]:
     """Report a coroutine view on which each request raises RuntimeError (R96)."""
     if not iscoroutinefunction(view):
         return
@@ -80,8 +82,8 @@ def _loses_atomic_requests(view: Any, declared: Declared) -> Iterator[CheckMessa
     )
     if lost:
         yield Error(
-            f"{guarded_name(view, declared)} is a coroutine, and cannot have the ATOMIC_REQUESTS "
-            f"of {', '.join(map(repr, lost))}.",
+            f"{name} is a coroutine, and cannot have the ATOMIC_REQUESTS of "
+            f"{', '.join(map(repr, lost))}.",
             hint=_EXEMPT if of_ninja else hint,
             obj=view,
             id="django_idempotency.E015",
@@ -122,7 +124,7 @@ def _within_atomic_requests(view: Any) -> Iterator[CheckMessage]:
             "Put it on the class itself.",
         )
     elif (operations := [*ninja_operations(view)]) and atomic_aliases(exempt(view)):
-        name, place = guarded_name(view, operations[0].idempotency), "on the operation"
+        name, place = guarded_name(operations[0]), "on the operation"
         lost, hint = "not visible to others", _EXEMPT
     else:
         return
@@ -311,23 +313,24 @@ def _policies(declared: Declared) -> Callable[[], tuple[Policy, HTTPPolicy]]:
     return policies
 
 
-def declarations(view: Any) -> Iterator[Declared]:
+def declarations(view: Any) -> Iterator[tuple[Declared, Any]]:
     """
     Yield what ``@idempotent`` left on a view, its class's methods, and below ``@api_view``.
 
-    Nothing for a view with the mixin, which makes one policy of all that stands on it.
+    Each with what it guards: the view, or an operation of django-ninja behind it. Nothing for a
+    view with the mixin, which makes one policy of all that stands on it.
     """
     view_class = getattr(view, "view_class", getattr(view, "cls", None))
     if hasattr(view_class, "idempotency_store"):
         return
     on_dispatch = declared_on(getattr(view_class, "dispatch", None))
-    yield from on_dispatch[-1:]
+    yield from ((declared, view) for declared in on_dispatch[-1:])
     for place in (view, *_methods(view), *_below_api_view(view)):
         for declared in declared_on(place)[-1:]:
             if not any(declared is other for other in on_dispatch):  # as_view() copies its mark
-                yield declared
+                yield declared, view
     for operation in ninja_operations(view):
-        yield operation.idempotency
+        yield operation.idempotency, operation
 
 
 def _methods(view: Any) -> Iterable[Any]:
@@ -425,12 +428,9 @@ def _imported(name: str) -> Any:
         return None
 
 
-def guarded_name(view: Any, declared: Declared) -> str:
-    """Return the name of what a declaration guards: of django-ninja it is an operation."""
-    for operation in ninja_operations(view):
-        if operation.idempotency is declared:
-            return _name(operation.view_func)
-    return _name(view)
+def guarded_name(guarded: Any) -> str:
+    """Return the name of what a declaration guards: a view, or an operation of django-ninja."""
+    return _name(guarded.view_func if is_operation(guarded) else guarded)
 
 
 def _name(view: Any) -> str:

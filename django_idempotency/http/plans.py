@@ -141,6 +141,11 @@ def ninja_operations(view: Any) -> Iterator[Any]:
         yield from (it for it in operations if hasattr(it, "idempotency"))
 
 
+def is_operation(guarded: Any) -> bool:
+    """Whether this is an operation of django-ninja, and not a view: `contrib.ninja` marks it."""
+    return hasattr(guarded, "idempotency_nearer")
+
+
 def _decorating(method: Any) -> Iterator[Any]:
     """Yield what the decorators that method_decorator has given a method say, outermost first."""
     code = getattr(method, "__code__", None)

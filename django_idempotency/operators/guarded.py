@@ -23,7 +23,7 @@ from django_idempotency.http.atomic_requests import atomic_aliases
 from django_idempotency.http.calls import using, verdict_for
 from django_idempotency.http.checks import declarations, guarded_name
 from django_idempotency.http.middleware import IdempotencyMiddleware
-from django_idempotency.http.plans import Declared, ViewPlan, declared_on, ninja_operations
+from django_idempotency.http.plans import Declared, ViewPlan, declared_on, is_operation
 from django_idempotency.policy import HTTPPolicy, Policy
 
 __all__ = ["Guarded", "answers", "effective", "guarded"]
@@ -102,12 +102,16 @@ def _views() -> Iterator[Guarded]:
         if hasattr(getattr(view, "cls", None), "idempotency_store"):
             yield from _of_mixin(route, view)
             continue
-        for declared in declarations(view):
-            found = _planned("view", guarded_name(view, declared), declared)
+        for declared, place in declarations(view):
+            found = _planned("view", guarded_name(place), declared)
             if isinstance(found.plan, ViewPlan):
-                joins = found.plan.joins and not iscoroutinefunction(view)
+                # Ninja's view is a coroutine if one operation of its path is.
+                coroutine = place.is_async if is_operation(place) else iscoroutinefunction(view)
+                joins = found.plan.joins and not coroutine
                 found.transaction = _mode(found.plan, joins=joins)
-                found.methods = _methods(view, declared, found.plan)
+                found.methods = _methods(place, declared, found.plan)
+                if is_operation(place) and not found.methods:
+                    continue  # a router's guard knows each operation, and leaves those of GET alone
             found.routes = (route,)
             yield found
 
@@ -203,9 +207,8 @@ def _routes(patterns: Sequence[URLPattern | URLResolver], before: str) -> Iterat
 def _methods(view: Any, declared: Declared, plan: ViewPlan) -> tuple[str, ...]:
     """Return the methods that one guard stands around: of a class those that it has."""
     found = {*plan.methods}
-    for operation in ninja_operations(view):
-        if operation.idempotency is declared:
-            found &= {*operation.methods}
+    if is_operation(view):
+        return tuple(sorted(found & {*view.methods}))
     view_class = getattr(view, "view_class", getattr(view, "cls", None))
     if view_class is not None:
         handlers = _handlers(view)

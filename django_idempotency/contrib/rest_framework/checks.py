@@ -204,7 +204,7 @@ def _without_scope() -> set[Any]:
 
 def _scopes(callback: Any) -> Iterator[Any]:
     """Yield the scope of each guard of a view, or None."""
-    for declared in declarations(callback):
+    for declared, _ in declarations(callback):
         yield declared.plan().http_policy.scope
     if issubclass(callback.cls, IdempotencyMixin):
         every = dict(_guarded_methods(callback))
