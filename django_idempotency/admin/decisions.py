@@ -16,12 +16,13 @@ from django.db import router, transaction
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, pgettext_lazy
 
-from django_idempotency.exceptions import IdempotencyError, ResultTooLarge
+from django_idempotency.exceptions import IdempotencyError, ResultTooLarge, StoreError
 from django_idempotency.operators import looks
 from django_idempotency.operators.resolving import consequence, obstacle, resolve
 from django_idempotency.operators.results import kind_of, packed_answer, packed_value
 from django_idempotency.records import Record, State
 from django_idempotency.stores.base import BaseStore
+from django_idempotency.stores.database import DatabaseStore
 
 __all__ = [
     "ACTIONS",
@@ -227,7 +228,8 @@ def carry_out(
     Carry out a decision, and write its entry into the admin log; return why it was not done.
 
     The entry commits after the decision, and both do where they share a database: without the
-    entry nothing is decided, and an entry of what was not done is rolled back.
+    entry nothing is decided, and an entry of what was not done is rolled back. If it is not known
+    whether the store has done it, an entry says so.
     """
     if subject.record is None or subject.obstacle:
         return subject.obstacle
@@ -243,8 +245,9 @@ def carry_out(
         result = form.result(store.alias) if action == "complete" else None
     except (LookupError, RecursionError, TypeError, ValueError, ResultTooLarge) as error:
         return str(error)
+    using = router.db_for_write(LogEntry)
     try:
-        with transaction.atomic(using=router.db_for_write(LogEntry)):
+        with transaction.atomic(using=using):
             log(subject.record, entry % words)
             resolve(
                 store,
@@ -255,6 +258,12 @@ def carry_out(
                 who=who,
                 reason=data["reason"],
             )
+    except StoreError as error:
+        if isinstance(store, DatabaseStore) and store.using == using:
+            return str(error)  # rolled back with the entry
+        unknown = _("It may have been done: look at it again.")
+        log(subject.record, f"{entry % words} ({unknown})")
+        return f"{error} {unknown}"
     except IdempotencyError as error:
         return str(error)
     return None

@@ -7,6 +7,7 @@ import json
 import sys
 from argparse import ArgumentParser
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -161,9 +162,13 @@ class DecisionCommand(OperatorCommand):
                 reason=options["reason"],
                 **given,
             )
-            now = seen.store.get(record.record_id)
-        except (NotResolved, StoreError) as error:
+        except NotResolved as error:
             raise CommandError(str(error)) from error
+        except StoreError as error:
+            raise CommandError(f"{error} It may have been done: look at it again.") from error
+        now = None
+        with suppress(StoreError):  # the decision stands, whether it can be read or not
+            now = seen.store.get(record.record_id)
         if options["json"]:
             records = [] if now is None else [facts(seen.alias, now)]
             self.write_json({"action": action, "records": records})

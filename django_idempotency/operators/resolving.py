@@ -13,7 +13,7 @@ from django_idempotency.claims import Resolution
 from django_idempotency.codecs import is_unavailable
 from django_idempotency.codecs.encryption import sealed
 from django_idempotency.conf import policy_for
-from django_idempotency.exceptions import IdempotencyError
+from django_idempotency.exceptions import IdempotencyError, StoreError
 from django_idempotency.operators.answers import answer_of
 from django_idempotency.records import Record, State
 from django_idempotency.stores.base import BaseStore
@@ -61,17 +61,18 @@ def resolve(
         result = sealed(result, seen.record_id, policy.encryption_keys)
     resolution = Resolution(action, seen.epoch, seen.state, force, result, retention)
     short = keys.short(seen.record_id)
-    if not store.resolve(seen.record_id, resolution):
+    words = (keys.bounded(who) or "an operator", keys.bounded(reason) or "none given", store.alias)
+    try:
+        is_done = store.resolve(seen.record_id, resolution)
+    except StoreError:  # its answer may be lost, and the log must not lack what was done
+        logger.warning(
+            "Record %s: %s by %s may have been done. Reason: %s (store %s)", short, action, *words
+        )
+        raise
+    if not is_done:
         said = _("Record %(record)s was not changed.") % {"record": short}
         raise NotResolved(f"{said} {_why_not(store, seen, action, force)}")
-    logger.warning(
-        "Record %s: %s by %s. Reason: %s (store %s)",
-        short,
-        action,
-        keys.bounded(who) or "an operator",
-        keys.bounded(reason) or "none given",
-        store.alias,
-    )
+    logger.warning("Record %s: %s by %s. Reason: %s (store %s)", short, action, *words)
 
 
 def obstacle(record: Record, action: str, *, force: bool = False) -> str | None:
