@@ -18,6 +18,7 @@ from ninja.streaming import SSE
 
 from django_idempotency.contrib.ninja import idempotent
 from django_idempotency.http import idempotent as plain
+from django_idempotency.http.checks import check_views
 from django_idempotency.models import IdempotencyRecord
 from django_idempotency.operators import guarded
 from tests.app.models import Effect
@@ -327,3 +328,19 @@ def test_checks_and_commands_know_guarded_operations(settings):
     views = {it.name: it for it in guarded.guarded() if it.kind == "view"}
     found = views["tests.unit.ninja.urls.effects"]
     assert (found.methods, found.routes) == (("POST",), ("/api/effects/",))
+
+
+def test_command_shows_each_operation_of_a_path_and_how_it_commits():
+    """One guard of a router stands around them all; ninja makes one coroutine of their path."""
+    found = [it for it in guarded.guarded() if any("mixed" in route for route in it.routes)]
+    routes = tuple(f"/{api}/{name}/mixed/" for api in ("api", "texts") for name in ("one", "two"))
+    assert [(it.name, it.methods, it.transaction, it.routes) for it in found] == [
+        (f"{urls.__name__}.made", ("POST",), "joined", routes),
+        (f"{urls.__name__}.areplaced", ("PUT",), "separate", routes),
+    ]
+
+
+def test_R96_check_reports_each_coroutine_of_a_router(monkeypatch):
+    monkeypatch.setitem(connections.settings["default"], "ATOMIC_REQUESTS", True)
+    reported = " ".join(it.msg for it in check_views() if it.id == "django_idempotency.E015")
+    assert f"{urls.__name__}.areplaced is a coroutine" in reported

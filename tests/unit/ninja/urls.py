@@ -190,6 +190,21 @@ def of_router(request, work: Work, response: HttpResponse):
     return act(work, response)
 
 
+@router.post("/mixed/", response=answers)
+def made(request, work: Work, response: HttpResponse):
+    return act(work, response)
+
+
+@router.put("/mixed/", response=answers)
+async def areplaced(request, work: Work, response: HttpResponse):
+    return await sync_to_async(act)(work, response)
+
+
+@router.get("/mixed/")
+def listed(request):
+    return {"count": Effect.objects.count()}
+
+
 @router.post("/own/", response=answers)
 @idempotent(required=False)
 def own(request, work: Work, response: HttpResponse):
