@@ -260,6 +260,7 @@ def test_OpenAPI_describes_the_key_and_the_problems(policy):
         assert "required" not in optional
     assert [len(header(path)) for path in ("one/effects", "two/effects", "twice")] == [1, 1, 1]
     assert header("one/effects", "get") == header("effects", "get") == []
+    assert [it["name"] for it in header("named")] == ["idempotency-key", "tag"]
     responses = paths["/api/effects/"]["post"]["responses"]
     assert {201, 400, 409, 422, 503} <= set(responses)
     assert "Idempotency-Expires" in responses[201]["headers"]

@@ -11,7 +11,7 @@ from django.contrib.auth.models import User
 from django.db import transaction
 from django.http import HttpResponse, StreamingHttpResponse
 from django.urls import path
-from ninja import File, Form, NinjaAPI, Router, Schema, UploadedFile
+from ninja import File, Form, Header, NinjaAPI, Router, Schema, UploadedFile
 from ninja.decorators import decorate_view
 from ninja.errors import HttpError
 from ninja.renderers import BaseRenderer
@@ -147,6 +147,12 @@ def upload(request, size: int, file: File[UploadedFile], note: Form[str] = ""):
 def bare(request, amount: int):
     Effect.objects.create(name=str(amount))
     return {"amount": amount}
+
+
+@api.post("/named/")
+@idempotent(required=True)
+def named(request, key: str = Header(alias="idempotency-key"), tag: str = Header("")):
+    return {"key": key}
 
 
 @api.get("/effects/")
