@@ -103,6 +103,25 @@ class IdempotencyRecordAdmin(_ModelAdmin):
             return self._back(request, DEFAULT_ALIAS, _("This is no record id."))
         return self.record_view(request, DEFAULT_ALIAS, record_id)
 
+    def history_view(
+        self,
+        request: HttpRequest,
+        object_id: str,
+        extra_context: dict[str, Any] | None = None,
+    ) -> HttpResponse:
+        """Lead to the page of the record, which has the decisions."""
+        # Django reads the model, by the routers: many a record is in another store.
+        return HttpResponseRedirect(self._url("change", object_id))
+
+    def delete_view(
+        self,
+        request: HttpRequest,
+        object_id: str,
+        extra_context: dict[str, Any] | None = None,
+    ) -> HttpResponse:
+        """Refuse, before the model is read."""
+        raise PermissionDenied
+
     def list_view(self, request: HttpRequest, alias: str) -> HttpResponse:
         """Return a page of the list of a store."""
         self._check_permission(request)
@@ -226,7 +245,8 @@ class IdempotencyRecordAdmin(_ModelAdmin):
             if why is None:
                 done += 1
                 continue
-            said = f"{short(subject.seen.record_id)}: {why}"
+            # Django writes the first letter of a message as a capital.
+            said = f"{pgettext('idempotency', 'Record %s') % short(subject.seen.record_id)}: {why}"
             self.message_user(request, said, messages.ERROR)
         if done:
             said = ngettext("%(done)s: %(n)d record.", "%(done)s: %(n)d records.", done)

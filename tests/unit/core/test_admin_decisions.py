@@ -150,7 +150,7 @@ def test_several_are_released_or_expired_together(operator):
     assert "can only be expired" in told(operator.ask("release", seen))
     content = told(operator.decide("release", seen))
     assert "Released: 2 records." in content
-    assert f"{keys.short(completed.record_id)}: It is COMPLETED" in content
+    assert f"Record {keys.short(completed.record_id)}: It is COMPLETED" in content
     expired = told(operator.decide("expire", operator.seen(*leases, completed)))
     assert "Expired: 3 records." in expired
     assert store.get(completed.record_id).expired
