@@ -18,6 +18,13 @@ _READER_GONE = 141
 class ShellCommand(BaseCommand):
     """A command whose output is read by people and programs alike."""
 
+    def __init__(self, *args: Any, **options: Any) -> None:
+        """Write nowhere where the shell has closed the output (``>&-``)."""
+        for name in ("stdout", "stderr"):
+            if getattr(sys, name) is None:  # and not a file, as its type says
+                setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115
+        super().__init__(*args, **options)
+
     def execute(self, *args: Any, **options: Any) -> str | None:
         """Speak English, whatever the project's language: scripts look for these words."""
         with translation.override(None):

@@ -8,6 +8,7 @@ from django.core.management.base import CommandError, CommandParser
 from django.db import Error, connections
 
 from django_idempotency.conf import DEFAULT_ALIAS, InvalidStore, store_for
+from django_idempotency.exceptions import StoreError
 from django_idempotency.management.shell import ShellCommand
 from django_idempotency.operators.looks import INDEXES, has_index
 from django_idempotency.stores.database import DatabaseStore
@@ -61,16 +62,18 @@ class Command(ShellCommand):
             raise CommandError(str(error), returncode=2) from error
         if not isinstance(store, DatabaseStore):
             raise CommandError(f"{alias!r} is not a database store.", returncode=2)
-        if not options["drop"] and has_index(store, field):
-            self.stdout.write(f"the index {INDEXES[field]} is there")
-            return
         connection = connections[store.using]
         of_vendor = (connection.vendor, field)
         try:
+            if not options["drop"] and has_index(store, field):
+                self.stdout.write(f"the index {INDEXES[field]} is there")
+                return
             with connection.cursor() as cursor:
                 cursor.execute(DROP[of_vendor])  # one that was never finished is in the way
                 if not options["drop"]:
                     cursor.execute(CREATE[of_vendor])
+        except StoreError as error:
+            raise CommandError(str(error)) from error
         except Error as error:
             raise CommandError(f"The database refused: {error}") from error
         what = "dropped" if options["drop"] else "ready"

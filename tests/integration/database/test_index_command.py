@@ -6,7 +6,7 @@ import io
 
 import pytest
 from django.core.management import CommandError, call_command
-from django.db import connection
+from django.db import OperationalError, connection
 
 from django_idempotency.operators import looks, search
 from django_idempotency.records import Filters
@@ -65,3 +65,13 @@ def test_other_stores_have_no_index():
         with pytest.raises(CommandError) as refused:
             command("key", store=alias)
         assert refused.value.returncode == 2
+
+
+def test_a_database_that_does_not_answer_is_an_error_of_the_command(store, monkeypatch):
+    def execute(*given):
+        raise OperationalError("The server is gone.")
+
+    for options in ({}, {"drop": True}):
+        with connection.execute_wrapper(execute), pytest.raises(CommandError) as raised:
+            command("key", **options)
+        assert raised.value.returncode == 1

@@ -364,6 +364,15 @@ def test_a_command_ends_quietly_where_the_reader_of_its_output_is_gone(unbuffere
     assert (done.returncode, done.stderr) == (141, "")
 
 
+@pytest.mark.processes
+@pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&-"])
+def test_a_command_whose_output_is_closed_writes_nowhere(closed: str) -> None:
+    words = [sys.executable, "-c", READ_BY_NOBODY % MEMORY]
+    shell = ["sh", "-c", f'exec "$@" {closed}', "sh", *words]
+    done = subprocess.run(shell, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 @pytest.mark.django_db
 @pytest.mark.parametrize("action", RESOLUTIONS)
 def test_R71_an_owner_that_completes_while_the_operator_reads_keeps_its_result(
