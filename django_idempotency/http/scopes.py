@@ -34,7 +34,9 @@ def _model_of(principal: Any) -> str:
     if meta:
         label: str = meta.concrete_model._meta.label_lower
         return label
-    kind = type(principal)  # two packages may each have a class of one name
+    # Of a lazy object this is the class of its user, and type() would be one class for all of them.
+    # Two packages may each have a class of one name.
+    kind = principal.__class__
     return f"{kind.__module__}.{kind.__qualname__}"
 
 

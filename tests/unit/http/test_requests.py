@@ -10,6 +10,7 @@ import pytest
 from django.contrib.auth.models import AnonymousUser, User
 from django.db import connection
 from django.urls import path
+from django.utils.functional import SimpleLazyObject
 from rest_framework.request import Request
 
 from django_idempotency.exceptions import ScopeMissing
@@ -108,6 +109,14 @@ def test_R19_each_principal_has_a_scope_of_its_own():
     assert found[0] == "user:auth.user:7"
     assert found[2] == f"user:{__name__}.Machine:7"
     assert len(set(found)) == 4
+
+
+def test_R19_lazy_principal_has_the_scope_of_the_principal():
+    """Middleware gives a lazy one, as Django's does, and a token's authentication the other."""
+    other = type("Other", (Machine,), {})
+    for principal in (User(pk=7), Machine(7), other(7)):
+        lazy = SimpleLazyObject(lambda found=principal: found)
+        assert scopes.user(asked_by(lazy)) == scopes.user(asked_by(principal))
 
 
 def test_R21_who_is_nobody_has_no_scope():
