@@ -47,7 +47,11 @@ INDEXES = {"key": "idempotency_key", "operation": "idempotency_operation"}
 
 #: Whether there is an index; one that was never finished is none.
 _HAS_INDEX = {
-    "postgresql": "SELECT 1 FROM pg_index WHERE indexrelid = to_regclass(%s) AND indisvalid",
+    # By the table: another schema of the search_path may have an index of this name.
+    "postgresql": """
+SELECT 1 FROM pg_index JOIN pg_class AS named ON named.oid = indexrelid
+ WHERE indrelid = to_regclass('idempotency_record') AND named.relname = %s AND indisvalid
+""",
     "mysql": """
 SELECT 1 FROM information_schema.statistics
  WHERE table_schema = DATABASE() AND table_name = 'idempotency_record' AND index_name = %s

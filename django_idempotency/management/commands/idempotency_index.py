@@ -6,6 +6,7 @@ from typing import Any
 
 from django.core.management.base import CommandError, CommandParser
 from django.db import Error, connections
+from django.db.backends.utils import CursorWrapper
 
 from django_idempotency.conf import DEFAULT_ALIAS, InvalidStore, store_for
 from django_idempotency.exceptions import StoreError
@@ -26,13 +27,17 @@ CREATE = {
     "ON idempotency_record (operation, expires_at, id)",
 }
 DROP = {
-    ("postgresql", "key"): "DROP INDEX CONCURRENTLY IF EXISTS idempotency_key",
-    ("postgresql", "operation"): "DROP INDEX CONCURRENTLY IF EXISTS idempotency_operation",
     ("mysql", "key"): "DROP INDEX IF EXISTS idempotency_key ON idempotency_record",
     ("mysql", "operation"): "DROP INDEX IF EXISTS idempotency_operation ON idempotency_record",
     ("sqlite", "key"): "DROP INDEX IF EXISTS idempotency_key",
     ("sqlite", "operation"): "DROP INDEX IF EXISTS idempotency_operation",
 }
+#: The name for DROP INDEX on PostgreSQL, with its schema where it needs one: if the table of this
+#: search_path has no index, the bare name is that of another table's.
+NAME = """
+SELECT indexrelid::regclass::text FROM pg_index JOIN pg_class AS named ON named.oid = indexrelid
+ WHERE indrelid = to_regclass('idempotency_record') AND named.relname = %s
+"""
 _COST = (
     "Each claim of a new key, and each record that a sweep deletes, now writes to one more index: "
     "measure a claim before and after, and drop the index if it is not worth it."
@@ -63,15 +68,14 @@ class Command(ShellCommand):
         if not isinstance(store, DatabaseStore):
             raise CommandError(f"{alias!r} is not a database store.", returncode=2)
         connection = connections[store.using]
-        of_vendor = (connection.vendor, field)
         try:
             if not options["drop"] and has_index(store, field):
                 self.stdout.write(f"the index {INDEXES[field]} is there")
                 return
             with connection.cursor() as cursor:
-                cursor.execute(DROP[of_vendor])  # one that was never finished is in the way
+                _drop(cursor, connection.vendor, field)  # one never finished is in the way
                 if not options["drop"]:
-                    cursor.execute(CREATE[of_vendor])
+                    cursor.execute(CREATE[connection.vendor, field])
         except StoreError as error:
             raise CommandError(str(error)) from error
         except Error as error:
@@ -80,3 +84,13 @@ class Command(ShellCommand):
         self.stdout.write(self.style.SUCCESS(f"the index {INDEXES[field]} is {what}"))
         if not options["drop"]:
             self.stdout.write(_COST)
+
+
+def _drop(cursor: CursorWrapper, vendor: str, field: str) -> None:
+    """Drop the index, if the table has it."""
+    if vendor != "postgresql":
+        cursor.execute(DROP[vendor, field])
+        return
+    cursor.execute(NAME, [INDEXES[field]])
+    for (name,) in cursor.fetchall():
+        cursor.execute(f"DROP INDEX CONCURRENTLY IF EXISTS {name}")

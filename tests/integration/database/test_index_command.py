@@ -67,6 +67,38 @@ def test_other_stores_have_no_index():
         assert refused.value.returncode == 2
 
 
+@pytest.mark.leg("postgres18")
+def test_an_index_is_that_of_the_table_in_this_schema(store):
+    """As with a schema for each tenant, before `public`, which has an index of its own."""
+    command("key")
+    with connection.cursor() as cursor:
+        cursor.execute("CREATE SCHEMA tenant")
+        cursor.execute("CREATE TABLE tenant.idempotency_record (LIKE public.idempotency_record)")
+        cursor.execute("SET search_path TO tenant, public")
+    try:
+        assert not looks.has_index(store, "key")
+        command("key", drop=True)
+        assert schemas_of_the_index() == ["public"]
+        assert "is ready" in command("key")
+        assert looks.has_index(store, "key")
+        assert schemas_of_the_index() == ["public", "tenant"]
+        with connection.cursor() as cursor:
+            cursor.execute("SET search_path TO public, tenant")
+        command("key", drop=True)
+        assert schemas_of_the_index() == ["tenant"]
+    finally:
+        with connection.cursor() as cursor:
+            cursor.execute("RESET search_path")
+            cursor.execute("DROP SCHEMA tenant CASCADE")
+        command("key", drop=True)
+
+
+def schemas_of_the_index():
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT schemaname FROM pg_indexes WHERE indexname = 'idempotency_key'")
+        return sorted(name for (name,) in cursor.fetchall())
+
+
 def test_a_database_that_does_not_answer_is_an_error_of_the_command(store, monkeypatch):
     def execute(*given):
         raise OperationalError("The server is gone.")
