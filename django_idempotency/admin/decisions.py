@@ -238,7 +238,7 @@ def carry_out(
     if why := obstacle(subject.record, action, force=force):
         return why
     entry = _("%(done)s in the store %(alias)s: %(reason)s")
-    if force:
+    if force and subject.live:  # of several, one may run
         entry = _("%(done)s in the store %(alias)s, with a running attempt: %(reason)s")
     words = {"done": ACTIONS[action][1], "alias": store.alias, "reason": data["reason"]}
     try:

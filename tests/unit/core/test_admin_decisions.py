@@ -158,6 +158,19 @@ def test_several_are_released_or_expired_together(operator):
     assert "Complete one record at a time" in told(operator.decide("complete", seen))
 
 
+def test_of_several_the_entry_of_the_one_that_ran_says_so(operator):
+    running = claim(operator.alias, "running")
+    ended = claim(operator.alias, "ended", state=State.FAILED)
+    decided = operator.decide("release", operator.seen(running, ended), force="on")
+    assert "Released: 2 records." in told(decided)
+    said = {entry.object_id: entry.get_change_message() for entry in LogEntry.objects.all()}
+    assert said == {
+        str(running.record_id): f"Released in the store {operator.alias}, with a running attempt: "
+        "asked the bank",
+        str(ended.record_id): f"Released in the store {operator.alias}: asked the bank",
+    }
+
+
 def test_an_expired_record_leads_to_no_record_of_another_store(operator):
     """Where each has one of this id, one's page after a decision about the other misleads."""
     leases = {alias: claim(alias, state=State.FAILED) for alias in ALIASES}
