@@ -56,6 +56,8 @@ class Client:
     def __init__(
         self, *, region_name: str | None, endpoint_url: str | None, timeout: float
     ) -> None:
+        if endpoint_url is not None and not endpoint_url.startswith(("http://", "https://")):
+            raise ValueError("endpoint_url must begin with http:// or https://.")
         try:
             self._boto3 = importlib.import_module("boto3")
         except ImportError as error:
@@ -135,7 +137,7 @@ class Client:
         """Return the client; building it takes a moment that is not the first call's."""
         try:
             return self.native
-        except self._errors.BotoCoreError as error:
+        except (self._errors.BotoCoreError, ValueError) as error:  # of AWS_ENDPOINT_URL, the latter
             code = type(error).__name__
             raise StoreError(
                 f"The store could not set up its client of DynamoDB: {code}.", code=code

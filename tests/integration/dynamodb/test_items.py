@@ -68,6 +68,7 @@ def test_records_can_share_one_partition(make_store):
         ({"table_name": "t", "partition_key": "id", "sort_key": "id"}, "one name: id"),
         ({"table_name": "t", "nonesuch": 1}, "nonesuch"),
         ({"table_name": "t", "timeout": 0}, "timeout must be more than 0 seconds"),
+        ({"table_name": "t", "endpoint_url": "localhost:8000"}, "must begin with http://"),
         ({"table_name": "t", "clock_skew": -1}, "clock_skew must be 0 seconds or more"),
         ({"table_name": "t", "clock_skew": float("nan")}, "and finite"),
     ],

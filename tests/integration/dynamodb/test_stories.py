@@ -110,6 +110,13 @@ def test_R79_what_does_not_pass_by_itself_is_an_error_at_once_that_quotes_nothin
     assert (str(raised.value), throttle.refused) == (message, 1)
 
 
+def test_R61_an_endpoint_of_the_environment_that_is_no_url_is_an_error_of_the_store(monkeypatch):
+    monkeypatch.setenv("AWS_ENDPOINT_URL_DYNAMODB", "localhost:8000")
+    store = DynamoDBStore(table_name="t", region_name="eu-west-1")
+    with pytest.raises(StoreError, match="could not set up its client of DynamoDB: ValueError"):
+        store.claim(asked())
+
+
 @pytest.mark.django_db(transaction=True)
 def test_R61_throttled_view_is_503_with_retry_after_and_nothing_is_lost(settings, options):
     settings.IDEMPOTENCY = {"default": {"BACKEND": BACKEND, "OPTIONS": options(timeout=4)}}
