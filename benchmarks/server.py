@@ -32,7 +32,8 @@ from tests.services.redis import RedisServer
 ALONE = "gunicorn alone"
 NAMES = (
     ALONE,
-    *("bare", "joined", "single", "Redis", "plain bare", "plain joined", "plain Redis"),
+    *("bare", "floor joined", "floor single", "floor Redis"),
+    *("joined", "single", "Redis", "plain bare", "plain joined", "plain Redis"),
     *("bare (drf-idempotency)", "drf-idempotency, database", "drf-idempotency, Redis"),
     *("bare (drf-idempotencykey)", "drf-idempotencykey"),
     *("bare (django-idempotency-key)", "django-idempotency-key, Redis"),
