@@ -22,6 +22,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from django_idempotency.exceptions import StoreError
 from django_idempotency.records import Record
 from django_idempotency.stores.base import BaseStore
+from django_idempotency.stores.database import inherited
 from django_idempotency.stores.database.atomic import Block
 from django_idempotency.stores.database.dialect import Dialect, Row
 from django_idempotency.stores.database.errors import (
@@ -150,6 +151,8 @@ class Statements(BaseStore):
         if foreign and name in _CLAIMS:
             raise Block.open_error()
         try:
+            if inherited.sessions is not None:
+                inherited.refuse(connection)
             if foreign:  # an owner's write must not be part of another's transaction
                 with fresh_connection(self.using, self.dialect):
                     return self._send(connections[self.using], name, parameters, counts)
