@@ -288,8 +288,8 @@ def _describe(declared: Declared, operation: Any) -> None:
     """Describe the key and the guard's answers in the API's schema; refuse what cannot be kept."""
     try:
         plan = declared.plan()
-    except ImproperlyConfigured:
-        return  # the system checks tell
+    except (ImproperlyConfigured, TypeError, ValueError):
+        return  # the system checks tell, and each request raises
     if not {*operation.methods} & {*plan.methods}:
         return
     if operation.stream_format is not None:

@@ -12,6 +12,7 @@ from django.core.exceptions import ImproperlyConfigured
 from django.core.files.uploadedfile import SimpleUploadedFile
 from django.db import connections
 from django.test import Client, RequestFactory
+from django.urls import path as route
 from ninja import NinjaAPI, Router, Schema
 from ninja.decorators import decorate_view
 from ninja.streaming import SSE
@@ -345,3 +346,13 @@ def test_R96_check_reports_each_coroutine_of_a_router(monkeypatch):
     monkeypatch.setitem(connections.settings["default"], "ATOMIC_REQUESTS", True)
     reported = " ".join(it.msg for it in check_views() if it.id == "django_idempotency.E015")
     assert f"{urls.__name__}.areplaced is a coroutine" in reported
+
+
+@pytest.mark.parametrize("wrong", [{"keep": "defualt"}, {"lease": -1}, {"store": "nowhere"}])
+def test_invalid_value_is_an_error_of_the_check_and_not_of_the_import(settings, wrong):
+    api = NinjaAPI(urls_namespace="wrong")
+    api.post("/", auth=urls.Users())(idempotent(**wrong)(work()))
+    settings.ROOT_URLCONF = (route("", api.urls),)
+    assert [it.id for it in check_views()] == ["django_idempotency.E013"]
+    [shown] = [it for it in guarded.guarded() if it.kind == "view"]
+    assert shown.problem
