@@ -113,7 +113,10 @@ class Clients:
             # Raises for an unknown option; connects to nothing.
             self._client = self._new_client()
             pool = self._client.connection_pool
-            pool.connection_class(**pool.connection_kwargs)
+            try:
+                pool.connection_class(**pool.connection_kwargs)
+            except redis.RedisError as error:  # of ssl_cert_reqs and protocol
+                raise ValueError(str(error)) from error
             if sentinels is None:
                 options = self._of_pool(self._resending(_retry()))
                 limits = {"most": pool.max_connections, "timeout": pool.timeout}

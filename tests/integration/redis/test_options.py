@@ -50,6 +50,8 @@ def configure(settings):
             {"url": URL, "cluster": True, "sentinels": SENTINELS, "service_name": "main"},
             "a cluster has no sentinels",
         ),
+        ({"url": f"{URL.replace('redis', 'rediss')}?ssl_cert_reqs=no"}, "Invalid SSL Certificate"),
+        ({"url": URL, "protocol": 9}, "protocol must be either 2 or 3"),
         ({"url": URL, "timeout": 0}, "timeout must be more than 0"),
         ({"url": URL, "timeout": math.inf}, "and finite"),
         ({"url": URL, "timeout": "2"}, "timeout is a number of seconds or a timedelta, not '2'"),
