@@ -7,9 +7,10 @@ import weakref
 from contextlib import contextmanager, nullcontext
 from datetime import timedelta
 
+import psycopg
 import pytest
 from django.db import OperationalError, connection, connections, transaction
-from django.db.backends.postgresql.base import DatabaseWrapper
+from django.db.backends.postgresql.base import Cursor, DatabaseWrapper
 from django.db.transaction import TransactionManagementError
 from django.test.utils import CaptureQueriesContext
 
@@ -155,6 +156,26 @@ def with_options(**options):
         connection.settings_dict["OPTIONS"] = before
 
 
+@contextmanager
+def driver_with(**attributes):
+    """The driver's connection is changed after it was opened."""
+    connection.ensure_connection()
+    for name, value in attributes.items():
+        setattr(connection.connection, name, value)
+    try:
+        yield
+    finally:
+        connection.close()
+
+
+class Traced(psycopg.Connection):
+    """What a tracer makes of the driver's connection."""
+
+
+class TracedCursor(Cursor):
+    """What a tracer makes of its cursors."""
+
+
 WATCHED = {
     "execute wrapper": lambda: connection.execute_wrapper(
         lambda execute, *arguments: execute(*arguments)
@@ -164,6 +185,9 @@ WATCHED = {
     "a connection whose cursor() is patched": patched,
     "server-side binding": lambda: with_options(server_side_binding=True),
     "prepare_threshold": lambda: with_options(prepare_threshold=100),
+    "prepare_threshold of an open connection": lambda: driver_with(prepare_threshold=100),
+    "cursors of a tracer": lambda: driver_with(cursor_factory=TracedCursor),
+    "a connection of a tracer": lambda: driver_with(__class__=Traced),
 }
 
 
@@ -174,6 +198,56 @@ def test_R88_a_cursor_of_django_where_it_is_watched(store, watched):
         complete(store)
         assert lost(store.claim(claim_request())).state is State.COMPLETED
         assert names() == []
+
+
+@pytest.mark.usefixtures("at_once")
+@MODES
+def test_R88_a_transaction_begins_as_the_driver_would_begin_it(engine, mode):
+    engine.run(operation("first", transaction=mode), work("first"))
+    connection.connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
+    with nullcontext() if mode == "single" else transaction.atomic():
+        level = engine.run(
+            operation(transaction="single"), lambda lease: execute("SHOW transaction_isolation")
+        )
+    assert level.result == "repeatable read"
+
+
+@pytest.mark.usefixtures("at_once")
+def test_R88_a_connection_of_another_thread_is_refused_as_by_a_cursor(store, monkeypatch):
+    complete(store)
+    with monkeypatch.context() as patch:
+        patch.setattr(connection, "_thread_ident", connection._thread_ident + 1)
+        with pytest.raises(StoreError) as raised:
+            store.get(claims.record_id("key"))
+    assert "can only be used in that same thread" in str(raised.value.__cause__)
+
+
+@pytest.mark.usefixtures("at_once")
+def test_R88_nothing_is_sent_between_the_statements_of_a_pipeline(store):
+    complete(store)
+    look = connections["default"], store.dialect, "LOOK", {"id": claims.record_id("key")}
+    assert prepared.execute(*look) is not None
+    with connection.connection.pipeline():
+        assert prepared.execute(*look) is None
+
+
+@pytest.mark.usefixtures("at_once")
+def test_R88_a_health_check_finds_a_session_that_has_ended(store, other):
+    complete(store)
+    pid = execute("SELECT pg_backend_pid()")
+    other(execute, f"SELECT pg_terminate_backend({pid}, {PATIENCE * 1000})")
+    connection.health_check_enabled, connection.health_check_done = True, False
+    assert store.get(claims.record_id("key")).state is State.COMPLETED
+
+
+@pytest.mark.usefixtures("at_once")
+def test_R88_a_connection_that_the_work_has_closed_fails_as_a_cursor_does(store):
+    complete(store)
+    connection.connection.close()
+    with pytest.raises(StoreError) as raised:
+        store.get(claims.record_id("key"))
+    assert isinstance(raised.value.__cause__, OperationalError)
+    assert sqlstate(raised.value) is None
 
 
 @pytest.mark.usefixtures("at_once")
