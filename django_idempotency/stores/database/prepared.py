@@ -58,7 +58,7 @@ _ENDS = frozenset(("COMPLETE", "SINGLE_INSERT", "SINGLE_UPDATE"))
 _HOT = _OPENS | _FOLLOWS | _ENDS
 #: What runs in their place where it is prepared.
 _PREPARED_AS = {"CLAIM": "CLAIM_OR_LOOK", "CLAIM_ASYNC": "CLAIM_OR_LOOK_ASYNC"}
-#: The statements that open the transaction of `single` in one round trip; both take the record id.
+#: The statements that open the transaction of `single` in one round trip.
 _TOGETHER = ("SINGLE_LOCK", "LOOK_AGAIN")
 _HAS_PIPELINE = psycopg.capabilities.has_pipeline()
 
@@ -297,20 +297,21 @@ class _Session:
     ) -> list[Row]:
         """Begin a transaction with a lock, a look and a SAVEPOINT; return the rows of both."""
         pgconn = driver.pgconn
-        lock, look = [self._prepared[name] for name in _TOGETHER]
+        lock, look = self._prepared["SINGLE_LOCK"], self._prepared["LOOK_AGAIN"]
         lock.uses += 1
         look.uses += 1
-        _, *results, _ = _ask_together(
+        _, *bound = lock.bound(parameters)  # both take the record id alone
+        _, locked, seen, _ = _ask_together(
             driver,
             [
                 partial(pgconn.send_query_params, b"BEGIN", None),
-                partial(pgconn.send_query_prepared, *lock.bound(parameters)),
-                partial(pgconn.send_query_prepared, *look.bound(parameters)),
+                partial(pgconn.send_query_prepared, lock.name, *bound),
+                partial(pgconn.send_query_prepared, look.name, *bound),
                 partial(pgconn.send_query_params, _SET_SAVEPOINT, None),
             ],
         )
         self._is_proven = True
-        return [row for result in results for row in self._rows(result)]
+        return self._rows(locked) + self._rows(seen)
 
     def _rows(self, result: Any) -> list[Row]:
         self._transformer.set_pgresult(result)
@@ -349,7 +350,7 @@ class _Prepared:
     uses: int = 0
 
     def bound(self, parameters: Mapping[str, Any]) -> tuple[Any, ...]:
-        """Return the arguments with which the driver sends it."""
+        """Return the arguments with which the driver sends it; DataError for text with a NUL."""
         values = [
             None if (value := parameters[parameter]) is None else encode(value)
             for parameter, encode in self.statement.parameters

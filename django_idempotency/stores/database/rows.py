@@ -23,6 +23,7 @@ __all__ = [
     "page_parameters",
     "proof_parameters",
     "record_of",
+    "request_parameters",
     "seen_parameters",
     "utc",
     "uuid_of",
@@ -40,7 +41,7 @@ def record_of(columns: Collection[Any]) -> tuple[Record | None, datetime]:
     record_id, scope, key, operation, fingerprint, state, epoch, token, *times_on = columns
     lease_until, created, updated, expires, attempts, result, error, clock = times_on
     try:
-        if not isinstance(clock, datetime) or clock.tzinfo is None:  # what a cursor gives
+        if type(clock) is str or clock.tzinfo is None:  # what a cursor gives
             clock = utc(clock)
             if record_id is not None:
                 record_id, token = uuid_of(record_id), uuid_of(token)
@@ -93,15 +94,21 @@ def is_takeover(seen: Record | None) -> bool:
     return seen is not None and seen.state is State.IN_PROGRESS and not seen.expired
 
 
-def claim_parameters(request: ClaimRequest) -> dict[str, Any]:
+def request_parameters(request: ClaimRequest) -> dict[str, Any]:
     return {
         "id": request.record_id,
         "scope": request.scope,
         "key": request.key,
         "operation": request.operation,
-        "fingerprint": request.fingerprint,
         "fingerprints": list(request.fingerprints),
         "token": request.token,
+    }
+
+
+def claim_parameters(request: ClaimRequest) -> dict[str, Any]:
+    return {
+        **request_parameters(request),
+        "fingerprint": request.fingerprint,
         "lease": request.lease,
         "lifetime": None if request.on_stale == "refuse" else request.lifetime,
         "take_over": request.on_stale == "take_over",

@@ -117,15 +117,6 @@ class Statements(BaseStore):
         [row] = self._execute(name, {"id": record_id})
         return record_of(row)
 
-    def _one(
-        self,
-        name: str,
-        parameters: Mapping[str, Any],
-        connection: BaseDatabaseWrapper | None = None,
-    ) -> Row | None:
-        rows = self._execute(name, parameters, connection)
-        return rows[0] if rows else None
-
     def _count(self, name: str, parameters: Mapping[str, Any]) -> int:
         """Run a statement and return how many rows it has found or changed."""
         count: int = self._execute(name, parameters, counts=True)

@@ -11,6 +11,7 @@ from uuid import UUID
 
 from django.core import checks
 from django.db import connections
+from django.db.backends.base.base import BaseDatabaseWrapper
 
 from django_idempotency import keys
 from django_idempotency.claims import (
@@ -42,6 +43,7 @@ from django_idempotency.stores.database.rows import (
     page_parameters,
     proof_parameters,
     record_of,
+    request_parameters,
     seen_parameters,
     utc,
     uuid_of,
@@ -110,18 +112,21 @@ class DatabaseStore(Sweeping):
         """Try a few times; return an expired record if another session holds its row."""
         record: Record | None = None
         now: datetime | None = None
+        connection = connections[self.using]
         # Where writers queue, the first statement of a transaction has to be a write.
-        must_write = self.dialect.writers_queue and connections[self.using].in_atomic_block
+        must_write = self.dialect.writers_queue and connection.in_atomic_block
         look_first = self.dialect.looks_first and not must_write
         suffix = "_ASYNC" if self.async_claim and self._may_lose(request) else ""
         claim, look, reclaim = f"CLAIM{suffix}", "LOOK", f"RECLAIM{suffix}"
         for _ in range(TRIES):
             try:
                 seen: Record | None = None
-                if not look_first and (row := self._one(claim, claim_parameters(request))):
-                    *columns, epoch, _, _, _ = row
+                if not look_first and (
+                    rows := self._execute(claim, claim_parameters(request), connection)
+                ):
+                    *columns, epoch, _, _, _ = rows[0]
                     if epoch is not None:
-                        return self._lease(request, row[-4:], None)
+                        return self._lease(request, rows[0][-4:], None, connection)
                     seen, now = record_of(columns)  # of CLAIM_OR_LOOK
                 look_first = False
                 if seen is None:
@@ -133,12 +138,12 @@ class DatabaseStore(Sweeping):
                 if decide(record, request) is not Decision.CLAIM_AGAIN:
                     return record
                 parameters = claim_parameters(request) | seen_parameters(record)
-                if row := self._one(reclaim, parameters):
-                    return self._lease(request, row, record)
+                if rows := self._execute(reclaim, parameters, connection):
+                    return self._lease(request, rows[0], record, connection)
             except StoreError as error:
                 if is_held(error):
                     break
-                look_first, within = is_duplicate(error), connections[self.using].in_atomic_block
+                look_first, within = is_duplicate(error), connection.in_atomic_block
                 if look_first and within:
                     look = "LOOK_AGAIN"
                 elif not look_first and not is_serialization_failure(error):
@@ -171,7 +176,7 @@ class DatabaseStore(Sweeping):
             # The lock is re-entrant within a session, so it would not stop a nested attempt.
             return placeholder(request, self._look(request.record_id)[1])
         claimed = (
-            self._claim_locked(request, block)
+            self._claim_locked(request, block, connection)
             if self.dialect.takes_advisory_lock
             else self._claim_row(request)
         )
@@ -179,8 +184,10 @@ class DatabaseStore(Sweeping):
             block.held = request.record_id
         return claimed
 
-    def _claim_locked(self, request: ClaimRequest, block: Block | None) -> Lease | Record:
-        rows = self._execute("SINGLE_LOCK", {"id": request.record_id})
+    def _claim_locked(
+        self, request: ClaimRequest, block: Block | None, connection: BaseDatabaseWrapper
+    ) -> Lease | Record:
+        rows = self._execute("SINGLE_LOCK", {"id": request.record_id}, connection)
         *columns, locked, isolation = rows[0]
         record, now = record_of(columns)
         if locked is None and record is not None:
@@ -211,7 +218,9 @@ class DatabaseStore(Sweeping):
             written=False,
         )
 
-    def _lease(self, request: ClaimRequest, row: Row, seen: Record | None) -> Lease:
+    def _lease(
+        self, request: ClaimRequest, row: Row, seen: Record | None, connection: BaseDatabaseWrapper
+    ) -> Lease:
         epoch, lease_until, now, isolation = row
         return Lease(
             Proof(request.record_id, epoch, request.token),
@@ -219,18 +228,19 @@ class DatabaseStore(Sweeping):
             lease_until=utc(lease_until),
             claimed_at=utc(now),
             takeover=is_takeover(seen),
-            renewable=self._renewable(request, isolation),
+            renewable=self._renewable(request, isolation, connection),
         )
 
-    def _renewable(self, request: ClaimRequest, isolation: str) -> bool:
+    def _renewable(
+        self, request: ClaimRequest, isolation: str, connection: BaseDatabaseWrapper
+    ) -> bool:
         """Whether another connection can see the row, and may write it while the work runs."""
-        connection, dialect = connections[self.using], self.dialect
         if request.transaction == "single" or connection.in_atomic_block:
             return False
         if request.transaction == "separate":
             return True
         # Joined: where writers queue, the work's transaction keeps the other writers out.
-        options = connection.settings_dict["OPTIONS"]
+        dialect, options = self.dialect, connection.settings_dict["OPTIONS"]
         return not dialect.writers_queue and dialect.may_renew_joined(
             options, self._execute, isolation
         )
@@ -244,12 +254,12 @@ class DatabaseStore(Sweeping):
             return self._write_single(lease, State.COMPLETED, retention, result=result)
         parameters = {**proof_parameters(lease), "result": result, "retention": retention}
         try:
-            row = self._one("COMPLETE", parameters)
+            rows = self._execute("COMPLETE", parameters)
         except StoreError as error:
             if connections[self.using].in_atomic_block and lease.renewable and is_newer(error):
                 self._tell_of_isolation(lease)
             raise
-        return utc(row[0]) if row else self._written_before(lease, State.COMPLETED)
+        return utc(rows[0][0]) if rows else self._written_before(lease, State.COMPLETED)
 
     def _tell_of_isolation(self, lease: Lease) -> None:
         """Tell, once in a process, that the work has raised the level of its own transaction."""
@@ -312,7 +322,7 @@ class DatabaseStore(Sweeping):
         if seen is not None and not seen.expired and seen.fingerprint is not None:
             fingerprint = seen.fingerprint
         parameters = {
-            **claim_parameters(request),
+            **request_parameters(request),
             "epoch": lease.fencing_token,
             "state": state.value,
             "fingerprint": None if state is State.RELEASED else fingerprint,
@@ -322,12 +332,12 @@ class DatabaseStore(Sweeping):
             "error": error,
         }
         if seen is not None:
-            row = self._one("SINGLE_UPDATE", {**parameters, **seen_parameters(seen)})
-            if row:
-                return utc(row[0])
+            rows = self._execute("SINGLE_UPDATE", {**parameters, **seen_parameters(seen)})
+            if rows:
+                return utc(rows[0][0])
         # The claim saw no record, or a sweep has deleted it meanwhile.
-        if row := self._one("SINGLE_INSERT", parameters):
-            return utc(row[0])
+        if rows := self._execute("SINGLE_INSERT", parameters):
+            return utc(rows[0][0])
         return self._written_before(lease, state)
 
     def _written_before(self, lease: Lease, state: State) -> datetime:

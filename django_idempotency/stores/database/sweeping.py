@@ -93,5 +93,5 @@ class Sweeping(Statements):
 
     def count_expired(self) -> int:
         """Return how many records a sweep would delete now."""
-        row = self._one("COUNT_EXPIRED", {})
-        return int(row[0]) if row else 0
+        rows = self._execute("COUNT_EXPIRED", {})
+        return int(rows[0][0]) if rows else 0
