@@ -64,7 +64,7 @@ def resolve(
     words = (keys.bounded(who) or "an operator", keys.bounded(reason) or "none given", store.alias)
     try:
         is_done = store.resolve(seen.record_id, resolution)
-    except StoreError:  # its answer may be lost, and the log must not lack what was done
+    except (StoreError, KeyboardInterrupt, SystemExit):  # the log must not lack what was done
         logger.warning(
             "Record %s: %s by %s may have been done. Reason: %s (store %s)", short, action, *words
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -39,15 +40,26 @@ def release(record_id: Any) -> str:
     return written.getvalue()
 
 
+def interrupt(*given: Any) -> Any:
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("lose", [down, interrupt])
 def test_a_decision_whose_answer_is_lost_stands_in_the_log_and_says_so(
-    settings: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    settings: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    lose: Callable[..., Any],
 ) -> None:
     store, record_id = failed_record(settings)
     resolve = store.resolve
-    monkeypatch.setattr(store, "resolve", lambda *given: resolve(*given) and down())
+    monkeypatch.setattr(store, "resolve", lambda *given: resolve(*given) and lose())
 
-    with pytest.raises(CommandError, match="It may have been done: look at it again"):
+    with pytest.raises((CommandError, KeyboardInterrupt)) as raised:
         release(record_id)
+
+    told = "No answer. It may have been done: look at it again."
+    assert str(raised.value) == (told if lose is down else "")
 
     assert store.get(record_id).state is State.RELEASED
     [line] = caplog.messages
