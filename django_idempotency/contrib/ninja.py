@@ -34,6 +34,7 @@ from django_idempotency.http.plans import Declared, declared_on
 from django_idempotency.http.problems import PROBLEM_TYPE, problem_of
 from django_idempotency.http.spool import refuse_part, whole_body
 from django_idempotency.http.views import ViewGuard, aguarded, guarded, outside_answer
+from django_idempotency.policy import UNSAFE_METHODS
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -102,6 +103,8 @@ def _decorate(declared: Declared, view: Any) -> Any:
         of_router = operation.api is not None
         if of_router and getattr(operation, "idempotency_nearer", False):
             return view  # the operation's own guard counts
+        if of_router and operation.stream_format is not None and not _guards(declared, operation):
+            return view  # its result becomes a stream above the guard
         if not any(declared is other for other in declared_on(operation.view_func)):
             operation.view_func = _guarding(declared, operation.view_func)
         return _known(declared, view, of_router=of_router)
@@ -284,19 +287,28 @@ def _problem_as_rendered(operation: Operation, response: Any, request: HttpReque
     return response
 
 
+def _guards(declared: Declared, operation: Operation) -> bool:
+    """Whether a guard guards a method of an operation."""
+    try:
+        methods = declared.plan().methods
+    except (ImproperlyConfigured, TypeError, ValueError):  # the system checks tell
+        methods = UNSAFE_METHODS
+    return any(method in methods for method in operation.methods)
+
+
 def _describe(declared: Declared, operation: Any) -> None:
     """Describe the key and the guard's answers in the API's schema; refuse what cannot be kept."""
-    try:
-        plan = declared.plan()
-    except (ImproperlyConfigured, TypeError, ValueError):
-        return  # the system checks tell, and each request raises
-    if not {*operation.methods} & {*plan.methods}:
-        return
     if operation.stream_format is not None:
         raise TypeError(
             f"@idempotent cannot guard {_name(operation)}: a stream is sent after its guard has "
             f"ended, and cannot be kept."
         )
+    try:
+        plan = declared.plan()
+    except (ImproperlyConfigured, TypeError, ValueError):
+        return  # the system checks tell, and each request raises
+    if not _guards(declared, operation):
+        return
     if not hasattr(operation, "idempotency_extra"):  # the project's own, for a nearer guard, too
         operation.idempotency_extra = operation.openapi_extra
     given = deepcopy(operation.idempotency_extra or {})

@@ -142,6 +142,14 @@ def test_R62_streams_and_bytes(at, path):
     assert [replayed(first), replayed(again), again.status_code] == [False, True, 207]
 
 
+@pytest.mark.filterwarnings("ignore:StreamingHttpResponse must consume:Warning")  # of a coroutine
+@pytest.mark.parametrize("path", ["events", "aevents"])
+def test_R17_guard_of_a_router_leaves_what_reads_a_stream_alone(client, path):
+    answer = client.get(f"/api/one/{path}/", headers={"X-User": "alice"})
+    lines = b"".join(answer).splitlines()
+    assert [json.loads(line)["name"] for line in lines] == ["a", "b"]
+
+
 def test_R34_decorator_above_the_guard_is_asked_on_a_replay_too(at):
     for path in ("/api/asked/", "/api/one/effects/"):
         api = at(path)
@@ -289,6 +297,13 @@ REFUSED = {
         idempotent(decorate_view(no_wraps)(work()))
     ),
     "stream": lambda router: router.post("/", response=SSE[Schema])(idempotent(work())),
+    "stream of a method that is not guarded": lambda router: router.get("/", response=SSE[Schema])(
+        idempotent(work())
+    ),
+    "stream under a router": lambda router: (
+        router.add_decorator(idempotent(), mode="view"),
+        router.post("/", response=SSE[Schema])(work()),
+    ),
     "unknown field": lambda router: idempotent(requird=True),
     "plain above": lambda router: plain(router.post("/")(work())),
     "plain below": lambda router: router.post("/")(plain(work())),

@@ -17,6 +17,7 @@ from ninja.errors import HttpError
 from ninja.renderers import BaseRenderer
 from ninja.responses import Status
 from ninja.security import APIKeyHeader, django_auth
+from ninja.streaming import JSONL
 from ninja.throttling import BaseThrottle
 
 from django_idempotency.contrib.ninja import idempotent
@@ -209,6 +210,17 @@ async def areplaced(request, work: Work, response: HttpResponse):
 @router.get("/mixed/")
 def listed(request):
     return {"count": Effect.objects.count()}
+
+
+@router.get("/events/", response=JSONL[Made])
+def events(request):
+    yield from [{"id": 1, "name": "a"}, {"id": 2, "name": "b"}]
+
+
+@router.get("/aevents/", response=JSONL[Made])
+async def aevents(request):
+    for event in events(request):
+        yield event
 
 
 @router.post("/own/", response=answers)
