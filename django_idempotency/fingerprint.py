@@ -112,7 +112,7 @@ def canonical_json(text: bytes, exclude: Sequence[str] = ()) -> bytes | None:
         del decoded  # it may be large, and its canonical form is as large again
         for path in exclude:
             _remove(value, [_escaped(name) for name in path.split(".")])
-        return _dump(value)
+        return _encode(value).encode("ascii")
     except (ValueError, RecursionError):
         return None
 

@@ -32,7 +32,7 @@ from django_idempotency.http.atomic_requests import mark
 from django_idempotency.http.content import MULTIPART, body_of, parsed_body
 from django_idempotency.http.plans import Declared, declared_on
 from django_idempotency.http.problems import PROBLEM_TYPE, problem_of
-from django_idempotency.http.spool import refuse_part, whole_body
+from django_idempotency.http.spool import declared_length, refuse_part, whole_body
 from django_idempotency.http.views import ViewGuard, aguarded, guarded, outside_answer
 from django_idempotency.policy import UNSAFE_METHODS
 
@@ -229,7 +229,7 @@ class NinjaGuard(ViewGuard):
         request: Any = self.request
         counted = _served(request).body
         if hasattr(request, "_body") and counted is not None:
-            refuse_part(request, len(request._body))
+            refuse_part(len(request._body), declared_length(request))
         elif getattr(request, "_read_started", False) and counted is not None:
             counted.close()
         if (request.content_type or "").lower() == MULTIPART and hasattr(request, "_post"):

@@ -191,14 +191,17 @@ class Engine:
     def _claim_or_wait(self, attempt: Attempt) -> tuple[Block, Lease | Record]:
         """Claim, as often as the wait of the operation allows while another attempt works."""
         operation, seen = attempt.operation, None
-        waiter = Waiter(operation.record_id, operation.wait, operation.policy.on_stale)
+        waiter: Waiter | None = None
         while True:
             try:
                 return self._claim(attempt, seen)
             except StoreError as error:
-                error.at_claim = waiter.fresh
+                error.at_claim = waiter is None or waiter.fresh
                 raise
             except InProgress as busy:
+                if waiter is None:
+                    on_stale = operation.policy.on_stale
+                    waiter = Waiter(operation.record_id, operation.wait, on_stale)
                 if busy.stale or not waiter.goes_on(busy.record):
                     raise
             let_connections_go(close=operation.closes_connections)
@@ -206,14 +209,17 @@ class Engine:
 
     async def _aclaim_or_wait(self, attempt: Attempt) -> tuple[AsyncBlock, Lease | Record]:
         operation, seen = attempt.operation, None
-        waiter = Waiter(operation.record_id, operation.wait, operation.policy.on_stale)
+        waiter: Waiter | None = None
         while True:
             try:
                 return await self._aclaim(attempt, seen)
             except StoreError as error:
-                error.at_claim = waiter.fresh
+                error.at_claim = waiter is None or waiter.fresh
                 raise
             except InProgress as busy:
+                if waiter is None:
+                    on_stale = operation.policy.on_stale
+                    waiter = Waiter(operation.record_id, operation.wait, on_stale)
                 if busy.stale or not waiter.goes_on(busy.record):
                     raise
             alone = await sync_to_async(self._let_go)(operation)

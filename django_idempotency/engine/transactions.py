@@ -63,8 +63,9 @@ class OpenTransactions:
         ``atomic(durable=True)`` does. "joined" and "single" on a store that cannot join raise
         ValueError.
         """
-        must_join(policy, self._store)
         chosen = policy.transaction
+        if chosen is not None:
+            must_join(policy, self._store)
         if self.within and chosen in (None, "single"):
             return "single"
         if self._open:

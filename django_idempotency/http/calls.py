@@ -69,11 +69,13 @@ class GuardedCall:
     def mode(self, open_transactions: OpenTransactions, *, coroutine: bool) -> str:
         """Return how the work commits; refuse a coroutine that would lose its ATOMIC_REQUESTS."""
         plan = self.plan
-        own = using(plan.store)
-        joins = not coroutine and (plan.joins or bool(own & {*atomic_aliases(self.exempt)}))
+        joins = not coroutine and (
+            plan.joins or bool(using(plan.store) & {*atomic_aliases(self.exempt)})
+        )
         mode = open_transactions.mode(plan.policy, joins=joins)
         if coroutine:
-            refuse_coroutine({*self.exempt, *(own if mode != "separate" else ())})
+            own = using(plan.store) if mode != "separate" else ()
+            refuse_coroutine({*self.exempt, *own})
         return mode
 
     def verdict(self, response: HttpResponseBase, error: Exception | None = None) -> str:

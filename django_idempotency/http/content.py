@@ -127,13 +127,11 @@ def fingerprint_of(
     body: Callable[[], bytes],
 ) -> Fingerprint:
     """Return the fingerprint of method, operation, path, query, header fields and `body` (R40)."""
-    parts = [
-        request.META.get("QUERY_STRING", "").encode(errors="surrogateescape"),
-        *(
-            f"{name.lower()}: {request.headers.get(name, '')}".encode(errors="surrogateescape")
-            for name in sorted(http.fingerprint_headers, key=str.lower)
-        ),
-    ]
+    parts = [request.META.get("QUERY_STRING", "").encode(errors="surrogateescape")]
+    if http.fingerprint_headers:
+        for name in sorted(http.fingerprint_headers, key=str.lower):
+            field = f"{name.lower()}: {request.headers.get(name, '')}"
+            parts.append(field.encode(errors="surrogateescape"))
     match http.fingerprint:
         case None:
             pass
@@ -173,8 +171,8 @@ def body_of(request: HttpRequest, http: HTTPPolicy) -> bytes:
     """
     if http.fingerprint not in ("json", "raw"):
         return b""
-    kind = (request.content_type or "").lower()
-    if kind == MULTIPART and declared_length(request) is None:
+    kind, length = (request.content_type or "").lower(), declared_length(request)
+    if kind == MULTIPART and length is None:
         return b"raw:multipart:" + spool(request)  # Django parses none of a length that is not told
     if kind == MULTIPART:
         try:
@@ -183,12 +181,12 @@ def body_of(request: HttpRequest, http: HTTPPolicy) -> bytes:
             raise
         except _REFUSED:
             pass
-    if is_large(request):
+    if is_large(request, length):
         return b"raw:" + kind.encode(errors="replace") + b":" + spool(request)
     is_read_here = not hasattr(request, "_body")  # others may have put in what is inside a gzip
     body = request.body
     if is_read_here:
-        refuse_part(request, len(body))
+        refuse_part(len(body), length)
     if not body:
         return b"empty:"
     if http.fingerprint == "json":

@@ -39,6 +39,7 @@ from django_idempotency.http.problems import problem_response, replay_refused
 from django_idempotency.http.sessions import RequestState
 from django_idempotency.http.snapshot import Snapshot
 from django_idempotency.logs import log_refusal
+from django_idempotency.records import Outcome
 
 __all__ = ["Guard", "answered_outside"]
 
@@ -292,7 +293,7 @@ class Guard(GuardedCall):
         if self.raised_by_hook is not None:
             raise self.raised_by_hook
         http, outcome = self.http, attempt.outcome
-        response = self._replay(attempt) if attempt.replayed else outcome.result
+        response = self._replay(attempt, outcome) if outcome.replayed else outcome.result
         if self.kept and not outcome.stored:
             response["Idempotency-Stored"] = "false"
         elif outcome.expires_at is not None:
@@ -302,13 +303,13 @@ class Guard(GuardedCall):
             response[http.header] = _quoted(self.key)
         return response
 
-    def _replay(self, attempt: Attempt) -> HttpResponseBase:
-        snapshot = attempt.outcome.result
+    def _replay(self, attempt: Attempt, outcome: Outcome) -> HttpResponseBase:
+        snapshot = outcome.result
         assert isinstance(snapshot, Snapshot)  # noqa: S101
         if (check := self.http.replay_check) is not None and not self._may_see(attempt, check):
             return replay_refused(self.request, self.http, self.subject)
-        marked = {self.http.replay_header: "true"} if self.http.replay_header else {}
-        return snapshot.response(marked | {"Cache-Control": "no-store"})
+        marked = ((self.http.replay_header, "true"),) if self.http.replay_header else ()
+        return snapshot.response(*marked, ("Cache-Control", "no-store"))
 
     def _may_see(self, attempt: Attempt, check: Callable[..., bool] | str) -> bool:
         """Ask the policy's ``replay_check``, in transactions such as the handler had (R34)."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from django.http import HttpResponse
@@ -89,12 +89,12 @@ class Snapshot:
     headers: tuple[tuple[str, str], ...]
     body: bytes
 
-    def response(self, added: Mapping[str, str] | None = None) -> HttpResponse:
+    def response(self, *added: tuple[str, str]) -> HttpResponse:
         """Return a new response, equal to the first one but for the header fields `added`."""
         kind = _Redirect if 300 <= self.status < 400 else HttpResponse
         response = kind(self.body, status=self.status, content_type="")
         # In the place of the Content-Type that Django gives each response.
-        response.headers._store = dict(_fields((*self.headers, *(added or {}).items())))
+        response.headers._store = dict(_fields((*self.headers, *added)))
         return response
 
 

@@ -42,27 +42,27 @@ def declared_length(request: HttpRequest) -> int | None:
         return None
 
 
-def refuse_part(request: HttpRequest, size: int) -> None:
+def refuse_part(size: int, length: int | None) -> None:
     """
-    Raise PartialBody if `size` bytes are less than the whole body.
+    Raise PartialBody if `size` bytes are less than a body of the declared `length`.
 
     A connection that breaks off ends the body early, and WSGI servers hand on what they have. Cut
     off, ``amount=1250`` may ask for 12. It must not have the key: the whole request may follow.
     """
-    if size < (declared_length(request) or 0):
+    if size < (length or 0):
         raise PartialBody("The body is shorter than its Content-Length. Send the request again.")
 
 
-def is_large(request: HttpRequest) -> bool:
+def is_large(request: HttpRequest, length: int | None) -> bool:
     """
-    Whether the body is too large for ``request.body``.
+    Whether the body, of the declared `length`, is too large for ``request.body``.
 
     A body of unknown length, in chunks or over HTTP/2, is spooled to find out.
     """
     limit = settings.DATA_UPLOAD_MAX_MEMORY_SIZE
     if limit is None or hasattr(request, "_body"):
         return False
-    if (length := declared_length(request)) is not None:
+    if length is not None:
         return length > limit
     if getattr(request, "_read_started", False):
         return False
@@ -92,7 +92,7 @@ def spool(request: HttpRequest) -> bytes:
         digest.update(chunk)
         file.write(chunk)
     weakref.finalize(request, file.close)
-    refuse_part(request, file.tell())
+    refuse_part(file.tell(), declared_length(request))
     file.seek(0)
     unread._stream, unread._read_started = file, False
     return digest.digest()
@@ -109,7 +109,7 @@ def whole_body(request: HttpRequest) -> Iterator[None]:
     yield
     while stream.read(_CHUNK):  # what no parser wanted
         pass
-    refuse_part(request, stream.size)
+    refuse_part(stream.size, declared_length(request))
 
 
 class _Watched:
@@ -191,6 +191,6 @@ def read_back(request: HttpRequest) -> None:
         position = stream.kept.tell()
         request.read()  # the rest
         unread._body = stream.kept.getvalue()
-        refuse_part(request, len(unread._body))
+        refuse_part(len(unread._body), declared_length(request))
         unread._stream = io.BytesIO(unread._body)
         unread._stream.seek(position)

@@ -270,7 +270,7 @@ def plan_of(view: IdempotencyMixin, handler: str) -> ViewPlan:
     What is a property of the class is computed for each request, so that its plan is made anew.
     """
     view_class = type(view)
-    of_class, nearer = _of_class(view_class), _nearer(view_class, vars(view), handler)
+    of_class, nearer = _of_class(view_class), _nearer(view_class, view.__dict__, handler)
     made = view_class._plans.get(handler)
     if (
         made is None
