@@ -110,14 +110,15 @@ def execute(
             prepared = session.prepare(driver, dialect, name, insist)
             return None if prepared is None else session.run(driver, name, prepared, parameters)
         except psycopg.Error as error:
-            if error.sqlstate in (_GONE, _TAKEN, _CHANGED):
-                session.forget(lost=error.sqlstate != _CHANGED)
-                if is_first:
-                    if driver.pgconn.transaction_status != _IDLE:
-                        _ask(driver, driver.pgconn.send_query, b"ROLLBACK")
-                    return None  # nothing has been done, and a cursor runs it
             with connection.wrap_database_errors:
-                raise
+                if error.sqlstate not in (_GONE, _TAKEN, _CHANGED):
+                    raise
+                session.forget(lost=error.sqlstate != _CHANGED)
+                if not is_first:
+                    raise
+                if driver.pgconn.transaction_status != _IDLE:
+                    _ask(driver, driver.pgconn.send_query, b"ROLLBACK")
+            return None  # nothing has been done, and a cursor runs it
 
 
 def _may_pass_cursor(connection: Any) -> bool:

@@ -618,6 +618,23 @@ def test_I1_what_was_prepared_is_gone_and_a_claim_runs_all_the_same(engine, othe
 
 
 @pytest.mark.usefixtures("at_once")
+def test_R60_the_session_ends_where_what_was_prepared_is_gone(store, monkeypatch):
+    ask = prepared._ask
+
+    def ends(driver, send, *arguments):
+        if arguments == (b"ROLLBACK",):
+            driver.close()
+        return ask(driver, send, *arguments)
+
+    complete(store)
+    deallocate()
+    monkeypatch.setattr(prepared, "_ask", ends)
+    with pytest.raises(StoreError), transaction.atomic():
+        store.claim(claim_request("other"))
+    assert store.get(claims.record_id("key")).state is State.COMPLETED
+
+
+@pytest.mark.usefixtures("at_once")
 @pytest.mark.parametrize("does", ["get", "claim", "complete"])
 def test_I1_what_was_prepared_is_gone_and_a_statement_by_itself_runs_once(store, does):
     complete(store, "first")
