@@ -207,7 +207,10 @@ def test_Retry_After_of_one_who_waited_in_vain_is_that_of_the_last_look(store, p
 
 
 @pytest.mark.parametrize("error", [StoreError("down"), ZeroDivisionError("a defect")])
-def test_failed_look_wakes_all_and_each_claims_for_itself(store, poller, engine, caplog, error):
+def test_failed_look_wakes_all_and_each_claims_for_itself(
+    store, poller, engine, caplog, monkeypatch, error
+):
+    monkeypatch.setattr(waiting, "_IDLE", 2)  # the thread stays while all of them claim again
     lease = won(store.claim(asked()))
 
     async def main():
@@ -218,8 +221,9 @@ def test_failed_look_wakes_all_and_each_claims_for_itself(store, poller, engine,
         return await asyncio.gather(*waiters)
 
     assert {outcome.result for outcome in asyncio.run(main())} == {"done"}
-    [line] = [it for it in caplog.records if "claim again and again" in it.message]
-    assert line.levelname == "WARNING"
+    lines = [it for it in caplog.records if "claim again and again" in it.message]
+    assert {line.levelname for line in lines} == {"WARNING"}
+    assert len(lines) < len(store.looks)  # one of each thread, and a new one is rare
 
 
 def test_store_that_fails_is_met_by_each_waiter_itself(store, poller, engine):
