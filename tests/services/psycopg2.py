@@ -15,7 +15,7 @@ import pytest
 #: not send itself.
 OF_PSYCOPG_3 = (
     *("test_pools.py", "test_prepared.py", "test_statement_counts.py"),
-    *("keepalive_settings", "sent_a_rollback", "failed_with_all_connections"),
+    *("keepalive_settings", "parents_pool", "sent_a_rollback", "failed_with_all_connections"),
 )
 _import = builtins.__import__
 
