@@ -54,8 +54,9 @@ CLAIM_TRIES = 5
 #: The block around a claim and its work where they are not one transaction.
 _NO_TRANSACTION = nullcontext()
 
-Block = AbstractContextManager[Any]
-AsyncBlock = AbstractAsyncContextManager[Any]
+#: A transaction, a savepoint, or nothing around the work.
+AnyBlock = AbstractContextManager[Any]
+AnyAsyncBlock = AbstractAsyncContextManager[Any]
 
 
 class Engine:
@@ -188,7 +189,7 @@ class Engine:
 
     # The claim.
 
-    def _claim_or_wait(self, attempt: Attempt) -> tuple[Block, Lease | Record]:
+    def _claim_or_wait(self, attempt: Attempt) -> tuple[AnyBlock, Lease | Record]:
         """Claim, as often as the wait of the operation allows while another attempt works."""
         operation, seen = attempt.operation, None
         waiter: Waiter | None = None
@@ -207,7 +208,7 @@ class Engine:
             let_connections_go(close=operation.closes_connections)
             seen = self.poller.wait(self.store, waiter)
 
-    async def _aclaim_or_wait(self, attempt: Attempt) -> tuple[AsyncBlock, Lease | Record]:
+    async def _aclaim_or_wait(self, attempt: Attempt) -> tuple[AnyAsyncBlock, Lease | Record]:
         operation, seen = attempt.operation, None
         waiter: Waiter | None = None
         while True:
@@ -232,7 +233,7 @@ class Engine:
             let_connections_go(close=operation.closes_connections)
         return self.store.in_transaction()
 
-    def _claim(self, attempt: Attempt, seen: Record | None) -> tuple[Block, Lease | Record]:
+    def _claim(self, attempt: Attempt, seen: Record | None) -> tuple[AnyBlock, Lease | Record]:
         """
         Return the transaction of `single`, which is open, and the lease or the record to replay.
 
@@ -264,7 +265,7 @@ class Engine:
 
     async def _aclaim(
         self, attempt: Attempt, seen: Record | None
-    ) -> tuple[AsyncBlock, Lease | Record]:
+    ) -> tuple[AnyAsyncBlock, Lease | Record]:
         request, operation = attempt.request, attempt.operation
         if seen is not None and attempt.is_answered_by(seen):
             return _NO_TRANSACTION, attempt.replayable(seen)
@@ -310,7 +311,7 @@ class Engine:
 
     # The work and its completion.
 
-    def _work(self, attempt: Attempt) -> Block:
+    def _work(self, attempt: Attempt) -> AnyBlock:
         """Return the block of the work: that in which it and its record commit together, if any."""
         match attempt.request.transaction:
             case "joined":
@@ -320,7 +321,7 @@ class Engine:
         outer = attempt.operation.outer
         return _NO_TRANSACTION if outer is None else outer
 
-    def _awork(self, attempt: Attempt) -> AsyncBlock:
+    def _awork(self, attempt: Attempt) -> AnyAsyncBlock:
         match attempt.request.transaction:
             case "joined":
                 return self.store.aatomic(committed=attempt.note_commit)

@@ -126,7 +126,7 @@ class Attempt(Running):
 
     def replayable(self, record: Record) -> Record:
         """Return the record if it is to be replayed; raise what it means otherwise."""
-        if record.fingerprint not in self.request.fingerprints and self.compare(record):
+        if self.compare(record):
             raise ClaimAgain
         decision = decide(record, self.request)
         if decision is Decision.REPLAY:

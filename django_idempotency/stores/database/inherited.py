@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Collection
 from typing import Any
 from weakref import WeakSet
 
@@ -15,14 +16,14 @@ from django_idempotency.stores.forks import in_each_child
 
 __all__ = ["refuse", "sessions"]
 
-#: The driver's connections that were open at the fork; None in a process that was not forked.
-sessions: WeakSet[Any] | None = None
+#: The driver's connections that were open at the fork; none in a process that was not forked.
+sessions: Collection[Any] = ()
 
 
 def refuse(connection: BaseDatabaseWrapper) -> None:
     """Raise StoreError for a connection that this child has from its parent; it is opened."""
     connection.ensure_connection()  # a pool may give one of the parent's
-    if sessions is not None and connection.connection in sessions:
+    if connection.connection in sessions:
         raise StoreError(
             f"The connection to {connection.alias!r} was opened before this process was forked, "
             f"and its parent may use it, too. Close it before the fork: "
@@ -43,7 +44,7 @@ def _inherit() -> None:
     if (postgresql := sys.modules.get("django.db.backends.postgresql.base")) is not None:
         for pool in postgresql.DatabaseWrapper._connection_pools.values():
             found += pool._pool
-    sessions = WeakSet(found) if found else None
+    sessions = WeakSet(found) if found else ()
 
 
 in_each_child(_inherit)

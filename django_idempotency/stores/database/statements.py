@@ -142,7 +142,7 @@ class Statements(BaseStore):
         if foreign and name in _CLAIMS:
             raise Block.open_error()
         try:
-            if inherited.sessions is not None:
+            if inherited.sessions:
                 inherited.refuse(connection)
             if foreign:  # an owner's write must not be part of another's transaction
                 with fresh_connection(self.using, self.dialect):
