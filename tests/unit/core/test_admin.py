@@ -464,6 +464,9 @@ def test_nothing_can_be_added_changed_or_deleted(admin_client):
     admin_client.post(LIST, {**selected, "post": "yes"})
     assert IdempotencyRecord.objects.get().state == State.COMPLETED
     assert f'href="{LIST}add/"' not in text(admin_client.get(LIST))
+    [app] = admin_client.get("/admin/django_idempotency/").context["app_list"]
+    [model] = app["models"]
+    assert model["perms"] == {"add": False, "change": False, "delete": False, "view": True}
 
 
 def test_the_pages_are_german_and_leave_the_words_of_projects_alone(admin_client, settings):
