@@ -14,7 +14,7 @@ PORT ?= 8000
 METRICS = example_project/.metrics
 PROCFILE = $(PY) -m honcho --procfile example_project/Procfile start --port $(PORT)
 
-.PHONY: help venv services unit test proof bench coverage lint types docs demo shop migrations rules tox newest dist compare clean
+.PHONY: help venv services unit test proof proof-tests mutations bench coverage lint types docs demo shop migrations rules tox newest dist compare clean
 .DEFAULT_GOAL := help
 
 help:
@@ -22,7 +22,9 @@ help:
 	@echo "make shop         the example: a server, a worker and beat (PORT=8000), until Ctrl-C"
 	@echo "make unit         the tests that need no server, on SQLite"
 	@echo "make test         these, and those with servers: PostgreSQL 18 and 16, MariaDB, a browser"
-	@echo "make proof        what takes longer: mutations, hundreds of kills"
+	@echo "make proof        what takes longer: mutations, hundreds of kills; or one of its halves:"
+	@echo "                  make proof-tests, make mutations (SINCE=HEAD~5 of the files changed since"
+	@echo "                  then, MINUTES=10 as many as begin in that time)"
 	@echo "make bench        what guarding costs, beside the bare view and other packages"
 	@echo "                  TABLES='http stores' measures these alone"
 	@echo "make compare      what other packages do when it matters, beside this one"
@@ -67,11 +69,17 @@ test: services $(DEV)
 	@$(PY) -m tests.services.dynamodb
 	@$(LEGS) test
 
-proof: services $(DEV)
+proof: proof-tests mutations
+
+proof-tests: services $(DEV)
 	@$(PY) -m tests.services.dynamodb
 	@$(PY) -m tests.services.cdk
 	@$(LEGS) proof
-	@$(PY) -m tests.proof.mutations
+
+mutations: services $(DEV)
+	@$(PY) -m tests.services.dynamodb
+	@echo "==> mutations"
+	@$(PY) -m tests.proof.mutations $(if $(SINCE),--since $(SINCE)) $(if $(MINUTES),--minutes $(MINUTES))
 
 bench: $(DEV)
 	@$(PY) -m pip install --quiet --editable . --group bench

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import math
 import os
+import random
 import shutil
 import subprocess
 import sys
@@ -30,6 +32,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.proof.mutations", description=__doc__)
     parser.add_argument("words", nargs="*", help="only mutations that have one of these words")
     parser.add_argument("--sound", action="store_true", help="first see each test pass unchanged")
+    parser.add_argument("--since", metavar="COMMIT", help="only of files that changed since then")
+    parser.add_argument("--minutes", type=float, help="begin none after these; say how many")
     arguments = parser.parse_args()
     chosen = [
         mutation
@@ -39,14 +43,26 @@ def main() -> int:
             word in f"{mutation.area} {mutation.file} {mutation.what}" for word in arguments.words
         )
     ]
+    if arguments.since is not None:
+        changed = _changed_since(arguments.since)
+        chosen = [mutation for mutation in chosen if mutation.file in changed]
+        if not chosen:
+            print(f"No file that has mutations was changed since {arguments.since}.")
+            return 0
+    if arguments.minutes is not None:
+        random.Random(0).shuffle(chosen)  # so that those which fit are of all areas
+    ends = math.inf if arguments.minutes is None else time.monotonic() + arguments.minutes * 60
     copies: SimpleQueue[Path] = SimpleQueue()
     with tempfile.TemporaryDirectory(prefix="idempotency-mutations-") as directory:
         for number in range(WORKERS):
             copies.put(_copy(Path(directory) / str(number)))
 
-        def judge(mutation: Mutation) -> bool:
+        def judge(mutation: Mutation) -> bool | None:
             copy = copies.get()
             started = time.monotonic()
+            if started > ends:
+                copies.put(copy)
+                return None
             try:
                 verdict = _verdict(copy, mutation, sound=arguments.sound)
             finally:
@@ -59,9 +75,19 @@ def main() -> int:
             return verdict == "found"
 
         with ThreadPoolExecutor(WORKERS) as pool:
-            verdicts = list(pool.map(judge, chosen))
+            judged = list(pool.map(judge, chosen))
+    verdicts = [verdict for verdict in judged if verdict is not None]
     print(f"{sum(verdicts)} of {len(verdicts)} mutations are found by the test that is meant.")
+    if left := len(judged) - len(verdicts):
+        print(f"{left} more were left out after {arguments.minutes:g} minutes: make proof has all.")
     return 0 if verdicts and all(verdicts) else 1
+
+
+def _changed_since(commit: str) -> set[str]:
+    """Return the files below django_idempotency that differ from `commit`."""
+    command = ["git", "diff", "--name-only", "--relative=django_idempotency", commit]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    return set(done.stdout.splitlines())
 
 
 def _copy(directory: Path) -> Path:
