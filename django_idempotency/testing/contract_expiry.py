@@ -87,11 +87,15 @@ class ExpiryRules(ContractBase):
 
         assert self.record(store, lease).expires_at == before.expires_at
 
+    @pytest.mark.parametrize("before", ["absent", "failed"])
     def test_R71_record_whose_take_over_is_refused_lasts_until_it_is_ended(
-        self, store: BaseStore
+        self, store: BaseStore, before: str
     ) -> None:
+        first = self.asked() if before == "absent" else self.ended(store, before).request
         short = {"lease": self.moment, "retention": self.moment, "max_duration": timedelta(0)}
-        lease = self.lapsed(store, on_stale="refuse", **short)
+        request = self.again(first, on_stale="refuse", **short)
+        lease = self.won(store.claim(request))
+        self.lapse(store, lease)
 
         store.sweep()
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import timedelta, timezone
 from typing import Any
 from uuid import uuid4
 
@@ -217,7 +217,8 @@ class OperatorRules(ContractBase):
         created = self.record(store, leases[1]).created_at
 
         before = self.browsed(store, scope=scope, created_before=created)
-        after = self.browsed(store, scope=scope, created_after=created)
+        elsewhere = created.astimezone(timezone(timedelta(hours=-5)))
+        after = self.browsed(store, scope=scope, created_after=elsewhere)
 
         assert [record.record_id for record in before] == [leases[0].record_id]
         assert [record.record_id for record in after] == [leases[2].record_id]

@@ -19,7 +19,6 @@ from django_idempotency.claims import ClaimAgain, ClaimRequest
 from django_idempotency.engine import Engine
 from django_idempotency.exceptions import InProgress, StoreError
 from django_idempotency.models import IdempotencyRecord
-from django_idempotency.records import Filters
 from tests.app.models import Effect, Unique
 from tests.integration.database import claims
 from tests.integration.database.claims import claim_request, effects, operation, won, work
@@ -140,10 +139,16 @@ def test_R54_deadlock_in_a_claim_starts_the_transaction_again(store, monkeypatch
             store.claim(claim_request())
 
 
-def test_R11_scopes_are_told_apart_by_case(store):
-    claims.live(store, claim_request())
-    assert store.browse(filters=Filters(scope="scope")).records
-    assert not store.browse(filters=Filters(scope="SCOPE")).records
+@pytest.mark.parametrize(
+    ("field", "value"), [("scope", "scope"), ("key", "key"), ("operation", "pay")]
+)
+def test_R11_what_a_search_names_is_told_apart_by_case_and_by_a_space_at_its_end(
+    store, field, value
+):
+    claims.live(store, claim_request(operation="pay"))
+    assert store.browse(filters={field: value}).records
+    assert not store.browse(filters={field: value.upper()}).records
+    assert not store.browse(filters={field: f"{value} "}).records
 
 
 def test_I9_sweep_that_a_deadlock_has_ended_begins_again(store):

@@ -8,7 +8,12 @@ import pytest
 from django.db import IntegrityError, OperationalError, connection, transaction
 
 from django_idempotency.engine import Engine
-from django_idempotency.exceptions import IdempotencyError, InProgress, StoreError
+from django_idempotency.exceptions import (
+    FingerprintMismatch,
+    IdempotencyError,
+    InProgress,
+    StoreError,
+)
 from django_idempotency.records import State
 from django_idempotency.stores.database.postgresql import PostgreSQL
 from tests.app.models import Unique
@@ -107,6 +112,17 @@ def test_R26_two_replays_at_once_are_both_answered_and_keep_nobody_from_the_key(
         assert (outcome.result, outcome.replayed) == ("first", True)
         two.other(claims.expire)
         assert not two.other(Engine(two.theirs).run, single(), work("theirs")).replayed
+
+
+@EVERYWHERE
+def test_R74_fingerprint_of_an_expired_record_does_not_outlive_it(two):
+    """The next request with this key may be another one, and a retry of that is its replay."""
+    claims.expired(two.theirs, claim_request())
+    other = {"fingerprint": claims.OTHER_FINGERPRINT}
+    assert not Engine(two.mine).run(single(**other), work("mine")).replayed
+    assert Engine(two.mine).run(single(**other), work("again")).result == "mine"
+    with pytest.raises(FingerprintMismatch):
+        Engine(two.mine).run(single(), work("first again"))
 
 
 @pytest.mark.parametrize(

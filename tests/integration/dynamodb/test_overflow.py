@@ -95,6 +95,18 @@ def test_erasure_takes_all_objects_of_a_record(store, storage, down):
     assert len(objects(storage)) == 1
 
 
+def test_erasure_takes_an_object_that_was_written_meanwhile(store, storage, monkeypatch):
+    lease, delete = completed(store), store.table.delete
+
+    def written_first(*given):
+        storage.save(f"idempotency/{record_id()}/of-an-attempt", ContentFile(b"large"))
+        delete(*given)
+
+    monkeypatch.setattr(store.table, "delete", written_first)
+    assert store.erase(lease.record_id)
+    assert objects(storage) == []
+
+
 @pytest.mark.parametrize("kind", ["moto", "dynalite"])
 def test_first_byte_too_many_overflows(store, storage):
     """Up to it the item holds all, with the longest of everything."""

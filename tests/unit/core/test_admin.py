@@ -348,7 +348,7 @@ def test_shows_the_record_and_no_token(admin_client, admin_user):
         assert part in content
 
 
-def test_pages_mask_what_the_user_may_not_see(client, clerk):
+def test_pages_mask_what_the_user_may_not_see(client, clerk, django_user_model):
     record = add(1, result=answered(HttpResponse("the secret result", status=202)))
     urls = (LIST, page(record), f"{LIST}store/default/overview/")
     assert [client.get(url).status_code for url in urls] == [403] * 3
@@ -370,7 +370,11 @@ def test_pages_mask_what_the_user_may_not_see(client, clerk):
     clerk(*SEEING)
     content = "".join(text(client.get(url)) for url in urls)
     assert ("key-1" in content, "the secret result" in content) == (True, False)
-    assert "/admin/auth/user" not in content
+    named = add(2, scope=scopes.of_user(django_user_model.objects.create_user("jane")))
+    content = text(client.get(page(named)))
+    assert ("key-2" in content, "jane" in content) == (True, False)
+    clerk(*SEEING, "view_user")
+    assert "jane" in text(client.get(page(named)))
     clerk("view_idempotencyrecord", "view_result")
     content = text(client.get(page(record)))
     assert "the secret result" in content

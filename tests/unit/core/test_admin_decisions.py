@@ -14,6 +14,7 @@ from django.db import connection
 from django.test import Client
 
 from django_idempotency import codecs, keys
+from django_idempotency.admin.decisions import Seen
 from django_idempotency.admin.results import stored
 from django_idempotency.claims import ClaimRequest
 from django_idempotency.conf import stores
@@ -143,6 +144,19 @@ def test_nothing_is_decided_in_the_moment_between_reading_and_writing(operator, 
     assert entries == ([] if operator.alias == "default" else [expected])
 
 
+@pytest.mark.django_db(databases=["default", "other"])
+def test_a_decision_with_a_lost_answer_on_another_database_than_the_log_stands_there(
+    admin_client, monkeypatch
+):
+    stores.reset()
+    operator, lease = Operator(admin_client, "other"), claim("other", state=State.FAILED)
+    seen = operator.seen(lease)
+    monkeypatch.setattr(stores["other"], "resolve", Mock(side_effect=StoreError("no answer")))
+    assert "no answer" in told(operator.decide("release", seen))
+    [entry] = LogEntry.objects.all()
+    assert "It may have been done" in entry.get_change_message()
+
+
 def test_several_are_released_or_expired_together(operator):
     leases = [claim(operator.alias, f"key-{n}", state=State.FAILED) for n in range(2)]
     completed = claim(operator.alias, "done", state=State.COMPLETED)
@@ -184,6 +198,16 @@ def test_an_expired_record_leads_to_no_record_of_another_store(operator):
         deep = operator.client.get(f"{led}{leases['memory'].record_id}/", follow=True)
         assert "memory has no record" in told(deep)
         assert deep.redirect_chain == [(led, 302)]
+
+
+def test_a_form_of_one_store_decides_about_no_other(operator):
+    """Though what it says that the operator saw is true of the other's record, too."""
+    other = "memory" if operator.alias == "default" else "default"
+    lease = claim(other, state=State.FAILED)
+    seen = Seen.of(stores[other].get(lease.record_id)).dump(operator.alias)
+    assert 'class="error"' in told(Operator(operator.client, other).decide("release", [seen]))
+    assert stores[other].get(lease.record_id).state is State.FAILED
+    assert LogEntry.objects.count() == 0
 
 
 def test_an_entry_stands_whatever_becomes_of_the_next_decision(operator, monkeypatch):
