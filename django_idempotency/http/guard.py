@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 import uuid
 from collections.abc import Callable
@@ -37,11 +38,13 @@ from django_idempotency.http.content import (
 )
 from django_idempotency.http.problems import problem_response, replay_refused
 from django_idempotency.http.sessions import RequestState
-from django_idempotency.http.snapshot import Snapshot
+from django_idempotency.http.snapshot import Snapshot, is_stream
 from django_idempotency.logs import log_refusal
 from django_idempotency.records import Outcome
 
 __all__ = ["Guard", "answered_outside"]
+
+logger = logging.getLogger("django_idempotency")
 
 _KIND = "http"
 _OUTSIDE = "_idempotency_outside"
@@ -296,12 +299,26 @@ class Guard(GuardedCall):
         response = self._replay(attempt, outcome) if outcome.replayed else outcome.result
         if self.kept and not outcome.stored:
             response["Idempotency-Stored"] = "false"
+            self._tell_stream(attempt, response)
         elif outcome.expires_at is not None:
             expires_at = outcome.expires_at.astimezone(timezone.utc)
             response.headers["Idempotency-Expires"] = format_datetime(expires_at, usegmt=True)
         if http.echo_key:
             response[http.header] = _quoted(self.key)
         return response
+
+    def _tell_stream(self, attempt: Attempt, response: HttpResponseBase) -> None:
+        """Warn once for each view that its response is a stream, which no retry can have (R62)."""
+        view, told = attempt.request.operation, self.plan.told_streams
+        if view in told or not is_stream(response):
+            return
+        told.add(view)
+        logger.warning(
+            "%s: the generator of its response runs after its record is completed. Even if it "
+            "breaks off, each retry gets 409 result_unavailable. Do the work before the response "
+            "is returned, and stream only what can be read again.",
+            view,
+        )
 
     def _replay(self, attempt: Attempt, outcome: Outcome) -> HttpResponseBase:
         snapshot = outcome.result

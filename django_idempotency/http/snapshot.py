@@ -7,13 +7,14 @@ import json
 import re
 from collections.abc import Collection
 from dataclasses import dataclass
+from typing import Any
 
 from django.http import HttpResponse
 from django.http.response import HttpResponseBase, ResponseHeaders
 
 from django_idempotency.exceptions import ResultTooLarge
 
-__all__ = ["Snapshot", "SnapshotCodec"]
+__all__ = ["Snapshot", "SnapshotCodec", "is_stream"]
 
 #: Fields of the connection, the server or one caller: never kept, even if named (R30).
 _NEVER = frozenset(
@@ -79,6 +80,17 @@ class _Redirect(HttpResponse):
     @property
     def url(self) -> str:
         return self.headers.get("Location", "")
+
+
+def is_stream(response: HttpResponseBase) -> bool:
+    """Whether the body is made while it is sent: no bytes, and no file that can be read twice."""
+    return not isinstance(response, HttpResponse) and _file_of(response) is None
+
+
+def _file_of(response: HttpResponseBase) -> Any:
+    """Return the file behind a response if it can be read twice, or else None."""
+    file: Any = getattr(response, "file_to_stream", None)
+    return file if hasattr(file, "seekable") and file.seekable() else None
 
 
 @dataclass(frozen=True)
@@ -165,8 +177,8 @@ class SnapshotCodec:
         """Return the body in parts; of a large file only enough to exceed the limit (R62)."""
         if isinstance(response, HttpResponse):
             return list(response)
-        file = getattr(response, "file_to_stream", None)
-        if file is None or not hasattr(file, "seekable") or not file.seekable():
+        file = _file_of(response)
+        if file is None:
             raise TypeError("A streaming response cannot be kept.")
         start = file.tell()
         body: bytes = file.read(self._max_bytes)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from django.db import connection, connections, transaction
-from django.http import FileResponse, HttpResponse
+from django.http import FileResponse, HttpResponse, StreamingHttpResponse
 from rest_framework.request import Request
 from rest_framework.response import Response
 
@@ -27,6 +27,7 @@ from tests.unit.http.views import (
     BESIDE,
     OPEN,
     UNAVAILABLE,
+    GuardedView,
     answering,
     state_seen_by_others,
 )
@@ -134,6 +135,22 @@ def test_R62_a_kept_error_that_is_too_large_is_protected_and_one_that_is_not_kep
     assert free.status_code == again.status_code == 400
     assert "Idempotency-Stored" not in free.headers
     assert len(runs) == 3
+
+
+def test_R62_stream_that_answers_an_error_is_told_of_too(api, mount, caplog):
+    class Streaming(GuardedView):
+        def post(self, request: Request) -> Response:
+            raise Refusal(409)
+
+        def handle_exception(self, exc: Exception) -> Any:
+            return StreamingHttpResponse([b"refused"], status=409)
+
+    url = mount(Streaming)
+    first, retry = (api(path=url) for _ in range(2))
+
+    assert (first.status_code, first["Idempotency-Stored"]) == (409, "false")
+    assert problem(retry) == (409, "result_unavailable")
+    assert "the generator of its response runs after its record is completed" in caplog.text
 
 
 # R58: hooks that raise after the commit.

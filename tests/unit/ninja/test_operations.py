@@ -26,6 +26,7 @@ from tests.app.models import Effect
 from tests.services.threads import run_in_threads
 from tests.unit.http.api import problem, replayed
 from tests.unit.ninja import urls
+from tests.unit.views.work import found
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -140,6 +141,20 @@ def test_R62_streams_and_bytes(at, path):
     first, again = api.then("response", status=207), api.then("response", status=207)
     assert (again.content, again["Content-Type"]) == (b"\xff\x00", "image/x-test")
     assert [replayed(first), replayed(again), again.status_code] == [False, True, 207]
+
+
+@both
+def test_R62_generator_runs_after_its_record_is_completed_and_the_log_says_so(at, path, caplog):
+    found.clear()
+    first, _, retry = (at(path).then("broken_stream", key=key) for key in ("a", "b", "a"))
+
+    assert (found, states()) == ([], ["COMPLETED", "COMPLETED"])
+    with pytest.raises(OSError, match="broken off"):
+        b"".join(first)
+    assert found == [["COMPLETED", "COMPLETED"]]
+    assert problem(retry) == (409, "result_unavailable")
+    said = [it for it in caplog.records if "the generator of its response" in it.getMessage()]
+    assert len(said) == 1
 
 
 @pytest.mark.filterwarnings("ignore:StreamingHttpResponse must consume:Warning")  # of a coroutine

@@ -22,7 +22,7 @@ from ninja.throttling import BaseThrottle
 
 from django_idempotency.contrib.ninja import idempotent
 from tests.app.models import Effect
-from tests.unit.views.work import gates
+from tests.unit.views.work import gates, pieces
 
 
 class Users(APIKeyHeader):
@@ -86,6 +86,8 @@ def act(work, response):
             return HttpResponse(b"\xff\x00", status=work.status, content_type="image/x-test")
         case "stream":
             return StreamingHttpResponse([b"a", b"b"])
+        case "broken_stream":
+            return StreamingHttpResponse(pieces())
         case "rolled_back":
             transaction.set_rollback(True)
         case "paused":

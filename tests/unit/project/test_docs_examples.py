@@ -209,6 +209,18 @@ def test_guide_to_views_pays_once(run_page, client, path):
     assert Payment.objects.count() == 1
 
 
+def test_R62_guide_to_views_streams_what_can_be_read_again(run_page, client):
+    page = run_page("docs/howto/views.md")
+    sys.modules["shop.page"].urlpatterns.append(url("export/", page.export))
+
+    first, retry = sent_twice(client, "/export/", {"amount": 5})
+
+    payment = Payment.objects.get()
+    assert first["Location"] == f"/payments/{payment.pk}/"
+    assert b"".join(first) == f"{payment.pk},5\n".encode()
+    assert code_of(retry) == (409, "result_unavailable")
+
+
 NINJA = {"payments": 201, "refunds": 200, "charges": 200, "bank/transfers": 200}
 
 

@@ -14,6 +14,7 @@ from django.template import engines
 from django.template.response import TemplateResponse
 
 import django_idempotency as idempotency
+from django_idempotency.models import IdempotencyRecord
 from tests.app.models import Effect
 
 PATIENCE = 60
@@ -76,6 +77,30 @@ def stream(data, effect):
     return StreamingHttpResponse([b"a", b"b"])
 
 
+#: What a generator of a stream found when it was first asked for a piece.
+found = []
+
+
+def pieces():
+    """A body that notes the states of all records, and breaks off after one piece."""
+    found.append([*IdempotencyRecord.objects.values_list("state", flat=True)])
+    yield b"a"
+    raise OSError("broken off")
+
+
+async def apieces():
+    """See `pieces`."""
+    found.append(
+        [state async for state in IdempotencyRecord.objects.values_list("state", flat=True)]
+    )
+    yield b"a"
+    raise OSError("broken off")
+
+
+def broken_stream(data, effect):
+    return StreamingHttpResponse(apieces() if "asynchronous" in data else pieces())
+
+
 def nothing(data, effect):
     """No response."""
 
@@ -132,7 +157,7 @@ def paused(data, effect):
 THEN = {
     function.__name__: function
     for function in (
-        *(created, hook_busy, loses_ours, loses_theirs, nested),
+        *(broken_stream, created, hook_busy, loses_ours, loses_theirs, nested),
         *(nothing, paused, status, stream, template),
     )
 } | {then: raising(error, then) for then, error in RAISED.items()}
