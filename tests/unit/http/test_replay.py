@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import gzip
+from datetime import datetime, timezone
 from typing import Any
 
 import pytest
 from django.core.exceptions import ImproperlyConfigured
 from django.db import connections
 from django.db.models import QuerySet
-from django.http import HttpResponse, JsonResponse
+from django.http import HttpRequest, HttpResponse, JsonResponse
+from django.utils.decorators import method_decorator
+from django.views import View
+from django.views.decorators.http import etag, last_modified
 from rest_framework.decorators import api_view
 from rest_framework.generics import GenericAPIView
 from rest_framework.permissions import BasePermission
@@ -152,6 +156,67 @@ def test_R36_finalize_response_and_rendering_happen_once(api, mount):
     assert done == ["finalised", "rendered"]
 
 
+# R33: conditions of Django's, above the guard and below it.
+
+
+def add(request: Any, /, **kwargs: Any) -> HttpResponse:
+    return HttpResponse(str(Effect.objects.create(name="added").pk), status=201)
+
+
+class Free(View):
+    def post(self, request: HttpRequest) -> HttpResponse:
+        return add(request)
+
+
+class OfDRF(GuardedView):
+    def post(self, request: Request) -> HttpResponse:
+        return add(request)
+
+
+def changed_at(request: Any) -> datetime:
+    """Return a date before that of the request, and one after it once there is an Effect."""
+    return datetime(2020 if Effect.objects.exists() else 2010, 1, 1, tzinfo=timezone.utc)
+
+
+def on(name: str, view: type[View], decorator: Any) -> type[View]:
+    """Return a subclass whose method, or `dispatch`, has the decorator."""
+    return method_decorator(decorator, name=name)(type(view.__name__, (view,), {}))
+
+
+if_match = etag(lambda request: f'"{Effect.objects.count()}"'), {"If-Match": '"0"'}
+unmodified = last_modified(changed_at), {"If-Unmodified-Since": "Thu, 01 Jan 2015 00:00:00 GMT"}
+anybody: Any = idempotent(scope=ANYONE)
+#: What stands above the guard, and what below it, by the kind of view.
+ORDERS: dict[str, tuple[Any, Any]] = {
+    "function": (lambda check: check(anybody(add)), lambda check: anybody(check(add))),
+    "class": (
+        lambda check: on("dispatch", on("dispatch", Free, anybody), check),
+        lambda check: on("dispatch", on("post", Free, check), anybody),
+    ),
+    "DRF": (lambda check: on("dispatch", OfDRF, check), lambda check: on("post", OfDRF, check)),
+    "api_view": (
+        lambda check: check(anybody(api_view(["POST"])(add))),
+        lambda check: anybody(api_view(["POST"])(check(add))),
+    ),
+}
+
+
+@pytest.mark.parametrize(("condition", "headers"), [if_match, unmodified], ids=["etag", "date"])
+@pytest.mark.parametrize("kind", ORDERS)
+def test_R33_condition_below_the_guard_is_not_asked_on_a_replay_and_one_above_it_is(
+    api, mount, kind, condition, headers
+):
+    for decorated, statuses in zip(ORDERS[kind], ([201, 412], [201, 201]), strict=True):
+        Effect.objects.all().delete()
+        url = mount(decorated(condition))
+        first, again = (api(path=url, key=url, headers=headers) for _ in range(2))
+
+        assert [first.status_code, again.status_code] == statuses
+        assert replayed(again) == (again.content == first.content) == (statuses[1] == 201)
+        assert api(path=url, key=f"{url}new", headers=headers).status_code == 412
+        assert Effect.objects.count() == 1
+
+
 # R34: `object_permissions`, the replay_check that asks ``get_object()``.
 
 
@@ -216,7 +281,6 @@ def test_R34_DELETE_is_replayed_when_it_was_done_and_the_object_is_out_of_sight(
 def test_R34_without_a_look_up_argument_it_is_true(api, mount, policy):
     """A view that has no get_object() is an error as soon as its URL names something."""
     policy(HTTP={"REPLAY_CHECK": "django_idempotency.contrib.rest_framework.object_permissions"})
-    anybody: Any = idempotent(scope=ANYONE)
     of_drf = api_view(["POST"])(lambda request, **kwargs: Response())
     views = [BareView, anybody(of_drf), anybody(lambda request, **kwargs: JsonResponse({}))]
     for view in (Effects, *views):

@@ -124,7 +124,7 @@ def post(alice):
     def post(view, payload, *, key="key-1", user=alice, **fields):
         headers = {"Idempotency-Key": key, **{k.replace("_", "-"): v for k, v in fields.items()}}
         request = APIRequestFactory().post("/", payload, format="json", headers=headers)
-        force_authenticate(request, alice)
+        force_authenticate(request, user)
         return view.as_view({"post": "create"})(request)
 
     return post

@@ -17,7 +17,7 @@ from types import ModuleType, SimpleNamespace
 from urllib.error import HTTPError
 
 import pytest
-from django.contrib.auth.models import User
+from django.contrib.auth.models import AnonymousUser, User
 from django.core import checks
 from django.core.exceptions import BadRequest
 from django.core.files.uploadedfile import SimpleUploadedFile
@@ -191,6 +191,35 @@ def test_guide_to_scopes_keeps_tenants_apart(run_page, post):
         answers = [post(view, COFFEE, X_Tenant=tenant) for tenant in ("acme", "apex", "acme")]
         assert replays(answers) == [False, False, True]
         assert code_of(post(view, COFFEE)) == (400, "scope_missing")
+
+
+class TokenUser:
+    """A user made of the claims of a token, as Simple JWT's: no model."""
+
+    is_authenticated = True
+
+    def __init__(self, pk):
+        self.pk = str(pk)
+
+
+@pytest.mark.parametrize("scoped", [False, True])
+def test_R19_R20_guide_to_scopes_gives_the_user_of_a_token_and_of_a_session_one_scope(
+    run_page, post, alice, scoped
+):
+    view = run_page("docs/quickstart.md").PaymentViewSet
+    one_user = run_page("docs/howto/scope.md").one_user
+    view.permission_classes = []
+    by_session, by_token = alice, TokenUser(alice.pk)
+
+    first = post(view, COFFEE, user=by_session)
+    with override_settings(
+        IDEMPOTENCY={"default": {"HTTP": {"SCOPE": one_user} if scoped else {}}}
+    ):
+        again = [post(view, COFFEE, user=user) for user in (by_session, by_token)]
+        other = post(view, COFFEE, user=TokenUser(0))
+        assert code_of(post(view, COFFEE, user=AnonymousUser())) == (400, "scope_missing")
+
+    assert replays([first, *again, other]) == [False, True, scoped, False]
 
 
 def sent_twice(client, path, data=None):
