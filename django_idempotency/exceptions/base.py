@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 __all__ = [
+    "AFTER_SETUP",
     "FingerprintMismatch",
     "IdempotencyError",
     "InvalidKey",
@@ -21,6 +22,10 @@ __all__ = [
     "TransactionOpen",
     "WorkRolledBack",
 ]
+
+
+#: Seconds until a retry of what only its operators can cure: a table is missing, say (R61).
+AFTER_SETUP = 60
 
 
 class IdempotencyError(Exception):
@@ -96,6 +101,11 @@ class WorkRolledBack(IdempotencyError):
 
 class StoreError(IdempotencyError):
     """The store of idempotency records could not be reached, or did not answer as expected."""
+
+    def __init__(self, message: str | None = None, *, retry_after: int = 1, code: str = "") -> None:
+        super().__init__(message, code=code)
+        #: Whole seconds after which another try makes sense: `AFTER_SETUP` where no retry cures it.
+        self.retry_after = retry_after
 
     #: The first call of an attempt failed: nothing was claimed, and no other attempt is known.
     at_claim = False

@@ -182,7 +182,7 @@ def problem_response(
         status = policy.in_progress_status
         problem = _STALE if error.stale else problem
         headers = {} if error.stale else {"Retry-After": str(error.retry_after)}
-    elif isinstance(error, QuotaExceeded):
+    elif isinstance(error, (QuotaExceeded, StoreError)):
         headers = {"Retry-After": str(error.retry_after)}
     elif isinstance(error, FingerprintMismatch):
         status = policy.mismatch_status

@@ -20,6 +20,7 @@ from django.db import (
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from django_idempotency.exceptions import StoreError
+from django_idempotency.exceptions.base import AFTER_SETUP
 from django_idempotency.records import Record
 from django_idempotency.stores.base import BaseStore
 from django_idempotency.stores.database import inherited
@@ -81,7 +82,7 @@ class Statements(BaseStore):
         try:
             return DIALECTS[vendor]
         except KeyError:
-            raise StoreError(f"The database store has no statements for {vendor}.") from None
+            raise _no_statements_for(vendor) from None
 
     @property
     def can_prepare(self) -> bool:
@@ -151,9 +152,11 @@ class Statements(BaseStore):
                 connection.close_if_unusable_or_obsolete()
             return self._send(connection, name, parameters, counts)
         except Error as error:
+            remedy = self._remedy(error)
             raise StoreError(
                 f"The store could not run its {name} statement on the database "
-                f"{self.using!r}: {type(error).__name__}.{self._remedy(error)}"
+                f"{self.using!r}: {type(error).__name__}.{remedy}",
+                retry_after=AFTER_SETUP if remedy else 1,
             ) from error
 
     def _send(
@@ -201,7 +204,7 @@ class Statements(BaseStore):
         dialect = self.dialect
         with connection.cursor() as cursor:
             if (unsupported := dialect.unsupported(connection)) is not None:
-                raise StoreError(f"The database store has no statements for {unsupported}.")
+                raise _no_statements_for(unsupported)
             cursor.execute(getattr(dialect, name), dialect.adapted(parameters))
             return cursor.rowcount if counts else dialect.rows(cursor, name, parameters)
 
@@ -231,3 +234,9 @@ class Statements(BaseStore):
             return f' Add "django_idempotency" to INSTALLED_APPS, and run {migrate}.'
         which = "is not there" if is_no_table(error) else "is an old one"
         return f" Its table {which}: run {migrate}."
+
+
+def _no_statements_for(server: str) -> StoreError:
+    return StoreError(
+        f"The database store has no statements for {server}.", retry_after=AFTER_SETUP
+    )

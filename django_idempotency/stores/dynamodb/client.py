@@ -10,6 +10,7 @@ import weakref
 from typing import Any
 
 from django_idempotency.exceptions import StoreError
+from django_idempotency.exceptions.base import AFTER_SETUP
 from django_idempotency.stores.dynamodb.items import Item
 from django_idempotency.stores.forks import in_each_child
 
@@ -126,7 +127,9 @@ class Client:
                 spent = time.monotonic() - started + wait
                 if not self._is_transient(error, code) or spent > self.timeout / 2:
                     raise StoreError(
-                        f"The store could not send {operation} to DynamoDB: {code}.", code=code
+                        f"The store could not send {operation} to DynamoDB: {code}.",
+                        code=code,
+                        retry_after=AFTER_SETUP if code == "ResourceNotFoundException" else 1,
                     ) from error
                 time.sleep(wait)
                 pause = min(2 * pause, LONGEST_PAUSE)

@@ -15,6 +15,7 @@ from asgiref.sync import sync_to_async
 from django_idempotency import keys
 from django_idempotency.claims import ClaimRequest, Resolution
 from django_idempotency.exceptions import StoreError
+from django_idempotency.exceptions.base import AFTER_SETUP
 from django_idempotency.leases import Lease
 from django_idempotency.records import Filters, Page, Record
 from django_idempotency.stores.base import BaseStore
@@ -139,7 +140,7 @@ class RedisStore(BaseStore):
     def _take_prefix(self, ours: int) -> None:
         """Note that the prefix is this project's; raise StoreError for another's."""
         if not ours:
-            raise StoreError(self._refusal())
+            raise StoreError(self._refusal(), retry_after=AFTER_SETUP)
         self._is_ours = True
 
     def _replicated(self, lease: Lease, attempts: int) -> Lease | Record:

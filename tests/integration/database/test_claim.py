@@ -145,12 +145,13 @@ def test_a_batch_of_the_sweep_is_what_expired_first(store):
     assert list(IdempotencyRecord.objects.values_list("key", flat=True)) == ["0"]
 
 
-def test_without_its_table_the_error_says_what_to_do(store):
+def test_R61_without_its_table_the_error_says_what_to_do(store):
     with connection.cursor() as cursor:
         cursor.execute("ALTER TABLE idempotency_record RENAME TO elsewhere")
     try:
-        with pytest.raises(StoreError, match=r"run manage\.py migrate"):
+        with pytest.raises(StoreError, match=r"run manage\.py migrate") as refused:
             store.get(claim_request().record_id)
+        assert refused.value.retry_after == 60
     finally:
         with connection.cursor() as cursor:
             cursor.execute("ALTER TABLE elsewhere RENAME TO idempotency_record")

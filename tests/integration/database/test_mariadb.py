@@ -118,10 +118,11 @@ def test_every_id_of_version_8_can_be_claimed_which_the_servers_own_type_refuses
     ("attribute", "value", "named"),
     [("mysql_is_mariadb", False, "MySQL"), ("mysql_version", (10, 5, 29), r"MariaDB 10\.5\.29")],
 )
-def test_server_that_is_too_old_or_MySQL_is_refused(store, monkeypatch, attribute, value, named):
+def test_R61_server_too_old_or_MySQL_is_refused(store, monkeypatch, attribute, value, named):
     monkeypatch.setattr(connection, attribute, value)
-    with pytest.raises(StoreError, match=f"no statements for {named}"):
+    with pytest.raises(StoreError, match=f"no statements for {named}") as refused:
         store.claim(claim_request())
+    assert refused.value.retry_after == 60
     found = checks.run_checks(tags=["database"], databases=["default"])
     [message] = [message.msg for message in found if message.id == "django_idempotency.E011"]
     assert re.search(named, message)

@@ -21,11 +21,12 @@ from tests.unit.http.api import problem, replayed
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.leg("sqlite")]
 
 
-def test_sqlite_that_is_too_old_is_refused(store, monkeypatch):
+def test_R61_sqlite_that_is_too_old_is_refused(store, monkeypatch):
     monkeypatch.setattr(sqlite, "sqlite_version_info", (3, 34, 1))
     monkeypatch.setattr(sqlite, "sqlite_version", "3.34.1")
-    with pytest.raises(StoreError, match=r"no statements for SQLite 3\.34\.1"):
+    with pytest.raises(StoreError, match=r"no statements for SQLite 3\.34\.1") as refused:
         store.claim(claim_request())
+    assert refused.value.retry_after == 60
     found = checks.run_checks(tags=["database"], databases=["default"])
     assert "django_idempotency.E011" in [message.id for message in found]
 

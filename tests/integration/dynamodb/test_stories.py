@@ -110,6 +110,12 @@ def test_R79_what_does_not_pass_by_itself_is_an_error_at_once_that_quotes_nothin
     assert (str(raised.value), throttle.refused) == (message, 1)
 
 
+def test_R61_table_that_is_not_there_is_an_error_that_no_retry_at_once_cures(url):
+    with pytest.raises(StoreError, match="ResourceNotFoundException") as missing:
+        DynamoDBStore(table_name="nowhere", endpoint_url=url, timeout=30).claim(asked())
+    assert missing.value.retry_after == 60
+
+
 def test_R61_an_endpoint_of_the_environment_that_is_no_url_is_an_error_of_the_store(monkeypatch):
     monkeypatch.setenv("AWS_ENDPOINT_URL_DYNAMODB", "localhost:8000")
     store = DynamoDBStore(table_name="t", region_name="eu-west-1")

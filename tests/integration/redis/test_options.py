@@ -158,8 +158,9 @@ def test_I10_prefix_of_another_secret_is_refused_and_named(url, make_store, sett
     settings.SECRET_KEY = "staging"
     staging = make_store(url)
     for _ in range(2):
-        with pytest.raises(StoreError, match=REFUSED):
+        with pytest.raises(StoreError, match=REFUSED) as refused:
             staging.claim(asked())
+        assert refused.value.retry_after == 60
     with pytest.raises(StoreError, match=REFUSED):
         asyncio.run(make_store(url).aclaim(asked("of a coroutine")))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from types import ModuleType
+from uuid import uuid4
 
 import pytest
 from django.core import checks
@@ -15,8 +16,11 @@ from django.test import override_settings
 from django.urls import include, path
 from rest_framework.views import APIView
 
+from django_idempotency.claims import ClaimRequest
 from django_idempotency.contrib.rest_framework import IdempotencyMixin
 from django_idempotency.contrib.rest_framework.checks import check_scopes
+from django_idempotency.exceptions import StoreError
+from django_idempotency.stores.database import DatabaseStore
 from tests.services.processes import ROOT
 from tests.unit.core.conftest import MEMORY
 
@@ -29,6 +33,12 @@ def dummy(monkeypatch):
     yield
     if "dummy" in [connection.alias for connection in connections.all(initialized_only=True)]:
         del connections["dummy"]
+
+
+def test_R61_vendor_without_statements_is_not_asked_again_at_once(dummy):
+    with pytest.raises(StoreError, match="no statements for unknown") as refused:
+        DatabaseStore(using="dummy").claim(ClaimRequest(uuid4(), "scope", "key"))
+    assert refused.value.retry_after == 60
 
 
 def takes_anything(*arguments):

@@ -205,7 +205,7 @@ def test_R61_a_table_that_is_not_there_is_told_by_the_503_itself(
 
     answer = api(headers={"Accept": accept})
 
-    assert answer.status_code == 503
+    assert (answer.status_code, answer["Retry-After"]) == (503, "60")
     [line] = lines()
     assert line.levelname == "ERROR"
     assert isinstance(line.exc_info[1].__cause__, DatabaseError)
