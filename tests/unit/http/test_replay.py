@@ -93,6 +93,20 @@ def test_R30_R62_body_that_is_elsewhere_counts_as_a_stream_unless_it_is_named():
         assert kept(with_field(name), name.title())[name] == "value"
 
 
+def test_R30_R62_retry_gets_the_place_of_a_body_that_is_elsewhere_where_it_is_named(api, mount):
+    sent = answering(lambda request: HttpResponse(headers={"X-Accel-Redirect": "/files/1"}))
+    for named, status in (((), 409), (("X-Accel-Redirect",), 200)):
+        url = mount(type("Sent", (sent,), {"idempotency_replay_headers": named}))
+        first, again = (api(path=url, key=url) for _ in range(2))
+        assert (first.status_code, first["X-Accel-Redirect"]) == (200, "/files/1")
+        assert first.get("Idempotency-Stored") == (None if named else "false")
+        assert (again.status_code, again.get("X-Accel-Redirect")) == (
+            status,
+            "/files/1" if named else None,
+        )
+    assert Effect.objects.count() == 2
+
+
 def test_R30_replay_headers_are_names():
     for names in (["-"], ["a b"], ["X-A\r\nX-B"], [""], [5]):
         with pytest.raises(ValueError, match="replay_headers must be names of header fields"):
