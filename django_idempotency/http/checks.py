@@ -78,7 +78,7 @@ def _loses_atomic_requests(view: Any, declared: Declared, name: str) -> Iterator
     lost = atomic_aliases({*exempt(view), *(using(store) if joins and not of_ninja else ())})
     hint = (
         'Give it idempotent(transaction="joined"), which opens the transaction on the '
-        "store's database, or put non_atomic_requests below @idempotent."
+        "store's database, or non_atomic_requests, which stands below @idempotent."
     )
     if lost:
         yield Error(
@@ -88,6 +88,13 @@ def _loses_atomic_requests(view: Any, declared: Declared, name: str) -> Iterator
             obj=view,
             id="django_idempotency.E015",
         )
+
+
+def _coroutines_lose(declared: Declared) -> Iterator[CheckMessage]:
+    """Report the coroutine views that the middleware guards, and Django refuses (R96)."""
+    for view in dict.fromkeys(url_callbacks()):
+        if not (is_marked(view) or _is_of_drf(view) or any(ninja_operations(view))):
+            yield from _loses_atomic_requests(view, declared, _name(view))
 
 
 def _login_below(view: Any) -> Iterator[CheckMessage]:
@@ -160,6 +167,8 @@ def check_middleware(
         declared = Declared(middleware.store)
         problems = policy_problems(name, middleware.store, _policies(declared))
         found.extend(problems)
+        if not problems:
+            found.extend(_coroutines_lose(declared))
         if problems or _has_scope(declared, before):
             continue
         if _authenticates(before) is None and not _authenticates(after):

@@ -19,7 +19,7 @@ from rest_framework.views import APIView
 
 from django_idempotency.contrib.rest_framework import IdempotencyMixin
 from django_idempotency.http import idempotent
-from django_idempotency.http.checks import check_views
+from django_idempotency.http.checks import check_middleware, check_views
 from tests.app.models import Effect
 from tests.unit.http.conftest import SetPolicy
 from tests.unit.http.views import ANYONE
@@ -203,3 +203,20 @@ def test_R96_check_names_joined_where_something_is_lost(mount, atomic_requests):
     assert [found.id for found in errors] == ["django_idempotency.E015"] * 3
     assert all("ATOMIC_REQUESTS" in found.msg for found in errors)
     assert all('transaction="joined"' in str(found.hint) for found in errors)
+
+
+@ATOMIC
+def test_R96_check_names_the_coroutines_that_the_middleware_guards(
+    mount, settings, policy, atomic_requests
+):
+    settings.MIDDLEWARE = [GUARD]
+    for view in (tells_sync, exempt, idempotent(transaction="joined")(tells)):
+        mount(view)
+    quiet = check_middleware()
+    for _ in range(2):
+        mount(tells)
+    [error] = [found for found in check_middleware() if found not in quiet]
+    assert (error.id, "ATOMIC_REQUESTS" in error.msg) == ("django_idempotency.E015", True)
+    assert 'transaction="joined"' in str(error.hint)
+    policy(TRANSACTION="joined")
+    assert check_middleware() == quiet
