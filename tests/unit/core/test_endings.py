@@ -9,7 +9,14 @@ from unittest.mock import DEFAULT, Mock
 import pytest
 from django.db import IntegrityError, transaction
 
-from django_idempotency import InProgress, LeaseLost, ResultTooLarge, ResultUnavailable, StoreError
+from django_idempotency import (
+    InProgress,
+    LeaseLost,
+    ResultTooLarge,
+    ResultUnavailable,
+    StoreError,
+    signals,
+)
 from django_idempotency.claims import ClaimAgain
 from django_idempotency.codecs import JSONCodec, pack
 from django_idempotency.engine import CLAIM_TRIES, Engine
@@ -38,10 +45,15 @@ def test_R60_at_the_completion_the_caller_gets_its_result(memory, clock, caplog,
         work = lambda lease: memory._records.clear() or "done"  # noqa: E731
     else:
         work, memory.complete = done, Mock(side_effect=StoreError("no complete"))
-    answer = Call(caller, "memory")(work)
+    told = Mock()
+    signals.store_failed.connect(told)
+    try:
+        answer = Call(caller, "memory")(work)
+    finally:
+        signals.store_failed.disconnect(told)
     assert (answer.result, answer.stored, answer.replayed) == ("done", False, False)
     assert answer.expires_at is None
-    assert levels(caplog) == ["ERROR"]
+    assert (levels(caplog), told.call_count) == (["ERROR"], 1)
     assert ("is gone from the store" in caplog.text) is gone
     if not gone:
         del memory.complete
