@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import gzip
 from datetime import datetime, timezone
+from functools import wraps
 from typing import Any
 
 import pytest
 from django.core.exceptions import ImproperlyConfigured
 from django.db import connections
 from django.db.models import QuerySet
-from django.http import HttpRequest, HttpResponse, JsonResponse
+from django.http import HttpRequest, HttpResponse, HttpResponseForbidden, JsonResponse
 from django.utils.decorators import method_decorator
 from django.views import View
 from django.views.decorators.http import etag, last_modified
@@ -229,6 +230,27 @@ def test_R33_condition_below_the_guard_is_not_asked_on_a_replay_and_one_above_it
         assert replayed(again) == (again.content == first.content) == (statuses[1] == 201)
         assert api(path=url, key=f"{url}new", headers=headers).status_code == 412
         assert Effect.objects.count() == 1
+
+
+# R34: decorators of a function, below the middleware.
+
+
+def forbidden_once_there_is_an_effect(view: Any) -> Any:
+    @wraps(view)
+    def checked(request: HttpRequest) -> HttpResponse:
+        return HttpResponseForbidden() if Effect.objects.exists() else view(request)
+
+    return checked
+
+
+@pytest.mark.parametrize(("guard_below", "status"), [(False, 201), (True, 403)])
+def test_R34_decorator_of_a_function_is_asked_on_a_replay_above_the_guard_alone(
+    api, mount, settings, policy, guard_below, status
+):
+    settings.MIDDLEWARE = ["django_idempotency.http.middleware.IdempotencyMiddleware"]
+    policy(HTTP={"SCOPE": ANYONE})
+    url = mount(forbidden_once_there_is_an_effect(anybody(add) if guard_below else add))
+    assert [api(path=url).status_code for _ in range(2)] == [201, status]
 
 
 # R34: `object_permissions`, the replay_check that asks ``get_object()``.
