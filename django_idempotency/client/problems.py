@@ -17,7 +17,7 @@ class Problem:
     code: str
     #: Whether the same request with the same key may be sent again.
     retryable: bool
-    #: Whether a new key is safe: no part of this operation was or will be done under this key.
+    #: Whether a new key is safe: true for a request that had no key, where one is required.
     safe_new_key: bool
     detail: str
 

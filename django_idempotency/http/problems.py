@@ -54,8 +54,8 @@ class Problem:
     detail: str | Promise
     #: Whether the same request with the same key may be sent again.
     retryable: bool
-    #: Whether a new key is safe: no part of this operation was or will be done under this key.
-    safe_new_key: bool
+    #: Whether a new key is safe. Where the request has a key, an earlier try may have done the work.
+    safe_new_key: bool = False
 
 
 _MISSING = Problem(
@@ -72,7 +72,6 @@ _INVALID = Problem(
     _("Idempotency-Key is invalid"),
     _("The idempotency key is not valid."),
     retryable=False,
-    safe_new_key=True,
 )
 _SCOPE_MISSING = Problem(
     "scope_missing",
@@ -83,7 +82,6 @@ _SCOPE_MISSING = Problem(
         "send the request again."
     ),
     retryable=False,
-    safe_new_key=True,
 )
 _REUSED = Problem(
     "idempotency_key_reused",
@@ -91,7 +89,6 @@ _REUSED = Problem(
     _("Idempotency-Key is already used"),
     _("This idempotency key was used for another request. Use a new key for a new request."),
     retryable=False,
-    safe_new_key=True,
 )
 _IN_PROGRESS = Problem(
     "in_progress",
@@ -99,7 +96,6 @@ _IN_PROGRESS = Problem(
     _("A request is outstanding for this Idempotency-Key"),
     _("The first request with this idempotency key is still being processed. Try again later."),
     retryable=True,
-    safe_new_key=False,
 )
 _STALE = Problem(
     "stale",
@@ -107,7 +103,6 @@ _STALE = Problem(
     _("A request with this Idempotency-Key did not finish"),
     _("Its outcome is not known. An operator has to decide before this key can be used again."),
     retryable=False,
-    safe_new_key=False,
 )
 _LEASE_LOST = Problem(
     "lease_lost",
@@ -115,7 +110,6 @@ _LEASE_LOST = Problem(
     _("Another request took over this Idempotency-Key"),
     _("This request took longer than its lease, and another one took over. Try again."),
     retryable=True,
-    safe_new_key=False,
 )
 _QUOTA = Problem(
     "quota_exceeded",
@@ -123,7 +117,6 @@ _QUOTA = Problem(
     _("Too many keys in this hour"),
     _("This caller has used as many idempotency keys as one hour allows. Try again later."),
     retryable=True,
-    safe_new_key=True,
 )
 _UNAVAILABLE = Problem(
     "result_unavailable",
@@ -131,7 +124,6 @@ _UNAVAILABLE = Problem(
     _("The result of this Idempotency-Key is not available"),
     _("The operation was completed, but its response was not kept and cannot be sent again."),
     retryable=False,
-    safe_new_key=False,
 )
 _STORE = Problem(
     "store_unavailable",
@@ -139,7 +131,6 @@ _STORE = Problem(
     _("Idempotency cannot be ensured at the moment"),
     _("The store of idempotency keys does not answer. Try again with the same key."),
     retryable=True,
-    safe_new_key=False,
 )
 _REFUSED = Problem(
     "replay_refused",
@@ -147,7 +138,6 @@ _REFUSED = Problem(
     _("The stored response may not be shown"),
     _("The caller is no longer allowed to see the response of this request."),
     retryable=False,
-    safe_new_key=False,
 )
 
 PROBLEMS: dict[type[IdempotencyError], Problem] = {

@@ -24,7 +24,7 @@ JSON, PROBLEM = ({"Content-Type": f"application/{name}"} for name in ("json", "p
 #: A body that breaks off.
 CUT = {"Content-Length": "100"}
 IN_PROGRESS = {"code": "in_progress", "retryable": True, "safe_new_key": False}
-REUSED = {"code": "idempotency_key_reused", "retryable": False, "safe_new_key": True}
+REUSED = {"code": "idempotency_key_reused", "retryable": False, "safe_new_key": False}
 GZIP = {**PROBLEM, "Content-Encoding": "gzip"}
 LATER = {"Retry-After": "999"}
 DONE = (201, {}, b"done")
@@ -211,12 +211,15 @@ def test_a_policy_says_what_is_wrong_with_it(wrong):
         RetryPolicy(**wrong)
 
 
-def test_the_problem_of_a_response_says_whether_a_new_key_is_safe():
-    body = json.dumps({**REUSED, "detail": "used"}).encode()
-    plain, reused = httpx.Response(200, json=[]), httpx.Response(422, headers=JSON, content=body)
+def test_R78_the_problem_of_a_response_says_whether_a_new_key_is_safe():
+    def told(members):
+        body = json.dumps({**members, "detail": "why"}).encode()
+        return problem_of(httpx.Response(422, headers=JSON, content=body))
 
-    assert problem_of(plain) is None
-    assert problem_of(reused) == Problem("idempotency_key_reused", False, True, "used")
+    assert problem_of(httpx.Response(200, json=[])) is None
+    assert told(REUSED) == Problem("idempotency_key_reused", False, False, "why")
+    missing = {"code": "idempotency_key_missing", "retryable": False, "safe_new_key": True}
+    assert told(missing) == Problem("idempotency_key_missing", False, True, "why")
 
 
 def test_a_client_needs_no_Django():

@@ -75,6 +75,11 @@ def _telling(environ, answer):
         answer.headers["Content-Length"] = str(len(answer.body))
 
 
+def _new_key_is_safe(environ, answer):
+    answer.body = answer.body.replace(b'"safe_new_key": false', b'"safe_new_key": true')
+    answer.headers["Content-Length"] = str(len(answer.body))
+
+
 REPLAY = "R25_replay_is_byte_equal"
 LATER = "Thu, 01 Jan 2099 00:00:00 GMT"
 #: What is done to a request, and the tests that find it.
@@ -124,5 +129,6 @@ AFTER = {
     "no Retry-After": (_without("Retry-After"), "R61_store_down_at_the_claim_is_503"),
     "no Link": (_without("Link"), "R1_missing_key_is_a_problem_that_says_where_to_read"),
     "key told": (_telling, "R79_problems_name_neither_key_nor_payload"),
+    "a new key is safe": (_new_key_is_safe, "R78_members_of_a_problem"),
     "missing is 422": (_status(400, 422), "R8_empty_is_invalid_and_not_missing"),
 }

@@ -17,6 +17,13 @@ from django_idempotency.policy import HTTPPolicy
 PROBLEMS = [each for each in vars(problems).values() if isinstance(each, problems.Problem)]
 BROWSER = "text/html,application/xhtml+xml,application/xml;q=0.9,image/webp,*/*;q=0.8"
 PAGE = "django_idempotency/problem.html"
+OFFERS_FORM = {
+    "idempotency_key_missing",
+    "idempotency_key_invalid",
+    "idempotency_key_reused",
+    "quota_exceeded",
+    "scope_missing",
+}
 HTML, JSON = "text/html; charset=utf-8", "application/problem+json"
 
 
@@ -66,6 +73,13 @@ def test_R89_a_page_has_no_jargon(language):
         text = re.sub(r"<style>.*?</style>|<[^>]+>", " ", page).lower()
         assert not jargon.search(text), problem.code
         assert re.search(r"<h1>(.+)</h1>\s*<p>(.+)</p>", page), problem.code
+
+
+@pytest.mark.parametrize("code", [problem.code for problem in PROBLEMS])
+def test_R89_a_page_offers_the_form_where_it_may_be_sent_again(code):
+    page = render_to_string(PAGE, {"problem": {"code": code}})
+
+    assert ("Open the form again</a>" in page) == (code in OFFERS_FORM)
 
 
 def test_R80_the_page_escapes_and_links_to_no_other_host(told, settings):

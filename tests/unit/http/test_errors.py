@@ -52,13 +52,13 @@ KEY, PAYLOAD = "confidential-key", "confidential-payload"
 #: Status, code, whether the same request may be sent again, and whether a new key is safe.
 TOLD: list[tuple[IdempotencyError, int, str, bool, bool]] = [
     (KeyRequired(), 400, "idempotency_key_missing", False, True),
-    (InvalidKey("why"), 400, "idempotency_key_invalid", False, True),
-    (ScopeMissing(), 400, "scope_missing", False, True),
-    (FingerprintMismatch(), 422, "idempotency_key_reused", False, True),
+    (InvalidKey("why"), 400, "idempotency_key_invalid", False, False),
+    (ScopeMissing(), 400, "scope_missing", False, False),
+    (FingerprintMismatch(), 422, "idempotency_key_reused", False, False),
     (InProgress(), 409, "in_progress", True, False),
     (InProgress(stale=True), 409, "stale", False, False),
     (LeaseLost(), 409, "lease_lost", True, False),
-    (QuotaExceeded(), 429, "quota_exceeded", True, True),
+    (QuotaExceeded(), 429, "quota_exceeded", True, False),
     (LeaseLost(gone=True), 503, "store_unavailable", True, False),
     (ResultUnavailable(), 409, "result_unavailable", False, False),
     (StoreError(), 503, "store_unavailable", True, False),

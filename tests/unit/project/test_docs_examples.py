@@ -522,9 +522,9 @@ def test_client_retries_with_one_key_until_there_is_an_answer(run_page, monkeypa
     assert (slept[3] >= 3, slept[4]) == (True, 30)
 
 
-def test_guide_to_clients_pays_and_knows_when_a_new_key_is_safe(run_page):
+def test_guide_to_clients_pays_and_knows_when_to_ask_later(run_page):
     page = run_page("docs/howto/clients.md")
-    reused = {"code": "idempotency_key_reused", "retryable": False, "safe_new_key": True}
+    reused = {"code": "idempotency_key_reused", "retryable": False, "safe_new_key": False}
 
     with page.payments, scripted([(201, {}, COFFEE), (422, PROBLEM, reused)]) as server:
         assert page.pay(server.url, 5, "order-1") == COFFEE
@@ -532,7 +532,7 @@ def test_guide_to_clients_pays_and_knows_when_a_new_key_is_safe(run_page):
             page.pay(server.url, 9, "order-1")
 
     assert [request.key for request in server.seen] == ["order-1"] * 2
-    assert page.may_use_a_new_key(error.value.response)
+    assert not page.may_ask_later(error.value.response)
     page.session.close()
     page.impatient.close()
 
