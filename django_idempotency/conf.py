@@ -299,6 +299,11 @@ def _meant(name: Any, known: list[str]) -> str:
         return " It belongs into 'HTTP'."
     if name in ("BACKEND", "OPTIONS", *_POLICY_NAMES):
         return " It belongs beside 'HTTP'."
+    if name == "OPERATION":
+        return (
+            " It belongs on a view, a task or a call: @idempotent(operation=...), or "
+            "idempotency_operation with the mixin of REST framework."
+        )
     return suggestion(str(name), known)
 
 

@@ -39,6 +39,8 @@ class Fingerprint:
     make_version_1: Callable[[], tuple[bytes, ...]] = dataclasses.field(
         default=tuple, repr=False, compare=False
     )
+    #: Whether version 1 held the operation, under the name that it had then.
+    operation_in_version_1: bool = False
 
     @classmethod
     def of(
@@ -47,6 +49,7 @@ class Fingerprint:
         secrets: Sequence[str | bytes],
         *,
         version_1: Callable[[], tuple[bytes, ...]] = tuple,
+        operation_in_version_1: bool = False,
     ) -> Fingerprint:
         """
         Return the fingerprint of `parts`, which are hashed with their lengths.
@@ -59,7 +62,7 @@ class Fingerprint:
         for secret in secrets:
             key_id, key = _key(secret)
             forms.append(bytes((VERSION,)) + key_id + hmac.digest(key, value, "sha256")[:28])
-        return cls(value, tuple(forms), version_1)
+        return cls(value, tuple(forms), version_1, operation_in_version_1)
 
     @functools.cached_property
     def version_1(self) -> tuple[bytes, ...]:

@@ -119,12 +119,12 @@ def plain(request: HttpRequest) -> HttpResponse:
     return HttpResponse()
 
 
-@idempotent_operation(required=True, lease=timedelta(minutes=5))
+@idempotent_operation(required=True, operation="pay", lease=timedelta(minutes=5))
 async def operation(request: HttpRequest, amount: int) -> dict[str, int]:
     return {"amount": amount}
 
 
-@idempotent(required=True, scope=scopes.user, keep="success", lease=timedelta(minutes=5))
+@idempotent(required=True, operation="pay", scope=scopes.user, keep="success", lease=5)
 def pay(request: IdempotentRequest) -> HttpResponse:
     assert_type(request.idempotency, Lease | None)
     return HttpResponse()
@@ -150,6 +150,7 @@ options: PolicyOptions = {"lease": 300, "on_stale": "refuse"}
 class PaymentViewSet(IdempotencyMixin, ViewSet):
     idempotency_required = True
     idempotency_actions = {"create", "capture"}
+    idempotency_operation = "payment"
     idempotency_lease = timedelta(minutes=5)
     idempotency_retention = 3600
     idempotency_transaction = "joined"
@@ -191,6 +192,8 @@ def calls_with_wrong_options() -> None:
     idempotency.attempt(key="k", scope="s", renew="no")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     idempotency.idempotent_function(key="k", scope="s", on_stale="retry")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     idempotent_operation(leese=5)  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue]
+    idempotent(operation=5)  # type: ignore[call-overload]  # pyright: ignore[reportArgumentType]
+    idempotent_operation(operation=5)  # type: ignore[call-overload]  # pyright: ignore[reportArgumentType]
     idempotent(header=5)  # type: ignore[call-overload]  # pyright: ignore[reportArgumentType]
     idempotent(keep="all")  # type: ignore[call-overload]  # pyright: ignore[reportArgumentType]
     idempotent(methods="POST")  # type: ignore[call-overload]  # pyright: ignore[reportArgumentType]
@@ -214,6 +217,7 @@ def unasked(request: IdempotentRequest) -> str:
 
 class Mistaken(IdempotencyMixin, ViewSet):
     idempotency_required = "yes"  # type: ignore[assignment]  # pyright: ignore[reportAssignmentType]
+    idempotency_operation = 5  # type: ignore[assignment]  # pyright: ignore[reportAssignmentType]
     idempotency_actions = "create"  # type: ignore[assignment]  # pyright: ignore[reportAssignmentType]
     idempotency_lease = "5 minutes"  # type: ignore[assignment]  # pyright: ignore[reportAssignmentType]
     idempotency_transaction = "always"  # type: ignore[assignment]  # pyright: ignore[reportAssignmentType]

@@ -55,13 +55,14 @@ _UNANSWERED = "_idempotency_unanswered"
 def idempotent(view: V, /) -> V: ...
 @overload
 def idempotent(
-    *, store: str = DEFAULT_ALIAS, **policy: Unpack[HTTPPolicyOptions]
+    *, store: str = DEFAULT_ALIAS, operation: str = "", **policy: Unpack[HTTPPolicyOptions]
 ) -> Callable[[V], V]: ...
 def idempotent(
     view: Callable[..., Any] | None = None,
     /,
     *,
     store: str = DEFAULT_ALIAS,
+    operation: str = "",
     **policy: Unpack[HTTPPolicyOptions],
 ) -> Any:
     """
@@ -69,9 +70,10 @@ def idempotent(
 
     Put it below ``@api.post(...)``. For a router or an API write ``add_decorator(idempotent(...),
     mode="view")``; a guard on the operation itself takes precedence. The keywords are fields of the
-    policy and of the HTTP policy. Raises TypeError where it cannot guard.
+    policy and of the HTTP policy. `operation` names what is done: give it before you change the
+    URL's name. Raises TypeError where it cannot guard.
     """
-    declared = Declared(store, policy, form=False)
+    declared = Declared(store, policy, operation=operation, form=False)
     return partial(_decorate, declared) if view is None else _decorate(declared, view)
 
 

@@ -99,12 +99,13 @@ class Attempt(Running):
         request, stored = self.request, record.fingerprint
         if stored is None or stored in request.fingerprints or record.expired:
             return False
-        if record.operation not in ("", request.operation):
+        fingerprint, digest = self.operation.fingerprint, request.digest
+        is_named_so = record.operation in ("", request.operation)
+        if not is_named_so and not fingerprint.operation_in_version_1:
             return False
-        digest = request.digest
-        if stored in self.operation.fingerprint.version_1:
+        if stored in fingerprint.version_1:
             digest = b""  # derived keys were made of the record id alone
-        elif self.operation.fingerprint.lacks_key_of(stored):
+        elif is_named_so and fingerprint.lacks_key_of(stored):
             logger.warning(
                 "Record %s was written under a secret that is gone, so that this request cannot be "
                 "compared with it: they count as equal.",

@@ -85,18 +85,24 @@ def _name_in_meta(name: str) -> str:
     return "HTTP_" + name.upper().replace("-", "_")
 
 
-def operation_of(request: HttpRequest) -> str:
-    """Return what is being done, for people: ``POST payments:payment-list``."""
+def operation_of(request: HttpRequest, given: str) -> str:
+    """
+    Return what is being done, ``POST payments:payment-list`` (R40).
+
+    That is the method and the name that the view gives, else the URL's name, else its route. For a
+    URL without a name, Django's ``view_name`` is the view's place in the code.
+    """
     match = request.resolver_match
-    name = (match.view_name or match.route) if match else request.path
-    return f"{request.method} {name}"
+    if given or match is None or not match.url_name:
+        return endpoint_of(request, given)
+    return f"{request.method} {match.view_name}"
 
 
-def endpoint_of(request: HttpRequest) -> str:
-    """Return which endpoint is asked: its name and its route, for two routes may share a view."""
+def endpoint_of(request: HttpRequest, given: str) -> str:
+    """Return which endpoint is asked: the method, and the name `given` or the route (R23)."""
     match = request.resolver_match
-    route = match.route if match else request.path
-    return f"{operation_of(request)} {route}"
+    route = (match.route or "/") if match else request.path
+    return f"{request.method} {given or route}"
 
 
 def path_of(request: HttpRequest) -> bytes:
@@ -125,6 +131,7 @@ def fingerprint_of(
     policy: Policy,
     http: HTTPPolicy,
     body: Callable[[], bytes],
+    operation: str,
 ) -> Fingerprint:
     """Return the fingerprint of method, operation, path, query, header fields and `body` (R40)."""
     parts = [request.META.get("QUERY_STRING", "").encode(errors="surrogateescape")]
@@ -139,19 +146,26 @@ def fingerprint_of(
             parts.append(body())
         case make:
             parts.append(ask("fingerprint", make, subject))
-    operation = operation_of(request).encode(errors="surrogatepass")
-    line = [(request.method or "").encode(), operation, path_of(request)]
+    done = operation.encode(errors="surrogatepass")
+    line = [(request.method or "").encode(), done, path_of(request)]
 
     def before() -> tuple[bytes, ...]:
-        line = _line_of_version_1(request, operation)
+        line = _line_of_version_1(request)
         return () if line is None else version_1([*line, *parts], policy.fingerprint_secrets)
 
-    return Fingerprint.of([*line, *parts], fingerprint_secrets(policy), version_1=before)
+    secrets = fingerprint_secrets(policy)
+    return Fingerprint.of([*line, *parts], secrets, version_1=before, operation_in_version_1=True)
 
 
-def _line_of_version_1(request: HttpRequest, operation: bytes) -> list[bytes] | None:
-    """Return what version 1 compared in place of the path; None for what it cannot have stored."""
+def _line_of_version_1(request: HttpRequest) -> list[bytes] | None:
+    """
+    Return what version 1 compared in place of the path; None for what it cannot have stored.
+
+    A URL without a name had its view's place in the code for a name.
+    """
     match = request.resolver_match
+    name = (match.view_name or match.route) if match else request.path
+    operation = f"{request.method} {name}".encode(errors="surrogatepass")
     arguments = {"args": match.args, "kwargs": match.kwargs} if match else {"path": request.path}
     try:
         plain = fingerprint.canonical_payload({k: _plain(v) for k, v in arguments.items()})

@@ -39,20 +39,22 @@ V = TypeVar("V", bound=Callable[..., Any])
 def idempotent(view: V, /) -> V: ...
 @overload
 def idempotent(
-    *, store: str = DEFAULT_ALIAS, **policy: Unpack[HTTPPolicyOptions]
+    *, store: str = DEFAULT_ALIAS, operation: str = "", **policy: Unpack[HTTPPolicyOptions]
 ) -> Callable[[V], V]: ...
 def idempotent(
     view: Callable[..., Any] | None = None,
     /,
     *,
     store: str = DEFAULT_ALIAS,
+    operation: str = "",
     **policy: Unpack[HTTPPolicyOptions],
 ) -> Any:
     """
     Guard a function view, sync or async: each idempotency key runs once.
 
-    The keywords are fields of the policy and of the HTTP policy. Put it above ``@api_view``. For a
-    class view write ``@method_decorator(idempotent(required=True), name="dispatch")``. For a class
+    The keywords are fields of the policy and of the HTTP policy. `operation` names what the view
+    does: give it before you change its URL's name or route. Put it above ``@api_view``. For a class
+    view write ``@method_decorator(idempotent(required=True), name="dispatch")``. For a class
     view of Django REST framework use the mixin; the decorator then changes the mixin's policy.
     Raises TypeError for a class or a method, and UnknownField (a TypeError) for an unknown field.
     On ``dispatch`` of a view of Django REST framework without the mixin, each request raises
@@ -60,7 +62,7 @@ def idempotent(
     """
     if view is not None and not callable(view):
         raise TypeError(_how_to_write(view))
-    declared = Declared(store, policy)
+    declared = Declared(store, policy, operation=operation)
     if view is None:
         return partial(_decorate, declared)
     return _decorate(declared, view)

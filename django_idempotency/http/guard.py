@@ -121,13 +121,16 @@ class Guard(GuardedCall):
         plan = self.plan
         from_form = self._read_key()
         scope = self._scope(from_form=from_form)
-        fingerprint = fingerprint_of(self.request, self.subject, plan.policy, self.http, self.body)
+        name = operation_of(self.request, plan.operation_name)
+        fingerprint = fingerprint_of(
+            self.request, self.subject, plan.policy, self.http, self.body, name
+        )
         open_transactions = OpenTransactions(plan.store)
         return plan.operation(
             kind=_KIND,
             scope=scope,
             key=self.key,
-            name=operation_of(self.request),
+            name=name,
             fingerprint=fingerprint,
             codec=plan.codec,
             mode=self.mode(open_transactions, coroutine=coroutine),
@@ -168,7 +171,7 @@ class Guard(GuardedCall):
             raise ScopeMissing("The scope of this request is empty.")
         if not self.http.scope_endpoint:
             return found
-        endpoint = endpoint_of(self.request)
+        endpoint = endpoint_of(self.request, self.plan.operation_name)
         return f"{len(endpoint)}:{endpoint}:{found}"
 
     def _wait(self, *, from_form: bool) -> timedelta:
@@ -280,7 +283,8 @@ class Guard(GuardedCall):
         if not self._is_own(error):
             raise error
         if self.begun is None and isinstance(error, (InvalidKey, KeyRequired, ScopeMissing)):
-            log_refusal(self.plan.alias, operation_of(self.request), error)
+            name = operation_of(self.request, self.plan.operation_name)
+            log_refusal(self.plan.alias, name, error)
         return problem_response(error, self.request, self.http, self.subject)
 
     def _is_own(self, error: Exception) -> bool:

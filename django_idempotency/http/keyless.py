@@ -96,6 +96,7 @@ def _answer(call: GuardedCall, error: Exception) -> HttpResponseBase:
         response: HttpResponseBase = error.result
         return response
     if isinstance(error, SessionLost):
-        log_store_error(call.plan.alias, operation_of(call.request), error)
+        name = operation_of(call.request, call.plan.operation_name)
+        log_store_error(call.plan.alias, name, error)
         return problem_response(error, call.request, call.http, call.subject)
     raise error

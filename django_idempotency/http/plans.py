@@ -26,7 +26,7 @@ from django_idempotency.policy import (
     suggestion,
 )
 
-__all__ = ["Declared", "ViewPlan", "declared_on", "ninja_operations"]
+__all__ = ["Declared", "ViewPlan", "check_operation", "declared_on", "ninja_operations"]
 
 
 @dataclass(frozen=True)
@@ -42,6 +42,8 @@ class ViewPlan(Plan):
     #: Whether the handler is a coroutine function, for an adapter that asks.
     coroutine: bool
     codec: SnapshotCodec
+    #: What the view says that it does; empty for a view that is known by its URL.
+    operation_name: str
 
     @classmethod
     def of(
@@ -52,9 +54,11 @@ class ViewPlan(Plan):
         joins: bool = True,
         form: bool = True,
         coroutine: bool = False,
+        operation_name: str = "",
     ) -> ViewPlan:
         """Return a view's plan; `methods` are guarded if the policy names none."""
         policy, http = plan.policy, plan.http_policy
+        check_operation(operation_name)
         return cls(
             **{item.name: getattr(plan, item.name) for item in fields(Plan)},
             methods=http.methods or methods,
@@ -62,6 +66,7 @@ class ViewPlan(Plan):
             form=form,
             coroutine=coroutine,
             codec=SnapshotCodec(http.replay_headers, policy.max_result_bytes),
+            operation_name=operation_name,
         )
 
     def guards(self, request: HttpRequest) -> bool:
@@ -85,6 +90,8 @@ class ViewPlan(Plan):
 class Declared(Declaration[ViewPlan]):
     """The declaration of a plain view's guard."""
 
+    #: What the view says that it does; empty for a view that is known by its URL.
+    operation: str = ""
     #: The methods that are guarded if the policy names none.
     methods: Collection[str] = UNSAFE_METHODS
     #: Whether the work commits in the store's transaction unless the policy says otherwise.
@@ -98,18 +105,36 @@ class Declared(Declaration[ViewPlan]):
         known = POLICY_FIELDS | HTTP_FIELDS
         for name in self.overrides:
             if name not in known:
-                raise UnknownField(f"idempotent() has no {name!r}.{suggestion(name, known)}")
+                nearest = suggestion(name, known | {"operation", "store"})
+                raise UnknownField(f"idempotent() has no {name!r}.{nearest}")
+        check_operation(self.operation)
         if problems := signature_problems(self.overrides):
             raise TypeError(" ".join(problems))
 
     def given(self) -> dict[str, Any]:
-        """Return the fields that this view gives, and its store if that is not the default."""
-        store = {} if self.store == DEFAULT_ALIAS else {"store": self.store}
-        return {**self.overrides, **store}
+        """Return the fields that this view gives, and its store and operation if it names them."""
+        given = dict(self.overrides)
+        if self.store != DEFAULT_ALIAS:
+            given["store"] = self.store
+        if self.operation:
+            given["operation"] = self.operation
+        return given
 
     def _plan(self, alias: Plan) -> ViewPlan:
         plan = alias.with_fields(self.overrides)
-        return ViewPlan.of(plan, methods=self.methods, joins=self.joins, form=self.form)
+        return ViewPlan.of(
+            plan,
+            methods=self.methods,
+            joins=self.joins,
+            form=self.form,
+            operation_name=self.operation,
+        )
+
+
+def check_operation(name: Any) -> None:
+    """Raise TypeError for what cannot name a view's operation."""
+    if not isinstance(name, str):
+        raise TypeError(f"operation must be a string that says what the view does, not {name!r}.")
 
 
 def declared_on(method: Any) -> list[Declared]:

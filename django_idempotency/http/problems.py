@@ -54,7 +54,7 @@ class Problem:
     detail: str | Promise
     #: Whether the same request with the same key may be sent again.
     retryable: bool
-    #: Whether a new key is safe. Where the request has a key, an earlier try may have done the work.
+    #: Whether a new key is safe. Not where the request has one: an earlier try may be done.
     safe_new_key: bool = False
 
 

@@ -45,7 +45,7 @@ class Guarded:
     transaction: str = ""
     methods: tuple[str, ...] = ()
     routes: tuple[str, ...] = ()
-    #: What a task declares besides its policy.
+    #: What a view or a task declares besides its policy.
     options: tuple[tuple[str, str], ...] = ()
     #: Why there is no plan.
     problem: str = ""
@@ -110,6 +110,7 @@ def _views() -> Iterator[Guarded]:
                 joins = found.plan.joins and not coroutine
                 found.transaction = _mode(found.plan, joins=joins)
                 found.methods = _methods(place, declared, found.plan)
+                found.options = _options(found.plan)
                 if is_operation(place) and not found.methods:
                     continue  # a router's guard knows each operation, and leaves those of GET alone
             found.routes = (route,)
@@ -133,7 +134,7 @@ def _of_mixin(route: str, view: Any) -> Iterator[Guarded]:
         actions = view.cls.idempotency_actions
         if upper not in plan.methods or (actions is not None and handler not in actions):
             continue
-        yield Guarded("view", name, plan, _mode(plan), (upper,), (route,))
+        yield Guarded("view", name, plan, _mode(plan), (upper,), (route,), _options(plan))
 
 
 def _merged(found: Iterator[Guarded]) -> Iterator[Guarded]:
@@ -156,7 +157,11 @@ def _facts_of(view: Guarded) -> Any:
     """Return what two entries of one view have in common; methods of the view are named."""
     plan = view.plan
     policy = None if plan is None else (plan.alias, effective(plan, http=True, every=True))
-    return view.name, view.problem, view.transaction, policy
+    return view.name, view.problem, view.transaction, view.options, policy
+
+
+def _options(plan: ViewPlan) -> tuple[tuple[str, str], ...]:
+    return (("operation", plan.operation_name),) if plan.operation_name else ()
 
 
 def _middleware() -> Iterator[Guarded]:

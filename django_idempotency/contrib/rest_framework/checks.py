@@ -18,7 +18,7 @@ from django_idempotency.contrib.rest_framework.mixin import (
     is_drf_view,
 )
 from django_idempotency.http.checks import declarations, policy_problems, url_callbacks
-from django_idempotency.http.plans import Declared
+from django_idempotency.http.plans import Declared, check_operation
 from django_idempotency.policy import (
     UNSAFE_METHODS,
     UNSET,
@@ -176,6 +176,8 @@ def _policies(given: dict[str, Any], keywords: Mapping[str, Any]) -> tuple[Polic
     """Return the policies of a method; the keywords of ``as_view()`` are no methods of its view."""
     if problems := signature_problems(keywords):
         raise TypeError(" ".join(problems))
+    if given["operation"] is not UNSET:
+        check_operation(given["operation"])
     policy, http = policy_for(given["store"]), http_policy_for(given["store"])
     return (
         merge(policy, {field.name: given[field.name] for field in fields(policy)}),

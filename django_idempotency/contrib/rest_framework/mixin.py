@@ -46,8 +46,8 @@ from django_idempotency.policy import (
 __all__ = ["IdempotencyMixin", "object_permissions"]
 
 _PREFIX = "idempotency_"
-#: What a view gives: the alias of its store, and the fields of its policies.
-_GIVEN = ("store", *(field.name for field in (*fields(Policy), *fields(HTTPPolicy))))
+#: What a view gives: the alias of its store, its operation, and the fields of its policies.
+_GIVEN = ("store", "operation", *(field.name for field in (*fields(Policy), *fields(HTTPPolicy))))
 _NAMES = {_PREFIX + name: name for name in _GIVEN}
 _get_given = attrgetter(*_NAMES)
 
@@ -66,6 +66,8 @@ else:
 class IdempotencyMixin(_Base):
     #: The alias of IDEMPOTENCY whose store and policy count.
     idempotency_store: str = DEFAULT_ALIAS
+    #: What the view does, for one that is not to be known by its URL: see `http.idempotent`.
+    idempotency_operation: str = ""
     #: The actions of a ViewSet that are guarded; None for each with an unsafe method.
     idempotency_actions: Names | None = None
 
@@ -287,7 +289,10 @@ def plan_of(view: IdempotencyMixin, handler: str) -> ViewPlan:
         given |= {name: getattr(view, _PREFIX + name) for name in computed}
         alias = stores.configured(given.pop("store"))
         coroutine = iscoroutinefunction(getattr(view, handler, None))
-        plan = ViewPlan.of(alias.with_fields(given), form=False, coroutine=coroutine)
+        name = given.pop("operation")
+        plan = ViewPlan.of(
+            alias.with_fields(given), form=False, coroutine=coroutine, operation_name=name
+        )
         methods = [
             name
             for name in CALLED_WITH
@@ -320,7 +325,7 @@ def given_policy(
     view_class: type[IdempotencyMixin], keywords: Mapping[str, Any], handler: str | None
 ) -> dict[str, Any]:
     """
-    Return the store that a view with the mixin gives, and the fields of its policy, or UNSET.
+    Return the store and operation that a view with the mixin gives, and its fields, or UNSET.
 
     What stands nearest to the work counts: ``@idempotent`` on the method `handler`, the `keywords`
     of ``as_view()`` and ``@action``, ``@idempotent`` on ``dispatch``, and then the class.

@@ -160,6 +160,7 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     ("function", {"fingerprint": "jsn"}, "fingerprint cannot be imported"),
     ("function", {"store": "defalt"}, "no alias 'defalt'. Did you mean 'default'?"),
     ("function", {"store": "memory", "transaction": "joined"}, "can only do 'separate'"),
+    *[(kind, {"operation": 5}, "operation must be a string") for kind in ("mixin", "action")],
 ]
 
 

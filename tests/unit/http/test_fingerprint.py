@@ -31,7 +31,7 @@ def sent(
     secret = Policy(fingerprint_secrets=policy.pop("secrets", ("secret",)))
     http = HTTPPolicy(**policy)
     request = RequestFactory().generic(method, url, body, kind, headers=headers, CONTENT_TYPE=kind)
-    return fingerprint_of(request, request, secret, http, lambda: body_of(request, http))
+    return fingerprint_of(request, request, secret, http, lambda: body_of(request, http), "")
 
 
 def form(body: str, **policy: Any) -> Fingerprint:
@@ -117,7 +117,7 @@ def test_R40_R47_version_1_is_made_of_what_it_was_made_of(settings):
     http = HTTPPolicy(fingerprint_headers=("X-Tenant",))
     secret = Policy(fingerprint_secrets=("one",))
 
-    made = fingerprint_of(request, request, secret, http, lambda: body_of(request, http))
+    made = fingerprint_of(request, request, secret, http, lambda: body_of(request, http), "")
 
     assert [form.hex() for form in made.version_1] == [
         "01d329f79f225de0051ece04339c7157cc2fa1070166a27a5d92604257d11690",
@@ -132,7 +132,7 @@ def test_R40_R47_an_argument_of_the_path_may_have_no_text():
 
     request = RequestFactory().post("/accounts/7/")
     request.resolver_match = ResolverMatch(BareView, (), {"account": Textless()}, route="a")
-    made = fingerprint_of(request, request, Policy(), HTTPPolicy(fingerprint=None), bytes)
+    made = fingerprint_of(request, request, Policy(), HTTPPolicy(fingerprint=None), bytes, "")
     assert made.forms
     assert made.version_1 == ()
 

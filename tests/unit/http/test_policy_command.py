@@ -31,7 +31,7 @@ def never_keep(response: Any, exception: Any) -> str:
     return "release"
 
 
-@idempotent(required=True, lease=300, encryption_keys=["A" * 43])
+@idempotent(required=True, lease=300, encryption_keys=["A" * 43], operation="payment-create")
 def pay(request: Any) -> HttpResponse:
     return HttpResponse()
 
@@ -72,7 +72,7 @@ class Payments(IdempotencyMixin, viewsets.ViewSet):
 
     update = destroy = list = create
 
-    @action(detail=True, methods=["post", "get"], idempotency_wait=5)
+    @action(detail=True, methods=["post", "get"], idempotency_wait=5, idempotency_operation="take")
     def capture(self, request: Any, pk: Any = None) -> HttpResponse:
         return HttpResponse()
 
@@ -191,6 +191,8 @@ def test_R55_R56_a_view_its_policy_and_what_becomes_of_each_status(
     assert " ".join(found["routes"]) == routes
     assert (found["transaction"], found["policy"], found["answers"]) == (commits, policy, answers)
     assert found["store"] == ("memory" if name.endswith("Checkout") else "default")
+    named = {f"{HERE}.pay": "payment-create", f"{HERE}.Payments.capture": "take"}
+    assert found.get("operation") == named.get(name)
 
 
 def test_nothing_else_is_guarded_and_what_is_not_valid_is_told(project: None) -> None:
@@ -200,6 +202,7 @@ def test_nothing_else_is_guarded_and_what_is_not_valid_is_told(project: None) ->
     assert every["charge"]["on_failed"] == "replay"
     text = shown("charge", "/lost")
     assert f"view {HERE}.lost: /lost/\n  not valid: IDEMPOTENCY has no alias" in text
+    assert "\n  operation        payment-create\n" in shown(f"{HERE}.pay")
     assert "task charge\n  store           default (DatabaseStore)\n" in text
     assert "  commits         single\n  key             {order}\n" in text
     assert "  retention       600 s\n" in text

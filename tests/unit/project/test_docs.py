@@ -134,7 +134,7 @@ def test_tests_named_exist():
 def test_setting_names_on_other_pages_exist():
     known = {f.name for f in [*dataclasses.fields(Policy), *dataclasses.fields(HTTPPolicy)]}
     # Attributes of views, of requests and records, and a fixture, headers, commands, a name.
-    known |= {"store", "actions", "function", "key", "record", "expires_at", "policy"}
+    known |= {"store", "operation", "actions", "function", "key", "record", "expires_at", "policy"}
     known |= {"clock", "keys", "parent", "parent_record", "task"}
     known |= {"key_exempt", "key_exists", "key_manual", "key_response"}  # django-idempotency-key's
     known |= {name.removeprefix("idempotency_") for name in get_commands()}

@@ -183,6 +183,21 @@ def test_R55_R57_guide_to_DRF_says_what_is_kept(run_page, post, number, status):
     assert other == ("gets 422" if mismatch else "runs")
 
 
+def test_guide_to_scopes_names_operations(run_page):
+    page = run_page("docs/howto/scope.md")
+    keywords = page.PaymentViewSet.capture.kwargs
+    capture = page.PaymentViewSet.as_view({"post": "capture"}, **keywords)
+    anyone = {"default": {"HTTP": {"SCOPE": "django_idempotency.http.scopes.anyone"}}}
+
+    with override_settings(IDEMPOTENCY=anyone):
+        for view, key in ((page.pay, "paid"), (capture, "captured")):
+            request = APIRequestFactory().post("/", COFFEE, headers={"Idempotency-Key": key})
+            assert view(request).status_code < 300
+
+    operations = IdempotencyRecord.objects.values_list("key", "operation")
+    assert dict(operations) == {"paid": "POST payment-create", "captured": "POST payment-capture"}
+
+
 def test_guide_to_scopes_keeps_tenants_apart(run_page, post):
     view = run_page("docs/quickstart.md").PaymentViewSet
     run_page("docs/howto/scope.md")
