@@ -24,6 +24,7 @@ __all__ = [
     "Policy",
     "UnknownField",
     "duration_of",
+    "empty_methods",
     "merge",
     "signature_problems",
     "suggestion",
@@ -216,6 +217,8 @@ class HTTPPolicy:
         found = []
         if self.methods is not None and not _is_subset(self.methods, UNSAFE_METHODS):
             found.append(f"methods must be a set of {', '.join(sorted(UNSAFE_METHODS))}.")
+        if self.methods is not None:
+            found.extend(empty_methods(self.methods))
         for name in ("header", "form_field"):
             if not _is_text(getattr(self, name)):
                 found.append(f"{name} must be the name of a field.")
@@ -286,6 +289,20 @@ CALLED_WITH = {
     "replay_check": ("request", "record"),
     "error_renderer": ("request", "problem"),
 }
+
+
+def empty_methods(methods: Any) -> list[str]:
+    """
+    Return what is wrong with a set of no methods: it may mean that all are to be guarded, or none.
+
+    Guards raise ValueError with it where they are declared.
+    """
+    if not isinstance(methods, (set, list, tuple, frozenset)) or methods:
+        return []
+    return [
+        f"methods must not be empty. Name some of {', '.join(sorted(UNSAFE_METHODS))}, or write "
+        f"None for the default. To guard no method, leave the guard out."
+    ]
 
 
 def signature_problems(given: Mapping[str, Any]) -> list[str]:

@@ -22,6 +22,7 @@ from django_idempotency.http.snapshot import SnapshotCodec
 from django_idempotency.policy import (
     UNSAFE_METHODS,
     UnknownField,
+    empty_methods,
     signature_problems,
     suggestion,
 )
@@ -61,7 +62,7 @@ class ViewPlan(Plan):
         check_operation(operation_name)
         return cls(
             **{item.name: getattr(plan, item.name) for item in fields(Plan)},
-            methods=http.methods or methods,
+            methods=methods if http.methods is None else http.methods,
             joins=joins,
             form=form,
             coroutine=coroutine,
@@ -110,6 +111,8 @@ class Declared(Declaration[ViewPlan]):
         check_operation(self.operation)
         if problems := signature_problems(self.overrides):
             raise TypeError(" ".join(problems))
+        if problems := empty_methods(self.overrides.get("methods")):
+            raise ValueError(problems[0])
 
     def given(self) -> dict[str, Any]:
         """Return the fields that this view gives, and its store and operation if it names them."""

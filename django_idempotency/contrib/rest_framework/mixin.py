@@ -40,6 +40,7 @@ from django_idempotency.policy import (
     UNSET,
     HTTPPolicy,
     Policy,
+    empty_methods,
     suggestion,
 )
 
@@ -122,7 +123,7 @@ class IdempotencyMixin(_Base):
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         """
-        Refuse a base order in which the guard would not be reached, unknown names and signatures.
+        Refuse bases before the mixin, unknown names, wrong signatures, and an empty set of methods.
 
         A function of a module, ``idempotency_scope = scopes.session``, is taken as it is; what is
         defined in a class is a method.
@@ -145,6 +146,8 @@ class IdempotencyMixin(_Base):
             if isinstance(value, FunctionType) and (not owner or owner.endswith("<locals>")):
                 setattr(cls, name, staticmethod(value))
             cls._check_signature(name)
+        if problems := empty_methods(vars(cls).get("idempotency_methods")):
+            raise ValueError(f"{cls.__name__}: idempotency_{problems[0]}")
 
     @classmethod
     def _check_signature(cls, name: str) -> None:

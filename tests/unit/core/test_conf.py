@@ -203,7 +203,7 @@ PROBLEMS = [
     {"scope_quota_cache": None},
 ]
 HTTP_PROBLEMS = [
-    *({"methods": methods} for methods in ({"GET"}, ["POSTT"], "POST")),
+    *({"methods": methods} for methods in ({"GET"}, ["POSTT"], "POST", (), set())),
     *({"header": header} for header in ("", 5)),
     *({"required": 1}, {"scope_endpoint": "yes"}, {"strict_header": None}, {"echo_key": 0}),
     *({"keep": keep} for keep in ("all", 5, None)),

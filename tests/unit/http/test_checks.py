@@ -160,6 +160,7 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     ("function", {"fingerprint": "jsn"}, "fingerprint cannot be imported"),
     ("function", {"store": "defalt"}, "no alias 'defalt'. Did you mean 'default'?"),
     ("function", {"store": "memory", "transaction": "joined"}, "can only do 'separate'"),
+    *[(kind, {"methods": ()}, "methods must not be empty") for kind in ("as_view", "action")],
     *[(kind, {"operation": 5}, "operation must be a string") for kind in ("mixin", "action")],
 ]
 
@@ -200,6 +201,7 @@ def test_E013_callables_and_properties_of_a_mixin_are_not_computed():
         ({"default": {"LEESE": 5}}, "E002"),
         ({"default": {"HTTP": {"SCOPE": "shop.typo"}}}, "E005"),
         ("memory", "E001"),
+        ({"default": {"HTTP": {"METHODS": []}}}, "E002"),
         ({"default": {"HTTP": {"FAIL_OPEN": True}}}, "W005"),
         ({"default": {"LEASE": 100, "RETENTION": 10}}, "W001"),
     ],

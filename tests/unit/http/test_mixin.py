@@ -15,6 +15,7 @@ from rest_framework.response import Response
 from rest_framework.views import APIView
 
 from django_idempotency.conf import store_for
+from django_idempotency.contrib.ninja import idempotent as idempotent_operation
 from django_idempotency.contrib.rest_framework import IdempotencyMixin
 from django_idempotency.http import idempotent
 from django_idempotency.keys import record_id
@@ -74,6 +75,22 @@ def test_R18_R56_wrong_attribute_is_refused_when_the_class_is_made():
     for name, (value, said) in wrong.items():
         with pytest.raises(TypeError, match=f"{name}{said}"):
             type("Pay", (IdempotencyMixin, APIView), {name: value})
+
+
+@pytest.mark.parametrize("empty", [(), [], set(), frozenset()])
+def test_R13_an_empty_set_of_methods_is_refused_where_it_is_declared(empty):
+    named = r"methods must not be empty\. Name some of DELETE, .* leave the guard out"
+    for guard in (idempotent, idempotent_operation):
+        with pytest.raises(ValueError, match=named):
+            guard(methods=empty)
+    with pytest.raises(ValueError, match=f"Pay: idempotency_{named}"):
+        type("Pay", (IdempotencyMixin, APIView), {"idempotency_methods": empty})
+
+
+def test_R13_an_empty_set_of_methods_of_as_view_raises(api, mount):
+    url = mount(BareView.as_view(idempotency_methods=()))
+    with pytest.raises(ValueError, match="methods must not be empty"):
+        api(path=url)
 
 
 def test_R18_callable_without_self_is_refused_when_the_class_is_made():
