@@ -224,7 +224,9 @@ def fingerprint_secrets(policy: Policy) -> tuple[str | bytes, ...]:
 
 
 def _setting() -> Mapping[str, Mapping[str, Any]]:
-    configured = getattr(settings, "IDEMPOTENCY", None) or {DEFAULT_ALIAS: {}}
+    configured = getattr(settings, "IDEMPOTENCY", None)
+    if configured is None or configured == {}:
+        return {DEFAULT_ALIAS: {}}
     if not isinstance(configured, Mapping):
         raise InvalidStore("IDEMPOTENCY must be a dict of aliases, as CACHES and STORAGES are.")
     if DEFAULT_ALIAS not in configured:

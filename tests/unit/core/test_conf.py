@@ -72,9 +72,12 @@ def test_no_default_or_a_setting_of_another_type(settings):
     for description in ({}, {"BACKEND": MEMORY}, {"LEESE": 1}):
         with configured(fast=description), pytest.raises(InvalidStore, match="alias 'default'"):
             list(stores)
-    for value in ("memory", ["default"], 5):
+    for value in ("memory", ["default"], 5, [], (), "", 0, False):
         settings.IDEMPOTENCY = value
         assert "must be a dict of aliases" in message()
+    for nothing in (None, {}):
+        settings.IDEMPOTENCY = nothing
+        assert list(stores) == ["default"]
 
 
 def test_unknown_name_with_a_suggestion():
