@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import Any
 
 from django.dispatch import Signal
@@ -26,7 +27,15 @@ from django_idempotency.exceptions import (
     StoreError,
 )
 
-__all__ = ["extra", "log_refusal", "log_store_error", "tell_claim", "tell_end", "word_for"]
+__all__ = [
+    "extra",
+    "log_left_out",
+    "log_refusal",
+    "log_store_error",
+    "tell_claim",
+    "tell_end",
+    "word_for",
+]
 
 logger = logging.getLogger("django_idempotency")
 
@@ -107,6 +116,12 @@ def log_refusal(alias: str, operation: str, error: IdempotencyError) -> None:
     """Write the line of a request that made no attempt; no signal tells of it."""
     if outcome := word_for(error):
         _log(_facts(alias, operation, outcome))
+
+
+@lru_cache(maxsize=1024)
+def log_left_out(operation: str, name: str) -> None:
+    """Tell of a header field of an answer that its replays leave out: once in a process (R30)."""
+    logger.info("Replays of %s leave out the header field %s.", operation, name)
 
 
 def log_store_error(alias: str, operation: str, error: StoreError) -> None:

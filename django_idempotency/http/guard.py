@@ -38,8 +38,8 @@ from django_idempotency.http.content import (
 )
 from django_idempotency.http.problems import problem_response, replay_refused
 from django_idempotency.http.sessions import RequestState
-from django_idempotency.http.snapshot import Snapshot, is_stream
-from django_idempotency.logs import log_refusal
+from django_idempotency.http.snapshot import LEFT_OUT, Snapshot, is_stream
+from django_idempotency.logs import log_left_out, log_refusal
 from django_idempotency.records import Outcome
 
 __all__ = ["Guard", "answered_outside"]
@@ -307,6 +307,8 @@ class Guard(GuardedCall):
         elif outcome.expires_at is not None:
             expires_at = outcome.expires_at.astimezone(timezone.utc)
             response.headers["Idempotency-Expires"] = format_datetime(expires_at, usegmt=True)
+            for name in getattr(response, LEFT_OUT, ()):
+                log_left_out(operation_of(self.request, self.plan.operation_name), name)
         if http.echo_key:
             response[http.header] = _quoted(self.key)
         return response

@@ -14,7 +14,10 @@ from django.http.response import HttpResponseBase, ResponseHeaders
 
 from django_idempotency.exceptions import ResultTooLarge
 
-__all__ = ["Snapshot", "SnapshotCodec", "is_stream"]
+__all__ = ["LEFT_OUT", "Snapshot", "SnapshotCodec", "is_stream"]
+
+#: The attribute of a response with the names of header fields that its replays leave out.
+LEFT_OUT = "_idempotency_left_out"
 
 #: Fields of the connection, the server or one caller: never kept, even if named (R30).
 _NEVER = frozenset(
@@ -36,7 +39,10 @@ _NEVER = frozenset(
         "www-authenticate",
     }
 )
-_NEVER_PREFIXES = ("access-control-", "idempotency-")
+_OURS = "idempotency-"
+_NEVER_PREFIXES = ("access-control-", _OURS)
+#: Fields that a replay has, too, with values of its own.
+_REPLACED = frozenset({"content-length", "date", "server"})
 #: Fields of one request: kept only if ``replay_headers`` names them.
 _OF_ONE_REQUEST = frozenset(
     {
@@ -150,9 +156,12 @@ class SnapshotCodec:
             raise TypeError("An interim response is no answer, and cannot be kept.")
         headers = result.headers
         # What `items()` gives, which looks each one up again; a project may put in any mapping.
-        fields = headers._store.values() if type(headers) is ResponseHeaders else headers.items()
+        given = headers._store.values() if type(headers) is ResponseHeaders else headers.items()
+        fields = [*given]
         kept = tuple([field for field in fields if self._place_of(field[0]) != "dropped"])
-        head = self._head_for(result.status_code, kept)
+        head, unfit = self._head_for(result.status_code, kept)
+        if unfit or result.cookies or len(kept) < len(fields):
+            setattr(result, LEFT_OUT, self._left_out(result, fields, unfit))
         body = self._body(result)
         size = len(head) + sum(map(len, body))
         if size > self._max_bytes:
@@ -161,17 +170,35 @@ class SnapshotCodec:
             )
         return b"".join((head, *body))
 
-    def _write_head(self, status: int, headers: tuple[tuple[str, str], ...]) -> bytes:
-        """Return status and header fields as they are kept, after their length."""
-        kept = []
+    def _left_out(
+        self, response: HttpResponseBase, fields: list[tuple[str, str]], unfit: list[str]
+    ) -> list[str]:
+        """Return the names of fields that the caller of the first request alone gets."""
+        names = [name for name, _ in fields if self._place_of(name) == "dropped"] + unfit
+        if response.cookies:
+            names.append("Set-Cookie")
+        expected = _REPLACED | self._dropped
+        return [
+            name
+            for name in names
+            if name.lower() not in expected and not name.lower().startswith(_OURS)
+        ]
+
+    def _write_head(
+        self, status: int, headers: tuple[tuple[str, str], ...]
+    ) -> tuple[bytes, list[str]]:
+        """Return status and header fields as they are kept, and the names of what cannot be."""
+        kept, unfit = [], []
         for name, value in headers:
             place = self._place_of(name)
             if place == "elsewhere":
                 raise TypeError(f"A response whose body is where {name} says cannot be kept.")
             if place == "kept" and _VALUE.fullmatch(value):
                 kept.append((name, value))
+            else:
+                unfit.append(name)
         head = _encode({"status": status, "headers": kept}).encode()
-        return len(head).to_bytes(4, "big") + head
+        return len(head).to_bytes(4, "big") + head, unfit
 
     def _body(self, response: HttpResponseBase) -> list[bytes]:
         """Return the body in parts; of a large file only enough to exceed the limit (R62)."""

@@ -86,6 +86,44 @@ def test_R30_field_that_is_named_with_a_minus_is_dropped():
     assert "X-Anything" not in SnapshotCodec(named).decode(old).response()
 
 
+@pytest.mark.parametrize("field", ["X-Request-Id", "X-Bad", "Set-Cookie"])
+def test_R30_field_that_a_replay_leaves_out_is_logged_once(api, mount, caplog, field):
+    caplog.set_level("INFO", "django_idempotency")
+
+    def answer(request: Any) -> HttpResponse:
+        response = HttpResponse(b"body", headers=KEPT)
+        if field == "Set-Cookie":
+            response.set_cookie("seen", "secret")
+        else:
+            response[field] = "secret\0" if field == "X-Bad" else "secret"
+        return response
+
+    loud = mount(answering(answer), name="loud")
+    named = mount(answering(answer, idempotency_replay_headers=[f"-{field}"]), name="named")
+    for key in ("1", "1", "2"):
+        api(path=loud, key=key)
+        api(path=named, key=f"{key}-named")
+
+    lines = [it.getMessage() for it in caplog.records if "leave out" in it.getMessage()]
+    assert lines == [f"Replays of POST loud leave out the header field {field}."]
+    assert "secret" not in caplog.text
+
+
+def test_R30_nothing_is_logged_of_what_a_replay_has_or_of_what_is_not_kept(api, mount, caplog):
+    caplog.set_level("INFO", "django_idempotency")
+
+    def answer(request: Any) -> HttpResponse:
+        status = 400 if request.headers["Idempotency-Key"] == "refused" else 201
+        left_out = {"X-Request-Id": "5"} if status == 400 else {"Date": "now", "Server": "x"}
+        return HttpResponse(b"body", status=status, headers={**KEPT, **left_out})
+
+    path = mount(answering(answer), name="silent")
+    for key in ("kept", "refused"):
+        api(path=path, key=key)
+
+    assert "leave out" not in caplog.text
+
+
 def test_R30_R62_body_that_is_elsewhere_counts_as_a_stream_unless_it_is_named():
     for name in ELSEWHERE:
         for named in ((), (f"-{name}",)):
