@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import codecs
 import functools
 import hashlib
 import inspect
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from typing import Any
 from urllib.parse import parse_qsl
 
@@ -187,7 +189,8 @@ def body_of(request: HttpRequest, http: HTTPPolicy) -> bytes:
         return b""
     kind, length = (request.content_type or "").lower(), declared_length(request)
     if kind == MULTIPART and length is None:
-        return b"raw:multipart:" + spool(request)  # Django parses none of a length that is not told
+        # Django parses none of a length that is not told.
+        return b"raw:multipart" + _charset(request) + b":" + spool(request)
     if kind == MULTIPART:
         try:
             return parsed_body(*_form(request))
@@ -196,7 +199,8 @@ def body_of(request: HttpRequest, http: HTTPPolicy) -> bytes:
         except _REFUSED:
             pass
     if is_large(request, length):
-        return b"raw:" + kind.encode(errors="replace") + b":" + spool(request)
+        media_type = kind.encode(errors="replace") + _charset(request)
+        return b"raw:" + media_type + b":" + spool(request)
     is_read_here = not hasattr(request, "_body")  # others may have put in what is inside a gzip
     body = request.body
     if is_read_here:
@@ -207,10 +211,35 @@ def body_of(request: HttpRequest, http: HTTPPolicy) -> bytes:
         if kind == "application/json" or kind.endswith("+json"):
             canonical = fingerprint.canonical_json(body, http.fingerprint_exclude)
             if canonical is not None:
-                return b"json:" + canonical
+                return b"json" + _charset(request, body) + b":" + canonical
         if kind == FORM and (pairs := _pairs(body)) is not None:
-            return b"form:" + json.dumps(_by_name(pairs)).encode()
-    return b"raw:" + kind.encode(errors="replace") + b":" + hashlib.sha256(body).digest()
+            values = "&".join([part for pair in pairs for part in pair]).encode("latin-1")
+            fields = json.dumps(_by_name(pairs)).encode()
+            return b"form" + _charset(request, body, values) + b":" + fields
+    media_type = kind.encode(errors="replace") + _charset(request, body)
+    return b"raw:" + media_type + b":" + hashlib.sha256(body).digest()
+
+
+def _charset(request: HttpRequest, *texts: bytes) -> bytes:
+    """
+    Return the charset of a body as a part to compare; nothing if UTF-8 reads the same in `texts`.
+
+    Without texts, those of a body that is not held in memory, every charset but UTF-8 counts.
+    """
+    charset = request.encoding or settings.DEFAULT_CHARSET
+    with suppress(LookupError):  # Django ignores an unknown one of the client, a middleware may not
+        charset = codecs.lookup(charset).name
+    if charset == "utf-8" or (texts and all(_reads_as_utf_8(text, charset) for text in texts)):
+        return b""
+    return b";" + charset.encode(errors="replace")
+
+
+def _reads_as_utf_8(text: bytes, charset: str) -> bool:
+    """Whether bytes are the same text in a charset as in UTF-8."""
+    try:
+        return text.decode(charset) == text.decode()
+    except (LookupError, UnicodeError):
+        return False
 
 
 def form_key(request: HttpRequest, http: HTTPPolicy) -> str | None:

@@ -9,6 +9,7 @@ import pytest
 from django.conf import settings as project
 from django.test import AsyncRequestFactory, RequestFactory
 from django.urls import ResolverMatch, path, resolve
+from rest_framework.response import Response
 
 from django_idempotency.fingerprint import Fingerprint
 from django_idempotency.http.content import body_of, fingerprint_of, path_of
@@ -18,6 +19,8 @@ from tests.unit.http.api import problem, replayed
 from tests.unit.http.views import MISMATCH, BareView
 
 pytestmark = pytest.mark.django_db
+
+FORM, JSON = "application/x-www-form-urlencoded", "application/json"
 
 # Each of these pairs is one request, or two, beside those of the contract of HTTP. How JSON is
 # compared is in core/test_fingerprint.py.
@@ -34,8 +37,12 @@ def sent(
     return fingerprint_of(request, request, secret, http, lambda: body_of(request, http), "")
 
 
-def form(body: str, **policy: Any) -> Fingerprint:
-    return sent(body, "application/x-www-form-urlencoded", **policy)
+def form(body: Any, charset: str = "", **policy: Any) -> Fingerprint:
+    return sent(body, f"application/x-www-form-urlencoded{charset}", **policy)
+
+
+def latin(body: Any, kind: str = "application/json", **policy: Any) -> Fingerprint:
+    return sent(body, f"{kind}; charset=ISO-8859-1", **policy)
 
 
 def with_field(value: str, *counted: str) -> Fingerprint:
@@ -55,6 +62,13 @@ def test_R32_R33_R42_R44_R45_one_request():
         "another If-Match": (sent(headers={"If-Match": '"1"'}), sent(headers={"If-Match": '"2"'})),
         "another header": (with_field("1"), with_field("2")),
         "callable": (sent("1", fingerprint=same), sent("2", fingerprint=same)),
+        "UTF-8": (sent('"é"'), sent('"é"', "application/json; charset=utf-8")),
+        "utf8": (sent('"é"'), sent('"é"', 'application/json; Charset="UTF8"')),
+        "no codec": (sent('"é"'), sent('"é"', "application/json; charset=nonesuch")),
+        "ASCII": (sent('"e"'), latin('"e"')),
+        "ASCII text": (sent("e", "text/plain"), latin("e", "text/plain")),
+        "ASCII form": (form("a=%65"), form("a=e", "; charset=latin-1")),
+        "latin-1": (form("a=%e9", "; charset=latin-1"), form("a=%E9", "; charset=ISO-8859-1")),
     }
     assert [name for name, (one, other) in pairs.items() if one.forms != other.forms] == []
 
@@ -71,10 +85,33 @@ def test_R40_R42_R44_R45_R46_two_requests():
         "header that is not there": (with_field("1", "X-V"), sent(fingerprint_headers=["X-V"])),
         "raw form": (form("a=1&b=2", fingerprint="raw"), form("b=2&a=1", fingerprint="raw")),
         "secrets of the policy": (sent(), sent(secrets=("other",))),
+        "charset": (sent('"é"'), latin('"é"')),
+        "ASCII, read otherwise": (sent("+AOk-", "text/x"), sent("+AOk-", "text/x; charset=utf-7")),
+        "charset of text": (sent("é", "text/plain"), latin("é", "text/plain")),
+        "charset of raw JSON": (sent('"é"', fingerprint="raw"), latin('"é"', fingerprint="raw")),
+        "charset of a form": (form("a=%C3%A9"), form("a=%C3%A9", "; charset=latin-1")),
+        "charset of a form's bytes": (form("a=é"), form("a=é", "; charset=latin-1")),
+        "two charsets": (latin('"é"'), sent('"é"', "application/json; charset=cp1251")),
+        "no charset of text": (sent('"é"'), sent('"é"', "application/json; charset=hex")),
         "query alone": (sent(fingerprint=None), sent(url="/a/?a", fingerprint=None)),
     }
 
     assert [name for name, (one, other) in pairs.items() if one.forms == other.forms] == []
+
+
+def test_R40_charset_of_a_project_counts_and_one_that_a_middleware_sets(settings):
+    requests: list[Any] = [RequestFactory().post("/", b"\xe9", "text/x") for _ in range(3)]
+    requests[1].encoding, requests[2].encoding = "utf8", "nonesuch"
+    settings.DEFAULT_CHARSET = "latin-1"
+    found = [body_of(request, HTTPPolicy()).rpartition(b":")[0] for request in requests]
+    assert found == [b"raw:text/x;iso8859-1", b"raw:text/x", b"raw:text/x;nonesuch"]
+
+
+def test_R40_R43_charset_of_a_body_that_memory_does_not_hold_counts(settings):
+    settings.DATA_UPLOAD_MAX_MEMORY_SIZE = 2
+    usual = sent("text", "text/plain")
+    assert sent("text", "text/plain; charset=utf8").forms == usual.forms
+    assert latin("text", "text/plain").forms != usual.forms
 
 
 def test_R93_a_form_beyond_djangos_limit_is_compared_byte_by_byte(settings):
@@ -138,6 +175,26 @@ def test_R40_R47_an_argument_of_the_path_may_have_no_text():
 
 
 # In the guard.
+
+
+class NameView(BareView):
+    """Answers with the name that REST framework has read."""
+
+    def work(self, request: Any, **kwargs: Any) -> Response:
+        return Response({"name": request.data["name"]}, status=201)
+
+    post = work
+
+
+@pytest.mark.parametrize(("body", "kind"), [("name=%C3%A9", FORM), ('{"name": "é"}', JSON)])
+def test_R40_the_same_bytes_in_another_charset_are_another_request(api, mount, body, kind):
+    url = mount(NameView)
+    sent = {"body": body.encode(), "path": url}
+    assert api(**sent, content_type=f"{kind}; charset=latin-1").json() == {"name": "\xc3\xa9"}
+    assert problem(api(**sent, content_type=kind)) == MISMATCH
+    for charset in ("", "; charset=utf-8"):
+        answer = api(**sent, content_type=kind + charset, key="other")
+        assert (answer.json(), replayed(answer)) == ({"name": "é"}, charset != "")
 
 
 def test_R37_other_body_is_422_after_a_success_and_after_a_failure(api, mode, runs):
