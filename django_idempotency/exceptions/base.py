@@ -102,8 +102,17 @@ class WorkRolledBack(IdempotencyError):
 class StoreError(IdempotencyError):
     """The store of idempotency records could not be reached, or did not answer as expected."""
 
-    def __init__(self, message: str | None = None, *, retry_after: int = 1, code: str = "") -> None:
+    def __init__(
+        self,
+        message: str | None = None,
+        *,
+        unreachable: bool = False,
+        retry_after: int = 1,
+        code: str = "",
+    ) -> None:
         super().__init__(message, code=code)
+        #: The server was not reached; False for one that answered, be it with a damaged record.
+        self.unreachable = unreachable
         #: Whole seconds after which another try makes sense: `AFTER_SETUP` where no retry cures it.
         self.retry_after = retry_after
 

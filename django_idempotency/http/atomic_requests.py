@@ -10,8 +10,7 @@ from typing import Any, TypeVar
 
 from django.db import Error, connections, transaction
 
-from django_idempotency.exceptions.base import SessionLost
-from django_idempotency.stores.database.atomic import RollbackWatch, is_rolled_back
+from django_idempotency.stores.database.atomic import RollbackWatch, is_rolled_back, not_begun
 
 __all__ = [
     "AtomicRequests",
@@ -65,7 +64,7 @@ class AtomicRequests:
                 except Error as error:
                     if alias not in self._beside:
                         raise
-                    raise SessionLost("A transaction could not be begun.") from error
+                    raise not_begun(connections[alias], error) from error
                 self._blocks.append((alias, block))
                 self._watches[alias] = watch = RollbackWatch(connections[alias])
                 begun.callback(watch.end)

@@ -15,6 +15,7 @@ from django.urls import NoReverseMatch
 
 from django_idempotency.context import running
 from django_idempotency.engine.transactions import OpenTransactions
+from django_idempotency.exceptions import StoreError
 from django_idempotency.http.atomic_requests import atomic_aliases, refuse_coroutine
 from django_idempotency.http.content import ask
 from django_idempotency.http.plans import ViewPlan
@@ -65,6 +66,10 @@ class GuardedCall:
     def on_exception(self, error: Exception) -> HttpResponseBase:
         """Turn an exception of the handler into a response, finalised and rendered, or raise it."""
         raise NotImplementedError
+
+    def opens_for(self, error: Exception) -> bool:
+        """Whether the handler may run without the store, since that was not reached (R61)."""
+        return self.http.fail_open and isinstance(error, StoreError) and error.unreachable
 
     def mode(self, open_transactions: OpenTransactions, *, coroutine: bool) -> str:
         """Return how the work commits; refuse a coroutine that would lose its ATOMIC_REQUESTS."""

@@ -88,7 +88,7 @@ class Guard(GuardedCall):
             finally:
                 self.forget()
         except IdempotencyError as error:
-            if self.opens_for(error):
+            if self.runs_unguarded(error):
                 return _unguarded(keyless.handle(self, joins=False))
             return self.problem(error)
         return self.response(attempt)
@@ -107,7 +107,7 @@ class Guard(GuardedCall):
             finally:
                 self.forget()
         except IdempotencyError as error:
-            if self.opens_for(error):
+            if self.runs_unguarded(error):
                 return _unguarded(await self.ahandle())
             return await sync_to_async(self.problem, thread_sensitive=True)(error)
         if self.http.replay_check is None:
@@ -273,10 +273,10 @@ class Guard(GuardedCall):
 
     # The answer.
 
-    def opens_for(self, error: IdempotencyError) -> bool:
-        """Whether the handler is to run all the same: ``fail_open``, the store down (R61)."""
-        before = self.begun is None and isinstance(error, StoreError) and error.at_claim
-        return self.http.fail_open and before
+    def runs_unguarded(self, error: IdempotencyError) -> bool:
+        """Whether the handler is to run without a lease, since no store was reached (R61)."""
+        at_claim = self.begun is None and isinstance(error, StoreError) and error.at_claim
+        return at_claim and self.opens_for(error)
 
     def problem(self, error: IdempotencyError) -> HttpResponseBase:
         """Return what tells the client of an error of its key; raise the handler's own."""

@@ -29,15 +29,18 @@ def handle(call: GuardedCall, *, joins: bool = True) -> HttpResponseBase:
     joined = joins and _mode(call, coroutine=False) != "separate"
     beside = using(call.plan.store) if joined else ()
     requests = AtomicRequests(without=call.exempt, beside=beside)
-    before, deliberate = RequestState(call.request), False
+    before, deliberate, begun = RequestState(call.request), False, False
     try:
         with requests, served_alone(call.request):
+            begun = True
             response = call.handle()
             _check_verdict(call, response)
             if requests.rolled_back():
                 deliberate = requests.rollback_is_deliberate()
                 _refuse_rollback(response, deliberate=deliberate)
     except Exception as error:
+        if not begun and _opens(call, error):
+            return handle(call, joins=False)
         if requests and not requests.committed and not deliberate:
             before.restore()
         return _answer(call, error)
@@ -48,9 +51,10 @@ async def ahandle(call: GuardedCall) -> HttpResponseBase:
     """See `handle`: for a handler that is a coroutine."""
     engine, store = call.plan.engine, call.plan.store
     mode = await sync_to_async(_mode)(call, coroutine=True)
-    before, deliberate, committed = RequestState(call.request), False, Event()
+    before, deliberate, committed, begun = RequestState(call.request), False, Event(), False
     try:
         async with engine.alone(mode, committed=committed.set):
+            begun = True
             with served_alone(call.request):
                 response = await call.ahandle()
             if mode != "separate":
@@ -59,10 +63,20 @@ async def ahandle(call: GuardedCall) -> HttpResponseBase:
                     deliberate = await sync_to_async(store.rollback_is_deliberate)()
                     _refuse_rollback(response, deliberate=deliberate)
     except Exception as error:
+        if not begun and _opens(call, error):
+            return await call.ahandle()
         if mode != "separate" and not committed.is_set() and not deliberate:
             before.restore()
         return _answer(call, error)
     return response
+
+
+def _opens(call: GuardedCall, error: Exception) -> bool:
+    """Whether the handler runs without a transaction of the store, which is not there (R61)."""
+    if not isinstance(error, SessionLost) or not call.opens_for(error):
+        return False
+    log_store_error(call.plan.alias, operation_of(call.request), error)
+    return True
 
 
 def _mode(call: GuardedCall, *, coroutine: bool) -> str:

@@ -54,8 +54,9 @@ class OperatorRules(ContractBase):
         lease = self.lapsed(store)
         self.corrupt(store, lease.record_id)
 
-        with pytest.raises(StoreError):
+        with pytest.raises(StoreError) as raised:
             store.claim(self.again(lease.request))
+        assert not raised.value.unreachable  # or FAIL_OPEN would run work that may be done (R61)
 
     @needs("damage")
     def test_get_of_a_damaged_record_is_an_error(self, store: BaseStore) -> None:

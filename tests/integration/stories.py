@@ -114,6 +114,16 @@ class EncryptionStory:
         assert replayed(api(key=behind.records()[0].key))
         assert Effect.objects.count() == 2
 
+    def test_R61_R95_record_that_cannot_be_read_is_503_and_does_not_run(
+        self, under: Callable[..., Api], behind: Behind
+    ) -> None:
+        """Its work may be done: the store was reached, so nothing opens."""
+        api = under()
+        api()
+        behind.damage(behind.records()[0].record_id)
+        assert problem(api()) == (503, "store_unavailable")
+        assert Effect.objects.count() == 1
+
 
 class Behind:
     """A look at what a store holds, and a write, without the library."""
@@ -122,6 +132,10 @@ class Behind:
         raise NotImplementedError
 
     def put(self, record_id: UUID, result: bytes) -> None:
+        raise NotImplementedError
+
+    def damage(self, record_id: UUID) -> None:
+        """Write what no release of the library has written."""
         raise NotImplementedError
 
     def records(self) -> list[Record]:
@@ -207,6 +221,7 @@ class ServerStory:
             with pytest.raises(StoreError) as raised:
                 call()
             assert time.monotonic() - begun < self.TIMEOUT + 5
+            assert raised.value.unreachable
             assert raised.value.__cause__ is not None
             assert "key" not in str(raised.value)
 

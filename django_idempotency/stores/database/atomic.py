@@ -24,6 +24,7 @@ from django_idempotency.exceptions.base import SessionLost
 from django_idempotency.stores.database.errors import (
     is_connection_failure,
     is_serialization_failure,
+    is_unreachable,
 )
 
 __all__ = [
@@ -34,6 +35,7 @@ __all__ = [
     "is_doomed",
     "is_lost",
     "is_rolled_back",
+    "not_begun",
 ]
 
 #: The savepoint of the work in `single`, where the claim sets it.
@@ -159,7 +161,7 @@ class Block(transaction.Atomic):
         try:
             self._begin(connection)
         except Error as error:
-            raise SessionLost("A transaction could not be begun.") from error
+            raise not_begun(connection, error) from error
         self.watch = RollbackWatch(connection)
         attempts = running()
         self.owner = attempts[-1] if attempts else None
@@ -206,6 +208,12 @@ class Block(transaction.Atomic):
         self.committed = True
         if self._tell is not None:
             self._tell()
+
+
+def not_begun(connection: BaseDatabaseWrapper, error: Error) -> SessionLost:
+    """Return what to raise for an error of the driver's that kept a transaction from beginning."""
+    unreachable = is_unreachable(connection, error)
+    return SessionLost("A transaction could not be begun.", unreachable=unreachable)
 
 
 def commits_alone(connection: BaseDatabaseWrapper) -> bool:

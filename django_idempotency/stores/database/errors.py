@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from django.db import DatabaseError, InterfaceError, OperationalError
+from django.db.backends.base.base import BaseDatabaseWrapper
 
 __all__ = [
     "error_number",
@@ -13,6 +14,7 @@ __all__ = [
     "is_no_column",
     "is_no_table",
     "is_serialization_failure",
+    "is_unreachable",
     "sqlstate",
 ]
 
@@ -77,3 +79,12 @@ def is_connection_failure(error: DatabaseError | InterfaceError) -> bool:
         return 2000 <= number < 3000 or number == 4031  # the client's own; killed while idle
     state = sqlstate(error)
     return state is None or state.startswith(("08", "57P"))
+
+
+def is_unreachable(connection: BaseDatabaseWrapper, error: BaseException) -> bool:
+    """Whether a call met no server: no session could be opened, or the session was lost."""
+    if connection.connection is None:
+        return True
+    if connection.vendor == "sqlite" or not isinstance(error, (InterfaceError, OperationalError)):
+        return False
+    return is_connection_failure(error)

@@ -31,6 +31,7 @@ from django_idempotency.stores.database.errors import (
     is_no_column,
     is_no_table,
     is_serialization_failure,
+    is_unreachable,
 )
 from django_idempotency.stores.database.fresh import fresh_connection
 from django_idempotency.stores.database.mariadb import MariaDB
@@ -156,6 +157,7 @@ class Statements(BaseStore):
             raise StoreError(
                 f"The store could not run its {name} statement on the database "
                 f"{self.using!r}: {type(error).__name__}.{remedy}",
+                unreachable=is_unreachable(connection, error),
                 retry_after=AFTER_SETUP if remedy else 1,
             ) from error
 

@@ -128,8 +128,9 @@ class Client:
                 if not self._is_transient(error, code) or spent > self.timeout / 2:
                     raise StoreError(
                         f"The store could not send {operation} to DynamoDB: {code}.",
-                        code=code,
+                        unreachable=self._is_unreachable(error),
                         retry_after=AFTER_SETUP if code == "ResourceNotFoundException" else 1,
+                        code=code,
                     ) from error
                 time.sleep(wait)
                 pause = min(2 * pause, LONGEST_PAUSE)
@@ -153,9 +154,13 @@ class Client:
         return type(error).__name__
 
     def _is_transient(self, error: Any, code: str) -> bool:
+        return code in TRANSIENT or self._is_unreachable(error)
+
+    def _is_unreachable(self, error: Any) -> bool:
+        """Whether no server answered, or one that cannot do its work."""
         if isinstance(error, self._errors.ClientError):
-            status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
-            return code in TRANSIENT or status >= 500
+            status: int = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
+            return status >= 500
         return isinstance(error, (self._errors.ConnectionError, self._errors.HTTPClientError))
 
 

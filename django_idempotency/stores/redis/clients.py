@@ -20,10 +20,12 @@ from redis.asyncio.sentinel import Sentinel as AsyncSentinel
 from redis.backoff import NoBackoff
 from redis.connection import parse_url
 from redis.exceptions import (
+    ClusterDownError,
     ConnectionError,
     NoScriptError,
     RedisClusterException,
     RedisError,
+    TimeoutError,
 )
 from redis.retry import Retry
 from redis.sentinel import Sentinel
@@ -42,7 +44,16 @@ MAX_CONNECTIONS = 100
 #: How often a command is sent again over a new connection. Each is repeated under its own token.
 RESENDS = 1
 
-_ERRORS = (RedisError, RedisClusterException, OSError, asyncio.TimeoutError)
+#: No server was reached, or it did not answer in time.
+_UNREACHABLE = (
+    ClusterDownError,
+    ConnectionError,
+    RedisClusterException,
+    TimeoutError,
+    OSError,
+    asyncio.TimeoutError,
+)
+_ERRORS = (RedisError, *_UNREACHABLE)
 
 _all_clients: weakref.WeakSet[Clients] = weakref.WeakSet()
 
@@ -58,7 +69,10 @@ def _store_errors(name: str) -> Iterator[None]:
 
 def _store_error(name: str, error: Exception) -> StoreError:
     kind = type(error).__name__
-    failure = StoreError(f"The store could not run its {name} script on Redis: {kind}.")
+    failure = StoreError(
+        f"The store could not run its {name} script on Redis: {kind}.",
+        unreachable=isinstance(error, _UNREACHABLE),
+    )
     failure.__cause__ = error
     return failure
 

@@ -37,7 +37,7 @@ class Down(MemoryStore):
     """Cannot be reached."""
 
     def claim(self, request: ClaimRequest) -> Lease | Record:
-        raise StoreError
+        raise StoreError(unreachable=True)
 
 
 #: What IDEMPOTENCY is where no record is in a database.

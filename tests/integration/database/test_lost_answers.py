@@ -222,8 +222,9 @@ def test_R60_completion_of_separate_gets_no_answer(wire, engine):
 @ALL
 def test_R61_server_is_out_of_reach_at_the_claim(wire, engine, mode):
     wire.refuse()
-    with pytest.raises(StoreError):
+    with pytest.raises(StoreError) as raised:
         run(engine, mode, "never")
+    assert raised.value.unreachable
     wire.heal()
     assert run(engine, mode).result == "mine"
     assert effects() == ["mine"]
@@ -233,8 +234,9 @@ def test_R61_answer_to_the_claim_is_lost(wire, engine, other):
     """The claim may have been won, so its lease has to lapse: nobody runs twice."""
     connection.ensure_connection()
     wire.cut_after(b"INSERT INTO idempotency_record")
-    with pytest.raises(StoreError):
+    with pytest.raises(StoreError) as raised:
         run(engine, "joined", "never")
+    assert raised.value.unreachable
     other(lapse)
     assert run(engine, "joined").result == "mine"
     assert effects() == ["mine"]

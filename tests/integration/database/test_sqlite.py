@@ -70,7 +70,11 @@ def test_coroutine_in_a_callers_transaction_begins_it_with_a_write(store):
     assert first.split()[0] == "INSERT"
 
 
-def test_R50_R61_view_that_cannot_get_the_write_lock_is_503(api, two):
+@pytest.mark.parametrize("transaction_mode", [None, "single"])
+def test_R50_R61_view_that_cannot_get_the_write_lock_is_503(api, two, settings, transaction_mode):
+    """FAIL_OPEN opens nothing: the file was reached."""
+    http = {"FAIL_OPEN": True}
+    settings.IDEMPOTENCY = {"default": {"TRANSACTION": transaction_mode, "HTTP": http}}
     api(key="another")  # alice is there
 
     def send():

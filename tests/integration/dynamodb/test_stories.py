@@ -61,6 +61,14 @@ class TestEncryption(EncryptionStory):
                     ExpressionAttributeValues={":result": {"B": result}},
                 )
 
+            def damage(self, record_id):
+                client, table = native()
+                client.update_item(
+                    TableName=table,
+                    Key=store_for().names.key(record_id),
+                    UpdateExpression="REMOVE createdAt",
+                )
+
         def native():
             table = store_for().table
             return table.client.native, table.name

@@ -9,7 +9,6 @@ from django_idempotency.models import IdempotencyRecord
 from tests.integration.stories import Behind, EncryptionStory
 
 
-@pytest.mark.leg("postgres18", "mariadb")
 class TestEncryption(EncryptionStory):
     @pytest.fixture(params=["single", "joined", "separate"])
     def alias(self, request):
@@ -28,5 +27,8 @@ class TestEncryption(EncryptionStory):
 
             def put(self, record_id, result):
                 IdempotencyRecord.objects.filter(pk=record_id).update(result=result)
+
+            def damage(self, record_id):
+                IdempotencyRecord.objects.filter(pk=record_id).update(fingerprint=b"")
 
         return InTheTable()

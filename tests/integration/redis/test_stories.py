@@ -42,6 +42,10 @@ class TestEncryption(EncryptionStory):
                 [key] = client.keys(f"{prefix}*{record_id}*")
                 client.hset(key, "result", result)
 
+            def damage(self, record_id):
+                [key] = client.keys(f"{prefix}*{record_id}*")
+                client.hset(key, "created_at", "yesterday")
+
         return InRedis()
 
 

@@ -12,6 +12,7 @@ from django.http import HttpResponseRedirect
 
 from django_idempotency.conf import store_for
 from django_idempotency.exceptions import StoreError
+from django_idempotency.exceptions.base import SessionLost
 from django_idempotency.http.calls import verdict_for
 from django_idempotency.models import IdempotencyRecord
 from django_idempotency.policy import HTTPPolicy
@@ -175,7 +176,14 @@ class Down(MemoryStore):
     """Not the view's own store: one that its work asks, and that is out of reach."""
 
     def claim(self, request):
-        raise StoreError("down")
+        raise StoreError("down", unreachable=True)
+
+
+class Unbegun(MemoryStore):
+    """The same, whose transaction cannot be begun."""
+
+    def claim(self, request):
+        raise SessionLost("no transaction", unreachable=True)
 
 
 class NoWork(DatabaseStore):
@@ -184,12 +192,12 @@ class NoWork(DatabaseStore):
     def atomic(self, **arguments):
         if connection.in_atomic_block:
             return super().atomic(**arguments)
-        raise StoreError("no transaction")
+        raise StoreError("no transaction", unreachable=True)
 
 
 class NoCompletion(DatabaseStore):
     def complete(self, lease, result, *, retention):
-        raise StoreError("no completion")
+        raise StoreError("no completion", unreachable=True)
 
 
 class SecondLookFails(DatabaseStore):
@@ -200,7 +208,7 @@ class SecondLookFails(DatabaseStore):
     def claim(self, request):
         type(self).looks += 1
         if type(self).looks > 1:
-            raise StoreError("gone")
+            raise StoreError("gone", unreachable=True)
         return super().claim(request)
 
     def peek(self, record_ids):
@@ -261,13 +269,39 @@ def test_R28_redirects_but_to_the_login_page_are_kept(settings):
 
 
 @both
-def test_R61_fail_open_runs_the_view_once_and_says_so(api, down, runs):
+def test_R61_fail_open_runs_the_view_once_and_says_so(api, down, runs, caplog):
+    """It looks for the store once, and waits for it no second time."""
     for number in (1, 2):
         answer = api()
         assert answer.status_code == 201
         assert answer.headers["Idempotency-Stored"] == "false"
         assert not {"Idempotency-Expires", "Idempotency-Replayed"} & {*answer.headers}
         assert len(runs) == Effect.objects.count() == number
+        assert len([line for line in caplog.records if line.levelname == "ERROR"]) == number
+
+
+@both
+def test_R61_fail_open_holds_without_a_key(api, down, policy, runs, caplog):
+    """The transaction on the store's database is ours, so the work does without it."""
+    policy(TRANSACTION="joined", HTTP={"FAIL_OPEN": False})
+    assert problem(api(key=None)) == UNAVAILABLE
+    assert not runs
+
+    policy(TRANSACTION="joined", HTTP={"FAIL_OPEN": True})
+    caplog.clear()
+    assert api(key=None).status_code == 201
+    assert len(runs) == Effect.objects.count() == 1
+    assert "store unavailable" in caplog.text
+
+
+@both
+@a_function
+def test_R61_R83_fail_open_without_a_key_keeps_atomic_requests(api, down, runs, monkeypatch):
+    """Of the other databases; and an error of the work is no reason to run it again."""
+    monkeypatch.setitem(connections.settings["default"], "ATOMIC_REQUESTS", True)
+
+    assert api.then("boom", key=None).status_code == 500
+    assert (len(runs), Effect.objects.count()) == (1, 0)
 
 
 @both
@@ -306,6 +340,16 @@ def test_R61_fail_open_never_while_another_is_known_to_be_at_work(
     on("SecondLookFails", WAIT=30)
 
     assert problem(api()) == UNAVAILABLE
+    assert len(runs) == 1
+
+
+@a_function
+def test_R61_fail_open_never_runs_work_without_a_key_again(api, policy, settings, runs):
+    """It was lost with the transaction of a call within, and had begun."""
+    policy(TRANSACTION="joined", HTTP={"FAIL_OPEN": True})
+    settings.IDEMPOTENCY = {**settings.IDEMPOTENCY, "down": {"BACKEND": f"{__name__}.Unbegun"}}
+
+    assert api.then("nested", key=None).status_code >= 500
     assert len(runs) == 1
 
 
