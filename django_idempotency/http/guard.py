@@ -37,7 +37,7 @@ from django_idempotency.http.content import (
     operation_of,
 )
 from django_idempotency.http.problems import problem_response, replay_refused
-from django_idempotency.http.sessions import RequestState
+from django_idempotency.http.sessions import RequestState, leave_session
 from django_idempotency.http.snapshot import LEFT_OUT, Snapshot, is_stream
 from django_idempotency.logs import log_left_out, log_refusal
 from django_idempotency.records import Outcome
@@ -66,7 +66,7 @@ class Guard(GuardedCall):
     raised_by_handler: Exception | None = None
     #: What an on_commit hook raised after the work had committed.
     raised_by_hook: Exception | None = None
-    #: The session and messages from before the work, until they are restored.
+    #: The session and messages from before the claim, until they are restored.
     before: RequestState | None = None
 
     def respond(self) -> HttpResponseBase:
@@ -126,6 +126,7 @@ class Guard(GuardedCall):
             self.request, self.subject, plan.policy, self.http, self.body, name
         )
         open_transactions = OpenTransactions(plan.store)
+        self.before = RequestState(self.request)  # here: it may read the session from its database
         return plan.operation(
             kind=_KIND,
             scope=scope,
@@ -228,7 +229,6 @@ class Guard(GuardedCall):
 
     def _begin(self, attempt: Attempt) -> None:
         self.begun = attempt
-        self.before = RequestState(self.request)
         self.request.idempotency = attempt.lease  # type: ignore[attr-defined]
 
     def _judge(self, attempt: Attempt, response: HttpResponseBase) -> None:
@@ -282,10 +282,15 @@ class Guard(GuardedCall):
         """Return what tells the client of an error of its key; raise the handler's own."""
         if not self._is_own(error):
             raise error
-        if self.begun is None and isinstance(error, (InvalidKey, KeyRequired, ScopeMissing)):
+        response = problem_response(error, self.request, self.http, self.subject)
+        if self.begun is not None:
+            return response
+        if isinstance(error, (InvalidKey, KeyRequired, ScopeMissing)):
             name = operation_of(self.request, self.plan.operation_name)
             log_refusal(self.plan.alias, name, error)
-        return problem_response(error, self.request, self.http, self.subject)
+        else:  # another attempt may be at work
+            leave_session(self.request, response)
+        return response
 
     def _is_own(self, error: Exception) -> bool:
         """Whether the error is about this key, and not one of the work's other idempotent calls."""
@@ -330,9 +335,13 @@ class Guard(GuardedCall):
         snapshot = outcome.result
         assert isinstance(snapshot, Snapshot)  # noqa: S101
         if (check := self.http.replay_check) is not None and not self._may_see(attempt, check):
-            return replay_refused(self.request, self.http, self.subject)
-        marked = ((self.http.replay_header, "true"),) if self.http.replay_header else ()
-        return snapshot.response(*marked, ("Cache-Control", "no-store"))
+            response = replay_refused(self.request, self.http, self.subject)
+        else:
+            marked = ((self.http.replay_header, "true"),) if self.http.replay_header else ()
+            response = snapshot.response(*marked, ("Cache-Control", "no-store"))
+        if self.begun is None or attempt.rolled_back:  # or else work of this request stands
+            leave_session(self.request, response)
+        return response
 
     def _may_see(self, attempt: Attempt, check: Callable[..., bool] | str) -> bool:
         """Ask the policy's ``replay_check``, in transactions such as the handler had (R34)."""

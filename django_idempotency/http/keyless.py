@@ -50,8 +50,8 @@ def handle(call: GuardedCall, *, joins: bool = True) -> HttpResponseBase:
 async def ahandle(call: GuardedCall) -> HttpResponseBase:
     """See `handle`: for a handler that is a coroutine."""
     engine, store = call.plan.engine, call.plan.store
-    mode = await sync_to_async(_mode)(call, coroutine=True)
-    before, deliberate, committed, begun = RequestState(call.request), False, Event(), False
+    mode, before = await sync_to_async(_before)(call)
+    deliberate, committed, begun = False, Event(), False
     try:
         async with engine.alone(mode, committed=committed.set):
             begun = True
@@ -81,6 +81,11 @@ def _opens(call: GuardedCall, error: Exception) -> bool:
 
 def _mode(call: GuardedCall, *, coroutine: bool) -> str:
     return call.mode(OpenTransactions(call.plan.store), coroutine=coroutine)
+
+
+def _before(call: GuardedCall) -> tuple[str, RequestState]:
+    """Return how a coroutine commits, and what its request has: that may be in the database."""
+    return _mode(call, coroutine=True), RequestState(call.request)
 
 
 def _is_rolled_back(store: BaseStore) -> bool:

@@ -1,15 +1,18 @@
-"""The session and the messages of a request, around its work (R92)."""
+"""The session and the messages of a request, around its work (R51, R92)."""
 
 from __future__ import annotations
 
+import functools
 from copy import copy, deepcopy
 from typing import Any
 
 from django.contrib.messages.storage.base import BaseStorage
 from django.contrib.sessions.backends.base import SessionBase
 from django.http import HttpRequest
+from django.http.response import HttpResponseBase
+from django.utils.cache import patch_vary_headers
 
-__all__ = ["RequestState"]
+__all__ = ["RequestState", "leave_session"]
 
 
 class RequestState:
@@ -49,3 +52,60 @@ def _copied(messages: BaseStorage) -> BaseStorage:
         if isinstance(value, (list, set)):
             setattr(same, name, copy(value))
     return same
+
+
+def leave_session(request: HttpRequest, response: HttpResponseBase) -> None:
+    """
+    Leave the session and its cookie as the work of another attempt has left them (R51).
+
+    What this request has loaded may be older. Middleware outside may go on reading it; what
+    middleware has written to it, or writes, goes with the request.
+    """
+    session: Any = getattr(request, "session", None)
+    if not isinstance(session, SessionBase):
+        return
+    if session.accessed:
+        patch_vary_headers(response, ("Cookie",))  # in the place of SessionMiddleware
+    spent = _spent(session.__class__)(session.session_key)
+    if hasattr(session, "_session_cache"):
+        spent._session_cache = deepcopy(session._session_cache)
+    request.session = spent
+
+
+@functools.cache
+def _spent(kind: type[SessionBase]) -> type[Any]:
+    """Return a subclass whose sessions cannot be written; its name signs their data."""
+    return type(kind.__name__, (_Spent, kind), {})
+
+
+class _Spent:
+    """A session that is read, and never saved or deleted."""
+
+    def _is_not_said(self) -> bool:
+        """
+        Raise AttributeError.
+
+        SessionMiddleware takes it for a request without a session, and touches no cookie. No value
+        says that: one of a session that is empty is deleted, others may be set on each request.
+        """
+        raise AttributeError("This session is left to the work of another attempt.")
+
+    accessed = property(_is_not_said, lambda self, value: None)
+
+    def save(self, must_create: bool = False) -> None:
+        """Do nothing."""
+
+    def create(self) -> None:
+        """Do nothing."""
+
+    def delete(self, session_key: str | None = None) -> None:
+        """Do nothing."""
+
+    async def asave(self, must_create: bool = False) -> None:
+        """Do nothing."""
+
+    async def acreate(self) -> None:
+        """Do nothing."""
+
+    async def adelete(self, session_key: str | None = None) -> None:
+        """Do nothing."""

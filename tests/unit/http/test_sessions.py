@@ -21,6 +21,7 @@ from tests.app.views import Refusal
 from tests.unit.http.conftest import SetPolicy
 from tests.unit.http.test_work import swallow
 from tests.unit.http.views import ANYONE, KEYED
+from tests.unit.views.conftest import AsgiClient
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -167,3 +168,34 @@ def test_R92_without_a_transaction_nothing_is_taken_back(mount, policy):
     url, shopper = mount(checkout("flush", boom)), Shopper()
     assert shopper.post(url).status_code == 500
     assert shopper.cart is None
+
+
+class Modifies:
+    """A middleware that has each session saved, and reads none of it."""
+
+    def __init__(self, get_response: Any) -> None:
+        self.get_response = get_response
+
+    def __call__(self, request: HttpRequest) -> HttpResponse:
+        request.session.modified = True
+        response: HttpResponse = self.get_response(request)
+        return response
+
+
+@KEYED
+@pytest.mark.parametrize("transaction", ["joined", "separate"])
+def test_R92_coroutine_whose_session_a_middleware_has_marked(mount, settings, transaction, key):
+    """Its data are read on the thread of the connections, never on the event loop."""
+
+    async def work(request: HttpRequest) -> HttpResponse:
+        return HttpResponse((await request.session.aget("cart"))[0], status=201)
+
+    settings.MIDDLEWARE = [*settings.MIDDLEWARE, f"{__name__}.Modifies"]
+    url, shopper = mount(idempotent(transaction=transaction)(work)), Shopper()
+    browser = AsgiClient(raise_request_exception=False)
+    browser.cookies = shopper.client.cookies
+
+    answer = browser.generic("POST", url, headers={"Idempotency-Key": key} if key else {})
+
+    assert (answer.status_code, answer.content) == (201, b"tea")
+    assert shopper.cart == ["tea"]
