@@ -49,8 +49,7 @@ class RestGuard(Guard):
         response = super().respond()
         if isinstance(response, Response) and not response.is_rendered:
             response = self._final(response)  # a problem, as the policy's error_renderer says it
-        # It is final: DRF's dispatch must not finalise it a second time.
-        self._view.finalize_response = lambda request, response, *args, **kwargs: response
+        self._leave(response)
         return response
 
     async def arespond(self) -> HttpResponseBase:
@@ -58,8 +57,18 @@ class RestGuard(Guard):
         response = await super().arespond()
         if isinstance(response, Response) and not response.is_rendered:
             response = await sync_to_async(self._final, thread_sensitive=True)(response)
-        self._view.finalize_response = lambda request, response, *args, **kwargs: response
+        self._leave(response)
         return response
+
+    def _leave(self, final: HttpResponseBase) -> None:
+        """Keep DRF's dispatch from finalising this response a second time; it may run again."""
+
+        def finalize_response(request: Request, response: Any, *args: Any, **kwargs: Any) -> Any:
+            if response is final:
+                return final
+            return self._finalize(request, response, *args, **kwargs)
+
+        self._view.finalize_response = finalize_response
 
     def body(self) -> bytes:
         """See `GuardedCall.body`."""

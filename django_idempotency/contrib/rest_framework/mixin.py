@@ -47,6 +47,8 @@ from django_idempotency.policy import (
 __all__ = ["IdempotencyMixin", "object_permissions"]
 
 _PREFIX = "idempotency_"
+#: The attribute of what stands in for a handler that is the handler.
+_GUARDED = "_idempotency_guarded"
 #: What a view gives: the alias of its store, its operation, and the fields of its policies.
 _GIVEN = ("store", "operation", *(field.name for field in (*fields(Policy), *fields(HTTPPolicy))))
 _NAMES = {_PREFIX + name: name for name in _GIVEN}
@@ -213,10 +215,12 @@ class IdempotencyMixin(_Base):
         method = str(request.method).lower()
         handler = getattr(self, method, None)
         if method in self.http_method_names and handler is not None:
+            handler = getattr(handler, _GUARDED, handler)  # of an earlier dispatch of this request
             if self._plan.coroutine:
                 guarded: Any = _awaiting(self._idempotent, handler)
             else:
                 guarded = partial(self._idempotent, handler, RestGuard.respond)
+            setattr(guarded, _GUARDED, handler)
             setattr(self, method, guarded)
 
     def handle_exception(self, exc: Exception) -> Response:
