@@ -28,7 +28,14 @@ from django_idempotency.callables import coroutine_problem
 from django_idempotency.conf import fingerprint_secrets
 from django_idempotency.fingerprint import Fingerprint, version_1
 from django_idempotency.http.scopes import has_owner
-from django_idempotency.http.spool import PartialBody, declared_length, is_large, refuse_part, spool
+from django_idempotency.http.spool import (
+    PartialBody,
+    declared_length,
+    hand_on,
+    is_large,
+    refuse_part,
+    spool,
+)
 from django_idempotency.policy import HTTPPolicy, Policy
 
 __all__ = [
@@ -205,6 +212,7 @@ def body_of(request: HttpRequest, http: HTTPPolicy) -> bytes:
     body = request.body
     if is_read_here:
         refuse_part(len(body), length)
+        hand_on(request)
     if not body:
         return b"empty:"
     if http.fingerprint == "json":
@@ -247,11 +255,16 @@ def form_key(request: HttpRequest, http: HTTPPolicy) -> str | None:
     Return the key that a form carries in its hidden field, or None (R89).
 
     The field counts where somebody owns its key: a user, a live session, or whom the policy's
-    scope names (R97). A form that Django has not parsed yet is parsed for its owner only.
+    scope names (R97). A form that Django has not parsed yet is parsed for its owner only, and one
+    that Django would refuse as too large is left to the view.
     """
-    if request.method != "POST" or (request.content_type or "").lower() not in (FORM, MULTIPART):
+    kind = (request.content_type or "").lower()
+    if request.method != "POST" or kind not in (FORM, MULTIPART):
         return None
     if not (http.scope or hasattr(request, "_post") or has_owner(request)):
+        return None
+    is_unparsed = kind == FORM and not hasattr(request, "_post")
+    if is_unparsed and is_large(request, declared_length(request)):
         return None
     try:
         fields, _ = _form(request)
@@ -273,7 +286,12 @@ def _form(request: HttpRequest) -> tuple[Any, MultiValueDict[str, Any]]:
     read = getattr(request, "_read_started", False) and not hasattr(request, "_body")
     is_multipart = (request.content_type or "").lower() == MULTIPART
     if request.method == "POST" and (read or not is_multipart or hasattr(request, "_post")):
-        return request.POST, request.FILES
+        is_read_here = not (read or hasattr(request, "_body") or hasattr(request, "_post"))
+        try:
+            return request.POST, request.FILES
+        finally:
+            if is_read_here:
+                hand_on(request)
     if not hasattr(request, _PARSED):
         setattr(request, _PARSED, _parsed_apart(request))
     fields: tuple[Any, MultiValueDict[str, Any]] = getattr(request, _PARSED)

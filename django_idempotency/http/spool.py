@@ -19,6 +19,7 @@ from django.http.request import RawPostDataException
 __all__ = [
     "PartialBody",
     "declared_length",
+    "hand_on",
     "is_large",
     "read_back",
     "refuse_part",
@@ -57,10 +58,15 @@ def is_large(request: HttpRequest, length: int | None) -> bool:
     """
     Whether the body, of the declared `length`, is too large for ``request.body``.
 
-    A body of unknown length, in chunks or over HTTP/2, is spooled to find out.
+    A body of unknown length, in chunks or over HTTP/2, is spooled to find out. One whose length is
+    no number counts as too large: ``request.body`` would be a ValueError.
     """
+    if hasattr(request, "_body"):
+        return False
+    if length is None and request.META.get("CONTENT_LENGTH"):
+        return True
     limit = settings.DATA_UPLOAD_MAX_MEMORY_SIZE
-    if limit is None or hasattr(request, "_body"):
+    if limit is None:
         return False
     if length is not None:
         return length > limit
@@ -95,7 +101,14 @@ def spool(request: HttpRequest) -> bytes:
     refuse_part(file.tell(), declared_length(request))
     file.seek(0)
     unread._stream, unread._read_started = file, False
+    hand_on(request)
     return digest.digest()
+
+
+def hand_on(request: HttpRequest) -> None:
+    """Give a view that reads ``wsgi.input`` past Django the body that was read from it here."""
+    if "wsgi.input" in request.META:
+        request.META["wsgi.input"] = request._stream
 
 
 @contextmanager

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import hashlib
 import io
+import json
 
 import pytest
+from asgiref.sync import async_to_sync, sync_to_async
+from asgiref.testing import ApplicationCommunicator
+from django.core.asgi import get_asgi_application
 from django.core.files.uploadedfile import TemporaryUploadedFile, UploadedFile
 from django.core.files.uploadhandler import TemporaryFileUploadHandler
 from django.core.handlers.asgi import ASGIRequest
 from django.http import HttpResponse, JsonResponse
+from django.test import Client
 from django.urls import path
 from django.views.decorators.csrf import csrf_exempt
 
@@ -31,6 +36,7 @@ FILE = ("file", "a.pdf", "application/pdf", b"%PDF one")
 PARTS = (("title", None, None, b"Report"), FILE, ("more", "b.txt", "text/plain", b"two"))
 #: Above DATA_UPLOAD_MAX_MEMORY_SIZE and FILE_UPLOAD_MAX_MEMORY_SIZE.
 LARGE = b"0123456789abcdef" * 180_000
+PARSED = multipart(*((name, None, None, b"12") for name in "abc"))
 MISMATCH = (422, "idempotency_key_reused")
 
 
@@ -109,6 +115,115 @@ def test_R43_large_body_of_a_length_that_nobody_has_said(settings, kind):
     assert compared(one) == compared(one) != compared(other)
 
 
+def reads(request):
+    """Say what the body is, read in pieces, as a form, whole or past Django."""
+    match request.headers["X-Read"]:
+        case "pieces":
+            said = urls.digest(urls.pieces(request))["size"]
+        case "form":
+            said = len(request.POST["a"])
+        case "body":
+            said = len(request.body)
+        case "input":
+            said = len(request.META["wsgi.input"].read())
+        case "nothing":
+            said = None
+    return JsonResponse({"read": said}, status=201)
+
+
+@csrf_exempt
+@idempotent(scope=ANYONE)
+def guarded_reads(request):
+    return reads(request)
+
+
+async def areads(request):
+    return await sync_to_async(reads)(request)
+
+
+guarded_areads = csrf_exempt(idempotent(scope=ANYONE)(areads))
+
+
+async def in_chunks(path, body, **headers):
+    """Send a form in chunks over ASGI, as a server does; return status and body of the answer."""
+    given = {"content-type": FORM, "host": "testserver", **headers}
+    scope = {
+        "type": "http",
+        "method": "POST",
+        "path": path,
+        "query_string": b"",
+        "headers": [(name.lower().encode(), value.encode()) for name, value in given.items()],
+    }
+    communicator = ApplicationCommunicator(get_asgi_application(), scope)
+    for start in range(0, len(body), 1000):
+        more = {"type": "http.request", "body": body[start : start + 1000], "more_body": True}
+        await communicator.send_input(more)
+    await communicator.send_input({"type": "http.request", "body": b"", "more_body": False})
+    began, rest = [await communicator.receive_output(60) for _ in range(2)]
+    await communicator.wait(60)
+    return began["status"], rest["body"]
+
+
+@pytest.mark.parametrize("path", ["reads/", "areads/"])
+@pytest.mark.parametrize("how", ["pieces", "form", "body"])
+@pytest.mark.parametrize("size", [500, 5000])
+def test_R90_R93_a_form_in_chunks_without_a_key_is_to_the_view_what_it_is_unguarded(
+    settings, path, how, size
+):
+    """One that is too large for Django's parser is read in pieces, or refused."""
+    settings.DATA_UPLOAD_MAX_MEMORY_SIZE = 2000
+    body = b"a=" + b"1" * size
+
+    bare, guarded = (
+        async_to_sync(in_chunks)(where + path, body, **{"X-Read": how})
+        for where in ("/bare/", "/guarded/")
+    )
+
+    assert guarded[0] == bare[0]
+    assert (bare[0] == 201) == (size == 500 or how == "pieces")
+    if bare[0] == 201:
+        assert guarded[1] == bare[1] == json.dumps({"read": size + 2 * (how != "form")}).encode()
+
+
+@pytest.mark.parametrize("key", ["k", None])
+@pytest.mark.parametrize(("kind", "size"), [(FORM, 10), ("application/json", 10), ("a/b", 5000)])
+def test_R90_a_view_that_reads_wsgi_input_itself_finds_the_body_there(settings, kind, size, key):
+    settings.DATA_UPLOAD_MAX_MEMORY_SIZE = 2000
+    headers, body = {"X-Read": "input"}, b"a=" + b"1" * size
+
+    said = [
+        api_for("wsgi", where)(body, key=key, content_type=kind, headers=headers).json()
+        for where in ("/bare/reads/", "/guarded/reads/")
+    ]
+
+    assert said == [{"read": size + 2}] * 2
+
+
+@pytest.mark.parametrize("key", ["k", None])
+@pytest.mark.parametrize("kind", [FORM, "application/json", PARSED[1]])
+@pytest.mark.parametrize(("how", "status"), [("nothing", 201), ("pieces", 201), ("body", 500)])
+def test_R80_R90_content_length_that_is_no_number_is_to_the_view_what_it_is_unguarded(
+    rf, kind, key, how, status
+):
+    """Servers refuse it. To Django the body is empty, and ``request.body`` a ValueError."""
+    client = Client(raise_request_exception=False)
+    given = {"CONTENT_LENGTH": "many", "HTTP_X_READ": how, "CONTENT_TYPE": kind}
+    given |= {"HTTP_IDEMPOTENCY_KEY": key} if key else {}
+
+    answers = [
+        client.request(
+            PATH_INFO=where + "reads/",
+            REQUEST_METHOD="POST",
+            **{"wsgi.input": io.BytesIO(b"a=1"), **given},
+        )
+        for where in ("/bare/", "/guarded/")
+    ]
+
+    assert [answer.status_code for answer in answers] == [status] * 2
+    if status == 201:
+        assert answers[0].content == answers[1].content
+
+
 def test_R46_bytes_of_a_form_that_are_no_utf8(send):
     """Which fields make another request: tests/unit/http/test_fingerprint.py."""
     first, same, other = (send(body, content_type=FORM) for body in ("a=%ff", "a=%FF", "a=%fe"))
@@ -167,7 +282,6 @@ def files(*names):
 
 
 FIELDS = (b"a=12&b=12&c=12", FORM)
-PARSED = multipart(*((name, None, None, b"12") for name in "abc"))
 #: The limit, and body and type of a form.
 REFUSED = {
     "charset": ({}, (FIELDS[0], f"{FORM}; charset=latin-1")),
@@ -239,6 +353,10 @@ urlpatterns = [
     path("read/", guarded),
     path("async/read/", csrf_exempt(idempotent(scope=ANYONE)(aview))),
     path("either/", either),
+    path("bare/reads/", csrf_exempt(reads)),
+    path("bare/areads/", csrf_exempt(areads)),
+    path("guarded/reads/", guarded_reads),
+    path("guarded/areads/", guarded_areads),
 ]
 
 
