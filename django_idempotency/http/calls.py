@@ -23,7 +23,14 @@ from django_idempotency.http.problems import problem_of
 from django_idempotency.policy import HTTPPolicy
 from django_idempotency.stores.base import BaseStore
 
-__all__ = ["GuardedCall", "is_guarded_already", "served_alone", "using", "verdict_for"]
+__all__ = [
+    "GuardedCall",
+    "is_guarded_already",
+    "leads_to_login",
+    "served_alone",
+    "using",
+    "verdict_for",
+]
 
 #: The request is served without a key, by a guard around this code.
 _ALONE = "_idempotency_alone"
@@ -136,7 +143,7 @@ def verdict_for(policy: HTTPPolicy, response: HttpResponseBase, error: BaseExcep
         if verdict not in ("keep", "release", "fail"):
             raise ValueError(f"keep must return 'keep', 'release' or 'fail', not {verdict!r}.")
         return verdict
-    if _leads_to_login(response):
+    if leads_to_login(response):
         return "release"
     if keep == "stripe":
         return "keep"
@@ -147,7 +154,7 @@ def verdict_for(policy: HTTPPolicy, response: HttpResponseBase, error: BaseExcep
     return "release" if status in _RELEASED else "keep"
 
 
-def _leads_to_login(response: HttpResponseBase) -> bool:
+def leads_to_login(response: HttpResponseBase) -> bool:
     """Whether a response redirects to LOGIN_URL: a login may give the caller other rights (R34)."""
     if response.status_code != 302 or not settings.LOGIN_URL:
         return False

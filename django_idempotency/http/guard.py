@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import re
 import uuid
@@ -27,7 +28,7 @@ from django_idempotency.exceptions import (
 )
 from django_idempotency.http import keyless, scopes
 from django_idempotency.http.atomic_requests import AtomicRequests, answering
-from django_idempotency.http.calls import GuardedCall, using
+from django_idempotency.http.calls import GuardedCall, leads_to_login, using
 from django_idempotency.http.content import (
     ask,
     endpoint_of,
@@ -236,6 +237,8 @@ class Guard(GuardedCall):
         attempt.verdict = verdict = self.verdict(response)
         attempt.succeeded = response.status_code < 400
         self.kept = verdict == "keep"
+        if verdict == "release" and leads_to_login(response):
+            _tell_of_login(operation_of(self.request))
         if not self.commits(response, verdict):
             raise RollBack(verdict, response)
 
@@ -366,6 +369,15 @@ def answered_outside(response: HttpResponseBase) -> HttpResponseBase:
     """Mark an answer that Django gives outside of the view: unless it is kept, Django gives it."""
     setattr(response, _OUTSIDE, True)
     return response
+
+
+@functools.lru_cache(maxsize=1024)  # once for a view
+def _tell_of_login(operation: str) -> None:
+    logger.warning(
+        "%s redirects to LOGIN_URL, which is never kept: if it has done its work, a retry runs "
+        "again.",
+        operation,
+    )
 
 
 def _has_committed(attempt: Attempt) -> bool:

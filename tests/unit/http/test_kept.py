@@ -8,13 +8,17 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from django.conf import settings
 from django.db import connection, connections, transaction
 from django.http import FileResponse, HttpResponse, StreamingHttpResponse
+from django.shortcuts import redirect
+from django.test import Client
 from rest_framework.request import Request
 from rest_framework.response import Response
 
 from django_idempotency.exceptions import ResultTooLarge
 from django_idempotency.exceptions.base import SessionLost
+from django_idempotency.http import guard, idempotent
 from django_idempotency.http.calls import verdict_for
 from django_idempotency.http.snapshot import SnapshotCodec
 from django_idempotency.models import IdempotencyRecord
@@ -24,6 +28,7 @@ from tests.app.views import EffectView, Refusal
 from tests.unit.http.api import problem, replayed
 from tests.unit.http.conftest import SetPolicy
 from tests.unit.http.views import (
+    ANYONE,
     BESIDE,
     OPEN,
     UNAVAILABLE,
@@ -73,6 +78,21 @@ def test_R34_redirect_to_the_login_page_is_never_kept(settings):
         response = HttpResponse(status=302, headers={"Location": location})
         for preset in ("default", "success", "stripe"):
             assert verdict_for(HTTPPolicy(keep=preset), response, None) == verdict, location
+
+
+def test_R34_a_success_that_redirects_there_is_released_with_a_line_for_each_view(mount, caplog):
+    """A sign-up, say: whoever wrote it learns that a retry signs up again."""
+    guard._tell_of_login.cache_clear()
+    work = idempotent(scope=ANYONE)(lambda request: redirect(settings.LOGIN_URL))
+    urls = [mount(work, name=name) for name in ("sign-up", "join")]
+
+    for url in (urls[0], *urls):
+        for key in ("key-1", None):
+            headers = {"Idempotency-Key": key} if key else {}
+            assert Client().post(url, headers=headers).status_code == 302
+
+    told = [line.getMessage() for line in caplog.records if "LOGIN_URL" in line.getMessage()]
+    assert [line.split(" redirects ")[0] for line in told] == ["POST sign-up", "POST join"]
 
 
 # What they come to.
