@@ -21,6 +21,8 @@ class RequestState:
     def __init__(self, request: HttpRequest) -> None:
         self._request: Any = request
         session: Any = getattr(request, "session", None)
+        if isinstance(session, _Spent):  # by an earlier attempt of this request
+            self._request.session = session = session.left
         self._session = session if isinstance(session, SessionBase) else None
         if self._session is not None:
             self._key = self._session.session_key
@@ -62,13 +64,14 @@ def leave_session(request: HttpRequest, response: HttpResponseBase) -> None:
     middleware has written to it, or writes, goes with the request.
     """
     session: Any = getattr(request, "session", None)
-    if not isinstance(session, SessionBase):
+    if not isinstance(session, SessionBase) or isinstance(session, _Spent):
         return
     if session.accessed:
         patch_vary_headers(response, ("Cookie",))  # in the place of SessionMiddleware
     spent = _spent(session.__class__)(session.session_key)
     if hasattr(session, "_session_cache"):
         spent._session_cache = deepcopy(session._session_cache)
+    spent.left = session
     request.session = spent
 
 
@@ -80,6 +83,9 @@ def _spent(kind: type[SessionBase]) -> type[Any]:
 
 class _Spent:
     """A session that is read, and never saved or deleted."""
+
+    #: The session in whose place it is.
+    left: SessionBase
 
     def _is_not_said(self) -> bool:
         """

@@ -17,6 +17,7 @@ from rest_framework.views import APIView
 
 from django_idempotency.contrib.rest_framework import IdempotencyMixin
 from django_idempotency.http import idempotent, scopes
+from django_idempotency.models import IdempotencyRecord
 from tests.unit.http.api import problem, replayed
 from tests.unit.http.conftest import SetPolicy
 from tests.unit.http.views import ANYONE
@@ -234,6 +235,27 @@ def test_R51_a_request_that_was_refused_before_its_claim_keeps_its_session(proje
     browser.take(browser.click(mount(idempotent(buy)), **{"Idempotency-Key": '""'}))
 
     assert browser.kept["seen"] == 1
+
+
+def test_R51_work_that_comes_after_all_has_its_session(project, mount, in_progress):
+    """A decorator of the project that tries again, in the same request, after a 409."""
+    guarded = idempotent(buy)
+
+    def tries_again(request: HttpRequest) -> HttpResponse:
+        response = guarded(request)
+        if response.status_code != 409:
+            return response
+        IdempotencyRecord.objects.all().delete()
+        return guarded(request)
+
+    url, browser = f"{mount(tries_again)}?work=leave", Browser(Client())
+    browser.click(url)
+    in_progress()
+
+    browser = Browser(Client())
+    answer = browser.take(browser.click(url))
+
+    assert (answer.status_code, replayed(answer), browser.kept.get("cart")) == (201, False, None)
 
 
 def test_R51_the_session_of_a_request_around_is_its_own(project, mount):
