@@ -71,8 +71,6 @@ class Plan:
     engine: Engine
     policy: Policy
     http_policy: HTTPPolicy
-    #: The operations whose streams the log has told of (R62): shared by all plans of the alias.
-    told_streams: set[str] = field(default_factory=set, kw_only=True, compare=False)
 
     def with_fields(self, given: Mapping[str, Any]) -> Plan:
         """Return this plan with the fields `given` of both policies; raise ValueError."""

@@ -29,7 +29,7 @@ from django_idempotency.exceptions import (
 
 __all__ = [
     "extra",
-    "log_left_out",
+    "log_once",
     "log_refusal",
     "log_store_error",
     "tell_claim",
@@ -119,9 +119,9 @@ def log_refusal(alias: str, operation: str, error: IdempotencyError) -> None:
 
 
 @lru_cache(maxsize=1024)
-def log_left_out(operation: str, name: str) -> None:
-    """Tell of a header field of an answer that its replays leave out: once in a process (R30)."""
-    logger.info("Replays of %s leave out the header field %s.", operation, name)
+def log_once(level: int, text: str, *about: str) -> None:
+    """Write a line about a view, say, once in a process."""
+    logger.log(level, text, *about)
 
 
 def log_store_error(alias: str, operation: str, error: StoreError) -> None:

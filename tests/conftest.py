@@ -15,6 +15,7 @@ from asgiref.sync import SyncToAsync
 from django.test import TransactionTestCase
 
 from django_idempotency.conf import stores
+from django_idempotency.logs import log_once
 from django_idempotency.stores.memory import MemoryStore
 from tests.services import MISSING_VARIABLE, current_leg
 from tests.services.processes import ROOT, RUN_VARIABLE, descendants, describe, marked, wait_until
@@ -49,6 +50,12 @@ def memory_is_empty() -> Iterator[None]:
     for configured in stores._aliases.values():
         if isinstance(configured.store, MemoryStore):
             configured.store._records.clear()
+
+
+@pytest.fixture(autouse=True)
+def nothing_was_said_once() -> None:
+    """Let the log say again what it says once in a process."""
+    log_once.cache_clear()
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -17,7 +17,7 @@ from django_idempotency.context import running
 from django_idempotency.engine.transactions import OpenTransactions
 from django_idempotency.exceptions import StoreError
 from django_idempotency.http.atomic_requests import atomic_aliases, refuse_coroutine
-from django_idempotency.http.content import ask
+from django_idempotency.http.content import ask, operation_of
 from django_idempotency.http.plans import ViewPlan
 from django_idempotency.http.problems import problem_of
 from django_idempotency.policy import HTTPPolicy
@@ -57,6 +57,11 @@ class GuardedCall:
         self.exempt = exempt
         #: Whether the request carries a key, or must carry one.
         self.keyed = keyed
+
+    @property
+    def operation(self) -> str:
+        """What is being done (R40)."""
+        return operation_of(self.request, self.plan.operation_name)
 
     def body(self) -> bytes:
         """Return the parts of the body in the fingerprint; see `content.body_of`."""

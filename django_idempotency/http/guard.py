@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import logging
 import re
 import uuid
@@ -35,17 +34,14 @@ from django_idempotency.http.content import (
     fingerprint_of,
     form_key,
     header_field,
-    operation_of,
 )
 from django_idempotency.http.problems import problem_response, replay_refused
 from django_idempotency.http.sessions import RequestState, leave_session
 from django_idempotency.http.snapshot import LEFT_OUT, Snapshot, is_stream
-from django_idempotency.logs import log_left_out, log_refusal
+from django_idempotency.logs import log_once, log_refusal
 from django_idempotency.records import Outcome
 
 __all__ = ["Guard", "answered_outside"]
-
-logger = logging.getLogger("django_idempotency")
 
 _KIND = "http"
 _OUTSIDE = "_idempotency_outside"
@@ -122,7 +118,7 @@ class Guard(GuardedCall):
         plan = self.plan
         from_form = self._read_key()
         scope = self._scope(from_form=from_form)
-        name = operation_of(self.request, plan.operation_name)
+        name = self.operation
         fingerprint = fingerprint_of(
             self.request, self.subject, plan.policy, self.http, self.body, name
         )
@@ -238,7 +234,12 @@ class Guard(GuardedCall):
         attempt.succeeded = response.status_code < 400
         self.kept = verdict == "keep"
         if verdict == "release" and leads_to_login(response):
-            _tell_of_login(operation_of(self.request))
+            log_once(
+                logging.WARNING,
+                "%s redirects to LOGIN_URL, which is never kept: if it has done its work, a retry "
+                "runs again.",
+                self.operation,
+            )
         if not self.commits(response, verdict):
             raise RollBack(verdict, response)
 
@@ -289,8 +290,7 @@ class Guard(GuardedCall):
         if self.begun is not None:
             return response
         if isinstance(error, (InvalidKey, KeyRequired, ScopeMissing)):
-            name = operation_of(self.request, self.plan.operation_name)
-            log_refusal(self.plan.alias, name, error)
+            log_refusal(self.plan.alias, self.operation, error)
         else:  # another attempt may be at work
             leave_session(self.request, response)
         return response
@@ -311,28 +311,27 @@ class Guard(GuardedCall):
         response = self._replay(attempt, outcome) if outcome.replayed else outcome.result
         if self.kept and not outcome.stored:
             response["Idempotency-Stored"] = "false"
-            self._tell_stream(attempt, response)
+            if is_stream(response):
+                log_once(
+                    logging.WARNING,
+                    "%s: the generator of its response runs after its record is completed. Even "
+                    "if it breaks off, each retry gets 409 result_unavailable. Do the work before "
+                    "the response is returned, and stream only what can be read again.",
+                    self.operation,
+                )
         elif outcome.expires_at is not None:
             expires_at = outcome.expires_at.astimezone(timezone.utc)
             response.headers["Idempotency-Expires"] = format_datetime(expires_at, usegmt=True)
             for name in getattr(response, LEFT_OUT, ()):
-                log_left_out(operation_of(self.request, self.plan.operation_name), name)
+                log_once(
+                    logging.INFO,
+                    "Replays of %s leave out the header field %s.",
+                    self.operation,
+                    name,
+                )
         if http.echo_key:
             response[http.header] = _quoted(self.key)
         return response
-
-    def _tell_stream(self, attempt: Attempt, response: HttpResponseBase) -> None:
-        """Warn once for each view that its response is a stream, which no retry can have (R62)."""
-        view, told = attempt.request.operation, self.plan.told_streams
-        if view in told or not is_stream(response):
-            return
-        told.add(view)
-        logger.warning(
-            "%s: the generator of its response runs after its record is completed. Even if it "
-            "breaks off, each retry gets 409 result_unavailable. Do the work before the response "
-            "is returned, and stream only what can be read again.",
-            view,
-        )
 
     def _replay(self, attempt: Attempt, outcome: Outcome) -> HttpResponseBase:
         snapshot = outcome.result
@@ -369,15 +368,6 @@ def answered_outside(response: HttpResponseBase) -> HttpResponseBase:
     """Mark an answer that Django gives outside of the view: unless it is kept, Django gives it."""
     setattr(response, _OUTSIDE, True)
     return response
-
-
-@functools.lru_cache(maxsize=1024)  # once for a view
-def _tell_of_login(operation: str) -> None:
-    logger.warning(
-        "%s redirects to LOGIN_URL, which is never kept: if it has done its work, a retry runs "
-        "again.",
-        operation,
-    )
 
 
 def _has_committed(attempt: Attempt) -> bool:

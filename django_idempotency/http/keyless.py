@@ -14,7 +14,6 @@ from django_idempotency.engine.transactions import OpenTransactions
 from django_idempotency.exceptions.base import SessionLost
 from django_idempotency.http.atomic_requests import AtomicRequests
 from django_idempotency.http.calls import GuardedCall, served_alone, using
-from django_idempotency.http.content import operation_of
 from django_idempotency.http.problems import problem_response
 from django_idempotency.http.sessions import RequestState
 from django_idempotency.logs import log_store_error
@@ -75,7 +74,7 @@ def _opens(call: GuardedCall, error: Exception) -> bool:
     """Whether the handler runs without a transaction of the store, which is not there (R61)."""
     if not isinstance(error, SessionLost) or not call.opens_for(error):
         return False
-    log_store_error(call.plan.alias, operation_of(call.request), error)
+    log_store_error(call.plan.alias, call.operation, error)
     return True
 
 
@@ -115,7 +114,6 @@ def _answer(call: GuardedCall, error: Exception) -> HttpResponseBase:
         response: HttpResponseBase = error.result
         return response
     if isinstance(error, SessionLost):
-        name = operation_of(call.request, call.plan.operation_name)
-        log_store_error(call.plan.alias, name, error)
+        log_store_error(call.plan.alias, call.operation, error)
         return problem_response(error, call.request, call.http, call.subject)
     raise error

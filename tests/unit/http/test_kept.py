@@ -18,7 +18,7 @@ from rest_framework.response import Response
 
 from django_idempotency.exceptions import ResultTooLarge
 from django_idempotency.exceptions.base import SessionLost
-from django_idempotency.http import guard, idempotent
+from django_idempotency.http import idempotent
 from django_idempotency.http.calls import verdict_for
 from django_idempotency.http.snapshot import SnapshotCodec
 from django_idempotency.models import IdempotencyRecord
@@ -82,7 +82,6 @@ def test_R34_redirect_to_the_login_page_is_never_kept(settings):
 
 def test_R34_a_success_that_redirects_there_is_released_with_a_line_for_each_view(mount, caplog):
     """A sign-up, say: whoever wrote it learns that a retry signs up again."""
-    guard._tell_of_login.cache_clear()
     work = idempotent(scope=ANYONE)(lambda request: redirect(settings.LOGIN_URL))
     urls = [mount(work, name=name) for name in ("sign-up", "join")]
 

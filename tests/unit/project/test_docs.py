@@ -214,19 +214,23 @@ def test_checks_are_documented(sources):
 
 def test_log_messages_are_documented(sources):
     rows = table_of(REFERENCE / "operations.md", "## Logger")
-    logged = {
-        (node.func.attr.replace("exception", "error").upper(), node.args[0].value)
-        for source in sources
-        if "logger." in source
-        for node in ast.walk(ast.parse(source))
-        if isinstance(node, ast.Call)
-        and ast.unparse(node.func).startswith("logger.")
-        and isinstance(node.args[0], ast.Constant)
-    }
+    logged = {line for source in sources for line in _logged(source)}
     for level, message in logged:
         matching = [row for row in rows if row[0] == level and message.startswith(row[1])]
         assert len(matching) == 1, message
     assert len(rows) == len(logged)
+
+
+def _logged(source):
+    """Yield the level and the text of each line that a file logs."""
+    for node in ast.walk(ast.parse(source)):
+        if not isinstance(node, ast.Call):
+            continue
+        match ast.unparse(node.func).split("."), node.args:
+            case ["logger", level], [ast.Constant(value=text), *_]:
+                yield level.replace("exception", "error").upper(), text
+            case ["log_once"], [ast.Attribute(attr=level), ast.Constant(value=text), *_]:
+                yield level, text
 
 
 @pytest.mark.parametrize("code", PROBLEMS)
