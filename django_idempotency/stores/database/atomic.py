@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from types import TracebackType
 from typing import Any
@@ -42,6 +43,10 @@ __all__ = [
 SAVEPOINT = "idempotency"
 #: libpq's transaction status outside of any transaction, and in one that met an error.
 _IDLE, _IN_ERROR = 0, 3
+#: Where a connection has its observer.
+_OBSERVER = "_idempotency_observer"
+#: Threads may share a connection: they must not install two.
+_observing = threading.Lock()
 
 
 class RollbackWatch:
@@ -49,25 +54,53 @@ class RollbackWatch:
     Whether the work calls ``set_rollback(True)`` for the innermost open block (R91).
 
     The last call decides. One for a savepoint of the work's own is about that savepoint alone.
-    Marks the block, as Django does for errors that it sees, where MariaDB has rolled all of the
-    transaction back to end a deadlock: what follows would commit without what came before.
     """
 
     def __init__(self, connection: Any) -> None:
         self.deliberate = False
+        self._depth = len(connection.atomic_blocks)
+        with _observing:
+            observer = vars(connection).get(_OBSERVER) or _Observer(connection)
+            observer.watches.append(self)
+        self._observer = observer
+
+    def note(self, connection: Any, rollback: bool) -> None:
+        """Note a call, unless it is for a savepoint that was opened since."""
+        within = len(connection.atomic_blocks) - self._depth
+        if within < 1 or not any(connection.savepoint_ids[-within:]):
+            self.deliberate = rollback
+
+    def end(self) -> None:
+        """Watch no longer; the last one leaves the connection as the first one found it."""
+        with _observing:
+            self._observer.watches.remove(self)
+            if not self._observer.watches:
+                self._observer.leave()
+
+
+class _Observer:
+    """
+    What is installed on a connection, once for all the watches that are open on it.
+
+    It marks the block, as Django does for errors that it sees, where MariaDB has rolled all of the
+    transaction back to end a deadlock: what follows would commit without what came before.
+    """
+
+    def __init__(self, connection: Any) -> None:
+        self.watches: list[RollbackWatch] = []
         self._connection = connection
-        self._before = connection.__dict__.get("set_rollback")
-        depth, set_rollback = len(connection.atomic_blocks), connection.set_rollback
-
-        def note(rollback: bool) -> None:
-            set_rollback(rollback)
-            within = len(connection.atomic_blocks) - depth
-            if within == 0 or not any(connection.savepoint_ids[-within:]):
-                self.deliberate = rollback
-
-        connection.set_rollback = note
+        self._of_instance = vars(connection).get("set_rollback")
+        self._set_rollback = connection.set_rollback
+        connection.set_rollback = self._note
         if connection.vendor == "mysql":
-            connection.execute_wrappers.append(self._execute)
+            # The first: where a project leaves a wrapper of its own, Django takes the last one.
+            connection.execute_wrappers.insert(0, self._execute)
+        vars(connection)[_OBSERVER] = self
+
+    def _note(self, rollback: bool) -> None:
+        self._set_rollback(rollback)
+        for watch in self.watches:
+            watch.note(self._connection, rollback)
 
     def _execute(
         self, execute: Callable[..., Any], sql: str, params: Any, many: bool, context: Any
@@ -79,14 +112,16 @@ class RollbackWatch:
                 self._connection.needs_rollback = True
             raise
 
-    def end(self) -> None:
+    def leave(self) -> None:
         """Leave the connection as it was."""
-        if self._execute in self._connection.execute_wrappers:
-            self._connection.execute_wrappers.remove(self._execute)
-        if self._before is None:
-            del self._connection.set_rollback
+        connection = self._connection
+        del vars(connection)[_OBSERVER]
+        if self._execute in connection.execute_wrappers:
+            connection.execute_wrappers.remove(self._execute)
+        if self._of_instance is None:
+            del connection.set_rollback
         else:
-            self._connection.set_rollback = self._before
+            connection.set_rollback = self._of_instance
 
 
 class Block(transaction.Atomic):

@@ -7,11 +7,13 @@ import pytest
 from tests.unit.core.conftest import call, clock, in_loop, memory, mode, work
 from tests.unit.core.test_engine import TestConcurrency, TestErrors, TestNested
 from tests.unit.core.test_transactions import TestInsideTheCallersTransaction
+from tests.unit.core.test_work_rolled_back import TestInterleaved
 
 __all__ = [
     "TestConcurrency",
     "TestErrors",
     "TestInsideTheCallersTransaction",
+    "TestInterleaved",
     "TestNested",
     "call",
     "clock",

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from contextlib import suppress
 from functools import partial
 
 import pytest
+from asgiref.sync import sync_to_async
 from django.db import IntegrityError, connection, connections, transaction
 
 from django_idempotency import WorkRolledBack
+from django_idempotency.conf import store_for
 from tests.app.models import Effect, Unique
-from tests.unit.core.conftest import callers, kept, names, run
+from tests.unit.core.conftest import begin, callers, kept, names, run
 
 pytestmark = pytest.mark.django_db(transaction=True, databases=["default", "other"])
 
@@ -64,6 +67,12 @@ def work_of(steps):
     return work
 
 
+def observed(using="default"):
+    """What stands on a connection for the attempts that are open there."""
+    installed = vars(connections[using]).keys() & {"set_rollback"}
+    return len(installed), len(connections[using].execute_wrappers)
+
+
 @callers([("run", "joined"), ("run", "single"), ("aattempt", "joined")])
 def test_R91_success_that_can_only_be_rolled_back_is_an_error(call, caplog):
     for steps in ERRORS:
@@ -77,8 +86,7 @@ def test_R91_success_that_can_only_be_rolled_back_is_an_error(call, caplog):
         answer = call(work_of(steps))
         assert (answer.result, answer.stored) == ("done", False), steps
         assert (names(), kept().state) == ([], "FAILED")
-        assert "set_rollback" not in vars(connection)
-        assert connection.execute_wrappers == []
+        assert observed() == (0, 0)
     for number, steps in enumerate(COMMITS, 1):  # what an inner block has handled is no fault
         answer = call(work_of(steps), key=f"k{number}")
         assert (answer.result, answer.stored) == ("done", True), steps
@@ -101,3 +109,87 @@ def test_R91_success_that_dooms_a_transaction_of_the_callers_is_an_error(memory,
         with transaction.atomic(using=using), pytest.raises(WorkRolledBack):
             run(lambda lease, step=step: step(using))
         assert kept().state == "FAILED"
+
+
+@pytest.mark.django_db(transaction=True, databases=["default", "other"])
+class TestInterleaved:
+    """
+    R91: what observes a connection is installed once, and gone when the last attempt has left.
+
+    Imported by tests/integration/database/test_engine.py.
+    """
+
+    @pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (1, 2, 0)], ids=str)
+    def test_R91_attempts_are_left_in_any_order(self, order):
+        watched = 1 if connection.vendor == "mysql" else 0
+        with transaction.atomic():
+            blocks = [begin(key, store="memory") for key in "abc"]
+            for block in blocks:
+                attempt = block.__enter__()
+                attempt.complete("done")
+                assert observed() == (1, watched)
+            for place in order:
+                assert observed() == (1, watched)
+                blocks[place].__exit__(None, None, None)
+            assert observed() == (0, 0)
+
+    @pytest.mark.parametrize("order", [(0, 1), (1, 0)], ids=str)
+    def test_R91_transactions_of_a_store_are_left_in_any_order(self, order):
+        blocks = [store_for().atomic() for _ in order]
+        for block in blocks:
+            block.__enter__()
+        for place in order:
+            assert observed()[0] == 1
+            blocks[place].__exit__(None, None, None)
+        assert observed() == (0, 0)
+
+    def test_R91_an_attempt_sees_a_wish_after_another_has_left_before_it(self):
+        with transaction.atomic():
+            first, second = begin("a", store="memory"), begin("b", store="memory")
+            early, late = first.__enter__(), second.__enter__()
+            early.complete("done")
+            first.__exit__(None, None, None)
+            wish()
+            late.complete("done")
+            second.__exit__(None, None, None)
+            assert (early.outcome.stored, late.outcome.stored) == (True, False)
+            assert observed() == (0, 0)
+
+    def test_R91_a_wrapper_of_the_projects_that_is_left_between_them_is_gone_alone(self):
+        def wrapper(execute, *arguments):
+            return execute(*arguments)
+
+        with transaction.atomic():
+            of_project = connection.execute_wrapper(wrapper)
+            of_project.__enter__()
+            attempt = begin("a", store="memory")
+            attempt.__enter__().complete("done")
+            of_project.__exit__(None, None, None)
+            assert wrapper not in connection.execute_wrappers
+            attempt.__exit__(None, None, None)
+            assert observed() == (0, 0)
+
+    def test_R91_coroutines_that_share_a_connection_are_left_as_they_were_entered(self, in_loop):
+        async def main():
+            block = transaction.atomic()
+            await sync_to_async(block.__enter__)()
+            entered, left = asyncio.Event(), asyncio.Event()
+
+            async def first():
+                async with begin("a", store="memory") as attempt:
+                    await entered.wait()
+                    attempt.complete("done")
+                left.set()
+
+            async def second():
+                async with begin("b", store="memory") as attempt:
+                    entered.set()
+                    await left.wait()
+                    attempt.complete("done")
+
+            await asyncio.gather(first(), second())
+            found = await sync_to_async(observed)()
+            await sync_to_async(block.__exit__)(None, None, None)
+            return found
+
+        assert in_loop(main) == (0, 0)
