@@ -129,7 +129,8 @@ class Block(transaction.Atomic):
     An ``atomic()`` of the store, which knows whose it is.
 
     Coroutines that share a thread share its connection: the transaction of one must not take in
-    the statements of another.
+    the statements of another. Django's own block is entered and left once, also where neither is
+    to send a statement: packages wrap its two methods to know of each block.
     """
 
     using: str
@@ -191,12 +192,15 @@ class Block(transaction.Atomic):
         if outer is not None and outer.is_anothers():
             raise self.open_error()
         begins = not connection.in_atomic_block
-        if outer is not None:
-            self.ends_with_commit = outer.commits and connection.atomic_blocks[-1] is outer
+        if outer is not None and outer.commits and connection.atomic_blocks[-1] is outer:
+            self.ends_with_commit = True
+            self.savepoint, outer.has_savepoint = not outer.has_savepoint, False
         try:
-            self._begin(connection)
+            super().__enter__()
         except Error as error:
             raise not_begun(connection, error) from error
+        if not self.savepoint and not connection.needs_rollback:
+            connection.savepoint_ids[-1] = SAVEPOINT
         self.watch = RollbackWatch(connection)
         attempts = running()
         self.owner = attempts[-1] if attempts else None
@@ -204,18 +208,6 @@ class Block(transaction.Atomic):
             # It is this block that commits, or does not. With autocommit off its end does neither.
             self.commits = True
             connection.on_commit(self._note_commit)
-
-    def _begin(self, connection: Any) -> None:
-        """Do what Django's block does; the claim may have set the savepoint already."""
-        outer = self.outer
-        is_set = self.ends_with_commit and outer is not None and outer.has_savepoint
-        if outer is not None and is_set:
-            outer.has_savepoint = False
-        if is_set and not connection.needs_rollback:
-            connection.savepoint_ids.append(SAVEPOINT)
-            connection.atomic_blocks.append(self)
-        else:
-            super().__enter__()
 
     def __exit__(
         self,
@@ -227,10 +219,7 @@ class Block(transaction.Atomic):
         self.watch.end()
         stands = exc_type is None and not connection.needs_rollback
         if self.ends_with_commit and stands and connection.savepoint_ids:
-            # No RELEASE: the COMMIT follows.
-            connection.savepoint_ids.pop()
-            connection.atomic_blocks.pop()
-            return
+            connection.savepoint_ids[-1] = None  # no RELEASE: the COMMIT follows
         try:
             super().__exit__(exc_type, exc_value, traceback)
         except (InterfaceError, InternalError, OperationalError) as error:

@@ -113,7 +113,7 @@ def test_R79_each_refusal_is_one_line_and_names_neither_key_nor_payload(api, pol
     refused = ["key missing", "key invalid", "scope missing", "replay refused"]
     assert said == ["completed", *refused, "mismatch", "store unavailable"]
     assert [line.levelname for line in of_attempts] == ["INFO"] * 6 + ["ERROR"]
-    operations = [line.operation for line in lines()]
+    operations = [line.operation for line in of_attempts]
     assert operations == ["POST optional" if o == "scope missing" else "POST effects" for o in said]
     for text in (caplog.text, *(a.content.decode() + repr(a.headers) for a in answers[1:])):
         assert KEY not in text
