@@ -15,7 +15,14 @@ from django_idempotency.context import Running
 from django_idempotency.exceptions import TransactionOpen
 from django_idempotency.policy import Policy
 from django_idempotency.stores.base import BaseStore
-from django_idempotency.stores.database.atomic import Block, RollbackWatch, is_doomed, is_lost
+from django_idempotency.stores.database.atomic import (
+    Block,
+    RollbackWatch,
+    is_doomed,
+    is_lost,
+    is_of_testcase,
+    is_open,
+)
 
 __all__ = [
     "CommitHooks",
@@ -45,7 +52,7 @@ class OpenTransactions:
             connection = getattr(made, alias, None)
             if connection is None and alias == store.using:
                 connection = connections[alias]  # open before its first use without autocommit
-            if connection is not None and _is_open_by_caller(connection):
+            if connection is not None and is_open(connection):
                 self._open.append(connection)
                 self.within = self.within or alias == store.using
         #: Whether a duplicate may wait: not while it holds a transaction of the caller (R51).
@@ -224,7 +231,7 @@ class _CommitHook:
 
         `transaction.on_commit` would put it last, where a hook that raises makes Django drop it.
         """
-        if not _is_open_by_caller(connection):
+        if not is_open(connection):
             self.run()
         elif not connection.closed_in_transaction:  # what is closed can only roll back
             entry = (set(connection.savepoint_ids), self.run, True)
@@ -263,7 +270,7 @@ def _first_place(connection: Any) -> int:
     the place is the end.
     """
     hooks = connection.run_on_commit
-    of_testcase = sum(_is_of_testcase(block) for block in connection.atomic_blocks)
+    of_testcase = sum(is_of_testcase(block) for block in connection.atomic_blocks)
     # The block that began the transaction has no savepoint, and every hook is within it.
     savepoint = connection.savepoint_ids[of_testcase - 1] if of_testcase else None
     for place, entry in enumerate(hooks):
@@ -276,16 +283,3 @@ def _first_place(connection: Any) -> int:
 def _is_ours(entry: tuple[Any, ...]) -> bool:
     """Whether an entry of `run_on_commit` is the hook of a completion or of a store's block."""
     return isinstance(getattr(entry[1], "__self__", None), (Block, _CommitHook))
-
-
-def _is_open_by_caller(connection: BaseDatabaseWrapper) -> bool:
-    """Whether a transaction is open on `connection` that no TestCase opened."""
-    if not connection.in_atomic_block:
-        if connection.connection is None:
-            return not connection.settings_dict["AUTOCOMMIT"]
-        return not connection.autocommit
-    return not all(_is_of_testcase(block) for block in connection.atomic_blocks)
-
-
-def _is_of_testcase(block: Any) -> bool:
-    return bool(getattr(block, "_from_testcase", False))

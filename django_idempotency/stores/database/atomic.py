@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from types import TracebackType
-from typing import Any
+from typing import Any, Literal
 from uuid import UUID
 
 from django.db import (
@@ -35,14 +35,17 @@ __all__ = [
     "commits_alone",
     "is_doomed",
     "is_lost",
+    "is_of_testcase",
+    "is_open",
     "is_rolled_back",
     "not_begun",
+    "place_of",
 ]
 
 #: The savepoint of the work in `single`, where the claim sets it.
 SAVEPOINT = "idempotency"
-#: libpq's transaction status outside of any transaction, and in one that met an error.
-_IDLE, _IN_ERROR = 0, 3
+#: libpq's transaction status outside of any transaction, in one, and in one that met an error.
+_IDLE, _IN_TRANSACTION, _IN_ERROR = 0, 2, 3
 #: Where a connection has its observer.
 _OBSERVER = "_idempotency_observer"
 #: Threads may share a connection: they must not install two.
@@ -249,6 +252,49 @@ def commits_alone(connection: BaseDatabaseWrapper) -> bool:
         return bool(connection.settings_dict["AUTOCOMMIT"])
     # The driver also knows of a BEGIN that was sent as a statement.
     return connection.autocommit and driver.info.transaction_status == _IDLE
+
+
+def is_open(connection: BaseDatabaseWrapper) -> bool:
+    """Return whether a transaction is open on the connection that no TestCase opened."""
+    if not connection.in_atomic_block:
+        if connection.connection is None:
+            return not connection.settings_dict["AUTOCOMMIT"]
+        return not connection.autocommit
+    return not all(is_of_testcase(block) for block in connection.atomic_blocks)
+
+
+def is_of_testcase(block: Any) -> bool:
+    """Return whether a TestCase opened the block."""
+    return bool(getattr(block, "_from_testcase", False))
+
+
+def place_of(connection: BaseDatabaseWrapper) -> Literal["alone", "between", "within"]:
+    """
+    Return where a statement would be that is sent now, blocks of a TestCase aside.
+
+    "alone": it commits by itself. "within": in a transaction that somebody else is to end, or
+    whose session is lost. "between": autocommit is off, and nothing was done since the last COMMIT.
+    A BEGIN that was sent as a statement counts, except on MariaDB, whose driver does not know it.
+    """
+    driver: Any = connection.connection
+    if connection.in_atomic_block or driver is None:
+        return "within" if is_open(connection) else "alone"
+    if connection.vendor == "sqlite":
+        status = _IN_TRANSACTION if driver.in_transaction else _IDLE
+    elif connection.vendor == "postgresql":
+        status = driver.info.transaction_status
+    elif connection.autocommit:
+        status = _IDLE
+    else:
+        try:
+            with connection.cursor() as cursor:
+                cursor.execute("SELECT @@in_transaction")
+                status = _IDLE if cursor.fetchone() == (0,) else _IN_TRANSACTION
+        except Error:
+            status = _IN_ERROR
+    if connection.autocommit:
+        return "within" if status in (_IN_TRANSACTION, _IN_ERROR) else "alone"
+    return "between" if status == _IDLE else "within"
 
 
 def is_doomed(connection: BaseDatabaseWrapper) -> bool:

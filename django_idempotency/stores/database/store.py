@@ -5,12 +5,13 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from datetime import datetime, timedelta, timezone
 from typing import Any, ClassVar
 from uuid import UUID
 
 from django.core import checks
-from django.db import connections
+from django.db import Error, connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from django_idempotency import keys
@@ -26,7 +27,13 @@ from django_idempotency.exceptions import LeaseLost, StoreError, TransactionOpen
 from django_idempotency.leases import Lease, Proof
 from django_idempotency.policy import Policy
 from django_idempotency.records import Filters, Page, Record, State, as_duration
-from django_idempotency.stores.database.atomic import Block, commits_alone, is_doomed, is_lost
+from django_idempotency.stores.database.atomic import (
+    Block,
+    commits_alone,
+    is_doomed,
+    is_lost,
+    place_of,
+)
 from django_idempotency.stores.database.checks import misfits, problems
 from django_idempotency.stores.database.dialect import READ_COMMITTED, Row
 from django_idempotency.stores.database.errors import (
@@ -65,7 +72,8 @@ class DatabaseStore(Sweeping):
     """
     Records in the table of `IdempotencyRecord`, always on the write connection of one alias.
 
-    Outside a transaction each operation commits by itself; inside one it is part of it.
+    Outside a transaction each operation commits by itself; inside one it is part of it, and the end
+    of an attempt in mode ``separate`` is then a StoreError.
     """
 
     supports_join: ClassVar[bool] = True
@@ -254,7 +262,7 @@ class DatabaseStore(Sweeping):
             return self._write_single(lease, State.COMPLETED, retention, result=result)
         parameters = {**proof_parameters(lease), "result": result, "retention": retention}
         try:
-            rows = self._execute("COMPLETE", parameters)
+            rows = self._write("COMPLETE", parameters, lease)
         except StoreError as error:
             if connections[self.using].in_atomic_block and lease.renewable and is_newer(error):
                 self._tell_of_isolation(lease)
@@ -287,7 +295,8 @@ class DatabaseStore(Sweeping):
             alone = not connection.in_atomic_block or Block.is_foreign(connection)
             retention = lease.request.retention
             parameters = {"retention": retention, "alone": alone, "error": error}
-            return self._count(name, {**proof_parameters(lease), **parameters}) == 1
+            parameters |= proof_parameters(lease)
+            return bool(self._write(name, parameters, lease, counts=True) == 1)
         if not connection.in_atomic_block:  # `single`: there is no row to end
             return False
         try:
@@ -295,6 +304,40 @@ class DatabaseStore(Sweeping):
         except LeaseLost:
             return False
         return True
+
+    def _write(
+        self, name: str, parameters: Mapping[str, Any], lease: Lease, *, counts: bool = False
+    ) -> Any:
+        """
+        Send a statement of a lease's owner, and return its rows, or how many they are.
+
+        In mode ``separate`` it commits by itself. Where the work has turned autocommit off, and has
+        committed all that it did, it is committed here. Raises StoreError where it is part of a
+        transaction that the work has left open, and that Django rolls back at the end of a request.
+        """
+        connection = connections[self.using]
+        place = "alone"
+        if lease.request.transaction == "separate":
+            foreign = connection.in_atomic_block and Block.is_foreign(connection)
+            place = "alone" if foreign else place_of(connection)
+        if place == "alone":
+            return self._execute(name, parameters, connection, counts=counts)
+        try:
+            # Never again on another connection: this one's may take the work with it.
+            written = self._send_unprepared(connection, name, parameters, counts)
+            if place == "between":
+                connection.commit()
+        except Error as error:
+            if place == "between":
+                with suppress(Error):
+                    connection.rollback()
+            raise StoreError(f"The store could not run its {name} statement.") from error
+        if written and place == "within":
+            raise StoreError(
+                f"The work has left a transaction open on the database {self.using!r}, and the "
+                "record is part of it."
+            )
+        return written
 
     def renew(self, leases: Iterable[Lease], duration: timedelta) -> set[Lease]:
         """

@@ -58,7 +58,7 @@ def test_I1_I3_I11_claim_of_single_is_lost_and_changes_nothing(
 # Columns.
 
 
-@pytest.mark.parametrize("mode", ["separate", pytest.param("single", marks=POSTGRESQL)])
+@pytest.mark.parametrize("mode", ["joined", pytest.param("single", marks=POSTGRESQL)])
 def test_I2_epoch_grows_where_the_clock_does_not(store, mode):
     """Two claims in one tick of the clock, and a clock that was set back."""
     ahead = 2 * claims.failed(store, claim_request()).fencing_token
@@ -76,8 +76,8 @@ def test_I2_epoch_grows_where_the_clock_does_not(store, mode):
 @pytest.mark.parametrize(
     ("mode", "before", "ending"),
     [
-        ("separate", claims.absent, "complete"),
-        ("separate", claims.failed, "fail"),
+        ("joined", claims.absent, "complete"),
+        ("joined", claims.failed, "fail"),
         ("single", claims.absent, "complete"),
         ("single", claims.failed, "complete"),
     ],

@@ -130,7 +130,7 @@ def bind_sooner(monkeypatch, name):
 def test_R60_end_of_an_attempt_waits_for_a_commit_no_longer_than_its_bound(
     two, monkeypatch, end, beside
 ):
-    lease = claims.live(two.mine, claim_request())
+    lease = claims.live(two.mine, claim_request(transaction="joined"))
     bind_sooner(monkeypatch, end)
 
     def end_it():

@@ -269,7 +269,9 @@ def test_B5_a_plan_for_a_small_table_is_not_kept(store, monkeypatch, closes):
         complete(store, f"late {number}")
     execute("SELECT pg_stat_force_next_flush()")
     with transaction.atomic():
-        complete(store, "key")  # first of all: what follows another's statement is not prepared
+        complete(
+            store, transaction="joined"
+        )  # first of all: what follows another's statement is not prepared
         assert whole_reads() == 0
     assert names() == ["WITH", "UPDATE"]
 
@@ -683,7 +685,7 @@ def test_R60_work_that_deallocates_rolls_back_whole_and_its_retry_runs(engine, m
 @pytest.mark.usefixtures("at_once")
 def test_I1_a_completion_is_prepared_only_right_after_a_claim(engine, store):
     engine.run(operation("first"), work("first"))
-    lease = won(store.claim(claim_request()))
+    lease = won(store.claim(claim_request(transaction="joined")))
     with transaction.atomic():
         work("mine")(lease)
         store.complete(lease, packed("mine"), retention=claims.RETENTION)

@@ -111,7 +111,7 @@ def test_sweep_looks_for_expired_records_once_however_it_is_planned(two):
 @pytest.mark.leg("postgres18", "postgres16")
 @pytest.mark.parametrize("before", [claims.live, claims.lapsed], ids=["live", "lapsed"])
 def test_claim_does_not_wait_for_an_owner_between_completion_and_commit(two, before):
-    lease = before(two.theirs, claim_request())
+    lease = before(two.theirs, claim_request(transaction="joined"))
     with transaction.atomic():
         two.mine.complete(lease, packed("owner"), retention=claims.RETENTION)
         record = lost(two.other(two.theirs.claim, claim_request()))

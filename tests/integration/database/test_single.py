@@ -67,7 +67,7 @@ def test_I8_owner_that_was_stopped_before_its_commit_is_not_waited_for_without_e
     bounded = PostgreSQL.SINGLE_UPDATE.replace("'5s'", "'100ms'")
     assert bounded != PostgreSQL.SINGLE_UPDATE
     monkeypatch.setattr(PostgreSQL, "SINGLE_UPDATE", bounded)
-    stopped = claims.lapsed(two.theirs, claim_request())
+    stopped = claims.lapsed(two.theirs, claim_request(transaction="joined"))
     committing = transaction.atomic()
     two.other(committing.__enter__)
     two.other(two.theirs.complete, stopped, packed("theirs"), retention=claims.RETENTION)

@@ -141,7 +141,7 @@ def test_in_the_transaction_of_the_caller(store):
 def test_completion_is_a_hot_update(store):
     with connection.cursor() as cursor:
         cursor.execute("TRUNCATE idempotency_record")  # other tests may have filled its pages
-    lease = claims.live(store, claim_request())
+    lease = claims.live(store, claim_request(transaction="joined"))
     with transaction.atomic():
         store.complete(lease, packed("result"), retention=claims.RETENTION)
         with connection.cursor() as cursor:
