@@ -183,14 +183,14 @@ SELECT EXISTS (
           AND classid = 'idempotency_record'::regclass::oid AND objid = 0)
 """
 
-    # The indexed expires_at is left alone while at least 90 % of the retention is left: a HOT
-    # update.
+    # The indexed expires_at is left alone where it lies at most a tenth beyond the retention from
+    # now: a HOT update.
     COMPLETE = """
 UPDATE idempotency_record AS record
    SET state = 'COMPLETED', result = %(result)s::bytea, lease_until = NULL, error = '',
        updated_at = clock.now,
-       expires_at = CASE WHEN record.expires_at BETWEEN clock.now + %(retention)s::interval * 0.9
-                                                    AND clock.now + %(retention)s::interval
+       expires_at = CASE WHEN record.expires_at BETWEEN clock.now + %(retention)s::interval
+                                                    AND clock.now + %(retention)s::interval * 1.1
                          THEN record.expires_at ELSE clock.now + %(retention)s::interval END
   FROM (SELECT clock_timestamp() AS now OFFSET 0) AS clock
  WHERE record.id = %(id)s::uuid

@@ -98,8 +98,10 @@ def test_R72_the_time_is_that_of_each_statement_and_not_of_its_transaction(
 
 
 @POSTGRESQL
-@pytest.mark.parametrize(("left", "alone"), [(0.91, True), (0.89, False), (1.1, False)])
-def test_expires_at_is_left_alone_while_nine_tenths_of_the_retention_are_left(store, left, alone):
+@pytest.mark.parametrize(
+    ("left", "alone"), [(0.99, False), (1.01, True), (1.09, True), (1.11, False)]
+)
+def test_R73_expires_at_is_left_alone_up_to_a_tenth_beyond_the_retention(store, left, alone):
     lease = claims.live(store, claim_request(retention=HOUR))
     claimed = store.get(lease.record_id)
     IdempotencyRecord.objects.update(expires_at=claimed.updated_at + HOUR * left)

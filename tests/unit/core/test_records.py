@@ -41,7 +41,8 @@ def test_durations_of_a_claim_are_timedeltas_or_seconds_and_its_lifetime_covers_
             with pytest.raises(TypeError, match="a timedelta or a number of seconds, not"):
                 asked(**{name: wrong})
     day, hour = timedelta(days=1), timedelta(hours=1)
-    assert ClaimRequest(UUID(int=1), "s", "k", retention=day, max_duration=hour).lifetime == day
+    request = ClaimRequest(UUID(int=1), "s", "k", retention=day, max_duration=hour)
+    assert request.lifetime == 1.1 * day
     assert asked(retention=hour, max_duration=day, lease=hour).lifetime == day + hour
 
 
