@@ -185,6 +185,14 @@ def test_R62_result_that_cannot_be_kept_is_too_large_and_changes_nothing(
     assert found(store).live
 
 
+def test_R61_storage_that_does_not_answer_does_not_make_the_store_unreachable(store, down):
+    """The record says that the work is done, so FAIL_OPEN must not run it again."""
+    completed(store)
+    with down("_open"), pytest.raises(StoreError) as raised:
+        store.claim(asked())
+    assert not raised.value.unreachable
+
+
 def test_store_without_the_option_says_what_it_lacks(options, storage):
     shared = options()
     completed(DynamoDBStore(**shared, overflow_storage="overflow"))

@@ -8,6 +8,7 @@ import uuid
 import pytest
 from django.contrib.auth.models import AnonymousUser, User
 from django.contrib.sessions.backends.db import SessionStore
+from django.contrib.sessions.models import Session
 from django.template import Context, Template
 
 from django_idempotency.models import IdempotencyRecord
@@ -37,6 +38,27 @@ def test_R89_a_double_click_runs_once_and_shows_the_page_twice(visitor, gate, lo
     assert (second.status_code, second.content) == (first.status_code, first.content)
     assert second.headers["Location"] == first.headers["Location"]
     assert orders() == ["slow"]
+
+
+def test_R51_R89_a_double_click_that_logs_in_leaves_the_browser_logged_in(
+    visitor, gate, looked_twice, policy, settings
+):
+    """The second click has waited with the session of before, whose key is gone."""
+    policy(TRANSACTION="separate")
+    settings.SESSION_SAVE_EVERY_REQUEST = True
+    visitor.path = "/join/"
+    fields = {**visitor.page(), "item": "slow"}
+
+    clicked = visitor.click(fields)
+    assert gate.reached.wait(60)
+    second = visitor.click(fields).result(60)
+    first = clicked.result(60)
+
+    assert (replayed(first), replayed(second), second.status_code) == (False, True, 200)
+    assert "sessionid" not in second.cookies
+    key = first.cookies["sessionid"].value
+    assert [session.session_key for session in Session.objects.all()] == [key]
+    assert SessionStore(key)["basket"] == []
 
 
 def test_R39_R89_two_clicks_one_after_the_other(visitor):
