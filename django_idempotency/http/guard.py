@@ -26,7 +26,7 @@ from django_idempotency.exceptions import (
     StoreError,
 )
 from django_idempotency.http import keyless, scopes
-from django_idempotency.http.atomic_requests import AtomicRequests, answering
+from django_idempotency.http.atomic_requests import AtomicRequests, answering, atomic_aliases
 from django_idempotency.http.calls import GuardedCall, leads_to_login, using
 from django_idempotency.http.content import (
     ask,
@@ -86,7 +86,8 @@ class Guard(GuardedCall):
                 self.forget()
         except IdempotencyError as error:
             if self.runs_unguarded(error):
-                return _unguarded(keyless.handle(self, joins=False))
+                ours = using(self.plan.store).difference(atomic_aliases(self.exempt))
+                return _unguarded(keyless.handle(self, without=ours))
             return self.problem(error)
         return self.response(attempt)
 

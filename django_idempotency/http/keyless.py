@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from threading import Event
 from typing import NoReturn
 
@@ -23,11 +24,15 @@ from django_idempotency.stores.database.atomic import is_rolled_back
 __all__ = ["ahandle", "handle"]
 
 
-def handle(call: GuardedCall, *, joins: bool = True) -> HttpResponseBase:
-    """Return the handler's response; its exceptions pass on after the work is rolled back."""
-    joined = joins and _mode(call, coroutine=False) != "separate"
-    beside = using(call.plan.store) if joined else ()
-    requests = AtomicRequests(without=call.exempt, beside=beside)
+def handle(call: GuardedCall, *, without: Collection[str] = ()) -> HttpResponseBase:
+    """
+    Return the handler's response; its exceptions pass on after the work is rolled back.
+
+    Opens no transaction on the aliases `without`.
+    """
+    joined = _mode(call, coroutine=False) != "separate"
+    beside = using(call.plan.store).difference(without) if joined else ()
+    requests = AtomicRequests(without={*call.exempt, *without}, beside=beside)
     before, deliberate, begun = RequestState(call.request), False, False
     try:
         with requests, served_alone(call.request):
@@ -39,7 +44,7 @@ def handle(call: GuardedCall, *, joins: bool = True) -> HttpResponseBase:
                 _refuse_rollback(response, deliberate=deliberate)
     except Exception as error:
         if not begun and _opens(call, error):
-            return handle(call, joins=False)
+            return handle(call, without=using(call.plan.store))
         if requests and not requests.committed and not deliberate:
             before.restore()
         return _answer(call, error)

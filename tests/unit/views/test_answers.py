@@ -186,6 +186,13 @@ class Unbegun(MemoryStore):
         raise SessionLost("no transaction", unreachable=True)
 
 
+class Blink(DatabaseStore):
+    """Its database is out of reach for as long as a claim takes."""
+
+    def claim(self, request):
+        raise StoreError("down", unreachable=True)
+
+
 class NoWork(DatabaseStore):
     """The claim stands; the work cannot begin."""
 
@@ -301,6 +308,30 @@ def test_R61_R83_fail_open_without_a_key_keeps_atomic_requests(api, down, runs, 
     monkeypatch.setitem(connections.settings["default"], "ATOMIC_REQUESTS", True)
 
     assert api.then("boom", key=None).status_code == 500
+    assert (len(runs), Effect.objects.count()) == (1, 0)
+
+
+@both
+@a_function
+@pytest.mark.parametrize("key", ["key-1", None])
+def test_R61_R83_fail_open_with_atomic_requests_on_every_database(api, down, key, monkeypatch):
+    """That of the store is not begun; the other one is."""
+    for alias in ("default", "other"):
+        monkeypatch.setitem(connections.settings[alias], "ATOMIC_REQUESTS", True)
+
+    assert (api(key=key).status_code, Effect.objects.count()) == (201, 1)
+    assert api.then("boom", key=key).status_code == 500
+    assert Effect.objects.count() == 1
+
+
+@a_function
+def test_R61_R83_fail_open_keeps_atomic_requests_of_a_database_that_is_there_again(
+    api, on, runs, monkeypatch
+):
+    monkeypatch.setitem(connections.settings["default"], "ATOMIC_REQUESTS", True)
+    on("Blink")
+
+    assert api.then("boom").status_code == 500
     assert (len(runs), Effect.objects.count()) == (1, 0)
 
 
