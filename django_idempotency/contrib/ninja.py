@@ -47,8 +47,16 @@ V = TypeVar("V", bound=Callable[..., Any])
 
 #: Where a request says which operation serves it.
 _SERVED = "_idempotency_ninja"
-#: What the API's exception handlers have raised, on the request; a mark on what asks them once.
+#: An error that the API's exception handlers were asked about, and what they raised.
 _UNANSWERED = "_idempotency_unanswered"
+
+
+class _Unanswered(BaseException):
+    """Carries an error past `Operation.run`, which would ask the exception handlers once more."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__(error)
+        self.error = error
 
 
 @overload
@@ -147,14 +155,22 @@ def _known(declared: Declared, run: Any, *, of_router: bool = False, paginated: 
         @wraps(run)
         async def aserve(request: HttpRequest, **values: Any) -> Any:
             _serve(operation, request)
-            return await run(request, **values)
+            try:
+                return await run(request, **values)
+            except _Unanswered as passing:
+                unanswered = passing.error
+            raise unanswered  # here, so that it keeps the context that it has
 
         return aserve
 
     @wraps(run)
     def serve(request: HttpRequest, **values: Any) -> Any:
         _serve(operation, request)
-        return run(request, **values)
+        try:
+            return run(request, **values)
+        except _Unanswered as passing:
+            unanswered = passing.error
+        raise unanswered  # here, so that it keeps the context that it has
 
     return serve
 
@@ -197,7 +213,11 @@ def _guarding(declared: Declared, view: Callable[..., Any]) -> Callable[..., Any
             async def respond(*args: Any, **values: Any) -> HttpResponseBase:
                 return _response(operation, await view(*args, **values), request, values)
 
-            answer = await aguarded(declared, respond, request, args, values, NinjaGuard)
+            try:
+                answer = await aguarded(declared, respond, request, args, values, NinjaGuard)
+            except Exception as error:
+                _pass_handlers(request, error)
+                raise
             return _problem_as_rendered(operation, answer, request)
 
         return _marked(aguarded_operation, declared)
@@ -209,7 +229,11 @@ def _guarding(declared: Declared, view: Callable[..., Any]) -> Callable[..., Any
         def respond(*args: Any, **values: Any) -> HttpResponseBase:
             return _response(operation, view(*args, **values), request, values)
 
-        answer = guarded(declared, respond, request, args, values, NinjaGuard)
+        try:
+            answer = guarded(declared, respond, request, args, values, NinjaGuard)
+        except Exception as error:
+            _pass_handlers(request, error)
+            raise
         return _problem_as_rendered(operation, answer, request)
 
     return _marked(guarded_operation, declared)
@@ -244,25 +268,16 @@ class NinjaGuard(ViewGuard):
         try:
             response = api.on_exception(self.request, error)
         except Exception as unanswered:
-            _pass_on(api, self.request, unanswered)
+            setattr(self.request, _UNANSWERED, (error, unanswered))
             return outside_answer(self.request, self.http, unanswered)
         return cast("HttpResponseBase", response)
 
 
-def _pass_on(api: Any, request: HttpRequest, unanswered: Exception) -> None:
-    """Have the API raise what its handlers have raised: ninja asks them about it once more."""
-    setattr(request, _UNANSWERED, unanswered)
-    asked = api.on_exception
-    if hasattr(asked, _UNANSWERED):
-        return
-
-    def on_exception(request: HttpRequest, error: Exception) -> Any:
-        if vars(request).pop(_UNANSWERED, None) is error:
-            raise error
-        return asked(request, error)
-
-    setattr(on_exception, _UNANSWERED, True)
-    api.on_exception = on_exception
+def _pass_handlers(request: HttpRequest, error: Exception) -> None:
+    """Raise _Unanswered if the API's exception handlers were asked about this error already."""
+    asked, unanswered = vars(request).pop(_UNANSWERED, (None, None))
+    if unanswered is not None and (error is asked or error is unanswered):
+        raise _Unanswered(unanswered)
 
 
 def _response(

@@ -106,6 +106,31 @@ def test_R55_R57_R58_R91_status_decides_about_the_work_and_verdict_about_the_rec
     assert urls.calls == asked.get(then, []), "the API's handlers are asked once for each run"
 
 
+def release(response, exception):
+    return "release"
+
+
+@pytest.mark.parametrize("keep", ["default", release])
+@pytest.mark.parametrize("path", ["/heard/effects/", "/heard/aeffects/"])
+@pytest.mark.parametrize(
+    ("then", "status", "asked"),
+    [
+        ("boom", 500, ["RuntimeError"]),
+        ("odd", 500, ["Odd", "odd"]),
+        ("domain", 409, ["Domain", "domain"]),
+    ],
+)
+def test_R58_api_is_asked_once_about_an_error_and_is_left_as_it_was(
+    at, policy, path, then, status, asked, keep
+):
+    """The API is of a class of the project's, which overrides on_exception."""
+    policy(HTTP={"KEEP": keep})
+    assert at(path).then(then).status_code == status
+    assert urls.calls == asked
+    assert at(SYNC).then("odd", key="key-2").status_code == 500
+    assert [it for it in (urls.api, urls.heard) if "on_exception" in vars(it)] == []
+
+
 @pytest.mark.parametrize("transaction", ["single", "separate"])
 @pytest.mark.parametrize(("then", "left"), [("created", 1), ("raised", 0), ("boom", 0)])
 def test_R57_other_modes(at, policy, transaction, then, left):

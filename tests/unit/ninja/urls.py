@@ -285,4 +285,33 @@ def strangers(request, work: Work, response: HttpResponse):
     return act(work, response)
 
 
-urlpatterns = [path("api/", api.urls), path("texts/", texts.urls)]
+class Heard(NinjaAPI):
+    """Notes each error that it is asked about."""
+
+    def on_exception(self, request, exc):
+        calls.append(type(exc).__name__)
+        return super().on_exception(request, exc)
+
+
+heard = Heard(auth=Users(), urls_namespace="heard")
+heard.add_exception_handler(Domain, answer_domain)
+heard.add_exception_handler(Odd, answer_odd)
+
+
+@heard.post("/effects/", response=answers)
+@idempotent(required=True)
+def heard_effects(request, work: Work, response: HttpResponse):
+    return act(work, response)
+
+
+@heard.post("/aeffects/", response=answers)
+@idempotent(required=True)
+async def heard_aeffects(request, work: Work, response: HttpResponse):
+    return await sync_to_async(act)(work, response)
+
+
+urlpatterns = [
+    path("api/", api.urls),
+    path("heard/", heard.urls),
+    path("texts/", texts.urls),
+]
