@@ -21,6 +21,7 @@ from django_idempotency.engine import Engine
 from django_idempotency.engine.operation import Operation
 from django_idempotency.engine.transactions import OpenTransactions, must_join
 from django_idempotency.fingerprint import Fingerprint
+from django_idempotency.observers import observe
 from django_idempotency.policy import (
     HTTPPolicy,
     Policy,
@@ -271,7 +272,7 @@ def _configure(alias: str) -> Plan:
     store = _build(backend, options, where)
     store.alias = alias
     for instrument in instruments:
-        instrument(store)
+        observe(instrument, store)
     try:
         must_join(policy, store)
     except ValueError as error:

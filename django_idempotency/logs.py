@@ -26,6 +26,7 @@ from django_idempotency.exceptions import (
     ScopeMissing,
     StoreError,
 )
+from django_idempotency.observers import logger
 
 __all__ = [
     "extra",
@@ -36,8 +37,6 @@ __all__ = [
     "tell_end",
     "word_for",
 ]
-
-logger = logging.getLogger("django_idempotency")
 
 _REFUSALS: dict[type[IdempotencyError], str] = {
     FingerprintMismatch: "mismatch",

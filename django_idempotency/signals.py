@@ -1,9 +1,10 @@
 """
 The signals about attempts: no key, no scope, no payload and no answer is in them (R79).
 
-Each is sent with ``send_robust``; its sender is the class of the store. The arguments are `alias`,
-`operation`, `outcome` (the word of the log), `record_id`, `duration` (seconds since the attempt
-began) and `error` (the name of an exception's class, or None).
+Each is sent with ``send_robust``, and an error of a receiver is logged once: see `observers`. The
+sender is the class of the store. The arguments are `alias`, `operation`, `outcome` (the word of the
+log), `record_id`, `duration` (seconds since the attempt began) and `error` (the name of an
+exception's class, or None).
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from operator import attrgetter
 
-from django.dispatch import Signal
+from django_idempotency.observers import Signal
 
 __all__ = [
     "TERMINAL",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import math
 import time
 from collections import deque
@@ -11,10 +10,9 @@ from collections.abc import Callable
 from django_idempotency import signals
 from django_idempotency.conf import store_for, stores
 from django_idempotency.exceptions import StoreError
+from django_idempotency.observers import logger
 
 __all__ = ["sweep"]
-
-logger = logging.getLogger("django_idempotency")
 
 
 def sweep(

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from importlib.util import find_spec
 from typing import Any, TypeVar, cast
 
+from django_idempotency.observers import logger
 from django_idempotency.sweep import sweep
 
 __all__ = ["sweep_expired"]
-
-logger = logging.getLogger("django_idempotency")
 
 #: The fraction of its time in which the task works; in the rest, claims have the database.
 SHARE = 0.25

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import logging
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -16,6 +15,7 @@ from django_idempotency.conf import DEFAULT_ALIAS
 from django_idempotency.engine.transactions import OpenTransactions
 from django_idempotency.exceptions import InvalidKey
 from django_idempotency.leases import Lease
+from django_idempotency.observers import logger
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -34,8 +34,6 @@ __all__ = [
     "process_batch",
     "sqs_message_id",
 ]
-
-logger = logging.getLogger("django_idempotency")
 
 _MISSING = object()
 #: The parameters of `process_batch` that are not fields of the policy.

@@ -10,6 +10,7 @@ from typing import Any
 
 from django_idempotency import conf, signals
 from django_idempotency.exceptions import IdempotencyError, StoreError
+from django_idempotency.observers import observe
 from django_idempotency.stores.base import BaseStore
 
 __all__ = ["BUCKETS", "Metrics", "OutcomeCounts"]
@@ -138,7 +139,7 @@ class Metrics:
                 outcome = _outcome_of(error)
                 raise
             finally:
-                self.store_called(alias, name, outcome, time.perf_counter() - began)
+                observe(self.store_called, alias, name, outcome, time.perf_counter() - began)
 
         return call
 
@@ -152,7 +153,7 @@ class Metrics:
                 outcome = _outcome_of(error)
                 raise
             finally:
-                self.store_called(alias, name, outcome, time.perf_counter() - began)
+                observe(self.store_called, alias, name, outcome, time.perf_counter() - began)
 
         return call
 

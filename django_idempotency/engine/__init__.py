@@ -12,7 +12,6 @@ for coroutines. `claims.decide` alone says what a record means to a new attempt.
 from __future__ import annotations
 
 import asyncio
-import logging
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import (
@@ -41,13 +40,11 @@ from django_idempotency.engine.transactions import let_connections_go
 from django_idempotency.engine.waiting import Poller, Waiter, poller
 from django_idempotency.exceptions import InProgress, QuotaExceeded, StoreError
 from django_idempotency.leases import Lease
+from django_idempotency.observers import logger
 from django_idempotency.records import Outcome, Record
 from django_idempotency.stores.base import BaseStore
 
 __all__ = ["Attempt", "Engine", "Operation"]
-
-logger = logging.getLogger("django_idempotency")
-
 
 #: How often a claim that lost a race is sent again before the answer is "in progress".
 CLAIM_TRIES = 5

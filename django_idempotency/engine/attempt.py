@@ -32,12 +32,11 @@ from django_idempotency.exceptions import (
 from django_idempotency.exceptions.base import SessionLost
 from django_idempotency.leases import Lease
 from django_idempotency.logs import tell_claim, tell_end, word_for
+from django_idempotency.observers import logger
 from django_idempotency.records import Outcome, Record
 from django_idempotency.stores.base import BaseStore
 
 __all__ = ["Attempt", "Phase"]
-
-logger = logging.getLogger("django_idempotency")
 
 
 class Phase(enum.Enum):

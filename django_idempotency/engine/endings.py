@@ -6,7 +6,6 @@ The endings return the exception to raise, or None if the attempt's outcome stan
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from datetime import datetime
 from typing import Any, TypeGuard
@@ -26,12 +25,11 @@ from django_idempotency.exceptions import (
 )
 from django_idempotency.leases import Lease
 from django_idempotency.logs import extra
+from django_idempotency.observers import logger
 from django_idempotency.records import State
 from django_idempotency.stores.base import BaseStore
 
 __all__ = ["Endings"]
-
-logger = logging.getLogger("django_idempotency")
 
 #: The state of a record whose work has committed under a verdict.
 _STATES = {"keep": State.COMPLETED, "release": State.RELEASED, "fail": State.FAILED}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, NoReturn
@@ -13,11 +12,10 @@ from django_idempotency.claims import ClaimRequest
 from django_idempotency.engine.transactions import CommitHooks, OuterTransaction
 from django_idempotency.exceptions import WorkRolledBack
 from django_idempotency.fingerprint import Fingerprint
+from django_idempotency.observers import logger
 from django_idempotency.policy import Policy
 
 __all__ = ["Operation", "RollBack", "refuse_rollback"]
-
-logger = logging.getLogger("django_idempotency")
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,6 @@ the cache cannot tell counts as nothing.
 
 from __future__ import annotations
 
-import logging
 import math
 import time
 
@@ -16,10 +15,9 @@ from django.core.cache import caches
 from django.utils.crypto import salted_hmac
 
 from django_idempotency.engine.operation import Operation
+from django_idempotency.observers import logger
 
 __all__ = ["count_claim", "seconds_to_wait"]
-
-logger = logging.getLogger("django_idempotency")
 
 _HOUR = 3600
 _SALT = "django_idempotency.quota"

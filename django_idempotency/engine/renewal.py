@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from collections import defaultdict
@@ -12,12 +11,11 @@ from datetime import timedelta
 
 from django_idempotency import keys
 from django_idempotency.leases import Lease
+from django_idempotency.observers import logger
 from django_idempotency.stores.base import BaseStore
 from django_idempotency.stores.forks import in_each_child
 
 __all__ = ["LeaseRenewer", "lease_renewer"]
-
-logger = logging.getLogger("django_idempotency")
 
 #: A lease is renewed when this part of it has passed, so two renewals may fail before it lapses.
 _PART = 3

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping
@@ -12,13 +11,12 @@ from datetime import timedelta
 from uuid import UUID
 
 from django_idempotency.exceptions import StoreError
+from django_idempotency.observers import logger
 from django_idempotency.records import Record, State
 from django_idempotency.stores.base import BaseStore
 from django_idempotency.stores.forks import in_each_child
 
 __all__ = ["Poller", "Waiter", "poller"]
-
-logger = logging.getLogger("django_idempotency")
 
 #: Seconds between two looks at a record: at first, and at most.
 _SHORTEST, _LONGEST = 0.02, 0.2

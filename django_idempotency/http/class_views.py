@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import update_wrapper, wraps
@@ -18,10 +17,9 @@ from django_idempotency.http.atomic_requests import AtomicRequests
 from django_idempotency.http.calls import is_guarded_already
 from django_idempotency.http.plans import Declared
 from django_idempotency.http.views import aguarded, aunguarded, exempt_of, guarded
+from django_idempotency.observers import logger
 
 __all__ = ["calls_handler", "guarded_as_view", "guarded_dispatch"]
-
-logger = logging.getLogger("django_idempotency")
 
 #: The attribute of a request in which a guard waits for `dispatch` of a class.
 _WAITING = "_idempotency_waiting"

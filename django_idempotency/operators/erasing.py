@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -14,12 +13,11 @@ from django.db import Error
 from django_idempotency import keys
 from django_idempotency.exceptions import StoreError
 from django_idempotency.models import IdempotencyRecord
+from django_idempotency.observers import logger
 from django_idempotency.stores.base import BaseStore
 from django_idempotency.stores.database import DatabaseStore
 
 __all__ = ["Erasure", "erase"]
-
-logger = logging.getLogger("django_idempotency")
 
 #: Rows of a table that are read at a time, without their results.
 _ROWS = 5000

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager, nullcontext
@@ -19,6 +18,7 @@ from django.utils import timezone as zones
 from django_idempotency import keys
 from django_idempotency.exceptions import StoreError
 from django_idempotency.models import IdempotencyRecord
+from django_idempotency.observers import logger
 from django_idempotency.records import Filters, Record, State
 from django_idempotency.stores.base import BaseStore
 from django_idempotency.stores.database import DatabaseStore
@@ -33,8 +33,6 @@ __all__ = [
     "look",
     "records_of",
 ]
-
-logger = logging.getLogger("django_idempotency")
 
 #: The most records that one look reads.
 MOST = 10_000

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from datetime import timedelta
 
 from django.utils.translation import gettext as _
@@ -14,13 +13,12 @@ from django_idempotency.codecs import is_unavailable
 from django_idempotency.codecs.encryption import sealed
 from django_idempotency.conf import policy_for
 from django_idempotency.exceptions import IdempotencyError, StoreError
+from django_idempotency.observers import logger
 from django_idempotency.operators.answers import answer_of
 from django_idempotency.records import Record, State
 from django_idempotency.stores.base import BaseStore
 
 __all__ = ["NotResolved", "consequence", "obstacle", "resolve", "told"]
-
-logger = logging.getLogger("django_idempotency")
 
 #: The states of which an operator can make RELEASED or COMPLETED.
 _OPEN = (State.IN_PROGRESS, State.FAILED)

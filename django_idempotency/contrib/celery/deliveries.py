@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import json
-import logging
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -45,10 +44,9 @@ from django_idempotency.exceptions import (
 )
 from django_idempotency.fingerprint import Fingerprint, canonical_payload, version_1
 from django_idempotency.logs import log_refusal
+from django_idempotency.observers import logger
 
 __all__ = ["Delivery", "DuplicateTask", "KeepMessage", "TaskGuard"]
-
-logger = logging.getLogger("django_idempotency")
 
 _KIND = "task"
 #: The longest countdown of a task over its quota: a broker may send what is unacknowledged again.

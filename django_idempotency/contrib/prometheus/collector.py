@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from collections.abc import Iterable, Iterator
@@ -12,12 +11,11 @@ from prometheus_client.registry import Collector
 
 from django_idempotency.conf import store_for, stores
 from django_idempotency.exceptions import StoreError
+from django_idempotency.observers import logger
 from django_idempotency.records import Filters, State
 from django_idempotency.stores.base import BaseStore
 
 __all__ = ["StoreCollector"]
-
-logger = logging.getLogger("django_idempotency")
 
 
 class StoreCollector(Collector):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 from collections.abc import Collection
 from datetime import datetime, timezone
 from typing import Any
@@ -13,6 +12,7 @@ from django_idempotency import keys
 from django_idempotency.claims import ClaimRequest
 from django_idempotency.exceptions import StoreError
 from django_idempotency.leases import Lease, Proof
+from django_idempotency.observers import logger
 from django_idempotency.records import Filters, Page, Record, State
 
 __all__ = [
@@ -28,8 +28,6 @@ __all__ = [
     "utc",
     "uuid_of",
 ]
-
-logger = logging.getLogger("django_idempotency")
 
 #: Columns of LOOK and BROWSE.
 _ID, _EXPIRES_AT = 0, 11

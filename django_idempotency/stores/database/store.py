@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
@@ -25,6 +24,7 @@ from django_idempotency.claims import (
 )
 from django_idempotency.exceptions import LeaseLost, StoreError, TransactionOpen
 from django_idempotency.leases import Lease, Proof
+from django_idempotency.observers import logger
 from django_idempotency.policy import Policy
 from django_idempotency.records import Filters, Page, Record, State, as_duration
 from django_idempotency.stores.database.atomic import (
@@ -58,8 +58,6 @@ from django_idempotency.stores.database.rows import (
 from django_idempotency.stores.database.sweeping import Sweeping
 
 __all__ = ["DatabaseStore"]
-
-logger = logging.getLogger("django_idempotency")
 
 #: How often a claim looks again after it lost a race, before it answers "in progress".
 TRIES = 3

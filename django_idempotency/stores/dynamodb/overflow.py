@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-import logging
 from typing import Any
 from uuid import UUID, uuid4
 
 from django_idempotency import keys
 from django_idempotency.exceptions import ResultTooLarge, StoreError
+from django_idempotency.observers import logger
 
 __all__ = ["INLINE_BYTES", "Overflow"]
-
-logger = logging.getLogger("django_idempotency")
 
 #: The most bytes of a result in its item. DynamoDB's limit for an item is 400 KiB, names
 #: included; the rest is for the other attributes.

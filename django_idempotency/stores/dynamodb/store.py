@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
@@ -20,6 +19,7 @@ from django_idempotency.exceptions import (
     StoreError,
 )
 from django_idempotency.leases import Lease, Proof
+from django_idempotency.observers import logger
 from django_idempotency.records import Filters, Page, Record, State, as_duration
 from django_idempotency.stores.base import BaseStore
 from django_idempotency.stores.dynamodb import checks
@@ -41,8 +41,6 @@ from django_idempotency.stores.dynamodb.table import Table, side_by_side
 from django_idempotency.stores.options import seconds_of
 
 __all__ = ["DynamoDBStore"]
-
-logger = logging.getLogger("django_idempotency")
 
 #: How often a claim looks again after it met a change, before it answers "in progress".
 TRIES = 4

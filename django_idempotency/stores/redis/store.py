@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -17,6 +16,7 @@ from django_idempotency.claims import ClaimRequest, Resolution
 from django_idempotency.exceptions import StoreError
 from django_idempotency.exceptions.base import AFTER_SETUP
 from django_idempotency.leases import Lease
+from django_idempotency.observers import logger
 from django_idempotency.records import Filters, Page, Record
 from django_idempotency.stores.base import BaseStore
 from django_idempotency.stores.options import seconds_of
@@ -44,8 +44,6 @@ from django_idempotency.stores.redis.scripts import (
 )
 
 __all__ = ["RedisStore"]
-
-logger = logging.getLogger("django_idempotency")
 
 #: The scripts need Redis 6.2, or any Valkey.
 OLDEST = (6, 2)

@@ -11,7 +11,7 @@ import pytest
 from django.db import transaction
 
 import django_idempotency as idempotency
-from django_idempotency import LeaseLost, StoreError, signals
+from django_idempotency import LeaseLost, StoreError, observers, signals
 from django_idempotency.conf import store_for
 from django_idempotency.logs import SIGNALS
 from django_idempotency.stores.memory import MemoryStore
@@ -175,7 +175,10 @@ def test_a_block_that_outlives_the_callers_transaction_is_told_of_once(memory, h
 
 
 @callers([("run", "joined"), ("run", "single"), ("arun", "separate")])
-def test_a_receiver_that_raises_changes_nothing_and_all_of_them_may_query(call, caplog):
+def test_a_receiver_that_raises_changes_nothing_and_all_of_them_may_query(
+    call, caplog, monkeypatch
+):
+    monkeypatch.setattr(observers, "_seen", {})
     seen = []
 
     def receive(**facts):
