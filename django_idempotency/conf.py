@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import threading
 from collections.abc import Callable, Iterable, Mapping
@@ -22,6 +23,7 @@ from django_idempotency.engine.operation import Operation
 from django_idempotency.engine.transactions import OpenTransactions, must_join
 from django_idempotency.fingerprint import Fingerprint
 from django_idempotency.observers import observe
+from django_idempotency.options import Secret, conceal, concealed
 from django_idempotency.policy import (
     HTTPPolicy,
     Policy,
@@ -75,6 +77,7 @@ class Plan:
 
     def with_fields(self, given: Mapping[str, Any]) -> Plan:
         """Return this plan with the fields `given` of both policies; raise ValueError."""
+        conceal(given)
         policy = {name: given[name] for name in given if name in POLICY_FIELDS}
         http = {name: given[name] for name in given if name in HTTP_FIELDS}
         return replace(
@@ -185,6 +188,9 @@ class Declaration(Generic[AnyPlan]):
     overrides: Mapping[str, Any] = field(default_factory=dict)
     _made: tuple[Plan, AnyPlan] | None = field(default=None, init=False, repr=False, compare=False)
 
+    def __post_init__(self) -> None:
+        conceal(self.overrides)
+
     def plan(self) -> AnyPlan:
         """Return the alias's plan with the fields given here; raise InvalidStore, ValueError."""
         alias, made = stores.configured(self.store), self._made
@@ -217,13 +223,19 @@ def http_policy_for(alias: str = DEFAULT_ALIAS) -> HTTPPolicy:
     return stores.configured(alias).http_policy
 
 
-def fingerprint_secrets(policy: Policy) -> tuple[str | bytes, ...]:
+def fingerprint_secrets(policy: Policy) -> tuple[Secret, ...]:
     """Return the secrets of fingerprints, newest first: the policy's, or else the project's."""
-    return policy.fingerprint_secrets or (settings.SECRET_KEY, *settings.SECRET_KEY_FALLBACKS)
+    own = policy.fingerprint_secrets
+    return own or _hidden(settings.SECRET_KEY, *settings.SECRET_KEY_FALLBACKS)
+
+
+@functools.lru_cache(maxsize=8)
+def _hidden(*secrets: str | bytes) -> tuple[Secret, ...]:
+    return tuple(map(Secret, secrets))
 
 
 def _setting() -> Mapping[str, Mapping[str, Any]]:
-    configured = getattr(settings, "IDEMPOTENCY", None)
+    configured = concealed(getattr(settings, "IDEMPOTENCY", None))
     if configured is None or configured == {}:
         return {DEFAULT_ALIAS: {}}
     if not isinstance(configured, Mapping):

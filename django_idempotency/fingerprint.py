@@ -12,7 +12,9 @@ import hmac
 import json
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
+
+from django_idempotency.options import Secret
 
 __all__ = ["VERSION", "Fingerprint", "canonical_json", "canonical_payload", "version_1"]
 
@@ -46,7 +48,7 @@ class Fingerprint:
     def of(
         cls,
         parts: Sequence[bytes],
-        secrets: Sequence[str | bytes],
+        secrets: Sequence[Secret],
         *,
         version_1: Callable[[], tuple[bytes, ...]] = tuple,
         operation_in_version_1: bool = False,
@@ -61,7 +63,7 @@ class Fingerprint:
         forms = []
         for secret in secrets:
             key_id, key = _key(secret)
-            forms.append(bytes((VERSION,)) + key_id + hmac.digest(key, value, "sha256")[:28])
+            forms.append(bytes((VERSION,)) + key_id + hmac.digest(key.value, value, "sha256")[:28])
         return cls(value, tuple(forms), version_1, operation_in_version_1)
 
     @functools.cached_property
@@ -74,14 +76,14 @@ class Fingerprint:
         return stored[0] == VERSION and stored[_ID] not in [form[_ID] for form in self.forms]
 
 
-def version_1(parts: Sequence[bytes], secrets: Sequence[str | bytes] = ()) -> tuple[bytes, ...]:
+def version_1(parts: Sequence[bytes], secrets: Sequence[Secret] = ()) -> tuple[bytes, ...]:
     """
     Return what version 1 of the algorithm made of `parts`: to be compared, never stored.
 
     An HMAC for each secret, and the plain hash, the first byte of each replaced by the version.
     """
     message = _prefixed(parts)
-    digests = [hmac.digest(_to_bytes(secret), message, "sha256") for secret in secrets]
+    digests = [hmac.digest(_bytes_of(secret), message, "sha256") for secret in secrets]
     return tuple(b"\1" + digest[1:] for digest in (*digests, hashlib.sha256(message).digest()))
 
 
@@ -152,16 +154,18 @@ def _dump(value: Any) -> bytes:
 
 
 @functools.lru_cache(maxsize=32)
-def _key(secret: str | bytes) -> tuple[bytes, bytes]:
+def _key(secret: Secret) -> tuple[bytes, Secret]:
     """Return the id of the key that is derived from `secret`, 3 bytes, and the key itself."""
     # As salted_hmac() of Django derives it, with this salt, the value "key" and SHA-256.
-    salted = hashlib.sha256(_SALT + _to_bytes(secret)).digest()
-    key = hmac.digest(salted, b"key", "sha256")
-    return hmac.digest(key, b"id", "sha256")[:3], key
+    salted = Secret(hashlib.sha256(_SALT + _bytes_of(secret)).digest())
+    key = Secret(hmac.digest(salted.value, b"key", "sha256"))
+    return hmac.digest(key.value, b"id", "sha256")[:3], key
 
 
-def _to_bytes(secret: str | bytes) -> bytes:
-    return secret.encode() if isinstance(secret, str) else secret
+def _bytes_of(secret: Secret) -> bytes:
+    if isinstance(secret.value, str):
+        return secret.value.encode(errors="surrogatepass")
+    return cast("bytes", secret.value)
 
 
 # A number becomes {"#": "1.00"}, as written; a member's name that starts with "#" gets a second

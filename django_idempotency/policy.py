@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 from django_idempotency import keys
 from django_idempotency.callables import coroutine_problem, signature_problem
 from django_idempotency.codecs import encryption
+from django_idempotency.options import Secret, conceal, secrets_in
 
 __all__ = [
     "CALLED_WITH",
@@ -95,19 +96,19 @@ class Policy:
     #: ``() -> seconds`` that are left to this process; the lease ends with them, without renewal.
     deadline: Callable[[], float] | None = None
     #: Secrets that make fingerprints unguessable, newest first.
-    fingerprint_secrets: tuple[str | bytes, ...] = field(default=(), repr=False)
+    fingerprint_secrets: tuple[Secret, ...] = field(default=(), repr=False)
     #: Claims that a scope may make in an hour; None for any number.
     scope_quota: int | None = None
     #: The alias of CACHES in which they are counted.
     scope_quota_cache: str = "default"
     #: Keys under which stored results are encrypted, newest first; none: they are stored plain.
-    encryption_keys: tuple[str | bytes, ...] = field(default=(), repr=False)
+    encryption_keys: tuple[Secret, ...] = field(default=(), repr=False)
 
     def __post_init__(self) -> None:
         for name in ("lease", "retention", "max_duration", "wait"):
             object.__setattr__(self, name, duration_of(getattr(self, name)))
         for name in ("fingerprint_secrets", "encryption_keys"):
-            object.__setattr__(self, name, _several(getattr(self, name)))
+            object.__setattr__(self, name, secrets_in(_several(getattr(self, name))))
 
     def wait_or(self, default: timedelta) -> timedelta:
         """Return ``wait``, or `default` if no level sets it; an explicit 0 counts as set."""
@@ -332,6 +333,7 @@ def merge(
     values. `beside` are other names that the caller accepts, which count as known for the
     suggestion.
     """
+    conceal(changes)
     given = {name: value for name, value in changes.items() if value is not UNSET}
     if not given:
         return policy
@@ -382,7 +384,8 @@ def _is_text(value: Any) -> bool:
 
 
 def _is_secret(value: Any) -> bool:
-    return isinstance(value, (str, bytes)) and len(value) > 0
+    given = value.value if isinstance(value, Secret) else None
+    return isinstance(given, (str, bytes)) and len(given) > 0
 
 
 def _is_subset(value: Any, of: frozenset[str]) -> bool:

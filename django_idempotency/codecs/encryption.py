@@ -20,6 +20,7 @@ from django.views.decorators.debug import sensitive_variables
 
 from django_idempotency.codecs import ENCRYPTED, is_encrypted
 from django_idempotency.exceptions.base import StoreError
+from django_idempotency.options import Secret, secrets_in
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.ciphers.aead import AESGCM
@@ -34,7 +35,7 @@ _RECORD = b"django_idempotency.encryption.record:"
 _COMMAND = 'python -c "import secrets; print(secrets.token_urlsafe(32))"'
 
 
-def problems_of(keys: Sequence[str | bytes]) -> list[str]:
+def problems_of(keys: Sequence[Secret]) -> list[str]:
     """Return why results cannot be encrypted under these keys, one sentence each; never a key."""
     if not keys:
         return []
@@ -45,7 +46,7 @@ def problems_of(keys: Sequence[str | bytes]) -> list[str]:
         if len(_bytes_of(key)) != _KEY_BYTES
     ]
     try:
-        _cipher(bytes(_KEY_BYTES), UUID(int=0))
+        _cipher(Secret(bytes(_KEY_BYTES)), UUID(int=0))
     except ImportError:
         found.append(
             "encryption_keys needs cryptography: "
@@ -55,8 +56,9 @@ def problems_of(keys: Sequence[str | bytes]) -> list[str]:
 
 
 @sensitive_variables()
-def sealed(envelope: bytes, record_id: UUID, keys: tuple[str | bytes, ...]) -> bytes:
+def sealed(envelope: bytes, record_id: UUID, keys: Sequence[Secret | str | bytes]) -> bytes:
     """Return an envelope encrypted under the first of `keys`; without keys, as it is."""
+    keys = secrets_in(keys)
     if not keys:
         return envelope
     key_id, key = next(iter(_by_id(keys).items()))
@@ -68,12 +70,15 @@ def sealed(envelope: bytes, record_id: UUID, keys: tuple[str | bytes, ...]) -> b
 
 
 @sensitive_variables()
-def opened(envelope: bytes | None, record_id: UUID, keys: tuple[str | bytes, ...]) -> bytes | None:
+def opened(
+    envelope: bytes | None, record_id: UUID, keys: Sequence[Secret | str | bytes]
+) -> bytes | None:
     """
     Return an envelope decrypted; one that is not encrypted as it is, for `codecs.unpack` to judge.
 
     Raises StoreError if its key is missing, or if these bytes were not encrypted for this record.
     """
+    keys = secrets_in(keys)
     if envelope is None or not is_encrypted(envelope):
         return envelope
     from cryptography.exceptions import InvalidTag
@@ -102,7 +107,7 @@ def _parts(envelope: bytes) -> tuple[bytes, bytes]:
     return envelope[:start], envelope[start:]
 
 
-def _cipher(key: bytes, record_id: UUID) -> AESGCM:
+def _cipher(key: Secret, record_id: UUID) -> AESGCM:
     """
     Return AES-GCM under the record's own key: HKDF-Expand (RFC 5869) of one block.
 
@@ -111,23 +116,25 @@ def _cipher(key: bytes, record_id: UUID) -> AESGCM:
     """
     from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-    return AESGCM(hmac.digest(key, _RECORD + record_id.bytes + b"\x01", "sha256"))
+    return AESGCM(hmac.digest(key.value, _RECORD + record_id.bytes + b"\x01", "sha256"))
 
 
 @functools.lru_cache(maxsize=16)
-def _by_id(keys: tuple[str | bytes, ...]) -> dict[bytes, bytes]:
+def _by_id(keys: tuple[Secret, ...]) -> dict[bytes, Secret]:
     """Return the keys by their ids, newest first."""
-    return {hmac.digest(key, _ID, "sha256")[:_ID_BYTES]: key for key in map(_bytes_of, keys)}
+    decoded = [Secret(_bytes_of(key)) for key in keys]
+    return {hmac.digest(key.value, _ID, "sha256")[:_ID_BYTES]: key for key in decoded}
 
 
-def _bytes_of(key: str | bytes) -> bytes:
+def _bytes_of(key: Secret) -> bytes:
     """Return the bytes of a key from its base64 text, in either alphabet; none if it is none."""
-    if isinstance(key, bytes):
-        return key
-    if not isinstance(key, str):
+    if isinstance(key.value, bytes):
+        return key.value
+    if not isinstance(key.value, str):
         return b""
-    text = key.replace("+", "-").replace("/", "_").rstrip("=")
+    text = Secret(key.value.replace("+", "-").replace("/", "_").rstrip("="))
+    padding = "=" * (-len(text.value) % 4)
     try:
-        return base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
+        return base64.b64decode(text.value + padding, altchars=b"-_", validate=True)
     except (binascii.Error, ValueError):
         return b""

@@ -103,6 +103,7 @@ class Declared(Declaration[ViewPlan]):
     yields: bool = False
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         known = POLICY_FIELDS | HTTP_FIELDS
         for name in self.overrides:
             if name not in known:

@@ -24,12 +24,11 @@ from django_idempotency.http.calls import using, verdict_for
 from django_idempotency.http.checks import declarations, guarded_name
 from django_idempotency.http.middleware import IdempotencyMiddleware
 from django_idempotency.http.plans import Declared, ViewPlan, declared_on, is_operation
+from django_idempotency.options import SECRETS
 from django_idempotency.policy import HTTPPolicy, Policy
 
 __all__ = ["Guarded", "answers", "effective", "guarded"]
 
-#: Fields whose values are not shown.
-_SECRET = ("encryption_keys", "fingerprint_secrets")
 _VERDICTS = ("keep", "release", "fail")
 
 
@@ -247,7 +246,7 @@ def _name(view: Any) -> str:
 
 def _shown(name: str, value: Any) -> Any:
     """Return a value of a policy as JSON can have it; secrets by their number."""
-    if name in _SECRET:
+    if name in SECRETS:
         return f"{len(value)} of them"
     if isinstance(value, timedelta):
         return f"{value.total_seconds():g} s"

@@ -35,6 +35,7 @@ from django_idempotency.http.calls import is_guarded_already
 from django_idempotency.http.plans import Declared, ViewPlan, declared_on
 from django_idempotency.http.spool import tee
 from django_idempotency.http.views import aunguarded
+from django_idempotency.options import SECRETS, conceal, secrets_in
 from django_idempotency.policy import (
     CALLED_WITH,
     UNSET,
@@ -164,6 +165,7 @@ class IdempotencyMixin(_Base):
     @classmethod
     def as_view(cls, *args: Any, **initkwargs: Any) -> Any:
         """Return the view function, with the transactions of ATOMIC_REQUESTS left to the guard."""
+        conceal(initkwargs)  # Django's view function closes over them
         return mark(super().as_view(*args, **initkwargs))
 
     def perform_content_negotiation(
@@ -294,6 +296,7 @@ def plan_of(view: IdempotencyMixin, handler: str) -> ViewPlan:
             if hasattr(value, "__get__") and not callable(value)  # a property
         ]
         given |= {name: getattr(view, _PREFIX + name) for name in computed}
+        conceal(given)
         alias = stores.configured(given.pop("store"))
         coroutine = iscoroutinefunction(getattr(view, handler, None))
         name = given.pop("operation")
@@ -341,7 +344,10 @@ def given_policy(
 
 
 def _of_class(view_class: type[IdempotencyMixin]) -> dict[str, Any]:
-    return dict(zip(_GIVEN, _get_given(view_class), strict=True))
+    given = dict(zip(_GIVEN, _get_given(view_class), strict=True))
+    for name in SECRETS:
+        given[name] = secrets_in(given[name])
+    return given
 
 
 def _nearer(

@@ -14,6 +14,7 @@ from django.utils.crypto import salted_hmac
 from django_idempotency.claims import ClaimRequest
 from django_idempotency.exceptions import LeaseLost, StoreError
 from django_idempotency.leases import Lease, Proof
+from django_idempotency.options import Secret
 from django_idempotency.records import Record, State, as_duration
 from django_idempotency.stores.redis.scripts import FIELDS
 
@@ -71,9 +72,9 @@ def time_of(micros: bytes | int) -> datetime:
 
 def owner_arguments(prefix: str, *, note: bool) -> list[Any]:
     """Return the values that mark the prefix as ours, by SECRET_KEY and each of its fallbacks."""
-    secrets = (settings.SECRET_KEY, *settings.SECRET_KEY_FALLBACKS)
+    secrets = map(Secret, (settings.SECRET_KEY, *settings.SECRET_KEY_FALLBACKS))
     salt = "django_idempotency.stores.redis.store.owner"
-    digests = [salted_hmac(salt, prefix, secret=x, algorithm="sha256") for x in secrets]
+    digests = [salted_hmac(salt, prefix, secret=x.value, algorithm="sha256") for x in secrets]
     return [int(note), *(digest.hexdigest() for digest in digests)]
 
 

@@ -12,7 +12,7 @@ from django.test import override_settings
 
 from django_idempotency import InvalidStore
 from django_idempotency.conf import engine_for, http_policy_for, policy_for, store_for, stores
-from django_idempotency.options import HTTPPolicyOptions, PolicyOptions
+from django_idempotency.options import HTTPPolicyOptions, PolicyOptions, secrets_in
 from django_idempotency.policy import UNSET, HTTPPolicy, Policy, UnknownField, merge
 from django_idempotency.stores.base import BaseStore
 from django_idempotency.stores.database import DatabaseStore
@@ -152,8 +152,8 @@ def test_every_field_has_its_name_in_capitals_and_takes_its_value_in_several_for
         *(("LEASE", 90, ninety), ("RETENTION", 90.0, ninety), ("MAX_DURATION", ninety, ninety)),
         *(("RENEW", False, False), ("TRANSACTION", "single", "single")),
         *(("ON_STALE", "refuse", "refuse"), ("MAX_RESULT_BYTES", 5, 5)),
-        *(("FINGERPRINT_SECRETS", it, ("one",)) for it in ("one", ["one"], ("one",))),
-        ("FINGERPRINT_SECRETS", b"one", (b"one",)),
+        *(("FINGERPRINT_SECRETS", it, secrets_in("one")) for it in ("one", ["one"], ("one",))),
+        ("FINGERPRINT_SECRETS", b"one", secrets_in(b"one")),
     ):
         with configured(default={name: value}):
             assert getattr(policy_for("default"), name.lower()) == kept

@@ -25,6 +25,7 @@ from django_idempotency.claims import Resolution
 from django_idempotency.conf import fingerprint_secrets, store_for
 from django_idempotency.fingerprint import VERSION, Fingerprint, canonical_json, canonical_payload
 from django_idempotency.keys import record_id
+from django_idempotency.options import secrets_in
 from django_idempotency.policy import Policy
 from django_idempotency.records import State
 from tests import version_1
@@ -102,25 +103,25 @@ def test_R47_a_form_has_version_key_id_and_28_bytes():
     key = salted_hmac("django_idempotency.fingerprint", "key", "one", algorithm="sha256").digest()
     key_id, keyed = hmac.digest(key, b"id", "sha256")[:3], hmac.digest(key, digest, "sha256")[:28]
 
-    fingerprint = Fingerprint.of([b"POST", b"{}"], ["one"])
+    fingerprint = Fingerprint.of([b"POST", b"{}"], secrets_in(["one"]))
 
     assert (VERSION, fingerprint.digest) == (2, digest)
     assert fingerprint.forms == (b"\2" + key_id + keyed,)
     parts = [[b"a", b"bc"], [b"ab", b"c"], [b"abc"], [b""], [], [b"a", b""], [b"", b"a"], [b"a"]]
-    assert len({Fingerprint.of(it, ["s"]).forms for it in parts}) == len(parts)
+    assert len({Fingerprint.of(it, secrets_in(["s"])).forms for it in parts}) == len(parts)
 
 
 def test_R47_a_form_per_secret_newest_first_and_a_key_that_is_gone_is_known_by_its_id(settings):
-    [old] = Fingerprint.of([b"x"], [b"old"]).forms
-    asked = Fingerprint.of([b"x"], ["new"])
-    assert Fingerprint.of([b"x"], ["new", "old"]).forms == (*asked.forms, old)
+    [old] = Fingerprint.of([b"x"], secrets_in([b"old"])).forms
+    asked = Fingerprint.of([b"x"], secrets_in(["new"]))
+    assert Fingerprint.of([b"x"], secrets_in(["new", "old"])).forms == (*asked.forms, old)
     assert asked.lacks_key_of(old)
     assert not asked.lacks_key_of(asked.forms[0])
-    assert not Fingerprint.of([b"y"], ["old", "new"]).lacks_key_of(old)
+    assert not Fingerprint.of([b"y"], secrets_in(["old", "new"])).lacks_key_of(old)
     assert not any(asked.lacks_key_of(version + old[1:]) for version in (b"\1", b"\3"))
     settings.SECRET_KEY, settings.SECRET_KEY_FALLBACKS = "new", ["old", "older"]
-    assert fingerprint_secrets(Policy()) == ("new", "old", "older")
-    assert fingerprint_secrets(Policy(fingerprint_secrets=["own"])) == ("own",)
+    assert fingerprint_secrets(Policy()) == secrets_in(["new", "old", "older"])
+    assert fingerprint_secrets(Policy(fingerprint_secrets=["own"])) == secrets_in("own")
 
 
 class Currency(enum.Enum):

@@ -24,9 +24,9 @@ both = callers([("run", "separate"), ("arun", "separate")])
 
 
 @pytest.fixture(autouse=True)
-def nothing_seen(monkeypatch, memory):
+def nothing_seen(monkeypatch, memory, caplog):
     monkeypatch.setattr(observers, "_seen", {})
-    monkeypatch.setattr(LOGGER, "level", logging.INFO)
+    caplog.set_level(logging.INFO, logger=LOGGER.name)
 
 
 class Broken(logging.Handler):

@@ -14,6 +14,7 @@ from rest_framework.response import Response
 from django_idempotency.fingerprint import Fingerprint
 from django_idempotency.http.content import body_of, fingerprint_of, path_of
 from django_idempotency.models import IdempotencyRecord
+from django_idempotency.options import secrets_in
 from django_idempotency.policy import HTTPPolicy, Policy
 from tests.unit.http.api import problem, replayed
 from tests.unit.http.views import MISMATCH, BareView
@@ -230,7 +231,10 @@ def test_R47_only_hashes_are_stored(api):
         *line,
         b"json:" + json.dumps(dict(sorted(body.items())), separators=(",", ":")).encode(),
     ]
-    assert bytes(record["fingerprint"]) == Fingerprint.of(parts, [project.SECRET_KEY]).forms[0]
+    assert (
+        bytes(record["fingerprint"])
+        == Fingerprint.of(parts, secrets_in(project.SECRET_KEY)).forms[0]
+    )
 
 
 @pytest.mark.parametrize("fallbacks", [True, False])
