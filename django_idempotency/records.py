@@ -225,6 +225,8 @@ class Page:
     records: tuple[Record, ...]
     #: Opaque: pass it to `browse` for the next page. None on the last page.
     cursor: str | None = None
+    #: The short ids of damaged records on the page, which match no filter and cannot be read.
+    damaged: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -35,6 +35,8 @@ class Erasure:
     erased: Counter[str] = field(default_factory=Counter)
     #: Records that an attempt holds, by scope.
     left: Counter[str] = field(default_factory=Counter)
+    #: The short ids of damaged records: they were left, because nothing tells whose they are.
+    damaged: list[str] = field(default_factory=list)
 
 
 def erase(
@@ -56,7 +58,7 @@ def erase(
     done = Erasure()
     wanted = {keys.bounded(scope) for scope in scopes}
     try:
-        for batch in _scanned(store):
+        for batch in _scanned(store, done.damaged):
             for record_id, scope in batch:
                 if wanted.isdisjoint(_whose(scope)):
                     continue
@@ -67,12 +69,14 @@ def erase(
                 progress(done)
     finally:  # what is gone is told of, too, if the store fails, or the operator interrupts
         logger.warning(
-            "Erased %d records of one scope by %s. Reason: %s (store %s, %d in progress were left)",
+            "Erased %d records of one scope by %s. Reason: %s (store %s, %d in progress were left, "
+            "and %d that are damaged)",
             done.erased.total(),
             keys.bounded(who) or "an operator",
             keys.bounded(reason) or "none given",
             store.alias,
             done.left.total(),
+            len(done.damaged),
         )
     return done
 
@@ -85,14 +89,15 @@ def _whose(scope: str) -> Iterator[str]:
         yield scope
 
 
-def _scanned(store: BaseStore) -> Iterator[list[tuple[UUID, str]]]:
-    """Yield the ids and scopes of all records, in batches."""
+def _scanned(store: BaseStore, damaged: list[str]) -> Iterator[list[tuple[UUID, str]]]:
+    """Yield the ids and scopes of all records, in batches; note the others in `damaged`."""
     if isinstance(store, DatabaseStore):
         yield from _rows_of(store)
         return
     cursor = None
     while True:
         page = store.browse(cursor=cursor, limit=_PAGE)
+        damaged.extend(name for name in page.damaged if name not in damaged)  # Redis may repeat
         yield [(record.record_id, record.scope) for record in page.records]
         if (cursor := page.cursor) is None:
             return
@@ -105,7 +110,7 @@ def _rows_of(store: DatabaseStore) -> Iterator[list[tuple[UUID, str]]]:
         following = rows.filter(pk__gt=batch[-1][0]) if batch else rows
         try:
             batch = list(following[:_ROWS])
-        except Error as error:
+        except (Error, ValueError) as error:  # an id of SQLite may be any text
             raise StoreError(f"The table of {store.using!r} could not be read.") from error
         if not batch:
             return

@@ -63,6 +63,12 @@ class Command(DecisionCommand):
             except (NotImplementedError, StoreError) as error:
                 why = str(error) or "this store has no erase()."
                 failures.append(f"{store.alias}: {why} Run the command again.")
+        for alias, erasure in done.items():
+            if erasure.damaged:
+                failures.append(
+                    f"{alias}: {len(erasure.damaged)} damaged records were left, because nothing "
+                    f"tells whose they are: {', '.join(erasure.damaged)}."
+                )
         if options["json"]:
             self.write_json({alias: vars(erasure) for alias, erasure in done.items()})
         else:

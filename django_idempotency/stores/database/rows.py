@@ -146,21 +146,23 @@ def page_parameters(filters: Filters, cursor: str | None) -> dict[str, Any]:
 
 def page_of(rows: list[tuple[Any, ...]], limit: int) -> Page:
     """Return the page that BROWSE found, asked for one row more than `limit`."""
-    records = tuple(record for row in rows[:limit] if (record := _readable(row)))
+    damaged: list[str] = []
+    records = tuple(record for row in rows[:limit] if (record := _readable(row, damaged)))
     if len(rows) <= limit:
-        return Page(records)
+        return Page(records, None, tuple(damaged))
     record_id, expires_at = (rows[limit - 1][column] for column in (_ID, _EXPIRES_AT))
     after = None if expires_at is None else utc(expires_at).replace(tzinfo=None).isoformat()
-    return Page(records, json.dumps([after, str(uuid_of(record_id))]))
+    return Page(records, json.dumps([after, str(uuid_of(record_id))]), tuple(damaged))
 
 
-def _readable(row: tuple[Any, ...]) -> Record | None:
-    """Return the row's record; None for a damaged one, which is logged."""
+def _readable(row: tuple[Any, ...], damaged: list[str]) -> Record | None:
+    """Return the row's record; None for a damaged one, which is logged and noted in `damaged`."""
     try:
         return record_of(row)[0]
     except StoreError as error:
         # Without a traceback: it would go on to quote what is in the record (R79).
-        logger.error("Record %s cannot be shown. %s", keys.short(uuid_of(row[_ID])), error)
+        damaged.append(keys.short(uuid_of(row[_ID])))
+        logger.error("Record %s cannot be shown. %s", damaged[-1], error)
         return None
 
 

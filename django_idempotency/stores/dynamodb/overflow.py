@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from contextlib import suppress
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -86,6 +87,9 @@ class Overflow:
         try:
             for name in storage.listdir(folder)[1]:
                 storage.delete(f"{folder}/{name}")
+            if storage.exists(folder):  # a storage with folders
+                with suppress(OSError):  # an attempt has written an object meanwhile
+                    storage.delete(folder)
         except FileNotFoundError:  # a storage with folders, and none of this record
             pass
         except Exception as error:  # whatever a storage raises

@@ -320,20 +320,31 @@ class DynamoDBStore(BaseStore):
             return of_key
         at_once = limit if wanted == Filters() else max(limit, READ_AT_ONCE)
         items, last = self.table.read(self._after(cursor), at_once)
-        found = [record for record in self._records(items) if wanted.match(record)]
+        damaged: list[str] = []
+        found = [record for record in self._records(items, damaged) if wanted.match(record)]
         page = tuple(found[:limit])
         if len(found) > limit:
-            return Page(page, str(page[-1].record_id))
-        return Page(page, None if last is None else str(self.names.record_id(last)))
+            return Page(page, str(page[-1].record_id), tuple(damaged))
+        cursor = None if last is None else str(self.names.record_id(last))
+        return Page(page, cursor, tuple(damaged))
 
-    def _records(self, items: list[Item]) -> Iterator[Record]:
-        """Return items as records; a damaged one is logged and does not hide the others."""
+    def _records(self, items: list[Item], damaged: list[str]) -> Iterator[Record]:
+        """Return items as records; a damaged one is logged and noted in `damaged`."""
         now = self._now()
         for item in items:
             try:
                 yield self.names.record(item, now, self._skew)
-            except StoreError:
-                logger.exception("An item of the table %s is left out.", self.table.name)
+            except StoreError as error:
+                damaged.append(self._name_of(item))
+                # Without a traceback: its cause would quote the record (R79).
+                told = "Record %s of the table %s cannot be shown. %s"
+                logger.error(told, damaged[-1], self.table.name, error)
+
+    def _name_of(self, item: Item) -> str:
+        try:
+            return keys.short(self.names.record_id(item))
+        except StoreError:
+            return "without an id"
 
     def _after(self, cursor: str | None) -> Item | None:
         try:
@@ -414,7 +425,7 @@ class DynamoDBStore(BaseStore):
         deleted = 0
         while deleted < limit:
             items, start = self.table.read(start, READ_AT_ONCE)
-            expired = [record.record_id for record in self._records(items) if record.expired]
+            expired = [record.record_id for record in self._records(items, []) if record.expired]
             deleted += sum(side_by_side(self._delete_expired, expired[: limit - deleted]))
             if start is None:
                 break
@@ -423,10 +434,10 @@ class DynamoDBStore(BaseStore):
     def count_expired(self) -> int:
         """See `BaseStore.count_expired`; reads the whole table."""
         items, start = self.table.read(None, READ_AT_ONCE)
-        count = sum(record.expired for record in self._records(items))
+        count = sum(record.expired for record in self._records(items, []))
         while start is not None:
             items, start = self.table.read(start, READ_AT_ONCE)
-            count += sum(record.expired for record in self._records(items))
+            count += sum(record.expired for record in self._records(items, []))
         return count
 
     def _delete_expired(self, record_id: UUID) -> bool:

@@ -254,6 +254,7 @@ class RedisStore(BaseStore):
         place = Place() if cursor is None else Place.parse(cursor)
         match = _GLOB.sub(r"\\\1", self.prefix) + "*"
         found: dict[UUID, Record] = {}
+        damaged: list[str] = []
         for _ in range(SCANS):
             if not place.left:
                 node, following, names = self._clients.scan(
@@ -261,13 +262,14 @@ class RedisStore(BaseStore):
                 )
                 place = Place(node, following, tuple(self._ids(names)))
             room = limit - len(found)
-            for record in self._look_at(place.left[:room]):
+            for record in self._look_at(place.left[:room], damaged):
                 if wanted.match(record):
                     found[record.record_id] = record
             place = place._replace(left=place.left[room:])
             if len(found) == limit or place.is_end:
                 break
-        return Page(tuple(found.values()), None if place.is_end else str(place))
+        cursor = None if place.is_end else str(place)
+        return Page(tuple(found.values()), cursor, tuple(damaged))
 
     def resolve(self, record_id: UUID, resolution: Resolution) -> bool:
         """See `BaseStore.resolve`."""
@@ -370,8 +372,8 @@ class RedisStore(BaseStore):
                 found.append(UUID(name.decode()[len(self.prefix) :]))
         return found
 
-    def _look_at(self, record_ids: Sequence[UUID]) -> list[Record]:
-        """Return the records that exist; a damaged one is logged and left out."""
+    def _look_at(self, record_ids: Sequence[UUID], damaged: list[str]) -> list[Record]:
+        """Return the records that exist; a damaged one is logged and noted in `damaged`."""
         found = []
         answers = self._clients.run_many(LOOK, [(self._key(x), ()) for x in record_ids])
         for record_id, answer in zip(record_ids, answers, strict=True):
@@ -382,6 +384,7 @@ class RedisStore(BaseStore):
             except StoreError as error:
                 # Without a traceback: its cause would quote the record (R79).
                 logger.error("Record %s cannot be shown. %s", keys.short(record_id), error)
+                damaged.append(keys.short(record_id))
             else:
                 found += [] if record is None else [record]
         return found

@@ -21,7 +21,9 @@ from django_idempotency import keys
 from django_idempotency.conf import store_for
 from django_idempotency.exceptions import LeaseLost
 from django_idempotency.leases import Lease
+from django_idempotency.records import Page
 from django_idempotency.stores.base import BaseStore
+from django_idempotency.stores.database import DatabaseStore
 from django_idempotency.stores.dynamodb import DynamoDBStore, schema
 from tests.claims import HOUR, asked, won
 from tests.services import or_skip
@@ -228,7 +230,27 @@ def test_all_of_a_person_is_erased_and_no_more(store: BaseStore) -> None:
     code, text = manage(*words, "--yes", "--force", "--json")
 
     assert code == 0
-    assert json.loads(text)["default"] == {"looked_at": 4, "erased": {scope: 1}, "left": {}}
+    erased = {"looked_at": 4, "erased": {scope: 1}, "left": {}, "damaged": []}
+    assert json.loads(text)["default"] == erased
     assert left() == sorted(others)
     is_refused(store, running)
     assert manage(*words, "--yes")[0] == 0
+
+
+def test_damaged_records_are_named_by_an_erasure_whose_exit_code_is_1(
+    store: BaseStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing tells whose they are; a database has their scope, and erases them."""
+    store.complete(claim(store, "order 17", "alice"), b"result", retention=HOUR)
+    browse, names = store.browse, ("0123abcd-012", "4567abcd-012")
+
+    def damaged(**arguments: Any) -> Page:
+        return replace(browse(**arguments), damaged=names)
+
+    monkeypatch.setattr(store, "browse", damaged)
+    code, text = manage("release", "--erase", "--scope", "alice", "--yes", "--json")
+
+    told = "" if isinstance(store, DatabaseStore) else f"{', '.join(names)}."
+    assert (code, told in text) == (1 if told else 0, True)
+    assert ("default: 2 damaged records were left" in text) == bool(told)
+    assert store.browse().records == ()

@@ -119,12 +119,13 @@ def test_damaged_record_is_left_out_of_a_page_and_ends_none(store, caplog):
         claims.completed(store, claim_request(name))
     first, damaged, last = [record.record_id for record in store.browse().records]
     IdempotencyRecord.objects.filter(pk=damaged).update(state="NO STATE")
-    pages, cursor = [], None
+    pages, cursor, named = [], None, []
     for _ in range(3):
         page = store.browse(cursor=cursor, limit=1)
         pages.append([record.record_id for record in page.records])
+        named += page.damaged
         cursor = page.cursor
-    assert pages == [[first], [], [last]]
+    assert (pages, named) == ([[first], [], [last]], [str(damaged)[:12]])
     assert "cannot be shown" in caplog.text
     assert "NO STATE" not in caplog.text
 

@@ -190,10 +190,11 @@ def keys_of_pages(store, state, limit):
 def test_damaged_item_is_told_of_and_does_not_hide_the_others(swept, caplog):
     put(swept, {**raw(swept, "0"), "status": {"S": "NO STATE"}})
     with caplog.at_level(logging.ERROR, "django_idempotency"):
-        records = swept.browse().records
-    assert len(records) == 7
+        page = swept.browse()
+    assert (len(page.records), page.damaged) == (7, (str(record_id("0"))[:12],))
     [message] = caplog.messages
-    assert swept.table.name in message
+    assert f"Record {page.damaged[0]} of the table {swept.table.name} cannot be shown." in message
+    assert "NO STATE" not in caplog.text
 
 
 def test_I9_sweep_and_count_go_over_all_pages(swept, monkeypatch):

@@ -10,7 +10,7 @@ from unittest import mock
 
 import pytest
 from django.core.files.base import ContentFile
-from django.core.files.storage import InMemoryStorage
+from django.core.files.storage import FileSystemStorage, InMemoryStorage
 
 import django_idempotency as idempotency
 from django_idempotency.conf import store_for
@@ -89,6 +89,7 @@ def test_erasure_takes_all_objects_of_a_record(store, storage, down):
     assert found(store).state is State.COMPLETED
     assert store.erase(lease.record_id)
     assert (objects(storage), store.get(lease.record_id)) == ([], None)
+    assert not storage.exists(f"idempotency/{record_id()}")
     running = won(store.claim(asked()))
     storage.save(f"idempotency/{record_id()}/of-the-running", ContentFile(b"large"))
     assert not store.erase(running.record_id)
@@ -105,6 +106,25 @@ def test_erasure_takes_an_object_that_was_written_meanwhile(store, storage, monk
     monkeypatch.setattr(store.table, "delete", written_first)
     assert store.erase(lease.record_id)
     assert objects(storage) == []
+
+
+def test_erasure_takes_the_folder_of_a_record_from_a_disk(store, settings, tmp_path, monkeypatch):
+    """Also an empty one; one into which an attempt has written meanwhile stays, and is no error."""
+    disk = {"BACKEND": "django.core.files.storage.FileSystemStorage"}
+    settings.STORAGES = {
+        **settings.STORAGES,
+        "overflow": {**disk, "OPTIONS": {"location": tmp_path}},
+    }
+    folder = tmp_path / "idempotency" / str(record_id())
+    assert (completed(store), [*folder.iterdir()]) != (None, [])
+    for _ in range(2):
+        assert store.erase(record_id())
+        assert not folder.exists()
+        folder.mkdir()
+    (folder / "meanwhile").write_bytes(b"large")
+    monkeypatch.setattr(FileSystemStorage, "listdir", lambda self, path: ([], []))
+    assert store.erase(record_id())
+    assert [it.name for it in folder.iterdir()] == ["meanwhile"]
 
 
 @pytest.mark.parametrize("kind", ["moto", "dynalite"])

@@ -168,6 +168,8 @@ def test_damage_to_one_record_is_logged_and_hides_no_other(store, client, prefix
     page = store.browse()
 
     assert [record.key for record in page.records] == ["whole"]
+    named = {str(record_id(f"key {number}"))[:12] for number in range(len(DAMAGE))}
+    assert {*page.damaged} == named
     assert len(caplog.messages) == len(DAMAGE)
     assert str(record_id("key 0"))[:12] in caplog.text
     assert "cannot be shown" in caplog.text
