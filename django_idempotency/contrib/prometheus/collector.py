@@ -5,6 +5,8 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from uuid import UUID
 
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
@@ -12,79 +14,126 @@ from prometheus_client.registry import Collector
 from django_idempotency.conf import store_for, stores
 from django_idempotency.exceptions import StoreError
 from django_idempotency.observers import logger
-from django_idempotency.records import Filters, State
+from django_idempotency.operators.counting import is_cheap, stale_leases, within
 from django_idempotency.stores.base import BaseStore
+from django_idempotency.stores.forks import in_each_child
 
 __all__ = ["StoreCollector"]
+
+#: Seconds between two looks, at least.
+_LEAST = 60
+#: Seconds that a scrape waits for a look: one that takes longer is for the next scrape.
+_WAIT = 1
+#: No record has this id: to read it asks whether the store answers.
+_NOBODYS = UUID(int=0)
+
+
+@dataclass(frozen=True)
+class _Seen:
+    """What a look has found in one store; None for a number that it could not have exactly."""
+
+    at: float
+    up: bool
+    stale: int | None = None
+    expired: int | None = None
 
 
 class StoreCollector(Collector):
     """
-    Asks the stores at a scrape, at most once in `every` seconds.
+    Asks the stores, at most once in `every` seconds and in a minute, on a thread of its own.
 
-    Register it in one process, in the registry that this process shows. It counts up to `most`
-    stale leases. For that a database reads its table once, and of another store it reads `most`
-    pages.
+    Register it in one process, in the registry that this process shows. The numbers are exact, or
+    they are absent: where a statement of a database takes longer than `seconds`, and for Redis and
+    DynamoDB. There `full_reads` asks for them: each look then reads every record with its result,
+    which DynamoDB charges for, and may take `seconds`.
     """
 
     def __init__(
-        self, aliases: Iterable[str] | None = None, *, every: float = 300, most: int = 100
+        self,
+        aliases: Iterable[str] | None = None,
+        *,
+        every: float = 300,
+        seconds: float = 5,
+        full_reads: bool = False,
     ) -> None:
         self._aliases = None if aliases is None else list(aliases)
-        self._every = every
-        self._most = most
+        self._every = max(every, _LEAST)
+        self._seconds = seconds
+        self._full_reads = full_reads
+        self._began = float("-inf")
+        self._look: threading.Thread | None = None
+        self._seen: dict[str, _Seen] = {}
+        self._forked()
+        in_each_child(self._forked)
+
+    def _forked(self) -> None:
+        """Take a mutex of this child's own: a thread of the parent may have held the other."""
         self._mutex = threading.Lock()
-        self._asked = float("-inf")
-        self._found: list[Metric] = []
 
     def describe(self) -> list[Metric]:
         """Return nothing, so that no store is asked when this is registered."""
         return []
 
     def collect(self) -> Iterator[Metric]:
-        """Yield the gauges of each store; that of a store that does not answer is 0 for ``up``."""
+        """Yield what the last look has found, and how old that is; a slow look is not awaited."""
+        if (look := self._begun_look()) is not None:
+            look.join(_WAIT)
+        yield from _gauges({**self._seen})
+
+    def _begun_look(self) -> threading.Thread | None:
+        """Begin a look if one is due and none runs; in a forked child none runs yet."""
         with self._mutex:
-            if time.monotonic() - self._asked >= self._every:
-                self._found = list(self._ask())
-                self._asked = time.monotonic()
-            found = self._found
-        yield from found
+            runs = self._look is not None and self._look.is_alive()
+            if runs or time.monotonic() - self._began < self._every:
+                return None
+            self._began = time.monotonic()
+            name = "django-idempotency-collector"
+            self._look = threading.Thread(target=self._look_at_all, name=name, daemon=True)
+            self._look.start()
+            return self._look
 
-    def _ask(self) -> Iterator[Metric]:
-        up = GaugeMetricFamily(
-            "django_idempotency_store_up", "Whether the store has answered.", labels=["alias"]
-        )
-        stale = GaugeMetricFamily(
-            "django_idempotency_stale_leases",
-            "Records in progress under a lapsed lease.",
-            labels=["alias"],
-        )
-        expired = GaugeMetricFamily(
-            "django_idempotency_expired_records",
-            "Expired records that the next sweep would delete.",
-            labels=["alias"],
-        )
+    def _look_at_all(self) -> None:
         for alias in stores if self._aliases is None else self._aliases:
-            store = store_for(alias)
             try:
-                stale.add_metric([alias], self._stale(store))
-                count = None if store.native_expiry else store.count_expired()
-                if count is not None:
-                    expired.add_metric([alias], count)
-            except StoreError:
+                store = store_for(alias)
+                try:
+                    self._seen[alias] = self._ask(store)
+                finally:
+                    store.idle()
+            except Exception:  # a setting, too: the other stores are asked all the same
                 logger.exception("The gauges of %s could not be read.", alias)
-                up.add_metric([alias], 0)
-            else:
-                up.add_metric([alias], 1)
-        yield from (up, stale, expired)
+                self._seen[alias] = _Seen(time.monotonic(), up=False)
 
-    def _stale(self, store: BaseStore) -> int:
-        """Return how many leases are stale, up to `most`."""
-        wanted = Filters(state=State.IN_PROGRESS, stale=True)
-        count, cursor = 0, None
-        for _ in range(self._most):
-            page = store.browse(filters=wanted, cursor=cursor, limit=self._most - count)
-            count, cursor = count + len(page.records), page.cursor
-            if cursor is None or count >= self._most:
-                break
-        return count
+    def _ask(self, store: BaseStore) -> _Seen:
+        """Ask one store; raise StoreError if it does not answer."""
+        at, stale, expired = time.monotonic(), None, None
+        store.get(_NOBODYS)
+        if is_cheap(store) or self._full_reads:
+            try:
+                with within(store, self._seconds):
+                    if not store.native_expiry:
+                        expired = store.count_expired()
+                    stale = stale_leases(store, self._seconds)
+            except StoreError:
+                logger.exception("The gauges of %s could not be read.", store.alias)
+        return _Seen(at, up=True, stale=stale, expired=expired)
+
+
+def _gauges(seen: dict[str, _Seen]) -> Iterator[Metric]:
+    up, stale, expired, age = (
+        GaugeMetricFamily(f"django_idempotency_{name}", text, labels=["alias"])
+        for name, text in (
+            ("store_up", "Whether the store has answered."),
+            ("stale_leases", "Records in progress under a lapsed lease."),
+            ("expired_records", "Expired records that the next sweep would delete."),
+            ("store_look_age_seconds", "How old the numbers of the store are."),
+        )
+    )
+    for alias, found in seen.items():
+        up.add_metric([alias], int(found.up))
+        age.add_metric([alias], time.monotonic() - found.at)
+        if found.stale is not None:
+            stale.add_metric([alias], found.stale)
+        if found.expired is not None:
+            expired.add_metric([alias], found.expired)
+    yield from (up, stale, expired, age)

@@ -335,10 +335,11 @@ class DynamoDBStore(BaseStore):
             try:
                 yield self.names.record(item, now, self._skew)
             except StoreError as error:
-                damaged.append(self._name_of(item))
+                damaged.append(name := self._name_of(item))
                 # Without a traceback: its cause would quote the record (R79).
-                told = "Record %s of the table %s cannot be shown. %s"
-                logger.error(told, damaged[-1], self.table.name, error)
+                logger.error(
+                    "Record %s of the table %s cannot be shown. %s", name, self.table.name, error
+                )
 
     def _name_of(self, item: Item) -> str:
         try:

@@ -6,7 +6,10 @@ import json
 import os
 import re
 import sys
+import threading
+import time
 from contextlib import suppress
+from dataclasses import replace
 from math import inf
 from subprocess import run as run_process
 from unittest.mock import Mock
@@ -27,9 +30,12 @@ from django_idempotency.conf import store_for
 from django_idempotency.contrib.metrics import BUCKETS, Metrics, OutcomeCounts
 from django_idempotency.contrib.opentelemetry.metrics import OpenTelemetryMetrics
 from django_idempotency.contrib.opentelemetry.metrics import metrics as opentelemetry
+from django_idempotency.contrib.prometheus import collector as collecting
 from django_idempotency.contrib.prometheus.collector import StoreCollector
 from django_idempotency.contrib.prometheus.metrics import metrics as prometheus
 from django_idempotency.engine import quota
+from django_idempotency.records import Page
+from django_idempotency.stores.base import BaseStore
 from django_idempotency.sweep import sweep
 from tests.pages import DOCS, ROOT, code_in, table_of
 from tests.unit.core.conftest import begin, fail, run
@@ -61,29 +67,107 @@ def exported(*registries):
     return found
 
 
-def test_stale_leases_and_the_backlog_are_asked_for_now_and_then(memory, clock, caplog):
-    collector, registry = StoreCollector(["default"], every=0), CollectorRegistry()
-    registry.register(collector)  # asks no store
+@pytest.fixture
+def scraped(monkeypatch):
+    """``scraped(...)``: a collector of these arguments, each of whose scrapes awaits its look."""
+    monkeypatch.setattr(collecting, "_WAIT", 60)
+
+    def make(**arguments):
+        registry = CollectorRegistry()
+        registry.register(collector := StoreCollector(["default"], **arguments))  # asks no store
+        return collector, registry
+
+    return make
+
+
+def later(collector, seconds):
+    """Let it be so many seconds later than the collector's last look."""
+    collector._began -= seconds
+
+
+def test_stale_leases_and_the_backlog_are_asked_for_once_a_minute_at_most(
+    memory, clock, caplog, scraped
+):
+    collector, registry = scraped(every=0)
     run(done, "expired", retention=1)
     left = [begin(key, lease=1, retention=1000) for key in ("a", "b")]
     [block.__enter__() for block in left]
     clock.advance(10)
 
-    assert gauges(registry) == {"store_up": 1, "stale_leases": 2, "expired_records": 1}
+    found = gauges(registry)
+    assert 0 <= found.pop("store_look_age_seconds") < 60
+    assert found == {"store_up": 1, "stale_leases": 2, "expired_records": 1}
     assert sweep("default") == {"default": 1}
+    later(collector, 30)
+    assert gauges(registry)["expired_records"] == 1
+    later(collector, 31)
     assert gauges(registry)["expired_records"] == 0
-    store_for().browse = never_answers
-    assert gauges(registry) == {"store_up": 0}
-    collector._every = 300
-    del store_for().browse
-    assert gauges(registry) == {"store_up": 0}  # what was found before
+    store_for().get = never_answers
+    later(collector, 61)
+    assert {*gauges(registry)} == {"store_up", "store_look_age_seconds"}
+    assert gauges(registry)["store_up"] == 0
     assert "The gauges of default could not be read." in caplog.text
     clock.advance(-10)
+    del store_for().get
     for block in left:
         block.__exit__(ValueError, ValueError(), None)
 
 
-def never_answers(**arguments):
+def test_a_slow_look_keeps_no_scrape_waiting_and_is_the_only_one(memory, scraped, monkeypatch):
+    collector, registry = scraped()
+    assert gauges(registry)["store_up"] == 1
+    monkeypatch.setattr(collecting, "_WAIT", 0)
+    begun, answers, asked_for = threading.Event(), threading.Event(), []
+
+    def slowly(record_id):
+        asked_for.append(record_id)
+        begun.set()
+        assert answers.wait(60)
+
+    store_for().get = slowly
+    later(collector, 301)
+    assert gauges(registry)["store_up"] == 1
+    assert begun.wait(60)
+    later(collector, 301)
+    collector._seen["default"] = replace(collector._seen["default"], at=time.monotonic() - 1000)
+    assert 1000 <= gauges(registry)["store_look_age_seconds"] < 1100
+    answers.set()
+    collector._look.join(60)
+    assert len(asked_for) == 1
+    assert gauges(registry)["store_look_age_seconds"] < 1000
+
+
+def test_a_forked_child_has_a_mutex_of_its_own(memory, scraped):
+    collector, registry = scraped()
+    collector._mutex.acquire()
+    collector._forked()
+    assert gauges(registry)["store_up"] == 1
+
+
+class Costly(BaseStore):
+    """A store of another kind, each read of which costs."""
+
+    def get(self, record_id):
+        return None
+
+    def browse(self, **arguments):
+        self.read = True
+        return Page(())
+
+    def count_expired(self):
+        self.read = True
+        return 3
+
+
+def test_a_store_that_must_be_read_whole_is_asked_if_that_is_wanted(settings, scraped):
+    settings.IDEMPOTENCY = {"default": {"BACKEND": f"{__name__}.Costly"}}
+    assert {*gauges(scraped()[1])} == {"store_up", "store_look_age_seconds"}
+    assert not hasattr(store_for(), "read")
+    found = gauges(scraped(full_reads=True)[1])
+    assert (found["stale_leases"], found["expired_records"]) == (0, 3)
+
+
+def never_answers(*arguments):
     raise StoreError("down")
 
 
@@ -92,9 +176,10 @@ def gauges(registry):
     return {name.removeprefix(prefix): v["default"] for name, (_, v) in exported(registry).items()}
 
 
-def test_dashboard_and_alerts_name_what_is_exported_and_parse(memory, clock):
+def test_dashboard_and_alerts_name_what_is_exported_and_parse(memory, clock, monkeypatch):
     registry = CollectorRegistry()
     registry.register(StoreCollector())
+    monkeypatch.setattr(collecting, "_WAIT", 60)
 
     def stalled(lease):
         clock.advance(61)
