@@ -30,6 +30,7 @@ from django_idempotency.observers import logger
 
 __all__ = [
     "extra",
+    "log_failure",
     "log_once",
     "log_refusal",
     "log_store_error",
@@ -145,6 +146,26 @@ def _log(facts: dict[str, Any]) -> None:
     logger.info("%s: %s (%sstore %s)", named, shown["outcome"], record, shown["alias"], extra=shown)
 
 
+def log_failure(
+    message: str,
+    *args: Any,
+    error: BaseException,
+    key: str = "",
+    extra: dict[str, Any] | None = None,
+) -> None:
+    """
+    Write the line of an error of a store, with the classes of the driver's errors.
+
+    Their texts may quote a key, a payload or an address (R79). They are for a line at DEBUG, unless
+    they are known to quote the record.
+    """
+    logger.error(message, *args, exc_info=_without_texts(error), extra=extra, stacklevel=3)
+    causes = [error, *_causes(error)]
+    if logger.isEnabledFor(logging.DEBUG) and not any(_quotes(cause, key) for cause in causes):
+        told = f"{type(causes[-1]).__name__}: {causes[-1]}"
+        logger.debug("The driver's error was: %s", told, exc_info=error, extra=extra, stacklevel=3)
+
+
 def _log_store_error(facts: dict[str, Any], error: StoreError, key: str = "") -> None:
     """Write the line of a store's error, with its cause."""
     causes = list(_causes(error))
@@ -152,13 +173,14 @@ def _log_store_error(facts: dict[str, Any], error: StoreError, key: str = "") ->
     quotes = any(_quotes(cause, key) for cause in causes)
     error.told = _text(error, causes, quotes=quotes)
     shown = extra(facts)
-    logger.error(
+    log_failure(
         "%s: store unavailable (record %s, store %s). %s",
         shown["operation"] or _UNNAMED,
         shown["record_id"] or "unknown",
         shown["alias"],
-        error.told,
-        exc_info=StoreError(error.told).with_traceback(error.__traceback__) if quotes else error,
+        _text(error, causes, quotes=True),
+        error=error,
+        key=key,
         extra=shown,
     )
 
@@ -172,6 +194,18 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
     while cause is not None:
         yield cause
         cause = cause.__cause__
+
+
+def _without_texts(error: BaseException) -> BaseException:
+    """Return an error as a traceback may show it: of others than ours the class and the frames."""
+    shown = type(error).__new__(type(error))
+    if isinstance(error, IdempotencyError):
+        shown.args = error.args
+        vars(shown).update(vars(error))
+    if (cause := error.__cause__) is not None:
+        shown.__cause__ = _without_texts(cause)
+    shown.__suppress_context__ = True
+    return shown.with_traceback(error.__traceback__)
 
 
 def _quotes(cause: BaseException, key: str) -> bool:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from django_idempotency import signals
 from django_idempotency.conf import store_for, stores
 from django_idempotency.exceptions import StoreError
+from django_idempotency.logs import log_failure
 from django_idempotency.observers import logger
 
 __all__ = ["sweep"]
@@ -50,7 +51,7 @@ def sweep(
         try:
             batch = store.sweep(limit=limit)
         except StoreError as error:
-            logger.exception("The sweep of %s has failed.", name)
+            log_failure("The sweep of %s has failed.", name, error=error)
             errors.append(error)
             ends += time.monotonic() - began
             continue

@@ -24,7 +24,7 @@ from django_idempotency.exceptions import (
     StoreError,
 )
 from django_idempotency.leases import Lease
-from django_idempotency.logs import extra
+from django_idempotency.logs import extra, log_failure
 from django_idempotency.observers import logger
 from django_idempotency.records import State
 from django_idempotency.stores.base import BaseStore
@@ -125,11 +125,12 @@ class Endings:
                 extra=facts,
             )
         else:
-            logger.error(
+            log_failure(
                 "Record %s could not be completed; its lease will lapse, and a retry will run "
                 "again.",
                 record,
-                exc_info=error,
+                error=error,
+                key=attempt.request.key,
                 extra=facts,
             )
         attempt.unwritten = error
@@ -142,9 +143,11 @@ class Endings:
         except Exception as error:  # whatever it is, the work stands, and its end is to be told
             superseded = isinstance(error, LeaseLost) and not error.gone
             outcome = "lease lost" if superseded else "store unavailable"
-            logger.exception(
+            log_failure(
                 "Record %s could not be completed after the commit.",
                 keys.short(attempt.lease.record_id),
+                error=error,
+                key=attempt.request.key,
                 extra=extra(attempt.facts(outcome)),
             )
             attempt.unwritten = error

@@ -11,6 +11,7 @@ from datetime import timedelta
 
 from django_idempotency import keys
 from django_idempotency.leases import Lease
+from django_idempotency.logs import log_failure
 from django_idempotency.observers import logger
 from django_idempotency.stores.base import BaseStore
 from django_idempotency.stores.forks import in_each_child
@@ -147,8 +148,8 @@ class LeaseRenewer:
     def _disconnect(self, store: BaseStore) -> None:
         try:
             store.idle()
-        except Exception:  # whatever it is, the leases of others must go on being renewed
-            logger.exception("A connection of the lease renewer could not be closed.")
+        except Exception as error:  # whatever it is, the leases of others must go on being renewed
+            log_failure("A connection of the lease renewer could not be closed.", error=error)
 
     def _renew(self, store: BaseStore, leases: list[Lease]) -> None:
         """Renew leases of one store, those of one duration in one round trip."""
@@ -158,8 +159,10 @@ class LeaseRenewer:
         for duration, group in by_duration.items():
             try:
                 held = store.renew(group, duration)
-            except Exception:  # whatever it is, the leases of others must go on being renewed
-                logger.exception("Leases could not be renewed; the next try is in a third of one.")
+            except Exception as error:  # whatever it is, those of others go on being renewed
+                log_failure(
+                    "Leases could not be renewed; the next try is in a third of one.", error=error
+                )
                 continue
             for lease in group:
                 if lease not in held and self._is_kept(lease):
@@ -171,8 +174,8 @@ class LeaseRenewer:
         try:
             with store.fresh_connection():  # as for a renewal: a silent server stops no others
                 return store.get(lease.record_id) is None
-        except Exception:  # whatever it is, the leases of others must go on being renewed
-            logger.exception("A record whose lease was lost could not be read.")
+        except Exception as error:  # whatever it is, the leases of others must go on being renewed
+            log_failure("A record whose lease was lost could not be read.", error=error)
             return False
 
     def _is_kept(self, lease: Lease) -> bool:

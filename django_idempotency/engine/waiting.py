@@ -11,6 +11,7 @@ from datetime import timedelta
 from uuid import UUID
 
 from django_idempotency.exceptions import StoreError
+from django_idempotency.logs import log_failure
 from django_idempotency.observers import logger
 from django_idempotency.records import Record, State
 from django_idempotency.stores.base import BaseStore
@@ -177,8 +178,8 @@ class Poller:
                 self._wake_all(store)
             try:
                 store.idle()
-            except Exception:  # whatever it is, others must go on being woken
-                logger.exception("A connection of the poller could not be closed.")
+            except Exception as error:  # whatever it is, others must go on being woken
+                log_failure("A connection of the poller could not be closed.", error=error)
 
     def _look(self, store: BaseStore) -> bool:
         """Look on one connection, while there are waiters; return whether there were any."""

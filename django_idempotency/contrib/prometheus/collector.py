@@ -13,7 +13,7 @@ from prometheus_client.registry import Collector
 
 from django_idempotency.conf import store_for, stores
 from django_idempotency.exceptions import StoreError
-from django_idempotency.observers import logger
+from django_idempotency.logs import log_failure
 from django_idempotency.operators.counting import is_cheap, stale_leases, within
 from django_idempotency.stores.base import BaseStore
 from django_idempotency.stores.forks import in_each_child
@@ -100,8 +100,8 @@ class StoreCollector(Collector):
                     self._seen[alias] = self._ask(store)
                 finally:
                     store.idle()
-            except Exception:  # a setting, too: the other stores are asked all the same
-                logger.exception("The gauges of %s could not be read.", alias)
+            except Exception as error:  # a setting, too: the other stores are asked all the same
+                log_failure("The gauges of %s could not be read.", alias, error=error)
                 self._seen[alias] = _Seen(time.monotonic(), up=False)
 
     def _ask(self, store: BaseStore) -> _Seen:
@@ -114,8 +114,8 @@ class StoreCollector(Collector):
                     if not store.native_expiry:
                         expired = store.count_expired()
                     stale = stale_leases(store, self._seconds)
-            except StoreError:
-                logger.exception("The gauges of %s could not be read.", store.alias)
+            except StoreError as error:
+                log_failure("The gauges of %s could not be read.", store.alias, error=error)
         return _Seen(at, up=True, stale=stale, expired=expired)
 
 

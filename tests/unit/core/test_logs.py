@@ -8,6 +8,7 @@ import pytest
 from django.db import OperationalError, transaction
 
 from django_idempotency import FingerprintMismatch, InProgress, InvalidKey, LeaseLost, StoreError
+from django_idempotency.logs import log_failure
 from django_idempotency.stores.database import DatabaseStore
 from tests.unit.core.conftest import Call, never
 from tests.unit.core.conftest import run as run_work
@@ -101,8 +102,53 @@ def test_R61_an_error_of_the_store_is_one_line_with_its_cause(settings, lines, c
     [line] = lines()
     assert line.levelname == "ERROR"
     assert line.getMessage().startswith("call without a name: store unavailable (record ")
-    assert "db.internal" in line.getMessage()
+    assert line.getMessage().endswith("could not run its CLAIM. (OperationalError)")
     assert isinstance(line.exc_info[1].__cause__, OperationalError)
+    shown = logging.Formatter().format(line)
+    assert "OperationalError" in shown
+    assert "db.internal" not in shown
+
+
+@pytest.mark.parametrize("key", ["another", "db.internal"])
+def test_R79_the_text_of_a_driver_is_for_DEBUG_unless_it_quotes_the_key(
+    settings, lines, caplog, key
+):
+    caplog.set_level(logging.DEBUG, logger="django_idempotency")
+    settings.IDEMPOTENCY = {"default": {"BACKEND": f"{__name__}.Down"}}
+    with pytest.raises(StoreError):
+        run(never, key)
+    error, *debug = lines()
+    assert [line.levelname for line in (error, *debug)] == ["ERROR"] + ["DEBUG"] * (
+        key == "another"
+    )
+    for line in debug:
+        told = "The driver's error was: OperationalError: could not connect to db.internal"
+        assert line.getMessage() == told
+        assert line.exc_info[1].__cause__.args == ("could not connect to db.internal",)
+
+
+def test_R79_a_traceback_has_the_frames_and_classes_of_each_cause_and_no_text(caplog):
+    texts = ["Key (id)=(confidential) already exists", "DETAIL: confidential"]
+
+    def fails():
+        try:
+            raise LookupError(texts[0])
+        except LookupError as error:
+            raise OperationalError(texts[1]) from error
+
+    try:
+        try:
+            fails()
+        except OperationalError as error:
+            raise LeaseLost(gone=True) from error
+    except LeaseLost as error:
+        log_failure("Something of %s failed.", "bill", error=error)
+    assert "in fails" in caplog.text
+    for name in ("LookupError", "OperationalError", "LeaseLost", str(LeaseLost(gone=True))):
+        assert name in caplog.text
+    assert "confidential" not in caplog.text
+    [line] = caplog.records
+    assert line.pathname == __file__
 
 
 def test_R61_an_error_of_nested_work_is_told_once(memory, lines, settings):

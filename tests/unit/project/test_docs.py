@@ -229,6 +229,8 @@ def _logged(source):
         match ast.unparse(node.func).split("."), node.args:
             case ["logger", level], [ast.Constant(value=text), *_]:
                 yield level.replace("exception", "error").upper(), text
+            case ["log_failure"], [ast.Constant(value=text), *_]:
+                yield "ERROR", text
             case ["log_once"], [ast.Attribute(attr=level), ast.Constant(value=text), *_]:
                 yield level, text
 
