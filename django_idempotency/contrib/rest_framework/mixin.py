@@ -346,7 +346,8 @@ def given_policy(
 def _of_class(view_class: type[IdempotencyMixin]) -> dict[str, Any]:
     given = dict(zip(_GIVEN, _get_given(view_class), strict=True))
     for name in SECRETS:
-        given[name] = secrets_in(given[name])
+        if given[name] is not UNSET:
+            given[name] = secrets_in(given[name])
     return given
 
 
