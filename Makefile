@@ -14,7 +14,7 @@ PORT ?= 8000
 METRICS = example_project/.metrics
 PROCFILE = $(PY) -m honcho --procfile example_project/Procfile start --port $(PORT)
 
-.PHONY: help venv services unit test proof proof-tests mutations bench coverage lint types docs demo shop migrations rules tox newest dist compare clean
+.PHONY: help venv services unit test proof proof-tests pairs mutations bench coverage lint types docs demo shop migrations rules tox newest dist compare clean
 .DEFAULT_GOAL := help
 
 help:
@@ -25,6 +25,8 @@ help:
 	@echo "make proof        what takes longer: mutations, hundreds of kills; or one of its halves:"
 	@echo "                  make proof-tests, make mutations (SINCE=HEAD~5 of the files changed since"
 	@echo "                  then, MINUTES=10 as many as begin in that time)"
+	@echo "make pairs        generated pairs of features, guarded beside unguarded (part of make proof;"
+	@echo "                  SEED=2026-11-23 repeats those of a day)"
 	@echo "make bench        what guarding costs, beside the bare view and other packages"
 	@echo "                  TABLES='http stores' measures these alone"
 	@echo "make compare      what other packages do when it matters, beside this one"
@@ -75,6 +77,9 @@ proof-tests: services $(DEV)
 	@$(PY) -m tests.services.dynamodb
 	@$(PY) -m tests.services.cdk
 	@$(LEGS) proof
+
+pairs: services $(DEV)
+	@$(if $(SEED),PAIRS_SEED=$(SEED)) $(PY) -m pytest -q -n 2 tests/proof/pairs
 
 mutations: services $(DEV)
 	@$(PY) -m tests.services.dynamodb

@@ -1,0 +1,115 @@
+"""What is meant to differ between a guarded project and an unguarded one, each with its rule."""
+
+from __future__ import annotations
+
+from tests.proof.pairs.features import Case
+
+__all__ = ["Expected"]
+
+#: Fields of the guard's own, and those that a project's middleware makes of a session's use.
+OURS = frozenset(
+    (
+        *("Idempotency-Expires", "Idempotency-Stored", "Idempotency-Replayed"),
+        *("Cache-Control", "Content-Length", "Vary"),
+    )
+)
+#: Answers that the guard keeps (R55), and those whose work it rolls back where it can (R57).
+KEPT = ("json", "template", "file", "redirect", "refused", "raised")
+UNDONE = ("raised", "error", "exception")
+
+
+class Expected:
+    """What is to be expected of a case."""
+
+    def __init__(self, case: Case) -> None:
+        self.case = case
+
+    @property
+    def mode(self) -> str:
+        """The mode that the case's attempts commit by."""
+        case = self.case
+        if case.mode != "default":
+            return case.mode
+        joins = case.store in ("database", "other")
+        if case.is_async or not joins:
+            return "separate"
+        if case.guard == "middleware" and not self.has_atomic_requests:  # R90
+            return "separate"
+        return "joined"
+
+    @property
+    def has_atomic_requests(self) -> bool:
+        """Whether Django, or the guard in its place, opens a transaction around the view."""
+        return self.case.transactions == "atomic_requests"
+
+    @property
+    def is_guarded(self) -> bool:
+        """Whether the request runs under a record."""
+        return self.case.key != "none" and self.case.fail_open != "down"
+
+    @property
+    def is_left_to_django(self) -> bool:
+        """Whether the middleware has no part in the request (R90)."""
+        joins = self.case.mode in ("joined", "single")
+        return self.case.guard == "middleware" and self.case.key == "none" and not joins
+
+    @property
+    def has_block(self) -> bool:
+        """Whether the guard opens a transaction on the database of the work (R90)."""
+        case = self.case
+        if case.guard == "middleware" and case.mode == "default" and not self.has_atomic_requests:
+            return False
+        return self.mode in ("joined", "single") and case.store == "database"
+
+    @property
+    def is_rolled_back(self) -> bool:
+        """Whether the guard takes back what the unguarded view would leave (R57)."""
+        if self.case.answer not in UNDONE or self.is_left_to_django:
+            return False
+        return self.has_block or self.has_atomic_requests
+
+    @property
+    def is_session_restored(self) -> bool:
+        """Whether the session is as it was, whatever database was rolled back (R92)."""
+        joins = self.mode in ("joined", "single") and not self.is_left_to_django
+        return self.is_rolled_back or (joins and self.case.answer in UNDONE)
+
+    @property
+    def is_replayed(self) -> bool:
+        """Whether a duplicate gets the first answer."""
+        return self.is_guarded and self.is_kept
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether the first answer is kept."""
+        case = self.case
+        if case.answer == "raised" and case.guard != "middleware":
+            return "drf" in case.view or case.view == "viewset"  # a 409; elsewhere a 404 (R55)
+        return case.answer in KEPT and case.answer != "raised"
+
+    @property
+    def is_done_without_answer(self) -> bool:
+        """Whether a duplicate is told that the work was done, and no more (R62)."""
+        return self.is_guarded and self.case.answer == "stream"
+
+    @property
+    def is_session_lost(self) -> bool:
+        """Whether a new session key is of no use: the rollback was on another database than it."""
+        joins = self.mode in ("joined", "single") and not self.is_left_to_django
+        elsewhere = joins and self.case.store == "other" and self.case.answer in UNDONE
+        return elsewhere and self.case.session in ("rotate", "flush")
+
+    @property
+    def is_interrupted_without_guard(self) -> bool:
+        """Whether Django answers 400, since the session's new key is rolled back with the view."""
+        case = self.case
+        return self.has_atomic_requests and case.session == "rotate" and case.answer == "raised"
+
+    @property
+    def has_owner(self) -> bool:
+        """Whether a request after the first one still has a scope (R21)."""
+        if self.case.scope == "anyone" or self.is_session_restored:
+            return True
+        # Django saves no session after a 5xx, and a new key of it is lost then.
+        lost = self.case.session == "rotate" and self.case.answer in ("error", "exception")
+        return self.case.session != "flush" and not lost

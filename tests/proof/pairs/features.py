@@ -1,0 +1,143 @@
+"""The features, their values, and which of them exclude each other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import covertable
+
+__all__ = ["FEATURES", "STATEFUL", "Case", "cases"]
+
+SYNC_VIEWS = ("function", "class", "drf_function", "drf", "viewset", "ninja")
+ASYNC_VIEWS = ("async_function", "async_class", "async_drf", "async_ninja")
+PLAIN_VIEWS = ("function", "class", "async_function", "async_class")
+
+#: Each feature and its values. The first value is the plain one.
+FEATURES: dict[str, tuple[str, ...]] = {
+    "view": SYNC_VIEWS + ASYNC_VIEWS,
+    "guard": ("decorator", "mixin", "middleware"),
+    "mode": ("default", "joined", "single", "separate"),
+    "store": ("database", "other", "memory", "redis"),
+    "key": ("header", "form", "none"),
+    "wait": ("no", "yes"),
+    "scope": ("user", "session", "anyone"),
+    "endpoint": ("no", "yes"),
+    "session": ("none", "read", "write", "nested", "rotate", "flush"),
+    "transactions": ("none", "atomic_requests", "own_atomic", "durable"),
+    "answer": (
+        *("json", "template", "file", "stream", "redirect"),
+        *("refused", "raised", "error", "exception"),
+    ),
+    "body": ("json", "form", "multipart", "raw", "chunked_json", "chunked_form"),
+    "server": ("wsgi", "asgi", "testcase"),
+    "middleware": ("none", "messages", "locale", "gzip", "sliding", "modified", "retrying"),
+    "encryption": ("no", "yes"),
+    "fail_open": ("no", "yes", "down"),
+    "isolation": ("read committed", "repeatable read"),
+    "atomic": ("plain", "wrapped"),
+}
+
+#: The features that hold state: of these all triples are covered, not only pairs.
+STATEFUL = ("mode", "store", "session", "transactions", "answer", "server")
+
+
+@dataclass(frozen=True)
+class Case:
+    """One value of each feature."""
+
+    view: str
+    guard: str
+    mode: str
+    store: str
+    key: str
+    wait: str
+    scope: str
+    endpoint: str
+    session: str
+    transactions: str
+    answer: str
+    body: str
+    server: str
+    middleware: str
+    encryption: str
+    fail_open: str
+    isolation: str
+    atomic: str
+
+    def __str__(self) -> str:
+        told = [f"{name}={value}" for name, value in vars(self).items() if value != PLAIN[name]]
+        return ",".join(told).replace(" ", "_") or "plain"
+
+    @property
+    def is_async(self) -> bool:
+        """Whether the view is a coroutine."""
+        return self.view in ASYNC_VIEWS
+
+
+PLAIN = {name: values[0] for name, values in FEATURES.items()}
+
+#: What cannot be: the features, and whether their values can stand together.
+Possible = tuple[tuple[str, ...], Callable[..., bool]]
+POSSIBLE: tuple[Possible, ...] = (
+    # The mixin is REST framework's; ninja's decorator is its own.
+    (("guard", "view"), lambda g, v: g != "mixin" or v in ("drf", "viewset", "async_drf")),
+    # The middleware leaves views of REST framework and of ninja to guard themselves.
+    (("guard", "view"), lambda g, v: g != "middleware" or v in PLAIN_VIEWS),
+    # A decorator on a class view guards its dispatch: REST framework has the mixin.
+    (("guard", "view"), lambda g, v: g != "decorator" or v not in ("drf", "viewset", "async_drf")),
+    # Only a database store joins.
+    (("mode", "store"), lambda m, s: m in ("default", "separate") or s in ("database", "other")),
+    # Django refuses ATOMIC_REQUESTS around coroutines (R96).
+    (("transactions", "view"), lambda t, v: t != "atomic_requests" or v not in ASYNC_VIEWS),
+    # Django's own transaction is around the paths of ninja; a mode that is asked for is refused.
+    (
+        ("transactions", "view", "mode"),
+        lambda t, v, m: t != "atomic_requests" or v != "ninja" or m == "default",
+    ),
+    # There another store completes at that transaction's commit, which no TestCase sees.
+    (
+        ("transactions", "view", "store", "server"),
+        lambda t, v, s, w: (t, v, w) != ("atomic_requests", "ninja", "testcase") or s == "database",
+    ),
+    # A durable block within another one is Django's error.
+    (("transactions", "mode"), lambda t, m: t != "durable" or m == "separate"),
+    (("transactions", "server"), lambda t, s: t != "durable" or s != "testcase"),
+    # A key in a form needs a form, and is a plain view's.
+    (("key", "body"), lambda k, b: k != "form" or b in ("form", "multipart", "chunked_form")),
+    (("key", "view"), lambda k, v: k != "form" or v in PLAIN_VIEWS),
+    # Only ASGI has no Content-Length in our clients.
+    (("body", "server"), lambda b, s: not b.startswith("chunked") or s == "asgi"),
+    (("answer", "view"), lambda a, v: a != "template" or v in PLAIN_VIEWS),
+    # A coroutine of ninja or of adrf may not return a stream of ours in every version.
+    (("answer", "view"), lambda a, v: a != "stream" or v not in ("async_drf", "async_ninja")),
+    # Nobody waits within a TestCase, whose transaction others do not see.
+    (("wait", "server"), lambda w, s: w == "no" or s != "testcase"),
+    (("isolation", "server"), lambda i, s: i == "read committed" or s != "testcase"),
+    # The server of the store is down.
+    (("fail_open", "store"), lambda f, s: f != "down" or s == "redis"),
+    # Whoever retries stands around the guard.
+    (("middleware", "guard"), lambda m, g: m != "retrying" or g != "middleware"),
+    (("middleware", "answer"), lambda m, a: m != "retrying" or a == "json"),
+)
+
+
+def cases(seed: str) -> list[Case]:
+    """Return the cases of a seed: each possible pair of values, and each triple of `STATEFUL`."""
+    constraints = [
+        {"operator": "fn", "requires": list(names), "evaluate": _row(names, possible)}
+        for names, possible in POSSIBLE
+    ]
+    rows: list[dict[str, Any]] = covertable.make(
+        FEATURES,
+        strength=2,
+        sub_models=[{"fields": list(STATEFUL), "strength": 3}],
+        constraints=constraints,
+        salt=seed,
+    )
+    return [Case(**row) for row in rows]
+
+
+def _row(names: tuple[str, ...], possible: Callable[..., bool]) -> Callable[[Any], bool]:
+    return lambda row: possible(*(row[name] for name in names))

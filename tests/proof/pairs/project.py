@@ -1,0 +1,316 @@
+"""The project of a case: one view, guarded or not, whose work leaves something everywhere."""
+
+from __future__ import annotations
+
+import functools
+import io
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from types import ModuleType
+from typing import Any
+
+import ninja
+from adrf.views import APIView as AsyncAPIView
+from asgiref.sync import iscoroutinefunction, markcoroutinefunction, sync_to_async
+from django.contrib import messages
+from django.db import OperationalError, transaction
+from django.http import (
+    FileResponse,
+    Http404,
+    HttpRequest,
+    HttpResponse,
+    HttpResponseRedirect,
+    JsonResponse,
+    StreamingHttpResponse,
+)
+from django.template import engines
+from django.template.response import TemplateResponse
+from django.urls import path
+from django.utils.decorators import method_decorator
+from django.utils.functional import cached_property
+from django.views import View
+from rest_framework import exceptions, status
+from rest_framework.decorators import action, api_view
+from rest_framework.views import APIView
+from rest_framework.viewsets import ViewSet
+
+from django_idempotency.contrib import ninja as guarded_ninja
+from django_idempotency.contrib.rest_framework import IdempotencyMixin
+from django_idempotency.http import idempotent
+from tests.app.models import Effect
+from tests.proof.pairs.features import Case
+
+__all__ = ["MIDDLEWARE", "Project"]
+
+MIDDLEWARE = (
+    "django.contrib.sessions.middleware.SessionMiddleware",
+    "django.contrib.auth.middleware.AuthenticationMiddleware",
+    "django.contrib.messages.middleware.MessageMiddleware",
+)
+
+
+class Boom(Exception):
+    """What the work of a case raises."""
+
+
+@dataclass
+class Project:
+    """The view of a case, and what has been seen of its work."""
+
+    case: Case
+    guarded: bool
+    runs: int = 0
+    bodies: list[Any] = field(default_factory=list)
+    hooks: list[str] = field(default_factory=list)
+    #: Set for a request that is to stay in its work until the test lets it go.
+    entered: threading.Event | None = None
+    leave: threading.Event | None = None
+
+    # The work: the same for each kind of view.
+
+    def work(self, request: Any, body: Any) -> Any:
+        """Leave a row, a hook, a session and messages behind, and answer as the case says."""
+        case = self.case
+        self.runs += 1
+        self.bodies.append(body)
+        if case.middleware == "retrying" and self.runs == 1:
+            raise OperationalError("deadlock detected")
+        own = {"own_atomic": transaction.atomic(), "durable": transaction.atomic(durable=True)}
+        with own.get(case.transactions, nullcontext()):
+            Effect.objects.create(name=f"run {self.runs}")
+            transaction.on_commit(lambda: self.hooks.append("hook"))
+        self._use_session(request)
+        if case.middleware == "messages":
+            messages.success(getattr(request, "_request", request), "done")
+        if self.entered is not None and self.leave is not None:
+            self.entered.set()
+            assert self.leave.wait(20)
+        return self._answer(request)
+
+    def _use_session(self, request: Any) -> None:
+        session = request.session
+        match self.case.session:
+            case "read":
+                session.get("count")
+            case "write":
+                session["count"] = session.get("count", 0) + 1
+            case "nested":
+                session.setdefault("list", []).append("run")
+                session.modified = True
+            case "rotate":
+                session["count"] = 1
+                session.cycle_key()
+            case "flush":
+                session.flush()
+
+    def _answer(self, request: Any) -> Any:
+        rest = "drf" in self.case.view or self.case.view == "viewset"
+        match self.case.answer:
+            case "json":
+                response = JsonResponse({"paid": True}, status=201)
+                response["X-Receipt"] = "1"
+                return response
+            case "template":
+                template = engines["django"].from_string("paid: {{ number }}")
+                return TemplateResponse(request, template, {"number": 1})
+            case "file":
+                return FileResponse(
+                    io.BytesIO(b"%PDF-1.7" + b"a receipt" * 100), filename="receipt.pdf"
+                )
+            case "stream":
+                return StreamingHttpResponse(_stream(self.case.server == "asgi"))
+            case "redirect":
+                return HttpResponseRedirect("/elsewhere/")
+            case "refused":
+                return JsonResponse({"error": "declined"}, status=402)
+            case "error":
+                return JsonResponse({"error": "later"}, status=503)
+            case "raised" if rest:
+                raise _Declined
+            case "raised":
+                raise Http404
+        raise Boom
+
+    # The view.
+
+    @cached_property
+    def view(self) -> Callable[..., Any]:
+        """The view as the URLconf has it."""
+        view = getattr(self, f"_{self.case.view}")()
+        if self.case.middleware == "retrying":
+            view = _retrying(view)
+        return view
+
+    @property
+    def _decorates(self) -> bool:
+        return self.guarded and self.case.guard == "decorator"
+
+    def _guard(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        return idempotent()(function) if self._decorates else function
+
+    def _function(self) -> Callable[..., Any]:
+        def view(request: HttpRequest) -> Any:
+            return self.work(request, read(self.case, request))
+
+        return self._guard(view)
+
+    def _async_function(self) -> Callable[..., Any]:
+        async def view(request: HttpRequest) -> Any:
+            return await sync_to_async(self._read_and_work)(request)
+
+        return self._guard(view)
+
+    def _read_and_work(self, request: Any) -> Any:
+        return self.work(request, read(self.case, request))
+
+    def _class(self) -> Callable[..., Any]:
+        class Paying(View):
+            def post(this, request: HttpRequest) -> Any:
+                return self._read_and_work(request)
+
+        return self._class_view(Paying)
+
+    def _async_class(self) -> Callable[..., Any]:
+        class Paying(View):
+            async def post(this, request: HttpRequest) -> Any:
+                return await sync_to_async(self._read_and_work)(request)
+
+        return self._class_view(Paying)
+
+    def _class_view(self, view: Any) -> Callable[..., Any]:
+        if self._decorates:
+            view = method_decorator(idempotent(), name="dispatch")(view)
+        as_view: Callable[..., Any] = view.as_view()
+        return as_view
+
+    def _drf_function(self) -> Callable[..., Any]:
+        def paying(request: Any) -> Any:
+            return self.work(request, read_rest(self.case, request))
+
+        return self._guard(api_view(["POST"])(paying))
+
+    def _drf(self) -> Callable[..., Any]:
+        class Paying(*self._bases(APIView)):  # type: ignore[misc]
+            def post(this, request: Any) -> Any:
+                return self.work(request, read_rest(self.case, request))
+
+        as_view: Callable[..., Any] = Paying.as_view()
+        return as_view
+
+    def _async_drf(self) -> Callable[..., Any]:
+        class Paying(*self._bases(AsyncAPIView)):  # type: ignore[misc]
+            async def post(this, request: Any) -> Any:
+                def work() -> Any:
+                    return self.work(request, read_rest(self.case, request))
+
+                return await sync_to_async(work)()
+
+        as_view: Callable[..., Any] = Paying.as_view()
+        return as_view
+
+    def _viewset(self) -> Callable[..., Any]:
+        class Paying(*self._bases(ViewSet)):  # type: ignore[misc]
+            @action(detail=False, methods=["post"])
+            def pay(this, request: Any) -> Any:
+                return self.work(request, read_rest(self.case, request))
+
+        as_view: Callable[..., Any] = Paying.as_view({"post": "pay"})
+        return as_view
+
+    def _bases(self, base: type) -> tuple[type, ...]:
+        return (IdempotencyMixin, base) if self.guarded and self.case.guard == "mixin" else (base,)
+
+    def _ninja(self) -> Callable[..., Any]:
+        def pay(request: HttpRequest) -> Any:
+            return self._read_and_work(request)
+
+        return self._operation(pay)
+
+    def _async_ninja(self) -> Callable[..., Any]:
+        async def pay(request: HttpRequest) -> Any:
+            return await sync_to_async(self._read_and_work)(request)
+
+        return self._operation(pay)
+
+    def _operation(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        if self._decorates:
+            function = guarded_ninja.idempotent()(function)
+        api = ninja.NinjaAPI(urls_namespace=f"pairs-{id(self)}", docs_url=None, openapi_url=None)
+        api.post("/")(function)
+        [pattern, *_] = api.urls[0]
+        view: Callable[..., Any] = pattern.callback
+        return view
+
+    @cached_property
+    def urlconf(self) -> ModuleType:
+        """A module of URLs with the view at /pay/."""
+        module = ModuleType(f"pairs_urls_{id(self)}")
+        module.urlpatterns = [path("pay/", self.view, name="pay")]  # type: ignore[attr-defined]
+        return module
+
+
+class _Declined(exceptions.APIException):
+    status_code = status.HTTP_409_CONFLICT
+
+
+def _stream(is_async: bool) -> Any:
+    def parts() -> Iterator[bytes]:
+        yield b"a"
+        yield b"b"
+
+    async def async_parts() -> Any:
+        yield b"a"
+        yield b"b"
+
+    return async_parts() if is_async else parts()
+
+
+def read(case: Case, request: Any) -> Any:
+    """Return what a plain view makes of the body."""
+    if "form" in case.body or case.body == "multipart":
+        files = {name: whole(file) for name, file in request.FILES.items()}
+        fields = {name: value for name, value in request.POST.items() if "key" not in name}
+        return fields, files
+    return request.body
+
+
+def whole(file: Any) -> bytes:
+    """Return what an upload holds, whoever has read it before."""
+    file.seek(0)
+    return bytes(file.read())
+
+
+def read_rest(case: Case, request: Any) -> Any:
+    """Return what a view of REST framework makes of the body."""
+    if case.body == "raw":
+        return request.body
+    data = {}
+    for name, value in request.data.items():
+        if "key" not in name:
+            data[name] = whole(value) if hasattr(value, "read") else value
+    return data
+
+
+def _retrying(view: Callable[..., Any]) -> Callable[..., Any]:
+    """Call the view once more after a deadlock, as projects do."""
+    if iscoroutinefunction(view):
+
+        @functools.wraps(view)
+        async def atwice(request: HttpRequest, *args: Any, **kwargs: Any) -> Any:
+            try:
+                return await view(request, *args, **kwargs)
+            except OperationalError:
+                return await view(request, *args, **kwargs)
+
+        return markcoroutinefunction(atwice)
+
+    @functools.wraps(view)
+    def twice(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
+        try:
+            return view(request, *args, **kwargs)
+        except OperationalError:
+            return view(request, *args, **kwargs)
+
+    return twice
