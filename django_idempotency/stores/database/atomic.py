@@ -268,7 +268,7 @@ def is_of_testcase(block: Any) -> bool:
     return bool(getattr(block, "_from_testcase", False))
 
 
-def place_of(connection: BaseDatabaseWrapper) -> Literal["alone", "between", "within"]:
+def place_of(connection: Any) -> Literal["alone", "between", "within"]:
     """
     Return where a statement would be that is sent now, blocks of a TestCase aside.
 
@@ -279,19 +279,19 @@ def place_of(connection: BaseDatabaseWrapper) -> Literal["alone", "between", "wi
     driver: Any = connection.connection
     if connection.in_atomic_block or driver is None:
         return "within" if is_open(connection) else "alone"
-    if connection.vendor == "sqlite":
-        status = _IN_TRANSACTION if driver.in_transaction else _IDLE
-    elif connection.vendor == "postgresql":
-        status = driver.info.transaction_status
-    elif connection.autocommit:
-        status = _IDLE
-    else:
-        try:
+    try:
+        if connection.vendor == "sqlite":
+            status = _IN_TRANSACTION if driver.in_transaction else _IDLE
+        elif connection.vendor == "postgresql":
+            status = driver.info.transaction_status
+        elif connection.autocommit:
+            status = _IDLE
+        else:
             with connection.cursor() as cursor:
                 cursor.execute("SELECT @@in_transaction")
                 status = _IDLE if cursor.fetchone() == (0,) else _IN_TRANSACTION
-        except Error:
-            status = _IN_ERROR
+    except (Error, connection.Database.Error):  # that of SQLite is the driver's
+        status = _IN_ERROR
     if connection.autocommit:
         return "within" if status in (_IN_TRANSACTION, _IN_ERROR) else "alone"
     return "between" if status == _IDLE else "within"

@@ -169,6 +169,23 @@ def test_R59_a_session_that_is_lost_with_the_work_keeps_nothing_of_it(other):
     assert (names(), kept().state) == ([], State.IN_PROGRESS)
 
 
+@pytest.mark.leg("sqlite")
+@pytest.mark.parametrize("commits", [None, True, False])
+def test_R60_completion_on_a_connection_that_the_work_has_closed_is_not_stored(commits):
+    """Past Django, which does not know it."""
+
+    def close(lease):
+        if commits is not None:
+            off(commits=commits)
+        connection.connection.close()
+        return "done"
+
+    outcome = idempotency.run(close, key="k", scope="s", transaction="separate")
+    connection.close()
+    assert (outcome.result, outcome.stored) == ("done", False)
+    assert (names(), kept().state) == (["work"] if commits else [], State.IN_PROGRESS)
+
+
 @pytest.mark.django_db
 def test_R84_a_block_of_a_TestCase_is_not_left_open_by_the_work():
     outcome = idempotency.run(lambda lease: "done", key="k", scope="s", transaction="separate")
