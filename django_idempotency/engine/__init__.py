@@ -12,7 +12,6 @@ for coroutines. `claims.decide` alone says what a record means to a new attempt.
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import (
     AbstractAsyncContextManager,
@@ -26,7 +25,7 @@ from contextlib import (
 from types import TracebackType
 from typing import Any
 
-from asgiref.sync import SyncToAsync, ThreadSensitiveContext, sync_to_async
+from asgiref.sync import SyncToAsync, sync_to_async
 
 from django_idempotency import keys, signals
 from django_idempotency.claims import ClaimAgain, ClaimRequest
@@ -36,6 +35,7 @@ from django_idempotency.engine.cancellation import closing, finish, to_the_end
 from django_idempotency.engine.endings import Endings
 from django_idempotency.engine.operation import Operation, RollBack
 from django_idempotency.engine.renewal import LeaseRenewer, lease_renewer
+from django_idempotency.engine.threads import own_thread
 from django_idempotency.engine.transactions import let_connections_go
 from django_idempotency.engine.waiting import Poller, Waiter, poller
 from django_idempotency.exceptions import InProgress, QuotaExceeded, StoreError
@@ -124,7 +124,7 @@ class Engine:
                                     self.store.fence(claimed)
                                 with _Renewal(self, attempt):
                                     yield attempt
-                                self._take_result(attempt)
+                                    self._take_result(attempt)
                                 self.endings.complete(attempt)
                         except BaseException as raised:
                             error = self.endings.end(attempt, raised, on_error)
@@ -141,48 +141,55 @@ class Engine:
 
     @asynccontextmanager
     async def aattempt(
-        self, operation: Operation, on_error: Callable[[Exception], Any] | None = None
+        self,
+        operation: Operation,
+        on_error: Callable[[Exception], Any] | None = None,
+        judge: Callable[[Attempt, Any], None] | None = None,
     ) -> AsyncIterator[Attempt]:
-        """See `attempt`. Database work of the block goes through ``sync_to_async``."""
+        """
+        See `attempt`. Database work of the block goes through ``sync_to_async``.
+
+        `judge` takes the verdict on the result, on the thread of the work's connection; it may
+        raise RollBack.
+        """
         attempt = Attempt(operation, self.store)
-        async with self._own_thread(attempt.request.transaction):
-            async with attempt:
-                transaction, claimed = await self._aclaim_or_wait(attempt)
-                if isinstance(claimed, Lease):
-                    attempt.won(claimed)
-                    error: BaseException | None = None
-                    try:
-                        async with closing(transaction):
+        async with AsyncExitStack() as thread, attempt:
+            transaction, claimed = await self._aclaim_or_wait(attempt, thread)
+            if isinstance(claimed, Lease):
+                attempt.won(claimed)
+                error: BaseException | None = None
+                try:
+                    async with closing(transaction):
+                        try:
+                            if operation.policy.scope_quota is not None:
+                                count = sync_to_async(quota.count_claim)
+                                await finish(count(operation, self.store.alias))
+                            if claimed.takeover or signals.claimed.receivers:
+                                await finish(sync_to_async(attempt.tell_claim)())
+                            async with to_the_end(self._awork(attempt)):
+                                if operation.transaction == "joined":
+                                    await finish(sync_to_async(self.store.fence)(claimed))
+                                with _Renewal(self, attempt):
+                                    yield attempt
+                                    await finish(sync_to_async(self._take_result)(attempt, judge))
+                                await finish(self.endings.acomplete(attempt))
+                        except BaseException as raised:
                             try:
-                                if operation.policy.scope_quota is not None:
-                                    count = sync_to_async(quota.count_claim)
-                                    await finish(count(operation, self.store.alias))
-                                if claimed.takeover or signals.claimed.receivers:
-                                    await finish(sync_to_async(attempt.tell_claim)())
-                                async with to_the_end(self._awork(attempt)):
-                                    if operation.transaction == "joined":
-                                        await finish(sync_to_async(self.store.fence)(claimed))
-                                    with _Renewal(self, attempt):
-                                        yield attempt
-                                    await sync_to_async(self._take_result)(attempt)
-                                    await finish(self.endings.acomplete(attempt))
-                            except BaseException as raised:
-                                try:
-                                    ending = self.endings.aend(attempt, raised, on_error)
-                                    error = await finish(ending)
-                                    self._ended(attempt)
-                                except asyncio.CancelledError as again:
-                                    error = again  # the ending is written, and is to commit
-                    except BaseException as raised:  # out of the COMMIT of `single`
-                        if error is None:
-                            settling = sync_to_async(self.endings.settle_single)(attempt, raised)
-                            error = await finish(settling)
-                    if error is not None:
-                        raise error
-                    return
-                async with closing(transaction):
-                    attempt.replay(claimed)
-            yield attempt
+                                ending = self.endings.aend(attempt, raised, on_error)
+                                error = await finish(ending)
+                                self._ended(attempt)
+                            except asyncio.CancelledError as again:
+                                error = again  # the ending is written, and is to commit
+                except BaseException as raised:  # out of the COMMIT of `single`
+                    if error is None:
+                        settling = sync_to_async(self.endings.settle_single)(attempt, raised)
+                        error = await finish(settling)
+                if error is not None:
+                    raise error
+                return
+            async with closing(transaction):
+                attempt.replay(claimed)
+        yield attempt
 
     # The claim.
 
@@ -205,12 +212,15 @@ class Engine:
             let_connections_go(close=operation.closes_connections)
             seen = self.poller.wait(self.store, waiter)
 
-    async def _aclaim_or_wait(self, attempt: Attempt) -> tuple[AnyAsyncBlock, Lease | Record]:
+    async def _aclaim_or_wait(
+        self, attempt: Attempt, thread: AsyncExitStack
+    ) -> tuple[AnyAsyncBlock, Lease | Record]:
+        """See `_claim_or_wait`; `thread` is that of the work, and none while it waits."""
         operation, seen = attempt.operation, None
         waiter: Waiter | None = None
         while True:
             try:
-                return await self._aclaim(attempt, seen)
+                return await self._aclaim(attempt, seen, thread)
             except StoreError as error:
                 error.at_claim = waiter is None or waiter.fresh
                 raise
@@ -220,13 +230,15 @@ class Engine:
                     waiter = Waiter(operation.record_id, operation.wait, on_stale)
                 if busy.stale or not waiter.goes_on(busy.record):
                     raise
+            await thread.aclose()
             alone = await sync_to_async(self._let_go)(operation)
             seen = await self.poller.await_(self.store, waiter, alone=alone)
 
     def _let_go(self, operation: Operation) -> bool:
         """Let the thread's connections go; return whether its transaction alone has the record."""
-        # Coroutines without a context share one thread: another may be reading on its connection.
-        if threading.current_thread() not in SyncToAsync.single_thread_executor._threads:
+        # Below `async_to_sync` another coroutine may be reading on its caller's connection.
+        in_context = SyncToAsync.thread_sensitive_context.get(None) is not None
+        if operation.closes_connections or in_context:
             let_connections_go(close=operation.closes_connections)
         return self.store.in_transaction()
 
@@ -261,11 +273,14 @@ class Engine:
         raise InProgress
 
     async def _aclaim(
-        self, attempt: Attempt, seen: Record | None
+        self, attempt: Attempt, seen: Record | None, thread: AsyncExitStack
     ) -> tuple[AnyAsyncBlock, Lease | Record]:
         request, operation = attempt.request, attempt.operation
         if seen is not None and attempt.is_answered_by(seen):
             return _NO_TRANSACTION, attempt.replayable(seen)
+        if request.transaction != "separate":
+            own = own_thread(of_request=operation.closes_connections)
+            await thread.enter_async_context(own)
         if operation.policy.scope_quota is not None:
             pause = await sync_to_async(quota.seconds_to_wait)(operation, self.store.alias)
             if pause > 0:
@@ -339,8 +354,12 @@ class Engine:
         if attempt.kept_error and attempt.operation.outer is not None:
             self.renew(attempt)
 
-    def _take_result(self, attempt: Attempt) -> None:
-        """Take the work's result; from here on the work is over."""
+    def _take_result(
+        self, attempt: Attempt, judge: Callable[[Attempt, Any], None] | None = None
+    ) -> None:
+        """Take the work's result, and the verdict on it; from here on the work is over."""
+        if judge is not None and attempt.has_result:
+            judge(attempt, attempt.work_result)
         attempt.phase = Phase.COMPLETING
         if not attempt.has_result:
             logger.warning(
@@ -365,34 +384,14 @@ class Engine:
         self, transaction: str, *, committed: Callable[[], None] | None = None
     ) -> AsyncIterator[None]:
         """Open the block of work without a key: the transaction of `aattempt` alone."""
-        async with self._own_thread(transaction):
-            if transaction == "separate":
-                yield
-                return
-            async with to_the_end(self.store.aatomic(committed=committed)):
-                yield
-
-    @asynccontextmanager
-    async def _own_thread(self, transaction: str) -> AsyncIterator[None]:
-        """
-        Give a coroutine that holds a transaction a thread, and so a connection, of its own.
-
-        Without it all coroutines of a loop share one connection, and one's rollback would take
-        another's rows. Inside a transaction that is already open its thread is the right one.
-        """
-        own = (
-            transaction != "separate"
-            and SyncToAsync.thread_sensitive_context.get(None) is None
-            and not await sync_to_async(self.store.in_transaction)()
-        )
-        if not own:
+        if transaction == "separate":
             yield
             return
-        async with ThreadSensitiveContext():
-            try:
-                yield
-            finally:
-                await finish(sync_to_async(self.store.idle)())
+        async with (
+            own_thread(of_request=True),
+            to_the_end(self.store.aatomic(committed=committed)),
+        ):
+            yield
 
 
 class _Renewal:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from functools import partial
 from types import TracebackType
 from typing import Any
 from weakref import ref
 
+from asgiref.sync import SyncToAsync
 from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 
@@ -29,6 +31,7 @@ __all__ = [
     "OpenTransactions",
     "OuterTransaction",
     "after_commit",
+    "is_any_open",
     "let_connections_go",
     "must_join",
 ]
@@ -119,14 +122,23 @@ def must_join(policy: Policy, store: BaseStore) -> None:
         )
 
 
+def is_any_open() -> bool:
+    """Whether a transaction, a TestCase's included, is open on one of this thread's connections."""
+    made = connections.all(initialized_only=True)
+    return any(connection.in_atomic_block or is_open(connection) for connection in made)
+
+
 def let_connections_go(*, close: bool) -> None:
     """
     Let this thread's connections to servers go while it waits, whatever it used them for.
 
     A pooled one goes back to its pool. Another one is closed only if the caller says so, since it
     takes with it what a session has: a cursor that is being read, an advisory lock. One that is to
-    outlive its request stays: its thread has it between requests, too.
+    outlive its request stays: its thread has it between requests, too. On the thread that the
+    coroutines outside of requests share, all stay: another coroutine may be using them.
     """
+    if threading.current_thread() in SyncToAsync.single_thread_executor._threads:
+        return
     for connection in connections.all(initialized_only=True):
         settings = connection.settings_dict
         short_lived = settings["CONN_MAX_AGE"] == 0 and connection.vendor != "sqlite"

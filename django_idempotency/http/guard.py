@@ -10,7 +10,7 @@ from datetime import timedelta, timezone
 from email.utils import format_datetime
 from typing import Any
 
-from asgiref.sync import SyncToAsync, sync_to_async
+from asgiref.sync import sync_to_async
 from django.http.response import HttpResponseBase
 
 from django_idempotency import keys
@@ -99,7 +99,8 @@ class Guard(GuardedCall):
         try:
             operation = await in_thread(coroutine=True)
             try:
-                async with self.plan.engine.aattempt(operation, self.on_error) as attempt:
+                attempting = self.plan.engine.aattempt(operation, self.on_error, self.judge)
+                async with attempting as attempt:
                     if not attempt.replayed:
                         attempt.complete(await self.awork(attempt))
             finally:
@@ -135,8 +136,7 @@ class Guard(GuardedCall):
             mode=self.mode(open_transactions, coroutine=coroutine),
             open_transactions=open_transactions,
             wait=self._wait(from_form=from_form),
-            # A thread that coroutines share may have a connection that another one is using.
-            closes_connections=not coroutine or _has_own_thread(),
+            closes_connections=True,
             unstorable_ok=True,
             checks_replay=self.http.replay_check is not None,
         )
@@ -199,7 +199,7 @@ class Guard(GuardedCall):
                 except Exception as error:
                     self.raised_by_handler = error
                     raise
-                self._judge(attempt, response)
+                self.judge(attempt, response)
                 if requests:  # none commits without the others; the engine looks at a store's alone
                     doomed = joined and store.rolled_back()
                     if requests.rolled_back() or doomed:
@@ -218,18 +218,16 @@ class Guard(GuardedCall):
         """Await the handler: Django opens no transaction around a coroutine."""
         self._begin(attempt)
         try:
-            response = await self.ahandle()
+            return await self.ahandle()
         except Exception as error:
             self.raised_by_handler = error
             raise
-        self._judge(attempt, response)
-        return response
 
     def _begin(self, attempt: Attempt) -> None:
         self.begun = attempt
         self.request.idempotency = attempt.lease  # type: ignore[attr-defined]
 
-    def _judge(self, attempt: Attempt, response: HttpResponseBase) -> None:
+    def judge(self, attempt: Attempt, response: HttpResponseBase) -> None:
         """Take the verdict on a response that the handler returned; raise RollBack to roll back."""
         attempt.verdict = verdict = self.verdict(response)
         attempt.succeeded = response.status_code < 400
@@ -375,11 +373,6 @@ def _has_committed(attempt: Attempt) -> bool:
     """Whether the work stands, or its error is kept; `single` commits without them, too."""
     kept = attempt.concluded and attempt.outcome.expires_at is not None
     return attempt.committed and (kept or not attempt.rolled_back)
-
-
-def _has_own_thread() -> bool:
-    """Whether the database work of this coroutine's request has a thread to itself, as in ASGI."""
-    return SyncToAsync.thread_sensitive_context.get(None) is not None
 
 
 def _validate(key: str, validator: Callable[[str], None] | str) -> None:

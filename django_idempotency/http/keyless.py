@@ -18,7 +18,6 @@ from django_idempotency.http.calls import GuardedCall, served_alone, using
 from django_idempotency.http.problems import problem_response
 from django_idempotency.http.sessions import RequestState
 from django_idempotency.logs import log_store_error
-from django_idempotency.stores.base import BaseStore
 from django_idempotency.stores.database.atomic import is_rolled_back
 
 __all__ = ["ahandle", "handle"]
@@ -53,18 +52,17 @@ def handle(call: GuardedCall, *, without: Collection[str] = ()) -> HttpResponseB
 
 async def ahandle(call: GuardedCall) -> HttpResponseBase:
     """See `handle`: for a handler that is a coroutine."""
-    engine, store = call.plan.engine, call.plan.store
     mode, before = await sync_to_async(_before)(call)
-    deliberate, committed, begun = False, Event(), False
+    deliberate: bool | None = None
+    committed, begun = Event(), False
     try:
-        async with engine.alone(mode, committed=committed.set):
+        async with call.plan.engine.alone(mode, committed=committed.set):
             begun = True
             with served_alone(call.request):
                 response = await call.ahandle()
             if mode != "separate":
-                _check_verdict(call, response)
-                if await sync_to_async(_is_rolled_back)(store):
-                    deliberate = await sync_to_async(store.rollback_is_deliberate)()
+                deliberate = await sync_to_async(_judge)(call, response)
+                if deliberate is not None:
                     _refuse_rollback(response, deliberate=deliberate)
     except Exception as error:
         if not begun and _opens(call, error):
@@ -92,8 +90,16 @@ def _before(call: GuardedCall) -> tuple[str, RequestState]:
     return _mode(call, coroutine=True), RequestState(call.request)
 
 
-def _is_rolled_back(store: BaseStore) -> bool:
-    return any(is_rolled_back(connections[alias]) for alias in using(store))
+def _judge(call: GuardedCall, response: HttpResponseBase) -> bool | None:
+    """
+    Take the verdict on the work of a coroutine, on the thread of its connection.
+
+    Returns None where the work may commit; else whether its rollback is deliberate.
+    """
+    _check_verdict(call, response)
+    store = call.plan.store
+    rolled_back = any(is_rolled_back(connections[alias]) for alias in using(store))
+    return store.rollback_is_deliberate() if rolled_back else None
 
 
 def _check_verdict(call: GuardedCall, response: HttpResponseBase) -> None:

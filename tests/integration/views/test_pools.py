@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from typing import Any
 
 import pytest
-from asgiref.sync import sync_to_async
+from asgiref.sync import async_to_sync, sync_to_async
 from django.db import connections
 
 from django_idempotency import arun
 from django_idempotency.engine.waiting import poller
 from tests.app.models import Effect
+from tests.integration.database.sessions import execute
 from tests.services.processes import wait_until
 from tests.unit.http.api import replayed
 from tests.unit.views.conftest import send, sending, together
@@ -85,8 +87,9 @@ def test_R51_waiters_on_another_store_hold_no_pooled_connection(settings, policy
     assert [replayed(answer) for answer in (*first, *others)] == [False, True, True, True]
 
 
+@pytest.mark.parametrize("below", [False, True], ids=["loop", "async_to_sync"])
 def test_R51_coroutine_that_waits_leaves_the_connection_to_others_of_its_thread(
-    settings, pool, in_loop
+    settings, pool, in_loop, below
 ):
     """One of them may be reading, and the pool would give its session to a stranger."""
     settings.IDEMPOTENCY = {"default": {"WAIT": LONG}}
@@ -117,7 +120,7 @@ def test_R51_coroutine_that_waits_leaves_the_connection_to_others_of_its_thread(
             True,
         ]
 
-    in_loop(main)
+    async_to_sync(main)() if below else in_loop(main)
 
 
 @pytest.mark.parametrize("mode", ["single", "joined"], indirect=True)
@@ -136,3 +139,25 @@ def test_R57_failure_of_one_leaves_the_others_rows(mode, own_context, gate, in_l
 
     assert in_loop(main) == (201, 500)
     assert [effect.name for effect in Effect.objects.all()] == ["standing"]
+
+
+def test_R88_requests_of_coroutines_do_not_wait_for_each_others_second_connection(
+    policy, pool, in_loop
+):
+    """Each has used one, to see who asks, on the thread that its transaction leaves."""
+    meeting = threading.Barrier(2)
+
+    def scope(request):
+        execute("SELECT 1")
+        meeting.wait(LONG)
+        return "s"
+
+    policy(TRANSACTION="joined", HTTP={"SCOPE": scope})
+    pool(2)
+
+    async def main():
+        bodies = [{"name": name} for name in ("a", "b")]
+        sent = [send("async-function", body, body["name"]) for body in bodies]
+        return await asyncio.gather(*sent)
+
+    assert [answer.status_code for answer in in_loop(main)] == [201, 201]

@@ -58,9 +58,10 @@ def test_R51_all_waiters_cost_one_connection(policy, gate, runs, transaction, wa
     assert (len(runs), Effect.objects.count()) == (1, 1)
 
 
-def test_R51_coroutines_that_wait_cost_one_connection(policy, gate, in_loop):
+@pytest.mark.parametrize("transaction", ["joined", "separate"])
+def test_R51_coroutines_that_wait_cost_one_connection(policy, gate, in_loop, transaction):
     """Each request of ASGI has a thread to itself."""
-    policy(TRANSACTION="joined", WAIT=PATIENCE)
+    policy(TRANSACTION=transaction, WAIT=PATIENCE)
 
     async def main():
         first = asyncio.create_task(send("async-function"))

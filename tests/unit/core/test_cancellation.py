@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 import pytest
-from asgiref.sync import ThreadSensitiveContext, async_to_sync, sync_to_async
-from django.db import connections
+from asgiref.sync import async_to_sync, sync_to_async
+from django.db import connections, transaction
 
 import django_idempotency as idempotency
 from django_idempotency import TransactionOpen
@@ -32,42 +32,35 @@ async def effect(lease, name="x"):
     return (await Effect.objects.acreate(name=name)).pk
 
 
-@pytest.mark.parametrize(
-    ("mode", "in_a_request", "second"), [("joined", True, "arun"), ("single", False, "run")]
-)
-def test_I5_where_coroutines_share_a_thread_the_second_attempt_is_refused(
-    mode, in_a_request, second, in_loop
-):
-    async def two():
+@pytest.mark.parametrize("second", ["arun", "run"])
+def test_I5_where_coroutines_share_a_thread_the_second_attempt_is_refused(second):
+    """As they do in a transaction of their caller's. The first goes on."""
+
+    async def main():
         working, refused = asyncio.Event(), asyncio.Event()
 
         async def first(lease):
             await effect(lease, "first")
             working.set()
             await refused.wait()
+            await effect(lease, "again")
 
         async def call_second():
             await working.wait()
             call = arun if second == "arun" else sync_to_async(run)
             try:
-                await call(never, "second", transaction=mode)
+                await call(never, "second")
             finally:
                 refused.set()
 
-        calls = (arun(first, "first", transaction=mode), call_second())
-        return await asyncio.gather(*calls, return_exceptions=True)
+        return await asyncio.gather(arun(first, "first"), call_second(), return_exceptions=True)
 
-    async def main():
-        async with ThreadSensitiveContext():
-            try:
-                return await two()
-            finally:
-                await sync_to_async(connections.close_all)()
+    with transaction.atomic():
+        answer, error = async_to_sync(main)()
 
-    answer, error = in_loop(main) if in_a_request else async_to_sync(two)()
     assert answer.replayed is False
     assert isinstance(error, TransactionOpen)
-    assert names() == ["first"]
+    assert names() == ["again", "first"]
 
 
 # R63: the ending is final before the CancelledError arrives.
@@ -161,6 +154,31 @@ def test_R63_a_completion_already_begun_runs_to_its_end(cancel_and_retry, at):
     assert retried.stored
     assert names() == ["x"]
     assert retried.replayed or at == "joined-complete"
+
+
+def test_R63_verdict_already_begun_runs_to_its_end_and_the_completion_with_it(memory, in_loop):
+    """The work is done: were the key free, a retry would do it again."""
+    reached, go_on = threading.Event(), threading.Event()
+
+    def judge(attempt, result):
+        reached.set()
+        go_on.wait(60)
+
+    async def call():
+        async with engine_for("default").aattempt(operation(), None, judge) as attempt:
+            attempt.complete("done")
+
+    async def main():
+        task = asyncio.create_task(call())
+        await asyncio.to_thread(reached.wait, 60)
+        task.cancel()
+        await asyncio.sleep(0)
+        go_on.set()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    in_loop(main)
+    assert found(memory).state is State.COMPLETED
 
 
 # A store whose client needs no thread of the work.

@@ -57,6 +57,35 @@ def test_R24_R25_R31_R18_R37_first_and_again_and_another(served, runs):
     assert len(runs) == Effect.objects.count() == 1
 
 
+@pytest.mark.parametrize(
+    ("kind", "stack", "mode", "key"),
+    [
+        ("async-function", "asgi", "separate", "key-1"),
+        ("async-class", "asgi", "joined", "key-1"),
+        ("async-function", "wsgi", "single", "key-1"),
+        ("async-function", "asgi", "joined", None),
+    ],
+)
+def test_R56_keep_of_a_coroutine_reads_on_the_connection_of_the_work(
+    policy, runs, kind, stack, mode, key
+):
+    """On the loop it would raise after the work, and each retry would run the work again."""
+    seen = []
+
+    def keep(response, exception):
+        seen.append([effect.name for effect in Effect.objects.all()])
+        return "keep"
+
+    policy(TRANSACTION=mode, HTTP={"KEEP": keep})
+    served = api_for(stack, f"/{kind}/")
+
+    answers = [served(key=key) for _ in range(2)]
+
+    assert [answer.status_code for answer in answers] == [201, 201]
+    assert [replayed(answer) for answer in answers] == [False, key is not None]
+    assert seen == ([["first"]] if key else [["first"], ["first", "first"]])
+
+
 @pytest.mark.parametrize("served", REFUSING, indirect=True)
 def test_R2_R8_R12_R18_R21_R49_what_is_refused_does_not_run(served, in_progress, runs):
     """In progress, an invalid key, no scope; and what is not guarded leaves nothing."""

@@ -1,0 +1,81 @@
+"""The thread of a coroutine that holds a transaction: its own, and so a connection of its own."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import AsyncIterator
+from concurrent.futures import Executor, ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from typing import Any
+
+from asgiref.sync import AsyncToSync, SyncToAsync, ThreadSensitiveContext, sync_to_async
+from django.db import connections
+
+from django_idempotency.engine.cancellation import finish
+from django_idempotency.engine.transactions import is_any_open, let_connections_go
+
+__all__ = ["own_thread"]
+
+
+@asynccontextmanager
+async def own_thread(*, of_request: bool) -> AsyncIterator[None]:
+    """
+    Run the database work of the block on a thread of its own, and close the connections it opens.
+
+    Other coroutines use the caller's thread, and one's rollback would take another's rows. Inside a
+    transaction that is open there, a TestCase's included, the caller's thread is the right one.
+    """
+    if not await sync_to_async(_leave)(of_request):
+        yield
+        return
+    executor = ThreadPoolExecutor(1, thread_name_prefix="django-idempotency")
+    try:
+        async with _context(executor):
+            try:
+                yield
+            finally:
+                await finish(sync_to_async(connections.close_all)())
+    finally:
+        executor.shutdown(wait=False)
+
+
+def _leave(of_request: bool) -> bool:
+    """
+    Return whether the work may leave this thread, which is the caller's.
+
+    A request then gives back what it has of a pool: if each held two connections, all of them could
+    wait for a second one.
+    """
+    if is_any_open():
+        return False
+    if of_request:
+        let_connections_go(close=False)
+    return True
+
+
+if sys.version_info >= (3, 11):
+
+    def _context(executor: Executor) -> ThreadSensitiveContext:
+        """Return the block whose thread-sensitive calls run on `executor`, whatever is around."""
+        return ThreadSensitiveContext(executor=executor)
+
+else:  # asgiref 3.13, which can do this, needs Python 3.11
+
+    class _context(ThreadSensitiveContext):
+        """The block whose thread-sensitive calls run on `executor`, whatever is around it."""
+
+        def __init__(self, executor: Executor) -> None:
+            super().__init__()
+            self._executor = executor
+
+        async def __aenter__(self) -> Any:
+            self.token = SyncToAsync.thread_sensitive_context.set(self)
+            SyncToAsync.context_to_thread_executor[self] = self._executor
+            # Below `async_to_sync` its caller's thread goes before any context.
+            self._caller = getattr(AsyncToSync.executors, "current", None)
+            AsyncToSync.executors.current = None
+            return self
+
+        async def __aexit__(self, *exc_info: Any) -> None:
+            AsyncToSync.executors.current = self._caller
+            SyncToAsync.thread_sensitive_context.reset(self.token)

@@ -1,0 +1,513 @@
+"""Coroutines that commit with their record: each has a thread and a connection of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+
+import pytest
+from asgiref.sync import ThreadSensitiveContext, async_to_sync, sync_to_async
+from celery import Celery
+from django.core.handlers.asgi import ASGIHandler
+from django.db import close_old_connections, connection, connections, transaction
+from django.http import HttpResponse
+from django.test import AsyncClient, Client, TestCase
+from django.urls import path
+from django.utils.decorators import async_only_middleware
+
+import django_idempotency as idempotency
+from django_idempotency import StoreError
+from django_idempotency.contrib.celery import idempotent_task
+from django_idempotency.engine.waiting import poller
+from django_idempotency.http import idempotent
+from django_idempotency.models import IdempotencyRecord
+from tests.app.models import Effect
+from tests.unit.core.conftest import names, never, run, run_in_loop
+
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.leg("postgres18", "postgres16")]
+
+each_mode = pytest.mark.parametrize("mode", ["joined", "single"])
+#: How the names of their threads begin.
+OWN = "django-idempotency_"
+ANYONE = "django_idempotency.http.scopes.anyone"
+
+
+async def arun(work, key="k", **arguments):
+    return await idempotency.arun(work, key=key, scope="s", **arguments)
+
+
+async def effect(lease, name="x"):
+    return (await Effect.objects.acreate(name=name)).pk
+
+
+async def thread(lease=None):
+    return await sync_to_async(threading.get_native_id)()
+
+
+def session():
+    """The server's process behind this thread's connection."""
+    return execute("SELECT pg_backend_pid()")
+
+
+def execute(sql):
+    with connection.cursor() as cursor:
+        cursor.execute(sql)
+        return cursor.fetchone()[0] if cursor.description else None
+
+
+def states():
+    return sorted(IdempotencyRecord.objects.values_list("state", flat=True))
+
+
+class Turns:
+    """Work that fails after another coroutine has written its row, and that coroutine."""
+
+    def __init__(self):
+        self.working, self.written = asyncio.Event(), asyncio.Event()
+
+    async def fail(self, lease=None):
+        await effect(lease, "rolled back")
+        self.working.set()
+        await self.written.wait()
+        raise ValueError("boom")
+
+    async def write(self):
+        await self.working.wait()
+        await effect(None, "sibling")
+        self.written.set()
+
+
+async def awaited(main):
+    return await main()
+
+
+def in_a_task(main):
+    """Await it as a Celery task does, in the thread of its worker."""
+    app = Celery(__name__, set_as_current=False)
+
+    @app.task
+    def task():
+        return async_to_sync(awaited)(main)
+
+    return task.apply(throw=True).get()
+
+
+def in_a_request(main):
+    async def request():
+        async with ThreadSensitiveContext():
+            try:
+                return await main()
+            finally:
+                await sync_to_async(connections.close_all)()
+
+    return asyncio.run(request())
+
+
+def bounded(calling):
+    """A turn that never comes fails the test."""
+    return lambda main: calling(lambda: asyncio.wait_for(main(), 60))
+
+
+#: Who calls: one thread, and its connection, is that of all coroutines there.
+CALLERS = {
+    "async_to_sync": bounded(lambda main: async_to_sync(awaited)(main)),
+    "task": bounded(in_a_task),
+    "loop": run_in_loop,
+    "request": bounded(in_a_request),
+}
+each_caller = pytest.mark.parametrize("calling", CALLERS.values(), ids=CALLERS)
+
+
+@each_caller
+@each_mode
+def test_I5_row_of_another_coroutine_stays_when_the_attempt_rolls_back(calling, mode):
+    async def main():
+        turns = Turns()
+        attempt = arun(turns.fail, transaction=mode)
+        return await asyncio.gather(attempt, turns.write(), return_exceptions=True)
+
+    error, _ = calling(main)
+
+    assert isinstance(error, ValueError)
+    assert names() == ["sibling"]
+
+
+@each_caller
+@each_mode
+def test_I5_two_attempts_at_once_both_commit_and_a_third_rolls_back(calling, mode):
+    """Each is at work while the others are: on one connection the last would roll all back."""
+
+    async def main():
+        at_work = [asyncio.Event() for _ in range(3)]
+
+        async def work(number):
+            await effect(None, f"row {number}")
+            at_work[number].set()
+            await asyncio.gather(*(event.wait() for event in at_work))
+            if number == 2:
+                raise ValueError("boom")
+            return await sync_to_async(session)()
+
+        attempts = [arun(lambda _, n=n: work(n), f"k{n}", transaction=mode) for n in range(3)]
+        return await asyncio.gather(*attempts, return_exceptions=True)
+
+    first, second, failed = calling(main)
+
+    assert isinstance(failed, ValueError)
+    assert len({first.result, second.result}) == 2
+    assert names() == ["row 0", "row 1"]
+
+
+@each_mode
+def test_I5_a_call_on_the_callers_thread_goes_on_beside_an_attempt(mode):
+    async def main():
+        working, done = asyncio.Event(), asyncio.Event()
+
+        async def first(lease):
+            await effect(lease, "first")
+            working.set()
+            await done.wait()
+
+        async def second():
+            await working.wait()
+            await sync_to_async(run)(lambda lease: names(), "second", transaction=mode)
+            done.set()
+
+        await asyncio.gather(arun(first, "first", transaction=mode), second())
+
+    CALLERS["async_to_sync"](main)
+
+    assert states() == ["COMPLETED"] * 2
+
+
+@each_mode
+def test_the_callers_session_stays_and_the_attempts_own_are_closed(mode):
+    """A cursor, a temporary table, a setting: whatever the caller has in its session."""
+    execute("CREATE TEMPORARY TABLE callers (id int)")
+    execute("SET app.role = 'clerk'")
+    before, server = connection.connection, session()
+
+    async def main():
+        with pytest.raises(ValueError, match="boom"):
+            await arun(boom, "failed", transaction=mode)
+        return [(await arun(own, transaction=mode)).result for _ in range(2)]
+
+    async def boom(lease):
+        raise ValueError("boom")
+
+    async def own(lease):
+        return await sync_to_async(session)()
+
+    attempts = async_to_sync(main)()
+
+    assert connection.connection is before
+    assert not before.closed
+    assert execute("SELECT count(*) FROM callers") == 0
+    assert execute("SELECT current_setting('app.role')") == "clerk"
+    assert server not in attempts
+    assert execute(f"SELECT count(*) FROM pg_stat_activity WHERE pid = {attempts[0]}") == 0
+
+
+def test_R51_duplicate_that_waits_keeps_its_callers_session_and_has_no_thread(monkeypatch):
+    """It has one again when it claims."""
+    server, before = session(), connection.connection
+    waits, await_ = asyncio.Event(), poller.await_
+
+    async def noting(*arguments, **keywords):
+        waits.set()
+        return await await_(*arguments, **keywords)
+
+    async def main():
+        working = asyncio.Event()
+
+        async def work(lease):
+            working.set()
+            await waits.wait()
+            return [it.name for it in threading.enumerate() if it.name.startswith(OWN)]
+
+        async def duplicate():
+            await working.wait()
+            return await arun(never, transaction="joined", wait=60)
+
+        return await asyncio.gather(arun(work, transaction="joined"), duplicate())
+
+    monkeypatch.setattr(poller, "await_", noting)
+    first, duplicate = CALLERS["async_to_sync"](main)
+
+    assert len(first.result) == 1
+    assert duplicate.result == first.result
+    assert (session(), connection.connection) == (server, before)
+
+
+# Through synchronous code, and attempts within attempts.
+
+
+def through_a_function(key, **arguments):
+    """As a signal's receiver may call it."""
+    return sync_to_async(lambda: async_to_sync(arun)(thread, key, **arguments))()
+
+
+@each_caller
+def test_attempts_within_attempts_and_through_synchronous_code(calling):
+    """An inner one joins the transaction around it, on its thread."""
+
+    async def outer(lease):
+        inner = await arun(thread, "inner")
+        below = await through_a_function("below")
+        await effect(lease)
+        return [await thread(), inner.result, below.result]
+
+    async def main():
+        own = (await arun(outer, transaction="joined")).result
+        below = await through_a_function("b", transaction="joined")
+        return own, below.result, await thread()
+
+    own, below, callers = calling(main)
+
+    assert len({*own}) == 1
+    assert len({own[0], below, callers}) == 3
+    assert names() == ["x"]
+    assert states() == ["COMPLETED"] * 4
+
+
+@each_caller
+def test_separate_attempt_stays_on_its_callers_thread_and_has_joined_ones_beside_it(calling):
+    async def outer(lease):
+        inner = [arun(thread, key, transaction="joined") for key in ("a", "b")]
+        return [await thread(), *[it.result for it in await asyncio.gather(*inner)]]
+
+    async def main():
+        return (await arun(outer)).result, await thread()
+
+    (outer_thread, *inner), callers = calling(main)
+
+    assert outer_thread == callers
+    assert len({callers, *inner}) == 3
+
+
+@pytest.mark.skipif("sys.version_info < (3, 11)", reason="asgiref tells since 3.13")
+def test_R63_task_that_outlives_its_attempt_is_told_so():
+    """It finds no other thread: its next query would run outside of the transaction."""
+
+    async def main():
+        ended, tasks = asyncio.Event(), []
+
+        async def outliving():
+            await ended.wait()
+            await effect(None)
+
+        async def work(lease):
+            tasks.append(asyncio.create_task(outliving()))
+
+        await arun(work, transaction="joined")
+        ended.set()
+        with pytest.raises(RuntimeError, match="must finish before"):
+            await tasks[0]
+
+    run_in_loop(main)
+    assert names() == []
+
+
+@each_mode
+def test_R57_work_that_closes_the_connection_of_its_transaction_is_rolled_back(mode):
+    """As `database_sync_to_async` of Channels does: Django closes it, in a transaction or not."""
+
+    async def closing(lease):
+        await effect(lease)
+        await sync_to_async(close_old_connections)()
+        return "done"
+
+    for _ in range(2):
+        with pytest.raises(StoreError):
+            run_in_loop(lambda: arun(closing, transaction=mode))
+        assert names() == []
+    assert run_in_loop(lambda: arun(effect, transaction=mode)).replayed is False
+    assert names() == ["x"]
+
+
+# Inside a transaction of the caller's.
+
+
+@pytest.mark.parametrize("mode", [None, "single"])
+def test_within_the_callers_atomic_it_is_single_and_on_the_callers_thread(mode):
+    async def work(lease):
+        return await effect(lease) and await thread()
+
+    with transaction.atomic():
+        outcome = async_to_sync(arun)(work, transaction=mode)
+        assert outcome.result == threading.get_native_id()
+        assert (names(), states()) == (["x"], ["COMPLETED"])
+        transaction.set_rollback(True)
+
+    assert (names(), states()) == ([], [])
+
+
+def test_with_autocommit_off_it_is_part_of_what_the_caller_commits():
+    transaction.set_autocommit(False)
+    try:
+        assert async_to_sync(arun)(thread).result == threading.get_native_id()
+        transaction.rollback()
+    finally:
+        transaction.set_autocommit(True)
+    assert states() == []
+
+
+def test_task_that_is_joined_has_the_attempt_of_its_coroutine_within_its_transaction():
+    app = Celery(__name__, set_as_current=False)
+
+    def charge(order):
+        outcome = async_to_sync(arun)(effect)
+        raise ValueError(outcome.stored)
+
+    task = app.task(idempotent_task(key="order")(charge), name="charge")
+    with pytest.raises(ValueError, match="True"):
+        task.apply(["o-1"], throw=True)
+
+    assert (names(), states()) == ([], ["FAILED"])
+
+
+# Requests.
+
+
+async def pay(request):
+    turns = request.turns
+    if turns is not None:
+        await turns.fail()
+    await effect(None, "paid")
+    return HttpResponse(str(await thread()), status=201)
+
+
+urlpatterns = [
+    path(f"{mode}/", idempotent(scope=ANYONE, transaction=mode)(pay))
+    for mode in ("joined", "single")
+]
+
+
+@async_only_middleware
+def writing(get_response):
+    """Write a row while the view is at work, as a task that counts requests does."""
+
+    async def middleware(request):
+        request.turns = turns = Turns() if "fails" in request.headers else None
+        if turns is None:
+            return await get_response(request)
+        task = asyncio.create_task(turns.write())
+        try:
+            return await get_response(request)
+        finally:
+            await task
+
+    return middleware
+
+
+@pytest.fixture
+def site(settings):
+    settings.ROOT_URLCONF = __name__
+    settings.MIDDLEWARE = [f"{__name__}.writing"]
+
+
+async def asgi(url, **headers):
+    """Send a request to Django's own ASGI application, and return the status of its answer."""
+    messages, sent = [{"type": "http.request", "body": b"{}"}], []
+
+    async def receive():
+        if messages:
+            return messages.pop()
+        return await asyncio.Event().wait()
+
+    async def send(message):
+        sent.append(message)
+
+    fields = [(name.encode(), value.encode()) for name, value in headers.items()]
+    scope = {"type": "http", "method": "POST", "path": url, "headers": fields}
+    await ASGIHandler()({**scope, "query_string": b"", "http_version": "1.1"}, receive, send)
+    return sent[0]["status"]
+
+
+@pytest.mark.parametrize("keyed", [True, False], ids=["key", "no key"])
+@each_mode
+def test_R57_R90_row_of_a_middlewares_task_stays_when_the_view_rolls_back(site, mode, keyed):
+    headers = {"idempotency-key": "k"} if keyed else {}
+
+    assert run_in_loop(lambda: asgi(f"/{mode}/", fails="yes", **headers)) == 500
+
+    assert names() == ["sibling"]
+    assert states() == (["FAILED"] if keyed else [])
+
+
+@each_mode
+def test_async_view_under_WSGI_leaves_its_threads_session_as_it_was(site, mode):
+    execute("CREATE TEMPORARY TABLE callers (id int)")
+    before = connection.connection
+
+    sent = [Client().post(f"/{mode}/", headers={"Idempotency-Key": "k"}) for _ in range(2)]
+
+    assert ["Idempotency-Replayed" in it for it in sent] == [False, True]
+
+    assert connection.connection is before
+    assert execute("SELECT count(*) FROM callers") == 0
+    assert names() == ["paid"]
+
+
+@pytest.mark.usefixtures("site")
+class TestInATestCase(TestCase):
+    """R84: the thread stays, so the work is part of the test's transaction."""
+
+    async def test_R84_async_view_sees_the_tests_rows_and_leaves_its_connection_open(self):
+        await effect(None, "before")
+        own, first = await thread(), connection.connection
+        for mode in ("joined", "single"):
+            for replayed in (False, True):
+                sent = await AsyncClient().post(f"/{mode}/", headers={"Idempotency-Key": mode})
+                assert (sent.status_code, sent.content.decode()) == (201, str(own))
+                assert ("Idempotency-Replayed" in sent) is replayed
+        assert await sync_to_async(names)() == ["before", "paid", "paid"]
+        assert connection.connection is first
+
+    def test_R84_arun_below_async_to_sync(self):
+        outcome = async_to_sync(arun)(thread, transaction="joined")
+        assert outcome.result == threading.get_native_id()
+        assert not connection.closed_in_transaction
+
+
+@pytest.mark.usefixtures("site")
+def test_AsyncClient_of_a_test_that_commits():
+    first = connection.connection
+
+    async def main():
+        sent = [
+            await AsyncClient().post("/joined/", headers={"Idempotency-Key": key})
+            for key in ("a", "b", "a")
+        ]
+        return [(it.status_code, "Idempotency-Replayed" in it) for it in sent]
+
+    assert async_to_sync(main)() == [(201, False), (201, False), (201, True)]
+    assert connection.connection is first
+    assert names() == ["paid", "paid"]
+
+
+@each_mode
+@pytest.mark.parametrize("calling", [CALLERS["async_to_sync"], CALLERS["request"]])
+def test_R63_cancelled_attempt_rolls_back_and_its_connection_is_closed(calling, mode):
+    servers = []
+
+    async def main():
+        working = asyncio.Event()
+
+        async def work(lease):
+            servers.append(await sync_to_async(session)())
+            await effect(lease)
+            working.set()
+            await asyncio.Event().wait()
+
+        task = asyncio.create_task(arun(work, transaction=mode))
+        await working.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    calling(main)
+
+    [server] = servers
+    assert execute(f"SELECT count(*) FROM pg_stat_activity WHERE pid = {server}") == 0
+    assert (names(), states()) == ([], ["FAILED"])
