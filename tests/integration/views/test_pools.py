@@ -161,3 +161,26 @@ def test_R88_requests_of_coroutines_do_not_wait_for_each_others_second_connectio
         return await asyncio.gather(*sent)
 
     assert [answer.status_code for answer in in_loop(main)] == [201, 201]
+
+
+def test_R51_request_that_waits_on_a_shared_thread_leaves_its_connection_to_others(
+    policy, pool, gate, in_loop
+):
+    """As requests of AsyncClient in a test do, which no ASGIHandler gives a thread."""
+    policy(TRANSACTION="separate", WAIT=LONG)
+    pool(2)
+
+    async def main():
+        first = asyncio.create_task(send("async-function", context=False))
+        assert await asyncio.to_thread(gate.reached.wait, LONG)
+        session = sync_to_async(lambda: connections["default"].connection)
+        reading = await session()
+        second = asyncio.create_task(send("async-function", context=False))
+        await asyncio.to_thread(
+            wait_until, lambda: any(poller._waiters.values()), seconds=LONG, what="the waiter"
+        )
+        assert await session() is reading is not None
+        gate.open.set()
+        return await asyncio.gather(first, second)
+
+    assert [replayed(answer) for answer in in_loop(main)] == [False, True]

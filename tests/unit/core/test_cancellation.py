@@ -172,7 +172,8 @@ def test_R63_verdict_already_begun_runs_to_its_end_and_the_completion_with_it(me
         task = asyncio.create_task(call())
         await asyncio.to_thread(reached.wait, 60)
         task.cancel()
-        await asyncio.sleep(0)
+        for _ in range(20):  # turns of the loop, in which it would go on
+            await asyncio.sleep(0)
         go_on.set()
         with pytest.raises(asyncio.CancelledError):
             await task
