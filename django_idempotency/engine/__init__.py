@@ -152,7 +152,10 @@ class Engine:
         `judge` takes the verdict on the result, on the thread of the work's connection; it may
         raise RollBack.
         """
-        attempt = Attempt(operation, self.store)
+        if operation.policy.deadline is None:
+            attempt = Attempt(operation, self.store)
+        else:  # a callable of the project's, which may read the database
+            attempt = await sync_to_async(Attempt)(operation, self.store)
         async with AsyncExitStack() as thread, attempt:
             transaction, claimed = await self._aclaim_or_wait(attempt, thread)
             if isinstance(claimed, Lease):

@@ -63,6 +63,13 @@ def test_I5_where_coroutines_share_a_thread_the_second_attempt_is_refused(second
     assert names() == ["again", "first"]
 
 
+def test_deadline_may_read_the_database(in_loop):
+    """As each callable of the policy: it is not asked on the loop."""
+    outcome = in_loop(lambda: arun(effect, deadline=lambda: 60 + Effect.objects.count()))
+
+    assert outcome.replayed is False
+
+
 # R63: the ending is final before the CancelledError arrives.
 
 
