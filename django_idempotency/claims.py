@@ -107,7 +107,7 @@ class ClaimAgain(Exception):
     """The transaction's snapshot is older than the record: start it again before the work."""
 
 
-def placeholder(request: ClaimRequest, now: datetime) -> Record:
+def placeholder(request: ClaimRequest, now: datetime, place: str | None = None) -> Record:
     """Return a placeholder for a record whose row is not visible yet."""
     return Record(
         record_id=request.record_id,
@@ -126,6 +126,7 @@ def placeholder(request: ClaimRequest, now: datetime) -> Record:
         result=None,
         error="",
         now=now,
+        place=place,
     )
 
 

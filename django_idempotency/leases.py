@@ -43,6 +43,7 @@ class Lease:
         renewable: bool = True,
         seen: Record | None = None,
         written: bool = True,
+        place: str | None = None,
     ) -> None:
         self.proof = proof
         #: The primary key of the record in every store.
@@ -62,6 +63,8 @@ class Lease:
         self.seen = seen
         #: ``single``: False while the store holds no row of this attempt (a late insert).
         self.written = written
+        #: Where the claim was made, in a store with several places; see `BaseStore.at`.
+        self.place = place
         #: Makes a result the completion that `transact_item` gives; set by the attempt.
         self.completion: Callable[[Any], Any] | None = None
         #: The record, where `transact_item` had completed it with another result than the work's.

@@ -88,6 +88,8 @@ class Record:
     error: str
     #: The store's clock when the record was read.
     now: datetime
+    #: Where a claim has met it, in a store with several places; see `BaseStore.at`.
+    place: str | None = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         """Raise StoreError for a value of another type: a stored record is not trusted (R95)."""
@@ -168,6 +170,7 @@ _KINDS: dict[str, tuple[type, ...]] = {
     "result": (bytes, type(None)),
     "error": (str,),
     "now": (datetime,),
+    "place": (str, type(None)),
 }
 
 

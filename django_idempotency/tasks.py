@@ -28,16 +28,21 @@ def _as_task(function: F) -> F:
 
 @_as_task
 def sweep_expired(
-    store: str | None = None, limit: int = 5000, max_seconds: float = 50
+    store: str | None = None,
+    limit: int = 5000,
+    max_seconds: float = 50,
+    schema: str | None = None,
 ) -> dict[str, int]:
     """
     Delete expired records in batches of `limit`, and return how many there were per alias.
 
-    Sweeps one alias, or all that need it. Stops when nothing is left or after `max_seconds`. Two
-    sweeps at once do no harm. Raises InvalidStore. If a store cannot be reached, raises its
-    StoreError after the other stores have been swept.
+    Sweeps one alias, or all that need it; with a `schema`, the table there (PostgreSQL). Stops when
+    nothing is left or after `max_seconds`. Two sweeps at once do no harm. Raises InvalidStore. If a
+    store cannot be reached, raises its StoreError after the other stores have been swept.
     """
-    return sweep(store, limit=limit, max_seconds=max_seconds, share=SHARE, progress=_log)
+    return sweep(
+        store, schema=schema, limit=limit, max_seconds=max_seconds, share=SHARE, progress=_log
+    )
 
 
 def _log(alias: str, count: int) -> None:

@@ -209,7 +209,9 @@ class Engine:
             except InProgress as busy:
                 if waiter is None:
                     on_stale = operation.policy.on_stale
-                    waiter = Waiter(operation.record_id, operation.wait, on_stale)
+                    place = None if busy.record is None else busy.record.place
+                    waiter = Waiter(operation.record_id, operation.wait, on_stale, place=place)
+                    attempt.waits_at = place
                 if busy.stale or not waiter.goes_on(busy.record):
                     raise
             let_connections_go(close=operation.closes_connections)
@@ -230,7 +232,9 @@ class Engine:
             except InProgress as busy:
                 if waiter is None:
                     on_stale = operation.policy.on_stale
-                    waiter = Waiter(operation.record_id, operation.wait, on_stale)
+                    place = None if busy.record is None else busy.record.place
+                    waiter = Waiter(operation.record_id, operation.wait, on_stale, place=place)
+                    attempt.waits_at = place
                 if busy.stale or not waiter.goes_on(busy.record):
                     raise
             await thread.aclose()
@@ -254,6 +258,8 @@ class Engine:
         request, operation = attempt.request, attempt.operation
         if seen is not None and attempt.is_answered_by(seen):
             return _NO_TRANSACTION, attempt.replayable(seen)
+        if attempt.waits_at is not None:
+            self.store.restore(attempt.waits_at)
         if operation.policy.scope_quota is not None:
             pause = quota.seconds_to_wait(operation, self.store.alias)
             if pause > 0:
@@ -284,6 +290,8 @@ class Engine:
         if request.transaction != "separate":
             own = own_thread(of_request=operation.closes_connections)
             await thread.enter_async_context(own)
+        if attempt.waits_at is not None:
+            await sync_to_async(self.store.restore)(attempt.waits_at)
         if operation.policy.scope_quota is not None:
             pause = await sync_to_async(quota.seconds_to_wait)(operation, self.store.alias)
             if pause > 0:

@@ -26,7 +26,7 @@ from django_idempotency.exceptions import (
 from django_idempotency.leases import Lease
 from django_idempotency.logs import extra, log_failure
 from django_idempotency.observers import logger
-from django_idempotency.records import State
+from django_idempotency.records import Record, State
 from django_idempotency.stores.base import BaseStore
 
 __all__ = ["Endings"]
@@ -77,7 +77,12 @@ class Endings:
         if attempt.request.transaction == "separate":
             self._end_lease(lease, text)
         elif self._write_end(lease, text) is False:
-            raise LeaseLost(gone=self.store.get(lease.record_id) is None)
+            raise LeaseLost(gone=self._read(lease) is None)
+
+    def _read(self, lease: Lease) -> Record | None:
+        """Return the record as it is where the lease was claimed (R98)."""
+        with self.store.at(lease.place):
+            return self.store.get(lease.record_id)
 
     def _write_end(self, lease: Lease, text: str | None) -> bool | None:
         """Fail the record with `text`, or release it; return what the store tells of the proof."""
@@ -287,7 +292,7 @@ class Endings:
     def _lease_lost(self, attempt: Attempt, lost: LeaseLost) -> BaseException | None:
         """The completion was refused. In `single` the record may have an answer meanwhile."""
         if attempt.request.transaction == "single":
-            record = self.store.get(attempt.lease.record_id)
+            record = self._read(attempt.lease)
             if record is not None and record.state is State.COMPLETED:
                 try:
                     attempt.replay(attempt.replayable(record))
@@ -310,7 +315,7 @@ class Endings:
                 ending = "release"
             with self.store.working_connection():
                 self._write_end(lease, _error_text(raised) if ending == "fail" else None)
-                record = self.store.get(lease.record_id)
+                record = self._read(lease)
         except StoreError as unknown:
             return _unknown(unknown)
         if record is None or (record.epoch, record.token) != (lease.fencing_token, lease.token):
@@ -338,7 +343,9 @@ class Endings:
             return _unknown(raised)  # no record would tell
         retention = attempt.operation.policy.retention
         try:
-            with self.store.working_connection(), self.store.atomic():
+            # The claim, too, goes to the place of the first one.
+            at = self.store.at(attempt.lease.place)
+            with self.store.working_connection(), at, self.store.atomic():
                 claimed = self.store.claim(attempt.request)
                 if isinstance(claimed, Lease):  # nothing was committed
                     if not attempt.kept_error:

@@ -172,7 +172,8 @@ class LeaseRenewer:
     def _is_gone(self, store: BaseStore, lease: Lease) -> bool:
         """Whether there is no record any more; False where the store cannot tell."""
         try:
-            with store.fresh_connection():  # as for a renewal: a silent server stops no others
+            # As for a renewal: a silent server stops no others.
+            with store.fresh_connection(), store.at(lease.place):
                 return store.get(lease.record_id) is None
         except Exception as error:  # whatever it is, the leases of others must go on being renewed
             log_failure("A record whose lease was lost could not be read.", error=error)

@@ -30,10 +30,22 @@ _IDLE = 2.0
 
 
 class Waiter:
-    """How long one attempt may wait for another, and what it knows of that one's record."""
+    """
+    How long one attempt may wait for another, and what it knows of that one's record.
 
-    def __init__(self, record_id: UUID, wait: timedelta, on_stale: str = "take_over") -> None:
+    `place` is where its claim has met that record, in a store with several places.
+    """
+
+    def __init__(
+        self,
+        record_id: UUID,
+        wait: timedelta,
+        on_stale: str = "take_over",
+        *,
+        place: str | None = None,
+    ) -> None:
         self.record_id = record_id
+        self.place = place
         self.on_stale = on_stale
         self.began = time.monotonic()
         self.until = self.began + wait.total_seconds()
@@ -83,9 +95,10 @@ class Poller:
     """
     Looks at the records that attempts wait for, and wakes those that may go on.
 
-    All waiters of a store share one thread and one connection, which end when there are no more. A
-    waiter that is woken decides by itself: with the record that was read, if that answers it, or by
-    another claim.
+    All waiters of a store share one thread and one connection, which end when there are no more.
+    Those of one place share a look: another schema may have the same record id (R98). A waiter that
+    is woken decides by itself: with the record that was read, if that answers it, or by another
+    claim.
     """
 
     def __init__(self) -> None:
@@ -105,8 +118,9 @@ class Poller:
         """Return when the claim may be sent again, with the record that was read, if any."""
         woken = threading.Event()
         waiter.wake = woken.set
-        # Another connection does not see what a TestCase has not committed.
-        if store.in_transaction() or not self._add(store, waiter):
+        # Another connection does not see what a TestCase has not committed, and nothing says where
+        # to look for a record that no claim has met.
+        if store.in_transaction() or waiter.met is None or not self._add(store, waiter):
             time.sleep(min(waiter.pause(), waiter.left))
             return None
         try:
@@ -119,7 +133,7 @@ class Poller:
         """See `wait`; `alone` says that no other connection can see the record."""
         loop, woken = asyncio.get_running_loop(), asyncio.Event()
         waiter.wake = lambda: loop.call_soon_threadsafe(woken.set)
-        if alone or not self._add(store, waiter):
+        if alone or waiter.met is None or not self._add(store, waiter):
             await asyncio.sleep(min(waiter.pause(), waiter.left))
             return None
         timer = loop.call_later(waiter.left, woken.set)
@@ -164,9 +178,10 @@ class Poller:
     def _poll(self, store: BaseStore) -> None:
         told = False
         while self._due(store, connected=False) is not None:
+            asking: list[Waiter] = []
             try:
                 with store.fresh_connection():
-                    told = not self._look(store) and told
+                    told = not self._look(store, asking) and told
             except Exception as error:  # whatever it is, each waiter meets it at its own claim
                 if not told:  # once, and not for each look while a server is down
                     told = True
@@ -175,23 +190,32 @@ class Poller:
                         "for all of them: %s",
                         error if isinstance(error, StoreError) else type(error).__name__,
                     )
-                self._wake_all(store)
+                self._wake_all(store, asking)
             try:
                 store.idle()
             except Exception as error:  # whatever it is, others must go on being woken
                 log_failure("A connection of the poller could not be closed.", error=error)
 
-    def _look(self, store: BaseStore) -> bool:
-        """Look on one connection, while there are waiters; return whether there were any."""
+    def _look(self, store: BaseStore, asking: list[Waiter]) -> bool:
+        """
+        Look on one connection, while there are waiters; return whether there were any.
+
+        If a look fails, `asking` has those for whom it was: other places may be readable.
+        """
         until, looked = time.monotonic() + _CONNECTED, False
         while time.monotonic() < until and (waiters := self._due(store, connected=True)):
-            self._tell(store, waiters, store.peek({waiter.record_id for waiter in waiters}))
+            for place in {waiter.place for waiter in waiters}:
+                asking[:] = [waiter for waiter in waiters if waiter.place == place]
+                with store.at(place):
+                    records = store.peek({waiter.record_id for waiter in asking})
+                self._tell(store, asking, records)
+                asking.clear()
             looked = True
         return looked
 
     def _due(self, store: BaseStore, *, connected: bool) -> list[Waiter] | None:
         """
-        Wait until a look is due, and return all waiters of the store: one look serves them all.
+        Wait until a look is due, and return all waiters of the store: one connection serves them.
 
         Returns none of them as soon as there are none while the store is `connected`, and None when
         there have been none for a while.
@@ -241,9 +265,10 @@ class Poller:
                     self._wake(there, waiter)
                 waiter.due = now + waiter.pause()
 
-    def _wake_all(self, store: BaseStore) -> None:
+    def _wake_all(self, store: BaseStore, asking: list[Waiter]) -> None:
+        """Wake those for whom a look has failed; all of them where no look was begun."""
         with self._lock:
-            for waiter in list(self._waiters[store]):
+            for waiter in asking or list(self._waiters[store]):
                 waiter.seen = None
                 self._wake(self._waiters[store], waiter)
 

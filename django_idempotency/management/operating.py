@@ -7,7 +7,7 @@ import json
 import sys
 from argparse import ArgumentParser
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -23,7 +23,7 @@ from django_idempotency.operators.search import NEWEST, find
 from django_idempotency.records import Record
 from django_idempotency.stores.base import BaseStore
 
-__all__ = ["DecisionCommand", "OperatorCommand", "Seen"]
+__all__ = ["DecisionCommand", "OperatorCommand", "Seen", "add_schema", "chosen_stores"]
 
 _RECORD = (
     "a record id, or 8 or more of its first characters; whose key and the key: 'alice 8e03978e'; "
@@ -50,6 +50,8 @@ class OperatorCommand(ShellCommand):
 
     # What is wrong elsewhere must not keep an operator from the records.
     requires_system_checks: ClassVar[list[str]] = []  # type: ignore[misc]
+    #: The schema whose records are meant; None for that of the connection.
+    schema: str | None = None
     #: Why stores could not be searched, a line each.
     failures: Sequence[str] = ()
 
@@ -58,18 +60,28 @@ class OperatorCommand(ShellCommand):
         self.add_record(parser)
         parser.add_argument("--scope", help="whose key it is: a scope, a user, a tenant and a user")
         parser.add_argument("--store", help="one alias of IDEMPOTENCY; default: all of them")
+        add_schema(parser)
         parser.add_argument("--json", action="store_true", help="write JSON")
 
     def add_record(self, parser: ArgumentParser) -> None:
         """Declare the argument that names the record."""
         parser.add_argument("record", metavar="RECORD", help=_RECORD)
 
+    def execute(self, *args: Any, **options: Any) -> str | None:
+        """Do all of it in the schema that is meant, if one is."""
+        self.schema = options.get("schema")
+        with ExitStack() as stack:
+            if self.schema is not None:
+                for store in self.chosen_stores(options["store"]):
+                    try:
+                        stack.enter_context(store.in_schema(self.schema))
+                    except StoreError as error:
+                        raise CommandError(str(error)) from error
+            return super().execute(*args, **options)
+
     def chosen_stores(self, alias: str | None) -> list[BaseStore]:
         """Return the store of an alias, or those of all; an unknown alias is wrong usage."""
-        try:
-            return [store_for(name) for name in (stores if alias is None else [alias])]
-        except InvalidStore as error:
-            raise CommandError(str(error), returncode=2) from error
+        return chosen_stores(alias, self.schema)
 
     def found(self, options: dict[str, Any]) -> list[Seen]:
         """Return the records that are meant; one that two aliases share is found once."""
@@ -199,6 +211,25 @@ class DecisionCommand(OperatorCommand):
         if (why := obstacle(seen.record, self.action, force=options["force"])) is not None:
             raise CommandError(f"Record {short(seen.record.record_id)} was not changed. {why}")
         return seen
+
+
+def add_schema(parser: ArgumentParser) -> None:
+    """Declare the option that names a schema."""
+    parser.add_argument("--schema", help="the schema of the table (PostgreSQL), of a tenant's say")
+
+
+def chosen_stores(alias: str | None, schema: str | None) -> list[BaseStore]:
+    """Return the store of an alias, or those of all that have schemas, if one of these is meant."""
+    try:
+        found = [store_for(name) for name in (stores if alias is None else [alias])]
+    except InvalidStore as error:
+        raise CommandError(str(error), returncode=2) from error
+    if schema is None:
+        return found
+    if chosen := [store for store in found if store.has_schemas]:
+        return chosen
+    told = "--schema is for a database store on PostgreSQL: no store that is meant has schemas."
+    raise CommandError(told, returncode=2)
 
 
 def operator() -> str:

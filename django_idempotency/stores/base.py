@@ -51,6 +51,9 @@ class BaseStore:
     # What does IDEMPOTENCY call it? Set when the setting is read.
     alias: str = ""
 
+    # Can an operator name the schema whose records are meant?
+    has_schemas: bool = False
+
     # Is a read cheaper than a transaction? Then the engine reads the record first, for a replay of
     # "single".
     looks_before_single: bool = False
@@ -220,6 +223,28 @@ class BaseStore:
     def working_connection(self) -> AbstractContextManager[None]:
         """Use this thread's connection for the block's calls, or a new one if it was lost."""
         return nullcontext()
+
+    # A store with several places implements these methods: a table for each schema, say.
+
+    def at(self, place: str | None) -> AbstractContextManager[None]:
+        """
+        Make the block's calls on this thread where a claim was made.
+
+        The store gives the `place` with a lease, and with the record that a claim returns; None is
+        where each call finds itself. A write with a lease goes to the lease's place in any case.
+        """
+        return nullcontext()
+
+    def restore(self, place: str) -> None:
+        """Return to the place of a claim that is to be sent again, if the connection was let go."""
+
+    def in_schema(self, schema: str) -> AbstractContextManager[None]:
+        """
+        Make the block's calls on this thread in a schema that an operator has named.
+
+        Raises StoreError for one without a table, and ValueError for a store without schemas.
+        """
+        raise ValueError(f"{self.alias!r} is a {type(self).__name__}, which has no schemas.")
 
     # Checks.
 

@@ -15,6 +15,7 @@ import pytest
 #: not send itself.
 OF_PSYCOPG_3 = (
     *("test_pools.py", "test_prepared.py", "test_statement_counts.py"),
+    *("a_prepared_statement_follows", "a_few_schemas_only"),
     *("keepalive_settings", "parents_pool", "sent_a_rollback", "failed_with_all_connections"),
 )
 _import = builtins.__import__

@@ -6,13 +6,15 @@ from typing import Any
 
 from django.core.management.base import CommandError, CommandParser
 from django.db import Error, connections
-from django.db.backends.utils import CursorWrapper
+from django.db.backends.base.base import BaseDatabaseWrapper
 
-from django_idempotency.conf import DEFAULT_ALIAS, InvalidStore, store_for
+from django_idempotency.conf import DEFAULT_ALIAS
 from django_idempotency.exceptions import StoreError
+from django_idempotency.management.operating import add_schema, chosen_stores
 from django_idempotency.management.shell import ShellCommand
 from django_idempotency.operators.looks import INDEXES, has_index
 from django_idempotency.stores.database import DatabaseStore
+from django_idempotency.sweep import there
 
 #: Whole statements. On PostgreSQL no claim waits for them; they run outside of a transaction.
 CREATE = {
@@ -32,10 +34,14 @@ DROP = {
     ("sqlite", "key"): "DROP INDEX IF EXISTS idempotency_key",
     ("sqlite", "operation"): "DROP INDEX IF EXISTS idempotency_operation",
 }
-#: The name for DROP INDEX on PostgreSQL, with its schema where it needs one: if the table of this
-#: search_path has no index, the bare name is that of another table's.
+#: The table and its index on PostgreSQL, with their schema: if the table of this search_path has no
+#: index, the bare name is that of another table's.
+TABLE = """
+SELECT (pg_identify_object('pg_class'::regclass, 'idempotency_record'::regclass, 0)).identity
+"""
 NAME = """
-SELECT indexrelid::regclass::text FROM pg_index JOIN pg_class AS named ON named.oid = indexrelid
+SELECT (pg_identify_object('pg_class'::regclass, indexrelid, 0)).identity
+  FROM pg_index JOIN pg_class AS named ON named.oid = indexrelid
  WHERE indrelid = to_regclass('idempotency_record') AND named.relname = %s
 """
 _COST = (
@@ -56,26 +62,27 @@ class Command(ShellCommand):
         """Declare the options."""
         parser.add_argument("field", choices=sorted(INDEXES), help="what to search by")
         parser.add_argument("--store", default=DEFAULT_ALIAS, help="the alias of IDEMPOTENCY")
+        add_schema(parser)
         parser.add_argument("--drop", action="store_true", help="drop the index again")
 
     def handle(self, *args: Any, **options: Any) -> None:
         """Add or drop the index; exit code 1 if the database refuses, 2 for another store."""
-        alias, field = options["store"], options["field"]
-        try:
-            store = store_for(alias)
-        except InvalidStore as error:
-            raise CommandError(str(error), returncode=2) from error
+        [store] = chosen_stores(options["store"], options["schema"])
+        field: str = options["field"]
         if not isinstance(store, DatabaseStore):
-            raise CommandError(f"{alias!r} is not a database store.", returncode=2)
+            raise CommandError(f"{store.alias!r} is not a database store.", returncode=2)
         connection = connections[store.using]
         try:
-            if not options["drop"] and has_index(store, field):
-                self.stdout.write(f"the index {INDEXES[field]} is there")
-                return
+            with there(store, options["schema"]):
+                if not options["drop"] and has_index(store, field):
+                    self.stdout.write(f"the index {INDEXES[field]} is there")
+                    return
+                drop, create = _statements(connection, field)
             with connection.cursor() as cursor:
-                _drop(cursor, connection.vendor, field)  # one never finished is in the way
+                for statement in drop:  # one never finished is in the way
+                    cursor.execute(statement)
                 if not options["drop"]:
-                    cursor.execute(CREATE[connection.vendor, field])
+                    cursor.execute(create)
         except StoreError as error:
             raise CommandError(str(error)) from error
         except Error as error:
@@ -86,11 +93,15 @@ class Command(ShellCommand):
             self.stdout.write(_COST)
 
 
-def _drop(cursor: CursorWrapper, vendor: str, field: str) -> None:
-    """Drop the index, if the table has it."""
+def _statements(connection: BaseDatabaseWrapper, field: str) -> tuple[list[str], str]:
+    """Return what drops the index, if the table has it, and what creates it."""
+    vendor = connection.vendor
     if vendor != "postgresql":
-        cursor.execute(DROP[vendor, field])
-        return
-    cursor.execute(NAME, [INDEXES[field]])
-    for (name,) in cursor.fetchall():
-        cursor.execute(f"DROP INDEX CONCURRENTLY IF EXISTS {name}")
+        return [DROP[vendor, field]], CREATE[vendor, field]
+    with connection.cursor() as cursor:
+        cursor.execute(NAME, [INDEXES[field]])
+        names = [name for (name,) in cursor.fetchall()]
+        cursor.execute(TABLE)
+        [table] = cursor.fetchone()
+    create = CREATE[vendor, field].replace("idempotency_record", table)
+    return [f"DROP INDEX CONCURRENTLY IF EXISTS {name}" for name in names], create

@@ -7,11 +7,11 @@ from typing import Any
 
 from django.core.management.base import CommandError, CommandParser
 
-from django_idempotency.conf import InvalidStore, store_for, stores
 from django_idempotency.exceptions import StoreError
+from django_idempotency.management.operating import add_schema, chosen_stores
 from django_idempotency.management.shell import ShellCommand
 from django_idempotency.stores.base import BaseStore
-from django_idempotency.sweep import sweep
+from django_idempotency.sweep import sweep, there
 
 _BY_ITSELF = "nothing to sweep, this store deletes its expired records by itself"
 
@@ -24,6 +24,7 @@ class Command(ShellCommand):
     def add_arguments(self, parser: CommandParser) -> None:
         """Declare the options."""
         parser.add_argument("--store", help="one alias of IDEMPOTENCY; default: all of them")
+        add_schema(parser)
         parser.add_argument("--limit", type=int, default=5000, help="records per batch")
         parser.add_argument("--max-seconds", type=float, help="stop after this time")
         parser.add_argument("--dry-run", action="store_true", help="count, and delete nothing")
@@ -35,11 +36,8 @@ class Command(ShellCommand):
             raise CommandError("--limit must be at least 1.", returncode=2)
         if options["max_seconds"] is not None and not options["max_seconds"] >= 0:
             raise CommandError("--max-seconds must be at least 0.", returncode=2)
-        only: str | None = options["store"]
-        try:
-            found = {alias: store_for(alias) for alias in (stores if only is None else [only])}
-        except InvalidStore as error:
-            raise CommandError(str(error), returncode=2) from error
+        only, self._schema = options["store"], options["schema"]
+        found = {store.alias: store for store in chosen_stores(only, self._schema)}
         self._json = options["json"]
         if options["dry_run"]:
             self._count(found)
@@ -64,7 +62,13 @@ class Command(ShellCommand):
 
         failure: StoreError | None = None
         try:
-            swept |= sweep(only, limit=limit, max_seconds=max_seconds, progress=progress)
+            swept |= sweep(
+                only,
+                schema=self._schema,
+                limit=limit,
+                max_seconds=max_seconds,
+                progress=progress,
+            )
         except StoreError as error:
             failure = error
         if terminal:
@@ -90,7 +94,8 @@ class Command(ShellCommand):
         counts: dict[str, int | None] = {}
         for alias, store in found.items():
             try:
-                counts[alias] = None if store.native_expiry else store.count_expired()
+                with there(store, self._schema):
+                    counts[alias] = None if store.native_expiry else store.count_expired()
             except StoreError as error:
                 failures.append(f"{alias}: {error}")
                 continue

@@ -22,11 +22,13 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from django_idempotency.context import Running, running
 from django_idempotency.exceptions import StoreError, TransactionOpen
 from django_idempotency.exceptions.base import SessionLost
+from django_idempotency.leases import Lease
 from django_idempotency.stores.database.errors import (
     is_connection_failure,
     is_serialization_failure,
     is_unreachable,
 )
+from django_idempotency.stores.database.places import place_of
 
 __all__ = [
     "SAVEPOINT",
@@ -39,7 +41,7 @@ __all__ = [
     "is_open",
     "is_rolled_back",
     "not_begun",
-    "place_of",
+    "transaction_around",
 ]
 
 #: The savepoint of the work in `single`, where the claim sets it.
@@ -143,8 +145,8 @@ class Block(transaction.Atomic):
         self._tell = committed
         #: The transaction is known to have committed: what fails now is a hook's own affair.
         self.committed = False
-        #: The record id whose lock this block's transaction took.
-        self.held: UUID | None = None
+        #: The lease whose lock this block's transaction took.
+        self.held: Lease | None = None
         #: The claim has set SAVEPOINT for the work, and nothing was done since.
         self.has_savepoint = False
         self.outer: Block | None = None
@@ -183,11 +185,13 @@ class Block(transaction.Atomic):
             "attempt after the other."
         )
 
-    def holds(self, record_id: UUID) -> bool:
-        """Whether this block or one around it holds the lock of `record_id`."""
-        if self.held is not None and self.held == record_id:
-            return True
-        return self.outer is not None and self.outer.holds(record_id)
+    def holds(self, record_id: UUID, place: str | None = None) -> bool:
+        """Whether this block or one around it holds the lock of `record_id`; None is any place."""
+        if self.held is not None and self.held.record_id == record_id:
+            held_at = self.held.place
+            if place is None or held_at is None or place_of(held_at).table == place_of(place).table:
+                return True
+        return self.outer is not None and self.outer.holds(record_id, place)
 
     def __enter__(self) -> None:
         self._connection = connection = connections[self.using]
@@ -268,17 +272,17 @@ def is_of_testcase(block: Any) -> bool:
     return bool(getattr(block, "_from_testcase", False))
 
 
-def place_of(connection: Any) -> Literal["alone", "between", "within"]:
+def transaction_around(connection: Any) -> Literal["none", "idle", "open"]:
     """
-    Return where a statement would be that is sent now, blocks of a TestCase aside.
+    Return what a statement would be part of that is sent now, blocks of a TestCase aside.
 
-    "alone": it commits by itself. "within": in a transaction that somebody else is to end, or
-    whose session is lost. "between": autocommit is off, and nothing was done since the last COMMIT.
+    "none": it commits by itself. "open": a transaction that somebody else is to end, or whose
+    session is lost. "idle": autocommit is off, and nothing was done since the last COMMIT.
     A BEGIN that was sent as a statement counts, except on MariaDB, whose driver does not know it.
     """
     driver: Any = connection.connection
     if connection.in_atomic_block or driver is None:
-        return "within" if is_open(connection) else "alone"
+        return "open" if is_open(connection) else "none"
     try:
         if connection.vendor == "sqlite":
             status = _IN_TRANSACTION if driver.in_transaction else _IDLE
@@ -293,8 +297,8 @@ def place_of(connection: Any) -> Literal["alone", "between", "within"]:
     except (Error, connection.Database.Error):  # that of SQLite is the driver's
         status = _IN_ERROR
     if connection.autocommit:
-        return "within" if status in (_IN_TRANSACTION, _IN_ERROR) else "alone"
-    return "between" if status == _IDLE else "within"
+        return "open" if status in (_IN_TRANSACTION, _IN_ERROR) else "none"
+    return "idle" if status == _IDLE else "open"
 
 
 def is_doomed(connection: BaseDatabaseWrapper) -> bool:

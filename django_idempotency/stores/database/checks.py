@@ -46,6 +46,13 @@ def misfits(store: Statements) -> Iterator[CheckMessage]:
             hint="Leave 'async_claim' out: each claim waits for the disk there.",
             id="django_idempotency.E026",
         )
+    elif store.session_variables and store.dialect.SESSION is None:
+        yield Error(
+            f"OPTIONS['session_variables'] of the database store is set, and {using!r} is no "
+            f"PostgreSQL database.",
+            hint="Leave 'session_variables' out: only PostgreSQL's sessions have them.",
+            id="django_idempotency.E027",
+        )
 
 
 def problems(store: Statements, policy: Policy) -> Iterator[CheckMessage]:
@@ -64,6 +71,13 @@ def problems(store: Statements, policy: Policy) -> Iterator[CheckMessage]:
             f"one: every guarded call fails.",
             hint=f"Run manage.py migrate --database {store.using}; a router must allow it there.",
             id="django_idempotency.W011",
+        )
+    if missing := [name for name in store.variables_read() if name not in store.session_variables]:
+        yield Warning(
+            f"Policies or defaults of the table of IDEMPOTENCY[{store.alias!r}] read "
+            f"{', '.join(missing)}, which new connections do not have: leases cannot be renewed.",
+            hint="Name these variables in OPTIONS['session_variables'].",
+            id="django_idempotency.W017",
         )
     # A lease is not renewed during joined work above READ COMMITTED, so it must cover it.
     if policy.transaction not in ("single", "separate") and not store.may_renew_joined():

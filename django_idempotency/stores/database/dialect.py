@@ -57,6 +57,11 @@ class Dialect:
     SWEEPABLE: ClassVar[str | None] = None
     #: No statement tells whether a sweep holds an expired row.
     SWEEPING: ClassVar[str | None] = None
+    #: A database has no schemas, and a session no role: a claim has no place.
+    SESSION: ClassVar[str | None] = None
+    TAKE_ON: ClassVar[str | None] = None
+    RESTORE: ClassVar[str | None] = None
+    VARIABLES: ClassVar[str | None] = None
     #: How often a claim tries an expired row that another session holds. One round is enough where
     #: a claim that writes has waited for the sweep.
     ROUNDS: ClassVar[int] = 1
@@ -72,6 +77,15 @@ class Dialect:
     takes_advisory_lock: ClassVar[bool] = False
     #: Writers do not wait for one another. Where they do, no renewal comes beside joined work.
     writers_queue: ClassVar[bool] = False
+
+    def text(self, name: str, table: str | None, variables: tuple[str, ...]) -> str:
+        """
+        Return the statement `name` for a table with its schema, or for that of the session (None).
+
+        `variables` are those of the session that belong to a place.
+        """
+        text: str = getattr(self, name)
+        return text
 
     def adapted(self, parameters: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return the parameters as the statements take them."""

@@ -43,14 +43,14 @@ VALUES (%(id)s, %(scope)s, %(key)s, %(operation)s, %(fingerprint)s, 'IN_PROGRESS
        TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)), %(token)s,
        UTC_TIMESTAMP(6) + INTERVAL %(lease)s MICROSECOND, UTC_TIMESTAMP(6), UTC_TIMESTAMP(6),
        UTC_TIMESTAMP(6) + INTERVAL %(lifetime)s MICROSECOND, 1, NULL, '')
-RETURNING epoch, lease_until, updated_at, 'read committed'
+RETURNING epoch, lease_until, updated_at, 'read committed', NULL
 """
 
     # One row in any case: without a record all but the clock is NULL.
     LOOK = """
 SELECT record.id, record.scope, record.`key`, record.operation, record.fingerprint, record.state,
        record.epoch, record.token, record.lease_until, record.created_at, record.updated_at,
-       record.expires_at, record.attempts, record.result, record.error, UTC_TIMESTAMP(6)
+       record.expires_at, record.attempts, record.result, record.error, UTC_TIMESTAMP(6), NULL
   FROM (SELECT 1) AS one
   LEFT JOIN idempotency_record AS record ON record.id = %(id)s
 """
@@ -60,7 +60,7 @@ SELECT record.id, record.scope, record.`key`, record.operation, record.fingerpri
 SET STATEMENT innodb_lock_wait_timeout = 0 FOR
 SELECT record.id, record.scope, record.`key`, record.operation, record.fingerprint, record.state,
        record.epoch, record.token, record.lease_until, record.created_at, record.updated_at,
-       record.expires_at, record.attempts, record.result, record.error, UTC_TIMESTAMP(6)
+       record.expires_at, record.attempts, record.result, record.error, UTC_TIMESTAMP(6), NULL
   FROM (SELECT 1) AS one
   LEFT JOIN idempotency_record AS record ON record.id = %(id)s
    FOR UPDATE
@@ -268,7 +268,7 @@ SELECT COUNT(*) FROM idempotency_record
         now = datetime(1970, 1, 1) + timedelta(microseconds=cursor.lastrowid)
         if name == "RECLAIM":
             epoch = max(parameters["seen_epoch"] + 1, cursor.lastrowid)
-            return [(epoch, now + parameters["lease"], now, READ_COMMITTED)]
+            return [(epoch, now + parameters["lease"], now, READ_COMMITTED, None)]
         return [(now + parameters["retention"],)]
 
     def unsupported(self, connection: Any) -> str | None:

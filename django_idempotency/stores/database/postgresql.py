@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
@@ -12,6 +13,9 @@ __all__ = ["PostgreSQL"]
 
 _PSYCOPG_READ_COMMITTED = 2
 _MICROSECOND = timedelta(microseconds=1)
+_ROLE = "current_setting('role')"
+#: The table, by its name alone; in quotes where its oid is asked for.
+_TABLE = re.compile(r"(')?\bidempotency_record\b(?(1)')")
 
 
 def _asynchronous(statement: str) -> str:
@@ -36,6 +40,10 @@ class PostgreSQL(Dialect):
     (with the table's oid: locks are per database, tables per schema): whoever claims in whatever
     mode takes it, so that no claim waits for an uncommitted row. And the whole predicate in each
     write: what was read before may have been completed, renewed or taken over since.
+
+    A claim and a look say where they were made (R98): the table with its schema, the search path,
+    and the session's role. What follows names that table. An owner's write does nothing in a
+    session of another role, which may see other rows: it is sent again in that of the claim.
     """
 
     takes_advisory_lock = True
@@ -56,7 +64,10 @@ SELECT %(id)s::uuid, %(scope)s, %(key)s, %(operation)s, %(fingerprint)s::bytea, 
            %(id)s::uuid::text, 'idempotency_record'::regclass::oid::bigint))
     ON CONFLICT (id) DO NOTHING
 RETURNING epoch, lease_until AT TIME ZONE 'UTC', updated_at AT TIME ZONE 'UTC',
-          current_setting('default_transaction_isolation')
+          current_setting('default_transaction_isolation'),
+          json_build_array(
+              (pg_identify_object('pg_class'::regclass, 'idempotency_record'::regclass, 0)
+              ).identity, current_setting('search_path'), current_setting('role'))::text
 """
 
     # CLAIM and LOOK as one, where it is prepared: to plan it costs more than it saves. One row in
@@ -84,7 +95,10 @@ SELECT seen.id, seen.scope, seen.key, seen.operation, seen.fingerprint, seen.sta
        seen.expires_at AT TIME ZONE 'UTC', seen.attempts, seen.result, seen.error,
        clock.now AT TIME ZONE 'UTC',
        claimed.epoch, claimed.lease_until AT TIME ZONE 'UTC',
-       claimed.updated_at AT TIME ZONE 'UTC', current_setting('default_transaction_isolation')
+       claimed.updated_at AT TIME ZONE 'UTC', current_setting('default_transaction_isolation'),
+       json_build_array(
+           (pg_identify_object('pg_class'::regclass, 'idempotency_record'::regclass, 0)).identity,
+           current_setting('search_path'), current_setting('role'))::text
   FROM (SELECT clock_timestamp() AS now OFFSET 0) AS clock
   LEFT JOIN seen ON true
   LEFT JOIN claimed ON true
@@ -96,7 +110,10 @@ SELECT record.id, record.scope, record.key, record.operation, record.fingerprint
        record.epoch, record.token, record.lease_until AT TIME ZONE 'UTC',
        record.created_at AT TIME ZONE 'UTC', record.updated_at AT TIME ZONE 'UTC',
        record.expires_at AT TIME ZONE 'UTC', record.attempts, record.result, record.error,
-       clock.now AT TIME ZONE 'UTC'
+       clock.now AT TIME ZONE 'UTC',
+       json_build_array(
+           (pg_identify_object('pg_class'::regclass, 'idempotency_record'::regclass, 0)).identity,
+           current_setting('search_path'), current_setting('role'))::text
   FROM (SELECT clock_timestamp() AS now OFFSET 0) AS clock
   LEFT JOIN idempotency_record AS record ON record.id = %(id)s::uuid
 """
@@ -164,7 +181,10 @@ UPDATE idempotency_record AS record
    AND pg_try_advisory_xact_lock(hashtextextended(
            %(id)s::uuid::text, 'idempotency_record'::regclass::oid::bigint))
 RETURNING record.epoch, record.lease_until AT TIME ZONE 'UTC',
-          record.updated_at AT TIME ZONE 'UTC', current_setting('default_transaction_isolation')
+          record.updated_at AT TIME ZONE 'UTC', current_setting('default_transaction_isolation'),
+          json_build_array(
+              (pg_identify_object('pg_class'::regclass, 'idempotency_record'::regclass, 0)
+              ).identity, current_setting('search_path'), current_setting('role'))::text
 """
 
     CLAIM_ASYNC = _asynchronous(CLAIM)
@@ -197,6 +217,7 @@ UPDATE idempotency_record AS record
    AND record.epoch = %(epoch)s
    AND record.token = %(token)s::uuid
    AND record.state = 'IN_PROGRESS'
+   AND coalesce(current_setting('role') = %(session)s::text, true)
 RETURNING record.expires_at AT TIME ZONE 'UTC'
 """
 
@@ -213,6 +234,7 @@ UPDATE idempotency_record AS record
    AND record.epoch = %(epoch)s
    AND record.token = %(token)s::uuid
    AND record.state = 'IN_PROGRESS'
+   AND coalesce(current_setting('role') = %(session)s::text, true)
 """
 
     RELEASE = """
@@ -227,6 +249,7 @@ UPDATE idempotency_record AS record
    AND record.epoch = %(epoch)s
    AND record.token = %(token)s::uuid
    AND record.state = 'IN_PROGRESS'
+   AND coalesce(current_setting('role') = %(session)s::text, true)
 """
 
     # A row that another session holds is not waited for, and counts as held.
@@ -259,6 +282,9 @@ SELECT record.id, record.scope, record.key, record.operation, record.fingerprint
        record.created_at AT TIME ZONE 'UTC', record.updated_at AT TIME ZONE 'UTC',
        record.expires_at AT TIME ZONE 'UTC', record.attempts, record.result, record.error,
        clock.now AT TIME ZONE 'UTC',
+       json_build_array(
+           (pg_identify_object('pg_class'::regclass, 'idempotency_record'::regclass, 0)).identity,
+           current_setting('search_path'), current_setting('role'))::text,
        CASE WHEN record.state = 'COMPLETED' AND record.expires_at > clock.now THEN NULL
             ELSE pg_try_advisory_xact_lock(hashtextextended(
                      %(id)s::uuid::text, 'idempotency_record'::regclass::oid::bigint)) END,
@@ -279,6 +305,7 @@ SELECT %(id)s::uuid, %(scope)s, %(key)s, %(operation)s, %(fingerprint)s::bytea, 
        1, %(result)s::bytea, %(error)s
   FROM (SELECT clock_timestamp() AS now OFFSET 0) AS clock
  WHERE transaction_timestamp() <= %(claimed_at)s::timestamptz
+   AND coalesce(current_setting('role') = %(session)s::text, true)
     ON CONFLICT (id) DO NOTHING
 RETURNING expires_at AT TIME ZONE 'UTC'
 """
@@ -306,6 +333,7 @@ UPDATE idempotency_record AS record
         OFFSET 0) AS clock
  WHERE record.id = %(id)s::uuid
    AND transaction_timestamp() <= %(claimed_at)s::timestamptz
+   AND coalesce(current_setting('role') = %(session)s::text, true)
    AND record.token = %(seen_token)s::uuid
    AND record.state = %(seen_state)s
    AND (-- expired
@@ -449,6 +477,46 @@ SELECT count(*) FROM idempotency_record
 """
 
     ISOLATION = "SELECT current_setting('default_transaction_isolation')"
+
+    #: The session as a place has it: see `text` for its variables.
+    SESSION = "SELECT current_setting('role')"
+
+    # Until the transaction ends.
+    TAKE_ON = """
+SELECT set_config(name, value, true)
+  FROM unnest(%(names)s::text[], %(values)s::text[]) AS setting (name, value)
+"""
+
+    # For the rest of the session. A new one often has these values, and nothing is set.
+    RESTORE = """
+SELECT set_config(name, value, false)
+  FROM unnest(%(names)s::text[], %(values)s::text[]) AS setting (name, value)
+ WHERE coalesce(current_setting(name, true), '') <> value
+"""
+
+    #: What policies of row level security, and defaults of columns, read of the session.
+    VARIABLES = """
+SELECT DISTINCT found[1]
+  FROM (SELECT unnest(ARRAY[pg_get_expr(polqual, polrelid), pg_get_expr(polwithcheck, polrelid)])
+          FROM pg_policy WHERE polrelid = to_regclass('idempotency_record')
+         UNION ALL
+        SELECT pg_get_expr(adbin, adrelid)
+          FROM pg_attrdef WHERE adrelid = to_regclass('idempotency_record')) AS read (expression),
+       regexp_matches(expression, $$current_setting[(]'([^']+)'$$, 'g') AS found
+"""
+
+    def text(self, name: str, table: str | None, variables: tuple[str, ...]) -> str:
+        """See `Dialect.text`; a variable that was never set is one that is empty."""
+        text: str = getattr(self, name)
+        if variables:
+            values = [f"nullif(current_setting('{variable}', true), '')" for variable in variables]
+            session = ", ".join([_ROLE, *values])
+            text = text.replace(_ROLE, f"json_build_array({session})::text")
+        if table is not None:
+            named = table.replace("%", "%%")
+            literal = "'" + named.replace("'", "''") + "'"
+            text = _TABLE.sub(lambda found: literal if found[1] else named, text)
+        return text
 
     def adapted(self, parameters: Mapping[str, Any]) -> Mapping[str, Any]:
         """See `Dialect.adapted`: a day of an interval can be of 23 hours in the session's zone."""

@@ -37,7 +37,7 @@ from psycopg.types.string import ByteaBinaryLoader, TextBinaryLoader
 from psycopg.types.uuid import UUIDBinaryLoader
 
 from django_idempotency.stores.database.atomic import SAVEPOINT
-from django_idempotency.stores.database.dialect import Dialect, Row
+from django_idempotency.stores.database.dialect import Row
 
 __all__ = ["execute"]
 
@@ -46,6 +46,9 @@ USES_BEFORE = 2
 #: How often it is used before it is prepared anew. A plan that was made for a small table reads all
 #: of it, and goes on to do so when it has grown, until it is analyzed.
 USES_OF_A_PLAN = 500
+#: How many statements a session has prepared: those of many schemas would fill the server's memory.
+PREPARED_AT_MOST = 64
+_COUNTED_AT_MOST = 256
 #: From libpq 17 on a statement is let go of by the protocol. PgBouncer does not know DEALLOCATE.
 _MAY_CLOSE = psycopg.capabilities.has_send_close_prepared()
 
@@ -58,8 +61,6 @@ _ENDS = frozenset(("COMPLETE", "SINGLE_INSERT", "SINGLE_UPDATE"))
 _HOT = _OPENS | _FOLLOWS | _ENDS
 #: What runs in their place where it is prepared.
 _PREPARED_AS = {"CLAIM": "CLAIM_OR_LOOK", "CLAIM_ASYNC": "CLAIM_OR_LOOK_ASYNC"}
-#: The statements that open the transaction of `single` in one round trip.
-_TOGETHER = ("SINGLE_LOCK", "LOOK_AGAIN")
 _HAS_PIPELINE = psycopg.capabilities.has_pipeline()
 
 #: SQLSTATEs: it is not prepared (any more), its name is taken, its result has other types now.
@@ -77,7 +78,8 @@ _MICROSECOND = timedelta(microseconds=1)
 
 def execute(
     connection: BaseDatabaseWrapper,
-    dialect: Dialect,
+    texts: Mapping[tuple[str, str | None], str],
+    table: str | None,
     name: str,
     parameters: Mapping[str, Any],
     *,
@@ -85,6 +87,9 @@ def execute(
 ) -> list[Row] | None:
     """
     Run a statement prepared and return its rows; None where a cursor is to run it instead.
+
+    `texts` has it for `table`, which None leaves to the search path: PostgreSQL plans it anew when
+    that has changed.
 
     SINGLE_LOCK that opens a transaction may bring the rows of LOOK_AGAIN, too: both take one round
     trip with the BEGIN before them and the SAVEPOINT of the work after them. Errors are Django's,
@@ -100,14 +105,17 @@ def execute(
         begins = is_first and not driver.autocommit
         if begins and not _begins_plainly(driver):
             return None
-        if not session.may_run(name, is_first):
+        text = texts[_PREPARED_AS.get(name, name), table]
+        if not session.may_run(name, text, is_first):
             return None
         try:
             if begins:
-                if name == "SINGLE_LOCK" and session.may_open(insist):
-                    return session.open_single(driver, parameters)
+                if name == "SINGLE_LOCK":
+                    together = (text, texts["LOOK_AGAIN", table])
+                    if session.may_open(together, insist):
+                        return session.open_single(driver, together, parameters)
                 _ask(driver, driver.pgconn.send_query, b"BEGIN")  # as psycopg does
-            prepared = session.prepare(driver, dialect, name, insist)
+            prepared = session.prepare(driver, text, insist)
             return None if prepared is None else session.run(driver, name, prepared, parameters)
         except psycopg.Error as error:
             with connection.wrap_database_errors:
@@ -226,7 +234,7 @@ class _Session:
     def __init__(self) -> None:
         # It does not know the connection: that would keep it alive.
         self._transformer = Transformer(_loaders())
-        #: How often each statement was used that is not prepared.
+        #: How often each statement was used that is not prepared, by its text.
         self._uses: dict[str, int] = {}
         self._prepared: dict[str, _Prepared] = {}
         # Nobody else's names, even where a session goes from one client to the next.
@@ -236,27 +244,29 @@ class _Session:
         #: The last statement of ours has run prepared, and was no completion.
         self._is_proven = False
 
-    def may_run(self, name: str, is_first: bool) -> bool:
+    def may_run(self, name: str, text: str, is_first: bool) -> bool:
         """Count a use, and return whether the statement may be run prepared at this place."""
         is_proven, self._is_proven = self._is_proven, False
         if self._is_ours is False:
             return False
-        if name not in self._prepared:
-            uses = self._uses[name] = self._uses.get(name, 0) + 1
+        if text not in self._prepared:
+            if len(self._prepared) >= PREPARED_AT_MOST:
+                return False
+            if len(self._uses) >= _COUNTED_AT_MOST:
+                self._uses.clear()
+            uses = self._uses[text] = self._uses.get(text, 0) + 1
             if uses <= USES_BEFORE:
                 return False
         return is_first or (is_proven and name not in _OPENS)
 
-    def prepare(
-        self, driver: psycopg.Connection[Any], dialect: Dialect, name: str, insist: bool
-    ) -> _Prepared | None:
+    def prepare(self, driver: psycopg.Connection[Any], text: str, insist: bool) -> _Prepared | None:
         """Prepare the statement unless it is; return None where sessions are a pooler's."""
-        if name in self._prepared:
-            known = self._prepared[name]
+        if text in self._prepared:
+            known = self._prepared[text]
             known.uses += 1
             if known.uses < USES_OF_A_PLAN or (insist and not _MAY_CLOSE):
                 return known
-            del self._prepared[name]
+            del self._prepared[text]
             if _MAY_CLOSE:
                 _ask(driver, driver.pgconn.send_close_prepared, known.name)
             else:
@@ -266,10 +276,10 @@ class _Session:
             self._is_ours = insist or _server_pid(driver) == driver.pgconn.backend_pid
         if not self._is_ours:
             return None
-        statement = _statement(getattr(dialect, _PREPARED_AS.get(name, name)))
+        statement = _statement(text)
         prepared = _Prepared(next(self._names).encode(), statement)
         _ask(driver, driver.pgconn.send_prepare, prepared.name, statement.sql, statement.types)
-        self._prepared[name] = prepared
+        self._prepared[text] = prepared
         return prepared
 
     def run(
@@ -285,20 +295,23 @@ class _Session:
         self._is_proven = name not in _ENDS
         return self._rows(result)
 
-    def may_open(self, insist: bool) -> bool:
+    def may_open(self, texts: tuple[str, str], insist: bool) -> bool:
         """Return whether `open_single` may run: nothing is to be prepared, or to be so anew."""
         uses = math.inf if insist and not _MAY_CLOSE else USES_OF_A_PLAN - 1
-        for name in _TOGETHER:
-            if name not in self._prepared or self._prepared[name].uses >= uses:
+        for text in texts:
+            if text not in self._prepared or self._prepared[text].uses >= uses:
                 return False
         return _HAS_PIPELINE
 
     def open_single(
-        self, driver: psycopg.Connection[Any], parameters: Mapping[str, Any]
+        self,
+        driver: psycopg.Connection[Any],
+        texts: tuple[str, str],
+        parameters: Mapping[str, Any],
     ) -> list[Row]:
         """Begin a transaction with a lock, a look and a SAVEPOINT; return the rows of both."""
         pgconn = driver.pgconn
-        lock, look = self._prepared["SINGLE_LOCK"], self._prepared["LOOK_AGAIN"]
+        lock, look = (self._prepared[text] for text in texts)
         lock.uses += 1
         look.uses += 1
         _, *bound = lock.bound(parameters)  # both take the record id alone
@@ -359,7 +372,7 @@ class _Prepared:
         return self.name, values, self.statement.formats, _BINARY
 
 
-@cache
+@lru_cache(maxsize=512)  # some for each schema
 def _statement(sql: str) -> _Statement:
     names = list(dict.fromkeys(_PARAMETER.findall(sql)))
     numbered = _PARAMETER.sub(lambda found: f"${names.index(found[1]) + 1}", sql)
@@ -429,6 +442,7 @@ _KINDS: dict[str, tuple[str, Callable[[Any], bytes]]] = {
     "retention": _INTERVAL,
     "scope": _TEXT,
     "seen_state": _TEXT,
+    "session": _TEXT,
     "seen_token": _UUID,
     "state": _TEXT,
     "take_over": _BOOLEAN,

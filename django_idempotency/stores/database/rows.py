@@ -14,6 +14,7 @@ from django_idempotency.exceptions import StoreError
 from django_idempotency.leases import Lease, Proof
 from django_idempotency.observers import logger
 from django_idempotency.records import Filters, Page, Record, State
+from django_idempotency.stores.database.places import place_of
 
 __all__ = [
     "claim_parameters",
@@ -25,6 +26,7 @@ __all__ = [
     "record_of",
     "request_parameters",
     "seen_parameters",
+    "session_of",
     "utc",
     "uuid_of",
 ]
@@ -34,8 +36,8 @@ _ID, _EXPIRES_AT = 0, 11
 _STATES = {state.value: state for state in State}
 
 
-def record_of(columns: Collection[Any]) -> tuple[Record | None, datetime]:
-    """Return the record of a LOOK, and the store's clock."""
+def record_of(columns: Collection[Any], place: str | None = None) -> tuple[Record | None, datetime]:
+    """Return the record of a look, which was made at `place`, and the store's clock."""
     record_id, scope, key, operation, fingerprint, state, epoch, token, *times_on = columns
     lease_until, created, updated, expires, attempts, result, error, clock = times_on
     try:
@@ -66,6 +68,7 @@ def record_of(columns: Collection[Any]) -> tuple[Record | None, datetime]:
             result=result,
             error=error,
             now=clock,
+            place=place,
         )
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise StoreError("The stored record is damaged: a column holds what it cannot.") from error
@@ -85,6 +88,7 @@ def lease_of_resent(request: ClaimRequest, record: Record) -> Lease:
         lease_until=record.lease_until,
         claimed_at=record.updated_at,
         renewable=request.transaction == "separate",
+        place=record.place,
     )
 
 
@@ -118,7 +122,17 @@ def seen_parameters(seen: Record) -> dict[str, Any]:
 
 
 def proof_parameters(lease: Lease) -> dict[str, Any]:
-    return {"id": lease.record_id, "epoch": lease.fencing_token, "token": lease.token}
+    return {
+        "id": lease.record_id,
+        "epoch": lease.fencing_token,
+        "token": lease.token,
+        "session": session_of(lease),
+    }
+
+
+def session_of(lease: Lease) -> str | None:
+    """Return the session of the claim, in which its owner writes; see `Place`."""
+    return None if lease.place is None else place_of(lease.place).session
 
 
 def page_parameters(filters: Filters, cursor: str | None) -> dict[str, Any]:

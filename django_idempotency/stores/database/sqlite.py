@@ -43,7 +43,7 @@ VALUES (%(id)s, %(scope)s, %(key)s, %(operation)s, %(fingerprint)s, 'IN_PROGRESS
        strftime('%%Y-%%m-%%d %%H:%%M:%%f', 'now', %(lifetime)s),
        1, NULL, '')
     ON CONFLICT (id) DO NOTHING
-RETURNING epoch, lease_until, updated_at, 'read committed'
+RETURNING epoch, lease_until, updated_at, 'read committed', NULL
 """
 
     # One row in any case: without a record all but the clock is NULL.
@@ -51,7 +51,7 @@ RETURNING epoch, lease_until, updated_at, 'read committed'
 SELECT record.id, record.scope, record.key, record.operation, record.fingerprint, record.state,
        record.epoch, record.token, record.lease_until, record.created_at, record.updated_at,
        record.expires_at, record.attempts, record.result, record.error,
-       strftime('%%Y-%%m-%%d %%H:%%M:%%f', 'now')
+       strftime('%%Y-%%m-%%d %%H:%%M:%%f', 'now'), NULL
   FROM (SELECT 1) AS one
   LEFT JOIN idempotency_record AS record ON record.id = %(id)s
 """
@@ -101,7 +101,7 @@ UPDATE idempotency_record
                  OR (state = 'IN_PROGRESS'
                      AND lease_until <= strftime('%%Y-%%m-%%d %%H:%%M:%%f', 'now')
                      AND %(take_over)s))))
-RETURNING epoch, lease_until, updated_at, 'read committed'
+RETURNING epoch, lease_until, updated_at, 'read committed', NULL
 """
 
     # The first statement of the work's transaction: it takes the write lock under the busy timeout.

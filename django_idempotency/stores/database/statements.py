@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+import re
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextvars import ContextVar
 from datetime import datetime
 from functools import cached_property, partial
 from typing import Any
@@ -16,6 +18,7 @@ from django.db import (
     InterfaceError,
     OperationalError,
     connections,
+    transaction,
 )
 from django.db.backends.base.base import BaseDatabaseWrapper
 
@@ -35,6 +38,7 @@ from django_idempotency.stores.database.errors import (
 )
 from django_idempotency.stores.database.fresh import fresh_connection
 from django_idempotency.stores.database.mariadb import MariaDB
+from django_idempotency.stores.database.places import Place, place_of
 from django_idempotency.stores.database.postgresql import PostgreSQL
 from django_idempotency.stores.database.rows import record_of
 from django_idempotency.stores.database.sqlite import SQLite
@@ -53,6 +57,12 @@ _TRIES = 3
 _CLAIMS = ("CLAIM", "CLAIM_ASYNC", "RECLAIM", "RECLAIM_ASYNC", "SINGLE_LOCK")
 #: Statements that are conditional on the proof of ownership, and so may be sent twice.
 _OWNERS_WRITES = ("COMPLETE", "FAIL", "RELEASE")
+#: Statements that do nothing in a session of another role, or with other variables.
+_IN_THEIR_SESSION = (*_OWNERS_WRITES, "SINGLE_INSERT", "SINGLE_UPDATE")
+#: What a name of a session's variable looks like; `text` puts it into statements.
+_VARIABLE = re.compile(r"[A-Za-z_][\w$]*(\.[A-Za-z_][\w$]*)*", re.ASCII)
+#: How many texts of statements a store keeps: some for each schema.
+_TEXTS = 2000
 
 
 class Statements(BaseStore):
@@ -61,12 +71,18 @@ class Statements(BaseStore):
     using: str
 
     def __init__(
-        self, *, using: str = "default", prepare: bool | None = None, async_claim: bool = False
+        self,
+        *,
+        using: str = "default",
+        prepare: bool | None = None,
+        async_claim: bool = False,
+        session_variables: Collection[str] = (),
     ) -> None:
         """
         Take the alias of the database, and what the store may do on PostgreSQL.
 
         With `async_claim` the server answers a claim in mode ``joined`` before it is on its disk.
+        An attempt keeps the values that the `session_variables` had at its claim.
         """
         if prepare not in (None, True, False):
             raise TypeError(f"prepare is None (automatic), True or False, not {prepare!r}.")
@@ -75,6 +91,7 @@ class Statements(BaseStore):
         self.using = using
         self.prepare = prepare
         self.async_claim = async_claim
+        self.session_variables = _names_of(session_variables)
 
     @cached_property
     def dialect(self) -> Dialect:
@@ -106,22 +123,37 @@ class Statements(BaseStore):
 
         return partial(prepared.execute, insist=self.prepare is True)
 
+    @cached_property
+    def _texts(self) -> _Texts:
+        """The statements by name and table: that of a place, or None for that of the session."""
+        return _Texts(self.dialect, self.session_variables)
+
     def unsupported(self) -> str | None:
         """Return what this server is that the statements are not for; asks it, if it is MariaDB."""
         return self.dialect.unsupported(connections[self.using])
+
+    def variables_read(self) -> list[str]:
+        """Return the variables of a session that the table's policies and defaults read."""
+        if self.dialect.VARIABLES is None:
+            return []
+        return sorted(name for (name,) in self._execute("VARIABLES", {}))
 
     def may_renew_joined(self, default: str | None = None) -> bool:
         """See `Dialect.may_renew_joined`."""
         options = connections[self.using].settings_dict["OPTIONS"]
         return self.dialect.may_renew_joined(options, self._execute, default)
 
-    def _look(self, record_id: UUID, name: str = "LOOK") -> tuple[Record | None, datetime]:
-        [row] = self._execute(name, {"id": record_id})
-        return record_of(row)
+    def _look(
+        self, record_id: UUID, name: str = "LOOK", *, place: str | None = None
+    ) -> tuple[Record | None, datetime, str | None]:
+        """Return the record, the store's clock, and the place at which it looked."""
+        [row] = self._execute(name, {"id": record_id}, place=place)
+        *columns, looked_at = row
+        return *record_of(columns, looked_at), looked_at
 
-    def _count(self, name: str, parameters: Mapping[str, Any]) -> int:
+    def _count(self, name: str, parameters: Mapping[str, Any], *, place: str | None = None) -> int:
         """Run a statement and return how many rows it has found or changed."""
-        count: int = self._execute(name, parameters, counts=True)
+        count: int = self._execute(name, parameters, counts=True, place=place)
         return count
 
     def _execute(
@@ -131,15 +163,18 @@ class Statements(BaseStore):
         connection: BaseDatabaseWrapper | None = None,
         *,
         counts: bool = False,
+        place: str | None = None,
     ) -> Any:
         """
         Run a statement, and return its rows, or how many they are.
 
-        On this thread's `connection`, if the caller has looked it up. A driver's error becomes a
-        StoreError.
+        On this thread's `connection`, if the caller has looked it up, and at `place`, or at that of
+        the block `at`. A driver's error becomes a StoreError.
         """
         if connection is None:
             connection = connections[self.using]
+        if place is None and (here := _here.get()) is not None and here[0] is self:
+            place = here[1]
         foreign = connection.in_atomic_block and Block.is_foreign(connection)
         if foreign and name in _CLAIMS:
             raise Block.open_error()
@@ -148,12 +183,12 @@ class Statements(BaseStore):
                 inherited.refuse(connection)
             if foreign:  # an owner's write must not be part of another's transaction
                 with fresh_connection(self.using, self.dialect):
-                    return self._send(connections[self.using], name, parameters, counts)
+                    return self._send(connections[self.using], name, parameters, counts, place)
             if connection.errors_occurred and not connection.in_atomic_block:
                 connection.close_if_unusable_or_obsolete()
-            return self._send(connection, name, parameters, counts)
+            return self._send(connection, name, parameters, counts, place)
         except Error as error:
-            remedy = self._remedy(error)
+            remedy = self._remedy(error, place)
             raise StoreError(
                 f"The store could not run its {name} statement on the database "
                 f"{self.using!r}: {type(error).__name__}.{remedy}",
@@ -167,6 +202,7 @@ class Statements(BaseStore):
         name: str,
         parameters: Mapping[str, Any],
         counts: bool,
+        place: str | None,
         tries: int = _TRIES,
     ) -> Any:
         """
@@ -182,33 +218,98 @@ class Statements(BaseStore):
         while True:
             tries -= 1
             try:
-                if self._execute_prepared is not None:
-                    rows = self._execute_prepared(connection, self.dialect, name, parameters)
-                    if rows is not None:
-                        return rows
-                return self._send_unprepared(connection, name, parameters, counts)
+                if place is None:
+                    return self._send_once(connection, name, parameters, counts)
+                return self._send_at(place_of(place), connection, name, parameters, counts)
             except (InterfaceError, OperationalError) as error:
                 lost = self.dialect.has_server and is_connection_failure(error)
                 if lost and tries and name in _OWNERS_WRITES:
                     connection.close()
                     with fresh_connection(self.using, self.dialect):
-                        return self._send(connections[self.using], name, parameters, counts, tries)
+                        again = connections[self.using]
+                        return self._send(again, name, parameters, counts, place, tries)
                 elif not tries or not is_serialization_failure(error):
                     raise
 
-    def _send_unprepared(
+    def _send_once(
         self,
+        connection: BaseDatabaseWrapper,
+        name: str,
+        parameters: Mapping[str, Any],
+        counts: bool = False,
+        table: str | None = None,
+    ) -> Any:
+        if self._execute_prepared is not None:
+            rows = self._execute_prepared(connection, self._texts, table, name, parameters)
+            if rows is not None:
+                return rows
+        dialect = self.dialect
+        with connection.cursor() as cursor:
+            if (unsupported := dialect.unsupported(connection)) is not None:
+                raise _no_statements_for(unsupported)
+            cursor.execute(self._texts[name, table], dialect.adapted(parameters))
+            return cursor.rowcount if counts else dialect.rows(cursor, name, parameters)
+
+    def _send_at(
+        self,
+        place: Place,
         connection: BaseDatabaseWrapper,
         name: str,
         parameters: Mapping[str, Any],
         counts: bool,
     ) -> Any:
-        dialect = self.dialect
-        with connection.cursor() as cursor:
-            if (unsupported := dialect.unsupported(connection)) is not None:
-                raise _no_statements_for(unsupported)
-            cursor.execute(getattr(dialect, name), dialect.adapted(parameters))
-            return cursor.rowcount if counts else dialect.rows(cursor, name, parameters)
+        """
+        Run a statement on the table of the place, and in a session like that of the place.
+
+        An owner's write runs as it is, and again if it has done nothing and the work has left
+        another session than it had found. What else is sent there meets a new session.
+        """
+        send = partial(self._send_once, connection, name, parameters, counts, place.table)
+        if name in _IN_THEIR_SESSION:
+            if done := send():
+                return done
+            if self._session(connection) == place.session:
+                return done
+        elif place.is_plain:
+            return send()
+        begins = connection.get_autocommit() and not connection.in_atomic_block
+        with transaction.atomic(self.using) if begins else nullcontext():
+            found = self._session(connection)
+            if found == place.session:
+                return send()
+            self._take_on(connection, place)
+            done = send()
+            if not begins:  # the work goes on
+                self._take_on(connection, place._replace(session=found))
+            return done
+
+    def _session(self, connection: BaseDatabaseWrapper) -> str:
+        """Return the session as a place has it."""
+        [(session,)] = self._send_once(connection, "SESSION", {})
+        return str(session)
+
+    def _take_on(self, connection: BaseDatabaseWrapper, place: Place) -> None:
+        """Set role and variables until the transaction ends: a pooler hands the session on."""
+        names = ["role", *self.session_variables]
+        self._send_once(connection, "TAKE_ON", {"names": names, "values": place.values})
+
+    @contextmanager
+    def at(self, place: str | None) -> Iterator[None]:
+        """See `BaseStore.at`."""
+        before = _here.set(None if place is None else (self, place))
+        try:
+            yield
+        finally:
+            _here.reset(before)
+
+    def restore(self, place: str) -> None:
+        """See `BaseStore.restore`; for a session that is still to be opened."""
+        connection = connections[self.using]
+        if self.dialect.RESTORE is None or connection.connection is not None:
+            return
+        found = place_of(place)
+        names = ["search_path", "role", *self.session_variables]
+        self._execute("RESTORE", {"names": names, "values": [found.search_path, *found.values]})
 
     def fresh_connection(self) -> AbstractContextManager[None]:
         """See `BaseStore.fresh_connection`; in a transaction it stays on that one's connection."""
@@ -225,7 +326,7 @@ class Statements(BaseStore):
             return self.fresh_connection()
         return nullcontext() if connection.is_usable() else self.fresh_connection()
 
-    def _remedy(self, error: Error) -> str:
+    def _remedy(self, error: Error, place: str | None) -> str:
         """Return what to do about a table that is not there, or an old one; "" for other errors."""
         if not is_no_table(error) and not is_no_column(error):
             return ""
@@ -235,10 +336,39 @@ class Statements(BaseStore):
         if not apps.is_installed("django_idempotency"):
             return f' Add "django_idempotency" to INSTALLED_APPS, and run {migrate}.'
         which = "is not there" if is_no_table(error) else "is an old one"
-        return f" Its table {which}: run {migrate}."
+        table = "Its table" if place is None else f"Its table {place_of(place).table}"
+        return f" {table} {which}: run {migrate}."
 
 
 def _no_statements_for(server: str) -> StoreError:
     return StoreError(
         f"The database store has no statements for {server}.", retry_after=AFTER_SETUP
     )
+
+
+class _Texts(dict[tuple[str, "str | None"], str]):
+    """Statements by name and table, each made when it is used for the first time."""
+
+    def __init__(self, dialect: Dialect, variables: tuple[str, ...]) -> None:
+        super().__init__()
+        self._text = partial(dialect.text, variables=variables)
+
+    def __missing__(self, key: tuple[str, str | None]) -> str:
+        if len(self) >= _TEXTS:
+            self.clear()
+        text = self[key] = self._text(*key)
+        return text
+
+
+def _names_of(variables: Any) -> tuple[str, ...]:
+    """Return the names of a session's variables; TypeError or ValueError for what is none."""
+    if isinstance(variables, str) or not isinstance(variables, Collection):
+        raise TypeError(f"session_variables is a list of names, not {variables!r}.")
+    for name in variables:
+        if not isinstance(name, str) or _VARIABLE.fullmatch(name) is None:
+            raise ValueError(f"session_variables: {name!r} names no variable of a session.")
+    return tuple(variables)
+
+
+#: The place of the innermost block `at`, and the store to which it belongs.
+_here: ContextVar[tuple[Statements, str] | None] = ContextVar("idempotency_place", default=None)

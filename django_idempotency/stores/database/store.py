@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from datetime import datetime, timedelta, timezone
+from functools import partial
 from typing import Any, ClassVar
 from uuid import UUID
 
@@ -32,7 +34,7 @@ from django_idempotency.stores.database.atomic import (
     commits_alone,
     is_doomed,
     is_lost,
-    place_of,
+    transaction_around,
 )
 from django_idempotency.stores.database.checks import misfits, problems
 from django_idempotency.stores.database.dialect import READ_COMMITTED, Row
@@ -52,9 +54,11 @@ from django_idempotency.stores.database.rows import (
     record_of,
     request_parameters,
     seen_parameters,
+    session_of,
     utc,
     uuid_of,
 )
+from django_idempotency.stores.database.schemas import in_schema
 from django_idempotency.stores.database.sweeping import Sweeping
 
 __all__ = ["DatabaseStore"]
@@ -99,13 +103,13 @@ class DatabaseStore(Sweeping):
             claimed = self._race_for_row(request)
             if isinstance(claimed, Lease) or not claimed.expired:
                 return claimed
-            held_at = claimed.now
+            held = claimed
             if not swept:
                 break
             swept = self._is_sweeping()  # if not, it may have ended just now: one more try
             if swept:
                 time.sleep(_SWEPT_WITHIN)  # a sweep is no reason for a 409 (R76)
-        return placeholder(request, held_at)
+        return placeholder(request, held.now, held.place)
 
     def _is_sweeping(self) -> bool:
         """Return whether a sweep may hold an expired row; True where no query can tell."""
@@ -118,6 +122,7 @@ class DatabaseStore(Sweeping):
         """Try a few times; return an expired record if another session holds its row."""
         record: Record | None = None
         now: datetime | None = None
+        place: str | None = None
         connection = connections[self.using]
         # Where writers queue, the first statement of a transaction has to be a write.
         must_write = self.dialect.writers_queue and connection.in_atomic_block
@@ -130,13 +135,13 @@ class DatabaseStore(Sweeping):
                 if not look_first and (
                     rows := self._execute(claim, claim_parameters(request), connection)
                 ):
-                    *columns, epoch, _, _, _ = rows[0]
+                    *columns, epoch, _, _, _, place = rows[0]
                     if epoch is not None:
-                        return self._lease(request, rows[0][-4:], None, connection)
-                    seen, now = record_of(columns)  # of CLAIM_OR_LOOK
+                        return self._lease(request, rows[0][-5:], None, connection)
+                    seen, now = record_of(columns, place)  # of CLAIM_OR_LOOK
                 look_first = False
                 if seen is None:
-                    seen, now = self._look(request.record_id, look)
+                    seen, now, place = self._look(request.record_id, look)
                 if (record := seen) is None:
                     continue
                 if record.state is State.IN_PROGRESS and record.token == request.token:
@@ -158,7 +163,7 @@ class DatabaseStore(Sweeping):
                     raise ClaimAgain from error
         if record is not None and record.expired:
             return record
-        return placeholder(request, now or datetime.now(timezone.utc))
+        return placeholder(request, now or datetime.now(timezone.utc), place)
 
     def _may_lose(self, request: ClaimRequest) -> bool:
         """
@@ -180,37 +185,40 @@ class DatabaseStore(Sweeping):
         block = Block.on(connection)
         if block is not None and block.holds(request.record_id):
             # The lock is re-entrant within a session, so it would not stop a nested attempt.
-            return placeholder(request, self._look(request.record_id)[1])
+            _, now, place = self._look(request.record_id)
+            if block.holds(request.record_id, place):
+                return placeholder(request, now, place)
         claimed = (
             self._claim_locked(request, block, connection)
             if self.dialect.takes_advisory_lock
             else self._claim_row(request)
         )
         if block is not None and isinstance(claimed, Lease):
-            block.held = request.record_id
+            block.held = claimed
         return claimed
 
     def _claim_locked(
         self, request: ClaimRequest, block: Block | None, connection: BaseDatabaseWrapper
     ) -> Lease | Record:
         rows = self._execute("SINGLE_LOCK", {"id": request.record_id}, connection)
-        *columns, locked, isolation = rows[0]
-        record, now = record_of(columns)
+        *columns, place, locked, isolation = rows[0]
+        record, now = record_of(columns, place)
         if locked is None and record is not None:
             return record
         if not locked:
             if record is not None and decide(record, request) is not Decision.CLAIM_AGAIN:
                 return record
-            return placeholder(request, now)
+            return placeholder(request, now, place)
         if isolation != READ_COMMITTED:
             # The snapshot is older than the lock and stays so: only a write can tell.
             return self._claim_row(request)
         if len(rows) > 1:  # LOOK_AGAIN was sent along, and SAVEPOINT
-            record, now = record_of(rows[1])
+            *columns, place = rows[1]
+            record, now = record_of(columns, place)
             if block is not None:
                 block.has_savepoint = request.opens_work
         else:
-            record, now = self._look(request.record_id, "LOOK_AGAIN")
+            record, now, place = self._look(request.record_id, "LOOK_AGAIN")
         if record is not None and decide(record, request) is not Decision.CLAIM_AGAIN:
             return record
         epoch = max(int(now.timestamp() * 1_000_000), record.epoch + 1 if record else 0)
@@ -222,12 +230,13 @@ class DatabaseStore(Sweeping):
             renewable=False,
             seen=record,
             written=False,
+            place=place,
         )
 
     def _lease(
         self, request: ClaimRequest, row: Row, seen: Record | None, connection: BaseDatabaseWrapper
     ) -> Lease:
-        epoch, lease_until, now, isolation = row
+        epoch, lease_until, now, isolation, place = row
         return Lease(
             Proof(request.record_id, epoch, request.token),
             request,
@@ -235,6 +244,7 @@ class DatabaseStore(Sweeping):
             claimed_at=utc(now),
             takeover=is_takeover(seen),
             renewable=self._renewable(request, isolation, connection),
+            place=place,
         )
 
     def _renewable(
@@ -313,24 +323,23 @@ class DatabaseStore(Sweeping):
         committed all that it did, it is committed here. Raises StoreError where it is part of a
         transaction that the work has left open, and that Django rolls back at the end of a request.
         """
-        connection = connections[self.using]
-        place = "alone"
+        connection, around = connections[self.using], "none"
         if lease.request.transaction == "separate":
             foreign = connection.in_atomic_block and Block.is_foreign(connection)
-            place = "alone" if foreign else place_of(connection)
-        if place == "alone":
-            return self._execute(name, parameters, connection, counts=counts)
+            around = "none" if foreign else transaction_around(connection)
+        if around == "none":
+            return self._execute(name, parameters, connection, counts=counts, place=lease.place)
         try:
             # Never again on another connection: this one's may take the work with it.
-            written = self._send_unprepared(connection, name, parameters, counts)
-            if place == "between":
+            written = self._send(connection, name, parameters, counts, lease.place, tries=1)
+            if around == "idle":
                 connection.commit()
         except Error as error:
-            if place == "between":
+            if around == "idle":
                 with suppress(Error):
                     connection.rollback()
             raise StoreError(f"The store could not run its {name} statement.") from error
-        if written and place == "within":
+        if written and around == "open":
             raise StoreError(
                 f"The work has left a transaction open on the database {self.using!r}, and the "
                 "record is part of it."
@@ -339,14 +348,21 @@ class DatabaseStore(Sweeping):
 
     def renew(self, leases: Iterable[Lease], duration: timedelta) -> set[Lease]:
         """
-        See `BaseStore.renew`; a lease whose row is locked counts as held.
+        See `BaseStore.renew`; one round trip for each place. A row that is locked counts as held.
 
         Each renewal has a connection of its own: the work may use all those of the pool, and a
         server that does not answer must not delay the next renewal.
         """
-        leases, duration = list(leases), as_duration(duration)
+        duration = as_duration(duration)
+        by_place: dict[str | None, list[Lease]] = defaultdict(list)
+        for lease in leases:
+            by_place[lease.place].append(lease)
+        renewed: set[Lease] = set()
         with self.fresh_connection():
-            return self.dialect.renew(self._execute, leases, duration)
+            for place, group in by_place.items():
+                execute = partial(self._execute, place=place)
+                renewed |= self.dialect.renew(execute, group, duration)
+        return renewed
 
     def _write_single(
         self,
@@ -371,19 +387,21 @@ class DatabaseStore(Sweeping):
             "retention": retention,
             "result": result,
             "error": error,
+            "session": session_of(lease),
         }
+        execute = partial(self._execute, place=lease.place)
         if seen is not None:
-            rows = self._execute("SINGLE_UPDATE", {**parameters, **seen_parameters(seen)})
+            rows = execute("SINGLE_UPDATE", {**parameters, **seen_parameters(seen)})
             if rows:
                 return utc(rows[0][0])
         # The claim saw no record, or a sweep has deleted it meanwhile.
-        if rows := self._execute("SINGLE_INSERT", parameters):
+        if rows := execute("SINGLE_INSERT", parameters):
             return utc(rows[0][0])
         return self._written_before(lease, state)
 
     def _written_before(self, lease: Lease, state: State) -> datetime:
         """Return when the record expires, if this attempt has ended it; else raise LeaseLost."""
-        record, _ = self._look(lease.record_id)
+        record, _, _ = self._look(lease.record_id, place=lease.place)
         if record is None:
             raise LeaseLost(gone=True)
         if record.expires_at is None or record.state is not state:
@@ -489,6 +507,15 @@ class DatabaseStore(Sweeping):
     def idle(self) -> None:
         """Close this thread's connections; one in a block that was left open, too."""
         connections.close_all()
+
+    @property
+    def has_schemas(self) -> bool:  # type: ignore[override]
+        """Whether this is PostgreSQL."""
+        return self.dialect.SESSION is not None
+
+    def in_schema(self, schema: str) -> AbstractContextManager[None]:
+        """See `BaseStore.in_schema`; the ORM's statements on its alias are there, too."""
+        return in_schema(self.using, schema) if self.has_schemas else super().in_schema(schema)
 
     def check_database(self, policy: Policy) -> list[checks.CheckMessage]:
         """See `BaseStore.check_database`."""

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import select
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
+from uuid import uuid4
 
 import psycopg
 import pytest
@@ -14,7 +16,7 @@ from django.db import connection, connections
 
 import django_idempotency as idempotency
 from django_idempotency import InProgress
-from django_idempotency.stores.database import prepared
+from django_idempotency.stores.database import DatabaseStore, prepared
 from tests.acceptance.processes.clients import post
 from tests.acceptance.processes.conftest import Serve
 from tests.acceptance.processes.test_kills import run_as_soon_as_the_key_is_free
@@ -112,6 +114,27 @@ def test_R88_single_after_a_kill_a_retry_runs_as_soon_as_pgbouncer_has_noticed(s
 
 
 # Through `run`, in this process.
+
+
+@pytest.mark.usefixtures("behind")
+def test_R88_R98_neither_a_role_nor_a_path_is_left_in_a_session() -> None:
+    """They are set for one transaction at a time, and each transaction has another session."""
+    place = json.dumps(["public.idempotency_record", "public", "pg_read_all_data"])
+    store = DatabaseStore()
+    with store.at(place):
+        assert [store.get(uuid4()) for _ in range(2 * SESSIONS)] == [None] * 2 * SESSIONS
+    with store.in_schema("public"):
+        assert [store.sweep() for _ in range(2 * SESSIONS)] == [0] * 2 * SESSIONS
+    left = set()
+    with connection.cursor() as cursor:
+        for _ in range(2 * SESSIONS):
+            cursor.execute(
+                "SELECT current_setting('role'), current_setting('search_path'), pg_backend_pid()"
+            )
+            left.add(cursor.fetchone())
+    assert len(left) == SESSIONS
+    assert {found[:2] for found in left} == {("none", '"$user", public')}
+
 
 EXPECTED = {
     # Transactions are numbered in the order in which they wrote first.

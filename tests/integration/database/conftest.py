@@ -10,7 +10,8 @@ from django.db import connection, connections
 from psycopg import IsolationLevel
 
 from django_idempotency.stores.database import DatabaseStore
-from tests.integration.database.sessions import HANGING, Session, Two, hang_up_after
+from tests.integration.database.sessions import HANGING, Session, Two, execute, hang_up_after
+from tests.integration.database.tenants import TENANTS, quoted
 from tests.integration.database.views import ToldView
 from tests.services.proxy import Proxy
 from tests.unit.http.api import Api
@@ -101,6 +102,21 @@ def isolation(
 ) -> Iterator[str]:
     """See `at_level`."""
     yield from at_level(request, monkeypatch)
+
+
+@pytest.fixture
+def tenants(transactional_db: None) -> Iterator[tuple[str, ...]]:
+    """A schema for each of two tenants, with the tables of the library and of the work."""
+    connection.close()
+    for tenant in TENANTS:
+        execute(f"CREATE SCHEMA {quoted(tenant)}")
+        for table in ("idempotency_record", "app_effect"):
+            there = f"{quoted(tenant)}.{table}"
+            execute(f"CREATE TABLE {there} (LIKE public.{table} INCLUDING ALL)")
+    yield TENANTS
+    connection.close()
+    for tenant in TENANTS:
+        execute(f"DROP SCHEMA {quoted(tenant)} CASCADE")
 
 
 @pytest.fixture

@@ -192,7 +192,8 @@ def test_R58_the_record_of_work_that_failed_with_all_connections_is_failed(
 @pytest.mark.parametrize("end", ["complete", "fail", "release"])
 def test_R58_end_of_separate_is_sent_again_on_another_connection(wire, engine, other, end):
     def write(lease):
-        (wire.cut_after if end == "complete" else wire.cut_before)(b"UPDATE idempotency_record")
+        cut = wire.cut_after if end == "complete" else wire.cut_before
+        cut(b"UPDATE public.idempotency_record")
         if end == "complete":
             return work("mine")(lease)
         raise RollBack("release") if end == "release" else Boom
@@ -209,7 +210,7 @@ def test_R58_end_of_separate_is_sent_again_on_another_connection(wire, engine, o
 def test_R60_completion_of_separate_gets_no_answer(wire, engine):
     def write(lease):
         wire.refuse()
-        wire.cut_before(b"UPDATE idempotency_record")
+        wire.cut_before(b"UPDATE public.idempotency_record")
         return work("mine")(lease)
 
     outcome = engine.run(operation(transaction="separate"), write)

@@ -225,7 +225,7 @@ def test_R88_a_connection_of_another_thread_is_refused_as_by_a_cursor(store, mon
 @pytest.mark.usefixtures("at_once")
 def test_R88_nothing_is_sent_between_the_statements_of_a_pipeline(store):
     complete(store)
-    look = connections["default"], store.dialect, "LOOK", {"id": claims.record_id("key")}
+    look = connections["default"], store._texts, None, "LOOK", {"id": claims.record_id("key")}
     assert prepared.execute(*look) is not None
     with connection.connection.pipeline():
         assert prepared.execute(*look) is None

@@ -64,6 +64,7 @@ def test_each_message_has_its_id_and_a_hint_and_says_what_to_write(dummy):
         ("E003", {"default": {"OPTIONS": {"using": "nowhere"}}}, "nowhere"),
         ("E004", {"default": {"OPTIONS": {"using": "dummy"}}}, "no statements"),
         ("E026", {"default": {"OPTIONS": {"async_claim": True}}}, "no PostgreSQL database"),
+        ("E027", {"default": {"OPTIONS": {"session_variables": ["app.tenant"]}}}, "no PostgreSQL"),
         ("E025", {"default": {"OPTIONS": {"prepare": True}}}, "prepares nothing"),
         ("W001", {"default": {"LEASE": 7200, "RETENTION": 3600}}, ""),
         ("W002", {"default": {"BACKEND": MEMORY}}, ""),

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 
@@ -13,7 +15,7 @@ from django_idempotency import FingerprintMismatch, InProgress, StoreError
 from django_idempotency.engine import Engine, waiting
 from django_idempotency.engine.waiting import Poller, Waiter
 from django_idempotency.stores.memory import MemoryStore
-from tests.claims import DAY, OTHER_FINGERPRINT, asked, operation, won
+from tests.claims import DAY, OTHER_FINGERPRINT, asked, lost, operation, won
 from tests.services.processes import wait_until
 
 PATIENCE = 60
@@ -292,3 +294,43 @@ def test_looks_come_less_often_as_a_wait_lasts(monkeypatch):
     waiter = Waiter(None, timedelta(seconds=60))
     for now, pause in ((0.0, 0.02), (0.05, 0.02), (0.5, 0.1), (5.0, 0.2)):
         assert (now, waiter.pause()) == (now, pause)
+
+
+def test_R98_nobody_looks_for_a_record_that_no_claim_has_met(store, poller):
+    """Nothing says where it is, in a store with several places."""
+    waiter = Waiter(asked().record_id, timedelta(milliseconds=50))
+    assert poller.wait(store, waiter) is None
+    assert (store.looks, poller._waiters) == ([], {})
+
+
+def test_R98_a_place_that_cannot_be_read_wakes_nobody_elsewhere(poller):
+    """As the schema of a tenant that has just been dropped."""
+
+    class Places(Watched):
+        place = None
+
+        @contextmanager
+        def at(self, place):
+            self.place = place
+            yield
+
+        def peek(self, record_ids):
+            if self.place == "dropped":
+                raise StoreError
+            return super().peek(record_ids)
+
+    store = Places()
+    lease = won(store.claim(asked()))
+    met = lost(store.claim(asked()))
+    with ThreadPoolExecutor(2) as threads:
+        answers = {}
+        for place in ("dropped", "there"):
+            waiter = Waiter(met.record_id, timedelta(seconds=PATIENCE), place=place)
+            assert waiter.goes_on(met)
+            answers[place] = threads.submit(poller.wait, store, waiter)
+        assert answers["dropped"].result(PATIENCE) is None
+        looks = len(store.looks)
+        wait_until(lambda: len(store.looks) > looks + 1, seconds=PATIENCE, what="more looks")
+        assert not answers["there"].done()
+        store.complete(lease, RESULT, retention=DAY)
+        assert answers["there"].result(PATIENCE).result == RESULT
