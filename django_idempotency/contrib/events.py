@@ -138,10 +138,13 @@ def _member(message: Any, *names: str) -> Any:
 
 def _kinesis_sequence(record: Any) -> Any:
     # A sequence number is unique within its shard; the event's id has the shard in front of it.
-    event_id = _member(record, "eventID")
-    if event_id is _MISSING:
-        return _member(_member(record, "kinesis"), "sequenceNumber")
-    return event_id
+    found = _member(record, "eventID")
+    if found is _MISSING:
+        found = _member(_member(record, "kinesis"), "sequenceNumber")
+    # The records that the KPL has aggregated share it. The first of them has no number in its key,
+    # as before their numbers counted.
+    part = _member(_member(record, "kinesis"), "subSequenceNumber")
+    return found if part in (_MISSING, None, 0) or found is _MISSING else f"{found}.{part}"
 
 
 def _kafka_offset(message: Any) -> Any:
@@ -162,7 +165,8 @@ sqs_message_id = EventKey(
 )
 #: Of an EventBridge event.
 eventbridge_id = EventKey("eventbridge_id", lambda event: _member(event, "id"))
-#: Of a record of a Lambda event from Kinesis: shard and sequence number.
+#: Of a record of a Lambda event from Kinesis: shard and sequence number; of a record that the KPL
+#: has aggregated with others, its number among them as well.
 kinesis_sequence = EventKey("kinesis_sequence", _kinesis_sequence)
 #: Topic, partition and offset: attributes, methods (confluent-kafka) or members (Lambda).
 kafka_offset = EventKey("kafka_offset", _kafka_offset)

@@ -16,6 +16,12 @@ SQS = {"messageId": "19dd0b57-b21e-4ac1-bd88-01bbb068cb78", "body": "{}", "recei
 KINESIS = {"eventID": "shardId-06:4959", "kinesis": {"sequenceNumber": "4959"}}
 
 
+def aggregated(number):
+    """A record as aws_kinesis_agg takes it out of those that the KPL has aggregated."""
+    part = {"aggregated": True, "subSequenceNumber": number}
+    return {**KINESIS, "kinesis": {**KINESIS["kinesis"], **part}}
+
+
 class Confluent:
     """A message as confluent-kafka has it: what it says are methods."""
 
@@ -35,6 +41,9 @@ FOUND = [
     (events.eventbridge_id, {"id": "cdc73f9d", "detail": {}}, "cdc73f9d"),
     (events.kinesis_sequence, KINESIS, "shardId-06:4959"),
     (events.kinesis_sequence, {"kinesis": KINESIS["kinesis"]}, "4959"),
+    (events.kinesis_sequence, aggregated(0), "shardId-06:4959"),
+    (events.kinesis_sequence, aggregated(2), "shardId-06:4959.2"),
+    (events.kinesis_sequence, {"kinesis": aggregated(2)["kinesis"]}, "4959.2"),
     (events.kafka_offset, Namespace(topic="orders", partition=3, offset=0), "orders-3-0"),
     (events.kafka_offset, Confluent(), "orders-0-0"),
     (events.kafka_offset, {"topic": "orders", "partition": 1, "offset": 15}, "orders-1-15"),
