@@ -21,6 +21,7 @@ from django_idempotency.codecs import Codec
 from django_idempotency.engine import Engine
 from django_idempotency.engine.operation import Operation
 from django_idempotency.engine.transactions import OpenTransactions, must_join
+from django_idempotency.engine.waiting import Waiter
 from django_idempotency.fingerprint import Fingerprint
 from django_idempotency.observers import observe
 from django_idempotency.options import Secret, conceal, concealed
@@ -99,6 +100,7 @@ class Plan:
         closes_connections: bool = False,
         unstorable_ok: bool | None = None,
         checks_replay: bool = False,
+        make_waiter: Callable[[Operation], Waiter] | None = None,
     ) -> Operation:
         """
         Return the operation of one request, delivery or call.
@@ -121,6 +123,7 @@ class Plan:
             outer=open_transactions.outer() if is_within else None,
             commit_hooks=open_transactions.commit_hooks() if is_within else None,
             checks_replay=checks_replay,
+            make_waiter=make_waiter,
         )
 
 

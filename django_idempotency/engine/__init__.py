@@ -208,10 +208,8 @@ class Engine:
                 raise
             except InProgress as busy:
                 if waiter is None:
-                    on_stale = operation.policy.on_stale
-                    place = None if busy.record is None else busy.record.place
-                    waiter = Waiter(operation.record_id, operation.wait, on_stale, place=place)
-                    attempt.waits_at = place
+                    waiter = operation.waiter()
+                    waiter.place = attempt.waits_at = busy.record and busy.record.place
                 if busy.stale or not waiter.goes_on(busy.record):
                     raise
             let_connections_go(close=operation.closes_connections)
@@ -231,10 +229,8 @@ class Engine:
                 raise
             except InProgress as busy:
                 if waiter is None:
-                    on_stale = operation.policy.on_stale
-                    place = None if busy.record is None else busy.record.place
-                    waiter = Waiter(operation.record_id, operation.wait, on_stale, place=place)
-                    attempt.waits_at = place
+                    waiter = operation.waiter()
+                    waiter.place = attempt.waits_at = busy.record and busy.record.place
                 if busy.stale or not waiter.goes_on(busy.record):
                     raise
             await thread.aclose()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, NoReturn
@@ -10,6 +11,7 @@ from uuid import UUID
 from django_idempotency import codecs, keys, signals
 from django_idempotency.claims import ClaimRequest
 from django_idempotency.engine.transactions import CommitHooks, OuterTransaction
+from django_idempotency.engine.waiting import Waiter
 from django_idempotency.exceptions import WorkRolledBack
 from django_idempotency.fingerprint import Fingerprint
 from django_idempotency.observers import logger
@@ -43,6 +45,14 @@ class Operation:
     commit_hooks: CommitHooks | None = None
     #: The adapter decides whether a replay may be seen, and calls `Attempt.tell_replay`.
     checks_replay: bool = False
+    #: Makes what the adapter waits with, in place of `wait`.
+    make_waiter: Callable[[Operation], Waiter] | None = None
+
+    def waiter(self) -> Waiter:
+        """Return what says how long an attempt waits for another."""
+        if self.make_waiter is not None:
+            return self.make_waiter(self)
+        return Waiter(self.record_id, self.wait, self.policy.on_stale)
 
     def request(self) -> ClaimRequest:
         """Return the claim of a new attempt, with a token of its own."""

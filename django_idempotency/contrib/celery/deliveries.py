@@ -2,38 +2,35 @@
 
 from __future__ import annotations
 
-import inspect
-import json
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from datetime import timedelta
-from functools import partial
-from inspect import BoundArguments
-from typing import Any, NoReturn
+from typing import Any
+from uuid import UUID
 
 from celery import Task
-from celery.exceptions import Ignore, Reject, Retry
-from django.core.exceptions import ImproperlyConfigured
-from kombu.exceptions import OperationalError
+from celery.exceptions import Ignore, Reject, Retry, SoftTimeLimitExceeded
 
 from django_idempotency import keys
-from django_idempotency.arguments import bind
-from django_idempotency.codecs import Codec
-from django_idempotency.conf import Declaration, Plan, fingerprint_secrets
+from django_idempotency.conf import Plan, fingerprint_secrets
 from django_idempotency.context import running
 from django_idempotency.contrib.celery.codec import (
     NEVER_KEPT,
     Failed,
     Ignored,
-    KombuCodec,
-    TaskCodec,
-    serializer_problem,
 )
-from django_idempotency.contrib.celery.parents import FromParent, noted_retries
+from django_idempotency.contrib.celery.guard import TaskGuard, copied
+from django_idempotency.contrib.celery.messages import (
+    is_first_delivery,
+    seconds_to_stay,
+    send_again,
+)
+from django_idempotency.contrib.celery.parents import noted_retries
+from django_idempotency.contrib.celery.waits import DeliveryWaiter
 from django_idempotency.engine.attempt import Attempt
 from django_idempotency.engine.operation import Operation, RollBack
 from django_idempotency.engine.transactions import OpenTransactions
+from django_idempotency.engine.waiting import Waiter
 from django_idempotency.exceptions import (
     IdempotencyError,
     InProgress,
@@ -41,16 +38,21 @@ from django_idempotency.exceptions import (
     LeaseLost,
     QuotaExceeded,
     ResultUnavailable,
+    StoreError,
 )
-from django_idempotency.fingerprint import Fingerprint, canonical_payload, version_1
+from django_idempotency.fingerprint import Fingerprint, version_1
 from django_idempotency.logs import log_refusal
 from django_idempotency.observers import logger
+from django_idempotency.records import State
+from django_idempotency.stores.base import BaseStore
 
-__all__ = ["Delivery", "DuplicateTask", "KeepMessage", "TaskGuard"]
+__all__ = ["Delivery", "DuplicateTask", "KeepMessage"]
 
 _KIND = "task"
 #: The longest countdown of a task over its quota: a broker may send what is unacknowledged again.
 _LONGEST_PAUSE = 300
+#: Seconds of a pause before a message goes back to the broker, or in its delivery.
+_SHORT_PAUSE, _LONG_PAUSE = 0.5, 5.0
 
 
 class DuplicateTask(IdempotencyError):
@@ -59,53 +61,6 @@ class DuplicateTask(IdempotencyError):
 
 class KeepMessage(Reject, Ignore):  # type: ignore[misc]  # Celery is not typed
     """The broker must keep this message; an Ignore, so that ``autoretry_for`` does not catch it."""
-
-
-@dataclass(kw_only=True)
-class TaskGuard(Declaration[Plan]):
-    """How a task is guarded: the arguments of `idempotent_task`, and the function below it."""
-
-    function: Callable[..., Any]
-    signature: inspect.Signature
-    key: str | Callable[..., str] | FromParent | None
-    #: Makes the key from the bound arguments and the request; None for the id of the task.
-    key_of: Callable[[BoundArguments, Any], str] | None
-    scope: str | None
-    #: Makes the payload to compare from the bound arguments.
-    payload_of: Callable[[BoundArguments], Any]
-    #: The operation; empty for the task's name.
-    operation: str
-    on_duplicate: str
-    on_in_progress: str
-    on_failed: str
-    codec: Codec | str | None
-
-    def _plan(self, alias: Plan) -> Plan:
-        return alias.with_fields(self.overrides)
-
-    def serializer(self, task: Task) -> str | None:
-        """Return the name of the serializer of its results; None with a codec of its own."""
-        if self.codec is None:
-            return str(task.serializer)
-        return self.codec if isinstance(self.codec, str) else None
-
-    def codec_for(self, task: Task) -> TaskCodec:
-        """Return the codec of its results; raise ImproperlyConfigured for pickle."""
-        if self.codec is not None and not isinstance(self.codec, str):
-            return TaskCodec(self.codec)
-        serializer = self.serializer(task) or ""
-        if problem := serializer_problem(serializer):
-            raise ImproperlyConfigured(f"Results of {task.name} cannot be kept: {problem}")
-        return TaskCodec(KombuCodec(serializer, lambda: task.app.conf.accept_content))
-
-    def arguments(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> BoundArguments:
-        """Return the arguments of a call, without the task itself; raise TypeError."""
-        itself = bool(args) and isinstance(args[0], Task)
-        return bind(self.signature, args, kwargs, own_first=itself)
-
-    def asked(self, arguments: BoundArguments) -> bytes:
-        """Return the canonical bytes of the payload (C3); raise TypeError."""
-        return canonical_payload(_as_sent(self.payload_of(arguments)))
 
 
 class Delivery:
@@ -123,12 +78,11 @@ class Delivery:
         self.request = task.request
         self._scope = task.name if guard.scope is None else guard.scope
         self._arguments = guard.arguments(args, kwargs)
-        if not self.request.called_directly:
-            # A retry sends the message's own arguments: what the work does to its own stays there.
-            args, kwargs = _copy(args), _copy(dict(kwargs))
-        self._work = partial(guard.function, *args, **kwargs)
+        self._args, self._kwargs = args, dict(kwargs)
         self._retried = False
         self._started = time.monotonic()
+        #: What this message waits with, once it has met another attempt.
+        self._waiter: DeliveryWaiter | None = None
         #: The exception of the work.
         self._raised: Exception | None = None
 
@@ -142,29 +96,35 @@ class Delivery:
         if key is None:
             return self._work()
         plan = self.guard.plan()
-        operation = self._operation(plan, key)
-        self._record_id = operation.record_id
-        attempt: Attempt | None = None
-        try:
-            with plan.engine.attempt(operation, self._kept_failure) as attempt:
-                if not attempt.replayed:
-                    ending = self._ending()
-                    if self._retried:
-                        raise RollBack("fail", ending)
-                    attempt.complete(ending)
-        except (InProgress, QuotaExceeded, ResultUnavailable) as refusal:
-            if attempt is not None:  # it is the work's
-                raise
-            self._give_up(refusal)
-        except LeaseLost as lost:
-            if self._is_superseded(attempt, lost):
+        operation = self._operation_of(plan, key)
+        self._operation, self._in_place = operation, self._is_in_place(operation.record_id)
+        while True:
+            attempt: Attempt | None = None
+            try:
+                with plan.engine.attempt(operation, self._kept_failure) as attempt:
+                    if not attempt.replayed:
+                        ending = self._ending()
+                        if self._retried:
+                            raise RollBack("fail", ending)
+                        attempt.complete(ending)
+            except (InProgress, QuotaExceeded, ResultUnavailable) as refusal:
+                if attempt is not None:  # it is the work's
+                    raise
+                self._give_up(refusal)
+            except SoftTimeLimitExceeded:
+                if attempt is not None or self._waiter is None:
+                    raise
+                self._send_again(1, "The time limit has ended a wait, and nothing has run.")
+            except LeaseLost as lost:
+                if not self._is_superseded(attempt, lost, plan.store):
+                    raise
                 self._make_way(lost)
-            raise
-        return self._answer(attempt)
+            else:
+                return self._answer(attempt)
 
     # What is asked for.
 
-    def _operation(self, plan: Plan, key: str) -> Operation:
+    def _operation_of(self, plan: Plan, key: str) -> Operation:
         policy = plan.policy
         name = self.guard.operation or self.task.name
         asked = self.guard.asked(self._arguments)
@@ -174,6 +134,7 @@ class Delivery:
             version_1=lambda: version_1((_KIND.encode(), asked), policy.fingerprint_secrets),
         )
         open_transactions = OpenTransactions(plan.store)
+        self._may_wait = open_transactions.may_wait
         return plan.operation(
             kind=_KIND,
             scope=self._scope,
@@ -185,13 +146,15 @@ class Delivery:
             open_transactions=open_transactions,
             wait=policy.wait if self.guard.on_in_progress == "wait" else timedelta(0),
             closes_connections=not (self.request.called_directly or self.request.is_eager),
+            make_waiter=self._wait_with,
         )
 
     def _key(self) -> str | None:
         """Return the key; None for a call that has neither a key nor an id; raise InvalidKey."""
-        if self.guard.key_of is None:
+        make_key = self.guard.key_of
+        if make_key is None:
             return self._key_of_its_id()
-        return keys.check(self.guard.key_of(self._arguments, self.request))
+        return keys.check(make_key(self._arguments, self.request))
 
     def _key_of_its_id(self) -> str | None:
         """Return the task's id as its key; None for a call that has no id of its own."""
@@ -210,7 +173,14 @@ class Delivery:
 
     # The work.
 
+    def _work(self) -> Any:
+        if self.request.called_directly:
+            return self.guard.function(*self._args, **self._kwargs)
+        # A retry sends the message's own arguments: what the work does to its own stays there.
+        return self.guard.function(*copied(self._args), **copied(self._kwargs))
+
     def _ending(self) -> Any:
+        self._raised = None
         retries: list[str] = []
         before = noted_retries.set(retries)
         try:
@@ -226,7 +196,7 @@ class Delivery:
                 "The task %s has sent a retry of itself and has gone on to its end: its record "
                 "%s is failed, so that the retry runs.",
                 self.task.name,
-                keys.short(self._record_id),
+                keys.short(self._operation.record_id),
             )
         return ending
 
@@ -244,12 +214,13 @@ class Delivery:
 
     def _is_final(self, error: Exception) -> bool:
         """Whether nothing runs this task again: no retry, and no better luck either."""
-        if isinstance(error, NEVER_KEPT):
-            return False
+        return not isinstance(error, NEVER_KEPT) and not self._is_retried(error)
+
+    def _is_retried(self, error: Exception) -> bool:
         if self._retried:
-            return False
-        if self.request.called_directly or not self._is_autoretried(error):
             return True
+        if self.request.called_directly or not self._is_autoretried(error):
+            return False
         task = self.task
         # As `Task.retry`, which autoretry calls outside of us.
         most = getattr(task, "override_max_retries", None)
@@ -257,66 +228,99 @@ class Delivery:
             most = getattr(task, "retry_kwargs", {}).get("max_retries")
         if most is None:
             most = task.max_retries
-        return most is not None and self.request.retries >= most
+        return most is None or self.request.retries < most
 
     def _is_autoretried(self, error: Exception) -> bool:
         retried = tuple(getattr(self.task, "autoretry_for", ()))
         excepted = tuple(getattr(self.task, "dont_autoretry_for", ()))
         return isinstance(error, retried) and not isinstance(error, excepted)
 
-    # Its replacement.
+    # Another attempt has the key, or the scope has used its quota: what returns is tried again.
 
-    def _give_up(self, refusal: InProgress | QuotaExceeded | ResultUnavailable) -> NoReturn:
-        """End without the work: another attempt has the key, or the scope has used its quota."""
+    def _wait_with(self, operation: Operation) -> Waiter:
+        """Return what this message waits with; in place it waits as a call does."""
+        policy = operation.policy
+        if self._in_place:
+            return Waiter(operation.record_id, operation.wait, policy.on_stale)
+        if self._waiter is None:
+            self._waiter = DeliveryWaiter(
+                operation.record_id,
+                policy,
+                operation.wait,
+                first=is_first_delivery(self.request),
+                most=seconds_to_stay(self.task, self._started) if self._may_wait else 0,
+            )
+        return self._waiter
+
+    def _give_up(self, refusal: InProgress | QuotaExceeded | ResultUnavailable) -> None:
+        """End without the work, or return."""
         if isinstance(refusal, InProgress):
             self._make_way(refusal)
+            return
         if isinstance(refusal, QuotaExceeded):
-            if self._is_in_place():
+            if self._in_place:
                 raise refusal
+            self._wait_with(self._operation)
             self._send_again(min(refusal.retry_after, _LONGEST_PAUSE), str(refusal))
+            time.sleep(min(refusal.retry_after, _LONG_PAUSE))
+            return
         if self.guard.on_duplicate == "ignore":
             raise Ignore(str(refusal)) from refusal
         if self.guard.on_duplicate == "raise":
             raise self._final(DuplicateTask()) from refusal
         raise self._final(refusal)
 
-    def _make_way(self, error: InProgress | LeaseLost) -> NoReturn:
-        """End as `on_in_progress` says: another attempt is running, or was faster (C6)."""
-        wish = self.guard.on_in_progress
-        if wish == "ignore":
-            raise Ignore(str(error)) from error
-        undecided = isinstance(error, InProgress) and error.stale
-        if wish == "retry" and not self._is_in_place() and not undecided:
-            self._send_again(_countdown(error), "Another attempt is in progress.")
-        raise error
+    def _make_way(self, error: InProgress | LeaseLost) -> None:
+        """
+        End as `on_in_progress` says, or return: another attempt is running, or was faster (C6).
 
-    def _is_in_place(self) -> bool:
+        A message whose owner may be dead ends in no other way than by its work, its result, or by
+        being sent again (C8).
+        """
+        wish = self.guard.on_in_progress
+        superseded = isinstance(error, LeaseLost)
+        undecided = isinstance(error, InProgress) and error.stale
+        known = superseded or undecided or self._waiter is None or self._waiter.alive
+        if wish == "ignore" and known:
+            raise Ignore(str(error)) from error
+        if undecided or self._in_place or (wish != "retry" and known):
+            raise error
+        if not superseded:
+            self._send_again(_countdown(error), "Another attempt is in progress.")
+
+    def _is_in_place(self, record_id: UUID) -> bool:
         """Whether a message sent again would run at once, and again; inside of itself, forever."""
         if self.request.is_eager or self.request.called_directly:
             return True
-        return self._record_id in [attempt.record_id for attempt in running()]
+        return record_id in [attempt.record_id for attempt in running()]
 
-    def _send_again(self, countdown: float, why: str) -> NoReturn:
-        """Send this message again; it does not count as a retry of the task."""
-        task = self.task
-        signature = task.signature_from_request(self.request, countdown=countdown)
+    def _send_again(self, countdown: float, why: str) -> None:
+        """Send this message again; it does not count as a retry of the task. Return if it stays."""
         try:
-            # Bypasses the task's own `apply_async`: one that drops messages would lose this one,
-            # which was sent already.
-            Task.apply_async(task, signature.args, signature.kwargs, **signature.options)
-        except OperationalError as error:
-            if not task.acks_late:  # the message is gone: show it
+            signature = send_again(self.task, countdown)
+        except Exception as unsent:  # whatever it is, the message must not be lost
+            text = f"{type(unsent).__name__}: {unsent}"
+            if self._waiter is not None and self._waiter.stay():
+                logger.warning(
+                    "The message of the task %s stays in its delivery, since it cannot be sent "
+                    "again: %s",
+                    self.task.name,
+                    text,
+                )
+                return
+            if not self.task.acks_late:  # the message is gone: show it
                 raise
-            raise KeepMessage(error, requeue=True) from error
+            time.sleep(max(self._started + _SHORT_PAUSE - time.monotonic(), 0))
+            raise KeepMessage(text, requeue=True) from unsent
         raise Retry(why, when=countdown, sig=signature)
 
-    def _is_superseded(self, attempt: Attempt | None, lost: LeaseLost) -> bool:
+    def _is_superseded(self, attempt: Attempt | None, lost: LeaseLost, store: BaseStore) -> bool:
         """
         Whether this attempt stalled and another one runs, whose result becomes the task's.
 
-        If the record is gone there is no other attempt, and to give way would lose the task.
-        Without renewal, or after `max_duration`, this attempt is slow, not stalled: sent again, it
-        would take over in its turn.
+        If no attempt holds the record or has completed it, an operator has ended the lease, or the
+        record is gone: to run again would be a second effect (C16). Without renewal, or after
+        `max_duration`, this attempt is slow, not stalled: it would take over in its turn.
         """
         if lost.gone:
             return False
@@ -326,7 +330,15 @@ class Delivery:
         ours = lost is not self._raised or lease.lost
         renewed = policy.renew and policy.deadline is None and lease.renewable
         ran = time.monotonic() - self._started
-        return ours and renewed and ran < policy.max_duration.total_seconds()
+        if not (ours and renewed and ran < policy.max_duration.total_seconds()):
+            return False
+        try:
+            record = store.get(self._operation.record_id)
+        except StoreError:  # nothing shows another attempt
+            return False
+        if record is None or record.expired:
+            return False
+        return record.live or record.state is State.COMPLETED
 
     def _answer(self, attempt: Attempt) -> Any:
         ending = attempt.result
@@ -361,33 +373,3 @@ def _countdown(error: InProgress | LeaseLost) -> float:
     if record is None or record.running_for is None or record.lease_left is None:
         return 1
     return max(min(record.running_for, record.lease_left), 1)
-
-
-def _copy(value: Any) -> Any:
-    """Return a copy of `value` with new containers, of the kinds that messages have."""
-    if type(value) in (list, tuple):
-        return type(value)(_copy(item) for item in value)
-    if type(value) is dict:
-        return {name: _copy(item) for name, item in value.items()}
-    return set(value) if type(value) is set else value
-
-
-def _as_sent(value: Any) -> Any:
-    """
-    Return `value` with the names of members that JSON gives them: ``{1: …}`` becomes ``{"1": …}``.
-
-    So a direct call and a message from the broker have the same payload.
-    """
-    if value is None or isinstance(value, (str, int, float)):
-        return value
-    if isinstance(value, (dict, Mapping)):
-        return {_name_as_sent(name): _as_sent(item) for name, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_as_sent(item) for item in value]
-    return value
-
-
-def _name_as_sent(name: Any) -> Any:
-    if isinstance(name, (bool, int, float)) or name is None:
-        [name] = json.loads(json.dumps({name: None}))
-    return name

@@ -9,7 +9,7 @@ from celery.utils.functional import maybe_list
 from django.utils.module_loading import autodiscover_modules
 
 from django_idempotency.contrib.celery.codec import TaskCodec
-from django_idempotency.contrib.celery.deliveries import TaskGuard
+from django_idempotency.contrib.celery.guard import TaskGuard
 from django_idempotency.contrib.celery.task import guard_of
 
 __all__ = ["codec_of", "guarded_tasks", "project_app"]

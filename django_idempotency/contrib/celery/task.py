@@ -17,7 +17,8 @@ from django_idempotency.callables import is_coroutine_function
 from django_idempotency.codecs import Codec
 from django_idempotency.conf import DEFAULT_ALIAS
 from django_idempotency.contrib.celery.codec import serializer_problem
-from django_idempotency.contrib.celery.deliveries import Delivery, DuplicateTask, TaskGuard
+from django_idempotency.contrib.celery.deliveries import Delivery, DuplicateTask
+from django_idempotency.contrib.celery.guard import TaskGuard
 from django_idempotency.contrib.celery.parents import FromParent, from_parent
 from django_idempotency.policy import UNSET, Policy, merge, signature_problems, suggestion
 

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 from contextvars import Context
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from queue import Empty
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from celery import _state
 from celery.app.trace import build_tracer
 from celery.contrib.testing.app import TestApp, setup_default_app
+from celery.signals import task_received
 
 from django_idempotency.conf import store_for
 from django_idempotency.testing import FakeClock
 
 MEMORY = "django_idempotency.stores.memory.MemoryStore"
+PICKLE = "application/x-python-serialize"
 
 
 @dataclass(frozen=True)
@@ -26,6 +30,10 @@ class Message:
     args: list[Any]
     kwargs: dict[str, Any]
     embed: dict[str, Any]
+    content_type: str = "application/json"
+    exchange: str = ""
+    routing_key: str = "celery"
+    properties: dict[str, Any] = field(default_factory=dict)
 
     @property
     def id(self):
@@ -46,15 +54,14 @@ class Local:
     def __init__(self, app):
         self.app = app
 
-    def sent(self):
+    def sent(self, queue="celery"):
         """Take all messages out of the queue, first sent first."""
         found = []
         with self.app.connection_for_read() as connection:
-            queue = connection.SimpleQueue("celery", no_ack=True)
+            queue = connection.SimpleQueue(queue, no_ack=True)
             try:
                 while True:
-                    message = queue.get_nowait()
-                    found.append(Message(message.headers, *message.payload))
+                    found.append(_message(queue.get_nowait()))
             except Empty:
                 return found
             finally:
@@ -66,14 +73,24 @@ class Local:
         [message] = self.sent()
         return message
 
-    def deliver(self, message):
+    def deliver(self, message, **delivery):
         """Run the task of `message` as another worker does, and return how that ended."""
-        return Context().run(self._deliver, message)
+        return Context().run(self._deliver, message, **delivery)
 
-    def _deliver(self, message):
+    def _deliver(self, message, *, redelivered=False, driver="redis", limits=None, noted=True):
         task = self.app.tasks[message.headers["task"]]
+        info = {"exchange": message.exchange, "routing_key": message.routing_key}
+        info["redelivered"] = redelivered
         request = {**message.headers, **message.embed, "hostname": "local"}
-        request["delivery_info"] = {"exchange": "", "routing_key": "celery", "priority": 0}
+        request["properties"] = message.properties
+        request["delivery_info"] = {**info, "priority": message.properties.get("priority", 0)}
+        if noted:
+            received = SimpleNamespace(content_type=message.content_type, delivery_info=info)
+            consumer = Mock(**{"connection.transport.driver_type": driver})
+            consumer.pool.options = limits or {}
+            asked = Mock(task=task, message=received, request_dict=request)
+            for _, answer in task_received.send(consumer, request=asked):
+                assert answer is None, answer
         tracer = build_tracer(task.name, task, app=self.app)
         traced = tracer(message.id, message.args, message.kwargs, request)
         if traced.info is None:
@@ -87,6 +104,18 @@ class Local:
             done += [self.deliver(message) for message in messages]
             assert len(done) <= 50, "it goes on and on"
         return done
+
+
+def _message(received):
+    info, received.accept = received.delivery_info, {"application/json", PICKLE}
+    return Message(
+        received.headers,
+        *received.payload,
+        content_type=received.content_type,
+        exchange=info["exchange"],
+        routing_key=info["routing_key"],
+        properties=received.properties,
+    )
 
 
 @pytest.fixture

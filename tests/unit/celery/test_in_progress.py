@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -10,14 +9,15 @@ from unittest.mock import Mock
 
 import pytest
 from celery import Task
-from celery.exceptions import Ignore, Reject, Retry
+from celery.exceptions import Ignore, Retry
 from django.core.cache import cache
-from kombu.exceptions import OperationalError
 
 from django_idempotency import InProgress, LeaseLost, QuotaExceeded, current
+from django_idempotency.claims import Resolution
+from django_idempotency.conf import store_for
 from django_idempotency.contrib.celery import idempotent_task
+from django_idempotency.contrib.celery.waits import DeliveryWaiter
 from django_idempotency.engine import quota
-from django_idempotency.engine.waiting import Waiter
 from tests.unit.celery.conftest import Done
 
 pytestmark = pytest.mark.usefixtures("memory")
@@ -59,7 +59,6 @@ class Meeting:
     [
         pytest.param(0.03, 1, id="1 s at least"),
         pytest.param(40, 40, id="as long as the first has been running"),
-        pytest.param(70, 20, id="the rest of its lease at most"),
     ],
 )
 def test_C6_it_is_sent_again_after_as_long_as_the_first_has_run(local, clock, ran, countdown):
@@ -75,24 +74,6 @@ def test_C6_it_is_sent_again_after_as_long_as_the_first_has_run(local, clock, ra
     assert (again.id, again.args) == (meeting.message.id, [1])
     assert local.deliver(again) == Done("SUCCESS", "run 1")
     assert meeting.runs == 1
-
-
-@pytest.mark.parametrize(
-    ("acks_late", "retried"),
-    [(True, ()), (True, (Exception,)), (False, ())],
-    ids=["kept", "C7 kept in spite of autoretry_for", "not lost in silence"],
-)
-def test_C6_a_broker_that_is_down(local, monkeypatch, acks_late, retried):
-    meeting = Meeting(local, task={"acks_late": acks_late, "autoretry_for": retried})
-    monkeypatch.setattr(local.app, "send_task", Mock(side_effect=OperationalError("down")))
-
-    done = meeting.duplicate()
-
-    if acks_late:
-        kept = pickle.loads(pickle.dumps(done.value))  # as it comes out of a process of the pool
-        assert (done.state, isinstance(kept, Reject), kept.requeue) == ("REJECTED", True, True)
-    else:
-        assert (done.state, type(done.value)) == ("FAILURE", OperationalError)
 
 
 def test_C6_a_base_class_that_drops_what_is_sent_twice_drops_no_message(local):
@@ -152,9 +133,9 @@ def test_C6_a_call_in_place_is_told(local, how):
 )
 def test_C6_it_ends_as_it_is_told_and_waits_if_it_is(local, monkeypatch, wish, state, error):
     waits = []
-    goes_on = Waiter.goes_on
+    goes_on = DeliveryWaiter.goes_on
     monkeypatch.setattr(
-        Waiter, "goes_on", lambda waiter, met: waits.append(goes_on(waiter, met)) or False
+        DeliveryWaiter, "goes_on", lambda waiter, met: waits.append(goes_on(waiter, met)) or False
     )
 
     done = Meeting(local, on_in_progress=wish, wait=20).duplicate()
@@ -188,12 +169,30 @@ def notice(**how):
 
 
 @pytest.mark.parametrize("then", [lambda: None, notice], ids=["at its end", "by itself"])
-def test_C6_a_superseded_owner_is_sent_again_and_gets_the_successors_result(local, late, then):
+def test_C6_a_superseded_owner_gets_the_successors_result(local, late, then):
     done, meeting = late(then)
 
-    assert done.state == "RETRY"
-    assert local.deliver_all() == [Done("SUCCESS", "run 2")]
-    assert meeting.runs == 2
+    assert done == Done("SUCCESS", "run 2")
+    assert (meeting.runs, local.sent()) == (2, [])
+
+
+@pytest.mark.parametrize("transaction", ["separate", "joined"])
+@pytest.mark.parametrize("action", ["release", "expire"])
+def test_C16_a_lease_that_an_operator_has_ended_is_lost_and_nothing_runs_again(
+    local, settings, transactional_db, action, transaction
+):
+    settings.IDEMPOTENCY = {"default": {}}
+    meeting = Meeting(local, transaction=transaction)
+
+    def end():
+        [record] = store_for().browse().records
+        forced = Resolution(action, epoch=record.epoch, state=record.state, force=True)
+        assert store_for().resolve(record.record_id, forced)
+
+    done = meeting.deliver(end)
+
+    assert (done.state, type(done.value)) == ("FAILURE", LeaseLost)
+    assert (meeting.runs, local.sent()) == (1, [])
 
 
 @pytest.mark.parametrize(

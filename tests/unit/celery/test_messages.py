@@ -1,0 +1,165 @@
+"""A message that is sent again: to its queue, with its serializer and properties (C6)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from unittest.mock import Mock
+
+import pytest
+from celery import current_task
+from kombu import Exchange, Queue, binding
+from kombu.transport.native_delayed_delivery import calculate_routing_key
+
+from django_idempotency.contrib.celery import idempotent_task, messages
+from django_idempotency.contrib.celery.messages import UnknownMessage
+from tests.unit.celery.conftest import Done
+
+pytestmark = pytest.mark.usefixtures("memory")
+
+TOPIC, OTHER = Exchange("tasks", type="topic"), Exchange("other", type="direct")
+QUORUM = {"queue_arguments": {"x-queue-type": "quorum"}}
+QUEUES = [
+    Queue("celery", TOPIC, routing_key="celery", **QUORUM),
+    Queue("b", TOPIC, routing_key="b", **QUORUM),
+    Queue("video", TOPIC, routing_key="media.#", **QUORUM),
+    Queue("one", TOPIC, routing_key="word.*"),
+    Queue("left", OTHER, routing_key="both"),
+    Queue("right", OTHER, routing_key="both"),
+    Queue("named", OTHER, routing_key="key"),
+    Queue("bound", bindings=[binding(OTHER, routing_key="its")]),
+    Queue("fan", Exchange("fan", type="fanout")),
+]
+
+
+def delayed(key):
+    return calculate_routing_key(5, key)
+
+
+@pytest.mark.parametrize(
+    ("exchange", "routing_key", "expected"),
+    [
+        ("", "anything", ("", "anything")),
+        ("tasks", "b", ("tasks", "b")),
+        ("celery_delayed_delivery", delayed("b"), ("tasks", "b")),
+        ("celery_delayed_1", delayed("media.x.y"), ("", "video")),
+        ("tasks", "media", ("", "video")),
+        ("tasks", "media.x", ("", "video")),
+        ("tasks", "word.x", ("", "one")),
+        ("other", "key", ("", "named")),
+        ("other", "its", ("", "bound")),
+        ("tasks", "word.x.y", None),
+        ("other", "both", None),
+        ("other", "b", None),
+        ("fan", "fan", None),
+        ("", "", None),
+        (None, None, None),
+    ],
+)
+def test_C6_the_queue_of_a_message(app, exchange, routing_key, expected):
+    """One alone: another one would run the task twice, or never."""
+    app.conf.task_queues = QUEUES
+
+    if expected is None:
+        with pytest.raises(UnknownMessage):
+            messages._destination(app, exchange, routing_key)
+        return
+    found = messages._destination(app, exchange, routing_key)
+    assert (found["exchange"], found["routing_key"]) == expected
+    assert found["queue"].name == expected[1]
+
+
+@pytest.fixture
+def sent_again(local, monkeypatch):
+    """Deliver a message to a task that sends it again; return what was sent."""
+
+    @local.app.task(name="work", bind=True)
+    @idempotent_task
+    def work(self, *args, **kwargs):
+        if not seen:
+            seen.append(args)
+            messages.send_again(current_task, 1)
+            return None
+        seen.append(args)
+
+    seen = []
+
+    def sent_again(queue="celery", *, args=(), change=None, **options):
+        work.apply_async(args, queue=queue, **options)
+        [message] = local.sent(queue)
+        assert local.deliver(change(message) if change else message) == Done("SUCCESS", None)
+        [again] = local.sent(queue)
+        return message, again
+
+    sent_again.seen = seen
+    return sent_again
+
+
+def test_C6_a_set_that_was_sent_by_pickle_arrives_by_pickle(local, sent_again):
+    local.app.conf.accept_content = ["json", "pickle"]
+
+    message, again = sent_again(args=({1, 2},), serializer="pickle")
+
+    assert again.content_type == message.content_type == "application/x-python-serialize"
+    assert again.args == ({1, 2},)
+
+
+def test_C6_a_message_keeps_its_queue_its_headers_and_its_properties(
+    local, sent_again, monkeypatch
+):
+    """Though a route of the project sends others of its kind to another queue."""
+    local.app.conf.task_routes = {"work": {"exchange": "elsewhere", "routing_key": "nowhere"}}
+    kept = {"compression": "gzip", "priority": 3, "message_id": "m", "correlation_id": "c"}
+    dropped = {"headers": {"mine": "yes", "redelivered": True, "x-delivery-count": 2}}
+
+    message, again = sent_again("b", **kept, **dropped, exchange="", routing_key="b")
+
+    assert (again.exchange, again.routing_key) == ("", "b")
+    assert again.headers["compression"] == message.headers["compression"] == "application/x-gzip"
+    assert again.headers["mine"] == "yes"
+    assert not {"redelivered", "x-delivery-count"} & set(again.headers)
+    for name in ("priority", "message_id", "correlation_id", "reply_to", "delivery_mode"):
+        assert again.properties.get(name) == message.properties.get(name), name
+
+
+def test_C6_what_would_make_a_broker_drop_it_is_not_kept(sent_again):
+    def of_sqs(message):
+        given = {"MessageDeduplicationId": "d", "MessageGroupId": "g"}
+        return replace(message, properties={**message.properties, **given})
+
+    _, again = sent_again(change=of_sqs)
+
+    assert again.properties["MessageGroupId"] == "g"
+    assert "MessageDeduplicationId" not in again.properties
+
+
+def test_C6_a_serializer_that_is_not_known_is_an_error(sent_again):
+    with pytest.raises(AssertionError, match="FAILURE"):
+        sent_again(change=lambda message: replace(message, content_type=None))
+
+
+@pytest.mark.parametrize(
+    ("driver", "info", "first"),
+    [
+        ("amqp", {"redelivered": False}, True),
+        ("amqp", {"redelivered": True}, False),
+        ("redis", {}, True),
+        ("redis", {"redelivered": True}, False),
+        ("sqs", {"sqs_message": {"Attributes": {"ApproximateReceiveCount": "1"}}}, True),
+        ("sqs", {"sqs_message": {"Attributes": {"ApproximateReceiveCount": "2"}}}, False),
+        ("sqs", {}, False),
+        ("filesystem", {}, False),
+    ],
+)
+def test_C8_a_first_delivery_is_one_that_the_broker_calls_so(driver, info, first):
+    assert messages._is_first(info, driver) is first
+
+
+def test_nothing_is_noted_of_a_task_that_is_not_guarded(app):
+    @app.task(name="plain")
+    def plain(): ...
+
+    request = Mock(task=app.tasks["plain"], request_dict={})
+
+    messages.note_message(Mock(), request)
+
+    assert request.request_dict == {}
