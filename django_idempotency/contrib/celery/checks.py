@@ -53,7 +53,7 @@ def check_tasks(
             continue
         found.extend(_lost_with_worker(task))
         found.extend(_time_limit(task, policy, app))
-        found.extend(_visibility(task, policy, _visibility_timeout(app)))
+        found.extend(_visibility(task, policy, app))
         if store.supports_join and policy.transaction != "separate":
             found.extend(_long_work(task, app))
     return found
@@ -121,8 +121,7 @@ def _lost_with_worker(task: Task) -> Iterator[CheckMessage]:
 
 
 def _time_limit(task: Task, policy: Policy, app: Celery) -> Iterator[CheckMessage]:
-    limit = task.time_limit or app.conf.task_time_limit
-    limit = limit or task.soft_time_limit or app.conf.task_soft_time_limit
+    limit = _limit(task, app)
     if limit is None or policy.transaction == "single":  # no lease is involved there
         return
     if policy.renew and limit > policy.max_duration.total_seconds():
@@ -141,7 +140,13 @@ def _time_limit(task: Task, policy: Policy, app: Celery) -> Iterator[CheckMessag
         )
 
 
-def _visibility(task: Task, policy: Policy, timeout: float | None) -> Iterator[CheckMessage]:
+def _limit(task: Task, app: Celery) -> float | None:
+    limit: float | None = task.time_limit or app.conf.task_time_limit
+    return limit or task.soft_time_limit or app.conf.task_soft_time_limit
+
+
+def _visibility(task: Task, policy: Policy, app: Celery) -> Iterator[CheckMessage]:
+    timeout = _visibility_timeout(app)
     if timeout is None:
         return
     if policy.retention.total_seconds() <= timeout:
@@ -151,12 +156,14 @@ def _visibility(task: Task, policy: Policy, timeout: float | None) -> Iterator[C
             hint="Make retention longer than the broker's visibility_timeout.",
             id="django_idempotency.W032",
         )
-    if policy.lease.total_seconds() >= timeout and policy.transaction != "single":
+    lease, limit = policy.lease.total_seconds(), _limit(task, app) or 0
+    if lease + limit >= timeout and policy.transaction != "single":
+        runs = f", and then run for {limit:g} s" if limit else ""
         yield Warning(
-            f"A duplicate of {task.name} may wait in a worker for the rest of a lease of "
-            f"{policy.lease.total_seconds():g} s, and the broker delivers it again after "
-            f"{timeout:g} s.",
-            hint="Make the lease shorter than visibility_timeout; it is renewed while work lasts.",
+            f"A message of {task.name} may wait in a worker for the rest of a lease of {lease:g} s"
+            f"{runs}. The broker delivers it again after {timeout:g} s.",
+            hint="Make visibility_timeout longer than the lease and the time limit together, or "
+            "make the lease shorter: it is renewed while work lasts.",
             id="django_idempotency.W033",
         )
 
