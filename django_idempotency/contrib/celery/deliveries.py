@@ -19,7 +19,7 @@ from django_idempotency.contrib.celery.codec import (
     Failed,
     Ignored,
 )
-from django_idempotency.contrib.celery.guard import TaskGuard, copied
+from django_idempotency.contrib.celery.guard import TaskGuard, copied, with_values
 from django_idempotency.contrib.celery.messages import (
     is_first_delivery,
     seconds_to_stay,
@@ -154,7 +154,7 @@ class Delivery:
         make_key = self.guard.key_of
         if make_key is None:
             return self._key_of_its_id()
-        return keys.check(make_key(self._arguments, self.request))
+        return keys.check(make_key(with_values(self._arguments), self.request))
 
     def _key_of_its_id(self) -> str | None:
         """Return the task's id as its key; None for a call that has no id of its own."""

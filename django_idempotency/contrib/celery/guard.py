@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from enum import Enum
 from inspect import BoundArguments, Signature
 from typing import Any
 
@@ -18,7 +20,7 @@ from django_idempotency.contrib.celery.codec import KombuCodec, TaskCodec, seria
 from django_idempotency.contrib.celery.parents import FromParent
 from django_idempotency.fingerprint import canonical_payload
 
-__all__ = ["TaskGuard", "copied"]
+__all__ = ["TaskGuard", "copied", "with_values"]
 
 
 @dataclass(kw_only=True)
@@ -83,6 +85,12 @@ def _as_sent(value: Any) -> Any:
     return value
 
 
+def with_values(arguments: BoundArguments) -> BoundArguments:
+    """Return the arguments with the values of Enums in their place, as a message has them (C1)."""
+    values = {name: _without_enums(value) for name, value in arguments.arguments.items()}
+    return BoundArguments(arguments.signature, OrderedDict(values))
+
+
 def copied(value: Any) -> Any:
     """Return a copy of `value` with new containers, of the kinds that messages have."""
     if type(value) in (list, tuple):
@@ -90,6 +98,16 @@ def copied(value: Any) -> Any:
     if type(value) is dict:
         return {name: copied(item) for name, item in value.items()}
     return set(value) if type(value) is set else value
+
+
+def _without_enums(value: Any) -> Any:
+    if isinstance(value, Enum):
+        return value.value
+    if type(value) in (list, tuple):
+        return type(value)(_without_enums(item) for item in value)
+    if type(value) is dict:
+        return {name: _without_enums(item) for name, item in value.items()}
+    return value
 
 
 def _name_as_sent(name: Any) -> Any:

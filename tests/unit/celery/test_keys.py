@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 from datetime import timedelta
+from enum import Enum, IntEnum
 from unittest.mock import call
 
 import pytest
@@ -206,3 +207,20 @@ def test_C3_a_direct_call_and_a_message_ask_for_the_same(local):
     charge(1, lines, more=lines)
 
     assert local.deliver(local.send(charge, 1, lines, more=lines)).value == 1
+
+
+class Kind(str, Enum):
+    CARD = "card"
+
+
+class Level(IntEnum):
+    HIGH = 3
+
+
+@pytest.mark.parametrize("key", ["kind", "{kind}-{level}", lambda kind, level, **more: f"{kind}"])
+def test_C1_an_enum_is_its_value_in_a_direct_call_as_in_a_message(local, key):
+    charge = counting(local.app, lambda kind, level, **more: ..., key=key)
+
+    charge(Kind.CARD, Level.HIGH, lines=[Kind.CARD])
+
+    assert local.deliver(local.send(charge, "card", 3, lines=["card"])).value == 1
