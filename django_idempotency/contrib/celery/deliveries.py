@@ -9,7 +9,7 @@ from typing import Any
 from uuid import UUID
 
 from celery import Task
-from celery.exceptions import Ignore, Reject, Retry, SoftTimeLimitExceeded
+from celery.exceptions import Ignore, Reject, Retry, SoftTimeLimitExceeded, TaskPredicate
 
 from django_idempotency import keys
 from django_idempotency.conf import Plan, fingerprint_secrets
@@ -49,6 +49,8 @@ from django_idempotency.stores.base import BaseStore
 __all__ = ["Delivery", "DuplicateTask", "KeepMessage"]
 
 _KIND = "task"
+#: What `Task.replace` raises an Ignore with.
+_REPLACED = ("Replaced by new task",)
 #: The longest countdown of a task over its quota: a broker may send what is unacknowledged again.
 _LONGEST_PAUSE = 300
 #: Seconds of a pause before a message goes back to the broker, or in its delivery.
@@ -188,6 +190,12 @@ class Delivery:
         except Ignore as ignored:  # it has done its work, and has no result
             self._raised = ignored
             ending = Ignored()
+            if ignored.args == _REPLACED and self.guard.key is not None:
+                logger.warning(
+                    "The task %s, which has a key, has replaced itself: a duplicate that has "
+                    "another id never gets a result.",
+                    self.task.name,
+                )
         finally:
             noted_retries.reset(before)
             self._retried = self.request.id in retries
@@ -210,6 +218,14 @@ class Delivery:
             limit = self.guard.plan().policy.max_result_bytes
             if len(self.guard.codec_for(self.task).encode(failed)) <= limit:
                 return failed
+        sent_again = isinstance(error, TaskPredicate) or self._is_retried(error)
+        if not (sent_again or self.request.called_directly):
+            logger.warning(
+                "The task %s has failed, and nothing sends it again. Its record %s is failed, so "
+                "that the next task with this key runs.",
+                self.task.name,
+                keys.short(self._operation.record_id),
+            )
         raise error
 
     def _is_final(self, error: Exception) -> bool:

@@ -293,3 +293,38 @@ def test_R95_a_record_runs_no_code_of_a_class_and_imports_nothing(monkeypatch):
         assert type(made(module, name, "x")) is TaskFailed
     assert ran == []
     assert "this" not in sys.modules
+
+
+@pytest.mark.parametrize(
+    ("ending", "told"),
+    [
+        ("a failure", True),
+        ("C9 a soft time limit", True),
+        ("kept", False),
+        ("Reject", False),
+        ("an autoretry", False),
+        ("self.retry()", False),
+    ],
+)
+def test_C7_a_failure_that_nothing_sends_again_is_logged(local, memory, caplog, ending, told):
+    endings = {"an autoretry": (LOST, AUTO, ""), "self.retry()": (retry, {}, ""), **ENDINGS}
+    error, options, _ = endings[ending]
+    flaky = Flaky(local, error, **options)
+
+    local.deliver(flaky.message)
+
+    assert ("nothing sends it again" in caplog.text) is told
+
+
+@pytest.mark.parametrize("key", [None, "order_id"])
+def test_C7_a_task_with_a_key_that_replaces_itself_is_logged(local, memory, caplog, key):
+    @local.app.task(bind=True)
+    @idempotent_task(key=key)
+    def work(self, order_id):
+        raise self.replace(other.s())
+
+    @local.app.task
+    def other(): ...
+
+    assert local.deliver(local.send(work, 1)).state == "IGNORED"
+    assert ("has replaced itself" in caplog.text) is (key is not None)
