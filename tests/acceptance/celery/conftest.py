@@ -6,6 +6,7 @@ import os
 import sys
 import uuid
 from contextlib import ExitStack, contextmanager
+from functools import cache
 
 import pytest
 
@@ -15,7 +16,7 @@ from tests.acceptance.celery.stage import Test
 from tests.services import or_skip
 from tests.services.celery import CeleryWorker
 from tests.services.databases import environment_for_children
-from tests.services.dynamodb import ENVIRONMENT, dynamodb_url
+from tests.services.dynamodb import ENVIRONMENT, LockedMoto, dynamodb_url
 from tests.services.rabbitmq import URL_VARIABLE, RabbitMQServer
 from tests.services.redis import redis_url
 
@@ -65,6 +66,65 @@ def rabbitmq_stage(broker_url, amqp_url):
     """Messages on RabbitMQ; results and the log of events where they always are."""
     with Test(broker_url, f"{uuid.uuid4().hex[:8]}:", amqp_url) as test:
         yield test
+
+
+@pytest.fixture(scope="session")
+def sqs_url():
+    """An SQS of the run's own."""
+    with service(LockedMoto) as server:
+        yield server.url
+
+
+#: New queues of RabbitMQ are quorum queues, bound to topic exchanges of their own.
+QUORUM = {
+    "task_default_queue_type": "quorum",
+    "task_default_exchange_type": "topic",
+    "task_create_missing_queue_type": "quorum",
+    "task_create_missing_queue_exchange_type": "topic",
+    "task_queues": {
+        "celery": {"exchange": "celery", "exchange_type": "topic", "routing_key": "celery"},
+        "poison": {
+            "exchange": "poison",
+            "routing_key": "poison",
+            "queue_arguments": {
+                "x-queue-type": "quorum",
+                "x-delivery-limit": 3,
+                "x-dead-letter-exchange": "",
+                "x-dead-letter-routing-key": "dead",
+            },
+        },
+    },
+}
+
+
+@pytest.fixture(scope="session")
+def stage_on(request, broker_url):
+    """`stage_on(broker)`: the messages of these tests on that broker, some of them by pickle."""
+    with ExitStack() as stack:
+
+        @cache
+        def stage_on(broker):
+            prefix, settings = uuid.uuid4().hex[:8], {"accept_content": ["json", "pickle"]}
+            url = None
+            if broker == "sqs":
+                url = request.getfixturevalue("sqs_url").replace(
+                    "http://", "sqs://testing:testing@"
+                )
+                settings["broker_transport_options"] = {
+                    "region": "eu-west-1",
+                    "queue_name_prefix": prefix,
+                    "wait_time_seconds": 1,
+                    "polling_interval": 0.1,
+                    "visibility_timeout": 10,
+                }
+            elif broker != "redis":
+                url = request.getfixturevalue("amqp_url")
+                settings |= QUORUM if broker == "quorum" else {}
+            stage = stack.enter_context(Test(broker_url, f"{prefix}:", url, settings=settings))
+            stage.environment["C_FORCE_ROOT"] = "yes"  # Celery's root takes no pickle otherwise
+            return stage
+
+        yield stage_on
 
 
 @pytest.fixture(scope="session")

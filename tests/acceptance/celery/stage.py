@@ -9,10 +9,12 @@ from functools import partialmethod
 from typing import TypeVar
 
 import redis
+from botocore.exceptions import ClientError
 from celery import Celery
 from celery.backends.redis import RedisBackend
 from celery.states import READY_STATES
 from kombu.transport.redis import Channel, QoS
+from kombu.transport.SQS import Channel as SQSChannel
 
 from tests.services.processes import wait_until
 
@@ -20,6 +22,10 @@ BROKER = "IDEMPOTENCY_TEST_BROKER"
 PREFIX = "IDEMPOTENCY_TEST_PREFIX"
 #: Where the messages are, if not with all else.
 AMQP = "IDEMPOTENCY_TEST_TASKS_AMQP"
+#: What a stage changes in the settings of its apps, as JSON.
+SETTINGS = "IDEMPOTENCY_TEST_TASKS_SETTINGS"
+#: Whether the workers may send nothing to SQS.
+DENIED = "IDEMPOTENCY_TEST_TASKS_DENIED"
 #: Seconds after which Redis sends a message again that is not acknowledged.
 VISIBILITY = "IDEMPOTENCY_TEST_VISIBILITY"
 
@@ -40,7 +46,7 @@ if not hasattr(Channel, "unacked_restore_throttle"):
     QoS.restore_visible = partialmethod(QoS.restore_visible, interval=1)
 
 
-def configuration(url, prefix, amqp, visibility):
+def configuration(url, prefix, amqp, visibility, changed):
     """Return the settings of an app: messages and results on Redis, or messages on RabbitMQ."""
     on_redis = {
         "global_keyprefix": prefix,
@@ -59,6 +65,7 @@ def configuration(url, prefix, amqp, visibility):
         "task_acks_late": True,
         "task_reject_on_worker_lost": True,
         "worker_prefetch_multiplier": 1,
+        **changed,
     }
 
 
@@ -107,15 +114,16 @@ class Test(Stage):
 
     __test__ = False
 
-    def __init__(self, url, prefix, amqp=None, *, visibility=2):
+    def __init__(self, url, prefix, amqp=None, *, visibility=2, settings=None):
         super().__init__(url, prefix)
         # Without Django's fixup: it would make this the app of the whole test run.
         self.app = Celery("tests", set_as_current=False, fixups=[])
-        self.app.conf.update(configuration(url, prefix, amqp, visibility))
+        self.app.conf.update(configuration(url, prefix, amqp, visibility, settings or {}))
         self.app.conf.result_backend = f"{__name__}:QuietBackend+{url}"
         #: What makes a worker play here.
         self.environment = {BROKER: url, PREFIX: prefix, **({AMQP: amqp} if amqp else {})}
         self.environment[VISIBILITY] = str(visibility)
+        self.environment[SETTINGS] = json.dumps(settings or {})
         self.environment["DJANGO_SETTINGS_MODULE"] = "tests.acceptance.celery.settings"
 
     def send(self, task, *args, **options):
@@ -170,6 +178,18 @@ if BROKER in os.environ:  # of a worker: ``celery --app``
     app = Celery("tests.acceptance.celery", include=["tests.acceptance.celery.tasks"])
     app.conf.update(
         configuration(
-            *(os.environ[BROKER], os.environ[PREFIX], os.environ.get(AMQP)), os.environ[VISIBILITY]
+            *(os.environ[BROKER], os.environ[PREFIX], os.environ.get(AMQP)),
+            *(os.environ[VISIBILITY], json.loads(os.environ[SETTINGS])),
         )
     )
+    if DENIED in os.environ:
+
+        def deny(channel, queue, message, **kwargs):
+            """As SQS answers who may receive and may not send; a requeue is no SendMessage."""
+            if not message.get("redelivered"):
+                with stage_of_process() as stage:
+                    stage.tell("denied", id=message["headers"]["id"])
+                raise ClientError({"Error": {"Code": "AccessDenied"}}, "SendMessage")
+            put(channel, queue, message, **kwargs)
+
+        put, SQSChannel._put = SQSChannel._put, deny

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import time
 import uuid
 from typing import Any
@@ -45,6 +47,21 @@ for _mode, _options in MODES.items():
     for _work, _lease in ((held, LEASE), (stalled, LEASE), (quick, 1)):
         _guarded = idempotent_task(lease=_lease, renew=_work is not stalled, **_options)(_work)
         shared_task(name=f"tests.{_work.__name__}-{_mode}", bind=True)(_guarded)
+
+
+@shared_task(name="tests.poison", bind=True)
+@idempotent_task(lease=1)
+def poison(self, name):
+    """Kill the process of each delivery."""
+    begin(self, name)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@shared_task(name="tests.numbers", bind=True)
+@idempotent_task(lease=15)
+def numbers(self, name, given):
+    begin(self, name, wait=True)
+    return sum(given) if isinstance(given, set) else type(given).__name__
 
 
 @shared_task(name="tests.retries", bind=True, max_retries=5)
@@ -114,6 +131,12 @@ def _tell(what):
     return tell
 
 
+def _tell_sent(headers: Any, **facts: Any) -> None:
+    with stage_of_process() as stage:
+        stage.tell("sent", id=headers["id"])
+
+
+signals.after_task_publish.connect(_tell_sent, weak=False)
 signals.task_retry.connect(_tell("retried"), weak=False)
 signals.task_success.connect(_tell("succeeded"), weak=False)
 signals.task_failure.connect(_tell("failed"), weak=False)
