@@ -265,6 +265,7 @@ class Delivery:
                 operation.wait,
                 first=is_first_delivery(self.request),
                 most=seconds_to_stay(self.task, self._started) if self._may_wait else 0,
+                finds_out=self.guard.on_in_progress == "retry",
             )
         return self._waiter
 

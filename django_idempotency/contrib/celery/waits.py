@@ -27,13 +27,22 @@ class DeliveryWaiter(Waiter):
     """
 
     def __init__(
-        self, record_id: UUID, policy: Policy, wait: timedelta, *, first: bool, most: float
+        self,
+        record_id: UUID,
+        policy: Policy,
+        wait: timedelta,
+        *,
+        first: bool,
+        most: float,
+        finds_out: bool = True,
     ) -> None:
         super().__init__(record_id, wait, policy.on_stale)
         self._lease = policy.lease.total_seconds()
         self._renewed = policy.renew and policy.deadline is None
         #: The broker says that it has not delivered the message before: no worker died of it.
         self._first = first
+        #: Without this every attempt counts as alive.
+        self._finds_out = finds_out or not first
         #: When the message may wait no longer; the end of the wait for a live owner.
         self._most, self._wait_until = self.began + min(most, _YEAR), self.until
         #: The epoch and the end of the lease that was met last.
@@ -80,6 +89,8 @@ class DeliveryWaiter(Waiter):
         return record.lease_until == met.lease_until
 
     def _is_alive(self, met: Record | None) -> bool:
+        if not self._finds_out:
+            return True
         if met is None or met.lease_left is None:  # `single`, or a claim that is not visible yet
             return self._first or time.monotonic() >= self._knows_lock_at()
         self._locked = None

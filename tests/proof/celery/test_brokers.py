@@ -30,8 +30,6 @@ POOLS = ["prefork", "threads", "gevent", "solo"]
 @pytest.mark.parametrize("broker", ["rabbitmq", "quorum", "sqs"])
 def test_C8_C13_a_killed_task_has_one_effect(stage_on, start_workers, queue, broker, pool):  # noqa: F811
     """On Redis a killed worker's messages come back when its visibility timeout lets them."""
-    if (broker, pool) == ("sqs", "solo"):
-        pytest.skip("kombu takes no messages from SQS without an event loop")
     name = f"{broker} {pool}"
     seconds = runs_in_its_own_delivery(stage_on(broker), start_workers, queue, name, pool=pool)
 

@@ -59,7 +59,6 @@ def redeliver(meeting, *, after=lambda: None, **delivery):
         pytest.param(0.03, {"driver": "amqp"}, id="redelivered"),
         pytest.param(0.03, {"driver": "sqs"}, id="from SQS, perhaps"),
         pytest.param(0.03, {"noted": False}, id="of which nothing is known"),
-        pytest.param(50, {"redelivered": False}, id="a duplicate of a lease that is not renewed"),
     ],
 )
 @pytest.mark.parametrize("wish", ["retry", "ignore", "raise", "wait"])
@@ -73,6 +72,22 @@ def test_C8_a_message_waits_for_a_lease_that_is_not_renewed_and_runs(
 
     assert done == Done("SUCCESS", "run 2")
     assert local.sent() == []
+
+
+@pytest.mark.parametrize(
+    ("wish", "state"), [("retry", "SUCCESS"), ("ignore", "IGNORED"), ("raise", "FAILURE")]
+)
+@pytest.mark.parametrize("renew", [True, False])
+def test_C6_C8_a_first_delivery_waits_for_a_lease_that_is_not_renewed_or_ends_as_told(
+    local, clock, when_it_waits, wish, state, renew
+):
+    when_it_waits(lambda: clock.advance(91))
+    meeting = Meeting(local, on_in_progress=wish, renew=renew)
+
+    ran = 50 if renew else 1
+    done = redeliver(meeting, after=lambda: clock.advance(ran) and None, redelivered=False)
+
+    assert (done.state, local.sent()) == (state, [])
 
 
 @pytest.mark.parametrize(
