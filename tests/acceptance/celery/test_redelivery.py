@@ -7,6 +7,7 @@ import signal
 import time
 import uuid
 from collections import Counter
+from contextlib import closing
 
 import boto3
 import pytest
@@ -145,5 +146,9 @@ def test_C6_a_worker_that_may_send_nothing_loses_nothing(
 def test_C6_rabbitmq_confirms_what_it_takes(stage_on):
     app = stage_on("quorum").app
 
-    with pytest.raises(NotFound), messages._producer(app, "amqp") as producer:
+    with (
+        messages._producer(app, "amqp") as producer,
+        closing(producer.connection),
+        pytest.raises(NotFound),
+    ):
         producer.publish("lost", exchange="nowhere", routing_key="b")

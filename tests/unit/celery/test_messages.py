@@ -87,7 +87,7 @@ def sent_again(local, monkeypatch):
         work.apply_async(args, queue=queue, **options)
         [message] = local.sent(queue)
         assert local.deliver(change(message) if change else message) == Done("SUCCESS", None)
-        [again] = local.sent(queue)
+        [again] = [sent for sent in local.sent(queue) if sent.id == message.id]
         return message, again
 
     sent_again.seen = seen
@@ -119,6 +119,18 @@ def test_C6_a_message_keeps_its_queue_its_headers_and_its_properties(
     assert not {"redelivered", "x-delivery-count"} & set(again.headers)
     for name in ("priority", "message_id", "correlation_id", "reply_to", "delivery_mode"):
         assert again.properties.get(name) == message.properties.get(name), name
+
+
+def test_C6_a_message_keeps_its_limits_its_expiry_and_what_follows_it(local, sent_again):
+    follows = local.app.signature("next")
+    options = {"expires": 3600, "time_limit": 30, "soft_time_limit": 20, "retries": 2}
+
+    message, again = sent_again(**options, link=follows, link_error=follows, chain=[follows])
+
+    for name in ("id", "root_id", "group", "retries", "expires", "timelimit", "shadow", "origin"):
+        assert again.headers[name] == message.headers[name], name
+    assert again.embed == message.embed
+    assert all(again.embed[name] for name in ("chain", "callbacks", "errbacks"))
 
 
 def test_C6_what_would_make_a_broker_drop_it_is_not_kept(sent_again):
