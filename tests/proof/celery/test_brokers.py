@@ -37,6 +37,22 @@ def test_C8_C13_a_killed_task_has_one_effect(stage_on, start_workers, queue, bro
         assert seconds < LEASE + 2
 
 
+@pytest.mark.parametrize("mode", ["single", "separate", "redis", "dynamodb"])
+def test_C8_a_killed_task_waits_in_each_mode_and_store(stage_on, start_workers, queue, mode):  # noqa: F811
+    """A record reads the same at the claim and at each look: else its lease seems renewed."""
+    stage = stage_on("rabbitmq")
+    start_workers(stage=stage, queues=queue)
+    task = stage.send(f"held-{mode}", f"in {mode}", queue=queue)
+    [begun] = stage.wait_for("begun", id=task)
+
+    os.kill(begun["pid"], signal.SIGKILL)
+    stage.wait_for("begun", 2, id=task)
+    stage.go(f"in {mode}", 9)
+
+    assert stage.end(task)[0] == "SUCCESS"
+    assert stage.events("sent", id=task) == []
+
+
 @pytest.mark.parametrize("broker", ["redis"])
 def test_C8_a_killed_task_on_redis_has_one_effect(stage_on, start_workers, queue, broker):  # noqa: F811
     seconds = runs_in_its_own_delivery(stage_on(broker), start_workers, queue, f"killed {broker}")
