@@ -284,7 +284,7 @@ class Engine:
         if seen is not None and attempt.is_answered_by(seen):
             return _NO_TRANSACTION, attempt.replayable(seen)
         if request.transaction != "separate":
-            own = own_thread(of_request=operation.closes_connections)
+            own = own_thread(self.store, of_request=operation.closes_connections)
             await thread.enter_async_context(own)
         if attempt.waits_at is not None:
             await sync_to_async(self.store.restore)(attempt.waits_at)
@@ -395,7 +395,7 @@ class Engine:
             yield
             return
         async with (
-            own_thread(of_request=True),
+            own_thread(self.store, of_request=True),
             to_the_end(self.store.aatomic(committed=committed)),
         ):
             yield

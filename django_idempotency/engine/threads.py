@@ -13,25 +13,31 @@ from django.db import connections
 
 from django_idempotency.engine.cancellation import finish
 from django_idempotency.engine.transactions import is_any_open, let_connections_go
+from django_idempotency.stores.base import BaseStore
+from django_idempotency.stores.database.carried import Session, carry, sessions_here
 
 __all__ = ["own_thread"]
 
 
 @asynccontextmanager
-async def own_thread(*, of_request: bool) -> AsyncIterator[None]:
+async def own_thread(store: BaseStore, *, of_request: bool) -> AsyncIterator[None]:
     """
     Run the database work of the block on a thread of its own, and close the connections it opens.
 
     Other coroutines use the caller's thread, and one's rollback would take another's rows. Inside a
-    transaction that is open there, a TestCase's included, the caller's thread is the right one.
+    transaction that is open there, a TestCase's included, the caller's thread is the right one. The
+    new connections are in the schema, the role and the tenant of the caller's.
     """
-    if not await sync_to_async(_leave)(of_request):
+    sessions = await sync_to_async(_leave)(store, of_request)
+    if sessions is None:
         yield
         return
     executor = ThreadPoolExecutor(1, thread_name_prefix="django-idempotency")
     try:
         async with _context(executor):
             try:
+                if sessions:
+                    await sync_to_async(carry)(sessions)
                 yield
             finally:
                 await finish(sync_to_async(connections.close_all)())
@@ -39,18 +45,19 @@ async def own_thread(*, of_request: bool) -> AsyncIterator[None]:
         executor.shutdown(wait=False)
 
 
-def _leave(of_request: bool) -> bool:
+def _leave(store: BaseStore, of_request: bool) -> list[Session] | None:
     """
-    Return whether the work may leave this thread, which is the caller's.
+    Return the sessions of this thread, which is the caller's; None if the work may not leave it.
 
     A request then gives back what it has of a pool: if each held two connections, all of them could
-    wait for a second one.
+    wait for a second one. Raises SessionLost where a session cannot be read.
     """
     if is_any_open():
-        return False
+        return None
+    sessions = sessions_here(store.using, getattr(store, "session_variables", ()))
     if of_request:
         let_connections_go(close=False)
-    return True
+    return sessions
 
 
 if sys.version_info >= (3, 11):

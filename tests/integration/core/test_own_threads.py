@@ -21,6 +21,7 @@ from django_idempotency.contrib.celery import idempotent_task
 from django_idempotency.engine.waiting import poller
 from django_idempotency.http import idempotent
 from django_idempotency.models import IdempotencyRecord
+from django_idempotency.stores.database import carried
 from tests.app.models import Effect
 from tests.services.processes import wait_until
 from tests.unit.core.conftest import names, never, run, run_in_loop
@@ -517,3 +518,73 @@ def test_R63_cancelled_attempt_rolls_back_and_its_connection_is_closed(caller, m
     [server] = servers
     ended(server)
     assert (names(), states()) == ([], ["FAILED"])
+
+
+@async_only_middleware
+def connected(get_response):
+    """Use the database before the view does, as sessions do."""
+
+    async def middleware(request):
+        request.turns = None
+        await sync_to_async(execute)("SELECT 1")
+        return await get_response(request)
+
+    return middleware
+
+
+@pytest.fixture
+def schemas():
+    """Two schemas with tables of their own."""
+    for name in ("one", "two"):
+        execute(f"CREATE SCHEMA {name}")
+        for table in ("idempotency_record", "app_effect"):
+            execute(f"CREATE TABLE {name}.{table} (LIKE public.{table} INCLUDING ALL)")
+    yield
+    execute("DROP SCHEMA one, two CASCADE")
+
+
+@pytest.mark.parametrize("calling", [in_a_task, in_a_request, run_in_loop])
+@pytest.mark.parametrize("mode", ["joined", "single"])
+def test_R98_I10_own_connection_is_in_the_schema_and_the_role_of_its_callers(
+    schemas, calling, mode
+):
+    async def of(schema):
+        await sync_to_async(execute)(f"SET search_path = {schema}, public")
+        return await arun(effect, transaction=mode)
+
+    async def main():
+        try:
+            return [await of("one"), await of("two"), await of("one")]
+        finally:
+            await sync_to_async(connections.close_all)()
+
+    assert [outcome.replayed for outcome in calling(main)] == [False, False, True]
+    for schema, rows in (("one", 1), ("two", 1), ("public", 0)):
+        for table in ("idempotency_record", "app_effect"):
+            assert execute(f"SELECT count(*) FROM {schema}.{table}") == rows
+
+
+def test_R98_session_that_is_like_a_new_one_is_not_opened_again_for_its_alias():
+    """Each would cost a connection, on aliases too that the work does not use."""
+    execute("SELECT 1")
+
+    assert carried.sessions_here("default", ()) == []
+
+    execute("SET app.tenant = 'acme'")
+    [session] = carried.sessions_here("default", ("app.tenant",))
+    assert session == ("default", None, {"app.tenant": "acme"})
+    assert carried.sessions_here("other", ("app.tenant",)) == []
+    connection.close()
+
+
+@pytest.mark.parametrize("keyed", [True, False])
+@each_mode
+def test_R61_session_that_cannot_be_carried_is_an_error_of_the_store(
+    site, settings, monkeypatch, mode, keyed
+):
+    settings.MIDDLEWARE = [f"{__name__}.connected"]
+    monkeypatch.setattr(carried, "_READ", "SELECT nonsense %s")
+    headers = {"idempotency-key": "k"} if keyed else {}
+
+    assert run_in_loop(lambda: asgi(f"/{mode}/", **headers)) == 503
+    assert names() == []

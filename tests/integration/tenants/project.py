@@ -60,6 +60,7 @@ settings.configure(
 django.setup()
 
 # What follows needs Django to be set up.
+from asgiref.sync import sync_to_async  # noqa: E402
 from django.core.management import call_command  # noqa: E402
 from django.db import connection, connections  # noqa: E402
 from django.test import Client  # noqa: E402
@@ -83,13 +84,23 @@ def pay(request: HttpRequest) -> JsonResponse:
     return JsonResponse({"tenant": name}, status=201)
 
 
-urlpatterns = [path("pay", pay)]
+@idempotent(transaction="joined")
+async def apay(request: HttpRequest) -> JsonResponse:
+    """Commit with its record, on a connection of its own."""
+    name = request.tenant.schema_name
+    await sync_to_async(rows)("INSERT INTO payment DEFAULT VALUES RETURNING 1")
+    return JsonResponse({"tenant": name}, status=201)
 
 
-def post(name: str) -> dict[str, Any]:
+urlpatterns = [path("pay", pay), path("apay", apay)]
+
+
+def post(name: str, url: str = "/pay") -> dict[str, Any]:
     try:
-        client = Client(headers={"host": f"{name}.test", "Idempotency-Key": "the same key"})
-        answer = client.post("/pay", {"amount": 1}, "application/json")
+        client = Client(
+            headers={"host": f"{name}.test", "Idempotency-Key": f"the same key of {url}"}
+        )
+        answer = client.post(url, {"amount": 1}, "application/json")
         replayed = answer.headers.get("Idempotency-Replayed")
         return {"status": answer.status_code, "replayed": replayed, **answer.json()}
     finally:
@@ -129,6 +140,8 @@ def main() -> dict[str, Any]:
         for name in reversed(NAMES):
             go_on[name].set()
             told[name] = [first[name].result(PATIENCE), again[name].result(PATIENCE)]
+    for name in [*NAMES, *NAMES]:
+        told[name].append(post(name, "/apay"))
     payments = {name: rows(f"SELECT count(*) FROM {name}.payment")[0][0] for name in NAMES}
 
     one = tables[0]

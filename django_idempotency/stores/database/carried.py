@@ -1,0 +1,77 @@
+"""The sessions of one thread's connections, carried to those of another (R98)."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any, NamedTuple
+
+from django.db import Error, connections
+from django.db.backends.base.base import BaseDatabaseWrapper
+
+from django_idempotency.exceptions.base import SessionLost
+from django_idempotency.stores.database.errors import is_unreachable
+from django_idempotency.stores.database.postgresql import PostgreSQL
+
+__all__ = ["Session", "carry", "sessions_here"]
+
+#: What a new session usually has.
+_USUAL = {"search_path": '"$user", public', "role": "none"}
+_READ = "SELECT name, coalesce(current_setting(name, true), '') FROM unnest(%s::text[]) AS s (name)"
+
+
+class Session(NamedTuple):
+    """What others have told a connection to PostgreSQL: whose rows its statements are about."""
+
+    alias: str
+    #: That of django-tenants and its like, which tell it to each cursor.
+    tenant: Any
+    settings: dict[str, str]
+
+
+def sessions_here(using: str | None, variables: Collection[str]) -> list[Session]:
+    """
+    Return the sessions of this thread that are unlike a new one; `variables` are of alias `using`.
+
+    One round trip for each connection that is open; another one has no session yet. Raises
+    SessionLost.
+    """
+    found = []
+    for connection in connections.all(initialized_only=True):
+        if connection.vendor != "postgresql":
+            continue
+        names = [*_USUAL, *(variables if connection.alias == using else ())]
+        settings = {} if connection.connection is None else _settings(connection, names)
+        tenant = getattr(connection, "tenant", None)
+        if tenant is not None or settings:
+            found.append(Session(connection.alias, tenant, settings))
+    return found
+
+
+def _settings(connection: BaseDatabaseWrapper, names: list[str]) -> dict[str, str]:
+    try:
+        with connection.cursor() as cursor:
+            cursor.execute(_READ, [names])
+            return {name: value for name, value in cursor if value != _USUAL.get(name, "")}
+    except Error as error:
+        raise _lost(connection, error) from error
+
+
+def carry(sessions: Collection[Session]) -> None:
+    """Give this thread's connections such sessions; raise SessionLost."""
+    for alias, tenant, settings in sessions:
+        connection: Any = connections[alias]
+        if tenant is not None:
+            connection.set_tenant(tenant)
+        if not settings:
+            continue
+        try:
+            with connection.cursor() as cursor:
+                given = {"names": list(settings), "values": list(settings.values())}
+                cursor.execute(PostgreSQL.RESTORE, given)
+        except Error as error:
+            raise _lost(connection, error) from error
+
+
+def _lost(connection: BaseDatabaseWrapper, error: Error) -> SessionLost:
+    unreachable = is_unreachable(connection, error)
+    return SessionLost("A session could not be read or opened.", unreachable=unreachable)
