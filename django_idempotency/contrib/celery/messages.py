@@ -24,8 +24,11 @@ NOTE = "idempotency"
 #: Of the properties, those that a message keeps. SQS drops a second message that has the
 #: MessageDeduplicationId of the first, and RabbitMQ refuses the user_id of another.
 _KEPT = ("app_id", "correlation_id", "delivery_mode", "message_id", "MessageGroupId", "type")
-#: Headers that brokers write about one delivery.
-_OF_DELIVERY = ("redelivered", "x-acquired-count", "x-delivery-count")
+#: The beginnings of the headers that kombu and brokers write themselves, for each delivery.
+_NOT_KEPT = (
+    *("compression", "redelivered", "x-acquired-count", "x-delivery-count"),
+    *("x-death", "x-first-death", "x-last-death"),
+)
 #: In front of the routing key of a message that RabbitMQ has delayed for Celery.
 _DELAY = re.compile(r"(?:[01]\.){28}")
 
@@ -102,11 +105,14 @@ def send_again(task: Task, countdown: float) -> Signature:
         countdown=countdown,
         serializer=serializer,
         compression=request.get("compression"),
+        headers={
+            name: value
+            for name, value in (request.headers or {}).items()
+            if not name.startswith(_NOT_KEPT)
+        },
         **_destination(task.app, info.get("exchange"), info.get("routing_key")),
         **kept,
     )
-    for name in _OF_DELIVERY:
-        signature.options["headers"].pop(name, None)
     # Bypasses the task's own `apply_async`: one that drops messages would lose this one, which was
     # sent already.
     with _producer(task.app, _note(request)["driver"]) as producer:
