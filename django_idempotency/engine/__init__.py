@@ -209,7 +209,8 @@ class Engine:
             except InProgress as busy:
                 if waiter is None:
                     waiter = operation.waiter()
-                    waiter.place = attempt.waits_at = busy.record and busy.record.place
+                    place = None if busy.record is None else busy.record.place
+                    waiter.place = attempt.waits_at = place
                 if busy.stale or not waiter.goes_on(busy.record):
                     raise
             let_connections_go(close=operation.closes_connections)
@@ -230,7 +231,8 @@ class Engine:
             except InProgress as busy:
                 if waiter is None:
                     waiter = operation.waiter()
-                    waiter.place = attempt.waits_at = busy.record and busy.record.place
+                    place = None if busy.record is None else busy.record.place
+                    waiter.place = attempt.waits_at = place
                 if busy.stale or not waiter.goes_on(busy.record):
                     raise
             await thread.aclose()

@@ -125,7 +125,8 @@ class Guard(GuardedCall):
             self.request, self.subject, plan.policy, self.http, self.body, name
         )
         open_transactions = OpenTransactions(plan.store)
-        self.before = RequestState(self.request)  # here: it may read the session from its database
+        if coroutine:  # it may read the session from its database: never on the event loop
+            self.before = RequestState(self.request)
         return plan.operation(
             kind=_KIND,
             scope=scope,
@@ -225,6 +226,8 @@ class Guard(GuardedCall):
 
     def _begin(self, attempt: Attempt) -> None:
         self.begun = attempt
+        if self.before is None:
+            self.before = RequestState(self.request)
         self.request.idempotency = attempt.lease  # type: ignore[attr-defined]
 
     def judge(self, attempt: Attempt, response: HttpResponseBase) -> None:
