@@ -15,6 +15,10 @@ from django.utils.cache import patch_vary_headers
 __all__ = ["RequestState", "leave_session"]
 
 
+_OF_USER = ("user", "auser", "_cached_user", "_acached_user")
+_OF_CSRF = ("CSRF_COOKIE", "CSRF_COOKIE_NEEDS_UPDATE")
+
+
 class RequestState:
     """The session and the messages of a request, as they were before its work."""
 
@@ -29,6 +33,9 @@ class RequestState:
             self._unsaved = deepcopy(session._session) if session.modified else None
         messages = getattr(request, "_messages", None)
         self._messages = _copied(messages) if isinstance(messages, BaseStorage) else None
+        #: What a login changes beside the session: the user, and the secret of CSRF tokens.
+        self._user = {name: vars(request)[name] for name in _OF_USER if name in vars(request)}
+        self._csrf = {name: request.META.get(name) for name in _OF_CSRF}
 
     def restore(self) -> None:
         """
@@ -45,6 +52,11 @@ class RequestState:
             self._request.session = session
         if self._messages is not None:
             self._request._messages = self._messages
+        vars(self._request).update(self._user)
+        for name, value in self._csrf.items():
+            self._request.META.pop(name, None)
+            if value is not None:
+                self._request.META[name] = value
 
 
 def _copied(messages: BaseStorage) -> BaseStorage:

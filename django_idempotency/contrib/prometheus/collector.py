@@ -56,6 +56,8 @@ class StoreCollector(Collector):
         seconds: float = 5,
         full_reads: bool = False,
     ) -> None:
+        if isinstance(aliases, str):
+            raise TypeError(f"aliases are several names: write [{aliases!r}].")
         self._aliases = None if aliases is None else list(aliases)
         self._every = max(every, _LEAST)
         self._seconds = seconds

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from django.db import DatabaseError, InterfaceError, OperationalError
+import re
+
+from django.db import DatabaseError, Error, InterfaceError, OperationalError
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 __all__ = [
@@ -82,9 +84,39 @@ def is_connection_failure(error: DatabaseError | InterfaceError) -> bool:
 
 
 def is_unreachable(connection: BaseDatabaseWrapper, error: BaseException) -> bool:
-    """Whether a call met no server: no session could be opened, or the session was lost."""
-    if connection.connection is None:
-        return True
-    if connection.vendor == "sqlite" or not isinstance(error, (InterfaceError, OperationalError)):
+    """
+    Whether a call met no server: no session could be opened, or the session was lost.
+
+    A server that refuses a session has been met: it has too many, or knows no such database or
+    user. So has the one of a pool whose connections are all in use.
+    """
+    if connection.vendor == "sqlite":
+        return connection.connection is None
+    if not isinstance(error, (InterfaceError, OperationalError)):
         return False
-    return is_connection_failure(error)
+    if connection.connection is not None or connection.vendor == "mysql":
+        return is_connection_failure(error)
+    if type(error.__cause__).__module__.startswith("psycopg_pool"):
+        return not _is_reachable(connection)
+    return _REFUSAL.search(str(error)) is None
+
+
+def _is_reachable(connection: BaseDatabaseWrapper) -> bool:
+    """Return whether the server of a pool answers to a connection past the pool."""
+    probe = connection.copy()
+    options = {"connect_timeout": _PROBE_SECONDS, **connection.settings_dict["OPTIONS"]}
+    options.pop("pool", None)
+    probe.settings_dict = {**connection.settings_dict, "OPTIONS": options}
+    try:
+        probe.ensure_connection()
+    except Error as error:
+        return not is_unreachable(probe, error)
+    finally:
+        probe.close()
+    return True
+
+
+#: Seconds for a server to accept a connection past its pool.
+_PROBE_SECONDS = 5
+#: What libpq reports of an answer of the server's: a severity, in any language, and two spaces.
+_REFUSAL = re.compile(r"(?:^|: )[^\s:][^\n:]*:  \S")

@@ -20,6 +20,9 @@ from redis.asyncio.sentinel import Sentinel as AsyncSentinel
 from redis.backoff import NoBackoff
 from redis.connection import parse_url
 from redis.exceptions import (
+    AuthenticationError,
+    AuthorizationError,
+    BusyLoadingError,
     ClusterDownError,
     ConnectionError,
     NoScriptError,
@@ -53,6 +56,8 @@ _UNREACHABLE = (
     OSError,
     asyncio.TimeoutError,
 )
+#: Connection errors of redis-py that are answers of a server.
+_ANSWERED = (AuthenticationError, AuthorizationError, BusyLoadingError)
 _ERRORS = (RedisError, *_UNREACHABLE)
 
 _all_clients: weakref.WeakSet[Clients] = weakref.WeakSet()
@@ -71,7 +76,7 @@ def _store_error(name: str, error: Exception) -> StoreError:
     kind = type(error).__name__
     failure = StoreError(
         f"The store could not run its {name} script on Redis: {kind}.",
-        unreachable=isinstance(error, _UNREACHABLE),
+        unreachable=isinstance(error, _UNREACHABLE) and not isinstance(error, _ANSWERED),
     )
     failure.__cause__ = error
     return failure

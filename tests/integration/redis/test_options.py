@@ -211,3 +211,17 @@ def test_R95_a_marker_of_another_type_is_anothers_prefix(store, client, prefix):
         store.claim(asked())
     assert [message.id for message in store.check()] == ["django_idempotency.E016"]
     assert client.type(f"{prefix}owner") == b"string"
+
+
+def test_R61_server_that_refuses_a_password_is_not_out_of_reach(url, make_store):
+    """FAIL_OPEN would run each retry again for as long as nobody mends it."""
+    parts = urlsplit(url)
+    wrong = make_store(parts._replace(netloc=f"nobody:wrong@{parts.netloc}").geturl())
+    with pytest.raises(StoreError, match="AuthenticationError") as raised:
+        wrong.claim(asked())
+    assert not raised.value.unreachable
+
+    away = make_store("redis://127.0.0.1:1/0", timeout=1)
+    with pytest.raises(StoreError) as raised:
+        away.claim(asked())
+    assert raised.value.unreachable

@@ -319,3 +319,8 @@ def test_processes_of_a_server_add_up(tmp_path):
     labels = 'alias="default",operation="unnamed"'
     assert f'attempts_total{{{labels},outcome="completed"}} 2.0' in done.stdout
     assert f"in_flight{{{labels}}} 0.0" in done.stdout
+
+
+def test_aliases_are_no_single_name():
+    with pytest.raises(TypeError, match=r"write \['default'\]"):
+        StoreCollector("default")

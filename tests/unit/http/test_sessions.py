@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from asgiref.sync import sync_to_async
 from django.contrib import messages
+from django.contrib.auth import login
 from django.contrib.sessions.models import Session
 from django.db import transaction
 from django.http import HttpRequest, HttpResponse
@@ -116,6 +117,48 @@ def test_R92_rolled_back_work_leaves_session_and_messages(mount, empty, last, st
     assert [session.session_key for session in Session.objects.all()] == [cookie]
     assert shopper.client.get(page).content == b""
     assert not Effect.objects.exists()
+
+
+@pytest.mark.parametrize("last", [doomed, lambda: 503], ids=["a problem", "503"])
+@pytest.mark.parametrize("key", ["key-1", None])
+def test_R92_rolled_back_login_leaves_the_user_and_the_token_of_the_page(
+    mount, settings, monkeypatch, django_user_model, last, key
+):
+    """Or the same page, sent again as it is told to be, is refused."""
+    user = django_user_model.objects.create_user("jane")
+    settings.MIDDLEWARE = [
+        f"{__name__}.noting_the_user",
+        *settings.MIDDLEWARE,
+        "django.middleware.csrf.CsrfViewMiddleware",
+    ]
+    shopper = Shopper()
+    shopper.client.handler.enforce_csrf_checks = True
+    shopper.client.cookies["csrftoken"] = token = "t" * 32
+    url = mount(checkout("login", last))
+
+    def send() -> Any:
+        headers = {"X-CSRFToken": token, **({"Idempotency-Key": key} if key else {})}
+        return shopper.client.post(url, headers=headers)
+
+    backend = "django.contrib.auth.backends.ModelBackend"
+    monkeypatch.setitem(EMPTY, "login", lambda request: login(request, user, backend))
+    answers = [send(), send()]
+
+    assert [answer.status_code for answer in answers] == [answers[0].status_code] * 2
+    assert answers[0].status_code in (409, 503)
+    assert [answer["X-User-Outside"] for answer in answers] == ["anonymous"] * 2
+    assert shopper.client.cookies["csrftoken"].value == token
+
+
+def noting_the_user(get_response: Any) -> Any:
+    """Tell what middleware outside of the guard sees."""
+
+    def middleware(request: HttpRequest) -> HttpResponse:
+        response = get_response(request)
+        response["X-User-Outside"] = request.user.get_username() or "anonymous"
+        return response
+
+    return middleware
 
 
 @pytest.mark.parametrize("engine", ["signed_cookies", "cached_db"])
