@@ -22,6 +22,7 @@ from django_idempotency.contrib.celery.codec import (
 from django_idempotency.contrib.celery.guard import TaskGuard, copied, with_values
 from django_idempotency.contrib.celery.messages import (
     is_first_delivery,
+    mapping_task,
     seconds_to_stay,
     send_again,
 )
@@ -83,6 +84,10 @@ class Delivery:
         self._args, self._kwargs = args, dict(kwargs)
         self._retried = False
         self._started = time.monotonic()
+        #: Celery's own task that calls this one for each of many arguments, in a worker.
+        self._mapping = mapping_task(task)
+        if self._mapping is not None:  # whose time limits count from its first call
+            vars(self._mapping.request).setdefault("idempotency_started", self._started)
         #: What this message waits with, once it has met another attempt.
         self._waiter: DeliveryWaiter | None = None
         #: The exception of the work.
@@ -114,7 +119,7 @@ class Delivery:
                     raise
                 self._give_up(refusal)
             except SoftTimeLimitExceeded:
-                if attempt is not None or self._waiter is None:
+                if attempt is not None or self._waiter is None or self._in_place:
                     raise
                 self._send_again(1, "The time limit has ended a wait, and nothing has run.")
             except LeaseLost as lost:
@@ -255,18 +260,23 @@ class Delivery:
 
     def _wait_with(self, operation: Operation) -> Waiter:
         """Return what this message waits with; in place it waits as a call does."""
-        policy = operation.policy
-        if self._in_place:
+        policy, mapping = operation.policy, self._mapping
+        if self._in_place and mapping is None:
             return Waiter(operation.record_id, operation.wait, policy.on_stale)
         if self._waiter is None:
+            task, started = self.task, self._started
+            if mapping is not None:
+                task, started = mapping, mapping.request.idempotency_started
             self._waiter = DeliveryWaiter(
                 operation.record_id,
                 policy,
                 operation.wait,
-                first=is_first_delivery(self.request),
-                most=seconds_to_stay(self.task, self._started) if self._may_wait else 0,
+                first=is_first_delivery(task.request),
+                most=seconds_to_stay(task, started) if self._may_wait else 0,
                 finds_out=self.guard.on_in_progress == "retry",
             )
+            # A call of a map cannot be sent again by itself, and its error would end the map.
+            self._waiter.stays = mapping is not None and self.guard.on_in_progress == "retry"
         return self._waiter
 
     def _give_up(self, refusal: InProgress | QuotaExceeded | ResultUnavailable) -> None:

@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager
 from datetime import datetime, timezone
 from typing import Any
 
-from celery import Celery, Signature, Task
+from celery import Celery, Signature, Task, _state
 from celery.app.task import Context
 from celery.signals import task_received
 from celery.utils.time import maybe_iso8601, maybe_make_aware
@@ -17,8 +17,10 @@ from kombu.entity import Exchange, Queue
 from kombu.pools import producers
 from kombu.serialization import registry
 
-__all__ = ["UnknownMessage", "is_first_delivery", "seconds_to_stay", "send_again"]
+__all__ = ["UnknownMessage", "is_first_delivery", "mapping_task", "seconds_to_stay", "send_again"]
 
+#: Celery's own tasks that call a task for each of many arguments; `.chunks()` sends such, too.
+_MAPS = ("celery.map", "celery.starmap")
 #: The name under which a worker notes in a message's properties what Celery tells no task.
 NOTE = "idempotency"
 #: Of the properties, those that a message keeps. SQS drops a second message that has the
@@ -39,7 +41,7 @@ class UnknownMessage(Exception):
 
 def note_message(sender: Any, request: Any, **kwargs: Any) -> None:
     """Note of a guarded task's message, in the worker's main process, what the task must know."""
-    if not hasattr(request.task.run, "idempotency"):
+    if not hasattr(request.task.run, "idempotency") and request.task.name not in _MAPS:
         return
     driver, limits = sender.connection.transport.driver_type, sender.pool.options
     request.request_dict["properties"] = {
@@ -67,6 +69,19 @@ def _is_first(delivery_info: dict[str, Any], driver: str) -> bool:
 def is_first_delivery(request: Context) -> bool:
     """Whether the broker says that it delivers the message for the first time."""
     return bool(_note(request).get("first"))
+
+
+def mapping_task(task: Task) -> Task | None:
+    """
+    Return Celery's own task that calls this one for each of many arguments; None if none does.
+
+    It must be a worker's delivery: eagerly, and in a direct call, nothing is lost by an error.
+    """
+    around = _state._task_stack.stack[-2:-1]
+    if not (around and task.request.called_directly and around[0].name in _MAPS):
+        return None
+    request = around[0].request
+    return None if request.called_directly or request.is_eager else around[0]
 
 
 def seconds_to_stay(task: Task, started: float) -> float:
@@ -105,10 +120,16 @@ def send_again(task: Task, countdown: float) -> Signature:
         countdown=countdown,
         serializer=serializer,
         compression=request.get("compression"),
+        # Celery describes the arguments anew, and makes a task the parent of what it sends.
+        argsrepr=request.get("argsrepr"),
+        kwargsrepr=request.get("kwargsrepr"),
         headers={
-            name: value
-            for name, value in (request.headers or {}).items()
-            if not name.startswith(_NOT_KEPT)
+            **{
+                name: value
+                for name, value in (request.headers or {}).items()
+                if not name.startswith(_NOT_KEPT)
+            },
+            "parent_id": request.parent_id,
         },
         **_destination(task.app, info.get("exchange"), info.get("routing_key")),
         **kept,

@@ -57,6 +57,18 @@ def poison(self, name):
     os.kill(os.getpid(), signal.SIGKILL)
 
 
+@shared_task(name="tests.mapped")
+@idempotent_task(key="name", lease=2)
+def mapped(name, kills):
+    """Kill the process of the first run, if the test wants that."""
+    Effect.objects.create(name=name)
+    with stage_of_process() as stage:
+        again = stage.client.set(f"{stage.prefix}first:{name}", 1, get=True)
+    if kills and not again:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return name
+
+
 @shared_task(name="tests.numbers", bind=True)
 @idempotent_task(lease=15)
 def numbers(self, name, given):

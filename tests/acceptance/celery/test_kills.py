@@ -7,6 +7,7 @@ import signal
 from collections import Counter
 
 import pytest
+from celery.canvas import xstarmap
 
 from tests.acceptance.celery.stage import MODES
 from tests.app.models import Effect
@@ -46,6 +47,17 @@ def test_C8_killed_pool_processes_and_then_a_killed_worker(request, start_worker
     assert [len(stage.events("begun", id=task)) for task in tasks.values()] == [3] * len(MODES)
     # A killed attempt's work had committed by itself, before its completion.
     assert effects() == {"joined": 1, "single": 1, "separate": 3, "redis": 3, "dynamodb": 3}
+
+
+def test_C8_a_killed_pool_process_loses_no_part_of_a_starmap(stage, start_workers):
+    start_workers(stage=stage, concurrency=2, queues="starmap")
+    names = ["x1", "x2", "x3", "x4"]
+    each = [(name, name == "x2") for name in names]
+
+    task = xstarmap(stage.sig("mapped"), each, app=stage.app).apply_async(queue="starmap")
+
+    assert stage.end(task.id) == ("SUCCESS", names)
+    assert effects() == dict.fromkeys(names, 1)
 
 
 def test_C13_C8_a_lease_is_renewed_in_each_pool(stage, start_workers):

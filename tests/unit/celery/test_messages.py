@@ -177,3 +177,25 @@ def test_nothing_is_noted_of_a_task_that_is_not_guarded(app):
     messages.note_message(Mock(), request)
 
     assert request.request_dict == {}
+
+
+def test_C9_the_time_limits_of_a_worker_are_noted_of_a_map():
+    starmap = Mock(run=len)
+    starmap.name = "celery.starmap"
+    request, consumer = Mock(task=starmap, request_dict={}), Mock()
+    request.message.delivery_info = {}
+    consumer.pool.options = {"timeout": 30, "soft_timeout": 20}
+
+    messages.note_message(consumer, request)
+
+    assert request.request_dict["properties"][messages.NOTE]["limits"] == [30, 20]
+
+
+def test_C6_a_message_keeps_its_hidden_arguments_and_its_parent(sent_again):
+    hidden = {"argsrepr": "(***)", "kwargsrepr": "{'card': ***}"}
+
+    message, again = sent_again(args=("4242",), kwargs={"card": "4242"}, **hidden)
+
+    assert {name: again.headers[name] for name in hidden} == hidden
+    assert again.headers["parent_id"] is message.headers["parent_id"] is None
+    assert again.kwargs == message.kwargs == {"card": "4242"}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
@@ -12,11 +13,12 @@ from unittest.mock import Mock
 
 import pytest
 from botocore.exceptions import ClientError
+from celery.app import builtins
 from celery.exceptions import Ignore, Reject, SoftTimeLimitExceeded
 from kombu.exceptions import OperationalError
 
 from django_idempotency import InProgress, QuotaExceeded, current
-from django_idempotency.contrib.celery import deliveries
+from django_idempotency.contrib.celery import deliveries, idempotent_task
 from django_idempotency.contrib.celery.waits import DeliveryWaiter
 from django_idempotency.engine import Engine
 from tests.unit.celery.conftest import Done
@@ -246,3 +248,159 @@ def test_a_task_over_its_quota_that_cannot_be_sent_again_stays(local, monkeypatc
 
     assert local.deliver(meeting.message) == Done("SUCCESS", "run 1")
     assert pauses == [5, 1]
+
+
+class Mapped:
+    """One guarded task that Celery's own task calls for each of many arguments."""
+
+    def __init__(self, local, *, how="starmap", **options):
+        self.local, self.ran = local, []
+        builtins.add_map_task(local.app)  # which `local` has not, as no app's own tasks
+        builtins.add_starmap_task(local.app)
+        #: What happens in the run for this argument.
+        self.meanwhile = {}
+
+        @local.app.task(name="mapped")
+        @idempotent_task(key="name", **options)
+        def work(name):
+            self.ran.append(name)
+            if name in self.meanwhile:
+                self.meanwhile.pop(name)()
+            return f"{name} {len(self.ran)}"
+
+        if how == "chunks":
+            work.chunks([("x1",), ("x2",), ("x3",)], 3).apply_async()
+        elif how == "map":
+            work.map(["x1", "x2", "x3"]).apply_async()
+        else:
+            work.starmap([("x1",), ("x2",), ("x3",)]).apply_async()
+        self.work = work
+        [self.message] = local.sent()
+
+    def redeliver_in(self, name, **delivery):
+        """Deliver it, and again in the middle of the run for `name`; how the redelivery ended."""
+        ended = []
+        self.meanwhile[name] = lambda: ended.append(
+            self.local.deliver(self.message, redelivered=True, **delivery)
+        )
+        self.local.deliver(self.message)
+        return ended[0]
+
+
+@pytest.mark.parametrize("how", ["map", "starmap", "chunks"])
+def test_C8_the_rest_of_a_map_runs_after_the_lease_of_a_killed_one(
+    local, clock, when_it_waits, how
+):
+    when_it_waits(lambda: clock.advance(91))
+
+    done = Mapped(local, how=how).redeliver_in("x2")
+
+    assert done == Done("SUCCESS", ["x1 1", "x2 3", "x3 4"])
+    assert local.sent() == []
+
+
+def test_C8_a_map_waits_until_a_live_owner_has_ended(local, memory, clock, when_it_waits):
+    mapped, waits = Mapped(local), threading.Event()
+
+    def owner():
+        when_it_waits(waits.set)
+        redelivery.append(pool.submit(local.deliver, mapped.message))
+        assert waits.wait(30)
+        clock.advance(50)
+        assert memory.renew([current()], timedelta(seconds=90))
+        clock.advance(50)  # past the first lease
+
+    redelivery = []
+    with ThreadPoolExecutor(1) as pool:
+        mapped.meanwhile["x2"] = owner
+        mapped.work("x2")
+        done = redelivery[0].result(30)
+
+    assert done == Done("SUCCESS", ["x1 2", "x2 2", "x3 3"])
+
+
+@pytest.mark.parametrize("wish", ["raise", "wait"])
+def test_C6_a_map_behind_a_live_owner_ends_as_it_is_told(local, memory, clock, when_it_waits, wish):
+    mapped, done = Mapped(local, on_in_progress=wish, wait=0.01), []
+
+    def owner():
+        leases = [current()]
+
+        def renew():
+            clock.advance(1)
+            assert memory.renew(leases, timedelta(seconds=90))
+
+        when_it_waits(renew)
+        done.append(local.deliver(mapped.message, redelivered=True))
+
+    mapped.meanwhile["x2"] = owner
+    mapped.work("x2")
+
+    assert (done[0].state, type(done[0].value)) == ("FAILURE", InProgress)
+
+
+@pytest.mark.parametrize("limit", ["of the worker", "of the message"])
+@pytest.mark.parametrize("error", [InProgress, SoftTimeLimitExceeded])
+def test_C9_a_map_waits_for_half_of_its_time_limit(local, when_it_waits, limit, error):
+    mapped, delivery = Mapped(local), {}
+    if limit == "of the worker":
+        delivery["limits"] = {"timeout": 0.4}
+    else:
+        headers = {**mapped.message.headers, "timelimit": [0.4, None]}
+        mapped.message = replace(mapped.message, headers=headers)
+    if error is SoftTimeLimitExceeded:
+        when_it_waits(Mock(side_effect=error))
+
+    done = mapped.redeliver_in("x1", **delivery)
+
+    assert (done.state, type(done.value)) == ("FAILURE", error)
+    assert local.sent() == []
+
+
+def test_C9_all_waits_of_a_map_count_towards_its_time_limit(local, monkeypatch):
+    began = []
+    monkeypatch.setattr(
+        deliveries, "seconds_to_stay", lambda task, started: began.append((task.name, started)) or 0
+    )
+    mapped = Mapped(local)
+    mapped.meanwhile["x1"] = lambda: threading.Event().wait(0.05)
+
+    def other():
+        with ThreadPoolExecutor(1) as pool:
+            pool.submit(local.deliver, mapped.message).result(30)
+
+    before = time.monotonic()
+    mapped.meanwhile["x2"] = other
+    mapped.work("x2")
+
+    [(name, started)] = began
+    assert name == "celery.starmap"
+    assert before <= started <= time.monotonic() - 0.05
+
+
+@pytest.mark.parametrize("how", ["eagerly", "as a function", "by a task of its own"])
+def test_C6_another_direct_call_is_told_at_once(local, how):
+    mapped, caught = Mapped(local), []
+    starmap = local.app.tasks["celery.starmap"]
+
+    @local.app.task(name="around")
+    def around(name):
+        return mapped.work(name)
+
+    def meanwhile():
+        args = (mapped.work.s(), [("x1",)])
+        if how == "eagerly":
+            caught.append(starmap.apply(args).result)
+        elif how == "as a function":
+            with pytest.raises(InProgress) as raised:
+                starmap(*args)
+            caught.append(raised.value)
+        else:
+            around.map(["x1"]).apply_async()
+            [message] = local.sent()
+            caught.append(local.deliver(message).value)
+
+    mapped.meanwhile["x1"] = lambda: ThreadPoolExecutor(1).submit(meanwhile).result(30)
+    mapped.work("x1")
+
+    assert [type(error) for error in caught] == [InProgress]
