@@ -326,7 +326,7 @@ class Delivery:
         try:
             signature = send_again(self.task, countdown)
         except Exception as unsent:  # whatever it is, the message must not be lost
-            text = f"{type(unsent).__name__}: {unsent}"
+            text = _reason(unsent)
             if self._waiter is not None and self._waiter.stay():
                 logger.warning(
                     "The message of the task %s stays in its delivery, since it cannot be sent "
@@ -392,6 +392,14 @@ class Delivery:
 
 def _key_of_id(task_id: str, nesting: int) -> str:
     return f"{task_id}#{nesting}" if nesting else task_id
+
+
+def _reason(error: BaseException) -> str:
+    """Return an error's type and text; of one without a text, as kombu's may be, the cause."""
+    name, text = type(error).__name__, str(error)
+    if not text and error.__cause__ is not None:
+        text = _reason(error.__cause__)
+    return f"{name}: {text}" if text else name
 
 
 def _countdown(error: InProgress | LeaseLost) -> float:

@@ -250,6 +250,39 @@ def test_a_task_over_its_quota_that_cannot_be_sent_again_stays(local, monkeypatc
     assert pauses == [5, 1]
 
 
+@pytest.mark.parametrize(
+    ("cause", "reason"),
+    [
+        (None, "OperationalError"),
+        (TimeoutError(), "OperationalError: TimeoutError"),
+        (OSError("reset"), "OperationalError: OSError: reset"),
+    ],
+)
+def test_the_log_says_why_a_message_cannot_be_sent_again(
+    local, monkeypatch, caplog, when_it_waits, cause, reason
+):
+    error = OperationalError()
+    error.__cause__ = cause
+    when_it_waits(Mock(side_effect=SoftTimeLimitExceeded))
+    meeting = Meeting(local)
+    monkeypatch.setattr(local.app, "send_task", Mock(side_effect=error))
+
+    def told():
+        return [line for line in caplog.messages if "stays in its delivery" in line]
+
+    def meanwhile():
+        done = redeliveries.submit(local.deliver, meeting.message, redelivered=True)
+        while not told() and not done.done():
+            threading.Event().wait(0.01)
+        return done
+
+    with ThreadPoolExecutor(1) as redeliveries:
+        meeting.deliver(meanwhile)
+        assert meeting.met.result(30) == Done("SUCCESS", "run 1")
+
+    assert told()[0].endswith(f"since it cannot be sent again: {reason}")
+
+
 class Mapped:
     """One guarded task that Celery's own task calls for each of many arguments."""
 
