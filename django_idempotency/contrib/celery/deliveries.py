@@ -123,7 +123,7 @@ class Delivery:
                     raise
                 self._send_again(1, "The time limit has ended a wait, and nothing has run.")
             except LeaseLost as lost:
-                if not self._is_superseded(attempt, lost, plan.store):
+                if not self._is_superseded(attempt, plan.store):
                     raise
                 self._make_way(lost)
             else:
@@ -341,7 +341,7 @@ class Delivery:
             raise KeepMessage(text, requeue=True) from unsent
         raise Retry(why, when=countdown, sig=signature)
 
-    def _is_superseded(self, attempt: Attempt | None, lost: LeaseLost, store: BaseStore) -> bool:
+    def _is_superseded(self, attempt: Attempt | None, store: BaseStore) -> bool:
         """
         Whether this attempt stalled and another one runs, whose result becomes the task's.
 
@@ -349,15 +349,12 @@ class Delivery:
         record is gone: to run again would be a second effect (C16). Without renewal, or after
         `max_duration`, this attempt is slow, not stalled: it would take over in its turn.
         """
-        if lost.gone:
-            return False
         if attempt is None:  # nothing has run
             return True
-        lease, policy = attempt.lease, attempt.operation.policy
-        ours = lost is not self._raised or lease.lost
-        renewed = policy.renew and policy.deadline is None and lease.renewable
+        policy = attempt.operation.policy
+        renewed = policy.renew and policy.deadline is None and attempt.lease.renewable
         ran = time.monotonic() - self._started
-        if not (ours and renewed and ran < policy.max_duration.total_seconds()):
+        if not renewed or ran >= policy.max_duration.total_seconds():
             return False
         try:
             record = store.get(self._operation.record_id)

@@ -27,7 +27,7 @@ POOLS = ["prefork", "threads", "gevent", "solo"]
 
 
 @pytest.mark.parametrize("pool", POOLS)
-@pytest.mark.parametrize("broker", ["rabbitmq", "quorum", "sqs"])
+@pytest.mark.parametrize("broker", ["rabbitmq", "quorum", "redis", "sqs"])
 def test_C8_C13_a_killed_task_has_one_effect(stage_on, start_workers, queue, broker, pool):  # noqa: F811
     """On Redis a killed worker's messages come back when its visibility timeout lets them."""
     name = f"{broker} {pool}"
