@@ -11,6 +11,7 @@ import pytest
 from celery import Task
 from celery.exceptions import Ignore, Retry
 from django.core.cache import cache
+from django.core.management import call_command
 
 from django_idempotency import InProgress, LeaseLost, QuotaExceeded, current
 from django_idempotency.claims import Resolution
@@ -192,6 +193,26 @@ def test_C16_a_lease_that_an_operator_has_ended_is_lost_and_nothing_runs_again(
     done = meeting.deliver(end)
 
     assert (done.state, type(done.value)) == ("FAILURE", LeaseLost)
+    assert (meeting.runs, local.sent()) == (1, [])
+
+
+@pytest.mark.parametrize("wish", ["retry", "raise"])
+def test_C16_a_task_whose_record_an_operator_has_completed_gets_that_result(
+    local, settings, transactional_db, wish
+):
+    settings.IDEMPOTENCY = {"default": {}}
+    meeting = Meeting(local, transaction="separate", key="order_id", on_in_progress=wish)
+
+    def complete():
+        command = ["idempotency_complete", "meeting 1", "--yes", "--force", "--value", '"by hand"']
+        call_command(*command)
+
+    done = meeting.deliver(complete)
+
+    if wish == "retry":
+        assert done == Done("SUCCESS", "by hand")
+    else:
+        assert (done.state, type(done.value)) == ("FAILURE", LeaseLost)
     assert (meeting.runs, local.sent()) == (1, [])
 
 
