@@ -95,6 +95,18 @@ QUORUM = {
         },
     },
 }
+#: What RabbitMQ has beside classic queues and direct exchanges.
+AMQP = {
+    "quorum": QUORUM,
+    "quorum direct": {
+        "task_default_queue_type": "quorum",
+        "task_create_missing_queue_type": "quorum",
+    },
+    "topic": {
+        "task_default_exchange_type": "topic",
+        "task_create_missing_queue_exchange_type": "topic",
+    },
+}
 
 
 @pytest.fixture(scope="session")
@@ -119,7 +131,7 @@ def stage_on(request, broker_url):
                 }
             elif broker != "redis":
                 url = request.getfixturevalue("amqp_url")
-                settings |= QUORUM if broker == "quorum" else {}
+                settings |= AMQP.get(broker, {})
             stage = stack.enter_context(Test(broker_url, f"{prefix}:", url, settings=settings))
             stage.environment["C_FORCE_ROOT"] = "yes"  # Celery's root takes no pickle otherwise
             return stage

@@ -30,7 +30,10 @@ POOLS = ["prefork", "threads", "gevent", "solo"]
     ("broker", "pool"),
     [
         *((broker, pool) for broker in ("rabbitmq", "quorum", "sqs") for pool in POOLS),
+        # A gevent worker that neither gossips nor sends heartbeats, as ours, never looks for what
+        # Redis is to deliver again, guarded or not.
         *(("redis", pool) for pool in POOLS if pool != "gevent"),
+        *(("quorum direct", "prefork"), ("topic", "prefork")),
     ],
 )
 def test_C8_C13_a_killed_task_has_one_effect(stage_on, start_workers, queue, broker, pool):  # noqa: F811
@@ -65,7 +68,7 @@ def test_C8_a_killed_task_on_redis_has_one_effect(stage_on, start_workers, queue
     assert seconds < LEASE + 2
 
 
-@pytest.mark.parametrize("broker", ["rabbitmq", "sqs"])
+@pytest.mark.parametrize("broker", ["rabbitmq", "quorum direct", "topic", "sqs"])
 def test_C6_a_duplicate_comes_again_as_it_was_sent(stage_on, start_workers, queue, broker):  # noqa: F811
     comes_again_as_it_was_sent(stage_on(broker), start_workers, queue, f"again {broker}")
 
