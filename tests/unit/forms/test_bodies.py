@@ -201,11 +201,11 @@ def test_R90_a_view_that_reads_wsgi_input_itself_finds_the_body_there(settings, 
 
 @pytest.mark.parametrize("key", ["k", None])
 @pytest.mark.parametrize("kind", [FORM, "application/json", PARSED[1]])
-@pytest.mark.parametrize(("how", "status"), [("nothing", 201), ("pieces", 201), ("body", 500)])
+@pytest.mark.parametrize("how", ["nothing", "pieces", "body"])
 def test_R80_R90_content_length_that_is_no_number_is_to_the_view_what_it_is_unguarded(
-    rf, kind, key, how, status
+    rf, kind, key, how
 ):
-    """Servers refuse it. To Django the body is empty, and ``request.body`` a ValueError."""
+    """Servers refuse it. To Django the body is empty; ``request.body`` is a ValueError up to 6.0."""
     client = Client(raise_request_exception=False)
     given = {"CONTENT_LENGTH": "many", "HTTP_X_READ": how, "CONTENT_TYPE": kind}
     given |= {"HTTP_IDEMPOTENCY_KEY": key} if key else {}
@@ -219,9 +219,11 @@ def test_R80_R90_content_length_that_is_no_number_is_to_the_view_what_it_is_ungu
         for where in ("/bare/", "/guarded/")
     ]
 
-    assert [answer.status_code for answer in answers] == [status] * 2
-    if status == 201:
-        assert answers[0].content == answers[1].content
+    bare, guarded = answers
+    assert guarded.status_code == bare.status_code
+    assert bare.status_code == 201 or how == "body"
+    if bare.status_code == 201:
+        assert guarded.content == bare.content
 
 
 def test_R46_bytes_of_a_form_that_are_no_utf8(send):
