@@ -205,7 +205,7 @@ def test_R90_a_view_that_reads_wsgi_input_itself_finds_the_body_there(settings, 
 def test_R80_R90_content_length_that_is_no_number_is_to_the_view_what_it_is_unguarded(
     rf, kind, key, how
 ):
-    """Servers refuse it. To Django the body is empty; ``request.body`` is a ValueError up to 6.0."""
+    """Servers refuse it. To Django the body is empty; `request.body` is a ValueError up to 6.0."""
     client = Client(raise_request_exception=False)
     given = {"CONTENT_LENGTH": "many", "HTTP_X_READ": how, "CONTENT_TYPE": kind}
     given |= {"HTTP_IDEMPOTENCY_KEY": key} if key else {}
