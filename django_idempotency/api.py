@@ -69,7 +69,7 @@ def run(
 
     `payload` is what the call asks for (JSON values), and `operation` names what is done: the same
     key with another payload or operation raises FingerprintMismatch. Raises InvalidKey, InProgress,
-    LeaseLost, QuotaExceeded, ResultTooLarge, ResultUnavailable, StoreError, TransactionOpen and
+    LeaseLost, ResultTooLarge, ResultUnavailable, StoreError, TransactionOpen and
     WorkRolledBack. Raises what `func` raises, too; the same payload may then use the key again.
     Raises UnknownField and ValueError for an unknown or invalid field of the policy.
     """

@@ -44,7 +44,6 @@ def check_aliases(
         if not configured.store.checks_server:
             found.extend(configured.store.check())
         found.extend(_lease_and_retention(alias, configured.policy))
-        found.extend(_quota(alias, configured.policy))
         found.extend(_importable(alias, configured.http_policy))
         if isinstance(configured.store, MemoryStore) and not settings.DEBUG:
             found.append(
@@ -119,25 +118,6 @@ def _lease_and_retention(alias: str, policy: Policy) -> Iterator[CheckMessage]:
             f"IDEMPOTENCY[{alias!r}] has a LEASE that is longer than its RETENTION.",
             hint="A record should answer for longer than one attempt may take.",
             id="django_idempotency.W001",
-        )
-
-
-def _quota(alias: str, policy: Policy) -> Iterator[CheckMessage]:
-    if policy.scope_quota is None:
-        return
-    cache = settings.CACHES.get(policy.scope_quota_cache)
-    if cache is None:
-        yield Error(
-            f"IDEMPOTENCY[{alias!r}] counts claims in {policy.scope_quota_cache!r}, which is no "
-            f"alias of CACHES.",
-            hint="Name an alias of CACHES in SCOPE_QUOTA_CACHE.",
-            id="django_idempotency.E017",
-        )
-    elif cache.get("BACKEND", "").endswith((".LocMemCache", ".DummyCache")) and not settings.DEBUG:
-        yield Warning(
-            f"IDEMPOTENCY[{alias!r}] counts claims in a cache that no other process sees.",
-            hint="Let SCOPE_QUOTA_CACHE name a cache on a server: Redis or Memcached.",
-            id="django_idempotency.W016",
         )
 
 

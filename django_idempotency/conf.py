@@ -315,6 +315,11 @@ def _meant(name: Any, known: list[str]) -> str:
         return " It belongs into 'HTTP'."
     if name in ("BACKEND", "OPTIONS", *_POLICY_NAMES):
         return " It belongs beside 'HTTP'."
+    if name in ("SCOPE_QUOTA", "SCOPE_QUOTA_CACHE"):
+        return (
+            " Use a throttle in its place: see 'Limit the keys of a scope', "
+            "https://django-idempotency.readthedocs.io/en/latest/howto/scope.html."
+        )
     if name == "OPERATION":
         return (
             " It belongs on a view, a task or a call: @idempotent(operation=...), or "

@@ -21,7 +21,6 @@ from django_idempotency.exceptions import (
     InvalidKey,
     KeyRequired,
     LeaseLost,
-    QuotaExceeded,
     ResultUnavailable,
     ScopeMissing,
     StoreError,
@@ -45,7 +44,6 @@ _REFUSALS: dict[type[IdempotencyError], str] = {
     InvalidKey: "key invalid",
     KeyRequired: "key missing",
     LeaseLost: "lease lost",
-    QuotaExceeded: "quota exceeded",
     ResultUnavailable: "result unavailable",
     ScopeMissing: "scope missing",
 }
@@ -56,7 +54,6 @@ SIGNALS: dict[str, Signal] = {
     "in progress": signals.conflicted,
     "lease lost": signals.lease_lost,
     "mismatch": signals.mismatched,
-    "quota exceeded": signals.conflicted,
     "released": signals.released,
     "replay refused": signals.conflicted,
     "replayed": signals.replayed,

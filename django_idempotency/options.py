@@ -101,8 +101,6 @@ class PolicyOptions(TypedDict, total=False):
     max_result_bytes: int
     deadline: Callable[[], float] | None
     fingerprint_secrets: Secrets
-    scope_quota: int | None
-    scope_quota_cache: str
     encryption_keys: Secrets
 
 

@@ -97,10 +97,6 @@ class Policy:
     deadline: Callable[[], float] | None = None
     #: Secrets that make fingerprints unguessable, newest first.
     fingerprint_secrets: tuple[Secret, ...] = field(default=(), repr=False)
-    #: Claims that a scope may make in an hour; None for any number.
-    scope_quota: int | None = None
-    #: The alias of CACHES in which they are counted.
-    scope_quota_cache: str = "default"
     #: Keys under which stored results are encrypted, newest first; none: they are stored plain.
     encryption_keys: tuple[Secret, ...] = field(default=(), repr=False)
 
@@ -154,10 +150,6 @@ class Policy:
             found.append("max_result_bytes must be a whole number of bytes.")
         if not all(_is_secret(item) for item in self.fingerprint_secrets):
             found.append("fingerprint_secrets must be strings or bytes, none of them empty.")
-        if self.scope_quota is not None and (not _whole(self.scope_quota) or self.scope_quota < 1):
-            found.append("scope_quota must be a whole number of claims an hour, or None.")
-        if not _is_text(self.scope_quota_cache):
-            found.append("scope_quota_cache must be an alias of CACHES.")
         found.extend(encryption.problems_of(self.encryption_keys))
         return found
 

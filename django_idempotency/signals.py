@@ -37,7 +37,7 @@ claimed = Signal()
 completed = Signal()
 #: The answer came from the record.
 replayed = Signal()
-#: There is no answer for this attempt: the key is taken, or the scope has used its quota.
+#: There is no answer for this attempt: the key is taken.
 conflicted = Signal()
 #: The key was used for another request.
 mismatched = Signal()

@@ -144,6 +144,4 @@ def _problems(http: HTTPPolicy, policy: Policy) -> Iterator[tuple[int, str, dict
         yield http.in_progress_status, "A request with this key is still running.", again
         yield 409, "The answer to the first request with this key was not kept.", {}
     yield http.mismatch_status, "The key was used for another request.", {}
-    if policy.scope_quota is not None:
-        yield 429, "This caller has used as many keys as one hour allows.", again
     yield 503, "Keys cannot be kept at the moment: send the same request again later.", again

@@ -29,7 +29,6 @@ from asgiref.sync import SyncToAsync, sync_to_async
 
 from django_idempotency import keys, signals
 from django_idempotency.claims import ClaimAgain, ClaimRequest
-from django_idempotency.engine import quota
 from django_idempotency.engine.attempt import Attempt, Phase
 from django_idempotency.engine.cancellation import closing, finish, to_the_end
 from django_idempotency.engine.endings import Endings
@@ -38,7 +37,7 @@ from django_idempotency.engine.renewal import LeaseRenewer, lease_renewer
 from django_idempotency.engine.threads import own_thread
 from django_idempotency.engine.transactions import let_connections_go
 from django_idempotency.engine.waiting import Poller, Waiter, poller
-from django_idempotency.exceptions import InProgress, QuotaExceeded, StoreError
+from django_idempotency.exceptions import InProgress, StoreError
 from django_idempotency.leases import Lease
 from django_idempotency.observers import logger
 from django_idempotency.records import Outcome, Record
@@ -82,7 +81,7 @@ class Engine:
 
         `on_error` may turn an exception of the work into an answer to keep: it returns the answer,
         raises RollBack, or raises what is to be passed on. Raises InProgress, FingerprintMismatch,
-        LeaseLost, QuotaExceeded, ResultTooLarge, ResultUnavailable, StoreError, WorkRolledBack,
+        LeaseLost, ResultTooLarge, ResultUnavailable, StoreError, WorkRolledBack,
         and what the work raised.
         """
         with self.attempt(operation, on_error) as attempt:
@@ -115,8 +114,6 @@ class Engine:
                 try:
                     with transaction:  # `single`: all of it is one transaction
                         try:
-                            if operation.policy.scope_quota is not None:
-                                quota.count_claim(operation, self.store.alias)
                             if claimed.takeover or signals.claimed.receivers:
                                 attempt.tell_claim()
                             with self._work(attempt):
@@ -164,9 +161,6 @@ class Engine:
                 try:
                     async with closing(transaction):
                         try:
-                            if operation.policy.scope_quota is not None:
-                                count = sync_to_async(quota.count_claim)
-                                await finish(count(operation, self.store.alias))
                             if claimed.takeover or signals.claimed.receivers:
                                 await finish(sync_to_async(attempt.tell_claim)())
                             async with to_the_end(self._awork(attempt)):
@@ -253,15 +247,11 @@ class Engine:
 
         A record that was `seen` meanwhile needs no claim if it answers.
         """
-        request, operation = attempt.request, attempt.operation
+        request = attempt.request
         if seen is not None and attempt.is_answered_by(seen):
             return _NO_TRANSACTION, attempt.replayable(seen)
         if attempt.waits_at is not None:
             self.store.restore(attempt.waits_at)
-        if operation.policy.scope_quota is not None:
-            pause = quota.seconds_to_wait(operation, self.store.alias)
-            if pause > 0:
-                _refuse_new(self.store.get(request.record_id), pause)
         single = request.transaction == "single"
         if single:
             seen = self._look_before_single(request)
@@ -290,10 +280,6 @@ class Engine:
             await thread.enter_async_context(own)
         if attempt.waits_at is not None:
             await sync_to_async(self.store.restore)(attempt.waits_at)
-        if operation.policy.scope_quota is not None:
-            pause = await sync_to_async(quota.seconds_to_wait)(operation, self.store.alias)
-            if pause > 0:
-                _refuse_new(await self.store.aget(request.record_id), pause)
         single = request.transaction == "single"
         if single:
             seen = await sync_to_async(self._look_before_single)(request)
@@ -429,12 +415,6 @@ class _Renewal:
         waits = attempt.operation.outer is not None and attempt.verdict == "keep"
         if exc_type is not None or not waits:
             self._engine.renewer.remove(attempt.lease)
-
-
-def _refuse_new(seen: Record | None, retry_after: int) -> None:
-    """Raise QuotaExceeded for a new key; an old one is answered, and makes no new record."""
-    if seen is None or seen.expired:
-        raise QuotaExceeded(retry_after=retry_after)
 
 
 @asynccontextmanager

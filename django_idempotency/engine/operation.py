@@ -68,7 +68,7 @@ class Operation:
             retention=self.policy.retention,
             max_duration=self.policy.max_duration,
             on_stale=self.policy.on_stale,
-            opens_work=self.policy.scope_quota is None and not signals.claimed.receivers,
+            opens_work=not signals.claimed.receivers,
         )
 
 

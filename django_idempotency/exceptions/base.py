@@ -12,7 +12,6 @@ __all__ = [
     "InvalidKey",
     "KeyRequired",
     "LeaseLost",
-    "QuotaExceeded",
     "ResultTooLarge",
     "ResultUnavailable",
     "ScopeMissing",
@@ -61,15 +60,6 @@ class ScopeMissing(IdempotencyError):
 
 class FingerprintMismatch(IdempotencyError):
     """This idempotency key was already used for a different request."""
-
-
-class QuotaExceeded(IdempotencyError):
-    """This scope has used as many keys in this hour as its quota allows."""
-
-    def __init__(self, message: str | None = None, *, retry_after: int = 1) -> None:
-        super().__init__(message)
-        #: Whole seconds until the next hour.
-        self.retry_after = retry_after
 
 
 class LeaseLost(IdempotencyError):

@@ -22,7 +22,6 @@ from django_idempotency.exceptions import (
     InvalidKey,
     KeyRequired,
     LeaseLost,
-    QuotaExceeded,
     ResultUnavailable,
     ScopeMissing,
     StoreError,
@@ -111,13 +110,6 @@ _LEASE_LOST = Problem(
     _("This request took longer than its lease, and another one took over. Try again."),
     retryable=True,
 )
-_QUOTA = Problem(
-    "quota_exceeded",
-    429,
-    _("Too many keys in this hour"),
-    _("This caller has used as many idempotency keys as one hour allows. Try again later."),
-    retryable=True,
-)
 _UNAVAILABLE = Problem(
     "result_unavailable",
     409,
@@ -147,7 +139,6 @@ PROBLEMS: dict[type[IdempotencyError], Problem] = {
     FingerprintMismatch: _REUSED,
     InProgress: _IN_PROGRESS,
     LeaseLost: _LEASE_LOST,
-    QuotaExceeded: _QUOTA,
     ResultUnavailable: _UNAVAILABLE,
     StoreError: _STORE,
 }
@@ -172,7 +163,7 @@ def problem_response(
         status = policy.in_progress_status
         problem = _STALE if error.stale else problem
         headers = {} if error.stale else {"Retry-After": str(error.retry_after)}
-    elif isinstance(error, (QuotaExceeded, StoreError)):
+    elif isinstance(error, StoreError):
         headers = {"Retry-After": str(error.retry_after)}
     elif isinstance(error, FingerprintMismatch):
         status = policy.mismatch_status

@@ -37,7 +37,6 @@ from django_idempotency.exceptions import (
     InProgress,
     InvalidKey,
     LeaseLost,
-    QuotaExceeded,
     ResultUnavailable,
     StoreError,
 )
@@ -52,10 +51,8 @@ __all__ = ["Delivery", "DuplicateTask", "KeepMessage"]
 _KIND = "task"
 #: What `Task.replace` raises an Ignore with.
 _REPLACED = ("Replaced by new task",)
-#: The longest countdown of a task over its quota: a broker may send what is unacknowledged again.
-_LONGEST_PAUSE = 300
-#: Seconds of a pause before a message goes back to the broker, or in its delivery.
-_SHORT_PAUSE, _LONG_PAUSE = 0.5, 5.0
+#: Seconds of a pause before a message goes back to the broker.
+_PAUSE = 0.5
 
 
 class DuplicateTask(IdempotencyError):
@@ -114,7 +111,7 @@ class Delivery:
                         if self._retried:
                             raise RollBack("fail", ending)
                         attempt.complete(ending)
-            except (InProgress, QuotaExceeded, ResultUnavailable) as refusal:
+            except (InProgress, ResultUnavailable) as refusal:
                 if attempt is not None:  # it is the work's
                     raise
                 self._give_up(refusal)
@@ -256,7 +253,7 @@ class Delivery:
         excepted = tuple(getattr(self.task, "dont_autoretry_for", ()))
         return isinstance(error, retried) and not isinstance(error, excepted)
 
-    # Another attempt has the key, or the scope has used its quota: what returns is tried again.
+    # Another attempt has the key: what returns is tried again.
 
     def _wait_with(self, operation: Operation) -> Waiter:
         """Return what this message waits with; in place it waits as a call does."""
@@ -279,17 +276,10 @@ class Delivery:
             self._waiter.stays = mapping is not None and self.guard.on_in_progress == "retry"
         return self._waiter
 
-    def _give_up(self, refusal: InProgress | QuotaExceeded | ResultUnavailable) -> None:
+    def _give_up(self, refusal: InProgress | ResultUnavailable) -> None:
         """End without the work, or return."""
         if isinstance(refusal, InProgress):
             self._make_way(refusal)
-            return
-        if isinstance(refusal, QuotaExceeded):
-            if self._in_place:
-                raise refusal
-            self._wait_with(self._operation)
-            self._send_again(min(refusal.retry_after, _LONGEST_PAUSE), str(refusal))
-            time.sleep(min(refusal.retry_after, _LONG_PAUSE))
             return
         if self.guard.on_duplicate == "ignore":
             raise Ignore(str(refusal)) from refusal
@@ -337,7 +327,7 @@ class Delivery:
                 return
             if not self.task.acks_late:  # the message is gone: show it
                 raise
-            time.sleep(max(self._started + _SHORT_PAUSE - time.monotonic(), 0))
+            time.sleep(max(self._started + _PAUSE - time.monotonic(), 0))
             raise KeepMessage(text, requeue=True) from unsent
         raise Retry(why, when=countdown, sig=signature)
 

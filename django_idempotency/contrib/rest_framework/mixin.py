@@ -85,8 +85,6 @@ class IdempotencyMixin(_Base):
     idempotency_max_result_bytes: int = UNSET
     idempotency_deadline: Any = UNSET
     idempotency_fingerprint_secrets: Secrets = UNSET
-    idempotency_scope_quota: int | None = UNSET
-    idempotency_scope_quota_cache: str = UNSET
     idempotency_encryption_keys: Secrets = UNSET
 
     idempotency_header: str = UNSET

@@ -16,7 +16,7 @@ from django.test.utils import CaptureQueriesContext
 
 from django_idempotency import signals
 from django_idempotency.conf import InvalidStore, store_for
-from django_idempotency.engine import Engine, quota
+from django_idempotency.engine import Engine
 from django_idempotency.exceptions import StoreError
 from django_idempotency.records import State
 from django_idempotency.stores.database import DatabaseStore, prepared
@@ -552,12 +552,9 @@ def test_R57_R58_single_rolls_its_savepoint_back_with_the_hooks_of_the_work(
 
 
 @pytest.mark.usefixtures("at_once")
-@pytest.mark.parametrize("by", ["quota", "receiver"])
-def test_what_is_written_between_claim_and_work_of_single_stands(engine, monkeypatch, by):
-    """The cache of a quota may be in this database, and a receiver may keep a journal in it."""
+def test_what_is_written_between_claim_and_work_of_single_stands(engine):
+    """A receiver may keep a journal in this database."""
     engine.run(operation("first", transaction="single"), work("first"))
-    policy = {"scope_quota": 2} if by == "quota" else {}
-    monkeypatch.setattr(quota, "count_claim", lambda *_: work("counted")(None))
 
     def journal(**told):
         work("counted")(None)
@@ -566,11 +563,10 @@ def test_what_is_written_between_claim_and_work_of_single_stands(engine, monkeyp
         work("lost")(lease)
         raise Boom
 
-    if by == "receiver":
-        signals.claimed.connect(journal)
+    signals.claimed.connect(journal)
     try:
         with pytest.raises(Boom):
-            engine.run(operation(transaction="single", **policy), fails)
+            engine.run(operation(transaction="single"), fails)
     finally:
         signals.claimed.disconnect(journal)
     assert effects() == ["first", "counted"]

@@ -5,20 +5,17 @@ from __future__ import annotations
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from unittest.mock import Mock
 
 import pytest
 from celery import Task
 from celery.exceptions import Ignore, Retry
-from django.core.cache import cache
 from django.core.management import call_command
 
-from django_idempotency import InProgress, LeaseLost, QuotaExceeded, current
+from django_idempotency import InProgress, LeaseLost, current
 from django_idempotency.claims import Resolution
 from django_idempotency.conf import store_for
 from django_idempotency.contrib.celery import idempotent_task
 from django_idempotency.contrib.celery.waits import DeliveryWaiter
-from django_idempotency.engine import quota
 from tests.unit.celery.conftest import Done
 
 pytestmark = pytest.mark.usefixtures("memory")
@@ -256,19 +253,3 @@ def test_C6_without_another_delivery_it_makes_way_for_nobody(local, memory, mean
     assert done == ends if isinstance(ends, Done) else type(done.value) is ends
     assert done.state in ("SUCCESS", "FAILURE")
     assert local.sent() == []
-
-
-def test_a_task_over_its_quota_is_sent_again_and_lost_by_no_setting(local, settings, monkeypatch):
-    """Whatever it does with a duplicate; called in place, it is told."""
-    monkeypatch.setattr(quota, "time", Mock(**{"time.return_value": 1_000_000 * 3600 + 1800.5}))
-    settings.CACHES = {"default": {"BACKEND": "django.core.cache.backends.locmem.LocMemCache"}}
-    cache.clear()
-    meeting = Meeting(local, key="order_id", scope_quota=1, on_in_progress="ignore")
-    assert local.deliver(meeting.message).state == "SUCCESS"
-    done = local.deliver(local.send(meeting.task, 2))
-    assert done.state == "RETRY"
-    assert done.value.when == 300
-    assert [again.args for again in local.sent()] == [[2]]
-    with pytest.raises(QuotaExceeded):
-        meeting.task(2)
-    assert (meeting.runs, local.sent()) == (1, [])

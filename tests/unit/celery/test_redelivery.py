@@ -17,10 +17,9 @@ from celery.app import builtins
 from celery.exceptions import Ignore, Reject, SoftTimeLimitExceeded
 from kombu.exceptions import OperationalError
 
-from django_idempotency import InProgress, QuotaExceeded, current
+from django_idempotency import InProgress, current
 from django_idempotency.contrib.celery import deliveries, idempotent_task
 from django_idempotency.contrib.celery.waits import DeliveryWaiter
-from django_idempotency.engine import Engine
 from tests.unit.celery.conftest import Done
 from tests.unit.celery.test_in_progress import Meeting
 
@@ -230,24 +229,6 @@ def test_C8_the_owner_of_a_lock_lives_if_it_holds_it_for_a_third_of_a_lease(cloc
     assert (again.goes_on(None), again.alive) == (True, False)
     threading.Event().wait(again.left)
     assert (again.goes_on(None), again.alive) == (False, True)
-
-
-def test_a_task_over_its_quota_that_cannot_be_sent_again_stays(local, monkeypatch):
-    meeting, pauses = Meeting(local), []
-    refusals = [QuotaExceeded(retry_after=300), QuotaExceeded(retry_after=1)]
-    claim = Engine._claim
-
-    def refuse(*args):
-        if refusals:
-            raise refusals.pop(0)
-        return claim(*args)
-
-    monkeypatch.setattr(deliveries.time, "sleep", pauses.append)
-    monkeypatch.setattr(local.app, "send_task", Mock(side_effect=DENIED))
-    monkeypatch.setattr(Engine, "_claim", refuse)
-
-    assert local.deliver(meeting.message) == Done("SUCCESS", "run 1")
-    assert pauses == [5, 1]
 
 
 @pytest.mark.parametrize(

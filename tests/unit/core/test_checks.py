@@ -68,8 +68,7 @@ def test_each_message_has_its_id_and_a_hint_and_says_what_to_write(dummy):
         ("E025", {"default": {"OPTIONS": {"prepare": True}}}, "prepares nothing"),
         ("W001", {"default": {"LEASE": 7200, "RETENTION": 3600}}, ""),
         ("W002", {"default": {"BACKEND": MEMORY}}, ""),
-        ("E017", {"default": {"SCOPE_QUOTA": 9, "SCOPE_QUOTA_CACHE": "fats"}}, "'fats'"),
-        ("W016", {"default": {"SCOPE_QUOTA": 9}}, "no other process sees"),
+        ("E002", {"default": {"SCOPE_QUOTA": 9}}, "Limit the keys of a scope"),
     ):
         [message] = messages(**setting)
         assert message.id == f"django_idempotency.{number}"

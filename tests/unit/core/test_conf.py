@@ -202,8 +202,6 @@ PROBLEMS = [
     *({"max_result_bytes": size} for size in (-1, 1e6, True)),
     *({"fingerprint_secrets": secrets} for secrets in (["a", ""], [1])),
     {"encryption_keys": ["too short"]},
-    *({"scope_quota": quota} for quota in (0, 1.5, True, "9")),
-    {"scope_quota_cache": None},
 ]
 HTTP_PROBLEMS = [
     *({"methods": methods} for methods in ({"GET"}, ["POSTT"], "POST", (), set())),

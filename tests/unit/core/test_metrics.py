@@ -33,7 +33,7 @@ from django_idempotency.contrib.opentelemetry.metrics import metrics as opentele
 from django_idempotency.contrib.prometheus import collector as collecting
 from django_idempotency.contrib.prometheus.collector import StoreCollector
 from django_idempotency.contrib.prometheus.metrics import metrics as prometheus
-from django_idempotency.engine import quota
+from django_idempotency.engine import Attempt
 from django_idempotency.records import Page
 from django_idempotency.stores.base import BaseStore
 from django_idempotency.sweep import sweep
@@ -246,9 +246,9 @@ def test_both_exporters_have_buckets_for_seconds(memory):
 
 
 def test_an_attempt_that_is_interrupted_before_its_work_was_never_in_flight(memory, monkeypatch):
-    monkeypatch.setattr(quota, "count_claim", Mock(side_effect=KeyboardInterrupt))
+    monkeypatch.setattr(Attempt, "tell_claim", Mock(side_effect=KeyboardInterrupt))
     with pytest.raises(KeyboardInterrupt):
-        run(done, operation="counted", scope_quota=1)
+        run(done, operation="counted")
     labels = {"alias": "default", "operation": "counted"}
     assert not REGISTRY.get_sample_value("django_idempotency_in_flight", labels)
 

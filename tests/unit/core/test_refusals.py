@@ -32,8 +32,6 @@ REFUSED = {
     "max_result_bytes": (-1, "must be a whole number of bytes."),
     "deadline": (5, "must be a callable that returns the seconds left."),
     "fingerprint_secrets": ("", "must be strings or bytes, none of them empty."),
-    "scope_quota": (0, "must be a whole number of claims an hour, or None."),
-    "scope_quota_cache": ("", "must be an alias of CACHES."),
     "encryption_keys": (
         "x",
         "encryption_keys: key 1 of 1 is not 32 random bytes, or their base64 text.",

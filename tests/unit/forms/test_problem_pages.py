@@ -21,7 +21,6 @@ OFFERS_FORM = {
     "idempotency_key_missing",
     "idempotency_key_invalid",
     "idempotency_key_reused",
-    "quota_exceeded",
     "scope_missing",
 }
 HTML, JSON = "text/html; charset=utf-8", "application/problem+json"

@@ -10,10 +10,8 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-from unittest.mock import Mock
 
 import pytest
-from django.core.cache import cache
 from django.db import DatabaseError, IntegrityError, connections
 from django.http import HttpResponse
 from django.utils import translation
@@ -21,7 +19,6 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 import django_idempotency
-from django_idempotency.engine import quota
 from django_idempotency.exceptions import (
     FingerprintMismatch,
     IdempotencyError,
@@ -29,7 +26,6 @@ from django_idempotency.exceptions import (
     InvalidKey,
     KeyRequired,
     LeaseLost,
-    QuotaExceeded,
     ResultUnavailable,
     ScopeMissing,
     StoreError,
@@ -58,7 +54,6 @@ TOLD: list[tuple[IdempotencyError, int, str, bool, bool]] = [
     (InProgress(), 409, "in_progress", True, False),
     (InProgress(stale=True), 409, "stale", False, False),
     (LeaseLost(), 409, "lease_lost", True, False),
-    (QuotaExceeded(), 429, "quota_exceeded", True, False),
     (LeaseLost(gone=True), 503, "store_unavailable", True, False),
     (ResultUnavailable(), 409, "result_unavailable", False, False),
     (StoreError(), 503, "store_unavailable", True, False),
@@ -82,19 +77,6 @@ def test_R78_problem_of_each_error(rf):
         assert ("Retry-After" in response.headers) == retryable
         assert response.headers["Cache-Control"] == "no-store"
         assert response.headers["Content-Language"] == "en-us"
-
-
-def test_quota_of_a_scope_is_429_until_the_hour_ends(api, policy, settings, runs, monkeypatch):
-    monkeypatch.setattr(quota, "time", Mock(**{"time.return_value": 1_000_000 * 3600 + 1800.5}))
-    settings.CACHES = {"default": {"BACKEND": "django.core.cache.backends.locmem.LocMemCache"}}
-    cache.clear()
-    policy(SCOPE_QUOTA=1)
-    first, refused = api(), api(key="other")
-    assert problem(refused) == (429, "quota_exceeded")
-    assert refused["Retry-After"] == "1800"
-    assert api().content == first.content
-    assert api(key="other", user="bob").status_code == 201
-    assert len(runs) == 2
 
 
 def test_R79_each_refusal_is_one_line_and_names_neither_key_nor_payload(api, policy, lines, caplog):
