@@ -30,7 +30,7 @@ from django_idempotency.engine.attempt import Attempt
 from django_idempotency.engine.operation import Operation
 from django_idempotency.engine.transactions import OpenTransactions
 from django_idempotency.exceptions import InvalidKey
-from django_idempotency.fingerprint import Fingerprint, canonical_payload, version_1
+from django_idempotency.fingerprint import Fingerprint, canonical_payload
 from django_idempotency.leases import Lease
 from django_idempotency.logs import log_refusal
 from django_idempotency.policy import UNSET, merge
@@ -193,7 +193,6 @@ def idempotent_function(
                 name,
                 codec,
                 coroutine=coroutine,
-                named_before=operation,
             )
 
         if is_coroutine_function(function):
@@ -257,29 +256,19 @@ def call_operation(
     codec: Codec | None,
     *,
     coroutine: bool,
-    named_before: str | None = None,
 ) -> Operation:
-    """
-    Return the operation of a call.
-
-    `named_before` is the operation that version 1 fingerprinted, if it differs.
-    """
+    """Return the operation of a call."""
     if not keys.is_scope(scope):
         raise TypeError("scope must be a string that says whose key it is, not empty.")
     policy, open_transactions = plan.policy, OpenTransactions(plan.store)
     mode = open_transactions.mode(policy, joins=not coroutine)
     asked = canonical_payload(payload)
-    before = (operation if named_before is None else named_before).encode()
     try:
         keys.check(key)
     except InvalidKey as error:
         log_refusal(plan.alias, operation, error)
         raise
-    fingerprint = Fingerprint.of(
-        (operation.encode(), asked),
-        fingerprint_secrets(policy),
-        version_1=lambda: version_1((before, asked), policy.fingerprint_secrets),
-    )
+    fingerprint = Fingerprint.of((operation.encode(), asked), fingerprint_secrets(policy))
     return plan.operation(
         kind=_KIND,
         scope=scope,

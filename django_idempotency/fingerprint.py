@@ -11,12 +11,12 @@ import hashlib
 import hmac
 import json
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 from django_idempotency.options import Secret
 
-__all__ = ["VERSION", "Fingerprint", "canonical_json", "canonical_payload", "version_1"]
+__all__ = ["VERSION", "Fingerprint", "canonical_json", "canonical_payload"]
 
 _encode = json.JSONEncoder(sort_keys=True, separators=(",", ":")).encode
 
@@ -37,22 +37,9 @@ class Fingerprint:
     digest: bytes = dataclasses.field(repr=False)
     #: One for each secret, newest first; the first one is stored.
     forms: tuple[bytes, ...] = dataclasses.field(repr=False)
-    #: Makes `version_1`: few records ask for it.
-    make_version_1: Callable[[], tuple[bytes, ...]] = dataclasses.field(
-        default=tuple, repr=False, compare=False
-    )
-    #: Whether version 1 held the operation, under the name that it had then.
-    operation_in_version_1: bool = False
 
     @classmethod
-    def of(
-        cls,
-        parts: Sequence[bytes],
-        secrets: Sequence[Secret],
-        *,
-        version_1: Callable[[], tuple[bytes, ...]] = tuple,
-        operation_in_version_1: bool = False,
-    ) -> Fingerprint:
+    def of(cls, parts: Sequence[bytes], secrets: Sequence[Secret]) -> Fingerprint:
         """
         Return the fingerprint of `parts`, which are hashed with their lengths.
 
@@ -64,27 +51,11 @@ class Fingerprint:
         for secret in secrets:
             key_id, key = _key(secret)
             forms.append(bytes((VERSION,)) + key_id + hmac.digest(key.value, value, "sha256")[:28])
-        return cls(value, tuple(forms), version_1, operation_in_version_1)
-
-    @functools.cached_property
-    def version_1(self) -> tuple[bytes, ...]:
-        """What version 1 of the algorithm made of the same request."""
-        return self.make_version_1()
+        return cls(value, tuple(forms))
 
     def lacks_key_of(self, stored: bytes) -> bool:
         """Return whether `stored` was made with a secret that is gone, so it cannot be compared."""
         return stored[0] == VERSION and stored[_ID] not in [form[_ID] for form in self.forms]
-
-
-def version_1(parts: Sequence[bytes], secrets: Sequence[Secret] = ()) -> tuple[bytes, ...]:
-    """
-    Return what version 1 of the algorithm made of `parts`: to be compared, never stored.
-
-    An HMAC for each secret, and the plain hash, the first byte of each replaced by the version.
-    """
-    message = _prefixed(parts)
-    digests = [hmac.digest(_bytes_of(secret), message, "sha256") for secret in secrets]
-    return tuple(b"\1" + digest[1:] for digest in (*digests, hashlib.sha256(message).digest()))
 
 
 def _prefixed(parts: Sequence[bytes]) -> bytes:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import enum
-import importlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from datetime import datetime, timedelta
@@ -25,16 +24,6 @@ else:
     T_co = TypeVar("T_co", covariant=True)
 
 __all__ = ["Filters", "Outcome", "Page", "Record", "State", "as_duration"]
-
-#: Names that can also be imported from here, and their modules.
-_MOVED = {"ClaimRequest": "claims", "Lease": "leases", "Proof": "leases"}
-
-
-def __getattr__(name: str) -> Any:
-    """Give what users of the documented path import; those modules import this one."""
-    if name not in _MOVED:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"django_idempotency.{_MOVED[name]}"), name)
 
 
 def as_duration(value: timedelta | float) -> timedelta:

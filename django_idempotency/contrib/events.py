@@ -218,7 +218,6 @@ def process_batch(
                 operation or name_of(handler),
                 None,
                 coroutine=False,
-                named_before="",
             )
             plan.engine.run(asked, partial(_call, handler, record))
         except Exception as error:  # whatever it is, the rest of the batch must run

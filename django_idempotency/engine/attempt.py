@@ -94,27 +94,22 @@ class Attempt(Running):
         """
         Return whether the claim is to be sent again, with the record's fingerprint as its own.
 
-        That is so where version 1 of the algorithm made it of the same request, and where the
-        secret that made it is gone (R47): a mismatch would invite a second charge.
+        That is so where the secret that made it is gone (R47): a mismatch would invite a second
+        charge.
         """
         request, stored = self.request, record.fingerprint
         if stored is None or stored in request.fingerprints or record.expired:
             return False
-        fingerprint, digest = self.operation.fingerprint, request.digest
-        is_named_so = record.operation in ("", request.operation)
-        if not is_named_so and not fingerprint.operation_in_version_1:
+        if record.operation != request.operation:
             return False
-        if stored in fingerprint.version_1:
-            digest = b""  # derived keys were made of the record id alone
-        elif is_named_so and fingerprint.lacks_key_of(stored):
-            logger.warning(
-                "Record %s was written under a secret that is gone, so that this request cannot be "
-                "compared with it: they count as equal.",
-                keys.short(request.record_id),
-            )
-        else:
+        if not self.operation.fingerprint.lacks_key_of(stored):
             return False
-        self.request = replace(request, fingerprints=(*request.fingerprints, stored), digest=digest)
+        logger.warning(
+            "Record %s was written under a secret that is gone, so that this request cannot be "
+            "compared with it: they count as equal.",
+            keys.short(request.record_id),
+        )
+        self.request = replace(request, fingerprints=(*request.fingerprints, stored))
         return True
 
     def is_answered_by(self, record: Record) -> bool:

@@ -26,7 +26,7 @@ from django.utils.module_loading import import_string
 from django_idempotency import fingerprint
 from django_idempotency.callables import coroutine_problem
 from django_idempotency.conf import fingerprint_secrets
-from django_idempotency.fingerprint import Fingerprint, version_1
+from django_idempotency.fingerprint import Fingerprint
 from django_idempotency.http.scopes import has_owner
 from django_idempotency.http.spool import (
     PartialBody,
@@ -157,30 +157,7 @@ def fingerprint_of(
             parts.append(ask("fingerprint", make, subject))
     done = operation.encode(errors="surrogatepass")
     line = [(request.method or "").encode(), done, path_of(request)]
-
-    def before() -> tuple[bytes, ...]:
-        line = _line_of_version_1(request)
-        return () if line is None else version_1([*line, *parts], policy.fingerprint_secrets)
-
-    secrets = fingerprint_secrets(policy)
-    return Fingerprint.of([*line, *parts], secrets, version_1=before, operation_in_version_1=True)
-
-
-def _line_of_version_1(request: HttpRequest) -> list[bytes] | None:
-    """
-    Return what version 1 compared in place of the path; None for what it cannot have stored.
-
-    A URL without a name had its view's place in the code for a name.
-    """
-    match = request.resolver_match
-    name = (match.view_name or match.route) if match else request.path
-    operation = f"{request.method} {name}".encode(errors="surrogatepass")
-    arguments = {"args": match.args, "kwargs": match.kwargs} if match else {"path": request.path}
-    try:
-        plain = fingerprint.canonical_payload({k: _plain(v) for k, v in arguments.items()})
-    except Exception:  # whatever `__str__` raises: version 1 has raised it, too
-        return None
-    return [operation, ((match.route if match else "") or "").encode(), plain]
+    return Fingerprint.of([*line, *parts], fingerprint_secrets(policy))
 
 
 def body_of(request: HttpRequest, http: HTTPPolicy) -> bytes:
@@ -410,12 +387,3 @@ def _by_name(pairs: list[tuple[str, Any]]) -> list[tuple[str, Any]]:
     """Sort by name alone: the order of names is free, that within a name is not (R44)."""
     counted = [(name, value) for name, value in pairs if name != _CSRF_FIELD]
     return sorted(counted, key=lambda pair: pair[0])
-
-
-def _plain(value: Any) -> Any:
-    """Return path arguments with what a converter made of them as text."""
-    if isinstance(value, dict):
-        return {name: _plain(item) for name, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(item) for item in value]
-    return value if value is None or isinstance(value, (str, int)) else str(value)

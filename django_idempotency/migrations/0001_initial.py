@@ -1,4 +1,4 @@
-"""The table of the database store."""
+"""The table of the database store, and the permissions of its admin."""
 
 from __future__ import annotations
 
@@ -57,6 +57,11 @@ class Migration(migrations.Migration):
                 "verbose_name_plural": "idempotency records",
                 "db_table": "idempotency_record",
                 "indexes": [models.Index(fields=["expires_at"], name="idempotency_expires_at")],
+                "permissions": (
+                    ("view_result", "Can view stored results"),
+                    ("view_key", "Can view scopes and keys"),
+                    ("resolve_record", "Can release, complete and expire records"),
+                ),
             },
         ),
     ]

@@ -40,7 +40,7 @@ from django_idempotency.exceptions import (
     ResultUnavailable,
     StoreError,
 )
-from django_idempotency.fingerprint import Fingerprint, version_1
+from django_idempotency.fingerprint import Fingerprint
 from django_idempotency.logs import log_refusal
 from django_idempotency.observers import logger
 from django_idempotency.records import State
@@ -132,11 +132,7 @@ class Delivery:
         policy = plan.policy
         name = self.guard.operation or self.task.name
         asked = self.guard.asked(self._arguments)
-        fingerprint = Fingerprint.of(
-            (name.encode(), asked),
-            fingerprint_secrets(policy),
-            version_1=lambda: version_1((_KIND.encode(), asked), policy.fingerprint_secrets),
-        )
+        fingerprint = Fingerprint.of((name.encode(), asked), fingerprint_secrets(policy))
         open_transactions = OpenTransactions(plan.store)
         self._may_wait = open_transactions.may_wait
         return plan.operation(

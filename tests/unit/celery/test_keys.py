@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import itertools
-from datetime import timedelta
 from enum import Enum, IntEnum
 from unittest.mock import call
 
@@ -12,10 +11,8 @@ import pytest
 from celery import Task
 
 from django_idempotency import FingerprintMismatch, InvalidKey
-from django_idempotency.codecs import pack
 from django_idempotency.contrib.celery import idempotent_task
 from django_idempotency.contrib.events import sqs_message_id
-from tests import version_1
 from tests.unit.celery.conftest import Done
 
 pytestmark = pytest.mark.usefixtures("memory")
@@ -186,17 +183,6 @@ def test_C2_two_tasks(app, memory, guard, second):
     record = next(iter(memory._records.values()))
     expected = (guard.get("scope", "charge"), "1", guard.get("operation", "charge"))
     assert (record.scope, record.key, record.operation) == expected
-
-
-@pytest.mark.parametrize("task", ["charge", "refund"])
-def test_R47_a_record_of_version_1_is_replayed_by_its_own_task(app, memory, task):
-    charge = counting(app, lambda order_id: pytest.fail("ran"), key="order_id", scope="money")
-    [old] = version_1.of_task({"order_id": 1})
-    held = version_1.claimed("task", "money", "1", old, task)
-    stored = pack(charge.run.idempotency.codec_for(charge), "stored", max_bytes=1000)
-    memory.complete(held, stored, retention=timedelta(days=1))
-
-    assert results(charge, call(1)) == ["stored" if task == "charge" else MISMATCH]
 
 
 def test_C3_a_direct_call_and_a_message_ask_for_the_same(local):

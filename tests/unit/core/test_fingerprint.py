@@ -21,14 +21,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from django_idempotency import FingerprintMismatch, InProgress, codecs
-from django_idempotency.claims import Resolution
+from django_idempotency.claims import ClaimRequest, Resolution
 from django_idempotency.conf import fingerprint_secrets, store_for
 from django_idempotency.fingerprint import VERSION, Fingerprint, canonical_json, canonical_payload
 from django_idempotency.keys import record_id
 from django_idempotency.options import secrets_in
 from django_idempotency.policy import Policy
-from django_idempotency.records import State
-from tests import version_1
 from tests.unit.core.conftest import callers, fail, kept, never
 from tests.unit.core.conftest import run as run_work
 
@@ -195,63 +193,33 @@ def test_R93_a_body_full_of_numbers_is_no_bomb():
     assert peak < 50 * len(text)
 
 
-# Records that another version of the fingerprints wrote, or another secret (R47, R70, I6).
+# Records that another secret wrote, or a later version (R47, I6).
 
 PAYLOAD = {"amount": 5}
 STORED = codecs.pack(codecs.JSONCodec(), "stored", max_bytes=1000)
 run = partial(run_work, payload=PAYLOAD, renew=False)
 
 
-def bring_to(state, fingerprint, operation=""):
+def claimed(fingerprint, **fields):
+    """Claim the record with another fingerprint, as a process with another secret does."""
+    request = ClaimRequest(
+        record_id("call", "s", "k"), "s", "k", fingerprints=(fingerprint,), **fields
+    )
+    return store_for().claim(request)
+
+
+def bring_to(state, fingerprint):
     """Leave a record in `state`, as a worker whose fingerprint is another leaves it."""
     lease = timedelta(seconds=-1) if state == "lapsed" else timedelta(minutes=1)
-    held = version_1.claimed("call", "s", "k", fingerprint, operation, lease=lease)
+    held = claimed(fingerprint, lease=lease)
     if state == "completed":
         store_for().complete(held, STORED, retention=timedelta(days=1))
     elif state == "failed":
         store_for().fail(held, "boom")
 
 
-def test_R47_the_copy_of_version_1_is_exact():
-    """The hexadecimal values come from the last release that stored version 1."""
-    forms = [
-        *version_1.of_call({"amount": decimal.Decimal("10.00")}, "pay"),
-        *version_1.of_call({"order_id": 1}, "", ["one"])[:1],
-        *version_1.of_task({"order_id": 1, "amount": 5}),
-    ]
-    assert [form.hex() for form in forms] == [
-        "0151993b3b0252c02465e1293e718b5b361270e197993d29029ac921bed798a3",
-        "0130237dee3ee2e7e1b5c44e9af16b53a33cda37175b86d5076a62db47cb7822",
-        "0104247a981d23f81976c149e4dff9902725f5c885ddd7e5faf6fda828061ea4",
-    ]
-
-
-@pytest.mark.parametrize("secrets", [[], ["one", "two"]], ids=["plain", "secret"])
-def test_R47_a_record_of_version_1_is_replayed(memory, secrets):
-    bring_to("completed", version_1.of_call(PAYLOAD, "pay", secrets[1:])[0], "pay")
-    pay = partial(run, never, operation="pay", fingerprint_secrets=secrets)
-    assert pay().result == "stored"
-    for changes in ({"payload": {"amount": 6}}, {"operation": "refund"}):
-        with pytest.raises(FingerprintMismatch):
-            pay(**changes)
-
-
 #: The database claims late in the one, and the store of the other first.
 LATE_AND_FIRST = callers([("run", "single"), ("arun", "memory")])
-
-
-@LATE_AND_FIRST
-@pytest.mark.parametrize("state", ["failed", "lapsed"])
-def test_R47_R70_I6_C15_a_record_of_version_1_is_claimed_and_keeps_its_fingerprint(call, state):
-    """The old worker may have charged before it died: the gateway is to know the new one."""
-    [old] = version_1.of_call(PAYLOAD)
-    bring_to(state, old)
-    with pytest.raises(FingerprintMismatch):
-        call(never, payload={"amount": 6}, renew=False)
-    work = lambda lease: lease.derive_key("charge")  # noqa: E731
-    derived = call(work, payload=PAYLOAD, renew=False).result
-    assert derived == version_1.derived(record_id("call", "s", "k"), "charge")
-    assert (kept().state, kept().fingerprint) == (State.COMPLETED, old)
 
 
 def test_R47_I11_a_record_of_a_later_version_is_a_mismatch(memory):
@@ -313,7 +281,7 @@ def test_C15_derived_key_is_equal_over_failures_rotations_and_take_overs(memory,
     assert derived() == first
     rotate(settings)
     assert first == derived() == derived(fingerprint_secrets=["own"])
-    version_1.claimed("call", "s", "k", kept().fingerprint, lease=timedelta(seconds=-1))
+    claimed(kept().fingerprint, lease=timedelta(seconds=-1))
     assert derived() == first
     record = kept()
     assert memory.resolve(record.record_id, Resolution("release", record.epoch, record.state))

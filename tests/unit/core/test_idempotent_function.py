@@ -27,11 +27,9 @@ from django_idempotency import (
     idempotent_function,
 )
 from django_idempotency.arguments import key_maker
-from django_idempotency.codecs import JSONCodec, pack
 from django_idempotency.conf import store_for
 from django_idempotency.policy import UNSET
 from django_idempotency.records import State
-from tests import version_1
 from tests.app.models import Effect
 from tests.unit.core.conftest import begin, kept, never, run
 
@@ -246,14 +244,6 @@ def test_C3_context_that_a_task_of_Django_takes_is_no_argument(monkeypatch, pack
         task = once(key=key)(function)
         assert task(first, order) == task(TaskContext(), order=order) == order
     assert contexts == [first, first]
-
-
-def test_R47_a_result_of_version_1_is_replayed():
-    """Its fingerprint was that of an empty operation, and so was its record's."""
-    held = version_1.claimed("call", "s", "1", version_1.of_call({"order": 1})[0])
-    stored = pack(JSONCodec(), "stored", max_bytes=1000)
-    store_for().complete(held, stored, retention=timedelta(days=1))
-    assert once(key="order")(never_of_order)(1) == "stored"
 
 
 # The function that is declared, and what it returns.

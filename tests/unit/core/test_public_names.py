@@ -11,7 +11,7 @@ import sys
 import pytest
 
 import django_idempotency
-from django_idempotency import exceptions, records
+from django_idempotency import exceptions
 from tests.services.processes import ROOT
 
 DESIGNED = {"Outcome", "arun", "attempt", "current", "idempotent_function", "run"}
@@ -32,14 +32,9 @@ def test_all_of_the_design_are_there_sorted_and_say_what_they_are():
     assert f'\nversion = "{django_idempotency.__version__}"\n' in project
 
 
-def test_names_that_have_left_records_can_be_imported_from_there():
-    moved = {"ClaimRequest": "claims", "Lease": "leases", "Proof": "leases"}
-    for name, home in moved.items():
-        module = importlib.import_module(f"django_idempotency.{home}")
-        assert getattr(records, name) is getattr(module, name)
-    for namespace in (records, django_idempotency):
-        with pytest.raises(AttributeError, match="nonesuch"):
-            namespace.nonesuch  # noqa: B018
+def test_a_name_that_is_none_of_the_packages_is_an_AttributeError():
+    with pytest.raises(AttributeError, match="nonesuch"):
+        django_idempotency.nonesuch  # noqa: B018
 
 
 def test_an_error_says_its_docstring_or_its_code_and_parameters_after_a_pickle_too():

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from django.conf import settings as project
 from django.test import AsyncRequestFactory, RequestFactory
-from django.urls import ResolverMatch, path, resolve
+from django.urls import ResolverMatch
 from rest_framework.response import Response
 
 from django_idempotency.fingerprint import Fingerprint
@@ -143,27 +143,7 @@ def test_R40_path_of_an_asgi_request():
         assert path_of(request) == expected
 
 
-def test_R40_R47_version_1_is_made_of_what_it_was_made_of(settings):
-    """The hexadecimal values come from the last release that stored version 1."""
-    route = path("accounts/<int:pk>/<slug:name>/charge/", BareView, {"kind": "a"}, name="charge")
-    settings.ROOT_URLCONF = type("Routes", (), {"urlpatterns": [route]})
-    url, headers = "/accounts/7/anna/charge/?dry=1", {"X-Tenant": "acme"}
-    request = RequestFactory().generic(
-        "POST", url, '{"pin": "1234"}', "application/json", headers=headers
-    )
-    request.resolver_match = resolve(request.path)
-    http = HTTPPolicy(fingerprint_headers=("X-Tenant",))
-    secret = Policy(fingerprint_secrets=("one",))
-
-    made = fingerprint_of(request, request, secret, http, lambda: body_of(request, http), "")
-
-    assert [form.hex() for form in made.version_1] == [
-        "01d329f79f225de0051ece04339c7157cc2fa1070166a27a5d92604257d11690",
-        "0177d8aa5b488ecf984aae8db088a008d1b7cd8bad4b723122c8af4a643cdeb2",
-    ]
-
-
-def test_R40_R47_an_argument_of_the_path_may_have_no_text():
+def test_R40_an_argument_of_the_path_may_have_no_text():
     class Textless:
         def __str__(self) -> str:
             raise ValueError
@@ -172,7 +152,6 @@ def test_R40_R47_an_argument_of_the_path_may_have_no_text():
     request.resolver_match = ResolverMatch(BareView, (), {"account": Textless()}, route="a")
     made = fingerprint_of(request, request, Policy(), HTTPPolicy(fingerprint=None), bytes, "")
     assert made.forms
-    assert made.version_1 == ()
 
 
 # In the guard.
