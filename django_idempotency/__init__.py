@@ -5,6 +5,9 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from django_idempotency import exceptions
+from django_idempotency.exceptions import *  # noqa: F403
+
 if TYPE_CHECKING:
     from django_idempotency.api import (
         arun,
@@ -15,41 +18,13 @@ if TYPE_CHECKING:
         run,
     )
     from django_idempotency.conf import InvalidStore
-    from django_idempotency.exceptions import (
-        FingerprintMismatch,
-        IdempotencyError,
-        InProgress,
-        InvalidKey,
-        KeyRequired,
-        LeaseLost,
-        ResultTooLarge,
-        ResultUnavailable,
-        ScopeMissing,
-        StoreError,
-        TaskFailed,
-        TransactionOpen,
-        WorkRolledBack,
-    )
     from django_idempotency.records import Outcome
 
 __version__ = "0.1.0"
 
 __all__ = [
-    "FingerprintMismatch",
-    "IdempotencyError",
-    "InProgress",
-    "InvalidKey",
     "InvalidStore",
-    "KeyRequired",
-    "LeaseLost",
     "Outcome",
-    "ResultTooLarge",
-    "ResultUnavailable",
-    "ScopeMissing",
-    "StoreError",
-    "TaskFailed",
-    "TransactionOpen",
-    "WorkRolledBack",
     "arun",
     "attempt",
     "current",
@@ -57,6 +32,7 @@ __all__ = [
     "idempotent_function",
     "run",
 ]
+__all__ += exceptions.__all__
 
 _HOMES = {
     "InvalidStore": "conf",
@@ -72,9 +48,9 @@ _HOMES = {
 
 def __getattr__(name: str) -> Any:
     """Import a public name when it is first used: apps are not ready when this package loads."""
-    if name not in __all__:
+    if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    module = importlib.import_module(f"{__name__}.{_HOMES.get(name, 'exceptions')}")
+    module = importlib.import_module(f"{__name__}.{_HOMES[name]}")
     value = globals()[name] = getattr(module, name)
     return value
 

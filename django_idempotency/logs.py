@@ -14,17 +14,8 @@ from typing import Any
 from django.dispatch import Signal
 
 from django_idempotency import keys, signals
-from django_idempotency.exceptions import (
-    FingerprintMismatch,
-    IdempotencyError,
-    InProgress,
-    InvalidKey,
-    KeyRequired,
-    LeaseLost,
-    ResultUnavailable,
-    ScopeMissing,
-    StoreError,
-)
+from django_idempotency.exceptions import IdempotencyError, StoreError
+from django_idempotency.exceptions.refusals import REFUSALS, refusal_of
 from django_idempotency.observers import logger
 
 __all__ = [
@@ -38,28 +29,13 @@ __all__ = [
     "word_for",
 ]
 
-_REFUSALS: dict[type[IdempotencyError], str] = {
-    FingerprintMismatch: "mismatch",
-    InProgress: "in progress",
-    InvalidKey: "key invalid",
-    KeyRequired: "key missing",
-    LeaseLost: "lease lost",
-    ResultUnavailable: "result unavailable",
-    ScopeMissing: "scope missing",
-}
 #: The signal of each end of an attempt, by its word in the log.
 SIGNALS: dict[str, Signal] = {
     "completed": signals.completed,
     "failed": signals.failed,
-    "in progress": signals.conflicted,
-    "lease lost": signals.lease_lost,
-    "mismatch": signals.mismatched,
     "released": signals.released,
-    "replay refused": signals.conflicted,
     "replayed": signals.replayed,
-    "result unavailable": signals.conflicted,
-    "stale": signals.conflicted,
-    "store unavailable": signals.store_failed,
+    **{row.word: row.signal for row in REFUSALS if row.signal is not None},
 }
 #: Their text quotes what they were given, which may be a column of the record.
 _QUOTING = (AttributeError, LookupError, TypeError, ValueError)
@@ -104,9 +80,8 @@ def tell_end(
 
 def word_for(error: BaseException) -> str | None:
     """Return the outcome of a request that neither ran nor was answered; None for other errors."""
-    if isinstance(error, InProgress) and error.stale:
-        return "stale"
-    return next((text for kind, text in _REFUSALS.items() if isinstance(error, kind)), None)
+    refusal = refusal_of(error)
+    return None if refusal is None else refusal.word
 
 
 def log_refusal(alias: str, operation: str, error: IdempotencyError) -> None:

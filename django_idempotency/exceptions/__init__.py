@@ -4,42 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from django_idempotency.exceptions.base import (
-    FingerprintMismatch,
-    IdempotencyError,
-    InvalidKey,
-    KeyRequired,
-    LeaseLost,
-    ResultTooLarge,
-    ResultUnavailable,
-    ScopeMissing,
-    StoreError,
-    TaskFailed,
-    TransactionOpen,
-    WorkRolledBack,
-)
+from django_idempotency.exceptions import base
+from django_idempotency.exceptions.base import *  # noqa: F403
 
 if TYPE_CHECKING:
     from django_idempotency.records import Record
 
-__all__ = [
-    "FingerprintMismatch",
-    "IdempotencyError",
-    "InProgress",
-    "InvalidKey",
-    "KeyRequired",
-    "LeaseLost",
-    "ResultTooLarge",
-    "ResultUnavailable",
-    "ScopeMissing",
-    "StoreError",
-    "TaskFailed",
-    "TransactionOpen",
-    "WorkRolledBack",
-]
+__all__ = ["InProgress"]
+__all__ += base.__all__
 
 
-class InProgress(IdempotencyError):
+class InProgress(base.IdempotencyError):
     """Another attempt with this idempotency key is in progress."""
 
     def __init__(

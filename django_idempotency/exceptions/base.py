@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from typing import Any
 
 __all__ = [
-    "AFTER_SETUP",
     "FingerprintMismatch",
     "IdempotencyError",
     "InvalidKey",
@@ -15,13 +14,11 @@ __all__ = [
     "ResultTooLarge",
     "ResultUnavailable",
     "ScopeMissing",
-    "SessionLost",
     "StoreError",
     "TaskFailed",
     "TransactionOpen",
     "WorkRolledBack",
 ]
-
 
 #: Seconds until a retry of what only its operators can cure: a table is missing, say (R61).
 AFTER_SETUP = 60

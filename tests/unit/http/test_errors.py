@@ -30,7 +30,7 @@ from django_idempotency.exceptions import (
     ScopeMissing,
     StoreError,
 )
-from django_idempotency.http import problems
+from django_idempotency.exceptions.refusals import REFUSALS
 from django_idempotency.http.problems import problem_response, replay_refused
 from django_idempotency.logs import log_refusal, log_store_error, tell_end
 from django_idempotency.policy import HTTPPolicy
@@ -42,7 +42,6 @@ pytestmark = pytest.mark.django_db
 
 PACKAGE = Path(django_idempotency.__file__).parent
 CATALOGUE = PACKAGE / "locale/de/LC_MESSAGES"
-PROBLEMS = [value for value in vars(problems).values() if isinstance(value, problems.Problem)]
 MEMBERS = {"type", "title", "status", "detail", "instance", "code", "retryable", "safe_new_key"}
 KEY, PAYLOAD = "confidential-key", "confidential-payload"
 #: Status, code, whether the same request may be sent again, and whether a new key is safe.
@@ -299,7 +298,7 @@ def test_R78_german_has_every_text_and_is_compiled_of_its_source():
         assert translated not in ("", text) or text in ("Status", "in %s")
 
     with translation.override(None):
-        marked = {str(text) for problem in PROBLEMS for text in (problem.title, problem.detail)}
+        marked = {str(text) for problem in REFUSALS for text in (problem.title, problem.detail)}
     codes = {code: text for text, code in reasons() if code}
     assert len(codes) == len(reasons()) - 1 == 8  # a key that is no str never comes over HTTP
     marked |= {*codes.values()}

@@ -19,6 +19,7 @@ from rest_framework.test import APIRequestFactory
 
 import django_idempotency as idempotency
 from django_idempotency import http, logs, signals, testing
+from django_idempotency.exceptions.refusals import REFUSALS
 from django_idempotency.http import problems, scopes
 from django_idempotency.models import IdempotencyRecord
 from django_idempotency.policy import KEEP_PRESETS, HTTPPolicy, Policy
@@ -27,11 +28,7 @@ from tests.pages import BLOCKS, DOCS, PAGES, ROOT, code_in, name_of, table_of
 
 REFERENCE = DOCS / "reference"
 MODES = ["joined", "single", "separate"]
-PROBLEMS = {
-    problem.code: problem
-    for problem in vars(problems).values()
-    if isinstance(problem, problems.Problem)
-}
+PROBLEMS = {problem.code: problem for problem in REFUSALS}
 COMMANDS = {
     f"{name_of(block.page)}: {line[2:]}": line[2:]
     for block in BLOCKS
