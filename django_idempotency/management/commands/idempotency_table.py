@@ -31,7 +31,7 @@ class Command(ShellCommand):
             "--format",
             choices=list(FORMATS),
             default="cloudformation",
-            help="what to print (default: cloudformation, as YAML)",
+            help="what to print (default: cloudformation)",
         )
         what.add_argument("--create", action="store_true", help="create the table")
         what.add_argument("--check", action="store_true", help="compare the live table")

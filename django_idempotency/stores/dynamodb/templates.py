@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import textwrap
 from typing import Any
 
 from django_idempotency.stores.dynamodb import schema as dynamodb_schema
@@ -12,42 +11,20 @@ from django_idempotency.stores.dynamodb.store import DynamoDBStore
 __all__ = ["FORMATS"]
 
 CDK = """\
-from aws_cdk import RemovalPolicy, Stack
-from aws_cdk import aws_dynamodb as dynamodb
+from pathlib import Path
+
+from aws_cdk import Stack
+from aws_cdk.cloudformation_include import CfnInclude
 from constructs import Construct
+
+# What `manage.py idempotency_table > idempotency_table.json` has written.
+TEMPLATE = Path(__file__).with_name("idempotency_table.json")
 
 
 class IdempotencyStack(Stack):
     def __init__(self, scope: Construct, construct_id: str, **kwargs) -> None:
         super().__init__(scope, construct_id, **kwargs)
-        self.table = dynamodb.Table(
-            self,
-            "IdempotencyTable",
-{arguments}
-            billing_mode=dynamodb.BillingMode.PAY_PER_REQUEST,
-            point_in_time_recovery_specification=dynamodb.PointInTimeRecoverySpecification(
-                point_in_time_recovery_enabled=True,
-            ),
-            removal_policy=RemovalPolicy.RETAIN,
-        )
-"""
-
-TERRAFORM = """\
-resource "aws_dynamodb_table" "idempotency" {{
-  name         = {name}
-  billing_mode = "PAY_PER_REQUEST"
-{keys}
-
-{blocks}
-
-  point_in_time_recovery {{
-    enabled = true
-  }}
-
-  lifecycle {{
-    prevent_destroy = true
-  }}
-}}
+        CfnInclude(self, "Idempotency", template_file=str(TEMPLATE))
 """
 
 
@@ -71,81 +48,34 @@ def cloudformation(store: DynamoDBStore) -> dict[str, Any]:
     }
 
 
-def cloudformation_json(store: DynamoDBStore) -> str:
-    """Return the template as JSON."""
-    return json.dumps(cloudformation(store), indent=2)
-
-
-def cloudformation_yaml(store: DynamoDBStore) -> str:
-    """Return the template as YAML."""
-    return "\n".join(_yaml(cloudformation(store)))
-
-
-def cdk(store: DynamoDBStore) -> str:
-    """Return a stack in Python."""
-    lines = [f"table_name={_python(store.table.name)},"]
-    for argument, key in zip(("partition_key", "sort_key"), _keys(store), strict=False):
-        lines += [
-            f"{argument}=dynamodb.Attribute(",
-            f"    name={_python(key)}, type=dynamodb.AttributeType.STRING",
-            "),",
-        ]
+def terraform(store: DynamoDBStore) -> dict[str, Any]:
+    """Return a resource of the provider hashicorp/aws, for a file ``….tf.json``."""
+    keys = [key["AttributeName"] for key in store.names.key_schema()]
+    table: dict[str, Any] = {
+        "name": store.table.name,
+        "billing_mode": "PAY_PER_REQUEST",
+        **dict(zip(("hash_key", "range_key"), keys, strict=False)),
+        "attribute": [{"name": key, "type": "S"} for key in keys],
+        "point_in_time_recovery": {"enabled": True},
+        "lifecycle": {"prevent_destroy": True},
+    }
     if store.ttl:
-        lines.append(f"time_to_live_attribute={_python(store.names.of['expiry'])},")
-    return CDK.format(arguments=textwrap.indent("\n".join(lines), " " * 12))
+        table["ttl"] = {"attribute_name": store.names.of["expiry"], "enabled": True}
+    return {"resource": {"aws_dynamodb_table": {"idempotency": _escaped(table)}}}
 
 
-def terraform(store: DynamoDBStore) -> str:
-    """Return a resource of the provider hashicorp/aws."""
-    keys = [
-        f"  {argument:<12} = {_hcl(key)}"
-        for argument, key in zip(("hash_key", "range_key"), _keys(store), strict=False)
-    ]
-    blocks = [
-        f'  attribute {{\n    name = {_hcl(key)}\n    type = "S"\n  }}' for key in _keys(store)
-    ]
-    if store.ttl:
-        expiry = _hcl(store.names.of["expiry"])
-        blocks.append(f"  ttl {{\n    attribute_name = {expiry}\n    enabled        = true\n  }}")
-    return TERRAFORM.format(
-        name=_hcl(store.table.name), keys="\n".join(keys), blocks="\n\n".join(blocks)
-    )
+def _escaped(value: Any) -> Any:
+    """Return a value whose texts are no templates to Terraform."""
+    if isinstance(value, dict):
+        return {name: _escaped(item) for name, item in value.items()}
+    if isinstance(value, list):
+        return [_escaped(item) for item in value]
+    return value.replace("${", "$${").replace("%{", "%%{") if isinstance(value, str) else value
 
 
 #: What can be printed, by the name of the format.
 FORMATS = {
-    "cloudformation": cloudformation_yaml,
-    "cloudformation-json": cloudformation_json,
-    "cdk": cdk,
-    "terraform": terraform,
+    "cloudformation": lambda store: json.dumps(cloudformation(store), indent=2),
+    "cdk": lambda store: CDK,
+    "terraform": lambda store: json.dumps(terraform(store), indent=2),
 }
-
-
-def _keys(store: DynamoDBStore) -> list[str]:
-    return [key["AttributeName"] for key in store.names.key_schema()]
-
-
-def _python(text: str) -> str:
-    return json.dumps(text)
-
-
-def _hcl(text: str) -> str:
-    """Return a quoted string of HCL, in which nothing is a template."""
-    return json.dumps(text, ensure_ascii=False).replace("${", "$${").replace("%{", "%%{")
-
-
-def _yaml(value: Any, indent: str = "") -> list[str]:
-    """Return dicts, lists and what JSON calls scalars as lines of YAML, each text quoted."""
-    lines: list[str] = []
-    for name, item in value.items() if isinstance(value, dict) else ((None, x) for x in value):
-        start = f"{indent}-" if name is None else f"{indent}{name}:"
-        if not isinstance(item, (dict, list)):
-            lines.append(f"{start} {json.dumps(item)}")
-            continue
-        nested = _yaml(item, f"{indent}  ")
-        if name is None:
-            nested[0] = f"{start} {nested[0].lstrip()}"
-        else:
-            lines.append(start)
-        lines += nested
-    return lines

@@ -1,4 +1,4 @@
-"""The CDK's own tool makes of the printed stack the very table that CloudFormation is given."""
+"""The CDK includes the very table that CloudFormation is given."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import json
 import pytest
 
 from django_idempotency.stores.dynamodb import DynamoDBStore
-from django_idempotency.stores.dynamodb.templates import cdk, cloudformation
+from django_idempotency.stores.dynamodb.templates import FORMATS, cloudformation
 from tests.services import or_skip
 from tests.services.cdk import synthesize
 
@@ -22,8 +22,8 @@ import json, runpy, sys
 from aws_cdk import App
 
 app = App()
-for number, path in enumerate(sys.argv[1:]):
-    runpy.run_path(path)["IdempotencyStack"](app, f"stack{number}")
+for number, folder in enumerate(sys.argv[1:]):
+    runpy.run_path(f"{folder}/stack.py")["IdempotencyStack"](app, f"stack{number}")
 print(json.dumps([stack.template for stack in app.synth().stacks]))
 """
 
@@ -35,11 +35,12 @@ def store_of(name):
 @pytest.fixture(scope="module")
 def resources(tmp_path_factory):
     """The resources of each shape's stack; Node takes seconds to start, so all in one go."""
-    folder = tmp_path_factory.mktemp("stacks")
-    paths = [folder / f"{number}.py" for number in range(len(SHAPES))]
-    for path, name in zip(paths, SHAPES, strict=True):
-        path.write_text(cdk(store_of(name)))
-    templates = json.loads(or_skip(lambda: synthesize(SYNTHESIS, *map(str, paths))))
+    folders = [tmp_path_factory.mktemp("stack") for _ in SHAPES]
+    for folder, name in zip(folders, SHAPES, strict=True):
+        store = store_of(name)
+        (folder / "stack.py").write_text(FORMATS["cdk"](store))
+        (folder / "idempotency_table.json").write_text(FORMATS["cloudformation"](store))
+    templates = json.loads(or_skip(lambda: synthesize(SYNTHESIS, *map(str, folders))))
     found = [template["Resources"].values() for template in templates]
     return dict(zip(SHAPES, found, strict=True))
 
