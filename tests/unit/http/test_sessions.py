@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -37,6 +38,9 @@ EMPTY: dict[str, Any] = {
     "flush": lambda request: request.session.flush(),
     "cycle_key": cycle_key,
 }
+
+
+MEMORY = "django_idempotency.stores.memory.MemoryStore"
 
 
 def boom() -> None:
@@ -169,6 +173,20 @@ def test_R92_other_session_engines(mount, settings, engine):
     assert shopper.cart == ["tea"]
 
 
+@pytest.mark.parametrize("last", [boom, doomed], ids=["boom", "409"])
+@pytest.mark.parametrize("atomic_requests", [True], indirect=True)
+def test_R92_work_of_atomic_requests_beside_a_store_that_cannot_join(
+    mount, settings, atomic_requests, last
+):
+    """Its lease ends by itself, and the work is rolled back all the same."""
+    settings.IDEMPOTENCY = {"default": {"BACKEND": MEMORY, "HTTP": {"SCOPE": ANYONE}}}
+    url, page, shopper = mount(checkout("pop", last)), mount(told), Shopper()
+    assert shopper.post(url).status_code in (500, 409)
+    assert not Effect.objects.exists()
+    assert shopper.cart == ["tea"]
+    assert shopper.client.get(page).content == b""
+
+
 def test_R92_error_that_drf_answers(mount):
     class Checkout(IdempotencyMixin, APIView):
         authentication_classes: list[Any] = []
@@ -192,15 +210,16 @@ def test_R92_work_that_is_answered_with_its_own_response_keeps_its_session(mount
 
 
 @KEYED
-def test_R92_hook_that_raises_takes_nothing_back(mount, key):
-    """The work of a coroutine has committed before its hook ran."""
+@pytest.mark.parametrize("made", [sync_to_async, partial], ids=["coroutine", "function"])
+def test_R92_hook_that_raises_takes_nothing_back(mount, made, key):
+    """The work has committed before its hook ran."""
 
     def work(request: HttpRequest) -> HttpResponse:
         messages.success(request, "Thank you")
         transaction.on_commit(boom)
         return HttpResponse(status=201)
 
-    url, page = mount(idempotent(transaction="joined")(sync_to_async(work))), mount(told)
+    url, page = mount(idempotent(transaction="joined")(made(work))), mount(told)
     shopper = Shopper()
     assert shopper.post(url, key).status_code == 500
     assert shopper.client.get(page).content == b"Thank you"
@@ -223,6 +242,16 @@ class Modifies:
         request.session.modified = True
         response: HttpResponse = self.get_response(request)
         return response
+
+
+@KEYED
+def test_R92_what_rolled_back_work_has_put_into_a_list_is_gone(mount, settings, monkeypatch, key):
+    """Where a middleware has it saved all the same."""
+    monkeypatch.setitem(EMPTY, "add", lambda request: request.session["cart"].append("milk"))
+    settings.MIDDLEWARE = [*settings.MIDDLEWARE, f"{__name__}.Modifies"]
+    url, shopper = mount(checkout("add", doomed)), Shopper()
+    assert shopper.post(url, key).status_code == 409
+    assert shopper.cart == ["tea"]
 
 
 @KEYED
