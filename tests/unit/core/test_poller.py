@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
@@ -241,6 +242,30 @@ def test_store_that_fails_is_met_by_each_waiter_itself(store, poller, engine):
     errors = asyncio.run(main())
     assert [type(error) for error in errors] == [StoreError] * 5
     assert not any(error.at_claim for error in errors)
+
+
+def test_R51_new_waiter_wakes_a_poller_that_is_idle(store, poller, monkeypatch):
+    """Its look comes when it is due, and not when the thread would have ended."""
+    monkeypatch.setattr(waiting, "_IDLE", 10)
+
+    def wait(key):
+        lease = won(store.claim(asked(key)))
+        waiter = Waiter(lease.record_id, timedelta(seconds=PATIENCE))
+        assert waiter.goes_on(lost(store.claim(asked(key))))
+        store.complete(lease, RESULT, retention=DAY)
+        assert poller.wait(store, waiter).result == RESULT
+
+    def ends():
+        """When the idle poller would look by itself; 0 while it is at work."""
+        with poller._lock:
+            return 0 if poller._waiters[store] else poller._wakes_at.get(store, 0)
+
+    wait("first")
+    wait_until(lambda: ends() > time.monotonic() + 5, seconds=PATIENCE, what="an idle poller")
+    by_itself = ends()
+    monkeypatch.setattr(waiting, "_IDLE", 0.1)  # from the end of this wait on
+    wait("second")
+    assert time.monotonic() < by_itself
 
 
 def test_stores_do_not_wait_for_each_other(store, poller, engine):
