@@ -190,6 +190,20 @@ def test_C15_what_follows_a_child_has_its_parent(local, twice, sent, how):
     assert derived == key == again
 
 
+def test_C15_the_next_step_of_a_chain_names_the_record_of_its_parent(local, receipt):
+    @local.app.task
+    def first():
+        return "first"
+
+    in_guarded_work(lambda: chain(first.si(), receipt.si("a")).delay())
+    [message] = local.sent()
+    local.deliver(message)
+    [following] = local.sent()
+
+    for name in (HEADER, RECORD_HEADER):
+        assert following.headers[name] == message.headers[name]
+
+
 def test_C15_eagerly_the_parent_is_around_the_child(app, twice, receipt, sent):
     app.conf.task_always_eager = True
 
