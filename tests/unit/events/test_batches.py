@@ -103,6 +103,22 @@ def test_ordered_batch_ends_at_the_first_failure(books, batch, options, first):
     assert len(books) == 1
 
 
+@pytest.mark.parametrize(
+    ("batch", "key", "failed"),
+    [
+        ([record(n, source=f"{QUEUE}.fifo") for n in range(1, 6)], None, ["m-2", "m-4"]),
+        (STREAM, kinesis_sequence, ["2", "4"]),
+    ],
+    ids=["fifo", "a stream"],
+)
+def test_batch_that_is_not_to_be_in_order_goes_on_after_a_failure(books, batch, key, failed):
+    options = {"key": key} if key else {}
+    answer = process_batch(batch, books.book_or_fail, in_order=False, **options)
+
+    assert failures(answer) == failed
+    assert len(books) == 3
+
+
 def test_what_the_handler_returns_is_not_kept(idempotency_store):
     for number, result in enumerate((object(), "x" * 2000)):
         answer = process_batch([record(number)], lambda message: result, max_result_bytes=500)  # noqa: B023
