@@ -210,6 +210,7 @@ def test_all_of_a_person_is_erased_and_no_more(store: BaseStore) -> None:
     alice = User.objects.create_user("alice")
     scope = f"user:auth.user:{alice.pk}"
     theirs = [scope, f"tenant:4:acme:{scope}", f"9:POST pays:{scope}"]
+    theirs.append(f"9:POST pays:tenant:4:acme:{scope}")
     others = [f"{scope}7", "user:auth.user:0", f"4:{scope}"]
     for whose in (*theirs, *others):
         store.complete(claim(store, "order 17", whose), b"result", retention=HOUR)
@@ -224,7 +225,7 @@ def test_all_of_a_person_is_erased_and_no_more(store: BaseStore) -> None:
     assert manage(*words) == (2, "There is no terminal to ask on: add --yes.")
     code, text = manage(*words, "--yes")
     assert code == 1
-    assert "7 records looked at, 3 erased, 1 in progress and left\n" in text
+    assert "8 records looked at, 4 erased, 1 in progress and left\n" in text
     assert left() == sorted([*others, scope])
 
     code, text = manage(*words, "--yes", "--force", "--json")
