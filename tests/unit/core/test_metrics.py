@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import re
@@ -13,6 +14,7 @@ from dataclasses import replace
 from math import inf
 from subprocess import run as run_process
 from unittest.mock import Mock
+from uuid import uuid4
 
 import promql_parser
 import pytest
@@ -36,6 +38,7 @@ from django_idempotency.contrib.prometheus.metrics import metrics as prometheus
 from django_idempotency.engine import Attempt
 from django_idempotency.records import Page
 from django_idempotency.stores.base import BaseStore
+from django_idempotency.stores.memory import MemoryStore
 from django_idempotency.sweep import sweep
 from tests.pages import DOCS, ROOT, code_in, table_of
 from tests.unit.core.conftest import begin, fail, run
@@ -232,6 +235,23 @@ def test_names_of_operations_are_bounded(memory, monkeypatch):
     metrics = Metrics(max_operations=2)
     names = ["a", "", "b", "a", "c"]
     assert [metrics._bounded(name) for name in names] == ["a", "unnamed", "other", "a", "other"]
+
+
+class Asynchronous(MemoryStore):
+    """A store with an async twin of its own, which calls nothing else that is timed."""
+
+    async def aget(self, record_id):
+        return None
+
+
+@pytest.mark.parametrize("kind", [MemoryStore, Asynchronous])
+def test_a_call_of_a_coroutine_is_timed_once(kind):
+    """Without a twin of its own it calls what is timed already."""
+    metrics, store, timed = Metrics(), kind(), []
+    metrics.store_called = lambda alias, call, outcome, seconds: timed.append((call, outcome))
+    metrics.instrument(store)
+    asyncio.run(store.aget(uuid4()))
+    assert timed == [("get", "ok")]
 
 
 def test_both_exporters_have_buckets_for_seconds(memory):
