@@ -30,22 +30,12 @@ _IDLE = 2.0
 
 
 class Waiter:
-    """
-    How long one attempt may wait for another, and what it knows of that one's record.
+    """How long one attempt may wait for another, and what it knows of that one's record."""
 
-    `place` is where its claim has met that record, in a store with several places.
-    """
-
-    def __init__(
-        self,
-        record_id: UUID,
-        wait: timedelta,
-        on_stale: str = "take_over",
-        *,
-        place: str | None = None,
-    ) -> None:
+    def __init__(self, record_id: UUID, wait: timedelta, on_stale: str = "take_over") -> None:
         self.record_id = record_id
-        self.place = place
+        #: Where its claim has met that record, in a store with several places.
+        self.place: str | None = None
         self.on_stale = on_stale
         self.began = time.monotonic()
         self.until = self.began + wait.total_seconds()

@@ -350,7 +350,8 @@ def test_R98_a_place_that_cannot_be_read_wakes_nobody_elsewhere(poller):
     with ThreadPoolExecutor(2) as threads:
         answers = {}
         for place in ("dropped", "there"):
-            waiter = Waiter(met.record_id, timedelta(seconds=PATIENCE), place=place)
+            waiter = Waiter(met.record_id, timedelta(seconds=PATIENCE))
+            waiter.place = place
             assert waiter.goes_on(met)
             answers[place] = threads.submit(poller.wait, store, waiter)
         assert answers["dropped"].result(PATIENCE) is None
