@@ -11,7 +11,7 @@ from django.db import connection
 
 from django_idempotency.models import IdempotencyRecord
 from django_idempotency.records import State
-from tests.app.models import Effect
+from tests.acceptance.effects import effects
 from tests.services.processes import wait_until
 
 pytestmark = [pytest.mark.processes, pytest.mark.django_db(transaction=True)]
@@ -46,10 +46,6 @@ def hang_up(peer, tmp_path):
 
 def states() -> dict[str, str]:
     return dict(IdempotencyRecord.objects.values_list("key", "state"))
-
-
-def effects() -> Counter[str]:
-    return Counter(Effect.objects.values_list("name", flat=True))
 
 
 def settle(peer, number: int) -> None:

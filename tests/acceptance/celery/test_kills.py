@@ -4,23 +4,18 @@ from __future__ import annotations
 
 import os
 import signal
-from collections import Counter
 
 import pytest
 from celery.canvas import xstarmap
 
 from tests.acceptance.celery.stage import MODES
-from tests.app.models import Effect
+from tests.acceptance.effects import effects
 
 pytestmark = [
     pytest.mark.processes,
     pytest.mark.leg("postgres18"),
     pytest.mark.django_db(transaction=True),
 ]
-
-
-def effects():
-    return Counter(Effect.objects.values_list("name", flat=True))
 
 
 @pytest.mark.parametrize("broker", ["redis", "rabbitmq"])

@@ -6,7 +6,6 @@ import os
 import signal
 import time
 import uuid
-from collections import Counter
 from contextlib import closing
 
 import boto3
@@ -15,7 +14,7 @@ from amqp.exceptions import NotFound
 
 from django_idempotency.contrib.celery import messages
 from tests.acceptance.celery.stage import DENIED, SECONDS
-from tests.app.models import Effect
+from tests.acceptance.effects import effects
 from tests.services.processes import wait_until
 
 pytestmark = [
@@ -23,10 +22,6 @@ pytestmark = [
     pytest.mark.leg("postgres18"),
     pytest.mark.django_db(transaction=True),
 ]
-
-
-def effects():
-    return Counter(Effect.objects.values_list("name", flat=True))
 
 
 @pytest.fixture

@@ -5,14 +5,13 @@ from __future__ import annotations
 import os
 import signal
 import uuid
-from collections import Counter
 
 import pytest
 from celery import chain, chord
 
 from django_idempotency.models import IdempotencyRecord
 from tests.acceptance.celery.stage import MODES, SECONDS
-from tests.app.models import Effect
+from tests.acceptance.effects import effects
 
 pytestmark = [
     pytest.mark.processes,
@@ -22,9 +21,9 @@ pytestmark = [
 redelivered = pytest.mark.usefixtures("workers")
 
 
-def effects(*names):
+def effects_of(*names):
     """A test's own: a message of the one before may come again, when the tables are empty."""
-    found = Counter(Effect.objects.values_list("name", flat=True))
+    found = effects()
     return [found[name] for name in names]
 
 
@@ -43,7 +42,7 @@ def test_C6_C8_R69_a_message_that_two_workers_have_has_one_effect_and_one_result
     assert {state for state, _ in ends} == {"SUCCESS"}
     assert [stage.end(task) for task in tasks.values()] == ends
     assert [len(stage.events("begun", id=task)) for task in tasks.values()] == [1] * len(MODES)
-    assert effects(*(f"held-{mode}" for mode in MODES)) == [1] * len(MODES)
+    assert effects_of(*(f"held-{mode}" for mode in MODES)) == [1] * len(MODES)
 
 
 @redelivered
@@ -61,7 +60,7 @@ def test_C8_R66_without_renewal_it_is_taken_over_and_its_completion_refused(stag
     assert {stage.end(task)[0] for task in tasks.values()} == {"SUCCESS"}
     assert {event["error"] for event in failed} == {"LeaseLost"}
     assert [len(stage.events("begun", id=task)) for task in tasks.values()] == [2] * len(tasks)
-    assert effects(*(f"stalled-{mode}" for mode in committed)) == [*committed.values()]
+    assert effects_of(*(f"stalled-{mode}" for mode in committed)) == [*committed.values()]
 
 
 @redelivered
@@ -76,14 +75,14 @@ def test_C14_a_chord_whose_header_comes_twice_runs_its_body_once(stage):
 
     assert stage.end(result.id) == ("SUCCESS", 2)
     assert len(stage.events("succeeded", of="tests.count")) == 1
-    assert effects("header", "add") == [1, 1]
+    assert effects_of("header", "add") == [1, 1]
 
 
 def test_C14_C7_a_chain_goes_on_and_a_task_is_replaced_once(calm):
     steps = [calm.sig("add", 1, 2), calm.sig("add", 3), calm.sig("replaced", 4)]
 
     assert calm.end(chain(*steps, app=calm.app).apply_async().id) == ("SUCCESS", 10)
-    assert effects("replaced", "add") == [1, 3]
+    assert effects_of("replaced", "add") == [1, 3]
 
 
 def test_C7_retries_come_to_their_end_and_only_once(calm):
@@ -93,7 +92,7 @@ def test_C7_retries_come_to_their_end_and_only_once(calm):
     calm.send("retries", "retries", 2, task_id=first)
     calm.wait_for("succeeded", 2, id=first)
     assert len(calm.events("begun", id=first)) == 3
-    assert effects("retries") == [1]
+    assert effects_of("retries") == [1]
 
 
 @pytest.mark.parametrize(
@@ -106,10 +105,10 @@ def test_C9_a_time_limit(calm, limit, error):
     calm.wait_for("failed", id=task, error=error)
     if limit == "soft_time_limit":
         assert IdempotencyRecord.objects.get(key=task).state == "FAILED"
-    assert effects(limit) == [0]
+    assert effects_of(limit) == [0]
     calm.send("limited", limit, 0, task_id=task)
     calm.wait_for("succeeded", id=task)
-    assert effects(limit) == [1]
+    assert effects_of(limit) == [1]
 
 
 def test_C10_what_never_starts_leaves_no_record(calm):
@@ -123,7 +122,7 @@ def test_C10_what_never_starts_leaves_no_record(calm):
         calm.wait_for("revoked", id=task)
 
     assert not IdempotencyRecord.objects.filter(key__in=[revoked, expired]).exists()
-    assert effects("revoked", "expired") == [0, 0]
+    assert effects_of("revoked", "expired") == [0, 0]
 
 
 def test_C15_a_parent_that_is_killed_and_run_again_has_one_child(calm):
@@ -137,4 +136,4 @@ def test_C15_a_parent_that_is_killed_and_run_again_has_one_child(calm):
     assert calm.end(parent) == ("SUCCESS", "one")
     # Each run sent one before its commit, and the last one another one after it.
     calm.wait_for("succeeded", 3, of="tests.receipt")
-    assert effects("one", "receipt one") == [1, 1]
+    assert effects_of("one", "receipt one") == [1, 1]

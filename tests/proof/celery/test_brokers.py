@@ -10,12 +10,12 @@ import pytest
 from tests.acceptance.celery.stage import LEASE
 from tests.acceptance.celery.test_redelivery import (  # noqa: F401
     comes_again_as_it_was_sent,
-    effects,
     is_dead_lettered,
     queue,
     redrive,
     runs_in_its_own_delivery,
 )
+from tests.acceptance.effects import effects
 
 pytestmark = [
     pytest.mark.processes,
