@@ -25,13 +25,15 @@ def misfits(store: Statements) -> Iterator[CheckMessage]:
             hint="Set OPTIONS['using'] to one of " + ", ".join(connections.settings) + ".",
             id="django_idempotency.E003",
         )
-    elif connections[using].vendor not in DIALECTS:
+        return
+    if connections[using].vendor not in DIALECTS:
         yield Error(
             f"The database store has no statements for {connections[using].vendor!r}.",
             hint="Point OPTIONS['using'] to a PostgreSQL, MariaDB or SQLite database.",
             id="django_idempotency.E004",
         )
-    elif store.prepare is True and not store.can_prepare:
+        return
+    if store.prepare is True and not store.can_prepare:
         yield Error(
             f"OPTIONS['prepare'] of the database store is True, and {using!r} prepares nothing.",
             hint="It takes PostgreSQL with psycopg 3, and neither 'server_side_binding' nor "
@@ -39,14 +41,14 @@ def misfits(store: Statements) -> Iterator[CheckMessage]:
             "where that can be.",
             id="django_idempotency.E025",
         )
-    elif store.async_claim and store.dialect.CLAIM_ASYNC is None:
+    if store.async_claim and store.dialect.CLAIM_ASYNC is None:
         yield Error(
             f"OPTIONS['async_claim'] of the database store is True, and {using!r} is no PostgreSQL "
             f"database.",
             hint="Leave 'async_claim' out: each claim waits for the disk there.",
             id="django_idempotency.E026",
         )
-    elif store.session_variables and store.dialect.SESSION is None:
+    if store.session_variables and store.dialect.SESSION is None:
         yield Error(
             f"OPTIONS['session_variables'] of the database store is set, and {using!r} is no "
             f"PostgreSQL database.",

@@ -77,6 +77,16 @@ def test_each_message_has_its_id_and_a_hint_and_says_what_to_write(dummy):
         assert written in message.msg
 
 
+def test_E025_E026_E027_each_option_that_SQLite_cannot_have_is_told():
+    options = {"prepare": True, "async_claim": True, "session_variables": ["app.tenant"]}
+    for given, numbers in (
+        (options, ["E025", "E026", "E027"]),
+        ({**options, "prepare": None}, ["E026", "E027"]),
+        ({**options, "using": "nowhere"}, ["E003"]),  # nothing says what it could have
+    ):
+        assert [it.id[-4:] for it in messages(default={"OPTIONS": given})] == numbers
+
+
 def test_E005_each_dotted_path_must_import_what_is_called_with_a_request():
     def found(name, dotted):
         return [(it.id[-4:], it.msg) for it in messages(default={"HTTP": {name: dotted}})]
