@@ -2,16 +2,16 @@
 The admin over a large table, on a PostgreSQL of its own: ``python -m benchmarks.admin [rows]``.
 
 For each page: its statements, the slowest of them, and how many rows the largest scan read. Then
-what the indexes of ``idempotency_index`` cost a claim.
+what the indexes that docs/howto/admin names cost a claim.
 """
 
 from __future__ import annotations
 
-import io
 import os
 import statistics
 import sys
 import time
+from contextlib import nullcontext
 from typing import Any
 
 CLAIMS = 2_000
@@ -72,16 +72,13 @@ def measure(rows: int) -> None:
 
 def cost() -> None:
     """Print what a claim takes without an index, and with each."""
-    from django.core.management import call_command
+    from tests.integration.database.test_indexes import indexed
 
     found: dict[str, list[tuple[float, float]]] = {"none": [], "key": [], "operation": []}
     for _ in range(ROUNDS):
         for field, taken in found.items():
-            if field != "none":
-                call_command("idempotency_index", field, stdout=io.StringIO())
-            taken.append(claims())
-            if field != "none":
-                call_command("idempotency_index", field, drop=True, stdout=io.StringIO())
+            with nullcontext() if field == "none" else indexed(field):
+                taken.append(claims())
     for field, taken in found.items():
         microseconds, wal = (statistics.median(column) for column in zip(*taken, strict=True))
         print(f"index {field}: a claim takes {microseconds:.0f} us and {wal:.0f} bytes of WAL")

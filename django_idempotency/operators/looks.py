@@ -40,7 +40,7 @@ MOST = 10_000
 SECONDS = 2
 #: Records of one `browse`.
 _PAGE = 100
-#: The indexes that a project may add with the command ``idempotency_index``, by their field.
+#: The names of the indexes that a project may add, by their field (docs/howto/admin).
 INDEXES = {"key": "idempotency_key", "operation": "idempotency_operation"}
 
 #: Whether there is an index; one that was never finished is none.

@@ -75,11 +75,6 @@ def test_R98_the_commands_take_a_schema(store, expired):
     told = run_command("idempotency_release", schema=one, erase=True, scope=scope, yes=True)
     assert "1 erased" in told
     assert left(*expired, "public") == [2, 0, 1]
-    run_command("idempotency_index", "key", schema=one)
-    indexed = "SELECT schemaname FROM pg_indexes WHERE indexname = 'idempotency_key'"
-    assert execute(indexed) == one
-    run_command("idempotency_index", "key", schema=one, drop=True)
-    assert execute(indexed) is None
     assert execute("SHOW search_path") == '"public"'
 
 

@@ -1,0 +1,87 @@
+"""The index that a project may add, as docs/howto/admin has it: on each vendor it is used."""
+
+from __future__ import annotations
+
+import re
+from contextlib import contextmanager
+
+import pytest
+from django.db import connection
+
+from django_idempotency.operators import looks, search
+from django_idempotency.records import Filters
+from tests.claims import asked
+from tests.pages import BLOCKS, DOCS
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+def statements():
+    """Return the statements of the page that are for this vendor."""
+    page = DOCS / "howto/admin.md"
+    postgresql, mariadb = (it.text for it in BLOCKS if (it.page, it.language) == (page, "sql"))
+    if connection.vendor == "mysql":
+        return mariadb.splitlines()
+    if connection.vendor == "sqlite":
+        postgresql = postgresql.replace(" CONCURRENTLY", "")
+    return postgresql.splitlines()
+
+
+def execute(sql):
+    with connection.cursor() as cursor:
+        cursor.execute(sql)
+
+
+@contextmanager
+def indexed(field):
+    """Have the index of the page."""
+    [create] = (it for it in statements() if f"idempotency_{field} " in it)
+    execute(create)
+    try:
+        yield
+    finally:
+        table = " ON idempotency_record" if connection.vendor == "mysql" else ""
+        execute(f"DROP INDEX IF EXISTS {re.search(r'idempotency_[a-z]+', create)[0]}{table}")
+
+
+@pytest.mark.parametrize("field", ["key", "operation"])
+def test_an_index_lets_all_records_be_searched(store, monkeypatch, field):
+    monkeypatch.setattr(looks, "MOST", 1)
+    for number in range(3):
+        store.claim(asked(f"key {number}", operation=f"operation {number}"))
+
+    def found():
+        if field == "key":
+            return search.find(store, "key 0").records
+        return looks.look(store, Filters(operation="operation 0")).records
+
+    assert (looks.has_index(store, field), found()) == (False, ())
+    with indexed(field):
+        assert looks.has_index(store, field)
+        assert [record.key for record in found()] == ["key 0"]
+    assert not looks.has_index(store, field)
+
+
+@pytest.mark.leg("postgres18")
+def test_an_index_that_was_never_finished_is_none(store):
+    with indexed("key"):
+        execute(
+            "UPDATE pg_index SET indisvalid = false WHERE indexrelid = 'idempotency_key'::regclass"
+        )
+        assert not looks.has_index(store, "key")
+
+
+@pytest.mark.leg("postgres18")
+def test_an_index_is_that_of_the_table_in_this_schema(store):
+    """As with a schema for each tenant, before `public`, which has an index of its own."""
+    with indexed("key"):
+        execute("CREATE SCHEMA tenant")
+        execute("CREATE TABLE tenant.idempotency_record (LIKE public.idempotency_record)")
+        execute("SET search_path TO tenant, public")
+        try:
+            assert not looks.has_index(store, "key")
+            execute("CREATE INDEX idempotency_key ON tenant.idempotency_record (key)")
+            assert looks.has_index(store, "key")
+        finally:
+            execute("RESET search_path")
+            execute("DROP SCHEMA tenant CASCADE")
