@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import update_wrapper, wraps
 from types import CodeType
 from typing import Any
@@ -18,6 +18,7 @@ from django_idempotency.http.calls import is_guarded_already
 from django_idempotency.http.plans import Declared
 from django_idempotency.http.views import aguarded, aunguarded, exempt_of, guarded
 from django_idempotency.observers import logger
+from django_idempotency.policy import UNSAFE_METHODS
 
 __all__ = ["calls_handler", "guarded_as_view", "guarded_dispatch"]
 
@@ -128,37 +129,45 @@ def _guard_handler(
     """
     Put the guard, `run`, around the handler that `View.dispatch` will look up.
 
-    Returns a list that is empty until the handler is called, or None if nothing is guarded. If the
-    guard of a subclass, or of the URLconf, is already around the handler, only that one guards. The
-    guard of the middleware gives way to this one (R17).
+    That of each unsafe method: `dispatch` of the project may change the request's method. Returns a
+    list that is empty until a handler is called, or None if nothing is guarded. If the guard of a
+    subclass, or of the URLconf, is already around the handler, only that one guards. The guard of
+    the middleware gives way to this one (R17).
     """
     if is_guarded_already(request):
         return None
     request.idempotency = None  # type: ignore[attr-defined]
-    name = str(request.method).lower()
-    if name not in view.http_method_names:
-        return None
-    handler = getattr(view, name, None)
+    handler = _handler(view, str(request.method))
     if handler is None:
         return None
     guards = declared.plan().guards(request)
     around: _Around | None = getattr(handler, _AROUND, None)
-    if around is None:
-        if not guards:
-            return None
-        around = _Around(declared, handler, [])
-    elif guards and around.declared.yields:
-        around = replace(around, declared=declared)
-    else:
+    if around is None and not guards:
+        return None
+    if around is not None and not (guards and around.declared.yields):
         return [True]
+    called = [] if around is None else around.called
+    for method in UNSAFE_METHODS:
+        if (handler := _handler(view, method)) is not None:
+            inner: _Around | None = getattr(handler, _AROUND, None)
+            around = _Around(declared, handler if inner is None else inner.handler, called)
+            setattr(view, method.lower(), _guarded_handler(around, run))
+    return called
 
+
+def _handler(view: View, method: str) -> Any:
+    """Return what `View.dispatch` calls for a method; None if it is not allowed."""
+    name = method.lower()
+    return getattr(view, name, None) if name in view.http_method_names else None
+
+
+def _guarded_handler(around: _Around, run: Callable[..., Any]) -> Callable[..., Any]:
     def guarded_handler(request: HttpRequest, *args: Any, **kwargs: Any) -> Any:
         around.called.append(True)
-        return run(declared, around.handler, request, args, kwargs)
+        return run(around.declared, around.handler, request, args, kwargs)
 
     setattr(guarded_handler, _AROUND, around)
-    setattr(view, name, guarded_handler)
-    return around.called
+    return guarded_handler
 
 
 def _look_for_guards(view_class: type[View]) -> None:

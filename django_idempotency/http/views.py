@@ -177,7 +177,8 @@ def _checked(request: HttpRequest, response: Any) -> Any:
 
 
 def _rendered(response: Any) -> HttpResponseBase:
-    if callable(render := getattr(response, "render", None)):
-        render()
+    """Return the response as Django sends it: a callback after it is rendered may replace it."""
     final: HttpResponseBase = response
+    if callable(render := getattr(response, "render", None)):
+        final = render()
     return final

@@ -108,7 +108,7 @@ class RestGuard(Guard):
         view = self._view
         view.response = self._finalize(self.subject, response, *args, **kwargs)
         if callable(render := getattr(view.response, "render", None)):
-            render()
+            view.response = render()
         return cast("HttpResponseBase", view.response)
 
 

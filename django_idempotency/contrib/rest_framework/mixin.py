@@ -38,6 +38,7 @@ from django_idempotency.http.views import aunguarded
 from django_idempotency.options import SECRETS, conceal, secrets_in
 from django_idempotency.policy import (
     CALLED_WITH,
+    UNSAFE_METHODS,
     UNSET,
     HTTPPolicy,
     Policy,
@@ -212,16 +213,16 @@ class IdempotencyMixin(_Base):
             tee(request._request)  # who authenticates may read the body, too
         with AtomicRequests(without=self._exempt):
             super().initial(request, *args, **kwargs)
-        method = str(request.method).lower()
-        handler = getattr(self, method, None)
-        if method in self.http_method_names and handler is not None:
-            handler = getattr(handler, _GUARDED, handler)  # of an earlier dispatch of this request
-            if self._plan.coroutine:
-                guarded: Any = _awaiting(self._idempotent, handler)
-            else:
-                guarded = partial(self._idempotent, handler, RestGuard.respond)
-            setattr(guarded, _GUARDED, handler)
-            setattr(self, method, guarded)
+        for method in map(str.lower, UNSAFE_METHODS):  # `initial` of the view may change it
+            handler = getattr(self, method, None)
+            if method in self.http_method_names and handler is not None:
+                handler = getattr(handler, _GUARDED, handler)  # of an earlier dispatch
+                if self._plan.coroutine:
+                    guarded: Any = _awaiting(self._idempotent, handler)
+                else:
+                    guarded = partial(self._idempotent, handler, RestGuard.respond)
+                setattr(guarded, _GUARDED, handler)
+                setattr(self, method, guarded)
 
     def handle_exception(self, exc: Exception) -> Response:
         """Answer an exception; what that marks for rollback is a block of ours (R84)."""

@@ -199,3 +199,26 @@ def test_R58_a_second_dispatch_reads_the_body_again(mount, policy, made):
         return Client().post(url, body, **sent, headers=headers)
 
     assert [send(5).status_code, send(5).status_code, send(6).status_code] == [201, 201, 422]
+
+
+def test_R1_handler_of_a_method_that_initial_has_changed_is_guarded(mount, policy):
+    policy(HTTP={"SCOPE": ANYONE})
+    runs = []
+
+    class Overridden(IdempotencyMixin, APIView):
+        authentication_classes: Any = ()
+
+        def initial(self, request: Any, *args: Any, **kwargs: Any) -> None:
+            super().initial(request, *args, **kwargs)
+            request.method = "DELETE"
+
+        def post(self, request: Any) -> Response:
+            raise AssertionError("the method was changed")
+
+        def delete(self, request: Any) -> Response:
+            runs.append("deleted")
+            return Response({}, status=201)
+
+    url = mount(Overridden)
+    first, again = (Client().post(url, headers={"Idempotency-Key": "key-1"}) for _ in range(2))
+    assert (first.status_code, replayed(again), runs) == (201, True, ["deleted"])

@@ -54,7 +54,7 @@ def test_examples_run(run_page, page):
 
 def test_few_blocks_do_not_run():
     languages = [block.language for block in BLOCKS if block.language[0] != "{"]
-    assert set(languages) == {"python", "console", "html+django", "text"}
+    assert set(languages) == {"python", "console", "html+django", "sql", "text"}
     assert languages.count("text") == 7, (
         "the main path, crontab, ALTER TABLE, four of sizes and Redis"
     )

@@ -115,6 +115,14 @@ def test_R57_deferred_rendering_is_part_of_the_work(api):
     assert Effect.objects.filter(name="rendered").count() == 1
 
 
+def test_R27_what_replaces_a_rendered_response_is_the_answer(api):
+    """As a decorator of a middleware does, below the guard."""
+    first, again = api.then("replaced"), api.then("replaced")
+
+    assert (first.content, first["X-Replaced"]) == (b"replaced", "yes")
+    assert (again.content, again["X-Replaced"], replayed(again)) == (b"replaced", "yes", True)
+
+
 RAISED = {"missing": 404, "denied": 403, "suspicious": 400, "bad": 400, "boom": 500}
 joined = pytest.mark.parametrize("mode", ["joined"], indirect=True)
 

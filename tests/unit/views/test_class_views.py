@@ -112,6 +112,27 @@ def test_R15_method_that_the_view_lacks_never_claims(serve, policy, caplog, plac
     assert not [log for log in caplog.records if log.name == "django_idempotency"]
 
 
+class Overridden(FreeClass):
+    """Forms can only post: a hidden field names the method."""
+
+    def dispatch(self, request, *args, **kwargs):
+        request.method = "DELETE"
+        return super().dispatch(request, *args, **kwargs)
+
+    def delete(self, request):
+        return super().post(request)
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_R1_handler_of_a_method_that_dispatch_has_changed_is_guarded(serve, policy, runs, place):
+    http = {"SCOPE": "django_idempotency.http.scopes.anyone", "METHODS": {"POST", "DELETE"}}
+    policy(HTTP={**http, "REQUIRED": True})
+    api = serve(PLACES[place](Overridden), middleware=place == "middleware")
+    first, again, keyless = api(), api(), api(key=None)
+    assert (first.status_code, replayed(again), len(runs)) == (201, True, 1)
+    assert problem(keyless) == (400, "idempotency_key_missing")
+
+
 @on_dispatch
 class Dressed(View):
     """Its dispatch does something before and after."""

@@ -73,6 +73,14 @@ def template(data, effect):
     return TemplateResponse(None, page, context, status=201)
 
 
+def replaced(data, effect):
+    """A response that a callback replaces once it is rendered, as a middleware's decorator does."""
+    response = TemplateResponse(None, engines["django"].from_string("as it was"))
+    new = HttpResponse("replaced", headers={"X-Replaced": "yes"}, status=201)
+    response.add_post_render_callback(lambda rendered: new)
+    return response
+
+
 def stream(data, effect):
     return StreamingHttpResponse([b"a", b"b"])
 
@@ -158,7 +166,7 @@ THEN = {
     function.__name__: function
     for function in (
         *(broken_stream, created, hook_busy, loses_ours, loses_theirs, nested),
-        *(nothing, paused, status, stream, template),
+        *(nothing, paused, replaced, status, stream, template),
     )
 } | {then: raising(error, then) for then, error in RAISED.items()}
 
