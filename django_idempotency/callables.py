@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Awaitable
+from collections.abc import AsyncIterator, Awaitable, Iterator
+from concurrent.futures import Future
 from inspect import Parameter, Signature
-from types import AsyncGeneratorType, GeneratorType
+from io import IOBase
 from typing import Any
 
 __all__ = [
@@ -16,6 +17,10 @@ __all__ = [
     "refuse_lazy",
     "signature_problem",
 ]
+
+
+#: What a result can be whose work is still to come. A file, which is an iterator, too, is none.
+_LAZY = (AsyncIterator, Awaitable, Future, Iterator)
 
 
 def coroutine_problem(name: str, value: Any) -> str | None:
@@ -58,12 +63,12 @@ def name_of(function: Any) -> str:
 
 
 def refuse_lazy(name: str, result: Any) -> Any:
-    """Return `result`; raise TypeError for a coroutine or a generator, which would never run."""
-    if not isinstance(result, (GeneratorType, AsyncGeneratorType, Awaitable)):
+    """Return `result`; raise TypeError for what may be work that is still to come."""
+    if not isinstance(result, _LAZY) or isinstance(result, IOBase):
         return result
     if inspect.iscoroutine(result):
         result.close()  # nobody is warned of what this error tells
     raise TypeError(
         f"{name} has returned a {type(result).__name__}, which is neither awaited nor iterated "
-        f"over: its work has not been done."
+        f"over: its work may not have been done."
     )

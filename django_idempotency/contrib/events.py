@@ -151,6 +151,8 @@ def _kafka_offset(message: Any) -> Any:
     parts = [_member(message, name) for name in ("topic", "partition", "offset")]
     if any(part is _MISSING or part is None for part in parts):
         return _MISSING
+    if isinstance(parts[-1], int) and parts[-1] < 0:  # as librdkafka says that there is none
+        return _MISSING
     return "-".join(str(part) for part in parts)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import inspect
 import operator
 import sys
@@ -277,7 +278,8 @@ def test_I1_work_that_nobody_awaits_is_not_recorded_as_done():
             attempt.complete(make(5))
 
     loop = asyncio.new_event_loop()
-    lazy = (lambda order: acall(order), lambda order: (n for n in [order]))
+    lazy = [lambda order: acall(order), lambda order: (n for n in [order])]
+    lazy += [lambda order: map(str, [order]), lambda order: concurrent.futures.Future()]
     for make in (*lazy, lambda order: loop.create_future()):
         for call in (lambda make=make: once(key="order")(make)("k"), partial(complete, make)):
             store_for()._records.clear()

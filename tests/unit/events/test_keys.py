@@ -61,6 +61,7 @@ REFUSED = [
     *((events.jmespath("id"), {"id": value}) for value in (["a"], {"id": 1}, True, 1.5)),
     (events.kafka_offset, {"topic": "orders", "partition": 1}),
     (events.kafka_offset, {"topic": "orders", "partition": 1, "offset": None}),  # not sent yet
+    (events.kafka_offset, {"topic": "orders", "partition": 1, "offset": -1001}),  # librdkafka's
     (events.kinesis_sequence, {"data": "x"}),
     (events.amqp_message_id, Namespace(properties={})),
     (events.payload_hash("order", "amount"), {"order": 1}),
