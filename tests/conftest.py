@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack, suppress
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import pytest
 from asgiref.sync import SyncToAsync
@@ -82,12 +83,24 @@ def nothing_left_behind() -> Iterator[None]:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Show the last that the servers and workers of a failed test wrote."""
+    """Show the last that servers and workers wrote during a failed test."""
     report = yield
     if report.failed:
         for server in filter(lambda server: server.telling, OwnServer.running):
-            report.sections.append((f"output of {server.name}", _last(server.output)))
+            written = server.output[_written.get(server, 0) :]
+            if written:
+                report.sections.append((f"output of {server.name}", _last(written)))
     return report
+
+
+#: What each server had written when the running test began.
+_written: WeakKeyDictionary[OwnServer, int] = WeakKeyDictionary()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup() -> None:
+    for server in filter(lambda server: server.telling, OwnServer.running):
+        _written[server] = len(server.output)
 
 
 def _last(output: str) -> str:
