@@ -11,10 +11,12 @@ SERVE ?=
 export SERVE
 # `make shop`: a broker of the shop's own, unless there is one.
 PORT ?= 8000
+# `make mutants`: how many changes are judged at once.
+JOBS ?= 2
 METRICS = example_project/.metrics
 PROCFILE = $(PY) -m honcho --procfile example_project/Procfile start --port $(PORT)
 
-.PHONY: help venv services unit test proof proof-tests pairs mutations bench coverage lint types docs demo shop migrations rules tox newest dist compare clean
+.PHONY: help venv services unit test proof proof-tests pairs mutations mutants sample bench coverage lint types docs demo shop migrations rules tox newest dist compare clean
 .DEFAULT_GOAL := help
 
 help:
@@ -25,6 +27,9 @@ help:
 	@echo "make proof        what takes longer: mutations, hundreds of kills; or one of its halves:"
 	@echo "                  make proof-tests, make mutations (SINCE=HEAD~5 of the files changed since"
 	@echo "                  then, MINUTES=10 as many as begin in that time)"
+	@echo "make mutants      changes derived from the source, all of them: hours, in as many runs as you"
+	@echo "                  like (MINUTES=30, ONLY=engine/, JOBS=2). SAMPLE=100 judges those of the"
+	@echo "                  day, as make proof does; SEED=2026-11-23 repeats those of another one"
 	@echo "make pairs        generated pairs of features, guarded beside unguarded (part of make proof;"
 	@echo "                  SEED=2026-11-23 repeats those of a day)"
 	@echo "make bench        what guarding costs, beside the bare view and other packages"
@@ -71,7 +76,7 @@ test: services $(DEV)
 	@$(PY) -m tests.services.dynamodb
 	@$(LEGS) test
 
-proof: proof-tests mutations
+proof: proof-tests mutations sample
 
 proof-tests: services $(DEV)
 	@$(PY) -m tests.services.dynamodb
@@ -85,6 +90,15 @@ mutations: services $(DEV)
 	@$(PY) -m tests.services.dynamodb
 	@echo "==> mutations"
 	@$(PY) -m tests.proof.mutations $(if $(SINCE),--since $(SINCE)) $(if $(MINUTES),--minutes $(MINUTES))
+
+mutants: services $(DEV)
+	@$(PY) -m tests.services.dynamodb
+	@echo "==> derived changes"
+	@$(PY) -m tests.proof.derived $(if $(SAMPLE),--sample $(SAMPLE)) $(if $(SEED),--seed $(SEED)) \
+	    $(if $(MINUTES),--minutes $(MINUTES)) --jobs $(JOBS) $(ONLY)
+
+sample:
+	@$(MAKE) mutants SAMPLE=100
 
 bench: $(DEV)
 	@$(PY) -m pip install --quiet --editable . --group bench
@@ -153,4 +167,4 @@ dist: $(DEV)
 	@$(PY) -m tests.proof.packages dist/*.whl
 
 clean:
-	rm -rf $(VENV) .venv-demo .bench .cdk .tox .legs .coverage .coverage.* .hypothesis .mypy_cache .pytest_cache .ruff_cache build dist htmlcov docs/_build
+	rm -rf $(VENV) .venv-demo .bench .cdk .tox .legs .mutants .coverage .coverage.* .hypothesis .mypy_cache .pytest_cache .ruff_cache build dist htmlcov docs/_build

@@ -4,26 +4,19 @@ from __future__ import annotations
 
 import argparse
 import math
-import os
 import random
-import shutil
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from pathlib import Path
 from queue import SimpleQueue
 
 from tests.proof.mutations import Mutation, every_mutation
-from tests.services import LEG_VARIABLE
+from tests.proof.mutations.copies import changed, copy_project, run_pytest
 from tests.services.processes import ROOT
 
-#: What a test needs of the project. Nothing is written into the checkout.
-COPIED = ("django_idempotency", "tests", "example_project", "docs", "benchmarks")
-PATIENCE = 300
 WORKERS = 2
 
 
@@ -44,8 +37,8 @@ def main() -> int:
         )
     ]
     if arguments.since is not None:
-        changed = _changed_since(arguments.since)
-        chosen = [mutation for mutation in chosen if mutation.file in changed]
+        files = _changed_since(arguments.since)
+        chosen = [mutation for mutation in chosen if mutation.file in files]
         if not chosen:
             print(f"No file that has mutations was changed since {arguments.since}.")
             return 0
@@ -55,7 +48,7 @@ def main() -> int:
     copies: SimpleQueue[Path] = SimpleQueue()
     with tempfile.TemporaryDirectory(prefix="idempotency-mutations-") as directory:
         for number in range(WORKERS):
-            copies.put(_copy(Path(directory) / str(number)))
+            copies.put(copy_project(Path(directory) / str(number)))
 
         def judge(mutation: Mutation) -> bool | None:
             copy = copies.get()
@@ -90,20 +83,6 @@ def _changed_since(commit: str) -> set[str]:
     return set(done.stdout.splitlines())
 
 
-def _copy(directory: Path) -> Path:
-    """Copy what the tests need, so that the checkout is never changed."""
-    ignored = shutil.ignore_patterns("__pycache__", "_build", "node_modules")
-    directory.mkdir()
-    for name in COPIED:
-        shutil.copytree(ROOT / name, directory / name, ignore=ignored)
-    for installed in ROOT.glob("tests/services/*/node_modules"):
-        (directory / installed.relative_to(ROOT)).symlink_to(installed)
-    for path in ROOT.iterdir():
-        if path.is_file():
-            shutil.copy(path, directory)
-    return directory
-
-
 def _verdict(copy: Path, mutation: Mutation, *, sound: bool) -> str:
     path = copy / "django_idempotency" / mutation.file
     text = path.read_text()
@@ -111,41 +90,14 @@ def _verdict(copy: Path, mutation: Mutation, *, sound: bool) -> str:
         return f"{mutation.file} has the text {text.count(mutation.old)} times: write it anew"
     if sound and _pytest(copy, mutation) != 0:
         return f"{mutation.test} does not pass without the change"
-    with _changed(path, text.replace(mutation.old, mutation.new)):
+    with changed(path, text.replace(mutation.old, mutation.new)):
         code = _pytest(copy, mutation)
     # 1: a test failed; 2: the tests cannot even be imported. Else no test was run.
     return {0: "NOT FOUND", 1: "found", 2: "found"}.get(code, f"pytest ended with {code}")
 
 
-@contextmanager
-def _changed(path: Path, text: str) -> Iterator[None]:
-    original = path.read_text()
-    path.write_text(text)
-    try:
-        yield
-    finally:
-        path.write_text(original)
-
-
 def _pytest(copy: Path, mutation: Mutation) -> int:
-    """Run the mutation's test in the copy; the exit code."""
-    env = {**os.environ, "PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": "1"}
-    if mutation.leg:
-        env[LEG_VARIABLE] = mutation.leg
-    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider"]
-    try:
-        done = subprocess.run(
-            [*command, *mutation.test.split()],
-            cwd=copy,
-            env=env,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=PATIENCE,
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
-        return 1  # a test that hangs is noticed
-    return done.returncode
+    return run_pytest(copy, mutation.test.split(), leg=mutation.leg)
 
 
 if __name__ == "__main__":
