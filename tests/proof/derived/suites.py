@@ -7,6 +7,7 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
+from itertools import accumulate
 from pathlib import Path
 from threading import Lock
 
@@ -19,8 +20,8 @@ from tests.services.processes import ROOT
 
 #: Ignored by git.
 RESULTS = ROOT / ".mutants"
-#: The first tests of each round take so many seconds; the last round has all others.
-_ROUNDS = (4.0, 25.0)
+#: How many seconds the tests of each round take. Of a line that all tests run that is enough.
+_ROUNDS = (4.0, 25.0, 60.0)
 _SETTINGS = (
     "[run]\nsource = django_idempotency\nrelative_files = true\ncore = ctrace\ndata_file = {}\n"
 )
@@ -51,17 +52,16 @@ class Suite:
         by_time = sorted(tests, key=lambda test: (seconds[test], test))
         fastest = {test.partition("[")[0]: test for test in reversed(by_time)}
         firsts = sorted(fastest.values(), key=by_time.index)
-        chosen: list[str] = []
-        spent = 0.0
-        budgets = list(_ROUNDS)
-        for test in (*firsts, *(test for test in by_time if test not in fastest.values())):
-            chosen.append(test)
-            spent += seconds[test]
-            if budgets and spent > budgets[0]:
-                yield chosen
-                chosen, spent = [], 0.0
-                del budgets[0]
-        yield chosen
+        others = (test for test in by_time if test not in fastest.values())
+        yield from _parted([*firsts, *others], seconds)
+
+
+def _parted(tests: list[str], seconds: dict[str, float]) -> Iterator[list[str]]:
+    for budget in _ROUNDS:
+        ends = [*accumulate(seconds[test] for test in tests)]
+        count = 1 + sum(end < budget for end in ends)
+        yield tests[:count]
+        tests = tests[count:]
 
 
 _UNIT = (
