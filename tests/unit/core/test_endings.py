@@ -39,7 +39,8 @@ def call(request):
     return Call(request.param, "memory")
 
 
-@pytest.mark.parametrize(("caller", "gone"), [("run", False), ("arun", False), ("run", True)])
+@pytest.mark.parametrize("gone", [False, True])
+@pytest.mark.parametrize("caller", ["run", "arun"])
 def test_R60_at_the_completion_the_caller_gets_its_result(memory, clock, caplog, caller, gone):
     if gone:
         work = lambda lease: memory._records.clear() or "done"  # noqa: E731
