@@ -159,6 +159,18 @@ def test_R98_who_waits_and_then_runs_is_where_it_was(
     assert rows(tenants[0]) == [("COMPLETED", 2)]
 
 
+def test_R98_session_that_is_open_is_not_taken_to_where_another_waits(store, tenants):
+    """A coroutine waits, and another one, for another tenant, has opened the connection since."""
+    go_to(tenants[0])
+    place = won(store.claim(claim_request(transaction="separate"))).place
+    go_to(tenants[1])
+    store.restore(place)
+    assert execute("SELECT current_schema()") == tenants[1]
+    connection.close()
+    store.restore(place)
+    assert execute("SELECT current_schema()") == tenants[0]
+
+
 @contextmanager
 def granted(role, tenant):
     execute(f"GRANT ALL ON SCHEMA {quoted(tenant)} TO {role}")
