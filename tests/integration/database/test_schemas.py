@@ -391,7 +391,7 @@ def test_R98_inside_a_callers_transaction_its_role_is_left_as_it_was(guarded, st
     assert execute("SELECT tenant FROM idempotency_record") == role
 
 
-@pytest.mark.parametrize("names", ["app.tenant", ["app.tenant'"], [""], 5, ["app tenant"]])
+@pytest.mark.parametrize("names", ["app.tenant", ["app.tenant'"], [""], 5, ["app tenant"], [5]])
 def test_R98_names_of_variables_are_checked(names):
     with pytest.raises((TypeError, ValueError), match="session_variables"):
         DatabaseStore(session_variables=names)

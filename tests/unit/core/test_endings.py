@@ -10,6 +10,7 @@ import pytest
 from django.db import IntegrityError, transaction
 
 from django_idempotency import (
+    FingerprintMismatch,
     InProgress,
     LeaseLost,
     ResultTooLarge,
@@ -80,6 +81,19 @@ def test_R58_an_end_that_fails_otherwise_is_not_tried_again(memory, call):
             call(work, key=key)
     # A completion is repeated once: what broke may be an interrupt, and the first one on its way.
     assert (memory.fail.call_count, memory.complete.call_count) == (2, 2)
+
+
+def test_R58_a_completion_that_is_repeated_leaves_the_record_to_its_next_owner(memory, call):
+    memory.complete = Mock(side_effect=[RuntimeError("interrupt"), LeaseLost()])
+    memory.fail = Mock()
+    ended = Mock()
+    signals.lease_lost.connect(ended)
+    try:
+        with pytest.raises(RuntimeError, match="interrupt"):
+            call(done)
+    finally:
+        signals.lease_lost.disconnect(ended)
+    assert (memory.fail.call_count, ended.call_count) == (0, 1)
 
 
 @pytest.mark.parametrize("after_commit", [False, True])
@@ -289,6 +303,22 @@ def test_R57_R60_I13_what_the_lost_answer_of_a_COMMIT_means(expired, perform):
             assert said in str(raised.value), row
         record = store.get(record_id())
         assert record.expired if state is None else record.state is state, row
+
+
+@pytest.mark.parametrize(
+    "error",
+    [ClaimAgain(), FingerprintMismatch(), InProgress(), LeaseLost(), StoreError("out of reach")],
+    ids=lambda error: type(error).__name__,
+)
+def test_R60_whoever_cannot_ask_what_the_COMMIT_did_says_so(expired, error):
+    store = expired()
+    store.at_commit = "lost"
+    store.claim = Mock(wraps=store.claim, side_effect=[DEFAULT, error])
+
+    with pytest.raises(StoreError, match="not known") as raised:
+        perform(store, "single")
+
+    assert raised.value.__cause__ is error
 
 
 @pytest.mark.parametrize(
