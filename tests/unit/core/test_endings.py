@@ -21,6 +21,7 @@ from django_idempotency import (
 from django_idempotency.claims import ClaimAgain
 from django_idempotency.codecs import JSONCodec, pack
 from django_idempotency.engine import CLAIM_TRIES, Engine
+from django_idempotency.engine.operation import RollBack
 from django_idempotency.models import IdempotencyRecord
 from django_idempotency.records import State
 from django_idempotency.stores.database import DatabaseStore
@@ -71,6 +72,14 @@ def test_R58_an_end_that_cannot_be_written_masks_nothing(memory, call, caplog):
         call(fail)
     assert (levels(caplog), "no end" in caplog.text) == (["ERROR"], True)
     assert kept().state is State.IN_PROGRESS
+
+
+def test_R57_the_record_says_that_a_refusal_is_not_kept(memory, call):
+    def refuse(lease):
+        raise RollBack("fail", "refused")
+
+    assert call(refuse).result == "refused"
+    assert (kept().state, kept().error) == (State.FAILED, "not kept")
 
 
 def test_R58_an_end_that_fails_otherwise_is_not_tried_again(memory, call):

@@ -105,6 +105,17 @@ def never(request: Any, record: Any) -> bool:
     return False
 
 
+def test_R79_replay_that_the_check_has_let_through_is_one(api, policy, lines):
+    policy(HTTP={"REPLAY_CHECK": f"{__name__}.always"})
+    assert api().content == api().content
+    told = [line.outcome for line in lines() if hasattr(line, "outcome")]
+    assert told == ["completed", "replayed"]
+
+
+def always(request: Any, record: Any) -> bool:
+    return True
+
+
 def test_R78_error_renderer_as_a_method_may_answer_as_the_view_does(api, mount):
     class Own(BareView):
         def idempotency_error_renderer(self, request: Request, members: dict[str, Any]) -> Response:
