@@ -15,6 +15,7 @@ import pytest
 from botocore.exceptions import ClientError
 from celery.app import builtins
 from celery.exceptions import Ignore, Reject, SoftTimeLimitExceeded
+from django.db import transaction
 from kombu.exceptions import OperationalError
 
 from django_idempotency import InProgress, current
@@ -188,6 +189,19 @@ def test_C9_a_limit_of_twice_the_rest_of_the_lease_suffices(local, clock, when_i
     meeting = Meeting(local, task={"time_limit": 182})
 
     assert redeliver(meeting).state == "SUCCESS"
+
+
+@pytest.mark.django_db(transaction=True)
+def test_C9_a_message_does_not_stay_in_a_transaction(local, clock, when_it_waits):
+    """Which would be open as long; a worker's own transaction around all tasks, say."""
+    when_it_waits(lambda: clock.advance(91))
+    meeting = Meeting(local)
+
+    with transaction.atomic():
+        done = redeliver(meeting)
+
+    assert done.state == "RETRY"
+    assert len(local.sent()) == 1
 
 
 @pytest.mark.parametrize("acks_late", [True, False], ids=["C7 goes back", "is not lost in silence"])
