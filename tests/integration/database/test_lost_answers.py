@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from contextlib import suppress
+from contextvars import copy_context
 from datetime import timedelta
 
 import pytest
@@ -61,6 +62,19 @@ def test_answer_to_the_commit_is_lost(wire, engine, other, mode):
     assert (outcome.result, outcome.replayed, outcome.stored) == ("mine", False, True)
     assert run(engine, mode, "again").replayed
     assert other(effects) == ["mine"]
+
+
+def test_connection_in_the_transaction_of_another_attempt_is_not_the_one_to_ask(engine, store):
+    """Coroutines share a thread, and each has a context of its own."""
+    another, context = engine.attempt(operation(transaction="joined")), copy_context()
+    context.run(another.__enter__).complete("mine")
+    theirs = connection.connection
+    try:
+        with store.working_connection():
+            assert connection.connection is not theirs
+        assert connection.connection is theirs
+    finally:
+        context.run(another.__exit__, None, None, None)
 
 
 @JOINS
