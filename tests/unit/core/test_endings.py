@@ -74,12 +74,19 @@ def test_R58_an_end_that_cannot_be_written_masks_nothing(memory, call, caplog):
     assert kept().state is State.IN_PROGRESS
 
 
-def test_R57_the_record_says_that_a_refusal_is_not_kept(memory, call):
+@pytest.mark.parametrize(
+    ("error", "said"), [(None, "not kept"), (ValueError("boom"), "builtins.ValueError")]
+)
+def test_R57_the_record_says_why_a_refusal_is_not_kept(memory, call, error, said):
     def refuse(lease):
-        raise RollBack("fail", "refused")
+        raise RollBack("fail", "refused", error)
 
-    assert call(refuse).result == "refused"
-    assert (kept().state, kept().error) == (State.FAILED, "not kept")
+    if error is None:
+        assert call(refuse).result == "refused"
+    else:
+        with pytest.raises(ValueError, match="boom"):
+            call(refuse)
+    assert (kept().state, kept().error) == (State.FAILED, said)
 
 
 def test_R58_an_end_that_fails_otherwise_is_not_tried_again(memory, call):
