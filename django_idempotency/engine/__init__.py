@@ -35,13 +35,14 @@ from django_idempotency.engine.endings import Endings
 from django_idempotency.engine.operation import Operation, RollBack
 from django_idempotency.engine.renewal import LeaseRenewer, lease_renewer
 from django_idempotency.engine.threads import own_thread
-from django_idempotency.engine.transactions import let_connections_go
+from django_idempotency.engine.transactions import connections_to_let_go, let_connections_go
 from django_idempotency.engine.waiting import Poller, Waiter, poller
 from django_idempotency.exceptions import InProgress, StoreError
 from django_idempotency.leases import Lease
 from django_idempotency.observers import logger
 from django_idempotency.records import Outcome, Record
 from django_idempotency.stores.base import BaseStore
+from django_idempotency.stores.database.carried import Session, carry, sessions_here
 
 __all__ = ["Attempt", "Engine", "Operation"]
 
@@ -207,8 +208,11 @@ class Engine:
                     waiter.place = attempt.waits_at = place
                 if busy.stale or not waiter.goes_on(busy.record):
                     raise
-            let_connections_go(close=operation.closes_connections)
-            seen = self.poller.wait(self.store, waiter)
+            sessions = self._let_go(operation)
+            try:
+                seen = self.poller.wait(self.store, waiter)
+            finally:
+                carry(sessions)
 
     async def _aclaim_or_wait(
         self, attempt: Attempt, thread: AsyncExitStack
@@ -230,16 +234,30 @@ class Engine:
                 if busy.stale or not waiter.goes_on(busy.record):
                     raise
             await thread.aclose()
-            alone = await sync_to_async(self._let_go)(operation)
-            seen = await self.poller.await_(self.store, waiter, alone=alone)
+            alone, sessions = await sync_to_async(self._let_go_of_caller)(operation)
+            try:
+                seen = await self.poller.await_(self.store, waiter, alone=alone)
+            finally:
+                if sessions:
+                    await sync_to_async(carry)(sessions)
 
-    def _let_go(self, operation: Operation) -> bool:
-        """Let the thread's connections go; return whether its transaction alone has the record."""
+    def _let_go_of_caller(self, operation: Operation) -> tuple[bool, list[Session]]:
+        """See `_let_go`; return whether the thread's transaction alone has the record, too."""
         # Below `async_to_sync` another coroutine may be reading on its caller's connection.
         in_context = SyncToAsync.thread_sensitive_context.get(None) is not None
+        sessions: list[Session] = []
         if operation.closes_connections or in_context:
-            let_connections_go(close=operation.closes_connections)
-        return self.store.in_transaction()
+            sessions = self._let_go(operation)
+        return self.store.in_transaction(), sessions
+
+    def _let_go(self, operation: Operation) -> list[Session]:
+        """Let the thread's connections go; return the sessions that those after them need (R98)."""
+        close = operation.closes_connections
+        going = connections_to_let_go(close=close)
+        variables = getattr(self.store, "session_variables", ())
+        sessions = sessions_here(self.store.using, variables, going)
+        let_connections_go(close=close)
+        return sessions
 
     def _claim(self, attempt: Attempt, seen: Record | None) -> tuple[AnyBlock, Lease | Record]:
         """

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from typing import Any, NamedTuple
 
 from django.db import Error, connections
@@ -28,15 +28,21 @@ class Session(NamedTuple):
     settings: dict[str, str]
 
 
-def sessions_here(using: str | None, variables: Collection[str]) -> list[Session]:
+def sessions_here(
+    using: str | None,
+    variables: Collection[str],
+    among: Iterable[BaseDatabaseWrapper] | None = None,
+) -> list[Session]:
     """
     Return the sessions of this thread that are unlike a new one; `variables` are of alias `using`.
+
+    They are those of all connections of the thread, or of those `among` which to look.
 
     One round trip for each connection that is open; another one has no session yet. Raises
     SessionLost.
     """
     found = []
-    for connection in connections.all(initialized_only=True):
+    for connection in connections.all(initialized_only=True) if among is None else among:
         if connection.vendor != "postgresql":
             continue
         names = [*_USUAL, *(variables if connection.alias == using else ())]

@@ -18,6 +18,7 @@ from django_idempotency.engine import Engine
 from django_idempotency.engine.waiting import poller
 from django_idempotency.records import State
 from django_idempotency.stores.database import DatabaseStore, prepared
+from django_idempotency.stores.memory import MemoryStore
 from tests.integration.database import claims
 from tests.integration.database.claims import Boom, claim_request, lost, operation, packed, won
 from tests.integration.database.sessions import PATIENCE, Session, execute
@@ -169,6 +170,33 @@ def test_R98_session_that_is_open_is_not_taken_to_where_another_waits(store, ten
     connection.close()
     store.restore(place)
     assert execute("SELECT current_schema()") == tenants[0]
+
+
+@pytest.mark.parametrize("ends", ["failed", "completed"])
+@pytest.mark.parametrize("how", ["thread", "coroutine"])
+def test_R98_I10_who_waits_on_another_store_is_where_it_was(tenants, sessions, how, ends):
+    """The store knows no schema: the work, and what the caller does then, would be in another."""
+    store, [_, waiter] = MemoryStore(), sessions
+    lease = won(store.claim(claim_request(transaction="separate")))
+
+    def where(lease=None):
+        return execute("SELECT current_schema()")
+
+    def wait():
+        go_to(tenants[0])
+        if how == "coroutine":
+            found = async_to_sync(Engine(store).arun)(waiting(), sync_to_async(where)).result
+        else:
+            found = Engine(store).run(waiting(), where).result
+        return found, where()
+
+    answer = waiter.start(wait)
+    wait_until(lambda: poller._waiters.get(store), seconds=PATIENCE, what="one that waits")
+    if ends == "failed":
+        store.fail(lease, "builtins.OSError")
+    else:
+        store.complete(lease, packed("done"), retention=claims.RETENTION)
+    assert answer.result(PATIENCE) == (tenants[0] if ends == "failed" else "done", tenants[0])
 
 
 @contextmanager
