@@ -16,6 +16,7 @@ from django.core.handlers.asgi import ASGIHandler
 from django.core.handlers.wsgi import WSGIHandler
 from django.db import connections
 
+from tests.proof.pairs.databases import TENANTS
 from tests.proof.pairs.features import Case
 
 __all__ = ["Answer", "Browser", "body_of", "without_csrf"]
@@ -70,12 +71,15 @@ class Browser:
 
     case: Case
     cookies: dict[str, str] = field(default_factory=dict)
+    tenant: str = TENANTS[0]
 
     def post(self, key: str) -> Answer:
         """Send the case's request under this key; take over its cookies."""
         content_type, body = body_of(self.case, key)
         headers = {"Content-Type": content_type, "Accept": "*/*", "Accept-Encoding": "gzip"}
         headers["Cookie"] = "; ".join(f"{name}={value}" for name, value in self.cookies.items())
+        if self.case.schema == "tenant":
+            headers["X-Tenant"] = self.tenant
         if self.case.key == "header":
             headers["Idempotency-Key"] = key
         send = _asgi if self.case.server == "asgi" else _wsgi

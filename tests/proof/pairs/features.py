@@ -37,6 +37,8 @@ FEATURES: dict[str, tuple[str, ...]] = {
     "fail_open": ("no", "yes", "down"),
     "isolation": ("read committed", "repeatable read"),
     "atomic": ("plain", "wrapped"),
+    "connection": ("plain", "pool", "pooler"),
+    "schema": ("none", "tenant"),
 }
 
 #: The features that hold state: of these all triples are covered, not only pairs.
@@ -65,6 +67,8 @@ class Case:
     fail_open: str
     isolation: str
     atomic: str
+    connection: str
+    schema: str
 
     def __str__(self) -> str:
         told = [f"{name}={value}" for name, value in vars(self).items() if value != PLAIN[name]]
@@ -117,6 +121,8 @@ POSSIBLE: tuple[Possible, ...] = (
     (("isolation", "server"), lambda i, s: i == "read committed" or s != "testcase"),
     # The server of the store is down.
     (("fail_open", "store"), lambda f, s: f != "down" or s == "redis"),
+    # A pooler in transaction mode keeps no search path from one transaction to the next.
+    (("schema", "connection"), lambda s, c: s == "none" or c != "pooler"),
     # Whoever retries stands around the guard.
     (("middleware", "guard"), lambda m, g: m != "retrying" or g != "middleware"),
     (("middleware", "answer"), lambda m, a: m != "retrying" or a == "json"),

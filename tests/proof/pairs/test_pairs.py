@@ -3,35 +3,25 @@
 
 from __future__ import annotations
 
-import functools
 import gc
-import logging
 import os
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
-from importlib import import_module
-from unittest import mock
-from uuid import uuid4
+from contextlib import ExitStack, suppress
 
 import pytest
-from django.contrib.auth import BACKEND_SESSION_KEY, HASH_SESSION_KEY, SESSION_KEY, get_user_model
-from django.core.signals import request_finished, request_started
-from django.db import close_old_connections, connection, connections, transaction
-from django.test import override_settings
-from psycopg import IsolationLevel
+from django.db import connection, connections
 
-from django_idempotency.conf import stores
 from django_idempotency.engine.waiting import poller
 from django_idempotency.testing import crash_at
 from django_idempotency.testing.crash import Crash
-from tests.app.models import Effect
 from tests.proof.pairs.client import Answer, Browser
+from tests.proof.pairs.databases import TENANTS, drop_schemas, make_schemas, pooler
 from tests.proof.pairs.expected import OURS, Expected
-from tests.proof.pairs.features import Case, cases
-from tests.proof.pairs.project import MIDDLEWARE, Project
+from tests.proof.pairs.features import cases
+from tests.proof.pairs.site import Left, Servers, Site
+from tests.services import or_skip
 from tests.services.processes import wait_until
 from tests.services.redis import redis_url
 
@@ -41,196 +31,18 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:StreamingHttpResponse must consume:Warning"),
 ]
 
-BACKENDS = {
-    "database": {},
-    "other": {"OPTIONS": {"using": "other"}},
-    "memory": {"BACKEND": "django_idempotency.stores.memory.MemoryStore"},
-}
-#: Middleware of ours in tests, by the feature's value.
-MORE = {
-    "locale": ["django.middleware.locale.LocaleMiddleware"],
-    "gzip": ["django.middleware.gzip.GZipMiddleware"],
-    "modified": ["tests.proof.pairs.test_pairs.session_is_modified"],
-}
 
-
-@pytest.fixture(scope="session")
-def redis_server() -> Iterator[str]:
-    with redis_url("valkey9") as url:
-        yield url
-
-
-def session_is_modified(get_response):
-    """As some packages do, for each request."""
-
-    def middleware(request):
-        request.session.modified = True
-        return get_response(request)
-
-    return middleware
-
-
-@dataclass
-class Left:
-    """What a request has left behind."""
-
-    answer: Answer
-    runs: int
-    bodies: list
-    rows: list[str]
-    hooks: list[str]
-    session: dict | None
-    logged: list[tuple[str, str]]
-
-
-class Site:
-    """A project under settings of the case, and a browser with a user's session."""
-
-    def __init__(self, case: Case, *, guarded: bool, url: str, lease: float = 60) -> None:
-        self.case, self.guarded, self.url, self.lease = case, guarded, url, lease
-        self.project = Project(case, guarded)
-        self.browser = Browser(case)
-        self.key = f"key-{uuid4().hex}"
-        self.logged: list[tuple[str, str]] = []
-        #: Blocks that were entered and not left.
-        self.entered = 0
-
-    def settings(self) -> dict:
-        case = self.case
-        middleware = [*MORE.get(case.middleware, ()), *MIDDLEWARE]
-        if case.middleware == "modified":
-            middleware = [MIDDLEWARE[0], *MORE["modified"], *MIDDLEWARE[1:]]
-        if self.guarded and case.guard == "middleware":
-            middleware.append("django_idempotency.http.middleware.IdempotencyMiddleware")
-        store = BACKENDS.get(case.store)
-        if store is None:
-            url = "redis://127.0.0.1:1/0" if case.fail_open == "down" else self.url
-            store = {
-                "BACKEND": "django_idempotency.stores.redis.RedisStore",
-                "OPTIONS": {"url": url, "prefix": f"pairs-{uuid4().hex}:"},
-            }
-        policy = {"LEASE": self.lease, "WAIT": 10 if case.wait == "yes" else 0}
-        if case.mode != "default":
-            policy["TRANSACTION"] = case.mode
-        if case.encryption == "yes":
-            policy["ENCRYPTION_KEYS"] = [bytes(32)]
-        http = {
-            "SCOPE": f"django_idempotency.http.scopes.{case.scope}",
-            "SCOPE_ENDPOINT": case.endpoint == "yes",
-            "FAIL_OPEN": case.fail_open != "no",
-        }
-        return {
-            "MIDDLEWARE": ["tests.proof.pairs.client.without_csrf", *middleware],
-            "ROOT_URLCONF": self.project.urlconf,
-            "SESSION_SAVE_EVERY_REQUEST": case.middleware == "sliding",
-            "IDEMPOTENCY": {"default": {**store, **policy, "HTTP": http}},
-        }
-
-    @contextmanager
-    def open(self) -> Iterator[Site]:
-        """Be under the project's settings, with a user who is logged in."""
-        case = self.case
-        default = connections.settings["default"]
-        with ExitStack() as stack:
-            stack.callback(stores.reset)
-            stack.enter_context(override_settings(**self.settings()))
-            stack.callback(Effect.objects.all().delete)
-            atomic_requests = case.transactions == "atomic_requests"
-            changes = {"ATOMIC_REQUESTS": atomic_requests}
-            if case.isolation == "repeatable read":
-                level = {"isolation_level": IsolationLevel.REPEATABLE_READ}
-                changes["OPTIONS"] = {**default["OPTIONS"], **level}
-            stack.enter_context(mock.patch.dict(default, changes))
-            stack.callback(connections.close_all)
-            connections.close_all()
-            if case.atomic == "wrapped":
-                stack.enter_context(self._wrapped())
-            if case.server == "testcase":
-                stack.enter_context(within_testcase())
-            logging.getLogger().addHandler(handler := _Kept(self.logged))
-            stack.callback(logging.getLogger().removeHandler, handler)
-            self._log_in()
-            yield self
-        assert self.entered == 0, "blocks are entered and not left"
-
-    @contextmanager
-    def _wrapped(self) -> Iterator[None]:
-        """Wrap Atomic as caches of the ORM do."""
-        enter, leave = transaction.Atomic.__enter__, transaction.Atomic.__exit__
-
-        @functools.wraps(enter)
-        def entering(block):
-            self.entered += 1
-            return enter(block)
-
-        @functools.wraps(leave)
-        def leaving(block, *error):
-            self.entered -= 1
-            return leave(block, *error)
-
-        wrapped = {"__enter__": entering, "__exit__": leaving}
-        with mock.patch.multiple(transaction.Atomic, **wrapped):
-            yield
-
-    def _log_in(self) -> None:
-        user = get_user_model().objects.create_user(f"user-{uuid4().hex}")
-        session = import_module("django.contrib.sessions.backends.db").SessionStore()
-        session[SESSION_KEY] = str(user.pk)
-        session[BACKEND_SESSION_KEY] = "django.contrib.auth.backends.ModelBackend"
-        session[HASH_SESSION_KEY] = user.get_session_auth_hash()
-        session["before"] = 1
-        session.create()
-        self.browser.cookies["sessionid"] = session.session_key
-
-    def session(self) -> dict | None:
-        """Return what the browser's session holds; None if it is gone."""
-        kept = import_module("django.contrib.sessions.backends.db").SessionStore(
-            self.browser.cookies.get("sessionid")
-        )
-        if not kept.session_key or not kept.exists(kept.session_key):
-            return None
-        return {name: value for name, value in kept.load().items() if not name.startswith("_")}
-
-    def post(self) -> Left:
-        """Send the request."""
-        del self.logged[:]
-        return self.left(self.browser.post(self.key))
-
-    def left(self, answer: Answer) -> Left:
-        """Return what has been left behind by now, beside this answer."""
-        return Left(
-            answer,
-            self.project.runs,
-            list(self.project.bodies),
-            list(Effect.objects.order_by("pk").values_list("name", flat=True)),
-            list(self.project.hooks),
-            self.session(),
-            list(self.logged),
-        )
-
-
-class _Kept(logging.Handler):
-    def __init__(self, kept: list) -> None:
-        super().__init__(logging.WARNING)
-        self.kept = kept
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self.kept.append((record.name, f"{record.levelname} {record.getMessage()}"))
-
-
-@contextmanager
-def within_testcase() -> Iterator[None]:
-    """Be within the transactions of a TestCase."""
+@pytest.fixture(scope="module")
+def servers(django_db_setup, django_db_blocker) -> Iterator[Servers]:
+    """A Redis and a pooler, and a schema for each tenant."""
     with ExitStack() as stack:
-        for alias in ("default", "other"):
-            block = transaction.atomic(using=alias)
-            block._from_testcase = True
-            stack.enter_context(block)
-            stack.callback(transaction.set_rollback, True, using=alias)
-        for signal in (request_started, request_finished):  # as the test client does
-            signal.disconnect(close_old_connections)
-            stack.callback(signal.connect, close_old_connections)
-        yield
+        url = stack.enter_context(redis_url("valkey9"))
+        port = or_skip(lambda: stack.enter_context(pooler())).port
+        with django_db_blocker.unblock():
+            make_schemas()
+        yield Servers(url, port)
+    with django_db_blocker.unblock():
+        drop_schemas()
 
 
 def plain(answer: Answer) -> tuple:
@@ -243,10 +55,10 @@ CASES = cases(os.environ["PAIRS_SEED"])
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_guard_changes_nothing_and_a_later_duplicate_gets_the_answer(case, redis_server):
+def test_guard_changes_nothing_and_a_later_duplicate_gets_the_answer(case, servers):
     left: dict[bool, list[Left]] = {}
     for guarded in (False, True):
-        with Site(case, guarded=guarded, url=redis_server).open() as site:
+        with Site(case, guarded=guarded, servers=servers).open() as site:
             before = site.session()
             left[guarded] = [site.post(), site.post()]
     (bare, bare_again), (first, again) = left[False], left[True]
@@ -322,12 +134,12 @@ TWICE = [
 
 
 @pytest.mark.parametrize("case", TWICE, ids=str)
-def test_duplicate_at_once(case, redis_server):
+def test_duplicate_at_once(case, servers):
     """Two clicks: the second one comes while the first one is in its work."""
     expected = Expected(case)
-    with Site(case, guarded=False, url=redis_server).open() as site:
+    with Site(case, guarded=False, servers=servers).open() as site:
         bare = site.post()
-    with Site(case, guarded=True, url=redis_server).open() as site:
+    with Site(case, guarded=True, servers=servers).open() as site:
         before = site.session()
         project, second = site.project, Browser(case, dict(site.browser.cookies))
         project.entered, project.leave = threading.Event(), threading.Event()
@@ -385,10 +197,10 @@ def is_locked() -> bool:
 @pytest.mark.filterwarnings("ignore:Unclosed file:ResourceWarning")  # of the dead
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("case", TWICE, ids=str)
-def test_retry_after_a_death(case, redis_server):
+def test_retry_after_a_death(case, servers):
     """The process dies after the work, and a retry comes until it is answered."""
     expected = Expected(case)
-    site = Site(case, guarded=True, url=redis_server, lease=0.2)
+    site = Site(case, guarded=True, servers=servers, lease=0.2)
     with site.open():
         cookies = dict(site.browser.cookies)
         with suppress(Crash), crash_at("after_work"):
@@ -411,6 +223,27 @@ def test_retry_after_a_death(case, redis_server):
     assert left.runs == 2
     of_the_dead = 0 if expected.has_block or expected.is_rolled_back else 1
     assert len(left.rows) == of_the_dead + (0 if expected.is_rolled_back else 1)
+
+
+@pytest.mark.parametrize("case", [case for case in TWICE if case.schema == "tenant"], ids=str)
+def test_I10_R98_the_same_key_of_another_tenant_runs_on_its_own(case, servers):
+    expected = Expected(case)
+    left: dict[str, list[Left]] = {name: [] for name in TENANTS}
+    with Site(case, guarded=True, servers=servers).open() as site:
+        mine, cookies = site.browser, dict(site.browser.cookies)
+        others = Browser(case, cookies, TENANTS[1])
+        for site.browser in (mine, others, mine, others):
+            if site.browser is others and not site.session():
+                site.log_in()  # the first one has flushed or changed the session of both
+            left[site.browser.tenant].append(site.post())
+    (first, again), (other, other_again) = left.values()
+    assert (other.runs, other.rows) == (2, [row.replace("1", "2") for row in first.rows])
+    assert other.answer.headers.get("Idempotency-Replayed") is None
+    assert plain(other.answer) == plain(first.answer)
+    if expected.is_replayed and expected.has_owner:
+        assert (again.rows, other_again.rows) == (first.rows, other.rows)
+        for answer in (again.answer, other_again.answer):
+            assert answer.headers["Idempotency-Replayed"] == "true"
 
 
 def told(left: Left) -> list:

@@ -1,0 +1,217 @@
+"""A site of a case: its settings, its databases and a browser, and what a request leaves there."""
+# mypy: ignore-errors
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from importlib import import_module
+from unittest import mock
+from uuid import uuid4
+
+from django.contrib.auth import BACKEND_SESSION_KEY, HASH_SESSION_KEY, SESSION_KEY, get_user_model
+from django.core.signals import request_finished, request_started
+from django.db import close_old_connections, transaction
+from django.test import override_settings
+
+from django_idempotency.conf import stores
+from tests.app.models import Effect
+from tests.proof.pairs.client import Answer, Browser
+from tests.proof.pairs.databases import connected, empty, go_to, scope_of
+from tests.proof.pairs.features import Case
+from tests.proof.pairs.project import MIDDLEWARE, Project
+
+__all__ = ["Left", "Servers", "Site"]
+
+BACKENDS = {
+    "database": {},
+    "other": {"OPTIONS": {"using": "other"}},
+    "memory": {"BACKEND": "django_idempotency.stores.memory.MemoryStore"},
+}
+#: Middleware of ours in tests, by the feature's value.
+MORE = {
+    "locale": ["django.middleware.locale.LocaleMiddleware"],
+    "gzip": ["django.middleware.gzip.GZipMiddleware"],
+    "modified": ["tests.proof.pairs.site.session_is_modified"],
+}
+
+
+def session_is_modified(get_response):
+    """As some packages do, for each request."""
+
+    def middleware(request):
+        request.session.modified = True
+        return get_response(request)
+
+    return middleware
+
+
+@dataclass
+class Left:
+    """What a request has left behind."""
+
+    answer: Answer
+    runs: int
+    bodies: list
+    rows: list[str]
+    hooks: list[str]
+    session: dict | None
+    logged: list[tuple[str, str]]
+
+
+@dataclass(frozen=True)
+class Servers:
+    """What is started once for all sites."""
+
+    redis: str
+    pooler_port: int
+
+
+class Site:
+    """A project under settings of the case, and a browser with a user's session."""
+
+    def __init__(self, case: Case, *, guarded: bool, servers: Servers, lease: float = 60) -> None:
+        self.case, self.guarded, self.servers, self.lease = case, guarded, servers, lease
+        self.project = Project(case, guarded)
+        self.browser = Browser(case)
+        self.key = f"key-{uuid4().hex}"
+        self.logged: list[tuple[str, str]] = []
+        #: Blocks that were entered and not left.
+        self.entered = 0
+
+    def settings(self) -> dict:
+        case = self.case
+        middleware = [*MORE.get(case.middleware, ()), *MIDDLEWARE]
+        if case.middleware == "modified":
+            middleware = [MIDDLEWARE[0], *MORE["modified"], *MIDDLEWARE[1:]]
+        if self.guarded and case.guard == "middleware":
+            middleware.append("django_idempotency.http.middleware.IdempotencyMiddleware")
+        if case.schema == "tenant":
+            middleware.insert(0, "tests.proof.pairs.databases.tenant")
+        store = BACKENDS.get(case.store)
+        if store is None:
+            url = "redis://127.0.0.1:1/0" if case.fail_open == "down" else self.servers.redis
+            store = {
+                "BACKEND": "django_idempotency.stores.redis.RedisStore",
+                "OPTIONS": {"url": url, "prefix": f"pairs-{uuid4().hex}:"},
+            }
+        policy = {"LEASE": self.lease, "WAIT": 10 if case.wait == "yes" else 0}
+        if case.mode != "default":
+            policy["TRANSACTION"] = case.mode
+        if case.encryption == "yes":
+            policy["ENCRYPTION_KEYS"] = [bytes(32)]
+        http = {
+            "SCOPE": scope_of(case),
+            "SCOPE_ENDPOINT": case.endpoint == "yes",
+            "FAIL_OPEN": case.fail_open != "no",
+        }
+        return {
+            "MIDDLEWARE": ["tests.proof.pairs.client.without_csrf", *middleware],
+            "ROOT_URLCONF": self.project.urlconf,
+            "SESSION_SAVE_EVERY_REQUEST": case.middleware == "sliding",
+            "IDEMPOTENCY": {"default": {**store, **policy, "HTTP": http}},
+        }
+
+    @contextmanager
+    def open(self) -> Iterator[Site]:
+        """Be under the project's settings, with a user who is logged in."""
+        case = self.case
+        with ExitStack() as stack:
+            stack.callback(stores.reset)
+            stack.enter_context(override_settings(**self.settings()))
+            stack.callback(empty, case)
+            stack.enter_context(connected(case, self.servers.pooler_port))
+            if case.atomic == "wrapped":
+                stack.enter_context(self._wrapped())
+            if case.server == "testcase":
+                stack.enter_context(within_testcase())
+            logging.getLogger().addHandler(handler := _Kept(self.logged))
+            stack.callback(logging.getLogger().removeHandler, handler)
+            self.log_in()
+            yield self
+        assert self.entered == 0, "blocks are entered and not left"
+
+    @contextmanager
+    def _wrapped(self) -> Iterator[None]:
+        """Wrap Atomic as caches of the ORM do."""
+        enter, leave = transaction.Atomic.__enter__, transaction.Atomic.__exit__
+
+        @functools.wraps(enter)
+        def entering(block):
+            self.entered += 1
+            return enter(block)
+
+        @functools.wraps(leave)
+        def leaving(block, *error):
+            self.entered -= 1
+            return leave(block, *error)
+
+        wrapped = {"__enter__": entering, "__exit__": leaving}
+        with mock.patch.multiple(transaction.Atomic, **wrapped):
+            yield
+
+    def log_in(self) -> None:
+        """Give the browser a session of the user."""
+        user, _ = get_user_model().objects.get_or_create(username=f"user of {self.key}")
+        session = import_module("django.contrib.sessions.backends.db").SessionStore()
+        session[SESSION_KEY] = str(user.pk)
+        session[BACKEND_SESSION_KEY] = "django.contrib.auth.backends.ModelBackend"
+        session[HASH_SESSION_KEY] = user.get_session_auth_hash()
+        session["before"] = 1
+        session.create()
+        self.browser.cookies["sessionid"] = session.session_key
+
+    def session(self) -> dict | None:
+        """Return what the browser's session holds; None if it is gone."""
+        kept = import_module("django.contrib.sessions.backends.db").SessionStore(
+            self.browser.cookies.get("sessionid")
+        )
+        if not kept.session_key or not kept.exists(kept.session_key):
+            return None
+        return {name: value for name, value in kept.load().items() if not name.startswith("_")}
+
+    def post(self) -> Left:
+        """Send the request."""
+        del self.logged[:]
+        return self.left(self.browser.post(self.key))
+
+    def left(self, answer: Answer) -> Left:
+        """Return what has been left behind by now, beside this answer."""
+        if self.case.schema == "tenant":
+            go_to(self.browser.tenant)
+        return Left(
+            answer,
+            self.project.runs,
+            list(self.project.bodies),
+            list(Effect.objects.order_by("pk").values_list("name", flat=True)),
+            list(self.project.hooks),
+            self.session(),
+            list(self.logged),
+        )
+
+
+class _Kept(logging.Handler):
+    def __init__(self, kept: list) -> None:
+        super().__init__(logging.WARNING)
+        self.kept = kept
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.kept.append((record.name, f"{record.levelname} {record.getMessage()}"))
+
+
+@contextmanager
+def within_testcase() -> Iterator[None]:
+    """Be within the transactions of a TestCase."""
+    with ExitStack() as stack:
+        for alias in ("default", "other"):
+            block = transaction.atomic(using=alias)
+            block._from_testcase = True
+            stack.enter_context(block)
+            stack.callback(transaction.set_rollback, True, using=alias)
+        for signal in (request_started, request_finished):  # as the test client does
+            signal.disconnect(close_old_connections)
+            stack.callback(signal.connect, close_old_connections)
+        yield
