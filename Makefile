@@ -16,7 +16,7 @@ JOBS ?= 2
 METRICS = example_project/.metrics
 PROCFILE = $(PY) -m honcho --procfile example_project/Procfile start --port $(PORT)
 
-.PHONY: help venv services unit test proof proof-tests pairs mutations mutants sample bench coverage lint types docs demo shop migrations rules tox newest dist compare clean
+.PHONY: help venv services unit test proof proof-tests pairs edges mutations mutants sample bench coverage lint types docs demo shop migrations rules tox newest dist compare clean
 .DEFAULT_GOAL := help
 
 help:
@@ -32,6 +32,7 @@ help:
 	@echo "                  day, as make proof does; SEED=2026-11-23 repeats those of another one"
 	@echo "make pairs        generated pairs of features, guarded beside unguarded (part of make proof;"
 	@echo "                  SEED=2026-11-23 repeats those of a day)"
+	@echo "make edges        known defects between two features, and which of them those pairs find"
 	@echo "make bench        what guarding costs, beside the bare view and other packages"
 	@echo "                  TABLES='http stores' measures these alone"
 	@echo "make compare      what other packages do when it matters, beside this one"
@@ -85,6 +86,9 @@ proof-tests: services $(DEV)
 
 pairs: services $(DEV)
 	@$(if $(SEED),PAIRS_SEED=$(SEED)) $(PY) -m pytest -q -n 2 tests/proof/pairs
+
+edges: services $(DEV)
+	@$(if $(SEED),PAIRS_SEED=$(SEED)) $(PY) -m tests.proof.pairs.found
 
 mutations: services $(DEV)
 	@$(PY) -m tests.services.dynamodb

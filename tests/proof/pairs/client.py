@@ -40,7 +40,9 @@ def body_of(case: Case, key: str) -> tuple[str, bytes]:
     hidden = {"idempotency_key": key} if case.key == "form" else {}
     match case.body.removeprefix("chunked_"):
         case "json":
-            return "application/json", b'{"name": "a"}'
+            return "application/json", b'{"name": "\xc3\xa9"}'  # e with an accent, in UTF-8
+        case "large":
+            return "application/x-www-form-urlencoded", b"name=" + b"a" * 100
         case "form":
             fields = {"name": "a", **hidden}
             text = "&".join(f"{name}={value}" for name, value in fields.items())
@@ -72,10 +74,13 @@ class Browser:
     case: Case
     cookies: dict[str, str] = field(default_factory=dict)
     tenant: str = TENANTS[0]
+    #: What follows the content type.
+    charset: str = ""
 
     def post(self, key: str) -> Answer:
         """Send the case's request under this key; take over its cookies."""
         content_type, body = body_of(self.case, key)
+        content_type += self.charset
         headers = {"Content-Type": content_type, "Accept": "*/*", "Accept-Encoding": "gzip"}
         headers["Cookie"] = "; ".join(f"{name}={value}" for name, value in self.cookies.items())
         if self.case.schema == "tenant":

@@ -59,6 +59,8 @@ def connected(case: Case, pooler_port: int) -> Iterator[None]:
                 options["pool"] = {"min_size": 0, "max_size": 8, "timeout": 20}
             elif case.connection == "pooler":
                 changes |= {"PORT": str(pooler_port), "DISABLE_SERVER_SIDE_CURSORS": True}
+            if (alias, case.fail_open) == (case.store, "down"):
+                changes |= {"HOST": "127.0.0.1", "PORT": "1"}
             stack.enter_context(mock.patch.dict(settings, changes))
             stack.callback(connections[alias].close_pool)
         stack.callback(connections.close_all)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.proof.pairs.features import Case
+from tests.proof.pairs.features import RETRYING, Case
 
 __all__ = ["Expected"]
 
@@ -28,6 +28,8 @@ class Expected:
     def mode(self) -> str:
         """The mode that the case's attempts commit by."""
         case = self.case
+        if case.fail_open == "down":
+            return "separate"
         if case.mode != "default":
             return case.mode
         joins = case.store in ("database", "other")
@@ -93,11 +95,29 @@ class Expected:
         return self.is_guarded and self.case.answer == "stream"
 
     @property
+    def is_told_twice(self) -> bool:
+        """Whether Django answers an exception twice: for a callable `keep`, and once more."""
+        case = self.case
+        asked = case.answer in ("raised", "exception") or case.middleware in RETRYING
+        return case.keep == "queries" and asked
+
+    @property
+    def refusal(self) -> int | None:
+        """The status of a duplicate that is another request, or whose record cannot be read."""
+        refusals = {"renamed": 422, "charset": 422, "damaged": 503}
+        return refusals.get(self.case.later) if self.is_guarded and self.has_owner else None
+
+    @property
     def is_session_lost(self) -> bool:
         """Whether a new session key is of no use: the rollback was on another database than it."""
         joins = self.mode in ("joined", "single") and not self.is_left_to_django
         elsewhere = joins and self.case.store == "other" and self.case.answer in UNDONE
         return elsewhere and self.case.session in ("rotate", "flush")
+
+    @property
+    def may_be_interrupted(self) -> bool:
+        """Whether Django may answer 400, since it saves a session that is lost."""
+        return self.is_session_lost and self.case.middleware in ("modified", "sliding")
 
     @property
     def is_interrupted_without_guard(self) -> bool:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import covertable
 
-__all__ = ["FEATURES", "STATEFUL", "Case", "cases"]
+__all__ = ["FEATURES", "RETRYING", "STATEFUL", "Case", "cases"]
 
 SYNC_VIEWS = ("function", "class", "drf_function", "drf", "viewset", "ninja")
 ASYNC_VIEWS = ("async_function", "async_class", "async_drf", "async_ninja")
@@ -30,16 +33,25 @@ FEATURES: dict[str, tuple[str, ...]] = {
         *("json", "template", "file", "stream", "redirect"),
         *("refused", "raised", "error", "exception"),
     ),
-    "body": ("json", "form", "multipart", "raw", "chunked_json", "chunked_form"),
+    "body": ("json", "form", "multipart", "raw", "chunked_json", "chunked_form", "chunked_large"),
     "server": ("wsgi", "asgi", "testcase"),
-    "middleware": ("none", "messages", "locale", "gzip", "sliding", "modified", "retrying"),
+    "middleware": (
+        *("none", "messages", "locale", "gzip", "sliding", "modified"),
+        *("retrying", "redispatching"),
+    ),
     "encryption": ("no", "yes"),
     "fail_open": ("no", "yes", "down"),
     "isolation": ("read committed", "repeatable read"),
-    "atomic": ("plain", "wrapped"),
+    "autocommit": ("on", "off"),
+    "keep": ("default", "queries"),
+    "observers": ("none", "raise"),
+    "later": ("same", "renamed", "charset", "damaged"),
     "connection": ("plain", "pool", "pooler"),
     "schema": ("none", "tenant"),
 }
+
+#: Who calls a view again after a deadlock: around the guard, and inside of its class.
+RETRYING = ("retrying", "redispatching")
 
 #: The features that hold state: of these all triples are covered, not only pairs.
 STATEFUL = ("mode", "store", "session", "transactions", "answer", "server")
@@ -66,7 +78,10 @@ class Case:
     encryption: str
     fail_open: str
     isolation: str
-    atomic: str
+    autocommit: str
+    keep: str
+    observers: str
+    later: str
     connection: str
     schema: str
 
@@ -119,18 +134,47 @@ POSSIBLE: tuple[Possible, ...] = (
     # Nobody waits within a TestCase, whose transaction others do not see.
     (("wait", "server"), lambda w, s: w == "no" or s != "testcase"),
     (("isolation", "server"), lambda i, s: i == "read committed" or s != "testcase"),
-    # The server of the store is down.
-    (("fail_open", "store"), lambda f, s: f != "down" or s == "redis"),
+    # The server of the store is down, and not that of the work.
+    (("fail_open", "store"), lambda f, s: f != "down" or s in ("other", "redis")),
+    (("fail_open", "server"), lambda f, s: f != "down" or s != "testcase"),
     # A pooler in transaction mode keeps no search path from one transaction to the next.
     (("schema", "connection"), lambda s, c: s == "none" or c != "pooler"),
+    # The tenant's schema is chosen on each database, and a test looks for the record in one.
+    (("fail_open", "store", "schema"), lambda *row: row != ("down", "other", "tenant")),
+    # A pool waits for a server that is down.
+    (("fail_open", "store", "connection"), lambda *row: row != ("down", "other", "pool")),
+    (("later", "schema"), lambda x, s: x != "damaged" or s == "none"),
     # Whoever retries stands around the guard.
     (("middleware", "guard"), lambda m, g: m != "retrying" or g != "middleware"),
-    (("middleware", "answer"), lambda m, a: m != "retrying" or a == "json"),
+    (("middleware", "answer"), lambda m, a: m not in RETRYING or a == "json"),
+    # A dispatch that is called twice finds no stream that a parser has read.
+    (("middleware", "view"), lambda m, v: m != "redispatching" or v in ("drf", "viewset")),
+    (("middleware", "body"), lambda m, b: m != "redispatching" or b == "raw"),
+    # A form that is too large for Django is read in pieces, once.
+    (("body", "view"), lambda b, v: b != "chunked_large" or v in PLAIN_VIEWS),
+    (("body", "middleware"), lambda b, m: b != "chunked_large" or m not in RETRYING),
+    # Work that turns autocommit off commits by itself, and loses what is written after it.
+    (("autocommit", "mode"), lambda a, m: a == "on" or m == "separate"),
+    (("autocommit", "transactions"), lambda a, t: a == "on" or t == "none"),
+    (("autocommit", "server"), lambda a, s: a == "on" or s != "testcase"),
+    (("autocommit", "session"), lambda a, s: a == "on" or s in ("none", "read")),
+    (("autocommit", "scope"), lambda a, s: a == "on" or s != "session"),
+    (("autocommit", "connection"), lambda a, c: a == "on" or c != "pool"),  # which says it
+    (("autocommit", "middleware"), lambda a, m: a == "on" or m in ("none", "locale", "gzip")),
+    # What is different at the second request: the name of the URL, or the charset; or the record
+    # has been damaged.
+    (("later", "answer"), lambda x, a: x == "same" or a == "json"),
+    (("later", "key"), lambda x, k: x == "same" or k != "none"),
+    (("later", "fail_open"), lambda x, f: x == "same" or f != "down"),
+    (("later", "body"), lambda x, b: x != "charset" or b == "json"),
+    (("later", "store"), lambda x, s: x != "damaged" or s in ("database", "other")),
 )
 
 
 def cases(seed: str) -> list[Case]:
     """Return the cases of a seed: each possible pair of values, and each triple of `STATEFUL`."""
+    if kept := os.environ.get("PAIRS_CASES"):  # it takes a while to find them
+        return [Case(**row) for row in json.loads(Path(kept).read_text())]
     constraints = [
         {"operator": "fn", "requires": list(names), "evaluate": _row(names, possible)}
         for names, possible in POSSIBLE

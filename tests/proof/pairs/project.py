@@ -27,7 +27,7 @@ from django.http import (
 )
 from django.template import engines
 from django.template.response import TemplateResponse
-from django.urls import path
+from django.urls import clear_url_caches, path
 from django.utils.decorators import method_decorator
 from django.utils.functional import cached_property
 from django.views import View
@@ -39,10 +39,12 @@ from rest_framework.viewsets import ViewSet
 from django_idempotency.contrib import ninja as guarded_ninja
 from django_idempotency.contrib.rest_framework import IdempotencyMixin
 from django_idempotency.http import idempotent
+from django_idempotency.http.calls import verdict_for
+from django_idempotency.policy import HTTPPolicy
 from tests.app.models import Effect
-from tests.proof.pairs.features import Case
+from tests.proof.pairs.features import RETRYING, Case
 
-__all__ = ["MIDDLEWARE", "Project"]
+__all__ = ["MIDDLEWARE", "Project", "keep"]
 
 MIDDLEWARE = (
     "django.contrib.sessions.middleware.SessionMiddleware",
@@ -64,6 +66,8 @@ class Project:
     runs: int = 0
     bodies: list[Any] = field(default_factory=list)
     hooks: list[str] = field(default_factory=list)
+    #: The APIs of django-ninja.
+    apis: list[Any] = field(default_factory=list)
     #: Set for a request that is to stay in its work until the test lets it go.
     entered: threading.Event | None = None
     leave: threading.Event | None = None
@@ -75,12 +79,17 @@ class Project:
         case = self.case
         self.runs += 1
         self.bodies.append(body)
-        if case.middleware == "retrying" and self.runs == 1:
+        if case.middleware in RETRYING and self.runs == 1:
             raise OperationalError("deadlock detected")
         own = {"own_atomic": transaction.atomic(), "durable": transaction.atomic(durable=True)}
         with own.get(case.transactions, nullcontext()):
+            if case.autocommit == "off":
+                transaction.set_autocommit(False)
             Effect.objects.create(name=f"run {self.runs}")
-            transaction.on_commit(lambda: self.hooks.append("hook"))
+            if case.autocommit == "off":
+                transaction.commit()
+            else:
+                transaction.on_commit(lambda: self.hooks.append("hook"))
         self._use_session(request)
         if case.middleware == "messages":
             messages.success(getattr(request, "_request", request), "done")
@@ -220,7 +229,9 @@ class Project:
         return as_view
 
     def _bases(self, base: type) -> tuple[type, ...]:
-        return (IdempotencyMixin, base) if self.guarded and self.case.guard == "mixin" else (base,)
+        again = (_Again,) if self.case.middleware == "redispatching" else ()
+        guard = (IdempotencyMixin,) if self.guarded and self.case.guard == "mixin" else ()
+        return (*again, *guard, base)
 
     def _ninja(self) -> Callable[..., Any]:
         def pay(request: HttpRequest) -> Any:
@@ -239,6 +250,7 @@ class Project:
             function = guarded_ninja.idempotent()(function)
         api = ninja.NinjaAPI(urls_namespace=f"pairs-{id(self)}", docs_url=None, openapi_url=None)
         api.post("/")(function)
+        self.apis.append(api)
         [pattern, *_] = api.urls[0]
         view: Callable[..., Any] = pattern.callback
         return view
@@ -249,6 +261,28 @@ class Project:
         module = ModuleType(f"pairs_urls_{id(self)}")
         module.urlpatterns = [path("pay/", self.view, name="pay")]  # type: ignore[attr-defined]
         return module
+
+    def rename_url(self) -> None:
+        """Give the URL another name, as a deployment may."""
+        self.urlconf.urlpatterns = [path("pay/", self.view, name="payments")]
+        clear_url_caches()
+
+
+def keep(response: Any, error: BaseException | None) -> str:
+    """Decide as the default does, after a look into the database."""
+    Effect.objects.exists()
+    return verdict_for(HTTPPolicy(), response, error)
+
+
+class _Again:
+    """Dispatches once more after a deadlock."""
+
+    def dispatch(self, request: Any, *args: Any, **kwargs: Any) -> Any:
+        dispatch = super().dispatch  # type: ignore[misc]
+        try:
+            return dispatch(request, *args, **kwargs)
+        except OperationalError:
+            return dispatch(request, *args, **kwargs)
 
 
 class _Declined(exceptions.APIException):
@@ -269,6 +303,8 @@ def _stream(is_async: bool) -> Any:
 
 def read(case: Case, request: Any) -> Any:
     """Return what a plain view makes of the body."""
+    if case.body == "chunked_large":
+        return b"".join(iter(lambda: request.read(7), b""))
     if "form" in case.body or case.body == "multipart":
         files = {name: whole(file) for name, file in request.FILES.items()}
         fields = {name: value for name, value in request.POST.items() if "key" not in name}

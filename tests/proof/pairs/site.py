@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import functools
+import json
 import logging
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -18,11 +19,14 @@ from django.db import close_old_connections, transaction
 from django.test import override_settings
 
 from django_idempotency.conf import stores
+from django_idempotency.contrib.metrics import Metrics
+from django_idempotency.http.problems import PROBLEM_TYPE
+from django_idempotency.models import IdempotencyRecord
 from tests.app.models import Effect
 from tests.proof.pairs.client import Answer, Browser
 from tests.proof.pairs.databases import connected, empty, go_to, scope_of
 from tests.proof.pairs.features import Case
-from tests.proof.pairs.project import MIDDLEWARE, Project
+from tests.proof.pairs.project import MIDDLEWARE, Project, keep
 
 __all__ = ["Left", "Servers", "Site"]
 
@@ -80,7 +84,7 @@ class Site:
         self.key = f"key-{uuid4().hex}"
         self.logged: list[tuple[str, str]] = []
         #: Blocks that were entered and not left.
-        self.entered = 0
+        self.entered: list[transaction.Atomic] = []
 
     def settings(self) -> dict:
         case = self.case
@@ -107,8 +111,10 @@ class Site:
             "SCOPE": scope_of(case),
             "SCOPE_ENDPOINT": case.endpoint == "yes",
             "FAIL_OPEN": case.fail_open != "no",
+            "KEEP": keep if case.keep == "queries" else "default",
         }
         return {
+            "DATA_UPLOAD_MAX_MEMORY_SIZE": 50 if case.body == "chunked_large" else 2_500_000,
             "MIDDLEWARE": ["tests.proof.pairs.client.without_csrf", *middleware],
             "ROOT_URLCONF": self.project.urlconf,
             "SESSION_SAVE_EVERY_REQUEST": case.middleware == "sliding",
@@ -124,15 +130,19 @@ class Site:
             stack.enter_context(override_settings(**self.settings()))
             stack.callback(empty, case)
             stack.enter_context(connected(case, self.servers.pooler_port))
-            if case.atomic == "wrapped":
-                stack.enter_context(self._wrapped())
+            stack.enter_context(self._wrapped())
+            if case.observers == "raise":
+                (metrics := Metrics()).connect()  # whose instruments are not implemented
+                stack.callback(metrics.disconnect)
             if case.server == "testcase":
                 stack.enter_context(within_testcase())
             logging.getLogger().addHandler(handler := _Kept(self.logged))
             stack.callback(logging.getLogger().removeHandler, handler)
             self.log_in()
+            attributes = [set(vars(api)) for api in self.project.apis]
             yield self
-        assert self.entered == 0, "blocks are entered and not left"
+            assert [set(vars(api)) for api in self.project.apis] == attributes
+        assert self.entered == [], "blocks are entered and not left"
 
     @contextmanager
     def _wrapped(self) -> Iterator[None]:
@@ -141,12 +151,12 @@ class Site:
 
         @functools.wraps(enter)
         def entering(block):
-            self.entered += 1
-            return enter(block)
+            enter(block)
+            self.entered.append(block)
 
         @functools.wraps(leave)
         def leaving(block, *error):
-            self.entered -= 1
+            self.entered.remove(block)
             return leave(block, *error)
 
         wrapped = {"__enter__": entering, "__exit__": leaving}
@@ -178,8 +188,21 @@ class Site:
         del self.logged[:]
         return self.left(self.browser.post(self.key))
 
+    def change(self) -> None:
+        """Make different what is different at the next request."""
+        match self.case.later:
+            case "renamed":
+                self.project.rename_url()
+            case "charset":
+                self.browser.charset = "; charset=latin-1"
+            case "damaged":
+                alias = "other" if self.case.store == "other" else "default"
+                IdempotencyRecord.objects.using(alias).update(fingerprint=b"")
+
     def left(self, answer: Answer) -> Left:
         """Return what has been left behind by now, beside this answer."""
+        if answer.headers["Content-Type"] == PROBLEM_TYPE:  # each request has a key
+            assert json.loads(answer.body)["safe_new_key"] is False
         if self.case.schema == "tenant":
             go_to(self.browser.tenant)
         return Left(

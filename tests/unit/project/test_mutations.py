@@ -23,3 +23,10 @@ def test_each_mutation_changes_one_place_of_the_source() -> None:
 def test_each_mutation_names_a_test_that_is_there() -> None:
     files = {m.test.split()[0].partition("::")[0] for m in MUTATIONS}
     assert [file for file in files if not (ROOT / file).exists()] == []
+
+
+def test_each_defect_between_features_stands_in_the_table_of_the_documentation() -> None:
+    page = (ROOT / "docs/contributing/proof.md").read_text()
+    rows = page.partition("## What the generated pairs find")[2].splitlines()
+    told = [row.split(" | ")[0].removeprefix("| ") for row in rows if row.startswith("| ")]
+    assert told[1:] == [m.what for m in MUTATIONS if m.area == "edges"]
