@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from tests.proof.pairs.features import RETRYING, Case
+from tests.proof.pairs.features_of_tasks import TaskCase
 
-__all__ = ["Expected"]
+__all__ = ["Expected", "ExpectedOfTask"]
 
 #: Fields of the guard's own, and those that a project's middleware makes of a session's use.
 OURS = frozenset(
@@ -133,3 +134,44 @@ class Expected:
         # Django saves no session after a 5xx, and a new key of it is lost then.
         lost = self.case.session == "rotate" and self.case.answer in ("error", "exception")
         return self.case.session != "flush" and not lost
+
+
+class ExpectedOfTask:
+    """What is to be expected of a case of a task."""
+
+    def __init__(self, case: TaskCase) -> None:
+        self.case = case
+
+    @property
+    def has_block(self) -> bool:
+        """Whether the guard opens a transaction around the work (C11)."""
+        return self.case.mode in ("joined", "single")
+
+    def effects(self, bare: list[str]) -> list[str]:
+        """Return what is left of the effects of unguarded runs: of those that failed none (C7)."""
+        if not self.has_block:
+            return bare
+        if self.case.result == "exception":
+            return []
+        return bare[-1:]
+
+    @property
+    def is_replayed(self) -> bool:
+        """Whether a duplicate does not run (C4, C7)."""
+        return self.case.result != "exception" or self.case.on_failed == "replay"
+
+    @property
+    def is_told_of_failure(self) -> bool:
+        """Whether a duplicate gets a TaskFailed in place of the error (C7)."""
+        return self.case.result == "exception"
+
+    @property
+    def met(self) -> str:
+        """How a duplicate ends that comes while the first is at work (C6)."""
+        ends = {"retry": "RETRY", "ignore": "IGNORED", "raise": "FAILURE", "wait": "FAILURE"}
+        return ends[self.case.in_progress]
+
+    @property
+    def is_chord_counted_twice(self) -> bool:
+        """Whether a duplicate that fails counts as the member of a chord that it is (C14)."""
+        return self.case.call == "chord" and self.met == "FAILURE"

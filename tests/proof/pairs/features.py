@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import covertable
 
-__all__ = ["FEATURES", "RETRYING", "STATEFUL", "Case", "cases"]
+__all__ = ["FEATURES", "RETRYING", "STATEFUL", "Case", "Possible", "cases", "constraints"]
 
 SYNC_VIEWS = ("function", "class", "drf_function", "drf", "viewset", "ninja")
 ASYNC_VIEWS = ("async_function", "async_class", "async_drf", "async_ninja")
@@ -175,18 +175,22 @@ def cases(seed: str) -> list[Case]:
     """Return the cases of a seed: each possible pair of values, and each triple of `STATEFUL`."""
     if kept := os.environ.get("PAIRS_CASES"):  # it takes a while to find them
         return [Case(**row) for row in json.loads(Path(kept).read_text())]
-    constraints = [
-        {"operator": "fn", "requires": list(names), "evaluate": _row(names, possible)}
-        for names, possible in POSSIBLE
-    ]
     rows: list[dict[str, Any]] = covertable.make(
         FEATURES,
         strength=2,
         sub_models=[{"fields": list(STATEFUL), "strength": 3}],
-        constraints=constraints,
+        constraints=constraints(POSSIBLE),
         salt=seed,
     )
     return [Case(**row) for row in rows]
+
+
+def constraints(possible: Iterable[Possible]) -> list[dict[str, Any]]:
+    """Return what cannot be, as covertable takes it."""
+    return [
+        {"operator": "fn", "requires": list(names), "evaluate": _row(names, function)}
+        for names, function in possible
+    ]
 
 
 def _row(names: tuple[str, ...], possible: Callable[..., bool]) -> Callable[[Any], bool]:
