@@ -99,10 +99,10 @@ mutants: services $(DEV)
 	@$(PY) -m tests.services.dynamodb
 	@echo "==> derived changes"
 	@$(PY) -m tests.proof.derived $(if $(SAMPLE),--sample $(SAMPLE)) $(if $(SEED),--seed $(SEED)) \
-	    $(if $(MINUTES),--minutes $(MINUTES)) --jobs $(JOBS) $(ONLY)
+	    $(if $(MINUTES),--minutes $(MINUTES)) $(if $(ALLOW),--allow $(ALLOW)) --jobs $(JOBS) $(ONLY)
 
 sample:
-	@$(MAKE) mutants SAMPLE=100
+	@$(MAKE) mutants SAMPLE=100 ALLOW=20
 
 bench: $(DEV)
 	@$(PY) -m pip install --quiet --editable . --group bench
