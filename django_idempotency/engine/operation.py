@@ -98,7 +98,10 @@ def refuse_rollback(
     Raises WorkRolledBack for a success, unless the rollback is deliberate; RollBack with
     the result otherwise.
     """
-    cause = "a database error was swallowed outside of an inner atomic()"
+    cause = (
+        "a database error was swallowed outside of an inner atomic(), or a statement has ended its "
+        "transaction"
+    )
     if succeeded and not deliberate:
         logger.error("The work of %s succeeded, and can only be rolled back: %s.", of, cause)
         raise WorkRolledBack

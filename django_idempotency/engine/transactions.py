@@ -15,6 +15,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 
 from django_idempotency.context import Running
 from django_idempotency.exceptions import TransactionOpen
+from django_idempotency.exceptions.base import SessionLost
 from django_idempotency.policy import Policy
 from django_idempotency.stores.base import BaseStore
 from django_idempotency.stores.database.atomic import (
@@ -24,6 +25,7 @@ from django_idempotency.stores.database.atomic import (
     is_lost,
     is_of_testcase,
     is_open,
+    is_replaced,
 )
 
 __all__ = [
@@ -201,7 +203,11 @@ class OuterTransaction:
             watch.end()
 
     def rolled_back(self) -> bool:
-        """Return whether the work has left one of them that can only be rolled back."""
+        """
+        Return whether the work has left one of them that can only be rolled back.
+
+        Raises SessionLost where it has connected anew: no commit there is that of the work.
+        """
         return bool(self._doomed())
 
     def rollback_is_deliberate(self) -> bool:
@@ -209,6 +215,8 @@ class OuterTransaction:
         return all(watch.deliberate for watch in self._doomed())
 
     def _doomed(self) -> list[RollbackWatch]:
+        if any(is_replaced(connection) for connection, _ in self._watches):
+            raise SessionLost("The session in which the work has begun is lost.")
         return [
             watch
             for connection, watch in self._watches

@@ -39,6 +39,7 @@ __all__ = [
     "is_lost",
     "is_of_testcase",
     "is_open",
+    "is_replaced",
     "is_rolled_back",
     "not_begun",
     "transaction_around",
@@ -50,6 +51,8 @@ SAVEPOINT = "idempotency"
 _IDLE, _IN_TRANSACTION, _IN_ERROR = 0, 2, 3
 #: Where a connection has its observer.
 _OBSERVER = "_idempotency_observer"
+#: What Django calls before each statement of a cursor.
+_BEFORE_STATEMENT = "validate_no_broken_transaction"
 #: Threads may share a connection: they must not install two.
 _observing = threading.Lock()
 
@@ -63,10 +66,16 @@ class RollbackWatch:
 
     def __init__(self, connection: Any) -> None:
         self.deliberate = False
+        # Django makes both anew where it connects; a pool may give the same connection again.
+        self.session = connection.connection, connection.atomic_blocks
         self._depth = len(connection.atomic_blocks)
+        #: The server has begun the transaction: on PostgreSQL the first statement brings the BEGIN.
+        self.has_begun = connection.vendor != "postgresql" or _status(connection) != _IDLE
         with _observing:
             observer = vars(connection).get(_OBSERVER) or _Observer(connection)
             observer.watches.append(self)
+            if not self.has_begun:
+                observer.note_first_statement()
         self._observer = observer
 
     def note(self, connection: Any, rollback: bool) -> None:
@@ -102,6 +111,20 @@ class _Observer:
             connection.execute_wrappers.insert(0, self._execute)
         vars(connection)[_OBSERVER] = self
 
+    def note_first_statement(self) -> None:
+        """Note the next statement that goes through a cursor, and none after it."""
+        vars(self._connection).setdefault(_BEFORE_STATEMENT, self._note_statement)
+
+    def _note_statement(self) -> None:
+        self._forget_first_statement()
+        for watch in self.watches:
+            watch.has_begun = True
+        self._connection.validate_no_broken_transaction()
+
+    def _forget_first_statement(self) -> None:
+        if vars(self._connection).get(_BEFORE_STATEMENT) == self._note_statement:
+            del vars(self._connection)[_BEFORE_STATEMENT]
+
     def _note(self, rollback: bool) -> None:
         self._set_rollback(rollback)
         for watch in self.watches:
@@ -121,6 +144,7 @@ class _Observer:
         """Leave the connection as it was."""
         connection = self._connection
         del vars(connection)[_OBSERVER]
+        self._forget_first_statement()
         if self._execute in connection.execute_wrappers:
             connection.execute_wrappers.remove(self._execute)
         if self._of_instance is None:
@@ -301,23 +325,46 @@ def transaction_around(connection: Any) -> Literal["none", "idle", "open"]:
     return "idle" if status == _IDLE else "open"
 
 
+def _status(connection: BaseDatabaseWrapper) -> int | None:
+    """Return libpq's transaction status, which takes no round trip; None where there is none."""
+    driver: Any = connection.connection
+    libpq = getattr(driver, "pgconn", None) or getattr(driver, "info", None)  # psycopg 3, or 2
+    return getattr(libpq, "transaction_status", None)
+
+
 def is_doomed(connection: BaseDatabaseWrapper) -> bool:
     """
     Return whether the open transaction can only be rolled back, though no exception leaves it.
 
     Django marks it so for an error that an ORM call met; after a raw statement's error only the
     driver knows, and PostgreSQL answers the COMMIT with a silent rollback. SQLite has ended it
-    after ``INSERT OR ROLLBACK``, or when its disk is full.
+    after ``INSERT OR ROLLBACK``, or when its disk is full. On both, a ROLLBACK or COMMIT that was
+    sent as a statement has ended it. Where the work has connected anew, the transaction is gone
+    with its session, and Django knows of none.
     """
+    if is_replaced(connection):
+        return True
     if not connection.in_atomic_block:
         return False
     if connection.needs_rollback:  # asked first: SQLite's driver says nothing once it is closed
         return True
     driver: Any = connection.connection
-    if connection.vendor == "sqlite" and not getattr(driver, "in_transaction", True):
-        return True
-    libpq = getattr(driver, "pgconn", None) or getattr(driver, "info", None)  # psycopg 3, or 2
-    return getattr(libpq, "transaction_status", 0) == _IN_ERROR
+    if connection.vendor == "sqlite":
+        return not getattr(driver, "in_transaction", True)
+    status = _status(connection) if connection.vendor == "postgresql" else _IN_TRANSACTION
+    if status == _IDLE:  # so it is, too, before its first statement
+        observer = vars(connection).get(_OBSERVER)
+        return observer is not None and any(watch.has_begun for watch in observer.watches[-1:])
+    return status == _IN_ERROR
+
+
+def is_replaced(connection: BaseDatabaseWrapper) -> bool:
+    """Return whether the work goes on in another session than that in which it began."""
+    observer = vars(connection).get(_OBSERVER)
+    if observer is None or not observer.watches:
+        return False
+    driver, blocks = observer.watches[-1].session
+    return driver is not connection.connection or blocks is not connection.atomic_blocks
 
 
 def is_rolled_back(connection: BaseDatabaseWrapper) -> bool:
@@ -340,6 +387,8 @@ def is_lost(connection: BaseDatabaseWrapper) -> bool:
     To be asked of a transaction that `is_doomed`.
     """
     if connection.connection is None or connection.closed_in_transaction:
+        return True
+    if is_replaced(connection):
         return True
     if connection.vendor == "postgresql":
         return bool(connection.connection.closed)

@@ -25,6 +25,7 @@ from django_idempotency.claims import (
     placeholder,
 )
 from django_idempotency.exceptions import LeaseLost, StoreError, TransactionOpen
+from django_idempotency.exceptions.base import SessionLost
 from django_idempotency.leases import Lease, Proof
 from django_idempotency.observers import logger
 from django_idempotency.policy import Policy
@@ -34,6 +35,7 @@ from django_idempotency.stores.database.atomic import (
     commits_alone,
     is_doomed,
     is_lost,
+    is_replaced,
     transaction_around,
 )
 from django_idempotency.stores.database.checks import misfits, problems
@@ -484,9 +486,18 @@ class DatabaseStore(Sweeping):
         return Block(self.using, committed)
 
     def rolled_back(self) -> bool:
-        """See `BaseStore.rolled_back`; where the session is lost, the completion will tell."""
+        """
+        See `BaseStore.rolled_back`; where the session is lost, the completion will tell.
+
+        Raises SessionLost where it would not: the work has connected anew, and the completion would
+        commit without what it did before.
+        """
         connection = connections[self.using]
-        return is_doomed(connection) and not is_lost(connection)
+        if not is_doomed(connection):
+            return False
+        if is_replaced(connection):
+            raise SessionLost("The session in which the work has begun is lost.")
+        return not is_lost(connection)
 
     def rollback_is_deliberate(self) -> bool:
         """See `BaseStore.rollback_is_deliberate`."""
