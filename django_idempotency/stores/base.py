@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
-from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
+from contextlib import (
+    AbstractAsyncContextManager,
+    AbstractContextManager,
+    asynccontextmanager,
+    nullcontext,
+)
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any, ClassVar, TypeVar
@@ -17,7 +22,7 @@ from django_idempotency.leases import Lease
 from django_idempotency.policy import Policy
 from django_idempotency.records import Filters, Page, Record
 
-__all__ = ["BaseStore"]
+__all__ = ["BaseStore", "on_its_thread"]
 
 T = TypeVar("T")
 
@@ -278,19 +283,25 @@ class BaseStore:
         """See `get`."""
         return await self._twin(self.get, record_id)
 
-    @asynccontextmanager
-    async def aatomic(self, *, committed: Callable[[], None] | None = None) -> AsyncIterator[None]:
+    def aatomic(
+        self, *, committed: Callable[[], None] | None = None
+    ) -> AbstractAsyncContextManager[None]:
         """See `atomic`: opened and closed on the thread on which the work's queries run."""
-        block = self.atomic(committed=committed)
-        await sync_to_async(block.__enter__)()
-        try:
-            yield
-        except BaseException as error:
-            if not await sync_to_async(block.__exit__)(type(error), error, error.__traceback__):
-                raise
-        else:
-            await sync_to_async(block.__exit__)(None, None, None)
+        return on_its_thread(self.atomic(committed=committed))
 
     async def _twin(self, function: Callable[..., T], /, *args: Any, **kwargs: Any) -> T:
         call = sync_to_async(function, thread_sensitive=self.thread_sensitive)
         return await call(*args, **kwargs)
+
+
+@asynccontextmanager
+async def on_its_thread(block: AbstractContextManager[Any]) -> AsyncIterator[None]:
+    """Open and close a block on the thread on which a coroutine's queries run."""
+    await sync_to_async(block.__enter__)()
+    try:
+        yield
+    except BaseException as error:
+        if not await sync_to_async(block.__exit__)(type(error), error, error.__traceback__):
+            raise
+    else:
+        await sync_to_async(block.__exit__)(None, None, None)

@@ -180,6 +180,10 @@ class Block(transaction.Atomic):
         self.commits = False
         #: The block is a savepoint, and all of the transaction's work: the COMMIT releases it.
         self.ends_with_commit = False
+        #: Its work may stand still while other coroutines go on.
+        self.of_coroutine = False
+        #: A block around it has ended, and has taken all of it along.
+        self.is_cut = False
         #: Open from the first statement of the block to its last.
         self.watch: RollbackWatch
 
@@ -197,6 +201,15 @@ class Block(transaction.Atomic):
         block = cls.on(connection)
         return block is not None and block.is_anothers()
 
+    @classmethod
+    def is_own(cls, connection: BaseDatabaseWrapper) -> bool:
+        """Return whether one of the open blocks is part of an attempt of the code that asks."""
+        attempts = running()
+        return any(
+            isinstance(block, Block) and block.owner in attempts
+            for block in connection.atomic_blocks
+        )
+
     def is_anothers(self) -> bool:
         """Return whether the block is part of another attempt."""
         return self.owner is not None and self.owner not in running()
@@ -205,8 +218,8 @@ class Block(transaction.Atomic):
     def open_error() -> TransactionOpen:
         """Return the error of an attempt that would interleave with another one."""
         return TransactionOpen(
-            "Another attempt's transaction is open on this thread's connection. Await one "
-            "attempt after the other."
+            "Another attempt's transaction is open on this thread's connection. Await that attempt "
+            "before the next statement, and before the work around it ends."
         )
 
     def holds(self, record_id: UUID, place: str | None = None) -> bool:
@@ -223,6 +236,7 @@ class Block(transaction.Atomic):
         if outer is not None and outer.is_anothers():
             raise self.open_error()
         begins = not connection.in_atomic_block
+        is_within = not begins and is_open(connection)
         if outer is not None and outer.commits and connection.atomic_blocks[-1] is outer:
             self.ends_with_commit = True
             self.savepoint, outer.has_savepoint = not outer.has_savepoint, False
@@ -235,6 +249,9 @@ class Block(transaction.Atomic):
         self.watch = RollbackWatch(connection)
         attempts = running()
         self.owner = attempts[-1] if attempts else None
+        if self.of_coroutine and is_within and (outer is None or outer.owner is not self.owner):
+            # The first: where a project leaves a wrapper of its own, Django takes the last one.
+            connection.execute_wrappers.insert(0, self._keep_out)
         if begins and connection.commit_on_exit:
             # It is this block that commits, or does not. With autocommit off its end does neither.
             self.commits = True
@@ -247,6 +264,14 @@ class Block(transaction.Atomic):
         traceback: TracebackType | None,
     ) -> None:
         connection: Any = self._connection
+        if self._keep_out in connection.execute_wrappers:
+            connection.execute_wrappers.remove(self._keep_out)
+        if self.is_cut:
+            if exc_type is None:
+                raise self.open_error()
+            return
+        if self.of_coroutine:
+            self._cut_inner(connection)
         self.watch.end()
         stands = exc_type is None and not connection.needs_rollback
         if self.ends_with_commit and stands and connection.savepoint_ids:
@@ -258,6 +283,32 @@ class Block(transaction.Atomic):
             if exc_type is None and not self.committed and is_connection_failure(error):
                 raise StoreError("The connection was lost at the COMMIT.") from error
             raise
+        if self.is_cut and exc_type is None:
+            raise self.open_error()
+
+    def _cut_inner(self, connection: Any) -> None:
+        """
+        Take along the blocks of a coroutine that has not ended: Django would leave those in place.
+
+        So all that was done since this block began is rolled back.
+        """
+        if self not in connection.atomic_blocks:
+            return
+        while (inner := connection.atomic_blocks[-1]) is not self:
+            connection.atomic_blocks.pop()
+            connection.savepoint_ids.pop()
+            connection.needs_rollback = self.is_cut = True
+            if isinstance(inner, Block):
+                inner.is_cut = True
+                inner.watch.end()
+
+    def _keep_out(
+        self, execute: Callable[..., Any], sql: str, params: Any, many: bool, context: Any
+    ) -> Any:
+        """Refuse a statement of others; and its own, once a block around it has ended."""
+        if (self.owner in running()) is self.is_cut:
+            raise self.open_error()
+        return execute(sql, params, many, context)
 
     def _note_commit(self) -> None:
         self.committed = True

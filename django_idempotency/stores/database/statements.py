@@ -176,7 +176,7 @@ class Statements(BaseStore):
         if place is None and (here := _here.get()) is not None and here[0] is self:
             place = here[1]
         foreign = connection.in_atomic_block and Block.is_foreign(connection)
-        if foreign and name in _CLAIMS:
+        if foreign and (name in _CLAIMS or Block.is_own(connection)):
             raise Block.open_error()
         try:
             if inherited.sessions:

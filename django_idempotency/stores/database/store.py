@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, suppress
 from datetime import datetime, timedelta, timezone
 from functools import partial
 from typing import Any, ClassVar
@@ -30,6 +30,7 @@ from django_idempotency.leases import Lease, Proof
 from django_idempotency.observers import logger
 from django_idempotency.policy import Policy
 from django_idempotency.records import Filters, Page, Record, State, as_duration
+from django_idempotency.stores.base import on_its_thread
 from django_idempotency.stores.database.atomic import (
     Block,
     commits_alone,
@@ -484,6 +485,14 @@ class DatabaseStore(Sweeping):
         against a COMMIT (a deferred constraint, a serialization failure) passes on unchanged.
         """
         return Block(self.using, committed)
+
+    def aatomic(
+        self, *, committed: Callable[[], None] | None = None
+    ) -> AbstractAsyncContextManager[None]:
+        """See `BaseStore.aatomic`; other coroutines send nothing into it."""
+        block = self.atomic(committed=committed)
+        block.of_coroutine = True
+        return on_its_thread(block)
 
     def rolled_back(self) -> bool:
         """

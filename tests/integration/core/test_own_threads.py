@@ -16,7 +16,7 @@ from django.urls import path
 from django.utils.decorators import async_only_middleware
 
 import django_idempotency as idempotency
-from django_idempotency import StoreError
+from django_idempotency import StoreError, TransactionOpen
 from django_idempotency.contrib.celery import idempotent_task
 from django_idempotency.engine.waiting import poller
 from django_idempotency.http import idempotent
@@ -334,6 +334,113 @@ def test_R57_work_that_closes_the_connection_of_its_transaction_is_rolled_back(m
         assert names() == []
     assert run_in_loop(lambda: arun(effect, transaction=mode)).replayed is False
     assert names() == ["x"]
+
+
+class Nested:
+    """Work that does something beside an attempt within it, which has written its row."""
+
+    def __init__(self, does, *, fails=True):
+        self.does, self.fails = does, fails
+        self.inside, self.go_on = asyncio.Event(), asyncio.Event()
+
+    async def __call__(self, lease):
+        await effect(lease, "outer")
+        self.task = asyncio.create_task(arun(self.child, "child"))
+        await self.inside.wait()
+        return await self.does(self)
+
+    async def child(self, lease):
+        await effect(lease, "child")
+        self.inside.set()
+        await self.go_on.wait()
+        await sync_to_async(names)()
+        if self.fails:
+            raise ValueError("boom")
+
+    async def end(self):
+        self.go_on.set()
+        await asyncio.wait([self.task])
+
+
+async def write_beside(nested):
+    """As in `gather(arun(child), acreate())`, whose first error is the work's."""
+    try:
+        await effect(None, "sibling")
+    finally:
+        await nested.end()
+
+
+async def write_and_raise(nested):
+    await effect(None, "sibling")
+
+
+async def return_before(nested):
+    return "done"
+
+
+async def raise_before(nested):
+    raise TransactionOpen
+
+
+@each_caller
+@each_mode
+@pytest.mark.parametrize("fails", [True, False])
+@pytest.mark.parametrize("does", [write_beside, write_and_raise, return_before, raise_before])
+def test_I5_nothing_comes_between_the_statements_of_an_attempt_within(calling, mode, does, fails):
+    """It would go with the attempt's savepoint, and work that leaves it open with its own."""
+
+    async def main():
+        nested = Nested(does, fails=fails)
+        with pytest.raises(TransactionOpen):
+            await arun(nested, transaction=mode)
+        await nested.end()
+        nested.task.cancelled() or nested.task.exception()
+
+    calling(main)
+
+    assert names() == []
+    assert states() in ([], ["FAILED"])
+    assert CALLERS["loop"](lambda: arun(effect, transaction=mode)).replayed is False
+
+
+@pytest.mark.parametrize("does", [write_beside, write_and_raise, return_before, raise_before])
+@pytest.mark.parametrize("fails", [True, False])
+def test_I5_within_the_callers_atomic_what_is_the_callers_stays(does, fails):
+    async def main():
+        nested = Nested(does, fails=fails)
+        with pytest.raises(TransactionOpen):
+            await arun(nested)
+        await nested.end()
+        nested.task.cancelled() or nested.task.exception()
+
+    with transaction.atomic():
+        Effect.objects.create(name="caller")
+        async_to_sync(main)()
+        connection.rollback_exc = None  # Django keeps the error of a refused write, and its frames
+        assert connection.execute_wrappers == []
+        assert len(connection.atomic_blocks) == 1
+        Effect.objects.create(name="caller, too")
+
+    assert names() == ["caller", "caller, too"]
+    assert connection.execute_wrappers == []
+
+
+@each_mode
+def test_I5_work_goes_on_after_the_attempt_within_and_that_has_coroutines_of_its_own(mode):
+    async def refused(nested):
+        with pytest.raises(TransactionOpen):
+            await sync_to_async(names)()  # Django dooms the savepoint for a write that fails
+        await nested.end()
+        await effect(None, "after")
+        await arun(both, "both")
+        return await sync_to_async(lambda: len(connection.execute_wrappers))()
+
+    async def both(lease):
+        await asyncio.gather(*(effect(None, "of its own") for _ in range(2)))
+
+    nested = Nested(refused, fails=False)
+    assert run_in_loop(lambda: arun(nested, transaction=mode)).result == 0
+    assert names() == ["after", "child", "of its own", "of its own", "outer"]
 
 
 # Inside a transaction of the caller's.
