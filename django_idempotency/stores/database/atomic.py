@@ -236,7 +236,7 @@ class Block(transaction.Atomic):
         if outer is not None and outer.is_anothers():
             raise self.open_error()
         begins = not connection.in_atomic_block
-        is_within = not begins and is_open(connection)
+        is_within = self.of_coroutine and not begins and is_open(connection)
         if outer is not None and outer.commits and connection.atomic_blocks[-1] is outer:
             self.ends_with_commit = True
             self.savepoint, outer.has_savepoint = not outer.has_savepoint, False
@@ -249,7 +249,7 @@ class Block(transaction.Atomic):
         self.watch = RollbackWatch(connection)
         attempts = running()
         self.owner = attempts[-1] if attempts else None
-        if self.of_coroutine and is_within and (outer is None or outer.owner is not self.owner):
+        if is_within and (outer is None or outer.owner is not self.owner):
             # The first: where a project leaves a wrapper of its own, Django takes the last one.
             connection.execute_wrappers.insert(0, self._keep_out)
         if begins and connection.commit_on_exit:
@@ -264,7 +264,7 @@ class Block(transaction.Atomic):
         traceback: TracebackType | None,
     ) -> None:
         connection: Any = self._connection
-        if self._keep_out in connection.execute_wrappers:
+        if self.of_coroutine and self._keep_out in connection.execute_wrappers:
             connection.execute_wrappers.remove(self._keep_out)
         if self.is_cut:
             if exc_type is None:
