@@ -32,9 +32,19 @@ async def effect(lease, name="x"):
     return (await Effect.objects.acreate(name=name)).pk
 
 
-@pytest.mark.parametrize("second", ["arun", "run"])
-def test_I5_where_coroutines_share_a_thread_the_second_attempt_is_refused(second):
-    """As they do in a transaction of their caller's. The first goes on."""
+async def keyless(work, key):
+    """As a request without a key, whose work has a transaction and no claim."""
+    async with store_for().aatomic():
+        await effect(None, key)
+
+
+SECOND = {"arun": arun, "run": sync_to_async(run), "keyless": keyless}
+
+
+@pytest.mark.parametrize("second", SECOND)
+@pytest.mark.parametrize("is_testcase", [False, True], ids=["caller", "TestCase"])
+def test_I5_where_coroutines_share_a_thread_the_second_attempt_is_refused(second, is_testcase):
+    """As they do in a transaction of their caller's, and in a TestCase. The first goes on."""
 
     async def main():
         working, refused = asyncio.Event(), asyncio.Event()
@@ -47,15 +57,19 @@ def test_I5_where_coroutines_share_a_thread_the_second_attempt_is_refused(second
 
         async def call_second():
             await working.wait()
-            call = arun if second == "arun" else sync_to_async(run)
             try:
-                await call(never, "second")
+                await SECOND[second](never, "second")
             finally:
                 refused.set()
 
-        return await asyncio.gather(arun(first, "first"), call_second(), return_exceptions=True)
+        return await asyncio.gather(
+            arun(first, "first", transaction=mode), call_second(), return_exceptions=True
+        )
 
-    with transaction.atomic():
+    mode = "joined" if is_testcase else "single"
+    around = transaction.atomic()
+    around._from_testcase = is_testcase
+    with around:
         answer, error = async_to_sync(main)()
 
     assert answer.replayed is False
