@@ -204,8 +204,7 @@ class Engine:
             except InProgress as busy:
                 if waiter is None:
                     waiter = operation.waiter()
-                    place = None if busy.record is None else busy.record.place
-                    waiter.place = attempt.waits_at = place
+                    waiter.place = None if busy.record is None else busy.record.place
                 if busy.stale or not waiter.goes_on(busy.record):
                     raise
             sessions = self._let_go(operation)
@@ -229,8 +228,7 @@ class Engine:
             except InProgress as busy:
                 if waiter is None:
                     waiter = operation.waiter()
-                    place = None if busy.record is None else busy.record.place
-                    waiter.place = attempt.waits_at = place
+                    waiter.place = None if busy.record is None else busy.record.place
                 if busy.stale or not waiter.goes_on(busy.record):
                     raise
             await thread.aclose()
@@ -268,8 +266,6 @@ class Engine:
         request = attempt.request
         if seen is not None and attempt.is_answered_by(seen):
             return _NO_TRANSACTION, attempt.replayable(seen)
-        if attempt.waits_at is not None:
-            self.store.restore(attempt.waits_at)
         single = request.transaction == "single"
         if single:
             seen = self._look_before_single(request)
@@ -296,8 +292,6 @@ class Engine:
         if request.transaction != "separate":
             own = own_thread(self.store, of_request=operation.closes_connections)
             await thread.enter_async_context(own)
-        if attempt.waits_at is not None:
-            await sync_to_async(self.store.restore)(attempt.waits_at)
         single = request.transaction == "single"
         if single:
             seen = await sync_to_async(self._look_before_single)(request)

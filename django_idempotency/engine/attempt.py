@@ -61,8 +61,6 @@ class Attempt(Running):
         #: The record that a replay answers from.
         self.record: Record | None = None
         self.phase = Phase.OPENING
-        #: Where the claim has met a record for which it waits; see `BaseStore.at`.
-        self.waits_at: str | None = None
         #: `complete` was called, with this result.
         self.has_result = False
         self.work_result: Any = None

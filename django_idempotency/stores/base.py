@@ -240,9 +240,6 @@ class BaseStore:
         """
         return nullcontext()
 
-    def restore(self, place: str) -> None:
-        """Return to the place of a claim that is to be sent again, if the connection was let go."""
-
     def in_schema(self, schema: str) -> AbstractContextManager[None]:
         """
         Make the block's calls on this thread in a schema that an operator has named.

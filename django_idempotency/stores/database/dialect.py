@@ -60,7 +60,6 @@ class Dialect:
     #: A database has no schemas, and a session no role: a claim has no place.
     SESSION: ClassVar[str | None] = None
     TAKE_ON: ClassVar[str | None] = None
-    RESTORE: ClassVar[str | None] = None
     VARIABLES: ClassVar[str | None] = None
     #: How often a claim tries an expired row that another session holds. One round is enough where
     #: a claim that writes has waited for the sweep.

@@ -302,15 +302,6 @@ class Statements(BaseStore):
         finally:
             _here.reset(before)
 
-    def restore(self, place: str) -> None:
-        """See `BaseStore.restore`; for a session that is still to be opened."""
-        connection = connections[self.using]
-        if self.dialect.RESTORE is None or connection.connection is not None:
-            return
-        found = place_of(place)
-        names = ["search_path", "role", *self.session_variables]
-        self._execute("RESTORE", {"names": names, "values": [found.search_path, *found.values]})
-
     def fresh_connection(self) -> AbstractContextManager[None]:
         """See `BaseStore.fresh_connection`; in a transaction it stays on that one's connection."""
         connection = connections[self.using]

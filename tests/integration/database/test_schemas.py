@@ -160,18 +160,6 @@ def test_R98_who_waits_and_then_runs_is_where_it_was(
     assert rows(tenants[0]) == [("COMPLETED", 2)]
 
 
-def test_R98_session_that_is_open_is_not_taken_to_where_another_waits(store, tenants):
-    """A coroutine waits, and another one, for another tenant, has opened the connection since."""
-    go_to(tenants[0])
-    place = won(store.claim(claim_request(transaction="separate"))).place
-    go_to(tenants[1])
-    store.restore(place)
-    assert execute("SELECT current_schema()") == tenants[1]
-    connection.close()
-    store.restore(place)
-    assert execute("SELECT current_schema()") == tenants[0]
-
-
 @pytest.mark.parametrize("ends", ["failed", "completed"])
 @pytest.mark.parametrize("how", ["thread", "coroutine"])
 def test_R98_I10_who_waits_on_another_store_is_where_it_was(tenants, sessions, how, ends):
