@@ -11,7 +11,7 @@ from typing import Any
 
 import covertable
 
-__all__ = ["FEATURES", "RETRYING", "STATEFUL", "Case", "Possible", "cases", "constraints"]
+__all__ = ["FEATURES", "RETRYING", "STATEFUL", "Case", "Possible", "cases", "rows"]
 
 SYNC_VIEWS = ("function", "class", "drf_function", "drf", "viewset", "ninja")
 ASYNC_VIEWS = ("async_function", "async_class", "async_drf", "async_ninja")
@@ -175,22 +175,27 @@ def cases(seed: str) -> list[Case]:
     """Return the cases of a seed: each possible pair of values, and each triple of `STATEFUL`."""
     if kept := os.environ.get("PAIRS_CASES"):  # it takes a while to find them
         return [Case(**row) for row in json.loads(Path(kept).read_text())]
-    rows: list[dict[str, Any]] = covertable.make(
-        FEATURES,
+    return [Case(**row) for row in rows(FEATURES, STATEFUL, POSSIBLE, seed)]
+
+
+def rows(
+    features: dict[str, tuple[str, ...]],
+    stateful: Iterable[str],
+    possible: Iterable[Possible],
+    seed: str,
+) -> list[dict[str, Any]]:
+    """Return rows with each possible pair of values, and each triple of `stateful` features."""
+    made: list[dict[str, Any]] = covertable.make(
+        features,
         strength=2,
-        sub_models=[{"fields": list(STATEFUL), "strength": 3}],
-        constraints=constraints(POSSIBLE),
+        sub_models=[{"fields": list(stateful), "strength": 3}],
+        constraints=[
+            {"operator": "fn", "requires": list(names), "evaluate": _row(names, function)}
+            for names, function in possible
+        ],
         salt=seed,
     )
-    return [Case(**row) for row in rows]
-
-
-def constraints(possible: Iterable[Possible]) -> list[dict[str, Any]]:
-    """Return what cannot be, as covertable takes it."""
-    return [
-        {"operator": "fn", "requires": list(names), "evaluate": _row(names, function)}
-        for names, function in possible
-    ]
+    return made
 
 
 def _row(names: tuple[str, ...], possible: Callable[..., bool]) -> Callable[[Any], bool]:

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
-import covertable
-
-from tests.proof.pairs.features import Possible, constraints
+from tests.proof.pairs.features import Possible, rows
 
 __all__ = ["TaskCase", "task_cases"]
 
@@ -79,11 +76,4 @@ POSSIBLE: tuple[Possible, ...] = (
 
 def task_cases(seed: str) -> list[TaskCase]:
     """Return the cases of a seed: each possible pair of values, and each triple of `STATEFUL`."""
-    rows: list[dict[str, Any]] = covertable.make(
-        FEATURES,
-        strength=2,
-        sub_models=[{"fields": list(STATEFUL), "strength": 3}],
-        constraints=constraints(POSSIBLE),
-        salt=seed,
-    )
-    return [TaskCase(**row) for row in rows]
+    return [TaskCase(**row) for row in rows(FEATURES, STATEFUL, POSSIBLE, seed)]
