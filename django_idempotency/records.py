@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping
+import re
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, fields
 from datetime import datetime, timedelta
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Generic
 from uuid import UUID
 
@@ -163,6 +165,10 @@ _KINDS: dict[str, tuple[type, ...]] = {
 }
 
 
+#: How a record id begins.
+_DIGITS = re.compile(r"[0-9a-f]{8,32}")
+
+
 @dataclass(frozen=True)
 class Filters:
     """Which records to browse: those that match every field that is not None."""
@@ -171,16 +177,42 @@ class Filters:
     #: Whether the record is in progress under a lapsed lease.
     stale: bool | None = None
     operation: str | None = None
-    scope: str | None = None
-    #: With `scope` it gives the record id; alone, the store reads records until it finds matches.
+    #: A scope, or several of which a record has one.
+    scope: str | Collection[str] | None = None
+    #: With `scope` it gives the record ids; alone, the store reads records until it finds matches.
     key: str | None = None
+    #: The record id, or how it begins: 8 of its hexadecimal digits, or more.
+    record_id: UUID | str | None = None
     created_before: datetime | None = None
     created_after: datetime | None = None
 
     def __post_init__(self) -> None:
-        """Accept the name of a state for the state; raise ValueError for an unknown one."""
+        """Accept the name of a state; raise ValueError for an unknown one, and for no record id."""
         if self.state is not None:
             object.__setattr__(self, "state", State(self.state))
+        if self.digits is not None and not _DIGITS.fullmatch(self.digits):
+            raise ValueError(f"No record id begins with {self.record_id!r}.")
+
+    @cached_property
+    def digits(self) -> str | None:
+        """The digits with which the record id begins."""
+        return None if self.record_id is None else str(self.record_id).replace("-", "").lower()
+
+    @cached_property
+    def scopes(self) -> frozenset[str] | None:
+        """The scopes of which a record has one."""
+        if self.scope is None:
+            return None
+        return frozenset([self.scope] if isinstance(self.scope, str) else self.scope)
+
+    @cached_property
+    def ids(self) -> frozenset[UUID] | None:
+        """The ids that only can match: a whole one, or those of scope and key; else None."""
+        if self.digits is not None and len(self.digits) == 32:
+            return frozenset([UUID(self.digits)])
+        if self.scopes is None or self.key is None:
+            return None
+        return frozenset(it for scope in self.scopes for it in keys.record_ids(scope, self.key))
 
     @classmethod
     def of(cls, given: Filters | Mapping[str, Any] | None) -> Filters:
@@ -203,10 +235,18 @@ class Filters:
             self.state in (None, record.state)
             and self.stale in (None, record.stale)
             and self.operation in (None, record.operation)
-            and self.scope in (None, record.scope)
-            and self.key in (None, record.key)
+            and self._names(record)
             and (self.created_before is None or record.created_at < self.created_before)
             and (self.created_after is None or record.created_at > self.created_after)
+        )
+
+    def _names(self, record: Record) -> bool:
+        if self.ids is not None:  # a long scope is stored cut short
+            return record.record_id in self.ids
+        return (
+            (self.digits is None or record.record_id.hex.startswith(self.digits))
+            and (self.scopes is None or record.scope in self.scopes)
+            and self.key in (None, record.key)
         )
 
 

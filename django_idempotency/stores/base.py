@@ -2,29 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
-from contextlib import (
-    AbstractAsyncContextManager,
-    AbstractContextManager,
-    asynccontextmanager,
-    nullcontext,
-)
+import math
+import time
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from datetime import datetime, timedelta
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar
 from uuid import UUID
 
-from asgiref.sync import sync_to_async
-
-from django_idempotency import keys
 from django_idempotency.claims import ClaimRequest, Resolution
+from django_idempotency.exceptions import StoreError
 from django_idempotency.leases import Lease
 from django_idempotency.policy import Policy
 from django_idempotency.records import Filters, Page, Record
 
-__all__ = ["BaseStore", "on_its_thread"]
+__all__ = ["BaseStore"]
 
-T = TypeVar("T")
+#: Records at which one step of `browse` looks: on a database so many take some 10 ms.
+LOOKED_AT = 10_000
 
 
 class BaseStore:
@@ -38,7 +34,7 @@ class BaseStore:
     seconds; other types raise TypeError.
     """
 
-    # Can the work and its record commit in one transaction?
+    # Can the work and its record commit in one transaction? That of the database `using`.
     supports_join: ClassVar[bool] = False
 
     # Does the store delete expired records by itself?
@@ -46,9 +42,6 @@ class BaseStore:
 
     # Does `check` ask the server? Then ``manage.py check`` only calls it with --deploy.
     checks_server: ClassVar[bool] = False
-
-    # Do the twins run one by one, on the thread of the coroutine's database connections?
-    thread_sensitive: ClassVar[bool] = True
 
     # Which database alias holds the records? None: no database.
     using: str | None = None
@@ -63,7 +56,7 @@ class BaseStore:
     # "single".
     looks_before_single: bool = False
 
-    # Each store implements these methods, except `transact_item`, `browse_key` and `count_expired`.
+    # Each store implements these methods, except `browse`, `look_up`, `limited`, `count_expired`.
 
     def claim(self, request: ClaimRequest) -> Lease | Record:
         """
@@ -89,10 +82,6 @@ class BaseStore:
         itself cannot hold.
         """
         raise NotImplementedError
-
-    def transact_item(self, lease: Lease, result: bytes, *, retention: timedelta) -> Any:
-        """Return `complete` as an item of a transaction; RuntimeError for a store without items."""
-        raise RuntimeError(f"{type(self).__name__} has no items for TransactWriteItems.")
 
     def fail(self, lease: Lease, error: str) -> bool | None:
         """
@@ -131,32 +120,75 @@ class BaseStore:
         filters: Filters | Mapping[str, Any] | None = None,
         cursor: str | None = None,
         limit: int = 100,
+        within: int | None = None,
+        results: bool = False,
+        seconds: float | None = None,
     ) -> Page:
         """
         Return a page of at most `limit` records, expired or not, and the cursor of the next one.
 
-        Newest first if the store can order. A page before the last may be shorter, even empty.
-        `filters` may be a mapping with the names of `Filters`. With scope and key together, the
-        store computes the record id and reads nothing else. Raises ValueError for a cursor that
-        this store did not make, for an unknown state and for a limit below 1, and TypeError for an
-        unknown name.
+        Newest first if the store can order; without their results, unless `results` are asked for.
+        Looks for matches until the page is full or the store at its end; at no more than `within`
+        records from the cursor on, and begins no step after so many `seconds`, which limit each
+        statement of a database, too. A page that ends early, even an empty one, has the cursor of
+        the place where it ended: only the last page has none.
+
+        `filters` may be a mapping with the names of `Filters`. With a whole record id, or with
+        scope and key together, the store reads those records alone. Raises ValueError for a cursor
+        that this store did not make, for an unknown state, for what begins no record id, and for a
+        limit below 1, and TypeError for an unknown name.
+        """
+        if limit < 1 or (within is not None and within < 1):
+            room = f"limit={limit}, within={within}"
+            raise ValueError(f"A page has at least 1 record: {room} leaves room for none.")
+        wanted = Filters.of(filters)
+        ends = math.inf if seconds is None else time.monotonic() + seconds
+        left = math.inf if within is None else within
+        found: dict[UUID, Record] = {}  # a store without an order may give one twice
+        damaged: list[str] = []
+        is_first = True
+        try:
+            with self.limited(seconds):
+                while True:
+                    most = int(min(left, LOOKED_AT))
+                    page, looked = self.look_on(wanted, cursor, limit - len(found), most, results)
+                    found |= {record.record_id: record for record in page.records}
+                    damaged += page.damaged
+                    cursor, left, is_first = page.cursor, left - looked, False
+                    over = len(found) >= limit or left < 1 or time.monotonic() >= ends
+                    if cursor is None or over:
+                        break
+        except StoreError:
+            if is_first or time.monotonic() < ends:
+                raise
+        records = tuple(found.values())
+        if not results:
+            records = tuple(replace(it, result=None) if it.result else it for it in records)
+        return Page(records, cursor, tuple(dict.fromkeys(damaged)))
+
+    def look_on(
+        self, filters: Filters, cursor: str | None, limit: int, most: int, results: bool
+    ) -> tuple[Page, int]:
+        """
+        Look at up to `most` records from a cursor on: a step of `browse`.
+
+        Returns at most `limit` of them that match, with the cursor of where the step has ended, and
+        how many it has looked at. Calls `look_up` where the ids are known. Without `results` a
+        record may come with its result.
         """
         raise NotImplementedError
 
-    def browse_key(self, filters: Filters, limit: int) -> Page | None:
-        """
-        Return the page of one scope and key, by record id; None unless `filters` name both.
+    def look_up(self, filters: Filters, cursor: str | None, limit: int) -> tuple[Page, int]:
+        """Return the same for the ids that alone can match; raise ValueError for no cursor."""
+        after = None if cursor is None else UUID(cursor)
+        ids = [it for it in sorted(filters.ids or ()) if after is None or it > after]
+        found = [record for it in ids if (record := self.get(it)) and filters.match(record)]
+        more = str(found[limit - 1].record_id) if len(found) > limit else None
+        return Page(tuple(found[:limit]), more), len(ids)
 
-        Raises ValueError for a limit below 1.
-        """
-        if limit < 1:
-            raise ValueError(f"A page has at least 1 record: limit={limit} leaves room for none.")
-        if filters.scope is None or filters.key is None:
-            return None
-        others = replace(filters, scope=None, key=None)  # a long scope is stored cut short
-        found = map(self.get, keys.record_ids(filters.scope, filters.key))
-        records = [record for record in found if record is not None and others.match(record)]
-        return Page(tuple(records[:limit]))
+    def limited(self, seconds: float | None) -> AbstractContextManager[None]:
+        """Limit the time of each statement of the block on a database; None is no limit."""
+        return nullcontext()
 
     def resolve(self, record_id: UUID, resolution: Resolution) -> bool:
         """
@@ -182,8 +214,12 @@ class BaseStore:
         """Delete one batch of at most `limit` expired records; return how many they were."""
         raise NotImplementedError
 
-    def count_expired(self) -> int | None:
-        """Return how many records a sweep would delete now; None for a store that cannot count."""
+    def count_expired(self, *, limit: int | None = None) -> int | None:
+        """
+        Return how many records a sweep would delete now; None for a store that cannot count.
+
+        With a `limit` a store may stop to count there.
+        """
         return None
 
     # A store that joins implements these methods; the defaults are for a store that cannot join.
@@ -257,48 +293,3 @@ class BaseStore:
     def check_database(self, policy: Policy) -> list[Any]:
         """Return Django check messages about the store's database, which this check may query."""
         return []
-
-    # Async twins; only a store whose client has coroutines implements them.
-
-    async def aclaim(self, request: ClaimRequest) -> Lease | Record:
-        """See `claim`."""
-        return await self._twin(self.claim, request)
-
-    async def acomplete(self, lease: Lease, result: bytes, *, retention: timedelta) -> datetime:
-        """See `complete`."""
-        return await self._twin(self.complete, lease, result, retention=retention)
-
-    async def afail(self, lease: Lease, error: str) -> bool | None:
-        """See `fail`."""
-        return await self._twin(self.fail, lease, error)
-
-    async def arelease(self, lease: Lease) -> bool | None:
-        """See `release`."""
-        return await self._twin(self.release, lease)
-
-    async def aget(self, record_id: UUID) -> Record | None:
-        """See `get`."""
-        return await self._twin(self.get, record_id)
-
-    def aatomic(
-        self, *, committed: Callable[[], None] | None = None
-    ) -> AbstractAsyncContextManager[None]:
-        """See `atomic`: opened and closed on the thread on which the work's queries run."""
-        return on_its_thread(self.atomic(committed=committed))
-
-    async def _twin(self, function: Callable[..., T], /, *args: Any, **kwargs: Any) -> T:
-        call = sync_to_async(function, thread_sensitive=self.thread_sensitive)
-        return await call(*args, **kwargs)
-
-
-@asynccontextmanager
-async def on_its_thread(block: AbstractContextManager[Any]) -> AsyncIterator[None]:
-    """Open and close a block on the thread on which a coroutine's queries run."""
-    await sync_to_async(block.__enter__)()
-    try:
-        yield
-    except BaseException as error:
-        if not await sync_to_async(block.__exit__)(type(error), error, error.__traceback__):
-            raise
-    else:
-        await sync_to_async(block.__exit__)(None, None, None)

@@ -9,18 +9,17 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from datetime import datetime, timedelta
-from itertools import islice
 from typing import Any
 from uuid import UUID
 
 from django_idempotency import keys
 from django_idempotency.claims import ClaimRequest, Decision, Resolution, decide
 from django_idempotency.exceptions import LeaseLost
-from django_idempotency.leases import Lease, Proof
+from django_idempotency.leases import Lease
 from django_idempotency.records import Filters, Page, Record, State, as_duration
 from django_idempotency.stores.base import BaseStore
 
@@ -146,24 +145,24 @@ class ExclusiveStore(BaseStore):
         with self.exclusively() as records:
             return records.get(record_id)
 
-    def browse(
-        self,
-        *,
-        filters: Filters | Mapping[str, Any] | None = None,
-        cursor: str | None = None,
-        limit: int = 100,
-    ) -> Page:
-        """See `BaseStore.browse`; in the order of creation."""
+    def look_on(
+        self, filters: Filters, cursor: str | None, limit: int, most: int, results: bool
+    ) -> tuple[Page, int]:
+        """See `BaseStore.look_on`; in the order of creation."""
+        if filters.ids is not None:
+            return self.look_up(filters, cursor, limit)
         if cursor is not None and not _PLACE.fullmatch(cursor):
             raise ValueError("This store did not make this cursor.")
-        wanted = Filters.of(filters)
-        if (page := self.browse_key(wanted, limit)) is not None:
-            return page
+        found: list[Record] = []
+        looked = 0
         with self.exclusively() as records:
-            newest_first = filter(wanted.match, records.newest_first(cursor))
-            found = tuple(islice(newest_first, limit + 1))
-        more = len(found) > limit
-        return Page(found[:limit], place(found[limit - 1]) if more else None)
+            for record in records.newest_first(cursor):
+                if looked == most or len(found) == limit:
+                    return Page(tuple(found), cursor), looked
+                looked, cursor = looked + 1, place(record)
+                if filters.match(record):
+                    found.append(record)
+        return Page(tuple(found)), looked
 
     def resolve(self, record_id: UUID, resolution: Resolution) -> bool:
         """See `BaseStore.resolve`."""
@@ -203,7 +202,7 @@ class ExclusiveStore(BaseStore):
         with self.exclusively() as records:
             return records.delete_expired(limit)
 
-    def count_expired(self) -> int:
+    def count_expired(self, *, limit: int | None = None) -> int:
         """See `BaseStore.count_expired`; looks at each record."""
         with self.exclusively() as records:
             return sum(record.expired for record in records.newest_first(None))
@@ -227,8 +226,8 @@ def _is_mine(record: Record, lease: Lease) -> bool:
 
 def _lease(record: Record, request: ClaimRequest, *, takeover: bool = False) -> Lease:
     return Lease(
-        Proof(record.record_id, record.epoch, record.token),
         request,
+        record.epoch,
         lease_until=record.lease_until,
         claimed_at=record.now,
         takeover=takeover,

@@ -121,6 +121,16 @@ class ClaimRules(ContractBase):
         since = (record.now - first.lease_until + self.precision).total_seconds()
         assert record.running_for <= since
 
+    @pytest.mark.parametrize("ending", ["lapsed", "failed"])
+    def test_record_without_a_fingerprint_is_claimed_by_any_and_keeps_it(
+        self, store: BaseStore, ending: str
+    ) -> None:
+        first = self.ended(store, ending, fingerprints=())
+
+        lease = self.won(store.claim(self.again(first.request, fingerprints=(FINGERPRINT,))))
+
+        assert self.record(store, lease).fingerprint == FINGERPRINT
+
     # Refused, and nothing has changed.
 
     def is_refused(self, store: BaseStore, first: Lease, **fields: Any) -> None:
@@ -168,6 +178,16 @@ class ClaimRules(ContractBase):
         assert self.record(store, first).stale
 
         self.is_refused(store, first, on_stale="refuse")
+
+    def test_R71_lease_whose_owner_refused_take_overs_is_taken_over_by_one_who_does_not(
+        self, store: BaseStore
+    ) -> None:
+        first = self.lapsed(store, on_stale="refuse")
+
+        lease = self.won(store.claim(self.again(first.request, on_stale="take_over")))
+
+        assert lease.takeover
+        assert self.record(store, lease).expires_at is not None
 
     @pytest.mark.parametrize("ending", ["failed", "released"])
     def test_R71_refusing_take_overs_refuses_nothing_else(
@@ -272,8 +292,19 @@ class ClaimRules(ContractBase):
 
         again = self.won(store.claim(request))
 
-        assert again.proof == first.proof
+        assert (again.fencing_token, again.token) == (first.fencing_token, first.token)
         assert unchanged(recorded, self.record(store, first))
+
+    def test_R68_lapsed_lease_is_the_same_when_its_claim_arrives_once_more(
+        self, store: BaseStore
+    ) -> None:
+        lease = self.lapsed(store)
+        before = self.record(store, lease)
+
+        again = self.won(store.claim(lease.request))
+
+        assert (again.fencing_token, again.takeover) == (lease.fencing_token, False)
+        assert unchanged(before, self.record(store, lease))
 
     def test_R68_ended_attempt_wins_nothing_when_its_claim_arrives_once_more(
         self, store: BaseStore

@@ -49,7 +49,7 @@ LOSSES = (
 )
 losses = pytest.mark.parametrize("loss", LOSSES)
 durations = pytest.mark.parametrize("write", ["complete", "renew", "resolve"])
-halves = pytest.mark.parametrize("half", ["epoch", "token"])
+parts = pytest.mark.parametrize("part", ["record_id", "epoch", "token"])
 
 
 class EndingRules(ContractBase):
@@ -108,6 +108,15 @@ class EndingRules(ContractBase):
         self.end(store, lease, ending)
 
         assert self.record(store, lease).state is STATES[ending]
+
+    @pytest.mark.parametrize("ending", list(STATES))
+    def test_record_says_when_it_was_ended(self, store: BaseStore, ending: str) -> None:
+        lease = self.lapsed(store)
+        claimed_at = self.record(store, lease).updated_at
+
+        self.end(store, lease, ending)
+
+        assert self.record(store, lease).updated_at > claimed_at
 
     # Resent: a lost answer, simulated by asking twice.
 
@@ -203,16 +212,20 @@ class EndingRules(ContractBase):
         assert unchanged(before, store.get(lease.record_id))
 
     @pytest.mark.parametrize("write", ["complete", "fail", "release", "renew"])
-    @halves
+    @parts
     def test_R68_proof_is_the_epoch_and_the_token(
-        self, store: BaseStore, half: str, write: str
+        self, store: BaseStore, part: str, write: str
     ) -> None:
-        lease = self.live(store)
-        before = self.record(store, lease)
-        wrong: dict[str, Any] = (
-            {"epoch": lease.fencing_token + 1} if half == "epoch" else {"token": keys.new_token()}
-        )
-        forged = Lease(replace(lease.proof, **wrong), lease.request)
+        lease, other = self.live(store), self.live(store)
+        before = [self.record(store, lease), self.record(store, other)]
+        epoch, request = lease.fencing_token, lease.request
+        if part == "record_id":
+            request = replace(other.request, token=lease.token)
+        elif part == "epoch":
+            epoch += 1
+        else:
+            request = replace(request, token=keys.new_token())
+        forged = Lease(request, epoch)
         writes: dict[str, Callable[[], object]] = {
             "complete": lambda: store.complete(forged, b"forged", retention=HOUR),
             "fail": lambda: store.fail(forged, "forged"),
@@ -226,7 +239,8 @@ class EndingRules(ContractBase):
         else:
             assert not writes[write]()
 
-        assert unchanged(before, self.record(store, lease))
+        assert unchanged(before[0], self.record(store, lease))
+        assert unchanged(before[1], self.record(store, other))
 
     # Gone: deleted by somebody, or evicted, while its owner is at work.
 
@@ -376,7 +390,7 @@ class EndingRules(ContractBase):
 
     def test_R68_every_lease_under_one_proof_is_renewed(self, store: BaseStore) -> None:
         first = self.live(store)
-        again = Lease(first.proof, first.request)
+        again = Lease(first.request, first.fencing_token)
 
         assert store.renew([first, again], HOUR) == {first, again}
 

@@ -103,6 +103,7 @@ class ExpiryRules(ContractBase):
 
         record = self.record(store, lease)
         assert (record.expires_at, record.expired, record.stale) == (None, False, True)
+        assert record.error == ""
 
     @pytest.mark.parametrize("ending", ["failed", "released"])
     def test_R71_ended_record_lasts_no_longer_for_ever(self, store: BaseStore, ending: str) -> None:
@@ -126,12 +127,19 @@ class ExpiryRules(ContractBase):
         self, store: BaseStore, ending: str, fingerprint: bytes
     ) -> None:
         first = self.expired(store, ending)
-        request = self.again(first.request, fingerprints=(fingerprint,), lease=HOUR, retention=DAY)
+        request = self.again(
+            first.request,
+            fingerprints=(fingerprint,),
+            operation="POST another",
+            lease=HOUR,
+            retention=DAY,
+        )
 
         lease = self.won(store.claim(request))
 
         record = self.record(store, lease)
         assert (record.state, record.fingerprint) == (State.IN_PROGRESS, fingerprint)
+        assert record.operation == "POST another"
         assert (record.attempts, record.result, record.error) == (1, None, "")
         assert record.created_at == record.updated_at
         assert not lease.takeover
@@ -209,10 +217,12 @@ class ExpiryRules(ContractBase):
     def test_I9_count_of_expired_records_leaves_out_the_live(self, store: BaseStore) -> None:
         self.swept(store)
         self.live(store)
+        self.ended(store, "completed")
         self.live_beyond_expiry(store)
-        self.expired(store)
+        for ending in ("completed", "lapsed"):
+            self.expired(store, ending)
 
-        assert store.count_expired() in (1, None)
+        assert store.count_expired() in (2, None)
 
     @needs("sweep")
     def test_sweep_takes_no_more_than_its_limit(self, store: BaseStore) -> None:

@@ -108,6 +108,24 @@ class InterleavingRules(RaceRules):
         if told == "FAILED":  # by somebody who asked for another thing
             assert decide(refused, request) is Decision.MISMATCH
 
+    @needs("interleavings")
+    def test_R66_claim_that_finds_another_lapsed_lease_as_it_writes_takes_over(
+        self, store: BaseStore
+    ) -> None:
+        owner = self.ended(store, "failed")
+
+        def lapses() -> None:
+            lease = self.won(store.claim(self.again(owner.request, lease=self.moment)))
+            self.lapse(store, lease)
+
+        with self.between_read_and_write(store, lambda: self.together(store, [lapses])):
+            claimed = store.claim(self.again(owner.request, lease=HOUR))
+
+        if isinstance(claimed, Lease):
+            assert claimed.takeover
+        else:  # by the clock of this host, which was read before the lease lapsed
+            assert claimed.state is State.IN_PROGRESS
+
     @needs("interleavings", "sweep")
     @pytest.mark.parametrize("between", ["renewed by its owner", "claimed by another"])
     def test_I9_R75_sweep_repeats_its_predicate_as_it_deletes(

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import pytest
-from asgiref.sync import async_to_sync
 
 from django_idempotency.claims import Resolution
 from django_idempotency.exceptions import LeaseLost, StoreError
@@ -55,19 +54,6 @@ class LostAnswerRules(ContractBase):
         assert (record.state, record.token) == (State.IN_PROGRESS, request.token)
         assert (record.attempts, record.epoch) == (attempts, lease.fencing_token)
         assert store.complete(lease, b"result", retention=HOUR)
-
-    @needs("lost answers")
-    def test_R68_claim_of_a_coroutine_whose_answer_is_lost_is_won_once(
-        self, store: BaseStore
-    ) -> None:
-        request = self.asked()
-
-        async def claim() -> Any:
-            return await store.aclaim(request)
-
-        lease = self.won(self.unanswered(store, async_to_sync(claim)))
-
-        assert self.record(store, lease).epoch == lease.fencing_token
 
     @needs("lost answers")
     def test_I1_I12_refused_claim_whose_answer_is_lost_stays_refused(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta, timezone
 from typing import Any
 from uuid import uuid4
@@ -87,8 +88,11 @@ class OperatorRules(ContractBase):
         """Return the records of all pages."""
         found: list[Record] = []
         cursors: list[str | None] = [None]
+        asked = {name: filters.pop(name) for name in ("within", "results") if name in filters}
         while True:
-            page = store.browse(filters=Filters(**filters), cursor=cursors[-1], limit=limit)
+            page = store.browse(
+                filters=Filters(**filters), cursor=cursors[-1], limit=limit, **asked
+            )
             assert len(page.records) <= limit
             found += page.records
             if page.cursor is None:
@@ -110,9 +114,40 @@ class OperatorRules(ContractBase):
         scope, [lease] = self.some(store, 1, operation="POST payments")
         store.complete(lease, b"result", retention=HOUR)
 
-        [record] = self.browsed(store, scope=scope)
+        [record] = self.browsed(store, scope=scope, results=True)
 
         assert unchanged(self.record(store, lease), record)
+
+    def test_browse_gives_records_without_results_unless_asked(self, store: BaseStore) -> None:
+        scope, [lease] = self.some(store, 1)
+        store.complete(lease, b"result", retention=HOUR)
+
+        [record] = self.browsed(store, scope=scope)
+
+        assert unchanged(replace(self.record(store, lease), result=None), record)
+
+    @pytest.mark.parametrize("within", [1, 2, 5])
+    def test_browse_looks_at_so_many_records_and_says_where_it_ended(
+        self, store: BaseStore, within: int
+    ) -> None:
+        scope, leases = self.some(store, 4)
+        self.end(store, leases[0], "completed")
+
+        page = store.browse(filters=Filters(scope=f"nobody's {uuid4()}"), within=within)
+        found = self.browsed(store, scope=scope, state=State.COMPLETED, within=within)
+
+        assert (page.records, page.cursor is None) == ((), False)  # of 8 records at least
+        assert [record.record_id for record in found] == [leases[0].record_id]
+
+    @needs("order")
+    def test_browse_within_so_many_looks_at_the_newest(self, store: BaseStore) -> None:
+        scope, leases = self.some(store, 3)
+
+        page = store.browse(filters=Filters(scope=scope), within=3)
+
+        newest = {lease.record_id for lease in leases[1:]}
+        assert {record.record_id for record in page.records} <= newest
+        assert page.records
 
     @needs("order")
     def test_browse_gives_the_newest_first(self, store: BaseStore) -> None:
@@ -137,6 +172,7 @@ class OperatorRules(ContractBase):
     @pytest.mark.parametrize("limit", [2, 100])
     def test_browse_gives_records_that_last_for_ever(self, store: BaseStore, limit: int) -> None:
         scope, leases = self.some(store, 5, on_stale="refuse")
+        leases += [self.live(store, scope=scope) for _ in range(3)]  # they come after those
 
         found = self.browsed(store, limit, scope=scope)
 
@@ -195,6 +231,24 @@ class OperatorRules(ContractBase):
         assert lease.record_id in found
         assert found.isdisjoint(other.record_id for other in others)
 
+    @pytest.mark.parametrize("digits", [8, 12, 32])
+    def test_browse_by_the_beginning_of_the_record_id(self, store: BaseStore, digits: int) -> None:
+        _, leases = self.some(store, 2)
+        begins = str(leases[0].record_id)[: digits + digits // 9]
+
+        found = {record.record_id for record in self.browsed(store, record_id=begins)}
+
+        assert leases[0].record_id in found
+        assert all(str(record_id).startswith(begins) for record_id in found)
+
+    def test_browse_by_several_scopes(self, store: BaseStore) -> None:
+        scopes = [f"browse {uuid4()}" for _ in range(3)]
+        leases = [self.live(store, scope=scope, key="key-1") for scope in scopes]
+
+        found = self.browsed(store, scope=scopes[:2])
+
+        assert {record.record_id for record in found} == {it.record_id for it in leases[:2]}
+
     @pytest.mark.parametrize("kind", keys.KINDS)
     def test_browse_by_scope_and_key_goes_by_the_record_id(
         self, store: BaseStore, kind: str
@@ -247,6 +301,12 @@ class OperatorRules(ContractBase):
     def test_browse_refuses_a_page_without_room(self, store: BaseStore) -> None:
         with pytest.raises(ValueError, match="limit"):
             store.browse(limit=0)
+        with pytest.raises(ValueError, match="within"):
+            store.browse(within=0)
+
+    def test_browse_refuses_what_begins_no_record_id(self, store: BaseStore) -> None:
+        with pytest.raises(ValueError, match="No record id"):
+            store.browse(filters={"record_id": "0123abc"})
 
     # Resolve.
 
@@ -266,19 +326,26 @@ class OperatorRules(ContractBase):
         record = store.get(lease.record_id)
         if action == "expire":
             assert record is None or record.expired
+            if record is not None:
+                assert (record.fingerprint is None) is (record.state is State.RELEASED)
+                self.is_lost(lease, record)
             request = self.again(lease.request, fingerprints=(OTHER_FINGERPRINT,))
             claimed = self.won(store.claim(request))
             assert claimed.fencing_token > lease.fencing_token
             return
         assert record is not None
-        assert record.epoch == lease.fencing_token + 1
-        assert record.token != lease.token
-        assert record.lease_until is None
+        self.is_lost(lease, record)
         if action == "release":
             assert (record.state, record.fingerprint) == (State.RELEASED, None)
         else:
-            assert (record.state, record.result) == (State.COMPLETED, b"operator")
+            assert (record.state, record.result, record.error) == (State.COMPLETED, b"operator", "")
             assert record.fingerprint == lease.request.fingerprint
+
+    def is_lost(self, lease: Lease, record: Record) -> None:
+        """Fail unless the record is that of an operator, under an epoch and token of its own."""
+        assert record.epoch == lease.fencing_token + 1
+        assert record.token != lease.token
+        assert record.lease_until is None
 
     @actions
     @pytest.mark.parametrize("ending", ["lapsed", "failed"])
@@ -290,6 +357,20 @@ class OperatorRules(ContractBase):
         assert self.resolve(store, lease, action)
 
         self.is_resolved(store, lease, action)
+
+    @actions
+    @pytest.mark.parametrize("ending", ["lapsed", "failed"])
+    def test_record_says_when_an_operator_changed_it(
+        self, store: BaseStore, ending: str, action: str
+    ) -> None:
+        lease = self.ended(store, ending)
+        seen = self.record(store, lease)
+        self.pass_time(store, lease.record_id, seen.now)
+
+        assert self.resolve(store, lease, action)
+
+        record = store.get(lease.record_id)
+        assert record.updated_at > seen.updated_at if record else action == "expire"
 
     @actions
     def test_live_lease_stands_against_an_operator(self, store: BaseStore, action: str) -> None:
@@ -307,6 +388,15 @@ class OperatorRules(ContractBase):
         assert self.resolve(store, lease, action, force=True)
 
         self.is_resolved(store, lease, action)
+
+    def test_operator_may_force_a_live_lease_that_outlives_its_record(
+        self, store: BaseStore
+    ) -> None:
+        lease = self.live_beyond_expiry(store)
+
+        assert self.resolve(store, lease, "complete", force=True)
+
+        self.is_resolved(store, lease, "complete")
 
     @actions
     def test_R71_operator_resolves_what_would_stay_for_ever(
@@ -372,6 +462,17 @@ class OperatorRules(ContractBase):
         assert unchanged(before, self.record(store, lease))
 
     @actions
+    def test_operator_does_not_change_another_record_that_looks_the_same(
+        self, store: BaseStore, action: str
+    ) -> None:
+        lease, other = self.lapsed(store), self.lapsed(store)
+        before = self.record(store, other)
+
+        assert not self.resolve(store, lease, action, force=True, epoch=other.fencing_token)
+
+        assert unchanged(before, self.record(store, other))
+
+    @actions
     def test_operator_comes_after_the_next_owner(self, store: BaseStore, action: str) -> None:
         first = self.lapsed(store)
         self.won(store.claim(self.again(first.request, lease=self.moment)))
@@ -380,10 +481,15 @@ class OperatorRules(ContractBase):
         assert not self.resolve(store, first, action, force=True, epoch=first.fencing_token)
 
     @actions
-    def test_operator_cannot_resolve_what_has_expired(self, store: BaseStore, action: str) -> None:
-        lease = self.expired(store, "failed")
+    @pytest.mark.parametrize(
+        ("ending", "state"), [("failed", State.FAILED), ("lapsed", State.IN_PROGRESS)]
+    )
+    def test_operator_cannot_resolve_what_has_expired(
+        self, store: BaseStore, ending: str, state: State, action: str
+    ) -> None:
+        lease = self.expired(store, ending)
         result = b"operator" if action == "complete" else None
-        epoch, state = lease.fencing_token, State.FAILED
+        epoch = lease.fencing_token
 
         assert not store.resolve(
             lease.record_id, Resolution(action, epoch=epoch, state=state, force=True, result=result)
@@ -432,10 +538,13 @@ class OperatorRules(ContractBase):
         ending, _, for_ever = ending.partition(" ")
         fields = {"on_stale": "refuse"} if for_ever else {}
         lease = self.ended(store, ending, scope=f"erase {uuid4()}", **fields)
+        other = self.ended(store, ending, **fields)
+        before = self.record(store, other)
 
         assert self.erase(store, lease)
 
         self.is_erased(store, lease)
+        assert unchanged(before, self.record(store, other))
 
     def test_live_lease_stands_against_an_erasure(self, store: BaseStore) -> None:
         lease = self.live(store)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from types import TracebackType
 from typing import Any, NoReturn
@@ -18,7 +18,6 @@ from django_idempotency.engine.attempt import Attempt
 from django_idempotency.exceptions import StoreError
 from django_idempotency.http.guard import Guard
 from django_idempotency.leases import Lease
-from django_idempotency.stores.base import BaseStore
 
 __all__ = ["POINTS", "Crash", "crash_at"]
 
@@ -99,12 +98,6 @@ class crash_at(AbstractContextManager["crash_at"]):
         self._replaced: list[str] = []
         for name in _OPERATIONS:
             self._replace(name, functools.partial(self._call, name, getattr(self._store, name)))
-            twin = f"a{name}"
-            own = getattr(type(self._store), twin, None)
-            if own is not getattr(BaseStore, twin, None):
-                self._replace(
-                    twin, functools.partial(self._acall, name, getattr(self._store, twin))
-                )
         self._replace("atomic", functools.partial(self._atomic, self._store.atomic))
         respond = Guard.response
 
@@ -144,7 +137,7 @@ class crash_at(AbstractContextManager["crash_at"]):
         points = _BEFORE.get(name, ())
         attempts = running()
         innermost = attempts[-1] if attempts else None
-        if name == "complete" and isinstance(innermost, Attempt) and innermost.kept_error:
+        if name == "complete" and isinstance(innermost, Attempt) and not innermost.ending.commits:
             points = (*points, "before_keep")
         try:
             self._pass(*points)
@@ -157,14 +150,6 @@ class crash_at(AbstractContextManager["crash_at"]):
     def _call(self, name: str, operation: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         self._begin(name)
         done = operation(*args, **kwargs)
-        self._passed(name, done)
-        return done
-
-    async def _acall(
-        self, name: str, operation: Callable[..., Awaitable[Any]], *args: Any, **kwargs: Any
-    ) -> Any:
-        self._begin(name)
-        done = await operation(*args, **kwargs)
         self._passed(name, done)
         return done
 

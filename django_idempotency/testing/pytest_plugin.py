@@ -27,7 +27,6 @@ _PARTS = (
     "operators",
     "processes",
     "races",
-    "twins",
 )
 pytest.register_assert_rewrite(
     "django_idempotency.testing.http_contract",

@@ -13,7 +13,6 @@ from django_idempotency.testing.contract_lost_answers import LostAnswerRules
 from django_idempotency.testing.contract_operators import OperatorRules
 from django_idempotency.testing.contract_processes import ProcessRules
 from django_idempotency.testing.contract_races import RaceRules
-from django_idempotency.testing.contract_twins import TwinRules
 from django_idempotency.testing.contract_waiting import WaitingRules
 
 __all__ = ["StoreContract"]
@@ -28,7 +27,6 @@ class StoreContract(
     InterleavingRules,
     RaceRules,
     ProcessRules,
-    TwinRules,
     WaitingRules,
 ):
     """

@@ -174,14 +174,14 @@ class Block(transaction.Atomic):
         #: The claim has set SAVEPOINT for the work, and nothing was done since.
         self.has_savepoint = False
         self.outer: Block | None = None
-        #: The attempt that this block is part of.
-        self.owner: Running | None = None
+        #: The attempt that this block is part of, and whether that is a coroutine's.
+        attempts = running()
+        self.owner: Running | None = attempts[-1] if attempts else None
+        self.of_coroutine = self.owner is not None and self.owner.of_coroutine
         #: The block is a transaction, which it ends itself.
         self.commits = False
         #: The block is a savepoint, and all of the transaction's work: the COMMIT releases it.
         self.ends_with_commit = False
-        #: Its work may stand still while other coroutines go on.
-        self.of_coroutine = False
         #: A block around it has ended, and has taken all of it along.
         self.is_cut = False
         #: Open from the first statement of the block to its last.
@@ -247,8 +247,6 @@ class Block(transaction.Atomic):
         if not self.savepoint and not connection.needs_rollback:
             connection.savepoint_ids[-1] = SAVEPOINT
         self.watch = RollbackWatch(connection)
-        attempts = running()
-        self.owner = attempts[-1] if attempts else None
         if is_within and (outer is None or outer.owner is not self.owner):
             # The first: where a project leaves a wrapper of its own, Django takes the last one.
             connection.execute_wrappers.insert(0, self._keep_out)

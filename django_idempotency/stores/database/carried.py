@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from typing import Any, NamedTuple
 
+from django.core.signals import request_finished, request_started
 from django.db import Error, connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 
@@ -12,7 +13,7 @@ from django_idempotency.exceptions.base import SessionLost
 from django_idempotency.stores.database.errors import is_unreachable
 from django_idempotency.stores.database.postgresql import PostgreSQL
 
-__all__ = ["Session", "carry", "sessions_here"]
+__all__ = ["Session", "carry", "carry_later", "sessions_here"]
 
 #: What a new session usually has.
 _USUAL = {"search_path": '"$user", public', "role": "none"}
@@ -63,19 +64,59 @@ def _settings(connection: BaseDatabaseWrapper, names: list[str]) -> dict[str, st
 
 
 def carry(sessions: Collection[Session]) -> None:
-    """Give this thread's connections such sessions; raise SessionLost."""
+    """Open this thread's connections with such sessions; raise SessionLost."""
+    carry_later(sessions)
+    for session in sessions:
+        connection = connections[session.alias]
+        try:
+            if session.settings:
+                connection.ensure_connection()
+        except Error as error:
+            raise _lost(connection, error) from error
+
+
+def carry_later(sessions: Collection[Session]) -> None:
+    """
+    Give this thread's connections such sessions when they are opened again, within the request.
+
+    One that is open stays as it is: whoever has opened it meanwhile has got the session.
+    """
     for alias, tenant, settings in sessions:
         connection: Any = connections[alias]
         if tenant is not None:
             connection.set_tenant(tenant)
-        if not settings:
-            continue
+        if settings and connection.connection is None:
+            connection.connect = _Connect(connection, settings)
+
+
+class _Connect:
+    """Opens a connection, once, with settings of its session; for its attribute `connect`."""
+
+    def __init__(self, connection: Any, settings: dict[str, str]) -> None:
+        self._connection = connection
+        self._given = {"names": list(settings), "values": list(settings.values())}
+
+    def __call__(self) -> None:
+        connection = self._connection
+        type(connection).connect(connection)
         try:
             with connection.cursor() as cursor:
-                given = {"names": list(settings), "values": list(settings.values())}
-                cursor.execute(PostgreSQL.RESTORE, given)
-        except Error as error:
-            raise _lost(connection, error) from error
+                cursor.execute(PostgreSQL.RESTORE, self._given)
+        except BaseException:
+            connection.close()  # a statement would go to another schema
+            raise
+        del connection.connect
+
+
+def _forget(**kwargs: Any) -> None:
+    """Let no session go from one request to the next of its thread."""
+    for connection in connections.all(initialized_only=True):
+        if isinstance(vars(connection).get("connect"), _Connect):
+            del vars(connection)["connect"]
+
+
+for _signal in (request_started, request_finished):
+    _signal.connect(_forget)
 
 
 def _lost(connection: BaseDatabaseWrapper, error: Error) -> SessionLost:

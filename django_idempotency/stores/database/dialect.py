@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from datetime import timedelta
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from datetime import datetime, timedelta, timezone
 from typing import Any, ClassVar
 
 from django_idempotency.leases import Lease
-from django_idempotency.stores.database.rows import uuid_of
+from django_idempotency.stores.database.rows import utc, uuid_of
 
-__all__ = ["READ_COMMITTED", "Dialect", "Execute", "Row", "held"]
+__all__ = ["READ_COMMITTED", "Dialect", "Execute", "Row", "bounded", "held", "narrowed"]
 
 READ_COMMITTED = "read committed"
 
@@ -39,8 +40,18 @@ class Dialect:
     RESOLVE: ClassVar[str]
     ERASE: ClassVar[str]
     BROWSE: ClassVar[str]
+    #: BROWSE by ids, by how they begin, and by the indexes that a project may add.
+    BROWSE_IDS: ClassVar[str]
+    BROWSE_RANGE: ClassVar[str]
+    BROWSE_KEY: ClassVar[str]
+    BROWSE_OPERATION: ClassVar[str]
+    #: Whether the table has an index of a name; one that was never finished is none.
+    HAS_INDEX: ClassVar[str]
     SWEEP: ClassVar[str]
     COUNT_EXPIRED: ClassVar[str]
+    #: COUNT_EXPIRED, but for so many at most.
+    COUNT_SOME_EXPIRED: ClassVar[str]
+    COUNT_STALE: ClassVar[str]
 
     #: CLAIM and LOOK as one, which is planned once: it runs where it is prepared.
     CLAIM_OR_LOOK: ClassVar[str | None] = None
@@ -90,6 +101,16 @@ class Dialect:
         """Return the parameters as the statements take them."""
         return parameters
 
+    def time_of(self, text: str) -> Any:
+        """Return a time that a cursor has, as the column is compared with it; raise ValueError."""
+        return utc(datetime.fromisoformat(text)).astimezone(timezone.utc)
+
+    @contextmanager
+    def limited(self, connection: Any, seconds: float) -> Iterator[None]:
+        """Limit the time of each statement of the block on a connection."""
+        raise NotImplementedError
+        yield
+
     def rows(self, cursor: Any, name: str, parameters: Mapping[str, Any]) -> list[Row]:
         """Return the rows that the statement `name` has given."""
         return list(cursor.fetchall()) if cursor.description else []
@@ -117,6 +138,17 @@ class Dialect:
             "duration": duration,
         }
         return held(leases, execute("RENEW", parameters))
+
+
+def narrowed(statement: str, condition: str) -> str:
+    """Return BROWSE for the records of a condition, in place of the one that all meet."""
+    return statement.replace("WHERE TRUE", f"WHERE {condition}")
+
+
+def bounded(statement: str) -> str:
+    """Return COUNT_EXPIRED for so many at most; out of order the planner would read the table."""
+    some = statement.replace("SELECT count(*)", "SELECT count(*) FROM (SELECT 1")
+    return some + " ORDER BY expires_at LIMIT %(limit)s) AS expired"
 
 
 def held(leases: list[Lease], rows: list[Row]) -> set[Lease]:

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from datetime import datetime, timedelta, timezone
 from typing import Any
 from uuid import UUID
 
 from django_idempotency.exceptions import StoreError
 from django_idempotency.leases import Lease
-from django_idempotency.stores.database.dialect import READ_COMMITTED, Dialect, Execute, Row, held
+from django_idempotency.stores.database.dialect import (
+    READ_COMMITTED,
+    Dialect,
+    Execute,
+    Row,
+    bounded,
+    held,
+    narrowed,
+)
 from django_idempotency.stores.database.errors import is_held
 
 __all__ = ["MariaDB"]
@@ -116,7 +125,7 @@ UPDATE idempotency_record
 
     COMPLETE = """
 UPDATE idempotency_record
-   SET state = 'COMPLETED', result = %(result)s, lease_until = NULL, error = '',
+   SET state = 'COMPLETED', result = %(result)s, lease_until = NULL,
        updated_at = UTC_TIMESTAMP(6),
        attempts = attempts + 0 * LAST_INSERT_ID(
                       TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))),
@@ -194,26 +203,54 @@ DELETE FROM idempotency_record
            state <> 'IN_PROGRESS' OR lease_until <= UTC_TIMESTAMP(6) OR %(force)s)
 """
 
-    # In the order of the index on expires_at, read backwards from the cursor on.
+    # In the order of the index on expires_at, read backwards from the cursor on, behind the records
+    # without an expiry, which it sorts last. So many places are looked at: the last of them comes
+    # in any case, to tell where, and the one behind it. The index has the ids, too, and no row is
+    # read before its place is known.
     BROWSE = """
-SELECT id, scope, `key`, operation, fingerprint, state, epoch, token, lease_until, created_at,
-       updated_at, expires_at, attempts, result, error, UTC_TIMESTAMP(6)
-  FROM idempotency_record
- WHERE (%(state)s IS NULL OR state = %(state)s)
-   AND (%(stale)s IS NULL
-        OR %(stale)s = (state = 'IN_PROGRESS' AND COALESCE(lease_until <= UTC_TIMESTAMP(6), 0)))
-   AND (%(operation)s IS NULL OR BINARY operation = BINARY %(operation)s)
-   AND (%(scope)s IS NULL OR BINARY scope = BINARY %(scope)s)
-   AND (%(key)s IS NULL OR BINARY `key` = BINARY %(key)s)
-   AND (%(created_before)s IS NULL OR created_at < %(created_before)s)
-   AND (%(created_after)s IS NULL OR created_at > %(created_after)s)
-   AND (%(after_id)s IS NULL
-        OR (%(after)s IS NULL AND expires_at IS NULL AND id < %(after_id)s)
-        OR (%(after)s IS NOT NULL
-            AND (expires_at IS NULL OR expires_at < %(after)s
-                 OR (expires_at = %(after)s AND id < %(after_id)s))))
- ORDER BY expires_at DESC, id DESC
+SELECT record.id, record.scope, record.`key`, record.operation, record.fingerprint, record.state,
+       record.epoch, record.token, record.lease_until, record.created_at, record.updated_at,
+       record.expires_at, record.attempts, CASE WHEN %(results)s THEN record.result END,
+       record.error, UTC_TIMESTAMP(6), place.number
+  FROM (SELECT id, row_number() OVER (ORDER BY expires_at IS NULL DESC, expires_at DESC, id DESC)
+               AS number
+          FROM ((SELECT id, expires_at FROM idempotency_record
+                  WHERE TRUE
+                    AND %(endless)s AND expires_at IS NULL
+                    AND (%(after_id)s IS NULL OR id < %(after_id)s)
+                  ORDER BY expires_at DESC, id DESC
+                  LIMIT %(one_more)s)
+                UNION ALL
+                (SELECT id, expires_at FROM idempotency_record
+                  WHERE TRUE
+                    AND expires_at <= %(after)s AND (expires_at < %(after)s OR id < %(after_id)s)
+                  ORDER BY expires_at DESC, id DESC
+                  LIMIT %(one_more)s)) AS looked) AS place
+  STRAIGHT_JOIN idempotency_record AS record ON record.id = place.id
+ WHERE place.number IN (%(most)s, %(one_more)s)
+    OR (place.number < %(most)s
+        AND (%(state)s IS NULL OR record.state = %(state)s)
+        AND (%(stale)s IS NULL
+             OR %(stale)s = (record.state = 'IN_PROGRESS'
+                             AND COALESCE(record.lease_until <= UTC_TIMESTAMP(6), 0)))
+        AND (%(operation)s IS NULL OR BINARY record.operation = BINARY %(operation)s)
+        AND (%(any_scope)s OR BINARY record.scope IN %(scopes)s)
+        AND (%(key)s IS NULL OR BINARY record.`key` = BINARY %(key)s)
+        AND (%(created_before)s IS NULL OR record.created_at < %(created_before)s)
+        AND (%(created_after)s IS NULL OR record.created_at > %(created_after)s))
+ ORDER BY place.number
  LIMIT %(limit)s
+"""
+
+    BROWSE_IDS = narrowed(BROWSE, "id IN %(ids)s")
+    BROWSE_RANGE = narrowed(BROWSE, "id BETWEEN %(first_id)s AND %(last_id)s")
+    BROWSE_KEY = narrowed(BROWSE, "`key` = %(key)s")
+    BROWSE_OPERATION = narrowed(BROWSE, "operation = %(operation)s")
+
+    HAS_INDEX = """
+SELECT 1 FROM information_schema.statistics
+ WHERE table_schema = DATABASE() AND table_name = 'idempotency_record' AND index_name = %(index)s
+ LIMIT 1
 """
 
     # A DELETE cannot skip rows that are held, so this finds and holds what SWEEP then
@@ -239,9 +276,16 @@ SHOW SESSION VARIABLES
 """
 
     COUNT_EXPIRED = """
-SELECT COUNT(*) FROM idempotency_record
+SELECT count(*) FROM idempotency_record
  WHERE expires_at <= UTC_TIMESTAMP(6)
    AND NOT (state = 'IN_PROGRESS' AND lease_until > UTC_TIMESTAMP(6))
+"""
+
+    COUNT_SOME_EXPIRED = bounded(COUNT_EXPIRED)
+
+    COUNT_STALE = """
+SELECT count(*) FROM idempotency_record
+ WHERE state = 'IN_PROGRESS' AND lease_until <= UTC_TIMESTAMP(6)
 """
 
     def adapted(self, parameters: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -270,6 +314,19 @@ SELECT COUNT(*) FROM idempotency_record
             epoch = max(parameters["seen_epoch"] + 1, cursor.lastrowid)
             return [(epoch, now + parameters["lease"], now, READ_COMMITTED, None)]
         return [(now + parameters["retention"],)]
+
+    @contextmanager
+    def limited(self, connection: Any, seconds: float) -> Iterator[None]:
+        """See `Dialect.limited`."""
+        limit = "SET SESSION max_statement_time = %s"
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT @@SESSION.max_statement_time")
+            [before] = cursor.fetchone()
+            cursor.execute(limit, [max(seconds, 0.001)])
+            try:
+                yield
+            finally:
+                cursor.execute(limit, [before])
 
     def unsupported(self, connection: Any) -> str | None:
         """See `Dialect.unsupported`; asks the server."""

@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
 
-from django_idempotency.stores.database.dialect import READ_COMMITTED, Dialect, Execute
+from django.db import transaction
+
+from django_idempotency.stores.database.dialect import (
+    READ_COMMITTED,
+    Dialect,
+    Execute,
+    bounded,
+    narrowed,
+)
 
 __all__ = ["PostgreSQL"]
 
@@ -207,7 +216,7 @@ SELECT EXISTS (
     # now: a HOT update.
     COMPLETE = """
 UPDATE idempotency_record AS record
-   SET state = 'COMPLETED', result = %(result)s::bytea, lease_until = NULL, error = '',
+   SET state = 'COMPLETED', result = %(result)s::bytea, lease_until = NULL,
        updated_at = clock.now,
        expires_at = CASE WHEN record.expires_at BETWEEN clock.now + %(retention)s::interval
                                                     AND clock.now + %(retention)s::interval * 1.1
@@ -392,28 +401,46 @@ DELETE FROM idempotency_record AS record
            %(id)s::uuid::text, 'idempotency_record'::regclass::oid::bigint))
 """
 
-    # In the order of the index on expires_at, read backwards from the cursor on.
+    # In the order of the index on expires_at, read backwards from the cursor on. So many rows are
+    # looked at: the last of them comes in any case, to tell where, and the one behind it.
     BROWSE = """
 SELECT record.id, record.scope, record.key, record.operation, record.fingerprint, record.state,
        record.epoch, record.token, record.lease_until AT TIME ZONE 'UTC',
        record.created_at AT TIME ZONE 'UTC', record.updated_at AT TIME ZONE 'UTC',
-       record.expires_at AT TIME ZONE 'UTC', record.attempts, record.result, record.error,
-       clock.now AT TIME ZONE 'UTC'
-  FROM (SELECT clock_timestamp() AS now OFFSET 0) AS clock, idempotency_record AS record
- WHERE (%(state)s::text IS NULL OR record.state = %(state)s)
-   AND (%(stale)s::boolean IS NULL
-        OR %(stale)s = (record.state = 'IN_PROGRESS'
-                        AND coalesce(record.lease_until <= clock.now, false)))
-   AND (%(operation)s::text IS NULL OR record.operation = %(operation)s)
-   AND (%(scope)s::text IS NULL OR record.scope = %(scope)s)
-   AND (%(key)s::text IS NULL OR record.key = %(key)s)
-   AND (%(created_before)s::timestamptz IS NULL OR record.created_at < %(created_before)s)
-   AND (%(created_after)s::timestamptz IS NULL OR record.created_at > %(created_after)s)
-   AND (%(after)s::timestamptz IS NULL OR record.expires_at <= %(after)s)
-   AND (%(after_id)s::uuid IS NULL OR record.id < %(after_id)s
-        OR record.expires_at IS DISTINCT FROM %(after)s::timestamptz)
- ORDER BY record.expires_at DESC NULLS FIRST, record.id DESC
+       record.expires_at AT TIME ZONE 'UTC', record.attempts,
+       CASE WHEN %(results)s THEN record.result END, record.error,
+       clock.now AT TIME ZONE 'UTC', record.number
+  FROM (SELECT clock_timestamp() AS now OFFSET 0) AS clock,
+       (SELECT *, row_number() OVER (ORDER BY expires_at DESC NULLS FIRST, id DESC) AS number
+          FROM idempotency_record
+         WHERE TRUE
+           AND ((%(endless)s AND expires_at IS NULL
+                 AND (%(after_id)s::uuid IS NULL OR id < %(after_id)s))
+                OR (expires_at <= %(after)s AND (expires_at < %(after)s OR id < %(after_id)s)))
+         LIMIT %(one_more)s) AS record
+ WHERE record.number >= %(most)s
+    OR ((%(state)s::text IS NULL OR record.state = %(state)s)
+        AND (%(stale)s::boolean IS NULL
+             OR %(stale)s = (record.state = 'IN_PROGRESS'
+                             AND coalesce(record.lease_until <= clock.now, false)))
+        AND (%(operation)s::text IS NULL OR record.operation = %(operation)s)
+        AND (%(any_scope)s OR record.scope = ANY (%(scopes)s::text[]))
+        AND (%(key)s::text IS NULL OR record.key = %(key)s)
+        AND (%(created_before)s::timestamptz IS NULL OR record.created_at < %(created_before)s)
+        AND (%(created_after)s::timestamptz IS NULL OR record.created_at > %(created_after)s))
+ ORDER BY record.number
  LIMIT %(limit)s
+"""
+
+    BROWSE_IDS = narrowed(BROWSE, "id = ANY (%(ids)s::uuid[])")
+    BROWSE_RANGE = narrowed(BROWSE, "id BETWEEN %(first_id)s AND %(last_id)s")
+    BROWSE_KEY = narrowed(BROWSE, "key = %(key)s")
+    BROWSE_OPERATION = narrowed(BROWSE, "operation = %(operation)s")
+
+    # By the table: another schema of the search path may have an index of this name.
+    HAS_INDEX = """
+SELECT 1 FROM pg_index JOIN pg_class AS named ON named.oid = indexrelid
+ WHERE indrelid = to_regclass('idempotency_record') AND named.relname = %(index)s AND indisvalid
 """
 
     # now() of this short transaction is stable, so the index on expires_at serves the inner SELECT,
@@ -476,6 +503,13 @@ SELECT count(*) FROM idempotency_record
    AND NOT (state = 'IN_PROGRESS' AND lease_until > now())
 """
 
+    COUNT_SOME_EXPIRED = bounded(COUNT_EXPIRED)
+
+    COUNT_STALE = """
+SELECT count(*) FROM idempotency_record
+ WHERE state = 'IN_PROGRESS' AND lease_until <= now()
+"""
+
     ISOLATION = "SELECT current_setting('default_transaction_isolation')"
 
     #: The session as a place has it: see `text` for its variables.
@@ -485,6 +519,12 @@ SELECT count(*) FROM idempotency_record
     TAKE_ON = """
 SELECT set_config(name, value, true)
   FROM unnest(%(names)s::text[], %(values)s::text[]) AS setting (name, value)
+"""
+
+    # Until the transaction ends; gives the limit that was there before.
+    LIMIT = """
+WITH before AS MATERIALIZED (SELECT current_setting('statement_timeout') AS value)
+SELECT value, set_config('statement_timeout', %s, true) FROM before
 """
 
     # For the rest of the session. A new one often has these values, and nothing is set.
@@ -524,6 +564,15 @@ SELECT DISTINCT found[1]
             name: f"{value // _MICROSECOND} us" if isinstance(value, timedelta) else value
             for name, value in parameters.items()
         }
+
+    @contextmanager
+    def limited(self, connection: Any, seconds: float) -> Iterator[None]:
+        """See `Dialect.limited`; in a transaction: behind PgBouncer the session is others', too."""
+        with transaction.atomic(connection.alias), connection.cursor() as cursor:
+            cursor.execute(self.LIMIT, [f"{max(int(seconds * 1000), 1)}ms"])
+            [(before, _)] = cursor.fetchall()
+            yield
+            cursor.execute(self.LIMIT, [before])  # the caller's transaction may go on
 
     def may_renew_joined(
         self, options: Mapping[str, Any], execute: Execute, default: str | None = None

@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection
 from datetime import datetime, timezone
 from typing import Any
 from uuid import UUID
 
-from django_idempotency import keys
 from django_idempotency.claims import ClaimRequest
 from django_idempotency.exceptions import StoreError
-from django_idempotency.leases import Lease, Proof
-from django_idempotency.observers import logger
-from django_idempotency.records import Filters, Page, Record, State
+from django_idempotency.leases import Lease
+from django_idempotency.records import Record, State
 from django_idempotency.stores.database.places import place_of
 
 __all__ = [
     "claim_parameters",
     "is_takeover",
     "lease_of_resent",
-    "page_of",
-    "page_parameters",
     "proof_parameters",
     "record_of",
     "request_parameters",
@@ -31,8 +26,6 @@ __all__ = [
     "uuid_of",
 ]
 
-#: Columns of LOOK and BROWSE.
-_ID, _EXPIRES_AT = 0, 11
 _STATES = {state.value: state for state in State}
 
 
@@ -83,8 +76,8 @@ def _bytes(value: Any) -> bytes | None:
 def lease_of_resent(request: ClaimRequest, record: Record) -> Lease:
     """Return the lease of a claim that had already been won under its token."""
     return Lease(
-        Proof(record.record_id, record.epoch, record.token),
         request,
+        record.epoch,
         lease_until=record.lease_until,
         claimed_at=record.updated_at,
         renewable=request.transaction == "separate",
@@ -133,51 +126,6 @@ def proof_parameters(lease: Lease) -> dict[str, Any]:
 def session_of(lease: Lease) -> str | None:
     """Return the session of the claim, in which its owner writes; see `Place`."""
     return None if lease.place is None else place_of(lease.place).session
-
-
-def page_parameters(filters: Filters, cursor: str | None) -> dict[str, Any]:
-    """Return what BROWSE takes; raise ValueError for a cursor that `page_of` did not make."""
-    after = after_id = None
-    if cursor is not None:
-        try:
-            after, after_id = json.loads(cursor)
-            after = None if after is None else utc(datetime.fromisoformat(after))
-            after_id = UUID(after_id)
-        except (AttributeError, TypeError, ValueError) as error:
-            raise ValueError("The database store did not make this cursor.") from error
-    return {
-        "state": None if filters.state is None else filters.state.value,
-        "stale": filters.stale,
-        "operation": filters.operation,
-        "scope": filters.scope,
-        "key": filters.key,
-        "created_before": filters.created_before,
-        "created_after": filters.created_after,
-        "after": after,
-        "after_id": after_id,
-    }
-
-
-def page_of(rows: list[tuple[Any, ...]], limit: int) -> Page:
-    """Return the page that BROWSE found, asked for one row more than `limit`."""
-    damaged: list[str] = []
-    records = tuple(record for row in rows[:limit] if (record := _readable(row, damaged)))
-    if len(rows) <= limit:
-        return Page(records, None, tuple(damaged))
-    record_id, expires_at = (rows[limit - 1][column] for column in (_ID, _EXPIRES_AT))
-    after = None if expires_at is None else utc(expires_at).replace(tzinfo=None).isoformat()
-    return Page(records, json.dumps([after, str(uuid_of(record_id))]), tuple(damaged))
-
-
-def _readable(row: tuple[Any, ...], damaged: list[str]) -> Record | None:
-    """Return the row's record; None for a damaged one, which is logged and noted in `damaged`."""
-    try:
-        return record_of(row)[0]
-    except StoreError as error:
-        # Without a traceback: it would go on to quote what is in the record (R79).
-        damaged.append(keys.short(uuid_of(row[_ID])))
-        logger.error("Record %s cannot be shown. %s", damaged[-1], error)
-        return None
 
 
 def utc(value: datetime | str) -> datetime:

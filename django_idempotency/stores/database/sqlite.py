@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from datetime import datetime, timedelta, timezone
 from sqlite3 import sqlite_version, sqlite_version_info
 from typing import Any
@@ -11,11 +13,13 @@ from uuid import UUID
 
 from django_idempotency.exceptions import StoreError
 from django_idempotency.leases import Lease
-from django_idempotency.stores.database.dialect import Dialect, Execute, held
+from django_idempotency.stores.database.dialect import Dialect, Execute, bounded, held, narrowed
 
 __all__ = ["SQLite"]
 
 _OLDEST = (3, 35)
+#: Instructions of SQLite between two looks at the clock.
+_STEPS = 10_000
 
 
 class SQLite(Dialect):
@@ -112,7 +116,7 @@ UPDATE idempotency_record SET updated_at = updated_at
 
     COMPLETE = """
 UPDATE idempotency_record
-   SET state = 'COMPLETED', result = %(result)s, lease_until = NULL, error = '',
+   SET state = 'COMPLETED', result = %(result)s, lease_until = NULL,
        updated_at = strftime('%%Y-%%m-%%d %%H:%%M:%%f', 'now'),
        expires_at = strftime('%%Y-%%m-%%d %%H:%%M:%%f', 'now', %(retention)s)
  WHERE id = %(id)s AND epoch = %(epoch)s AND token = %(token)s AND state = 'IN_PROGRESS'
@@ -189,27 +193,54 @@ DELETE FROM idempotency_record
         OR lease_until <= strftime('%%Y-%%m-%%d %%H:%%M:%%f', 'now') OR %(force)s)
 """
 
-    # In the order of the index on expires_at, read backwards from the cursor on.
+    # In the order of the index on expires_at, read backwards from the cursor on, behind the records
+    # without an expiry, which it sorts last. So many places are looked at: the last of them comes
+    # in any case, to tell where, and the one behind it. The expiry is the text of the column, which
+    # Django writes with more digits: a cursor has it.
     BROWSE = """
-SELECT id, scope, key, operation, fingerprint, state, epoch, token, lease_until, created_at,
-       updated_at, expires_at, attempts, result, error,
-       strftime('%%Y-%%m-%%d %%H:%%M:%%f', 'now')
-  FROM idempotency_record
- WHERE (%(state)s IS NULL OR state = %(state)s)
-   AND (%(stale)s IS NULL
-        OR %(stale)s = (state = 'IN_PROGRESS'
-                        AND coalesce(lease_until
-                                     <= strftime('%%Y-%%m-%%d %%H:%%M:%%f', 'now'), 0)))
-   AND (%(operation)s IS NULL OR operation = %(operation)s)
-   AND (%(scope)s IS NULL OR scope = %(scope)s)
-   AND (%(key)s IS NULL OR key = %(key)s)
-   AND (%(created_before)s IS NULL OR created_at < %(created_before)s)
-   AND (%(created_after)s IS NULL OR created_at > %(created_after)s)
-   AND (%(after)s IS NULL OR expires_at <= %(after)s)
-   AND (%(after_id)s IS NULL OR id < %(after_id)s OR expires_at IS NOT %(after)s)
- ORDER BY expires_at DESC NULLS FIRST, id DESC
+SELECT record.id, record.scope, record.key, record.operation, record.fingerprint, record.state,
+       record.epoch, record.token, record.lease_until, record.created_at, record.updated_at,
+       CAST(record.expires_at AS TEXT), record.attempts,
+       CASE WHEN %(results)s THEN record.result END, record.error,
+       strftime('%%Y-%%m-%%d %%H:%%M:%%f', 'now'), place.number
+  FROM (SELECT id, row_number() OVER (ORDER BY expires_at DESC NULLS FIRST, id DESC) AS number
+          FROM (SELECT * FROM (
+                SELECT id, expires_at FROM idempotency_record
+                 WHERE TRUE
+                   AND %(endless)s AND expires_at IS NULL
+                   AND (%(after_id)s IS NULL OR id < %(after_id)s)
+                 ORDER BY expires_at DESC, id DESC
+                 LIMIT %(one_more)s)
+                UNION ALL
+                SELECT * FROM (
+                SELECT id, expires_at FROM idempotency_record
+                 WHERE TRUE
+                   AND expires_at <= %(after)s AND (expires_at < %(after)s OR id < %(after_id)s)
+                 ORDER BY expires_at DESC, id DESC
+                 LIMIT %(one_more)s))) AS place
+ CROSS JOIN idempotency_record AS record ON record.id = place.id
+ WHERE place.number IN (%(most)s, %(one_more)s)
+    OR (place.number < %(most)s
+        AND (%(state)s IS NULL OR record.state = %(state)s)
+        AND (%(stale)s IS NULL
+             OR %(stale)s = (record.state = 'IN_PROGRESS'
+                             AND coalesce(record.lease_until
+                                          <= strftime('%%Y-%%m-%%d %%H:%%M:%%f', 'now'), 0)))
+        AND (%(operation)s IS NULL OR record.operation = %(operation)s)
+        AND (%(any_scope)s OR record.scope IN (SELECT value FROM json_each(%(scopes)s)))
+        AND (%(key)s IS NULL OR record.key = %(key)s)
+        AND (%(created_before)s IS NULL OR record.created_at < %(created_before)s)
+        AND (%(created_after)s IS NULL OR record.created_at > %(created_after)s))
+ ORDER BY place.number
  LIMIT %(limit)s
 """
+
+    BROWSE_IDS = narrowed(BROWSE, "id IN (SELECT value FROM json_each(%(ids)s))")
+    BROWSE_RANGE = narrowed(BROWSE, "id BETWEEN %(first_id)s AND %(last_id)s")
+    BROWSE_KEY = narrowed(BROWSE, "key = %(key)s")
+    BROWSE_OPERATION = narrowed(BROWSE, "operation = %(operation)s")
+
+    HAS_INDEX = "SELECT 1 FROM sqlite_master WHERE type = 'index' AND name = %(index)s"
 
     SWEEP = """
 DELETE FROM idempotency_record
@@ -228,6 +259,13 @@ SELECT count(*) FROM idempotency_record
             AND lease_until > strftime('%%Y-%%m-%%d %%H:%%M:%%f', 'now'))
 """
 
+    COUNT_SOME_EXPIRED = bounded(COUNT_EXPIRED)
+
+    COUNT_STALE = """
+SELECT count(*) FROM idempotency_record
+ WHERE state = 'IN_PROGRESS' AND lease_until <= strftime('%%Y-%%m-%%d %%H:%%M:%%f', 'now')
+"""
+
     def adapted(self, parameters: Mapping[str, Any]) -> Mapping[str, Any]:
         """See `Dialect.adapted`."""
         adapted = dict(parameters)
@@ -239,8 +277,25 @@ SELECT count(*) FROM idempotency_record
             elif isinstance(value, timedelta):
                 adapted[name] = f"{value.total_seconds():+.6f} seconds"
             elif isinstance(value, list):
-                adapted[name] = json.dumps([_hex(item) for item in value])
+                adapted[name] = json.dumps([_text(item) for item in value])
         return adapted
+
+    def time_of(self, text: str) -> Any:
+        """See `Dialect.time_of`: the text of the column."""
+        super().time_of(text)
+        return text
+
+    @contextmanager
+    def limited(self, connection: Any, seconds: float) -> Iterator[None]:
+        """See `Dialect.limited`; the time is that of the whole block."""
+        connection.ensure_connection()
+        ends = time.monotonic() + seconds
+        driver = connection.connection
+        driver.set_progress_handler(lambda: time.monotonic() > ends, _STEPS)
+        try:
+            yield
+        finally:
+            driver.set_progress_handler(None, _STEPS)
 
     def unsupported(self, connection: Any) -> str | None:
         """See `Dialect.unsupported`."""
@@ -258,6 +313,8 @@ SELECT count(*) FROM idempotency_record
         return held(leases, rows)
 
 
-def _hex(value: UUID | bytes) -> str:
+def _text(value: UUID | bytes | str) -> str:
     """Return an id as its column has it, and bytes as hex() of SQL gives them."""
-    return value.hex if isinstance(value, UUID) else value.hex().upper()
+    if isinstance(value, bytes):
+        return value.hex().upper()
+    return value.hex if isinstance(value, UUID) else value

@@ -184,8 +184,7 @@ class Statements(BaseStore):
             if foreign:  # an owner's write must not be part of another's transaction
                 with fresh_connection(self.using, self.dialect):
                     return self._send(connections[self.using], name, parameters, counts, place)
-            if connection.errors_occurred and not connection.in_atomic_block:
-                connection.close_if_unusable_or_obsolete()
+            self._close_if_unusable(connection)
             return self._send(connection, name, parameters, counts, place)
         except Error as error:
             remedy = self._remedy(error, place)
@@ -195,6 +194,10 @@ class Statements(BaseStore):
                 unreachable=is_unreachable(connection, error),
                 retry_after=AFTER_SETUP if remedy else 1,
             ) from error
+
+    def _close_if_unusable(self, connection: BaseDatabaseWrapper) -> None:
+        if connection.errors_occurred and not connection.in_atomic_block:
+            connection.close_if_unusable_or_obsolete()
 
     def _send(
         self,
@@ -224,7 +227,6 @@ class Statements(BaseStore):
             except (InterfaceError, OperationalError) as error:
                 lost = self.dialect.has_server and is_connection_failure(error)
                 if lost and tries and name in _OWNERS_WRITES:
-                    connection.close()
                     with fresh_connection(self.using, self.dialect):
                         again = connections[self.using]
                         return self._send(again, name, parameters, counts, place, tries)
@@ -296,7 +298,7 @@ class Statements(BaseStore):
     @contextmanager
     def at(self, place: str | None) -> Iterator[None]:
         """See `BaseStore.at`."""
-        before = _here.set(None if place is None else (self, place))
+        before = _here.set((self, place))
         try:
             yield
         finally:
@@ -362,4 +364,6 @@ def _names_of(variables: Any) -> tuple[str, ...]:
 
 
 #: The place of the innermost block `at`, and the store to which it belongs.
-_here: ContextVar[tuple[Statements, str] | None] = ContextVar("idempotency_place", default=None)
+_here: ContextVar[tuple[Statements, str | None] | None] = ContextVar(
+    "idempotency_place", default=None
+)

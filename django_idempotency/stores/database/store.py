@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import AbstractAsyncContextManager, AbstractContextManager, suppress
+from contextlib import AbstractContextManager, suppress
 from datetime import datetime, timedelta, timezone
 from functools import partial
 from typing import Any, ClassVar
@@ -26,11 +26,10 @@ from django_idempotency.claims import (
 )
 from django_idempotency.exceptions import LeaseLost, StoreError, TransactionOpen
 from django_idempotency.exceptions.base import SessionLost
-from django_idempotency.leases import Lease, Proof
+from django_idempotency.leases import Lease
 from django_idempotency.observers import logger
 from django_idempotency.policy import Policy
-from django_idempotency.records import Filters, Page, Record, State, as_duration
-from django_idempotency.stores.base import on_its_thread
+from django_idempotency.records import Record, State, as_duration
 from django_idempotency.stores.database.atomic import (
     Block,
     commits_alone,
@@ -39,6 +38,7 @@ from django_idempotency.stores.database.atomic import (
     is_replaced,
     transaction_around,
 )
+from django_idempotency.stores.database.browsing import Browsing
 from django_idempotency.stores.database.checks import misfits, problems
 from django_idempotency.stores.database.dialect import READ_COMMITTED, Row
 from django_idempotency.stores.database.errors import (
@@ -51,8 +51,6 @@ from django_idempotency.stores.database.rows import (
     claim_parameters,
     is_takeover,
     lease_of_resent,
-    page_of,
-    page_parameters,
     proof_parameters,
     record_of,
     request_parameters,
@@ -73,7 +71,7 @@ TRIES = 3
 _SWEPT_WITHIN = 0.01
 
 
-class DatabaseStore(Sweeping):
+class DatabaseStore(Browsing, Sweeping):
     """
     Records in the table of `IdempotencyRecord`, always on the write connection of one alias.
 
@@ -226,8 +224,8 @@ class DatabaseStore(Sweeping):
             return record
         epoch = max(int(now.timestamp() * 1_000_000), record.epoch + 1 if record else 0)
         return Lease(
-            Proof(request.record_id, epoch, request.token),
             request,
+            epoch,
             claimed_at=now,
             takeover=is_takeover(record),
             renewable=False,
@@ -241,8 +239,8 @@ class DatabaseStore(Sweeping):
     ) -> Lease:
         epoch, lease_until, now, isolation, place = row
         return Lease(
-            Proof(request.record_id, epoch, request.token),
             request,
+            epoch,
             lease_until=utc(lease_until),
             claimed_at=utc(now),
             takeover=is_takeover(seen),
@@ -431,20 +429,6 @@ class DatabaseStore(Sweeping):
                 found[record_id] = record
         return found
 
-    def browse(
-        self,
-        *,
-        filters: Filters | Mapping[str, Any] | None = None,
-        cursor: str | None = None,
-        limit: int = 100,
-    ) -> Page:
-        """See `BaseStore.browse`; in the order of the one index, nearly that of creation."""
-        wanted = Filters.of(filters)
-        if (page := self.browse_key(wanted, limit)) is not None:
-            return page
-        parameters = page_parameters(wanted, cursor)
-        return page_of(self._execute("BROWSE", {**parameters, "limit": limit + 1}), limit)
-
     def resolve(self, record_id: UUID, resolution: Resolution) -> bool:
         """See `BaseStore.resolve`."""
         parameters = {
@@ -485,14 +469,6 @@ class DatabaseStore(Sweeping):
         against a COMMIT (a deferred constraint, a serialization failure) passes on unchanged.
         """
         return Block(self.using, committed)
-
-    def aatomic(
-        self, *, committed: Callable[[], None] | None = None
-    ) -> AbstractAsyncContextManager[None]:
-        """See `BaseStore.aatomic`; other coroutines send nothing into it."""
-        block = self.atomic(committed=committed)
-        block.of_coroutine = True
-        return on_its_thread(block)
 
     def rolled_back(self) -> bool:
         """

@@ -91,7 +91,12 @@ class Sweeping(Statements):
                 break
         return swept
 
-    def count_expired(self) -> int:
-        """Return how many records a sweep would delete now."""
-        rows = self._execute("COUNT_EXPIRED", {})
-        return int(rows[0][0]) if rows else 0
+    def count_expired(self, *, limit: int | None = None) -> int:
+        """See `BaseStore.count_expired`."""
+        if limit is None:
+            return int(self._execute("COUNT_EXPIRED", {})[0][0])
+        return int(self._execute("COUNT_SOME_EXPIRED", {"limit": limit})[0][0])
+
+    def count_stale(self) -> int:
+        """Return how many leases are stale; reads the table, and no results."""
+        return int(self._execute("COUNT_STALE", {})[0][0])

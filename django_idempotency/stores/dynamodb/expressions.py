@@ -216,7 +216,6 @@ RESOLVE_EXPIRE: Statement = (
         #token = :token,
         #expiry = :expiry,
         #updatedAt = :now
-    REMOVE #lockExpiry
     """,
     RESOLVABLE,
 )

@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
+from functools import partial
+from itertools import islice
 from typing import Any, ClassVar
 from uuid import UUID
 
@@ -18,7 +20,7 @@ from django_idempotency.exceptions import (
     ResultUnavailable,
     StoreError,
 )
-from django_idempotency.leases import Lease, Proof
+from django_idempotency.leases import ItemLease, Lease
 from django_idempotency.observers import logger
 from django_idempotency.records import Filters, Page, Record, State, as_duration
 from django_idempotency.stores.base import BaseStore
@@ -67,7 +69,6 @@ class DynamoDBStore(BaseStore):
     """
 
     checks_server: ClassVar[bool] = True
-    thread_sensitive: ClassVar[bool] = False
 
     def __init__(
         self,
@@ -130,7 +131,7 @@ class DynamoDBStore(BaseStore):
                 continue
             seen = self.names.record(item, now, self._skew)
             if seen.token == request.token and seen.state is State.IN_PROGRESS:
-                return _lease(request, seen.epoch, now, seen.lease_until)
+                return self._lease(request, seen.epoch, now, seen.lease_until)
             decision = decide(seen, request)
             if decision is Decision.REPLAY:
                 seen = self._with_result(seen, item)
@@ -157,7 +158,7 @@ class DynamoDBStore(BaseStore):
         epoch, state = self.names.before(answer.get("Attributes", {}))
         epoch = microseconds(now) if epoch is None else epoch
         takeover = state == State.IN_PROGRESS
-        return _lease(request, epoch + 1, now, now + request.lease, takeover=takeover)
+        return self._lease(request, epoch + 1, now, now + request.lease, takeover=takeover)
 
     def _claim_expired(self, request: ClaimRequest, seen: Record, now: datetime) -> Lease:
         epoch = max(microseconds(now), seen.epoch + 1)
@@ -176,7 +177,20 @@ class DynamoDBStore(BaseStore):
             ":updatedAt": seconds(now),
         }
         self.table.put("CLAIM_EXPIRED", request.record_id, claimed, values)
-        return _lease(request, epoch, now, now + request.lease)
+        return self._lease(request, epoch, now, now + request.lease)
+
+    def _lease(
+        self,
+        request: ClaimRequest,
+        epoch: int,
+        now: datetime,
+        until: datetime | None,
+        *,
+        takeover: bool = False,
+    ) -> Lease:
+        lease = ItemLease(request, epoch, lease_until=until, claimed_at=now, takeover=takeover)
+        lease.item_of = partial(self._item_of, lease)
+        return lease
 
     # The owner's writes.
 
@@ -189,8 +203,8 @@ class DynamoDBStore(BaseStore):
             return self._completed_before(lease, result, failed)
         return expires_at
 
-    def transact_item(self, lease: Lease, result: bytes, *, retention: timedelta) -> dict[str, Any]:
-        """See `BaseStore.transact_item`: an ``Update`` for boto3's low-level client."""
+    def _item_of(self, lease: Lease, result: bytes, retention: timedelta) -> dict[str, Any]:
+        """Return `complete` as an ``Update`` of TransactWriteItems of boto3's low-level client."""
         statement, values, _ = self._completion(lease, result, retention)
         return {"Update": self.table.parameters(statement, lease.record_id, values)}
 
@@ -303,37 +317,36 @@ class DynamoDBStore(BaseStore):
         ]
         return {record.record_id: record for record in records}
 
-    def browse(
-        self,
-        *,
-        filters: Filters | Mapping[str, Any] | None = None,
-        cursor: str | None = None,
-        limit: int = 100,
-    ) -> Page:
-        """
-        See `BaseStore.browse`: in no order, one read per page, without results of the storage.
-
-        With filters a page is what they find among the next 1 000 items, so it may be empty.
-        """
-        wanted = Filters.of(filters)
-        if (of_key := self.browse_key(wanted, limit)) is not None:
-            return of_key
-        at_once = limit if wanted == Filters() else max(limit, READ_AT_ONCE)
-        items, last = self.table.read(self._after(cursor), at_once)
+    def look_on(
+        self, filters: Filters, cursor: str | None, limit: int, most: int, results: bool
+    ) -> tuple[Page, int]:
+        """See `BaseStore.look_on`: in no order, and one read."""
+        if filters.ids is not None:
+            return self.look_up(filters, cursor, limit)
+        at_once = limit if filters == Filters() else max(limit, READ_AT_ONCE)
+        items, last = self.table.read(self._after(cursor), min(most, at_once))
         damaged: list[str] = []
-        found = [record for record in self._records(items, damaged) if wanted.match(record)]
-        page = tuple(found[:limit])
-        if len(found) > limit:
-            return Page(page, str(page[-1].record_id), tuple(damaged))
+        matching = self._records(items, damaged, filters, results)
+        found = tuple(islice(matching, limit + 1))
         cursor = None if last is None else str(self.names.record_id(last))
-        return Page(page, cursor, tuple(damaged))
+        if len(found) > limit:
+            found, cursor = found[:limit], str(found[limit - 1].record_id)
+        return Page(found, cursor, tuple(damaged)), len(items)
 
-    def _records(self, items: list[Item], damaged: list[str]) -> Iterator[Record]:
-        """Return items as records; a damaged one is logged and noted in `damaged`."""
+    def _records(
+        self,
+        items: list[Item],
+        damaged: list[str],
+        filters: Filters | None = None,
+        results: bool = False,
+    ) -> Iterator[Record]:
+        """Yield those that match; one that cannot be read is logged and noted in `damaged`."""
         now = self._now()
         for item in items:
             try:
-                yield self.names.record(item, now, self._skew)
+                record = self.names.record(item, now, self._skew)
+                if filters is None or filters.match(record):
+                    yield self._with_result(record, item) if results else record
             except StoreError as error:
                 damaged.append(name := self._name_of(item))
                 # Without a traceback: its cause would quote the record (R79).
@@ -432,14 +445,14 @@ class DynamoDBStore(BaseStore):
                 break
         return deleted
 
-    def count_expired(self) -> int:
-        """See `BaseStore.count_expired`; reads the whole table."""
-        items, start = self.table.read(None, READ_AT_ONCE)
-        count = sum(record.expired for record in self._records(items, []))
-        while start is not None:
+    def count_expired(self, *, limit: int | None = None) -> int:
+        """See `BaseStore.count_expired`; reads the table."""
+        count, start = 0, None
+        while True:
             items, start = self.table.read(start, READ_AT_ONCE)
             count += sum(record.expired for record in self._records(items, []))
-        return count
+            if start is None or (limit is not None and count >= limit):
+                return count
 
     def _delete_expired(self, record_id: UUID) -> bool:
         now = self._now()
@@ -477,15 +490,3 @@ class DynamoDBStore(BaseStore):
                 f"store has no OPTIONS['overflow_storage']."
             )
         return replace(record, result=self.overflow.read(record.record_id, *overflow))
-
-
-def _lease(
-    request: ClaimRequest,
-    epoch: int,
-    now: datetime,
-    until: datetime | None,
-    *,
-    takeover: bool = False,
-) -> Lease:
-    proof = Proof(request.record_id, epoch, request.token)
-    return Lease(proof, request, lease_until=until, claimed_at=now, takeover=takeover)

@@ -1,22 +1,17 @@
-"""Clients of Redis: those of the process's threads, and one for each event loop."""
+"""The clients of Redis in a process, which its threads share."""
 
 from __future__ import annotations
 
-import asyncio
 import functools
 import inspect
 import threading
 import time
 import weakref
-from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
 import redis
-import redis.asyncio
-from asgiref.sync import sync_to_async
-from redis.asyncio.retry import Retry as AsyncRetry
-from redis.asyncio.sentinel import Sentinel as AsyncSentinel
 from redis.backoff import NoBackoff
 from redis.connection import parse_url
 from redis.exceptions import (
@@ -41,8 +36,8 @@ from django_idempotency.stores.redis.scripts import Script
 
 __all__ = ["Clients"]
 
-#: Connections of one process, or event loop; a call that finds all in use waits for one. Those of a
-#: process for commands, and those for pipelines, are counted apart.
+#: Connections of one process; a call that finds all in use waits for one. Those for commands, and
+#: those for pipelines, are counted apart.
 MAX_CONNECTIONS = 100
 #: How often a command is sent again over a new connection. Each is repeated under its own token.
 RESENDS = 1
@@ -54,7 +49,6 @@ _UNREACHABLE = (
     RedisClusterException,
     TimeoutError,
     OSError,
-    asyncio.TimeoutError,
 )
 #: Connection errors of redis-py that are answers of a server.
 _ANSWERED = (AuthenticationError, AuthorizationError, BusyLoadingError)
@@ -125,7 +119,6 @@ class Clients:
         #: For single commands to a single server.
         self._connections: Connections | None = None
         self._of_parents: list[Any] = []
-        self._of_loops: dict[asyncio.AbstractEventLoop, tuple[Any, AsyncGenerator[None, None]]] = {}
         if cluster:
             _check_names(options, redis.RedisCluster, redis.Redis)
         else:
@@ -160,8 +153,6 @@ class Clients:
         if path := options.get("path"):
             return str(path)
         return f"{options.get('host', 'localhost')}:{options.get('port', 6379)}"
-
-    # For threads.
 
     def run(self, script: Script, key: str, arguments: Iterable[Any]) -> Any:
         """Run a script on one record and return its answer: one round trip."""
@@ -300,73 +291,6 @@ class Clients:
             return client
         pool = redis.BlockingConnectionPool.from_url(str(self._url), **self._of_pool(options))
         return redis.Redis.from_pool(careful(pool))
-
-    # For coroutines.
-
-    async def arun(self, script: Script, key: str, arguments: Iterable[Any]) -> Any:
-        """
-        See `run`.
-
-        In a cluster on a thread: redis-py's asynchronous client of a cluster drops connections that
-        several coroutines open at the same time.
-        """
-        if self.is_cluster:
-            return await sync_to_async(self.run, thread_sensitive=False)(script, key, arguments)
-        try:
-            client = await self._of_loop()
-            try:
-                return await client.execute_command("EVALSHA", script.sha, 1, key, *arguments)
-            except NoScriptError:
-                return await client.execute_command("EVAL", script.text, 1, key, *arguments)
-        except _ERRORS as error:
-            raise _store_error(script.name, error) from error
-
-    async def _of_loop(self) -> Any:
-        """
-        Return the client of the running loop; it is closed when the loop is shut down.
-
-        ``asyncio.run`` closes the loop's asynchronous generators before it closes the loop. Nothing
-        else tells a library that a loop is about to end.
-        """
-        loop = asyncio.get_running_loop()
-        found = self._of_loops.get(loop)
-        if found is None:
-            client, *others = self._new_async_clients()
-            found = client, self._closing(loop, [client, *others])
-            with self._mutex:
-                for other in [other for other in self._of_loops if other.is_closed()]:
-                    del self._of_loops[other]  # it was closed without a shutdown
-                self._of_loops[loop] = found
-            await anext(found[1])
-        return found[0]
-
-    async def _closing(
-        self, loop: asyncio.AbstractEventLoop, clients: Sequence[Any]
-    ) -> AsyncGenerator[None, None]:
-        try:
-            yield
-        finally:
-            with self._mutex:
-                self._of_loops.pop(loop, None)
-            for client in clients:
-                await client.aclose()
-
-    def _new_async_clients(self) -> list[Any]:
-        """Return the client of the records' server, and those of the sentinels that lead to it."""
-        options = self._resending(AsyncRetry(NoBackoff(), RESENDS, (ConnectionError,)))
-        if self._service_name is not None:
-            sentinel: Any = AsyncSentinel(  # type: ignore[no-untyped-call]
-                self._sentinels, sentinel_kwargs=self._sentinel_options
-            )
-            client: Any = sentinel.master_for(self._service_name, **self._of_service(options))
-            careful(client.connection_pool)
-            return [client, *sentinel.sentinels]
-        pool = redis.asyncio.BlockingConnectionPool.from_url(
-            str(self._url), **self._of_pool(options)
-        )
-        return [redis.asyncio.Redis.from_pool(careful(pool))]
-
-    # For both.
 
     def _resending(self, retry: Any) -> dict[str, Any]:
         # Before redis-py 6 a command was sent again only after the errors of `retry_on_error`.

@@ -8,7 +8,6 @@ from queue import Empty, SimpleQueue
 from typing import Any
 
 from redis import BlockingConnectionPool, Redis
-from redis.asyncio.connection import AbstractConnection as AsyncConnection
 from redis.exceptions import ConnectionError, ReadOnlyError, ResponseError
 
 __all__ = ["Connections", "careful"]
@@ -92,8 +91,7 @@ def careful(pool: Any) -> Any:
 
 @cache
 def _careful(cls: type) -> type:
-    base = _AsyncCareful if issubclass(cls, AsyncConnection) else _Careful
-    return type(cls.__name__, (base, cls), {})
+    return type(cls.__name__, (_Careful, cls), {})
 
 
 class _Careful:
@@ -106,18 +104,6 @@ class _Careful:
             if not _is_of_replica(error):
                 raise
             connection.disconnect()
-            raise ConnectionError("The server has become a replica.") from error
-
-
-class _AsyncCareful:
-    async def read_response(self, *args: Any, **options: Any) -> Any:
-        connection: Any = super()
-        try:
-            return await connection.read_response(*args, **options)
-        except ResponseError as error:
-            if not _is_of_replica(error):
-                raise
-            await connection.disconnect()
             raise ConnectionError("The server has become a replica.") from error
 
 

@@ -13,7 +13,7 @@ from django.utils.crypto import salted_hmac
 
 from django_idempotency.claims import ClaimRequest
 from django_idempotency.exceptions import LeaseLost, StoreError
-from django_idempotency.leases import Lease, Proof
+from django_idempotency.leases import Lease
 from django_idempotency.options import Secret
 from django_idempotency.records import Record, State, as_duration
 from django_idempotency.stores.redis.scripts import FIELDS
@@ -111,8 +111,8 @@ def claimed_of(request: ClaimRequest, answer: list[Any]) -> tuple[Lease | Record
     try:
         epoch, lease_until, now, taken_over, attempts = values
         lease = Lease(
-            Proof(request.record_id, int(epoch), request.token),
             request,
+            int(epoch),
             lease_until=time_of(lease_until),
             claimed_at=time_of(now),
             takeover=bool(taken_over),

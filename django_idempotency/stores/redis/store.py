@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
 from typing import Any, ClassVar
 from uuid import UUID
-
-from asgiref.sync import sync_to_async
 
 from django_idempotency import keys
 from django_idempotency.claims import ClaimRequest, Resolution
@@ -47,8 +45,8 @@ __all__ = ["RedisStore"]
 
 #: The scripts need Redis 6.2, or any Valkey.
 OLDEST = (6, 2)
-#: How many SCANs one page of `browse` may take on a server with other data, too.
-SCANS = 20
+#: Keys at which one SCAN of `browse` looks. A cursor holds the record ids that are left of them.
+SCANNED = 100
 
 _GLOB = re.compile(r"([\\*?\[\]])")
 
@@ -63,7 +61,6 @@ class RedisStore(BaseStore):
 
     native_expiry: ClassVar[bool] = True
     checks_server: ClassVar[bool] = True
-    thread_sensitive: ClassVar[bool] = False
 
     def __init__(
         self,
@@ -124,17 +121,6 @@ class RedisStore(BaseStore):
             return self._replicated(claimed, attempts)
         return claimed
 
-    async def aclaim(self, request: ClaimRequest) -> Lease | Record:
-        """See `BaseStore.claim`."""
-        if not self._is_ours:
-            marker, note = self._marker, owner_arguments(self.prefix, note=True)
-            self._take_prefix(await self._clients.arun(OWNER, marker, note))
-        key, arguments = self._key(request.record_id), claim_arguments(request)
-        claimed, attempts = claimed_of(request, await self._clients.arun(CLAIM, key, arguments))
-        if self.wait_replicas and isinstance(claimed, Lease):
-            return await sync_to_async(self._replicated, thread_sensitive=False)(claimed, attempts)
-        return claimed
-
     def _take_prefix(self, ours: int) -> None:
         """Note that the prefix is this project's; raise StoreError for another's."""
         if not ours:
@@ -184,29 +170,14 @@ class RedisStore(BaseStore):
         arguments = [*proof_arguments(lease), micros(retention), result]
         return kept_until(self._clients.run(COMPLETE, self._key(lease.record_id), arguments))
 
-    async def acomplete(self, lease: Lease, result: bytes, *, retention: timedelta) -> datetime:
-        """See `BaseStore.complete`."""
-        arguments = [*proof_arguments(lease), micros(retention), result]
-        answer = await self._clients.arun(COMPLETE, self._key(lease.record_id), arguments)
-        return kept_until(answer)
-
     def fail(self, lease: Lease, error: str) -> None:
         """See `BaseStore.fail`."""
         arguments = [*ending_arguments(lease), keys.bounded(error)]
         self._clients.run(FAIL, self._key(lease.record_id), arguments)
 
-    async def afail(self, lease: Lease, error: str) -> None:
-        """See `BaseStore.fail`."""
-        arguments = [*ending_arguments(lease), keys.bounded(error)]
-        await self._clients.arun(FAIL, self._key(lease.record_id), arguments)
-
     def release(self, lease: Lease) -> None:
         """See `BaseStore.release`."""
         self._clients.run(RELEASE, self._key(lease.record_id), ending_arguments(lease))
-
-    async def arelease(self, lease: Lease) -> None:
-        """See `BaseStore.release`."""
-        await self._clients.arun(RELEASE, self._key(lease.record_id), ending_arguments(lease))
 
     def renew(self, leases: Iterable[Lease], duration: timedelta) -> set[Lease]:
         """
@@ -236,40 +207,31 @@ class RedisStore(BaseStore):
                 found[record_id] = record
         return found
 
-    async def aget(self, record_id: UUID) -> Record | None:
-        """See `BaseStore.get`."""
-        return record_of(record_id, await self._clients.arun(LOOK, self._key(record_id), ()))
-
-    def browse(
-        self,
-        *,
-        filters: Filters | Mapping[str, Any] | None = None,
-        cursor: str | None = None,
-        limit: int = 100,
-    ) -> Page:
-        """See `BaseStore.browse`: in no order, and a record that moves may come twice."""
-        wanted = Filters.of(filters)
-        if (page := self.browse_key(wanted, limit)) is not None:
-            return page
+    def look_on(
+        self, filters: Filters, cursor: str | None, limit: int, most: int, results: bool
+    ) -> tuple[Page, int]:
+        """See `BaseStore.look_on`: in no order, and a record that moves may come twice."""
+        if filters.ids is not None:
+            return self.look_up(filters, cursor, limit)
         place = Place() if cursor is None else Place.parse(cursor)
-        match = _GLOB.sub(r"\\\1", self.prefix) + "*"
-        found: dict[UUID, Record] = {}
+        if not place.left:
+            match = _GLOB.sub(r"\\\1", self.prefix) + "*"
+            node, following, names = self._clients.scan(
+                place.node, place.cursor or 0, match=match, count=SCANNED
+            )
+            place = Place(node, following, tuple(self._ids(names)))
+        found: list[Record] = []
         damaged: list[str] = []
-        for _ in range(SCANS):
-            if not place.left:
-                node, following, names = self._clients.scan(
-                    place.node, place.cursor or 0, match=match, count=limit
-                )
-                place = Place(node, following, tuple(self._ids(names)))
-            room = limit - len(found)
-            for record in self._look_at(place.left[:room], damaged):
-                if wanted.match(record):
-                    found[record.record_id] = record
-            place = place._replace(left=place.left[room:])
-            if len(found) == limit or place.is_end:
-                break
-        cursor = None if place.is_end else str(place)
-        return Page(tuple(found.values()), cursor, tuple(damaged))
+        looked = 0
+        for record in self._look_at(place.left[:most], damaged):
+            looked += 1
+            if record is not None and filters.match(record):
+                found.append(record)
+                if len(found) == limit:
+                    break
+        place = place._replace(left=place.left[looked:])
+        page = Page(tuple(found), None if place.is_end else str(place), tuple(damaged))
+        return page, looked
 
     def resolve(self, record_id: UUID, resolution: Resolution) -> bool:
         """See `BaseStore.resolve`."""
@@ -372,22 +334,23 @@ class RedisStore(BaseStore):
                 found.append(UUID(name.decode()[len(self.prefix) :]))
         return found
 
-    def _look_at(self, record_ids: Sequence[UUID], damaged: list[str]) -> list[Record]:
-        """Return the records that exist; a damaged one is logged and noted in `damaged`."""
-        found = []
+    def _look_at(self, record_ids: Sequence[UUID], damaged: list[str]) -> Iterator[Record | None]:
+        """
+        Yield each record, None if it is gone.
+
+        A damaged one is logged and noted in `damaged`, and None, too.
+        """
         answers = self._clients.run_many(LOOK, [(self._key(x), ()) for x in record_ids])
         for record_id, answer in zip(record_ids, answers, strict=True):
             if isinstance(answer, StoreError):
                 raise answer
             try:
-                record = record_of(record_id, answer)
+                yield record_of(record_id, answer)
             except StoreError as error:
                 # Without a traceback: its cause would quote the record (R79).
                 logger.error("Record %s cannot be shown. %s", keys.short(record_id), error)
                 damaged.append(keys.short(record_id))
-            else:
-                found += [] if record is None else [record]
-        return found
+                yield None
 
 
 def _remedy(error: BaseException | None) -> str:

@@ -6,12 +6,13 @@ import os
 import re
 import sys
 import time
+from dataclasses import replace
 from datetime import timedelta
 from types import ModuleType
 
 import pytest
 
-from django_idempotency.leases import Lease, Proof
+from django_idempotency.leases import Lease
 from tests.pages import DOCS, blocks_of
 
 
@@ -73,8 +74,8 @@ class BelongsToOneProcess(FileStore):
 class IsNotFenced(FileStore):
     def fail(self, lease, error):
         record = self.get(lease.record_id)
-        proof = Proof(record.record_id, record.epoch, record.token)
-        super().fail(Lease(proof, lease.request), error)
+        request = replace(lease.request, token=record.token)
+        super().fail(Lease(request, record.epoch), error)
 
 
 class IsNeverTakenOver(FileStore):

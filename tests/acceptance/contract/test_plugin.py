@@ -61,7 +61,7 @@ def test_loading_the_plugin_imports_neither_Django_nor_the_contract(tmp_path):
 
 def test_contracts_are_summed_up_without_Django_and_over_the_workers_of_xdist(tmp_path):
     (tmp_path / "test_mine.py").write_text(CONTRACT)
-    rules = "TestMine and (test_I6 or twin) or TestForgetful and won_claim_is_recorded"
+    rules = "TestMine and (test_I6 or test_R68) or TestForgetful and won_claim_is_recorded"
 
     done = run(tmp_path, "-m", "pytest", "-p", "no:cacheprovider", "-v", "-n", "2", "-k", rules)
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+import psycopg
 from django.db import connections
 
 from django_idempotency.stores.database import DatabaseStore
@@ -126,6 +128,20 @@ def execute(sql: str) -> Any:
         cursor.execute(sql)
         row = cursor.fetchone() if cursor.description else None
         return row and row[0]
+
+
+@contextmanager
+def in_another_database(*statements: str) -> Iterator[None]:
+    """Have executed these in an open transaction in another database of PostgreSQL's server."""
+    settings = connections["default"].get_connection_params()
+    keywords = {
+        name: settings[name] for name in ("host", "port", "user", "password") if settings.get(name)
+    }
+    with psycopg.connect(dbname="postgres", **keywords) as other:
+        for statement in statements:
+            other.execute(statement)
+        yield
+        other.rollback()
 
 
 def hang_up_after(seconds: float, using: str = "default") -> None:

@@ -10,6 +10,7 @@ from django.db import connection, transaction
 from django_idempotency.claims import Decision, decide
 from django_idempotency.exceptions import StoreError
 from django_idempotency.models import IdempotencyRecord
+from django_idempotency.stores.database import statements
 from tests.integration.database import claims
 from tests.integration.database.claims import claim_request, lost, packed, record_id, won
 
@@ -114,18 +115,31 @@ def test_R73_expires_at_is_left_alone_up_to_a_tenth_beyond_the_retention(store, 
 # Many rows.
 
 
+def test_records_that_expire_at_the_same_time_are_on_a_page_each(store):
+    """Their ids say which comes after which."""
+    ids = [claims.completed(store, claim_request(str(n))).record_id for n in range(4)]
+    later = IdempotencyRecord.objects.latest("expires_at").expires_at + HOUR
+    assert IdempotencyRecord.objects.update(expires_at=later) == 4
+    found, cursor = [], None
+    while not found or cursor is not None:
+        page = store.browse(limit=1, cursor=cursor)
+        found += [record.record_id for record in page.records]
+        cursor = page.cursor
+    assert found == sorted(ids, reverse=True)
+
+
 def test_damaged_record_is_left_out_of_a_page_and_ends_none(store, caplog):
     for name in ("a", "b", "c"):
         claims.completed(store, claim_request(name))
     first, damaged, last = [record.record_id for record in store.browse().records]
     IdempotencyRecord.objects.filter(pk=damaged).update(state="NO STATE")
     pages, cursor, named = [], None, []
-    for _ in range(3):
+    while not pages or cursor is not None:
         page = store.browse(cursor=cursor, limit=1)
         pages.append([record.record_id for record in page.records])
         named += page.damaged
         cursor = page.cursor
-    assert (pages, named) == ([[first], [], [last]], [str(damaged)[:12]])
+    assert (pages, named) == ([[first], [last]], [str(damaged)[:12]])
     assert "cannot be shown" in caplog.text
     assert "NO STATE" not in caplog.text
 
@@ -148,13 +162,29 @@ def test_a_batch_of_the_sweep_is_what_expired_first(store):
     assert list(IdempotencyRecord.objects.values_list("key", flat=True)) == ["0"]
 
 
-def test_R61_without_its_table_the_error_says_what_to_do(store):
+RENAMED = {
+    "table": ("ALTER TABLE {} RENAME TO {}", "idempotency_record", "is not there"),
+    "column": ("ALTER TABLE idempotency_record RENAME COLUMN {} TO {}", "error", "is an old one"),
+}
+
+
+@pytest.mark.parametrize(("rename", "name", "told"), RENAMED.values(), ids=RENAMED.keys())
+def test_R61_without_its_table_or_a_column_the_error_says_what_to_do(store, rename, name, told):
     with connection.cursor() as cursor:
-        cursor.execute("ALTER TABLE idempotency_record RENAME TO elsewhere")
+        cursor.execute(rename.format(name, "elsewhere"))
     try:
-        with pytest.raises(StoreError, match=r"run manage\.py migrate") as refused:
+        with pytest.raises(StoreError, match=rf"{told}: run manage\.py migrate\.") as refused:
             store.get(claim_request().record_id)
         assert refused.value.retry_after == 60
     finally:
         with connection.cursor() as cursor:
-            cursor.execute("ALTER TABLE elsewhere RENAME TO idempotency_record")
+            cursor.execute(rename.format("elsewhere", name))
+
+
+def test_texts_of_statements_are_kept_for_some_tables_only(store, monkeypatch):
+    monkeypatch.setattr(statements, "_TEXTS", 2)
+    kept = []
+    for number in range(4):
+        assert store._texts["LOOK", f"table_{number}"]
+        kept.append(len(store._texts))
+    assert kept == [1, 2, 1, 2]

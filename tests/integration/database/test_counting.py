@@ -5,15 +5,15 @@ from __future__ import annotations
 from datetime import timedelta
 
 import pytest
-from django.db import connection
+from django.db import connection, transaction
 from django.test.utils import CaptureQueriesContext
 from prometheus_client import CollectorRegistry
 
+from django_idempotency.conf import store_for
 from django_idempotency.contrib.prometheus import collector as collecting
-from django_idempotency.contrib.prometheus.collector import StoreCollector
+from django_idempotency.contrib.prometheus.collector import StoreCollector, stale_leases
 from django_idempotency.exceptions import StoreError
 from django_idempotency.models import IdempotencyRecord
-from django_idempotency.operators.counting import stale_leases, within
 from tests.integration.database import claims
 from tests.integration.database.claims import claim_request
 from tests.services.threads import run_in_threads
@@ -46,26 +46,42 @@ def stale(store):
 
 
 def test_stale_leases_are_counted_in_one_statement_that_reads_no_result(store, stale):
-    with within(store, 60):  # which may open a connection anew
-        connection.ensure_connection()
-        with CaptureQueriesContext(connection) as asked:
-            assert stale_leases(store, 60) == stale
+    with store.limited(60), CaptureQueriesContext(connection) as asked:
+        assert stale_leases(store, 60) == stale
     [statement] = [query["sql"] for query in asked.captured_queries]
     assert "result" not in statement
 
 
-def test_a_statement_that_takes_too_long_ends_and_the_next_may_take_its_time(store, stale):
-    with (
-        pytest.raises(StoreError, match="could not be read"),
-        within(store, 0.2),
-        connection.cursor() as cursor,
-    ):
-        cursor.execute(ENDLESS)
+def test_a_statement_that_takes_too_long_ends_and_the_next_may_take_its_time(
+    store, stale, monkeypatch
+):
+    with monkeypatch.context() as patch:
+        patch.setitem(store._texts, ("COUNT_STALE", None), ENDLESS)
+        with pytest.raises(StoreError, match="COUNT_STALE"), store.limited(0.2):
+            stale_leases(store, 60)
     with connection.cursor() as cursor:  # the project's own, which has no limit
         cursor.execute(ENDLESS.replace("1000000000", "40"))
         assert cursor.fetchone()[0] > 2_000_000
-    with within(store, 60):
+    with store.limited(60):
         assert stale_leases(store, 60) == stale
+
+
+@pytest.mark.leg("postgres18", "mariadb")
+def test_a_limit_ends_with_its_block_though_the_transaction_goes_on(store):
+    asked = "SELECT @@SESSION.max_statement_time"
+    if connection.vendor == "postgresql":
+        asked = "SELECT current_setting('statement_timeout')"
+
+    def limit():
+        with connection.cursor() as cursor:
+            cursor.execute(asked)
+            return cursor.fetchone()[0]
+
+    with transaction.atomic():
+        before = limit()
+        with store.limited(7):
+            assert limit() in (7, "7s")
+        assert limit() == before
 
 
 def test_numbers_are_absent_where_they_take_too_long_and_the_store_is_up(
@@ -81,8 +97,7 @@ def test_numbers_are_absent_where_they_take_too_long_and_the_store_is_up(
         return [registry.get_sample_value(f"django_idempotency_{it}", labels) for it in names]
 
     assert gauges() == [1, stale, 0]
-    vendor = connection.vendor
-    monkeypatch.setitem(collecting.stale_leases.__globals__["_STALE"], vendor, ENDLESS)
+    monkeypatch.setitem(store_for()._texts, ("COUNT_STALE", None), ENDLESS)
     assert gauges() == [1, None, 0]
     assert "The gauges of default could not be read." in caplog.text
 

@@ -8,8 +8,7 @@ from contextlib import contextmanager
 import pytest
 from django.db import connection
 
-from django_idempotency.operators import looks, search
-from django_idempotency.records import Filters
+from django_idempotency.operators import search
 from tests.claims import asked
 from tests.pages import BLOCKS, DOCS
 
@@ -46,20 +45,20 @@ def indexed(field):
 
 @pytest.mark.parametrize("field", ["key", "operation"])
 def test_an_index_lets_all_records_be_searched(store, monkeypatch, field):
-    monkeypatch.setattr(looks, "MOST", 1)
+    monkeypatch.setattr(search, "NEWEST", 1)
     for number in range(3):
         store.claim(asked(f"key {number}", operation=f"operation {number}"))
 
     def found():
         if field == "key":
             return search.find(store, "key 0").records
-        return looks.look(store, Filters(operation="operation 0")).records
+        return store.browse(filters={"operation": "operation 0"}, within=1).records
 
-    assert (looks.has_index(store, field), found()) == (False, ())
+    assert (store.has_index(field), found()) == (False, ())
     with indexed(field):
-        assert looks.has_index(store, field)
+        assert store.has_index(field)
         assert [record.key for record in found()] == ["key 0"]
-    assert not looks.has_index(store, field)
+    assert not store.has_index(field)
 
 
 @pytest.mark.leg("postgres18")
@@ -68,7 +67,7 @@ def test_an_index_that_was_never_finished_is_none(store):
         execute(
             "UPDATE pg_index SET indisvalid = false WHERE indexrelid = 'idempotency_key'::regclass"
         )
-        assert not looks.has_index(store, "key")
+        assert not store.has_index("key")
 
 
 @pytest.mark.leg("postgres18")
@@ -79,9 +78,9 @@ def test_an_index_is_that_of_the_table_in_this_schema(store):
         execute("CREATE TABLE tenant.idempotency_record (LIKE public.idempotency_record)")
         execute("SET search_path TO tenant, public")
         try:
-            assert not looks.has_index(store, "key")
+            assert not store.has_index("key")
             execute("CREATE INDEX idempotency_key ON tenant.idempotency_record (key)")
-            assert looks.has_index(store, "key")
+            assert store.has_index("key")
         finally:
             execute("RESET search_path")
             execute("DROP SCHEMA tenant CASCADE")

@@ -15,7 +15,7 @@ from django_idempotency.records import State
 from tests.app.models import Effect
 from tests.integration.database import claims, test_single
 from tests.integration.database.claims import claim_request, effects, operation, state_of, won, work
-from tests.integration.database.sessions import PATIENCE
+from tests.integration.database.sessions import PATIENCE, execute
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.leg("postgres18", "postgres16")]
 
@@ -130,7 +130,11 @@ def test_R69_work_that_raises_its_own_level_and_is_renewed_is_told_once(two, cap
 
 
 def test_owner_writes_again_if_a_renewal_was_under_way(isolated):
-    """In autocommit, too, the server's default makes the second of two updates an error."""
+    """
+    In autocommit, too, the server's default makes the second of two updates an error.
+
+    It is sent again in the same session.
+    """
     lease = won(isolated.mine.claim(claim_request()))
     with transaction.atomic():
         isolated.mine.renew([lease], timedelta(seconds=60))
@@ -140,6 +144,7 @@ def test_owner_writes_again_if_a_renewal_was_under_way(isolated):
         isolated.other.settles(writing)
     writing.result(PATIENCE)
     assert state_of(isolated.mine) is State.COMPLETED
+    assert isolated.other(execute, "SELECT pg_backend_pid()") == isolated.other.pid
 
 
 # The sweep.

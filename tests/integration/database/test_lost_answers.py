@@ -77,6 +77,17 @@ def test_connection_in_the_transaction_of_another_attempt_is_not_the_one_to_ask(
         context.run(another.__exit__, None, None, None)
 
 
+@pytest.mark.leg("postgres18", "mariadb")
+@pytest.mark.parametrize("closed", ["never opened", "by the work"])
+def test_connection_that_is_not_there_or_was_closed_is_not_the_one_to_ask(store, closed):
+    connection.ensure_connection()
+    connection.connection.close()
+    if closed == "never opened":
+        connection.connection = None
+    with store.working_connection():
+        assert state_of(store) is None
+
+
 @JOINS
 def test_R60_commit_does_not_reach_the_server(wire, engine, other, rolled_back, mode):
     connection.ensure_connection()
@@ -219,6 +230,15 @@ def test_R58_end_of_separate_is_sent_again_on_another_connection(wire, engine, o
     assert other(state_of, engine.store) is expected[end]
     if end == "complete":
         assert (outcome.result, outcome.replayed, outcome.stored) == ("mine", False, True)
+
+
+@pytest.mark.leg("postgres18", "mariadb")
+def test_R58_end_of_separate_is_sent_again_where_the_work_has_closed_the_drivers_connection(store):
+    """psycopg2 calls that an InterfaceError, the others an OperationalError."""
+    lease = claims.live(store, claims.claim_request())
+    connection.connection.close()
+    store.complete(lease, claims.packed("mine"), retention=claims.RETENTION)
+    assert state_of(store) is State.COMPLETED
 
 
 def test_R60_completion_of_separate_gets_no_answer(wire, engine):

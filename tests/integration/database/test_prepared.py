@@ -88,6 +88,14 @@ def test_from_the_third_use_on_a_connection(store):
 
 
 @pytest.mark.usefixtures("at_once")
+@pytest.mark.parametrize("prepare", [True, False])
+def test_R53_claim_of_one_key_is_not_that_of_another(prepare):
+    store = DatabaseStore(prepare=prepare)
+    for key in ("one", "two"):
+        assert won(store.claim(claim_request(key))).request.key == key
+
+
+@pytest.mark.usefixtures("at_once")
 def test_nothing_is_kept_of_a_connection_that_is_gone(store):
     complete(store)
     assert connection.connection in prepared._sessions
@@ -154,6 +162,17 @@ def with_options(**options):
     finally:
         connection.close()
         connection.settings_dict["OPTIONS"] = before
+
+
+@pytest.mark.parametrize(
+    "options", [{"server_side_binding": True}, {"prepare_threshold": 100}], ids=str
+)
+def test_E025_driver_that_is_to_prepare_leaves_the_store_nothing_to_prepare(options):
+    """So a replay of `single` is not read before its transaction: that read would cost as much."""
+    with with_options(**options):
+        assert [it.id[-4:] for it in DatabaseStore(prepare=True).check()] == ["E025"]
+        assert not DatabaseStore().looks_before_single
+    assert DatabaseStore().looks_before_single
 
 
 @contextmanager
@@ -536,7 +555,7 @@ def test_R57_R58_single_rolls_its_savepoint_back_with_the_hooks_of_the_work(
 ):
     told = []
     # Its lock is held until the record is written: there is no second transaction.
-    monkeypatch.setattr(engine.endings, "settle_single", lambda *_: pytest.fail("rolled back"))
+    monkeypatch.setattr(engine.settling, "settle_single", lambda *_: pytest.fail("rolled back"))
 
     def fails(lease):
         work("lost")(lease)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from datetime import timedelta
 
 import pytest
 from django.db import transaction
@@ -15,7 +16,7 @@ from django_idempotency.stores.database.postgresql import PostgreSQL
 from django_idempotency.stores.database.store import TRIES
 from tests.integration.database import claims
 from tests.integration.database.claims import claim_request, lost, packed, won
-from tests.integration.database.sessions import PATIENCE
+from tests.integration.database.sessions import PATIENCE, execute, in_another_database
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -73,6 +74,46 @@ def test_R49_expired_record_that_no_sweep_holds_is_in_progress_at_once(two, hold
 
         record = lost(two.other(two.mine.claim, claim_request()))
     assert decide(record, claim_request()) is Decision.IN_PROGRESS
+
+
+@pytest.mark.leg("postgres18", "postgres16")
+def test_R49_locks_that_look_like_a_sweeps_are_none(two, monkeypatch):
+    """Of another table, of another number, of one key, in another database."""
+    monkeypatch.setattr(database, "_SWEPT_WITHIN", 2 * PATIENCE)  # waiting would be noticed
+    claims.expired(two.theirs, claim_request())
+    oid = execute("SELECT 'idempotency_record'::regclass::oid::int")
+
+    def hold():
+        for keys in (f"{oid + 1}, 0", f"{oid}, 1", f"{oid}::bigint << 32"):
+            execute(f"SELECT pg_advisory_xact_lock_shared({keys})")
+        IdempotencyRecord.objects.select_for_update().get()
+
+    sweeps = f"SELECT pg_advisory_xact_lock_shared({oid}, 0)"
+    with transaction.atomic(), in_another_database(sweeps):
+        hold()
+        record = lost(two.other(two.mine.claim, claim_request()))
+    assert decide(record, claim_request()) is Decision.IN_PROGRESS
+
+
+@pytest.mark.leg("postgres18", "postgres16", "mariadb")
+@pytest.mark.parametrize("does", ["takes over", "renews"])
+def test_R53_write_in_an_open_transaction_holds_no_record_but_its_own(two, does):
+    lease, _ = (claims.lapsed(two.theirs, claim_request(key)) for key in ("one", "two"))
+    with transaction.atomic():
+        if does == "takes over":
+            won(two.mine.claim(claim_request("one")))
+        else:
+            assert two.mine.renew([lease], timedelta(hours=1)) == {lease}
+        assert won(two.other(two.theirs.claim, claim_request("two"))).takeover
+
+
+@pytest.mark.leg("postgres18", "postgres16", "mariadb")
+def test_R69_renewal_does_not_meet_the_lock_of_another_record(two):
+    lease, _ = (claims.lapsed(two.theirs, claim_request(key)) for key in ("one", "two"))
+    with transaction.atomic():
+        IdempotencyRecord.objects.select_for_update().get(key="two")
+        assert two.other(two.theirs.renew, [lease], timedelta(hours=1)) == {lease}
+    assert two.mine.get(lease.record_id).live
 
 
 @pytest.mark.leg("postgres18", "postgres16")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from contextlib import contextmanager, suppress
 from datetime import timedelta
@@ -56,6 +57,21 @@ def test_R98_I10_a_lease_is_renewed_in_the_schema_of_its_claim(store, tenants, s
         assert rows(tenant, left) == [(True, lease.fencing_token)]
     sessions[1](store.release, leases[1])
     assert store.renew(leases, timedelta(hours=1)) == {leases[0]}
+
+
+def test_R98_place_is_that_of_one_store_and_a_lease_has_its_own(store, tenants, sessions):
+    """Within `at` the calls of the store are there; those of another store are where they were."""
+    leases = []
+    for session, tenant in zip(sessions, tenants, strict=True):
+        session(go_to, tenant)
+        leases.append(won(session(store.claim, claim_request(transaction="separate"))))
+    record_id = leases[0].record_id
+    with store.at(leases[0].place):
+        assert store.get(record_id).token == leases[0].token
+        assert DatabaseStore().get(record_id) is None  # in public
+        store.complete(leases[1], packed("done"), retention=claims.RETENTION)
+        assert store.get(record_id).state is State.IN_PROGRESS
+    assert [rows(tenant) for tenant in tenants] == [[("IN_PROGRESS", 1)], [("COMPLETED", 1)]]
 
 
 def test_R98_long_work_of_two_tenants_keeps_its_leases(tenants, sessions):
@@ -185,6 +201,30 @@ def test_R98_I10_who_waits_on_another_store_is_where_it_was(tenants, sessions, h
     else:
         store.complete(lease, packed("done"), retention=claims.RETENTION)
     assert answer.result(PATIENCE) == (tenants[0] if ends == "failed" else "done", tenants[0])
+
+
+def test_R98_coroutine_beside_one_that_waits_is_where_it_was(tenants, sessions):
+    """It opens the connection of their thread again, which the one that waits has closed."""
+    store, [_, waiter] = MemoryStore(), sessions
+    lease = won(store.claim(claim_request(transaction="separate")))
+
+    def where(lease=None):
+        return execute("SELECT current_schema()")
+
+    async def both():
+        called = asyncio.create_task(Engine(store).arun(waiting(), sync_to_async(where)))
+        await asyncio.to_thread(
+            wait_until, lambda: poller._waiters.get(store), seconds=PATIENCE, what="one that waits"
+        )
+        found = await sync_to_async(where)()
+        store.fail(lease, "builtins.OSError")
+        return found, (await called).result
+
+    def wait():
+        go_to(tenants[0])
+        return async_to_sync(both)()
+
+    assert waiter(wait) == (tenants[0], tenants[0])
 
 
 @contextmanager
@@ -394,6 +434,67 @@ def test_R98_under_row_level_security(guarded, sessions, by, mode):
     assert execute(told) == role
 
 
+@MODES
+def test_R98_work_that_takes_a_role_is_completed_in_the_session_of_its_claim(guarded, store, mode):
+    """Where the claim had none: the role sees no row."""
+    role, _ = guarded
+    done = Engine(store).run(
+        operation(transaction=mode), lambda lease: execute(f"SET ROLE {role}") or "done"
+    )
+    assert done.stored
+    connection.close()
+    assert execute("SELECT state FROM idempotency_record") == "COMPLETED"
+
+
+def end(store, lease, state):
+    if state == "COMPLETED":
+        store.complete(lease, packed("done"), retention=claims.RETENTION)
+    elif state == "FAILED":
+        store.fail(lease, "boom")
+    else:
+        store.release(lease)
+
+
+@pytest.mark.parametrize("ends", ["COMPLETED", "FAILED", "RELEASED", "single"])
+def test_R98_end_is_written_in_the_role_of_its_claim_where_another_sees_the_row(
+    guarded, store, ends
+):
+    """Which may not write it: that would be an error."""
+    role, other = guarded
+    by_role()
+    execute("DROP POLICY own ON idempotency_record")
+    execute(
+        "CREATE POLICY own ON idempotency_record USING (true) WITH CHECK (tenant = current_user)"
+    )
+    execute(f"SET ROLE {role}")
+    lease = won(store.claim(claim_request(transaction="separate")))
+    if ends == "single":
+        store.fail(lease, "boom")
+        work = operation(transaction="single")
+        assert Engine(store).run(work, lambda lease: execute(f"SET ROLE {other}")).stored
+        ends = "COMPLETED"
+    else:
+        execute(f"SET ROLE {other}")
+        end(store, lease, ends)
+    connection.close()
+    assert rows("public", "state, tenant") == [(ends, role)]
+
+
+def test_R98_with_autocommit_off_the_role_of_the_work_is_left_as_it_was(guarded, store):
+    role, other = guarded
+    by_role()
+    execute(f"SET ROLE {role}")
+    lease = won(store.claim(claim_request(transaction="joined")))
+    transaction.set_autocommit(False)
+    execute(f"SET ROLE {other}")
+    store.complete(lease, packed("done"), retention=claims.RETENTION)
+    assert execute("SELECT current_user") == other
+    transaction.commit()
+    transaction.set_autocommit(True)
+    connection.close()
+    assert execute("SELECT state FROM idempotency_record") == "COMPLETED"
+
+
 def test_R98_inside_a_callers_transaction_its_role_is_left_as_it_was(guarded, store):
     role, other = guarded
     by_role()
@@ -408,7 +509,9 @@ def test_R98_inside_a_callers_transaction_its_role_is_left_as_it_was(guarded, st
     assert execute("SELECT tenant FROM idempotency_record") == role
 
 
-@pytest.mark.parametrize("names", ["app.tenant", ["app.tenant'"], [""], 5, ["app tenant"], [5]])
+@pytest.mark.parametrize(
+    "names", ["app.tenant", "tenant", ["app.tenant'"], [""], 5, ["app tenant"], [5]]
+)
 def test_R98_names_of_variables_are_checked(names):
     with pytest.raises((TypeError, ValueError), match="session_variables"):
         DatabaseStore(session_variables=names)

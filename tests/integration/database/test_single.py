@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
 from django.db import IntegrityError, OperationalError, connection, transaction
 
+from django_idempotency.claims import Resolution
 from django_idempotency.engine import Engine
 from django_idempotency.exceptions import (
     FingerprintMismatch,
@@ -18,8 +21,15 @@ from django_idempotency.records import State
 from django_idempotency.stores.database.postgresql import PostgreSQL
 from tests.app.models import Unique
 from tests.integration.database import claims
-from tests.integration.database.claims import claim_request, effects, operation, packed, work
-from tests.integration.database.sessions import PATIENCE, execute
+from tests.integration.database.claims import (
+    claim_request,
+    effects,
+    operation,
+    packed,
+    won,
+    work,
+)
+from tests.integration.database.sessions import PATIENCE, execute, in_another_database
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.leg("postgres18", "postgres16")]
 
@@ -237,6 +247,68 @@ def test_I2_runs_and_completes_over_a_record_that_may_be_claimed(two, before):
     assert effects() == ["mine"]
 
 
+def failed_without_fingerprint(store, request):
+    return claims.failed(store, replace(request, fingerprints=()))
+
+
+@EVERYWHERE
+@pytest.mark.parametrize(
+    ("before", "fingerprint"),
+    [
+        (claims.failed, claims.FINGERPRINT),
+        (claims.lapsed, claims.FINGERPRINT),
+        (failed_without_fingerprint, claims.OTHER_FINGERPRINT),
+        (claims.released, claims.OTHER_FINGERPRINT),
+        (claims.expired, claims.OTHER_FINGERPRINT),
+        (claims.expired_lapsed, claims.OTHER_FINGERPRINT),
+    ],
+)
+def test_single_leaves_of_a_record_what_any_mode_leaves(store, before, fingerprint):
+    left = []
+    for mode in ("single", "separate"):
+        seen = store.get(before(store, claim_request(mode, operation="first")).record_id)
+        request = claim_request(
+            mode, operation="second", transaction=mode, fingerprints=(fingerprint,)
+        )
+        with store.atomic() if mode == "single" else nullcontext():
+            lease = won(store.claim(request))
+            store.complete(lease, packed("mine"), retention=claims.RETENTION)
+        record = store.get(lease.record_id)
+        assert (record.token, record.epoch) == (request.token, lease.fencing_token)
+        is_new = record.created_at > seen.created_at
+        names = ("operation", "fingerprint", "state", "lease_until", "attempts", "result", "error")
+        left.append({"is_new": is_new} | {name: getattr(record, name) for name in names})
+    assert left[0] == left[1]
+
+
+@pytest.mark.parametrize("does", ["resolve", "erase"])
+def test_operator_leaves_alone_what_an_attempt_of_single_is_at(two, does):
+    """Nothing of it is in the row, which says that an earlier one has failed."""
+    failed = claims.failed(two.theirs, claim_request())
+    given = [failed.record_id]
+    if does == "resolve":
+        given.append(Resolution("release", epoch=failed.fencing_token, state=State.FAILED))
+    with transaction.atomic():
+        won(two.mine.claim(claim_request(transaction="single")))
+        assert not two.other(getattr(two.theirs, does), *given)
+    assert two.other(getattr(two.theirs, does), *given)
+
+
+@pytest.mark.parametrize("end", ["fail", "release"])
+def test_I7_work_of_single_rolls_back_where_a_stalled_owner_has_ended_meanwhile(two, end):
+    stalled = claims.lapsed(two.theirs, claim_request())
+
+    def run(lease):
+        given = [stalled, "boom"] if end == "fail" else [stalled]
+        two.other(getattr(two.theirs, end), *given)
+        return work("mine")(lease)
+
+    with pytest.raises(IdempotencyError):
+        Engine(two.mine).run(single(), run)
+    assert effects() == []
+    assert two.mine.get(stalled.record_id).token == stalled.token
+
+
 @EVERYWHERE
 @pytest.mark.parametrize("mode", ["single", "joined", "separate"])
 def test_R49_nested_attempt_with_the_same_key_is_in_progress(two, mode):
@@ -301,9 +373,15 @@ def test_a_single_claim_outside_of_a_transaction_is_refused(two):
         two.mine.claim(claim_request(transaction="single"))
 
 
-@pytest.mark.parametrize("before", [claims.absent, claims.failed, claims.expired, claims.completed])
+@pytest.mark.parametrize(
+    "before", [claims.absent, claims.failed, claims.lapsed, claims.expired, claims.completed]
+)
 def test_R51_peek_tells_of_an_attempt_that_no_row_shows(two, before):
-    """Its lock is the only sign, among those of other tables and with keys of either sign."""
+    """
+    Its lock is the only sign, with keys of either sign.
+
+    It is among those of other tables, of another database, and of two keys.
+    """
     requests = [claim_request(f"key {number}") for number in range(8)]
     for request in requests:
         before(two.theirs, request)
@@ -321,11 +399,20 @@ def test_R51_peek_tells_of_an_attempt_that_no_row_shows(two, before):
                 two.theirs._execute("SINGLE_LOCK", {"id": request.record_id})
         for other in others:
             execute(f"SELECT pg_advisory_xact_lock(hashtextextended('{other}', 0))")
+            execute(
+                f"SELECT pg_advisory_xact_lock(({key_of(other)} >> 32)::int, "
+                f"(({key_of(other)} << 32) >> 32)::int)"
+            )
         return block
 
+    def key_of(record_id):
+        return f"hashtextextended('{record_id}', 'idempotency_record'::regclass::oid::bigint)"
+
+    numbers = [execute(f"SELECT {key_of(other)}") for other in others]
     at_rest = peeked()
     block = two.other(begin)
-    at_work = peeked()
+    with in_another_database(*(f"SELECT pg_advisory_xact_lock({it})" for it in numbers)):
+        at_work = peeked()
     two.other(block.__exit__, None, None, None)
 
     completed = before is claims.completed  # which answers, and is locked by nobody

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
@@ -12,10 +13,12 @@ from django.test.utils import CaptureQueriesContext
 
 from django_idempotency.engine import Engine
 from django_idempotency.exceptions import InProgress, LeaseLost, StoreError
+from django_idempotency.leases import Lease
 from django_idempotency.stores.database import sqlite
 from tests.app.models import Effect
 from tests.integration.database import claims
 from tests.integration.database.claims import claim_request, effects, lapse, operation, won, work
+from tests.integration.database.sessions import execute
 from tests.unit.http.api import problem, replayed
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.leg("sqlite")]
@@ -89,6 +92,42 @@ def test_R50_R61_view_that_cannot_get_the_write_lock_is_503(api, two, settings, 
     assert not replayed(api(key="mine"))
 
 
+def test_end_that_meets_the_write_lock_is_refused_on_its_own_connection(two):
+    """Another one is no help: the file has one lock."""
+    lease = claims.live(two.mine, claim_request())
+    with two.mine.atomic():
+        claims.live(two.mine, claim_request("another"))
+        two.other(never_wait)
+        with pytest.raises(StoreError):
+            two.other(two.theirs.fail, lease, "boom")
+        assert two.other(execute, "PRAGMA busy_timeout") == 0
+
+
+@pytest.mark.parametrize("part", ["record_id", "epoch", "token", "state"])
+def test_I7_work_does_not_begin_without_the_whole_proof(store, part):
+    lease, other = claims.live(store, claim_request()), claims.live(store, claim_request("other"))
+    request, epoch = lease.request, lease.fencing_token
+    if part == "record_id":
+        request = replace(request, record_id=other.record_id)
+    elif part == "epoch":
+        epoch += 1
+    elif part == "token":
+        request = replace(request, token=other.token)
+    else:
+        store.fail(lease, "boom")
+    with store.atomic(), pytest.raises(LeaseLost):
+        store.fence(Lease(request, epoch))
+    if part != "state":
+        with store.atomic():
+            store.fence(lease)
+
+
+def test_thread_needs_no_connection_but_its_own(store):
+    never_wait()
+    with store.fresh_connection():
+        assert execute("PRAGMA busy_timeout") == 0
+
+
 def test_R69_renewal_that_meets_the_write_lock_counts_as_held(two):
     lease = claims.live(two.mine, claim_request())
     with two.mine.atomic():
@@ -97,7 +136,35 @@ def test_R69_renewal_that_meets_the_write_lock_counts_as_held(two):
         assert two.other(two.theirs.renew, [lease], timedelta(hours=1)) == {lease}
 
 
+def test_R69_renewal_that_fails_otherwise_is_an_error(store, monkeypatch):
+    lease = claims.live(store, claim_request())
+    monkeypatch.setattr(type(store.dialect), "RENEW", "UPDATE nothing SET lease_until = 1")
+    with pytest.raises(StoreError):
+        store.renew([lease], timedelta(hours=1))
+
+
 # The work of `joined` begins with a write to its own record.
+
+
+@pytest.mark.parametrize("part", ["record_id", "epoch", "token"])
+def test_R68_work_does_not_begin_under_a_proof_that_is_not_whole(store, part):
+    lease, other = claims.live(store, claim_request()), claims.live(store, claim_request("other"))
+    epoch = lease.fencing_token
+    forged = {
+        "record_id": Lease(replace(other.request, token=lease.token), epoch),
+        "epoch": Lease(lease.request, epoch + 1),
+        "token": Lease(replace(lease.request, token=other.token), epoch),
+    }
+    store.fence(lease)
+    with pytest.raises(LeaseLost):
+        store.fence(forged[part])
+
+
+def test_R68_work_does_not_begin_under_a_lease_that_was_ended(store):
+    lease = claims.live(store, claim_request())
+    store.fail(lease, "boom")
+    with pytest.raises(LeaseLost):
+        store.fence(lease)
 
 
 def test_R66_I7_work_does_not_begin_under_a_lease_that_was_taken_over(two):

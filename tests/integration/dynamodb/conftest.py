@@ -19,7 +19,7 @@ from django_idempotency.testing import FakeClock
 from tests.claims import OTHER_FINGERPRINT, asked
 from tests.integration.dynamodb.wire import Wire
 from tests.services import or_skip
-from tests.services.dynamodb import ENVIRONMENT, Dynalite, LockedMoto
+from tests.services.dynamodb import ENVIRONMENT, dynamodb_url, moto_url
 
 BACKEND = "django_idempotency.stores.dynamodb.DynamoDBStore"
 LOADER = create_loader()
@@ -39,13 +39,13 @@ def environment(monkeypatch):
 @pytest.fixture(scope="session")
 def servers():
     """`servers(kind)`: a store, to create tables with, on a "dynalite" or a "moto"."""
-    kinds = {"dynalite": Dynalite, "moto": LockedMoto}
+    kinds = {"dynalite": dynamodb_url, "moto": moto_url}
     with ExitStack() as stack:
 
         @functools.cache
         def start(kind):
-            server = or_skip(lambda: stack.enter_context(kinds[kind]()))
-            return DynamoDBStore(table_name="none", endpoint_url=server.url, timeout=30)
+            url = or_skip(lambda: stack.enter_context(kinds[kind]()))
+            return DynamoDBStore(table_name="none", endpoint_url=url, timeout=30)
 
         yield start
 

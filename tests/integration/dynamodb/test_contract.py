@@ -17,8 +17,7 @@ from django_idempotency.stores.dynamodb.client import Client
 from django_idempotency.stores.dynamodb.schema import definition
 from django_idempotency.testing import FakeClock, StoreContract
 from tests.integration.contracts import second_server
-from tests.services import or_skip
-from tests.services.dynamodb import ENVIRONMENT, dynamodb_url, moto_url
+from tests.services.dynamodb import ENVIRONMENT
 
 URL_OF_CHILDREN = "IDEMPOTENCY_CONTRACT_DYNAMODB_URL"
 TABLE_OF_CHILDREN = "IDEMPOTENCY_CONTRACT_DYNAMODB_TABLE"
@@ -29,15 +28,15 @@ STORAGES = {
 
 
 @pytest.fixture(scope="class")
-def server(request):
-    """A server, and a table on it, for all rules of a class; and a storage for large results."""
+def server(request, servers):
+    """A table on the server, for all rules of a class; and a storage for large results."""
     cls = request.cls
     with ExitStack() as stack:
         stack.enter_context(override_settings(STORAGES=STORAGES))
         environment = stack.enter_context(pytest.MonkeyPatch.context())
         for name, value in ENVIRONMENT.items():
             environment.setenv(name, value)
-        cls.url = or_skip(lambda: stack.enter_context(cls.server()))
+        cls.url = servers(cls.kind).table.client.native.meta.endpoint_url
         cls.client, cls.table = None, f"contract-{uuid4()}"
         table = cls().make_store().table
         table.client.send("create_table", definition(table.name, table.names))
@@ -138,14 +137,14 @@ class DynamoDBContract(StoreContract):
 class TestDynalite(DynamoDBContract):
     """With a GetItem where a condition failed, and swept; or the server that a variable names."""
 
-    server = staticmethod(dynamodb_url)
+    kind = "dynalite"
     options = {"clock": FakeClock(), "ttl": False}
 
 
 class MotoContract(DynamoDBContract):
     """With ALL_OLD, in a table with a sort key and names of its own."""
 
-    server = staticmethod(moto_url)
+    kind = "moto"
     native_expiry = True
     # One request at a time because of a lock of ours: its races say nothing of a real server's.
     racers, process_keys, threads, thread_keys = 2, 5, 4, 5

@@ -198,14 +198,18 @@ def test_calls_of_a_process_do_not_wait_for_one_another(store, run_in_threads, c
 
     store.table.client.native.meta.events.register("before-send.dynamodb.UpdateItem", meet)
 
+    async def done(lease):
+        return "done"
+
     async def main():
-        return await asyncio.gather(*(store.aclaim(asked(str(n))) for n in range(number)))
+        calls = (Engine(store).arun(operation(key=str(n)), done) for n in range(number))
+        return await asyncio.gather(*calls)
 
     if callers == "threads":
         claimed = run_in_threads(number, lambda index: store.claim(asked(str(index))))
+        assert all(isinstance(lease, Lease) for lease in claimed)
     else:
-        claimed = asyncio.run(main())
-    assert all(isinstance(lease, Lease) for lease in claimed)
+        assert all(outcome.stored for outcome in asyncio.run(main()))
 
 
 # Rights.

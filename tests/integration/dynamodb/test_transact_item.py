@@ -15,10 +15,12 @@ from botocore.exceptions import ClientError
 from django.db import transaction
 
 import django_idempotency as idempotency
+from django_idempotency import signals
 from django_idempotency.conf import store_for
 from django_idempotency.exceptions import ResultUnavailable, TransactionOpen
 from django_idempotency.keys import new_token, record_id
 from django_idempotency.records import State
+from django_idempotency.stores.memory import MemoryStore
 from tests.claims import HOUR, asked, won
 from tests.integration.dynamodb.conftest import BACKEND
 
@@ -118,11 +120,37 @@ def test_I4_work_that_returns_another_result_answers_with_what_it_committed(paym
         payments.pay(lease, result=committed)
         return "other"
 
-    first = run(work, "arun")
+    told = []
 
+    def receive(outcome, **facts):
+        told.append(outcome)
+
+    for signal in signals.TERMINAL.values():
+        signal.connect(receive)
+    try:
+        first = run(work, "arun")
+    finally:
+        for signal in signals.TERMINAL.values():
+            signal.disconnect(receive)
+
+    assert told == ["completed"]
     assert first.result == again().result == committed
     assert first.expires_at == again().expires_at
     assert [entry.levelname for entry in caplog.records] == ["WARNING"]
+
+
+#: Which the codec refuses with a TypeError, with a ValueError, and by its length.
+UNSTORABLE = [object(), 10**5000, LARGE * 4]
+
+
+@pytest.mark.parametrize("result", UNSTORABLE, ids=["object", "digits", "long"])
+def test_R62_result_that_cannot_be_stored_is_paid_for_and_missing(payments, result):
+    outcome = run(lambda lease: payments.pay(lease, result=result))
+
+    assert (outcome.result is result, outcome.stored) == (True, False)
+    assert payments.names == ["payment"]
+    with pytest.raises(ResultUnavailable):
+        again()
 
 
 def test_I4_completion_that_is_sent_again_is_no_other_result(store):
@@ -130,6 +158,12 @@ def test_I4_completion_that_is_sent_again_is_no_other_result(store):
     expires_at = store.complete(lease, b"done", retention=HOUR)
     assert store.complete(lease, b"done", retention=HOUR) == expires_at
     assert lease.completed_before is None
+
+
+def test_a_lease_that_no_attempt_holds_and_one_of_another_store_have_no_item(store):
+    for other, told in ((store, "No attempt holds"), (MemoryStore(), "Only a lease of a DynamoDB")):
+        with pytest.raises(RuntimeError, match=told):
+            won(other.claim(asked())).transact_item("paid")
 
 
 def test_I7_transaction_of_a_superseded_owner_is_refused_whole(store, payments):

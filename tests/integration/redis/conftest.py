@@ -15,9 +15,10 @@ import pytest
 import redis
 
 from django_idempotency.claims import Resolution
+from django_idempotency.engine import Engine
 from django_idempotency.records import State
 from django_idempotency.stores.redis import RedisStore
-from tests.claims import HOUR, asked, found, lost, record_id, won
+from tests.claims import HOUR, asked, found, lost, operation, record_id, won
 from tests.services import or_skip
 from tests.services.processes import wait_until
 from tests.services.redis import RedisServer, redis_url
@@ -143,19 +144,19 @@ def whole_life(store):
     left = {identifier for page in pages_of(store, 7) for identifier in page}
     assert left - {seen.record_id} == set(map(record_id, keys))
     assert store.check() == []
-    asyncio.run(whole_life_of_coroutines(store))
+    asyncio.run(whole_life_of_coroutines(Engine(store)))
 
 
-async def whole_life_of_coroutines(store):
+async def whole_life_of_coroutines(engine):
+    async def done(lease):
+        assert engine.store.renew([lease], HOUR) == {lease}
+        return "done"
+
     keys = [f"coroutine {number}" for number in range(20)]
-    leases = [won(lease) for lease in await asyncio.gather(*(store.aclaim(asked(k)) for k in keys))]
-    assert store.renew(leases, HOUR) == set(leases)
-    await store.afail(leases.pop(), "boom")
-    await store.arelease(leases.pop())
-    for key, lease in zip(keys, leases, strict=False):
-        await store.acomplete(lease, key.encode(), retention=HOUR)
-        assert lost(await store.aclaim(asked(key))).result == key.encode()
-        assert (await store.aget(lease.record_id)).state is State.COMPLETED
+    for replayed in (False, True):
+        calls = (engine.arun(operation(key=key), done) for key in keys)
+        outcomes = await asyncio.gather(*calls)
+        assert [outcome.replayed for outcome in outcomes] == [replayed] * len(keys)
 
 
 def pages_of(store, limit):

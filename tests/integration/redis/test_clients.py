@@ -1,4 +1,4 @@
-"""Clients: one for each event loop, one for a fork; and the round trips of each operation."""
+"""Clients: coroutines that share them, one for a fork; and the round trips of each operation."""
 
 from __future__ import annotations
 
@@ -12,13 +12,15 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import redis
+from asgiref.sync import sync_to_async
 
 from django_idempotency.claims import Resolution
+from django_idempotency.engine import Engine
 from django_idempotency.exceptions import StoreError
 from django_idempotency.records import State
 from django_idempotency.stores.redis import RedisStore, scripts
 from django_idempotency.stores.redis.connections import Connections
-from tests.claims import HOUR, asked, found, lost, record_id, won
+from tests.claims import HOUR, asked, found, lost, operation, record_id, won
 from tests.integration.redis.conftest import through
 from tests.services.forks import in_child
 from tests.services.processes import wait_until
@@ -38,14 +40,8 @@ def connections(client):
 
 
 def test_server_that_has_forgotten_the_scripts_is_told_them_again(store, client):
-    async def coroutines():
-        client.script_flush()
-        leases = [won(await store.aclaim(asked(key))) for key in ("one", "two")]
-        client.script_flush()
-        for lease in leases:
-            await store.acomplete(lease, b"result", retention=HOUR)
-
-    asyncio.run(coroutines())
+    client.script_flush()
+    store.complete(won(store.claim(asked("one"))), b"result", retention=HOUR)
     client.script_flush()
     lease = won(store.claim(asked()))
     client.script_flush()
@@ -53,12 +49,16 @@ def test_server_that_has_forgotten_the_scripts_is_told_them_again(store, client)
 
 
 def test_more_coroutines_than_connections_wait_for_one(named, client):
-    async def main():
-        for claimed in await asyncio.gather(*(named.aclaim(asked(f"{n}")) for n in range(100))):
-            won(claimed)
-        return connections(client)
+    async def done(lease):
+        return "done"
 
-    assert 1 <= asyncio.run(main()) <= 3
+    async def main():
+        engine = Engine(named)
+        calls = (engine.arun(operation(key=f"{n}"), done) for n in range(100))
+        return await asyncio.gather(*calls)
+
+    assert all(outcome.stored for outcome in asyncio.run(main()))
+    assert 1 <= connections(client) <= 3
 
 
 def test_more_threads_than_connections_wait_for_one(named, client):
@@ -146,59 +146,31 @@ def test_thread_that_is_ended_while_it_waits_takes_no_connection_along(url, make
     assert found(store).key == "key"
 
 
-def test_every_loop_has_its_own_connections_and_closes_them(named, client):
-    seen = []
+def test_R58_coroutines_that_wait_for_a_server_stop_no_others(url, link, make_store):
+    """As many as 50 of them: neither a thread of the loop's nor that of its database work waits."""
 
-    async def main(key):
-        await asyncio.gather(*(named.aclaim(asked(f"{key} {n}")) for n in range(5)))
-        seen.append(connections(client))
-
-    for number in range(2):
-        asyncio.run(main(f"loop {number}"))
-        gc.collect()  # what is left open would be a ResourceWarning, and so an error, here
-        wait_until(lambda: connections(client) == 0, seconds=60, what="the connections to end")
-    assert all(1 <= count <= 3 for count in seen)
-    assert named._clients._of_loops == {}
-
-
-def test_loop_that_is_closed_without_a_shutdown_is_forgotten(store):
-    async def close_early():
-        await store.aclaim(asked())
-        client, _ = store._clients._of_loops[asyncio.get_running_loop()]
-        await client.aclose()
-
-    loop = asyncio.new_event_loop()
-    loop.run_until_complete(close_early())
-    loop.close()
-    asyncio.run(store.aget(record_id()))
-    assert store._clients._of_loops == {}
-
-
-def test_cancelled_coroutine_leaves_a_connection_that_is_not_used_again(url, link, make_store):
-    store = make_store(through(url, link), max_connections=1)
+    async def done(lease):
+        return "done"
 
     async def main():
-        await store.aclaim(asked())
-        link.delay(0.2)
-        task = asyncio.ensure_future(store.aclaim(asked("cancelled")))
-        await asyncio.sleep(0.05)
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
+        hanging = Engine(make_store(through(url, link), timeout=20, max_connections=60))
+        other = Engine(make_store(url))
+        link.swallow()
+        calls = [
+            asyncio.ensure_future(hanging.arun(operation(key=f"{n}"), done)) for n in range(50)
+        ]
+        while threading.active_count() < 50:
+            await asyncio.sleep(0)
+        outcome = await asyncio.wait_for(other.arun(operation(key="other"), done), 15)
+        assert await asyncio.wait_for(asyncio.to_thread(lambda: "its own"), 15) == "its own"
+        assert await asyncio.wait_for(sync_to_async(lambda: "the work's")(), 15) == "the work's"
+        assert not any(call.done() for call in calls)
         link.heal()
-        assert (await store.aget(record_id())).key == "key"  # and not the answer to the claim
+        link.cut()
+        await asyncio.gather(*calls, return_exceptions=True)
+        return outcome
 
-    asyncio.run(main())
-
-
-@pytest.mark.parametrize(
-    ("how", "cause"), [("refuse", redis.ConnectionError), ("swallow", redis.TimeoutError)]
-)
-def test_R61_server_that_does_not_answer_a_coroutine_is_an_error(url, link, make_store, how, cause):
-    getattr(link, how)()
-    with pytest.raises(StoreError) as raised:
-        asyncio.run(make_store(through(url, link), timeout=0.5).aclaim(asked()))
-    assert isinstance(raised.value.__cause__, cause)
+    assert asyncio.run(main()).stored
 
 
 # Python warns of a fork beside threads, which a test run has and a pre-forking server not.
@@ -223,10 +195,17 @@ def test_store_survives_a_fork(store):
 
 
 @over_a_fork
-def test_child_does_not_wait_for_a_thread_that_makes_a_client_for_its_loop(store):
+def test_coroutine_of_a_child_does_not_wait_for_the_threads_of_its_parent(store):
+    threads = Engine(store)._threads
+    won(asyncio.run(threads.call(store.claim, asked())))
+
+    def child():
+        lease = won(asyncio.run(threads.call(store.claim, asked("child"))))
+        assert asyncio.run(threads.call(store.renew, [lease], HOUR)) == {lease}
+
     with store._clients._mutex:
-        assert in_child(lambda: won(asyncio.run(store.aclaim(asked())))) == 0
-    assert found(store).live
+        assert in_child(child) == 0
+    assert found(store, "child").live
 
 
 def test_clients_of_a_store_that_nobody_uses_are_not_kept(url):
@@ -277,7 +256,8 @@ def test_B4_many_leases_are_renewed_in_one_round_trip_and_a_sweep_asks_nothing(l
     assert link.round_trips == 1
 
 
-def test_marker_of_the_prefix_is_asked_for_once(link, url, make_store):
+def test_marker_of_the_prefix_is_asked_for_once(link, url, client, make_store):
+    client.script_load(scripts.OWNER.text)  # whose text would name the marker, too
     store = make_store(through(url, link))
     won(store.claim(asked("first")))
     assert link.sent.count(b":owner") == 1

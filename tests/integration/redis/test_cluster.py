@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import gc
 import time
 from contextlib import ExitStack
@@ -70,7 +69,7 @@ def test_nodes_that_have_forgotten_the_scripts_are_told_them(nodes, store):
 def test_claim_without_the_replicas_to_wait_for_is_given_back(nodes, make_store):
     store = make_store(nodes[0].url, cluster=True, wait_replicas=1, wait_timeout=0.05)
     with pytest.raises(StoreError, match="0 of the 1 replicas"):
-        asyncio.run(store.aclaim(asked()))
+        store.claim(asked())
     assert found(store).state is State.RELEASED
 
 

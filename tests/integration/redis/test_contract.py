@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from urllib.parse import urlsplit
 
 import pytest
@@ -14,19 +14,15 @@ from django_idempotency.stores.redis import scripts as redis_scripts
 from django_idempotency.testing import StoreContract
 from tests.integration.contracts import second_server
 from tests.integration.redis.conftest import through
-from tests.services import or_skip
 from tests.services.proxy import Proxy
-from tests.services.redis import redis_url
 
 URL_OF_CHILDREN = "IDEMPOTENCY_CONTRACT_REDIS_URL"
 
 
 @pytest.fixture(scope="class")
-def server(request):
-    """A server for all rules of a class."""
-    with ExitStack() as stack:
-        request.cls.url = or_skip(lambda: stack.enter_context(redis_url(request.cls.version)))
-        yield
+def server(request, urls):
+    """The server of a class."""
+    request.cls.url = urls(request.cls.version)
 
 
 @pytest.mark.usefixtures("server")

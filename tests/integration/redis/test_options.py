@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import math
 import sys
 from dataclasses import replace
@@ -161,8 +160,6 @@ def test_I10_prefix_of_another_secret_is_refused_and_named(url, make_store, sett
         with pytest.raises(StoreError, match=REFUSED) as refused:
             staging.claim(asked())
         assert refused.value.retry_after == 60
-    with pytest.raises(StoreError, match=REFUSED):
-        asyncio.run(make_store(url).aclaim(asked("of a coroutine")))
 
     assert found(production).result == b"production's"
     assert won(make_store(url, prefix=f"{production.prefix}staging:").claim(asked()))
@@ -203,6 +200,32 @@ def test_E016_check_tells_of_anothers_prefix_and_takes_none(
     assert message.id == "django_idempotency.E016"
     assert "OPTIONS['prefix']" in message.msg
     assert f"{prefix}owner" in message.hint
+
+
+def test_marker_says_when_the_prefix_was_taken_for_the_first_time(url, make_store, client, prefix):
+    won(make_store(url).claim(asked()))
+    [digest] = client.hkeys(f"{prefix}owner")
+    client.hset(f"{prefix}owner", digest, "1")
+
+    won(make_store(url).claim(asked("another")))
+
+    assert client.hgetall(f"{prefix}owner") == {digest: b"1"}
+
+
+@pytest.fixture
+def user(client, prefix):
+    """A user who may not read hashes."""
+    client.acl_setuser(prefix, enabled=True, nopass=True, keys=["*"], commands=["+@all", "-hmget"])
+    yield prefix
+    client.acl_deluser(prefix)
+
+
+def test_a_user_who_may_not_read_the_marker_has_not_met_anothers_prefix(url, make_store, user):
+    store = make_store(url, username=user, password="any")
+    with pytest.raises(StoreError) as raised:
+        store.claim(asked())
+    assert "another project's" not in str(raised.value)
+    assert [message.id for message in store.check()] == ["django_idempotency.W009"]
 
 
 def test_R95_a_marker_of_another_type_is_anothers_prefix(store, client, prefix):

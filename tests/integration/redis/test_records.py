@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 from datetime import timedelta
 from uuid import uuid4
@@ -10,9 +9,9 @@ from uuid import uuid4
 import pytest
 
 from django_idempotency.claims import Resolution
-from django_idempotency.exceptions import StoreError
+from django_idempotency.exceptions import LeaseLost, StoreError
 from django_idempotency.records import State
-from django_idempotency.stores.redis.store import SCANS
+from django_idempotency.stores.redis.store import SCANNED
 from tests.claims import DAY, HOUR, OTHER_FINGERPRINT, asked, found, record_id, won
 from tests.integration.redis.conftest import MOMENT, pages_of
 
@@ -84,14 +83,37 @@ def test_I9_R71_it_keeps_a_record_as_long_as_a_renewed_lease_or_until_it_is_ende
     assert ttl() == DAY
 
 
-def test_R74_expiry_is_compared_in_the_claim_and_not_left_to_the_server(store, client, name):
-    first = won(store.claim(asked()))
-    store.complete(first, b"result", retention=HOUR)
+@pytest.mark.parametrize(
+    ("action", "on_stale", "keeps"),
+    [
+        ("complete", "take_over", 2 * HOUR),
+        ("release", "take_over", 1.1 * DAY),
+        ("release", "refuse", 2 * HOUR),
+        ("expire", "take_over", timedelta(minutes=1)),
+    ],
+)
+def test_it_keeps_a_record_for_as_long_as_an_operator_has_decided(
+    store, ttl, action, on_stale, keeps
+):
+    lease = won(store.claim(asked(retention=DAY, max_duration=HOUR, on_stale=on_stale)))
+    seen = {"epoch": lease.fencing_token, "state": State.IN_PROGRESS, "force": True}
+    result = b"by hand" if action == "complete" else None
+    assert store.resolve(record_id(), Resolution(action, result=result, retention=2 * HOUR, **seen))
+    assert ttl() == keeps
+
+
+@pytest.mark.parametrize("ended", [True, False], ids=["completed", "lapsed"])
+def test_R74_expiry_is_compared_in_the_claim_and_not_left_to_the_server(store, client, name, ended):
+    first = won(store.claim(asked(lease=-HOUR)))
+    if ended:
+        store.complete(first, b"result", retention=HOUR)
     client.persist(name)
     client.hset(name, "expires_at", "1")
     second = won(store.claim(asked(fingerprints=(OTHER_FINGERPRINT,))))
     assert second.fencing_token > first.fencing_token
-    assert found(store).attempts == 1
+    assert not second.takeover
+    record = found(store)
+    assert (record.attempts, record.fingerprint) == (1, OTHER_FINGERPRINT)
 
 
 # Damage.
@@ -114,21 +136,38 @@ DAMAGE = {
     "an epoch that is no number": lambda client, name: client.hset(name, "epoch", "many"),
     **{
         f"no {field}": lambda client, name, field=field: client.hdel(name, field)
-        for field in ("token", "lease_until", "created_at")
+        for field in ("token", "lease_until", "created_at", "attempts")
     },
 }
 
 
+@pytest.mark.parametrize("expired", [False, True], ids=["live", "expired"])
 @pytest.mark.parametrize("damage", DAMAGE)
-def test_damaged_record_is_an_error_and_never_runs_again(store, client, name, damage):
+def test_damaged_record_is_an_error_and_never_runs_again(store, client, name, damage, expired):
     won(store.claim(asked(lease=-HOUR)))
+    if expired:
+        client.persist(name)
+        client.hset(name, "expires_at", "1")
     DAMAGE[damage](client, name)
     with pytest.raises(StoreError):
         store.claim(asked())
     with pytest.raises(StoreError):
         store.get(record_id())
+
+
+def test_failed_record_that_never_expires_is_an_error_and_never_runs_again(store, client, name):
+    store.fail(won(store.claim(asked())), "boom")
+    client.hdel(name, "expires_at")
     with pytest.raises(StoreError):
-        asyncio.run(store.aclaim(asked()))
+        store.claim(asked())
+
+
+def test_owner_of_a_damaged_record_is_not_told_that_it_is_gone(store, client, name):
+    lease = won(store.claim(asked()))
+    client.hdel(name, "state")
+    with pytest.raises(LeaseLost) as lost:
+        store.complete(lease, b"result", retention=HOUR)
+    assert not lost.value.gone
 
 
 def test_R95_a_claim_that_wins_by_a_forged_epoch_is_an_error(store, client, name):
@@ -209,9 +248,9 @@ def test_pages_have_every_record_once_and_no_more_than_their_limit(store, others
     assert sorted(itertools.chain(*pages)) == sorted(map(record_id, keys))
 
 
-def test_a_page_ends_after_some_scans_be_it_empty(store, others):
-    others(50 * SCANS)
-    page = store.browse(limit=1)
+def test_a_page_ends_in_its_time_be_it_empty(store, others):
+    others(5 * SCANNED)
+    page = store.browse(limit=1, seconds=0)
     assert (page.records, page.cursor is None) == ((), False)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from contextlib import ExitStack
 
@@ -62,17 +61,16 @@ def hasty(primary, make_store):
 def test_claim_that_a_replica_has_is_won(store, replica, make_store):
     won(store.claim(asked(lease=MOMENT)))
     lapse(store)
-    lease = won(asyncio.run(store.aclaim(asked())))
+    lease = won(store.claim(asked()))
     assert lease.takeover
     assert found(make_store(replica.url)).epoch == lease.fencing_token
     store.complete(lease, b"result", retention=HOUR)
 
 
-@pytest.mark.parametrize("way", ["thread", "coroutine"])
-def test_claim_that_no_replica_has_in_time_is_an_error_and_is_given_back(hasty, replica, way):
+def test_claim_that_no_replica_has_in_time_is_an_error_and_is_given_back(hasty, replica):
     started = time.monotonic()
     with stopped(replica), pytest.raises(StoreError, match="0 of the 1 replicas"):
-        hasty.claim(asked()) if way == "thread" else asyncio.run(hasty.aclaim(asked()))
+        hasty.claim(asked())
     assert 0.9 < time.monotonic() - started < 10
     record = found(hasty)
     assert (record.state, record.fingerprint) == (State.RELEASED, None)

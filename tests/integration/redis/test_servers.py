@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import sys
 from contextlib import ExitStack
 
@@ -93,19 +92,15 @@ def test_failover_behind_a_name_is_followed(start_server, proxy, make_store, ver
     link = proxy(HOST, old.port)
     store = make_store(f"redis://{HOST}:{link.port}/0", timeout=5)
 
-    async def coroutines():
-        leases = [won(await store.aclaim(asked("before")))]
-        assert store.renew(leases, HOUR) == set(leases)
-        follow(new, old)
-        with new.client() as client:
-            client.replicaof("NO", "ONE")
-        follow(old, new)
-        link.lead_to(new.port)
-        leases.append(won(await store.aclaim(asked("coroutine"))))
-        leases.append(won(store.claim(asked("thread"))))
-        assert store.renew(leases, HOUR) == set(leases)
-
-    asyncio.run(coroutines())
+    leases = [won(store.claim(asked("before")))]
+    assert store.renew(leases, HOUR) == set(leases)
+    follow(new, old)
+    with new.client() as client:
+        client.replicaof("NO", "ONE")
+    follow(old, new)
+    link.lead_to(new.port)
+    leases.append(won(store.claim(asked("after"))))
+    assert store.renew(leases, HOUR) == set(leases)
     assert found(make_store(new.url), "before").live
 
 

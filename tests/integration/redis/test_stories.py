@@ -50,7 +50,9 @@ class TestEncryption(EncryptionStory):
 
 
 class TestServer(ServerStory):
-    CLAIM = CLAIM.sha.encode()
+    @property
+    def CLAIM(self):
+        return CLAIM.sha.encode()
 
     @pytest.fixture
     def make_linked(self, url, link, make_store, client):

@@ -19,7 +19,6 @@ from django_idempotency.stores.database.statements import DIALECTS
 from django_idempotency.stores.dynamodb import expressions
 from django_idempotency.stores.dynamodb.items import ATTRIBUTES, Names
 from django_idempotency.stores.redis import rows, scripts
-from django_idempotency.stores.text import _READERS, load
 from tests.services.processes import ROOT
 
 #: In the order of the model; `id` is the record id of a Record.
@@ -41,8 +40,8 @@ def statements(*names):
     return {key: text for key, text in STATEMENTS.items() if key.split()[1] in names}
 
 
-def test_model_and_record_are_alike_and_text_has_every_field():
-    assert {"record_id", *OTHERS} == set(KEPT) == set(_READERS)
+def test_model_and_record_are_alike():
+    assert {"record_id", *OTHERS} == set(KEPT)
     assert {*OTHERS, *LOOK} == _KINDS.keys(), "records._KINDS"
 
 
@@ -92,18 +91,6 @@ FIRST = {
     **{"lease_until": None, "created_at": NOW, "updated_at": NOW, "expires_at": NOW},
     **{"attempts": 1, "result": b"done", "error": "", "now": NOW},
 }
-
-
-def test_text_of_the_first_release_can_be_read():
-    text = (
-        '{"record_id": "00000000-0000-0000-0000-000000000001", "scope": "scope", "key": "key", '
-        '"operation": "pay", "fingerprint": "' + "31" * 32 + '", "state": "COMPLETED", '
-        '"epoch": 7, "token": "00000000-0000-0000-0000-000000000002", "lease_until": null, '
-        '"created_at": "2026-01-01 00:00:00+00:00", "updated_at": "2026-01-01 00:00:00+00:00", '
-        '"expires_at": "2026-01-01 00:00:00+00:00", "attempts": 1, "result": "646f6e65", '
-        '"error": ""}'
-    )
-    assert load(text, now=NOW) == Record(**FIRST)
 
 
 def test_hash_of_the_first_release_can_be_read():

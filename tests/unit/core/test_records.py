@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import itertools
-import json
 import weakref
-from dataclasses import MISSING, fields, replace
+from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from uuid import UUID
 
@@ -18,7 +17,6 @@ from django_idempotency.models import IdempotencyRecord
 from django_idempotency.records import Filters, Record, State
 from django_idempotency.stores.database.rows import record_of
 from django_idempotency.stores.memory import MemoryStore
-from django_idempotency.stores.text import dump, load
 from tests.claims import asked, found, record_id
 from tests.meetings import MEANS, READERS, what_it_means
 
@@ -67,29 +65,6 @@ def test_R95_row_of_SQLite_may_hold_anything():
     for column, value in (*fingerprints, ("created_at", None), ("result", 10**12), ("epoch", "1")):
         with pytest.raises(StoreError, match="damaged"):
             record_of({**row, column: value}.values())
-
-
-def test_record_as_text_comes_back_whole():
-    last = datetime.max.replace(tzinfo=timezone.utc)
-    none = dict.fromkeys(("lease_until", "expires_at", "fingerprint", "result"))
-    odd = {"state": State.IN_PROGRESS, "epoch": 2**63 - 1, "lease_until": last, "error": ""}
-    odd |= {"key": '\ud800\x00é"', "result": bytes(range(256)), "created_at": NOW.replace(year=1)}
-    for changes in ({}, none, odd):
-        record = replace(WHOLE, **changes)
-        assert load(dump(record), now=NOW) == record
-
-
-def test_R95_text_that_is_no_record_is_damaged():
-    kept = json.loads(dump(WHOLE))
-    states = [("state", None), ("state", "NO STATE"), ("token", 5), ("result", "xyz")]
-    numbers = [("epoch", "many"), ("epoch", float("inf")), ("expires_at", "soon")]
-    times = [("created_at", "2026-01-01T00:00:00"), ("created_at", None)]
-    wrong = [{**kept, name: value} for name, value in states + numbers + times]
-    needed = [field.name for field in fields(Record) if field.default is MISSING]
-    wrong += [{k: v for k, v in kept.items() if k != name} for name in needed if name != "now"]
-    for text in ("", "[]", "5", "{}", '"state"', "[" * 100_000, *map(json.dumps, wrong)):
-        with pytest.raises(StoreError, match="damaged"):
-            load(text, now=NOW)
 
 
 def test_filters_may_be_a_mapping_with_the_name_of_a_state():
