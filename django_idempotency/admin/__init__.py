@@ -11,7 +11,6 @@ from django.contrib.admin.models import LogEntry
 from django.contrib.admin.utils import unquote
 from django.contrib.contenttypes.models import ContentType
 from django.core.exceptions import PermissionDenied
-from django.core.signing import BadSignature
 from django.db import transaction
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
@@ -26,7 +25,8 @@ from django_idempotency.conf import DEFAULT_ALIAS, InvalidStore, stores
 from django_idempotency.exceptions import StoreError
 from django_idempotency.keys import short
 from django_idempotency.models import IdempotencyRecord
-from django_idempotency.operators import looks
+from django_idempotency.operators import search
+from django_idempotency.operators.decisions import Decision, NotResolved, Seen
 from django_idempotency.records import Record
 from django_idempotency.stores.base import BaseStore
 from django_idempotency.stores.database import DatabaseStore
@@ -52,17 +52,8 @@ class IdempotencyRecordAdmin(_ModelAdmin):
     one its own below ``store/ALIAS/``.
     """
 
-    #: The address of a dashboard for all processes: the overview links to it.
+    #: The address of a dashboard, which has the rates: the overview links to it.
     dashboard_url: str | None = None
-
-    #: Count what the attempts of this process end with, for the overview? A receiver of the signals
-    #: costs each attempt a few microseconds.
-    count_attempts: bool = False
-
-    def __init__(self, model: type[IdempotencyRecord], admin_site: admin.AdminSite) -> None:
-        super().__init__(model, admin_site)
-        if self.count_attempts:
-            overviews.counts.connect()
 
     def get_urls(self) -> list[Any]:
         """Return the usual URLs, and those of stores; a page of `default` has the usual ones."""
@@ -94,7 +85,7 @@ class IdempotencyRecordAdmin(_ModelAdmin):
         extra_context: dict[str, Any] | None = None,
     ) -> HttpResponse:
         """Return the page of a record of the store ``default``."""
-        self._check_permission(request)
+        self._may(request)
         if request.method == "POST":
             raise PermissionDenied
         try:
@@ -124,129 +115,120 @@ class IdempotencyRecordAdmin(_ModelAdmin):
 
     def list_view(self, request: HttpRequest, alias: str) -> HttpResponse:
         """Return a page of the list of a store."""
-        self._check_permission(request)
-        may = May.of(request)
+        may = self._may(request)
         form = lists.ListForm(request.GET, view_key=may.view_key)
-        context = self._context(request, alias, "list")
-        found, store = lists.Found(), None
+        found, store, error = search.Found(), None, ""
         try:
-            store = self._store(alias)
+            store = _store(alias)
             if form.is_valid():
                 found = lists.find(store, form, request.GET.get("cursor"))
-        except (InvalidStore, StoreError) as error:
-            context["error"] = str(error)
+        except (InvalidStore, StoreError) as failure:
+            error = str(failure)
         except ValueError:
-            context["error"] = _("This page cannot be continued from there. Begin anew.")
+            error = _("This page cannot be continued from there. Begin anew.")
         query = {**request.GET.dict(), "cursor": found.cursor}
         rows = [self._row(alias, record, may) for record in found.records]
-        context |= {
-            "form": form,
-            "may": may,
-            "rows": rows,
-            "found": found,
-            "most": looks.MOST,
-            "seconds": looks.SECONDS,
-            "next": f"?{urlencode(query)}" if found.cursor else None,
-            "is_continued": "cursor" in request.GET,
-            "is_filtered": form.is_filtered,
-            "is_search": bool(form.is_valid() and form.cleaned_data["q"]),
-            "is_table": isinstance(store, DatabaseStore),
-            "operations": sorted({row.record.operation for row in rows} - {""}),
-            "actions": {name: decisions.ACTIONS[name][0] for name in ("release", "expire")},
-        }
-        return TemplateResponse(request, f"{_TEMPLATES}/list.html", context)
+        return self._page(
+            request,
+            alias,
+            "list",
+            error=error,
+            form=form,
+            may=may,
+            rows=rows,
+            found=found,
+            most=search.NEWEST,
+            seconds=lists.SECONDS,
+            next=f"?{urlencode(query)}" if found.cursor else None,
+            is_continued="cursor" in request.GET,
+            is_filtered=form.is_filtered,
+            is_table=isinstance(store, DatabaseStore),
+            operations=sorted({row.record.operation for row in rows} - {""}),
+            actions={name: decisions.ACTIONS[name][0] for name in ("release", "expire")},
+        )
 
     def record_view(self, request: HttpRequest, alias: str, record_id: UUID) -> HttpResponse:
         """Return the page of a record."""
-        self._check_permission(request)
-        may = May.of(request)
-        context = self._context(request, alias, "record")
+        may = self._may(request)
         try:
-            record = self._store(alias).get(record_id)
-        except (InvalidStore, StoreError) as error:
-            context |= {"error": str(error), "title": short(record_id)}
-            return TemplateResponse(request, f"{_TEMPLATES}/record.html", context)
+            store = _store(alias)
+            record = store.get(record_id)
+        except (InvalidStore, StoreError) as failure:
+            return self._page(request, alias, "record", error=failure, title=short(record_id))
         if record is None:
             return self._elsewhere(request, alias, record_id)
-        context |= records.context_of(alias, record, may, self.admin_site, request)
-        context |= {
-            "title": pgettext("idempotency", "Record %s") % short(record_id),
-            "row": self._row(alias, record, may),
-            "log": self._log_of(record_id),
-        }
-        return TemplateResponse(request, f"{_TEMPLATES}/record.html", context)
+        return self._page(
+            request,
+            alias,
+            "record",
+            title=pgettext("idempotency", "Record %s") % short(record_id),
+            row=self._row(alias, record, may),
+            log=self._log_of(record_id),
+            **records.context_of(store, record, may, self.admin_site, request),
+        )
 
     def overview_view(self, request: HttpRequest, alias: str) -> HttpResponse:
         """Return the overview of a store."""
-        self._check_permission(request)
-        context = self._context(request, alias, "overview")
+        may = self._may(request)
+        context: dict[str, Any] = {"dashboard_url": self.dashboard_url}
         try:
-            store = self._store(alias)
-            overview = overviews.overview_of(store)
-        except (InvalidStore, StoreError) as error:
-            context["error"] = str(error)
-        else:
-            context |= {"overview": overview, "is_table": isinstance(store, DatabaseStore)}
-            if overview.oldest is not None:
-                context["oldest"] = self._row(alias, overview.oldest, May.of(request))
-        context |= {"dashboard_url": self.dashboard_url, "rates": None}
-        if self.count_attempts:
-            context["rates"] = overviews.rates_of(alias)
-        return TemplateResponse(request, f"{_TEMPLATES}/overview.html", context)
+            context["overview"] = overview = overviews.overview_of(_store(alias))
+            if overview["oldest"] is not None:
+                context["oldest"] = self._row(alias, overview["oldest"], may)
+        except (InvalidStore, StoreError) as failure:
+            context["error"] = failure
+        return self._page(request, alias, "overview", **context)
 
     def decide_view(self, request: HttpRequest, alias: str) -> HttpResponse:
         """Ask for a reason and confirmation of a decision, or carry it out."""
-        self._check_permission(request)
-        may, action = May.of(request), request.POST.get("action", "")
+        may = self._may(request)
         if not may.resolve:
             raise PermissionDenied
         if request.method != "POST":  # a login has come between the list and this page
             return HttpResponseRedirect(self._list_url(alias))
         try:
-            store = self._store(alias)
-            seen = [decisions.Seen.load(it, alias) for it in request.POST.getlist("seen")]
-            if (why := decisions.refusal(action, seen)) is not None:
-                return self._back(request, alias, why)
-            about = decisions.subjects(store, seen, action)
-        except BadSignature:
-            return self._back(request, alias, _("This form is not of this store. Begin anew."))
-        except (InvalidStore, StoreError) as error:
+            about = decisions.asked_for(_store(alias), request.POST)
+        except (InvalidStore, NotResolved, StoreError) as error:
             return self._back(request, alias, str(error))
         confirmed = "confirm" in request.POST
-        form = decisions.form_for(action, about, request.POST if confirmed else None)
+        form = decisions.DecisionForm(about, request.POST if confirmed else None)
         if confirmed and form.is_valid():
-            return self._carry_out(request, store, action, about, form)
-        context = self._context(request, alias, "decision")
-        title, rows = decisions.ACTIONS[action][0], []
-        for subject in about:
-            row = None if subject.record is None else self._row(alias, subject.record, may)
-            rows.append((short(subject.seen.record_id), row, subject, subject.seen.dump(alias)))
-        context |= {"title": title, "action": action, "form": form, "subjects": rows}
-        context["possible"] = any(not subject.obstacle for subject in about)
-        return TemplateResponse(request, f"{_TEMPLATES}/decide.html", context)
+            return self._carry_out(request, about, form)
+        action, rows = about[0].action, []
+        for it in about:
+            row = None if it.record is None else self._row(alias, it.record, may)
+            rows.append((short(it.seen.record_id), row, it, decisions.signed(it.seen, alias)))
+        return self._page(
+            request,
+            alias,
+            "decide",
+            title=decisions.ACTIONS[action][0],
+            action=action,
+            form=form,
+            decisions=rows,
+            possible=any(it.obstacle is None for it in about),
+        )
 
     def _carry_out(
         self,
         request: HttpRequest,
-        store: BaseStore,
-        action: str,
-        about: list[decisions.Subject],
+        about: list[Decision],
         form: decisions.DecisionForm,
     ) -> HttpResponse:
         """Carry out a decision about each record, and say what became of it."""
 
-        def log(record: Record, entry: str) -> None:
-            self.log_change(request, IdempotencyRecord(pk=record.record_id), entry)
+        def log(record_id: UUID, entry: str) -> None:
+            self.log_change(request, IdempotencyRecord(pk=record_id), entry)
 
-        done = 0
-        for subject in about:
+        alias, action, done = about[0].store.alias, about[0].action, 0
+        for decision in about:
             who = request.user.get_username()
-            why = decisions.carry_out(store, subject, action, form, who=who, log=log)
+            why = decisions.carry_out(decision, form, who=who, log=log)
             if why is None:
                 done += 1
                 continue
             # Django writes the first letter of a message as a capital.
-            said = f"{pgettext('idempotency', 'Record %s') % short(subject.seen.record_id)}: {why}"
+            said = f"{pgettext('idempotency', 'Record %s') % short(decision.seen.record_id)}: {why}"
             self.message_user(request, said, messages.ERROR)
         if done:
             said = ngettext("%(done)s: %(n)d record.", "%(done)s: %(n)d records.", done)
@@ -254,46 +236,41 @@ class IdempotencyRecordAdmin(_ModelAdmin):
             self.message_user(request, said % words, messages.SUCCESS)
         # Some stores delete what has expired: its page would be gone.
         if len(about) == 1 and about[0].record is not None and not (done and action == "expire"):
-            return HttpResponseRedirect(self._record_url(store.alias, about[0].seen.record_id))
-        return HttpResponseRedirect(self._list_url(store.alias))
+            return HttpResponseRedirect(self._record_url(alias, about[0].seen.record_id))
+        return HttpResponseRedirect(self._list_url(alias))
 
     # What the pages share.
 
-    def _check_permission(self, request: HttpRequest) -> None:
+    def _may(self, request: HttpRequest) -> May:
+        """Return what the user may see and do; raise PermissionDenied for who may see nothing."""
         if not self.has_view_permission(request):
             raise PermissionDenied
+        names = ("view_key", "view_result", "resolve_record")
+        label = self.opts.app_label
+        return May(*(request.user.has_perm(f"{label}.{name}") for name in names))
 
-    def _store(self, alias: str) -> BaseStore:
-        _check_alias(alias)
-        return stores[alias]
-
-    def _context(self, request: HttpRequest, alias: str, page: str) -> dict[str, Any]:
-        """Return what each page shows: the picker of stores, and where it leads."""
-        _check_alias(alias)
-        overview = page == "overview"
-        picker = [
-            {
-                "alias": name,
-                "kind": _kind(name),
-                "url": self._overview_url(name) if overview else self._list_url(name),
-                "chosen": name == alias,
-            }
-            for name in stores
-        ]
-        return {
+    def _page(
+        self, request: HttpRequest, alias: str, page: str, **context: Any
+    ) -> TemplateResponse:
+        """Return a page with what each shows: the picker of stores, and where it leads."""
+        overview_urls = {name: self._url("overview", name) for name in stores}
+        list_urls = {name: self._list_url(name) for name in stores}
+        leads_to = overview_urls if page == "overview" else list_urls
+        shared = {
             **self.admin_site.each_context(request),
             "opts": self.opts,
             "title": capfirst(self.opts.verbose_name_plural),
             "alias": alias,
             "page": page,
-            "picker": picker,
-            "list_url": self._list_url(alias),
-            "overview_url": self._overview_url(alias),
+            "picker": [(name, _kind(name), url) for name, url in leads_to.items()],
+            "list_url": list_urls[alias],
+            "overview_url": overview_urls[alias],
             "decide_url": self._url("decide", alias),
         }
+        return TemplateResponse(request, f"{_TEMPLATES}/{page}.html", {**shared, **context})
 
     def _row(self, alias: str, record: Record, may: May) -> Row:
-        seen = decisions.Seen.of(record).dump(alias) if may.resolve else ""
+        seen = decisions.signed(Seen.of(record), alias) if may.resolve else ""
         return Row(record, may, self._record_url(alias, record.record_id), seen)
 
     def _log_of(self, record_id: UUID) -> Any:
@@ -333,9 +310,6 @@ class IdempotencyRecordAdmin(_ModelAdmin):
             return self._url("changelist")
         return self._url("store", alias)
 
-    def _overview_url(self, alias: str) -> str:
-        return self._url("overview", alias)
-
     def _record_url(self, alias: str, record_id: UUID) -> str:
         if alias == DEFAULT_ALIAS:
             return self._url("change", record_id)
@@ -360,9 +334,11 @@ class IdempotencyRecordAdmin(_ModelAdmin):
         return False
 
 
-def _check_alias(alias: str) -> None:
+def _store(alias: str) -> BaseStore:
+    """Return the store of an alias of the setting; raise Http404 for another, and InvalidStore."""
     if alias not in list(stores):  # by name alone: a store that cannot be made has a page
         raise Http404(f"IDEMPOTENCY has no alias {alias!r}.")
+    return stores[alias]
 
 
 def _kind(alias: str) -> str:

@@ -2,30 +2,33 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import replace
 from datetime import datetime, timedelta, timezone
-from typing import Any, ClassVar
+from typing import Any
 
 from django import forms
 from django.utils.translation import gettext_lazy as _
 from django.utils.translation import pgettext_lazy
 
-from django_idempotency.operators import looks, search
-from django_idempotency.records import Filters, Record, State
+from django_idempotency.admin.shown import STATES
+from django_idempotency.operators import search
+from django_idempotency.operators.search import Found
+from django_idempotency.records import Filters, Page, State
 from django_idempotency.stores.base import BaseStore
+from django_idempotency.stores.database import DatabaseStore
 
-__all__ = ["Found", "ListForm", "find"]
+__all__ = ["SECONDS", "ListForm", "find", "look"]
 
 #: Records of one page.
 _PAGE = 100
-#: How long a search may read a store that is no database.
-_SECONDS = 10
-_AGES: dict[str, tuple[timedelta, bool]] = {
-    "10m": (timedelta(minutes=10), False),
-    "1h": (timedelta(hours=1), False),
-    "1d": (timedelta(days=1), False),
-    "over-1h": (timedelta(hours=1), True),
-    "over-1d": (timedelta(days=1), True),
+#: How long a page may read the store.
+SECONDS = 5
+_AGES = {
+    "10m": ("created_after", timedelta(minutes=10)),
+    "1h": ("created_after", timedelta(hours=1)),
+    "1d": ("created_after", timedelta(days=1)),
+    "over-1h": ("created_before", timedelta(hours=1)),
+    "over-1d": ("created_before", timedelta(days=1)),
 }
 
 
@@ -50,12 +53,9 @@ class ListForm(forms.Form):
         required=False,
         choices=[
             ("", pgettext_lazy("idempotency", "any")),
-            (State.IN_PROGRESS.value, pgettext_lazy("idempotency", "in progress")),
+            *((state.value, name) for state, name in STATES.items()),
             ("held", pgettext_lazy("idempotency", "in progress, running")),
             ("stale", pgettext_lazy("idempotency", "in progress, stale")),
-            (State.COMPLETED.value, pgettext_lazy("idempotency", "completed")),
-            (State.FAILED.value, pgettext_lazy("idempotency", "failed")),
-            (State.RELEASED.value, pgettext_lazy("idempotency", "released")),
         ],
     )
     operation = forms.CharField(
@@ -77,8 +77,6 @@ class ListForm(forms.Form):
         ],
     )
 
-    filters_of: ClassVar[tuple[str, ...]] = ("state", "operation", "scope", "age")
-
     def __init__(self, data: Any, *, view_key: bool) -> None:
         super().__init__(data)
         if not view_key:  # it would tell whose records there are
@@ -87,62 +85,42 @@ class ListForm(forms.Form):
     @property
     def is_filtered(self) -> bool:
         """Whether it asks for some of the records alone."""
-        return self.is_valid() and any(
-            self.cleaned_data.get(name) for name in ("q", *self.filters_of)
-        )
+        return self.is_valid() and any(self.cleaned_data.values())
 
     def filters(self) -> Filters:
-        """Return what the fields but search and scope ask for."""
+        """Return what the fields but the search ask for."""
         state, age = self.cleaned_data["state"], self.cleaned_data["age"]
-        created: dict[str, Any] = {}
+        wanted: dict[str, Any] = {"state": state or None}
+        if state in ("held", "stale"):
+            wanted = {"state": State.IN_PROGRESS, "stale": state == "stale"}
         if age:
-            ago, before = _AGES[age]
-            created = {
-                "created_before" if before else "created_after": datetime.now(timezone.utc) - ago
-            }
-        lease = state in ("held", "stale")
-        return Filters(
-            state=State.IN_PROGRESS if lease else State(state) if state else None,
-            stale=state == "stale" if lease else None,
-            operation=self.cleaned_data["operation"] or None,
-            **created,
-        )
-
-
-@dataclass(frozen=True)
-class Found:
-    """The records of a page, and where the next page begins."""
-
-    records: tuple[Record, ...] = ()
-    cursor: str | None = None
-    #: They are among those that a look has read, not found by their ids.
-    looked: bool = False
-    #: A key or an operation was looked for among the newest records alone, and there are more.
-    more: bool = False
+            bound, ago = _AGES[age]
+            wanted[bound] = datetime.now(timezone.utc) - ago
+        if scope := self.cleaned_data.get("scope"):
+            wanted["scope"] = [*search.scopes_of(scope)]
+        return Filters(operation=self.cleaned_data["operation"] or None, **wanted)
 
 
 def find(store: BaseStore, form: ListForm, cursor: str | None) -> Found:
     """Return the records that a valid form asks for; raise StoreError, ValueError."""
     filters = form.filters()
-    scope = form.cleaned_data.get("scope", "")
-    scopes = frozenset(search.scopes_of(scope)) if scope else frozenset()
     if not (term := form.cleaned_data["q"]):
-        look = looks.look(store, filters, scopes=scopes, cursor=cursor, limit=_PAGE)
-        return Found(look.records, look.cursor, looked=True)
-    found = search.find(store, term, read=looks.records_of, seconds=_SECONDS)
+        page = look(store, filters, cursor, _PAGE)
+        return Found(page.records, looked=True, cursor=page.cursor)
+    found = search.find(store, term, results=False, seconds=SECONDS)
     if not found.records and filters.operation is None:
-        look = looks.look(store, Filters(operation=term), cursor=cursor, limit=_PAGE)
-        if look.records:
-            kept = _kept(look.records, filters, scopes)
-            return Found(kept, look.cursor, looked=True)
-    return Found(_kept(found.records, filters, scopes), more=found.more and not found.records)
+        page = look(store, Filters(operation=term), cursor, _PAGE)
+        found = Found(page.records, looked=True, cursor=page.cursor) if page.records else found
+    matching = tuple(filter(filters.match, found.records))
+    return replace(found, records=matching, more=found.more and not found.records)
 
 
-def _kept(
-    records: tuple[Record, ...], filters: Filters, scopes: frozenset[str]
-) -> tuple[Record, ...]:
-    return tuple(
-        record
-        for record in records
-        if filters.match(record) and (not scopes or record.scope in scopes)
+def look(store: BaseStore, filters: Filters, cursor: str | None, limit: int) -> Page:
+    """Return a page of the newest records, whatever the store; raise StoreError, ValueError."""
+    page = store.browse(
+        filters=filters, cursor=cursor, limit=limit, within=search.NEWEST, seconds=SECONDS
     )
+    if isinstance(store, DatabaseStore):
+        return page
+    newest_first = sorted(page.records, key=lambda it: it.created_at, reverse=True)
+    return replace(page, records=tuple(newest_first))

@@ -2,89 +2,125 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import json
+from contextlib import suppress
+from datetime import datetime
 from typing import Any
 
 from django.contrib.admin import AdminSite
 from django.http import HttpRequest
+from django.utils.text import Truncator
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext, pgettext
 
 from django_idempotency.admin.decisions import ACTIONS
-from django_idempotency.admin.results import stored
-from django_idempotency.admin.shown import May, ago, moment, state_of, user_of
-from django_idempotency.operators.resolving import obstacle, told
+from django_idempotency.admin.shown import STATES, May, link_to_user, moment
+from django_idempotency.operators.decisions import Decision, Seen
+from django_idempotency.operators.facts import ago, told
+from django_idempotency.operators.results import Answer, answer_of
 from django_idempotency.records import Record, State
+from django_idempotency.stores.base import BaseStore
 
-__all__ = ["Action", "Event", "context_of"]
+__all__ = ["body_of", "context_of"]
 
-
-@dataclass(frozen=True)
-class Event:
-    """A line of the time line."""
-
-    time: str
-    #: How long ago it was; "" for what is to come.
-    ago: str
-    text: str
-
-
-@dataclass(frozen=True)
-class Action:
-    """A button, or why there is none."""
-
-    name: str
-    label: Any
-    obstacle: str | None
+#: How many characters of a body are on the page.
+_SHOWN = 100_000
 
 
 def context_of(
-    alias: str, record: Record, may: May, site: AdminSite, request: HttpRequest
+    store: BaseStore, record: Record, may: May, site: AdminSite, request: HttpRequest
 ) -> dict[str, Any]:
     """Return what the page of a record shows of it."""
-    shown = record.result is not None and may.view_result
-    return {
+    alias, seen = store.alias, Seen.of(record)
+    context = {
         "record": record,
         "may": may,
-        "user_of_scope": user_of(record.scope, site, request) if may.view_key else None,
+        "user_link": link_to_user(record.scope, site, request) if may.view_key else "",
         "fingerprint": None if record.fingerprint is None else record.fingerprint.hex(),
-        "size": None if record.result is None else len(record.result),
-        "answer": stored(alias, record) if shown else None,
         "told": told(alias, record),
         "events": _time_line(record),
-        "actions": [
-            Action(name, label, obstacle(record, name, force=True))
+        "actions": {
+            name: label
             for name, (label, _done) in ACTIONS.items()
-        ],
+            if Decision(store, name, seen, record, force=True).obstacle is None
+        },
     }
+    if record.result is not None and may.view_result:
+        context["answer"] = answer = answer_of(alias, record)
+        context["body"], context["note"] = body_of(answer)
+    return context
 
 
-def _time_line(record: Record) -> list[Event]:
-    """Return what happened to the record, as far as it is kept, and what will."""
-    events = [_event(record, record.created_at, pgettext("idempotency", "Claimed"))]
-    if record.attempts > 1:
-        more = record.attempts - 1
+def _time_line(record: Record) -> list[tuple[str, str, str]]:
+    """
+    Return what happened to the record, as far as it is kept, and what will.
+
+    Each event is a time, how long ago it was or in how long it will be, and a text.
+    """
+    is_running = record.state is State.IN_PROGRESS
+    events: list[tuple[datetime | None, str]] = [
+        (record.created_at, pgettext("idempotency", "Claimed"))
+    ]
+    if (more := record.attempts - 1) > 0:
         said = ngettext("Claimed again, %d time", "Claimed again or taken over, %d times", more)
-        last = record.state is State.IN_PROGRESS
-        when = record.updated_at if last else None
-        events.append(_event(record, when, said % more))
-    if record.state is not State.IN_PROGRESS:
-        events.append(_event(record, record.updated_at, state_of(record).capitalize()))
+        events.append((record.updated_at if is_running else None, said % more))
+    if not is_running:
+        events.append((record.updated_at, STATES[record.state].capitalize()))
     elif record.lease_until is not None:
         lapsed = record.lease_until <= record.now
         said = _("The lease lapsed: no attempt renews it") if lapsed else _("The lease ends")
-        events.append(_event(record, record.lease_until, said))
+        events.append((record.lease_until, said))
     if record.expires_at is None:
-        events.append(_event(record, None, _("It does not expire: an operator decides")))
+        events.append((None, _("It does not expire: an operator decides")))
+    elif record.expires_at <= record.now:
+        events.append((record.expires_at, pgettext("idempotency", "Expired")))
     else:
-        ends = pgettext("idempotency", "Expires")
-        if record.expires_at <= record.now:
-            ends = pgettext("idempotency", "Expired")
-        events.append(_event(record, record.expires_at, ends))
-    return events
+        events.append((record.expires_at, pgettext("idempotency", "Expires")))
+    return [(moment(when), ago(record, when) if when else "", text) for when, text in events]
 
 
-def _event(record: Record, when: Any, text: str) -> Event:
-    if when is None:
-        return Event("", "", text)
-    return Event(moment(when), ago(record, when), text)
+def body_of(answer: Answer) -> tuple[str | None, str]:
+    """
+    Return the body of a stored result as text, JSON with a member to each line (R80).
+
+    If there is none to show, it is None, and the second value says why: the body was not kept, or
+    is no text, of this size and type.
+    """
+    text = answer.text
+    if answer.note:
+        return None, answer.note
+    if text is None:
+        said = _("%(size)d bytes, %(type)s")
+        return None, said % {"size": len(answer.body), "type": answer.content_type}
+    if "json" in answer.content_type:
+        with suppress(ValueError, RecursionError):  # a view may call anything JSON
+            text = _indented(text)
+    return Truncator(text).chars(_SHOWN), ""
+
+
+def _indented(text: str) -> str:
+    """
+    Return JSON with a member to each line, and little more of it than is shown.
+
+    Raises ValueError where that would change it: 1.10, or a name that comes twice.
+    """
+    value, indented = json.loads(text, parse_float=_exact, object_pairs_hook=_unique), ""
+    for piece in json.JSONEncoder(indent=2, ensure_ascii=False).iterencode(value):
+        indented += piece
+        if len(indented) > _SHOWN:  # indentation makes a thousand times as much of deep nesting
+            break
+    return indented.encode(errors="backslashreplace").decode()  # half a surrogate pair
+
+
+def _exact(text: str) -> float:
+    value = float(text)
+    if repr(value) != text:
+        raise ValueError("This number would be shown as another.")
+    return value
+
+
+def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    members = dict(pairs)
+    if len(members) != len(pairs):
+        raise ValueError("A name comes twice.")
+    return members

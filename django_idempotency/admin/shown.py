@@ -1,10 +1,10 @@
-"""How the admin shows a record: times, durations, masks, and the user that a scope names."""
+"""How the admin shows a record: times, durations, masks, and a link to its user."""
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any
 
 from django.apps import apps
@@ -15,28 +15,26 @@ from django.db import Error
 from django.http import HttpRequest
 from django.urls import NoReverseMatch, reverse
 from django.utils import timezone
-from django.utils.text import Truncator
-from django.utils.translation import pgettext
+from django.utils.html import format_html
+from django.utils.translation import pgettext, pgettext_lazy
 
+from django_idempotency.http import scopes
 from django_idempotency.keys import short
-from django_idempotency.models import IdempotencyRecord
+from django_idempotency.operators.facts import ago, span
 from django_idempotency.records import Record, State
 
-__all__ = [
-    "MASKED",
-    "May",
-    "Row",
-    "User",
-    "ago",
-    "moment",
-    "span",
-    "state_of",
-    "user_of",
-]
+__all__ = ["STATES", "May", "Row", "link_to_user", "moment"]
 
-MASKED = "•••••"
-_APP = IdempotencyRecord._meta.app_label
-_UNITS = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
+_MASKED = "•••••"
+#: The names of the states.
+STATES = {
+    State.IN_PROGRESS: pgettext_lazy("idempotency", "in progress"),
+    State.COMPLETED: pgettext_lazy("idempotency", "completed"),
+    State.FAILED: pgettext_lazy("idempotency", "failed"),
+    State.RELEASED: pgettext_lazy("idempotency", "released"),
+}
+#: The scope of a user, as `http.scopes` makes it.
+_OF_USER = re.compile(r"user:(?P<model>[a-z0-9_]+\.[a-z0-9_]+):(?P<pk>.+)")
 
 
 @dataclass(frozen=True)
@@ -47,84 +45,33 @@ class May:
     view_result: bool
     resolve: bool
 
-    @classmethod
-    def of(cls, request: HttpRequest) -> May:
-        """Return what the user of this request may see and do."""
-        names = ("view_key", "view_result", "resolve_record")
-        return cls(*(request.user.has_perm(f"{_APP}.{name}") for name in names))
-
 
 class Row:
     """A record as the pages show it; `url` is its page, `seen` the signed state for decisions."""
 
-    def __init__(self, record: Record, may: May, url: str = "", seen: str = "") -> None:
+    def __init__(self, record: Record, may: May, url: str, seen: str) -> None:
         self.record, self.url, self.seen = record, url, seen
         self.short = short(record.record_id)
-        self.key = record.key if may.view_key else MASKED
-        self.scope = record.scope if may.view_key else MASKED
-        self.short_key = Truncator(self.key).chars(36)
-        self.short_scope = Truncator(self.scope).chars(36)
-        self.short_operation = Truncator(record.operation).chars(48)
-        self.state = state_of(record)
-
-    @property
-    def kind(self) -> str:
-        """The class of the badge."""
-        return "stale" if self.record.stale else self.record.state.value.lower()
-
-    @property
-    def lease(self) -> str:
-        """How long the lease lasts, or that it is stale; "" if the record is not in progress."""
-        record = self.record
+        self.key = record.key if may.view_key else _MASKED
+        self.scope = record.scope if may.view_key else _MASKED
+        self.state = STATES[record.state]
+        #: The class of the badge.
+        self.kind = "stale" if record.stale else record.state.value.lower()
+        #: How long the lease lasts, or that it is stale; "" if the record is not in progress.
+        self.lease = "" if record.lease_left is None else f"{record.lease_left:.0f} s"
         if record.stale:
-            return pgettext("idempotency", "stale")
-        left = record.lease_left
-        return "" if left is None else f"{left:.0f} s"
-
-    @property
-    def held_for(self) -> str:
-        """How long the attempt has held the record."""
-        return span(self.record.now - self.record.updated_at)
-
-    @property
-    def created(self) -> str:
-        """The time of the first claim."""
-        return moment(self.record.created_at)
-
-    @property
-    def created_ago(self) -> str:
-        """The time since the first claim."""
-        return ago(self.record, self.record.created_at)
-
-    @property
-    def expires(self) -> str:
-        """The end of the record's time."""
-        return moment(self.record.expires_at)
-
-    @property
-    def expires_in(self) -> str:
-        """The time that is left to the record."""
-        if self.record.expires_at is None:
-            return pgettext("idempotency", "never")
-        if self.record.expired:
-            return pgettext("idempotency", "expired")
-        return ago(self.record, self.record.expires_at)
-
-
-def state_of(record: Record) -> str:
-    """Return the name of the record's state."""
-    return state_name(record.state)
-
-
-def state_name(state: State) -> str:
-    """Return the name of a state."""
-    names = {
-        State.IN_PROGRESS: pgettext("idempotency", "in progress"),
-        State.COMPLETED: pgettext("idempotency", "completed"),
-        State.FAILED: pgettext("idempotency", "failed"),
-        State.RELEASED: pgettext("idempotency", "released"),
-    }
-    return names[state]
+            self.lease = pgettext("idempotency", "stale")
+        #: How long the last attempt has held the record.
+        self.held_for = span(record.now - record.updated_at)
+        self.created = moment(record.created_at)
+        self.created_ago = ago(record, record.created_at)
+        self.expires = moment(record.expires_at)
+        #: The time that is left to the record.
+        self.expires_in = pgettext("idempotency", "never")
+        if record.expired:
+            self.expires_in = pgettext("idempotency", "expired")
+        elif record.expires_at is not None:
+            self.expires_in = ago(record, record.expires_at)
 
 
 def moment(value: datetime | None) -> str:
@@ -132,53 +79,19 @@ def moment(value: datetime | None) -> str:
     return "-" if value is None else f"{timezone.localtime(value):%Y-%m-%d %H:%M:%S}"
 
 
-def span(value: timedelta) -> str:
-    """Return a duration in its two largest units: 3 d 4 h, 5 min 6 s."""
-    left, parts = max(int(value.total_seconds()), 0), []
-    for seconds, unit in _UNITS:
-        if left >= seconds:
-            parts.append(f"{left // seconds} {unit}")
-            left %= seconds
-        elif parts:
-            break
-    return " ".join(parts[:2]) or "0 s"
-
-
-def ago(record: Record, when: datetime) -> str:
-    """Return how long ago a time was, or in how long it will be, by the record's clock."""
-    since = record.now - when
-    if since.total_seconds() < 0:
-        return pgettext("idempotency", "in %s") % span(-since)
-    return pgettext("idempotency", "%s ago") % span(since)
-
-
-@dataclass(frozen=True)
-class User:
-    """The user that a scope names, and their page in this admin if there is one."""
-
-    name: str
-    url: str
-
-
-def user_of(scope: str, site: AdminSite, request: HttpRequest) -> User | None:
-    """Return the user of a scope of `http.scopes`; None for another scope, and without a page."""
-    label, pk = _user_in(scope)
+def link_to_user(scope: str, site: AdminSite, request: HttpRequest) -> str:
+    """Return a link to the user of a scope of `http.scopes`; "" for another, or without a page."""
+    *_before, alone = scopes.inner(scope)
+    if (found := _OF_USER.fullmatch(alone)) is None:
+        return ""
     try:
-        model: Any = apps.get_model(label)
+        model: Any = apps.get_model(found["model"])
         admin = site.get_model_admin(model)
-        user = model._default_manager.filter(pk=pk).first() if pk else None
+        user = model._default_manager.filter(pk=found["pk"]).first()
         if user is None or not admin.has_view_permission(request, user):
-            return None
+            return ""
         names = model._meta.app_label, model._meta.model_name
         url = reverse("admin:{}_{}_change".format(*names), args=[user.pk], current_app=site.name)
     except (Error, LookupError, NoReverseMatch, NotRegistered, ValidationError, ValueError):
-        return None
-    return User(str(user), url)
-
-
-def _user_in(scope: str) -> tuple[str, str]:
-    """Return model and primary key out of a scope: the parts before it have their lengths."""
-    while found := re.match(r"(?:tenant:)?(\d{1,3}):", scope):
-        scope = scope[found.end() + int(found[1]) + 1 :]
-    found = re.fullmatch(r"user:([a-z0-9_]+\.[a-z0-9_]+):(.+)", scope)
-    return (found[1], found[2]) if found else ("", "")
+        return ""
+    return format_html('<a href="{}">{}</a>', url, user)

@@ -4,62 +4,80 @@ from __future__ import annotations
 
 import functools
 import time
-from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from django_idempotency import conf, signals
 from django_idempotency.exceptions import IdempotencyError, StoreError
-from django_idempotency.observers import observe
+from django_idempotency.observers import Signal, observe
 from django_idempotency.stores.base import BaseStore
 
-__all__ = ["BUCKETS", "Metrics", "OutcomeCounts"]
+__all__ = ["BUCKETS", "Instrument", "Metrics"]
 
 #: Seconds: a claim of the memory store takes microseconds, one that waits for a server seconds.
 BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
 
-#: The calls of a store that are timed. A twin is timed where the store has one of its own: the
-#: others call what is timed already.
+#: The calls of a store that are timed.
 _CALLS = (
     *("claim", "complete", "fail", "release", "renew", "get", "browse", "resolve", "erase"),
     "sweep",
 )
-_TWINS = ("aclaim", "acomplete", "afail", "arelease", "aget")
 #: The operation of a call without a name, and of all operations beyond `max_operations`.
 _UNNAMED, _OTHER = "unnamed", "other"
+#: Takes an amount, or a number of seconds, and the values of the labels in their order.
+Instrument = Callable[..., None]
 _NAMES = {signal: name for name, signal in signals.TERMINAL.items()}
 
 
 class Metrics:
     """
-    Counts what the signals tell, and times the calls of stores; a subclass has the instruments.
+    Counts what the signals tell, and times the calls of stores; a subclass makes the instruments.
 
     Names of operations come from routes and tasks; `max_operations` of them have a label of their
     own, so a name that is made of data cannot fill the memory.
     """
 
-    def __init__(self, max_operations: int = 200) -> None:
-        self.max_operations = max_operations
+    def __init__(self) -> None:
         self._operations: set[str] = set()
+        self.attempts = self.counter(
+            "django_idempotency_attempts",
+            "Attempts that have ended, by the name of their signal.",
+            ["alias", "operation", "outcome"],
+        )
+        self.takeovers = self.counter(
+            "django_idempotency_takeovers",
+            "Claims that took over a lapsed lease.",
+            ["alias", "operation"],
+        )
+        self.in_flight = self.gauge(
+            "django_idempotency_in_flight",
+            "Attempts that have claimed and not ended.",
+            ["alias", "operation"],
+        )
+        self.store_calls = self.histogram(
+            "django_idempotency_store_call_seconds",
+            "How long a call of a store took.",
+            ["alias", "call", "outcome"],
+        )
+        self.swept = self.counter(
+            "django_idempotency_swept_records",
+            "Expired records that sweeps have deleted.",
+            ["alias"],
+        )
 
-    def connect(self) -> None:
+    def connect(self, max_operations: int = 200) -> None:
         """Listen from now on; stores are made again, so that their calls are timed."""
-        for signal in signals.TERMINAL.values():
-            signal.connect(self._on_end)
-        signals.claimed.connect(self._on_claim)
-        signals.left.connect(self._on_left)
-        signals.swept.connect(self._on_sweep)
+        self._max_operations = max_operations
+        for signal, receiver in self._receivers():
+            signal.connect(receiver)
         if self.instrument not in conf.instruments:
             conf.instruments.append(self.instrument)
             conf.stores.reset()
 
     def disconnect(self) -> None:
         """End what `connect` began."""
-        for signal in signals.TERMINAL.values():
-            signal.disconnect(self._on_end)
-        signals.claimed.disconnect(self._on_claim)
-        signals.left.disconnect(self._on_left)
-        signals.swept.disconnect(self._on_sweep)
+        for signal, receiver in self._receivers():
+            signal.disconnect(receiver)
         conf.instruments.remove(self.instrument)
         conf.stores.reset()
 
@@ -67,31 +85,19 @@ class Metrics:
         """Time the calls of a store."""
         for name in _CALLS:
             setattr(store, name, self._timed(store.alias, name, getattr(store, name)))
-        for name in _TWINS:
-            if getattr(type(store), name) is not getattr(BaseStore, name):
-                timed = self._atimed(store.alias, name[1:], getattr(store, name))
-                setattr(store, name, timed)
 
     # The instruments.
 
-    def ended(self, alias: str, operation: str, outcome: str) -> None:
-        """Count an attempt that has ended; `outcome` is the name of its signal."""
+    def counter(self, name: str, text: str, labels: Sequence[str]) -> Instrument:
+        """Make what counts up."""
         raise NotImplementedError
 
-    def took_over(self, alias: str, operation: str) -> None:
-        """Count a claim that took a lapsed lease over."""
+    def gauge(self, name: str, text: str, labels: Sequence[str]) -> Instrument:
+        """Make what counts up and down; it adds up over the processes of a server."""
         raise NotImplementedError
 
-    def in_flight(self, alias: str, operation: str, change: int) -> None:
-        """Add `change` to the number of attempts that have claimed and not left their block."""
-        raise NotImplementedError
-
-    def store_called(self, alias: str, call: str, outcome: str, seconds: float) -> None:
-        """Note a call of a store, which ended as "ok", "refused" or "error"."""
-        raise NotImplementedError
-
-    def swept(self, alias: str, count: int) -> None:
-        """Count records that a sweep has deleted."""
+    def histogram(self, name: str, text: str, labels: Sequence[str]) -> Instrument:
+        """Make what sorts seconds into `BUCKETS`."""
         raise NotImplementedError
 
     def traced(self, event: str, facts: dict[str, Any]) -> None:
@@ -99,30 +105,36 @@ class Metrics:
 
     # The receivers.
 
+    def _receivers(self) -> Iterator[tuple[Signal, Callable[..., None]]]:
+        yield from ((signal, self._on_end) for signal in signals.TERMINAL.values())
+        yield signals.claimed, self._on_claim
+        yield signals.left, self._on_left
+        yield signals.swept, self._on_sweep
+
     def _on_claim(self, **facts: Any) -> None:
         alias, operation = facts["alias"], self._bounded(facts["operation"])
-        self.in_flight(alias, operation, 1)
+        self.in_flight(1, alias, operation)
         if facts["takeover"]:
-            self.took_over(alias, operation)
+            self.takeovers(1, alias, operation)
         self.traced("claimed", facts)
 
     def _on_left(self, alias: str, operation: str, **facts: Any) -> None:
-        self.in_flight(alias, self._bounded(operation), -1)
+        self.in_flight(-1, alias, self._bounded(operation))
 
     def _on_end(self, signal: Any, **facts: Any) -> None:
         name = _NAMES[signal]
-        self.ended(facts["alias"], self._bounded(facts["operation"]), name)
+        self.attempts(1, facts["alias"], self._bounded(facts["operation"]), name)
         self.traced(name, facts)
 
     def _on_sweep(self, alias: str, count: int, **facts: Any) -> None:
-        self.swept(alias, count)
+        self.swept(count, alias)
 
     def _bounded(self, operation: str) -> str:
         """Return the label of an operation: its name, while there are not too many."""
         name = operation or _UNNAMED
         if name in self._operations:
             return name
-        if len(self._operations) >= self.max_operations:
+        if len(self._operations) >= self._max_operations:
             return _OTHER
         self._operations.add(name)
         return name
@@ -136,55 +148,11 @@ class Metrics:
             try:
                 return function(*args, **kwargs)
             except BaseException as error:
-                outcome = _outcome_of(error)
+                # An answer of the store, such as LeaseLost, is no error of its.
+                answer = isinstance(error, IdempotencyError) and not isinstance(error, StoreError)
+                outcome = "refused" if answer else "error"
                 raise
             finally:
-                observe(self.store_called, alias, name, outcome, time.perf_counter() - began)
+                observe(self.store_calls, time.perf_counter() - began, alias, name, outcome)
 
         return call
-
-    def _atimed(self, alias: str, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(function)
-        async def call(*args: Any, **kwargs: Any) -> Any:
-            began, outcome = time.perf_counter(), "ok"
-            try:
-                return await function(*args, **kwargs)
-            except BaseException as error:
-                outcome = _outcome_of(error)
-                raise
-            finally:
-                observe(self.store_called, alias, name, outcome, time.perf_counter() - began)
-
-        return call
-
-
-def _outcome_of(error: BaseException) -> str:
-    """Return "refused" for an answer of the store, such as LeaseLost, and "error" for the rest."""
-    answer = isinstance(error, IdempotencyError) and not isinstance(error, StoreError)
-    return "refused" if answer else "error"
-
-
-class OutcomeCounts:
-    """
-    How many attempts have ended in this process, by alias and name of the signal.
-
-    Without a dependency, for a page about this process; it counts from `connect` on.
-    """
-
-    def __init__(self) -> None:
-        self.since = 0.0
-        self._counts: Counter[tuple[str, str]] = Counter()
-
-    def connect(self) -> None:
-        """Count from now on; a second call changes nothing."""
-        if not self.since:
-            self.since = time.time()
-            for signal in signals.TERMINAL.values():
-                signal.connect(self._on_end)
-
-    def of(self, alias: str) -> dict[str, int]:
-        """Return the counts of a store, each signal in its order."""
-        return {name: self._counts[alias, name] for name in signals.TERMINAL}
-
-    def _on_end(self, signal: Any, alias: str, **facts: Any) -> None:
-        self._counts[alias, _NAMES[signal]] += 1

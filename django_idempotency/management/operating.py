@@ -1,48 +1,31 @@
-"""What the commands of operators share: finding records, asking before a decision, output."""
+"""What the commands of operators share: finding records, and asking before a decision."""
 
 from __future__ import annotations
 
 import getpass
-import json
 import sys
-from argparse import ArgumentParser
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Any, ClassVar
 
 from django.core.management.base import CommandError, CommandParser
 
-from django_idempotency.conf import InvalidStore, store_for, stores
+from django_idempotency import keys
 from django_idempotency.exceptions import StoreError
-from django_idempotency.keys import short
-from django_idempotency.management.shell import ShellCommand
+from django_idempotency.management.shell import ShellCommand, chosen_stores, printable
+from django_idempotency.operators.decisions import Decision, NotResolved, Seen
 from django_idempotency.operators.facts import facts, line, lines
-from django_idempotency.operators.resolving import NotResolved, consequence, obstacle, resolve
 from django_idempotency.operators.search import NEWEST, find
 from django_idempotency.records import Record
 from django_idempotency.stores.base import BaseStore
 
-__all__ = ["DecisionCommand", "OperatorCommand", "Seen", "add_schema", "chosen_stores"]
+__all__ = ["DecisionCommand", "OperatorCommand", "operator"]
 
 _RECORD = (
     "a record id, or 8 or more of its first characters; whose key and the key: 'alice 8e03978e'; "
     "or a key"
 )
-_DONE = {"release": "released", "complete": "completed", "expire": "expired"}
-
-
-@dataclass(frozen=True)
-class Seen:
-    """A record as the operator saw it, and the store that has it."""
-
-    store: BaseStore
-    record: Record
-
-    @property
-    def alias(self) -> str:
-        """The alias of the store."""
-        return self.store.alias
 
 
 class OperatorCommand(ShellCommand):
@@ -50,52 +33,41 @@ class OperatorCommand(ShellCommand):
 
     # What is wrong elsewhere must not keep an operator from the records.
     requires_system_checks: ClassVar[list[str]] = []  # type: ignore[misc]
-    #: The schema whose records are meant; None for that of the connection.
-    schema: str | None = None
+    #: How many records are named, as of `add_argument`: one, or "?" if none may be.
+    nargs: ClassVar[str | None] = None
     #: Why stores could not be searched, a line each.
     failures: Sequence[str] = ()
 
     def add_arguments(self, parser: CommandParser) -> None:
         """Declare how a record is named."""
-        self.add_record(parser)
+        parser.add_argument("record", metavar="RECORD", nargs=self.nargs, help=_RECORD)
         parser.add_argument("--scope", help="whose key it is: a scope, a user, a tenant and a user")
-        parser.add_argument("--store", help="one alias of IDEMPOTENCY; default: all of them")
-        add_schema(parser)
-        parser.add_argument("--json", action="store_true", help="write JSON")
-
-    def add_record(self, parser: ArgumentParser) -> None:
-        """Declare the argument that names the record."""
-        parser.add_argument("record", metavar="RECORD", help=_RECORD)
+        self.add_store_arguments(parser)
 
     def execute(self, *args: Any, **options: Any) -> str | None:
         """Do all of it in the schema that is meant, if one is."""
-        self.schema = options.get("schema")
         with ExitStack() as stack:
-            if self.schema is not None:
-                for store in self.chosen_stores(options["store"]):
+            if (schema := options.get("schema")) is not None:
+                for store in chosen_stores(options["store"], schema):
                     try:
-                        stack.enter_context(store.in_schema(self.schema))
+                        stack.enter_context(store.in_schema(schema))
                     except StoreError as error:
                         raise CommandError(str(error)) from error
             return super().execute(*args, **options)
 
-    def chosen_stores(self, alias: str | None) -> list[BaseStore]:
-        """Return the store of an alias, or those of all; an unknown alias is wrong usage."""
-        return chosen_stores(alias, self.schema)
-
-    def found(self, options: dict[str, Any]) -> list[Seen]:
+    def found(self, options: dict[str, Any]) -> list[tuple[BaseStore, Record]]:
         """Return the records that are meant; one that two aliases share is found once."""
-        seen: dict[Any, Seen] = {}
+        seen: dict[Any, tuple[BaseStore, Record]] = {}
         partly: list[str] = []
         self.failures = failures = []
-        for store in self.chosen_stores(options["store"]):
+        for store in chosen_stores(options["store"], options["schema"]):
             try:
                 found = find(store, options["record"], scope=options["scope"])
             except StoreError as error:
                 failures.append(f"{store.alias}: {error}")
                 continue
             for record in found.records:
-                seen.setdefault((record.record_id, record.epoch, record.token), Seen(store, record))
+                seen.setdefault((record.record_id, record.epoch, record.token), (store, record))
             if found.more:
                 partly.append(store.alias)
         for failure in failures:
@@ -109,18 +81,7 @@ class OperatorCommand(ShellCommand):
             raise CommandError("No record was found.")
         return [*seen.values()]
 
-    def write_lines(self, several: Iterable[str]) -> None:
-        """Write lines of text, in which a stored character cannot steer the terminal."""
-        encoding = getattr(self.stdout, "encoding", None) or "utf-8"  # Latin-1, or of Windows
-        for each in several:
-            text = printable(each).encode(encoding, "backslashreplace")
-            self.stdout.write(text.decode(encoding))
-
-    def write_json(self, value: Any) -> None:
-        """Write a value as JSON, of ASCII characters alone."""
-        self.stdout.write(json.dumps(value, indent=2))
-
-    def agreed(self, told: Iterator[str], question: str, options: dict[str, Any]) -> None:
+    def agreed(self, told: Iterable[str], question: str, options: dict[str, Any]) -> None:
         """Return if the operator agrees; a CommandError otherwise."""
         if options["yes"]:
             return
@@ -159,77 +120,47 @@ class DecisionCommand(OperatorCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         """Decide about the one record that is meant."""
-        seen = self.one(options)
-        given = self.given(seen, options)
-        record, action = seen.record, self.action
-        told = [*lines(seen.alias, record), f"To {action} it: {consequence(record, action)}"]
-        self.agreed(iter(told), f"{action.capitalize()} the record?", options)
+        store, record = self.one(options)
+        alias, action, short = store.alias, self.action, keys.short(record.record_id)
+        seen = Seen.of(record)
+        if options["epoch"] is not None:
+            seen = replace(seen, epoch=options["epoch"])
+        decision = Decision(store, action, seen, record, force=options["force"])
+        if (why := decision.obstacle) is not None:
+            raise CommandError(f"Record {short} was not changed. {why}")
+        given = self.given(alias, record, options)
+        told = [*lines(alias, record), f"To {action} it: {decision.consequence}"]
+        self.agreed(told, f"{action.capitalize()} the record?", options)
         try:
-            resolve(
-                seen.store,
-                record,
-                action,
-                force=options["force"],
-                who=operator(),
-                reason=options["reason"],
-                **given,
-            )
+            decision.carry_out(who=operator(), reason=options["reason"], **given)
         except NotResolved as error:
             raise CommandError(str(error)) from error
         except StoreError as error:
             raise CommandError(f"{error} It may have been done: look at it again.") from error
         now = None
         with suppress(StoreError):  # the decision stands, whether it can be read or not
-            now = seen.store.get(record.record_id)
+            now = store.get(record.record_id)
         if options["json"]:
-            records = [] if now is None else [facts(seen.alias, now)]
+            records = [] if now is None else [facts(alias, now)]
             self.write_json({"action": action, "records": records})
             return
-        self.write_lines([f"Record {short(record.record_id)} is {_DONE[action]}."])
+        self.write_lines([f"Record {short} is {action}d."])
         if now is not None:
-            self.write_lines([*lines(seen.alias, now)][-1:])
+            self.write_lines([*lines(alias, now)][-1:])
 
-    def given(self, seen: Seen, options: dict[str, Any]) -> dict[str, Any]:
+    def given(self, alias: str, record: Record, options: dict[str, Any]) -> dict[str, Any]:
         """Return what an action takes besides: a completion takes a result."""
         return {}
 
-    def one(self, options: dict[str, Any]) -> Seen:
-        """Return the one record that is meant, about which can be decided."""
+    def one(self, options: dict[str, Any]) -> tuple[BaseStore, Record]:
+        """Return the one record that is meant, and its store."""
         found = self.found(options)
         if len(found) > 1:
-            self.write_lines(line(seen.alias, seen.record) for seen in found)
+            self.write_lines(line(store.alias, record) for store, record in found)
             raise CommandError(f"{len(found)} records are meant: name one by its id, or its store.")
         if self.failures:  # the record that is meant may be in a store that is down
             raise CommandError("Not every store could be searched: name the record's by --store.")
-        [seen] = found
-        epoch = options["epoch"]
-        if epoch is not None and epoch != seen.record.epoch:
-            raise CommandError(
-                f"Record {short(seen.record.record_id)} has changed since you saw it: its epoch is "
-                f"{seen.record.epoch} now. Look at it again."
-            )
-        if (why := obstacle(seen.record, self.action, force=options["force"])) is not None:
-            raise CommandError(f"Record {short(seen.record.record_id)} was not changed. {why}")
-        return seen
-
-
-def add_schema(parser: ArgumentParser) -> None:
-    """Declare the option that names a schema."""
-    parser.add_argument("--schema", help="the schema of the table (PostgreSQL), of a tenant's say")
-
-
-def chosen_stores(alias: str | None, schema: str | None) -> list[BaseStore]:
-    """Return the store of an alias, or those of all that have schemas, if one of these is meant."""
-    try:
-        found = [store_for(name) for name in (stores if alias is None else [alias])]
-    except InvalidStore as error:
-        raise CommandError(str(error), returncode=2) from error
-    if schema is None:
-        return found
-    if chosen := [store for store in found if store.has_schemas]:
-        return chosen
-    told = "--schema is for a database store on PostgreSQL: no store that is meant has schemas."
-    raise CommandError(told, returncode=2)
+        return found[0]
 
 
 def operator() -> str:
@@ -238,11 +169,3 @@ def operator() -> str:
         return getpass.getuser()
     except (KeyError, OSError, ImportError):  # a container may have none
         return ""
-
-
-def printable(text: str) -> str:
-    """Return text whose control characters are escapes; lines stay lines (R80)."""
-    return "".join(
-        each if each.isprintable() or each in "\n\t" else each.encode("unicode_escape").decode()
-        for each in text
-    )

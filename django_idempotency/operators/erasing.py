@@ -1,8 +1,7 @@
-"""Erasing all that a store keeps of a person: the records of their scopes."""
+"""Erasing all that a store keeps of a person: the records of their scope."""
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -12,6 +11,7 @@ from django.db import Error
 
 from django_idempotency import keys
 from django_idempotency.exceptions import StoreError
+from django_idempotency.http import scopes
 from django_idempotency.models import IdempotencyRecord
 from django_idempotency.observers import logger
 from django_idempotency.stores.base import BaseStore
@@ -21,10 +21,8 @@ __all__ = ["Erasure", "erase"]
 
 #: Rows of a table that are read at a time, without their results.
 _ROWS = 5000
-#: Records of one `browse`, which come with their results.
+#: Records of one `browse`, of a store that may read them with their results.
 _PAGE = 100
-#: What the parts before a scope begin with: a tenant, or an operation. Their length follows.
-_BEFORE = re.compile(r"(?:tenant:)?([0-9]{1,3}):")
 
 
 @dataclass
@@ -41,32 +39,31 @@ class Erasure:
 
 def erase(
     store: BaseStore,
-    scopes: set[str],
+    scope: str,
     *,
-    force: bool = False,
-    who: str = "",
-    reason: str = "",
-    progress: Callable[[Erasure], None] | None = None,
+    force: bool,
+    who: str,
+    reason: str,
+    progress: Callable[[Erasure], None],
 ) -> Erasure:
     """
-    Delete each record of these scopes, alone or within a tenant or an endpoint, and all it keeps.
+    Delete each record of a scope, alone or within a tenant or an endpoint, and all it keeps.
 
     Reads the whole store in batches: there is no index on the scope. Records that an attempt holds
     are left unless `force` is set. Those that are claimed while it reads may be missed, and it may
-    be repeated. Raises StoreError.
+    be repeated. Calls `progress` after each batch. Raises StoreError.
     """
     done = Erasure()
-    wanted = {keys.bounded(scope) for scope in scopes}
+    wanted = keys.bounded(scope)
     try:
         for batch in _scanned(store, done.damaged):
-            for record_id, scope in batch:
-                if wanted.isdisjoint(_whose(scope)):
+            for record_id, stored in batch:
+                if wanted not in scopes.inner(stored):
                     continue
                 went = store.erase(record_id, force=force)
-                (done.erased if went else done.left)[scope] += 1
+                (done.erased if went else done.left)[stored] += 1
             done.looked_at += len(batch)
-            if progress is not None:
-                progress(done)
+            progress(done)
     finally:  # what is gone is told of, too, if the store fails, or the operator interrupts
         logger.warning(
             "Erased %d records of one scope by %s. Reason: %s (store %s, %d in progress were left, "
@@ -79,14 +76,6 @@ def erase(
             len(done.damaged),
         )
     return done
-
-
-def _whose(scope: str) -> Iterator[str]:
-    """Yield a scope, and what is left of it without a tenant or an operation before it."""
-    yield scope
-    while found := _BEFORE.match(scope):
-        scope = scope[found.end() + int(found[1]) + 1 :]
-        yield scope
 
 
 def _scanned(store: BaseStore, damaged: list[str]) -> Iterator[list[tuple[UUID, str]]]:

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 from typing import Any
 
 from django.utils import timezone as zones
+from django.utils.translation import gettext as _
+from django.utils.translation import pgettext
 
-from django_idempotency.operators.answers import Answer, answer_of, codec_in
-from django_idempotency.operators.resolving import told
-from django_idempotency.operators.results import kind_of
+from django_idempotency.codecs import is_unavailable
+from django_idempotency.operators.results import answer_of, codec_in, kind_of
 from django_idempotency.records import Record, State
 
-__all__ = ["KINDS", "answer_facts", "answer_lines", "facts", "line", "lines"]
+__all__ = ["KINDS", "ago", "answer_facts", "answer_lines", "facts", "line", "lines", "span", "told"]
 
 _UNITS = ((86400, "d"), (3600, "h"), (60, "min"))
-_ENDED = {State.COMPLETED: "completed", State.FAILED: "failed", State.RELEASED: "released"}
 #: What made a record, by its kind; the scope of one without a kind is not stored whole.
 KINDS = {"http": "a view", "task": "a task", "call": "a call", None: "unknown"}
 
@@ -59,7 +59,7 @@ def lines(alias: str, record: Record) -> Iterator[str]:
 
 def line(alias: str, record: Record) -> str:
     """Return what tells a record from others, as one line."""
-    age = _span((record.now - record.created_at).total_seconds())
+    age = span(record.now - record.created_at)
     parts = (
         str(record.record_id),
         "stale" if record.stale else record.state.value,
@@ -89,20 +89,17 @@ def answer_facts(alias: str, record: Record) -> dict[str, Any] | None:
 
 
 def answer_lines(alias: str, record: Record) -> Iterator[str]:
-    """Yield the stored result, a line each; of a body that is no text its size."""
-    if record.result is None:
-        return
-    answer: Answer = answer_of(alias, record)
+    """Yield the stored result, which there must be, a line each; of no text its size."""
+    answer = answer_of(alias, record)
     if answer.status is not None:
         yield str(answer.status)
         yield from (f"{name}: {value}" for name, value in answer.headers)
         yield ""
     if answer.note:
         yield answer.note
-    elif answer.text is None:
-        yield f"{len(answer.body)} bytes that are no text"
     else:
-        yield answer.text
+        size = f"{len(answer.body)} bytes that are no text"
+        yield size if answer.text is None else answer.text
 
 
 def _rows(record: Record) -> Iterator[tuple[str, str]]:
@@ -114,34 +111,71 @@ def _rows(record: Record) -> Iterator[tuple[str, str]]:
     yield "attempts", str(record.attempts)
     yield "epoch", str(record.epoch)
     yield "fingerprint", "-" if record.fingerprint is None else record.fingerprint.hex()
-    yield "claimed", _moment(record.created_at, record.now)
+    yield "claimed", _moment(record, record.created_at)
     if record.state is not State.IN_PROGRESS:
-        yield _ENDED[record.state], _moment(record.updated_at, record.now)
+        yield record.state.value.lower(), _moment(record, record.updated_at)
     elif record.attempts > 1:
-        yield "claimed last", _moment(record.updated_at, record.now)
+        yield "claimed last", _moment(record, record.updated_at)
     if record.state is State.IN_PROGRESS and record.lease_until is not None:
-        yield "lease until", _moment(record.lease_until, record.now)
-    yield (
-        "expires",
-        "never" if record.expires_at is None else _moment(record.expires_at, record.now),
-    )
+        yield "lease until", _moment(record, record.lease_until)
+    expires_at = record.expires_at
+    yield "expires", "never" if expires_at is None else _moment(record, expires_at)
     if record.error:
         yield "error", record.error
     if record.result is not None:
         yield "result", f"{codec_in(record.result)}, {len(record.result)} bytes"
 
 
-def _moment(moment: datetime, now: datetime) -> str:
-    """Return a time to the second in the project's time zone, and how long ago or ahead it is."""
-    apart = (moment - now).total_seconds()
-    span = _span(abs(apart))
-    where = f"in {span}" if apart > 0 else f"{span} ago"
-    return f"{zones.localtime(moment).isoformat(' ', 'seconds')} ({where})"
+def _moment(record: Record, when: datetime) -> str:
+    """Return a time to the second in the project's time zone, and how far from now it is."""
+    return f"{zones.localtime(when).isoformat(' ', 'seconds')} ({ago(record, when)})"
 
 
-def _span(seconds: float) -> str:
+def told(alias: str, record: Record) -> str:
+    """Return what a duplicate sent now would be told; `record` comes with its result."""
+    if record.expired:
+        return _("It would run: the record has expired.")
+    if record.state is State.RELEASED:
+        return _("It would run, whatever it asks for: the key was released.")
+    said = _told_the_same(alias, record)
+    if record.fingerprint is None:
+        return said
+    return f"{said} {_('Another request is refused: mismatch (422).')}"
+
+
+def _told_the_same(alias: str, record: Record) -> str:
+    """Return what the same request would be told."""
+    if record.state is State.COMPLETED:
+        if record.result is None or is_unavailable(record.result):
+            return _("It would be refused: result unavailable (409), it was not kept.")
+        if error := answer_of(alias, record).error:
+            said = _("It would be refused: store unavailable (503), the result cannot be read.")
+            return f"{said} {error}"
+        return _("It would get the stored result.")
+    if record.state is State.FAILED:
+        return _("It would run again: the last attempt failed.")
+    if record.live:
+        said = _("It would be refused: in progress (409).")
+        if (left := record.lease_left) is None:
+            return said
+        lasts = _("The lease lasts for %(seconds).0f s unless it is renewed.")
+        return f"{said} {lasts % {'seconds': left}}"
+    if record.expires_at is None:
+        return _("It would be refused: stale (409), until an operator decides.")
+    return _("It would take over and run: the lease has lapsed.")
+
+
+def ago(record: Record, when: datetime) -> str:
+    """Return how long ago a time was, or in how long it will be, by the record's clock."""
+    since = record.now - when
+    if since < timedelta():
+        return pgettext("idempotency", "in %s") % span(-since)
+    return pgettext("idempotency", "%s ago") % span(since)
+
+
+def span(value: timedelta) -> str:
     """Return a duration in its two largest units: 3 d 4 h, 5 min 6 s."""
-    left = int(seconds)
+    left = max(int(value.total_seconds()), 0)
     parts: list[str] = []
     for size, unit in _UNITS:
         if left >= size or parts:

@@ -1,18 +1,78 @@
-"""The result that an operator gives a record, in the form that its adapter replays."""
+"""A stored result: as an operator reads it, and as one gives it to a record."""
 
 from __future__ import annotations
 
-from typing import Any
+import json
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any, cast
 
 from django.http import HttpResponse
+from django.utils.translation import gettext as _
 
 from django_idempotency import keys
-from django_idempotency.codecs import Codec, JSONCodec, pack
+from django_idempotency.codecs import Codec, JSONCodec, pack, unpack
+from django_idempotency.codecs.encryption import opened
 from django_idempotency.conf import policy_for
+from django_idempotency.exceptions import ResultTooLarge, ResultUnavailable, StoreError
 from django_idempotency.http.snapshot import SnapshotCodec
 from django_idempotency.records import Record
 
-__all__ = ["kind_of", "packed_answer", "packed_value"]
+__all__ = ["Answer", "answer_of", "codec_in", "given_result", "kind_of"]
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A stored result; that of a view has a status and header fields."""
+
+    #: The id of the codec that wrote it.
+    codec: str
+    status: int | None = None
+    headers: tuple[tuple[str, str], ...] = ()
+    body: bytes = b""
+    #: Why there is no body to read, as a sentence; empty if there is one.
+    note: str = ""
+    #: The same, if that is an error: the result is lost, or its key is.
+    error: str = ""
+
+    @property
+    def text(self) -> str | None:
+        """The body as text; None for one that is no text."""
+        try:
+            return self.body.decode()
+        except UnicodeDecodeError:
+            return None
+
+    @property
+    def content_type(self) -> str:
+        """The Content-Type of a view's answer; the codec of another result."""
+        kinds = (value for name, value in self.headers if name.lower() == "content-type")
+        return next(kinds, self.codec)
+
+
+def codec_in(envelope: bytes) -> str:
+    """Return the id of the codec that an envelope names; "damaged" for one that names none."""
+    name = envelope[3 : 3 + envelope[2]].decode(errors="replace") if len(envelope) > 2 else ""
+    return name if name.isascii() and name.isprintable() and name else "damaged"
+
+
+def answer_of(alias: str, record: Record) -> Answer:
+    """Return the stored result of a record, which must have one."""
+    envelope = record.result or b""
+    name, policy = codec_in(envelope), policy_for(alias)
+    codec: Any = SnapshotCodec()
+    if name != SnapshotCodec.id:
+        codec = cast("Codec", SimpleNamespace(id=name, decode=bytes))
+    try:
+        envelope = opened(envelope, record.record_id, policy.encryption_keys) or b""
+        result = unpack(codec, envelope, max_bytes=policy.max_result_bytes)
+    except ResultUnavailable:
+        return Answer(name, note=_("It was not kept."))
+    except StoreError as error:
+        return Answer(name, note=str(error), error=str(error))
+    if name == SnapshotCodec.id:
+        return Answer(name, result.status, result.headers, result.body)
+    return Answer(name, body=result)
 
 
 def kind_of(record: Record) -> str | None:
@@ -25,32 +85,36 @@ def kind_of(record: Record) -> str | None:
     return dict(zip(ids, keys.KINDS, strict=True)).get(record.record_id)
 
 
-def packed_answer(
-    alias: str, status: int, body: bytes | str = b"", content_type: str = "application/json"
+def given_result(
+    alias: str,
+    record: Record,
+    *,
+    status: int | None = None,
+    body: bytes | str = b"",
+    content_type: str = "application/json",
+    value: str = "",
 ) -> bytes:
     """
-    Return the result of a view; text is encoded in the charset of its content type.
+    Return the result that an operator gives a record, in the form of the adapter that made it.
 
-    Raises ValueError for no status of an answer, or for text that its charset lacks, LookupError
-    for no charset, and ResultTooLarge.
+    With a `status` it is the answer of a view; text is encoded in the charset of its content type.
+    Otherwise it is a `value`, as JSON text, of a task, or of a call or consumer with the default
+    codec. Raises ValueError, with the reason, for one that cannot be kept.
     """
-    if not 200 <= status <= 599:
-        raise ValueError("The status of an answer is a number from 200 to 599.")
-    answer = HttpResponse(body, status=status, content_type=content_type)
-    return _packed(alias, SnapshotCodec(max_bytes=policy_for(alias).max_result_bytes), answer)
-
-
-def packed_value(alias: str, record: Record, value: Any) -> bytes:
-    """
-    Return the result of a task, or of a call or consumer with the default codec, made of a value.
-
-    Raises TypeError for a value that the codec cannot keep, LookupError for a task that this
-    process does not know, and ResultTooLarge.
-    """
-    return _packed(alias, _codec_of(record), value)
+    most = policy_for(alias).max_result_bytes
+    try:
+        if status is None:
+            return pack(_codec_of(record), json.loads(value), max_bytes=most)
+        if not 200 <= status <= 599:
+            raise ValueError("The status of an answer is a number from 200 to 599.")
+        answer = HttpResponse(body, status=status, content_type=content_type)
+        return pack(SnapshotCodec(max_bytes=most), answer, max_bytes=most)
+    except (LookupError, RecursionError, TypeError, ResultTooLarge) as error:
+        raise ValueError(str(error)) from error
 
 
 def _codec_of(record: Record) -> Codec:
+    """Return the codec of a task, or else the default one; raise LookupError."""
     if kind_of(record) != "task":
         return JSONCodec()
     name = record.operation
@@ -61,7 +125,3 @@ def _codec_of(record: Record) -> Codec:
     if (codec := codec_of(name)) is None:
         raise LookupError(f"This project has no guarded task with the operation {name}.")
     return codec
-
-
-def _packed(alias: str, codec: Codec, result: Any) -> bytes:
-    return pack(codec, result, max_bytes=policy_for(alias).max_result_bytes)

@@ -26,5 +26,4 @@ class OpenTelemetryConfig(AppConfig):
                 "Metrics and spans need opentelemetry-api: "
                 'pip install "django-idempotency[opentelemetry]"'
             ) from error
-        metrics.max_operations = self.max_operations
-        metrics.connect()
+        metrics.connect(self.max_operations)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from opentelemetry import trace
 from opentelemetry.metrics import Meter, get_meter
 
-from django_idempotency.contrib.metrics import BUCKETS, Metrics
+from django_idempotency.contrib.metrics import BUCKETS, Instrument, Metrics
 
 __all__ = ["OpenTelemetryMetrics", "metrics"]
 
@@ -16,49 +17,31 @@ class OpenTelemetryMetrics(Metrics):
     """The instruments of OpenTelemetry; an exporter to Prometheus gives them that app's names."""
 
     def __init__(self, meter: Meter | None = None) -> None:
+        self._meter = get_meter("django_idempotency") if meter is None else meter
         super().__init__()
-        meter = get_meter("django_idempotency") if meter is None else meter
-        self._attempts = meter.create_counter(
-            "django_idempotency_attempts",
-            description="Attempts that have ended, by the name of their signal.",
-        )
-        self._takeovers = meter.create_counter(
-            "django_idempotency_takeovers", description="Claims that took over a lapsed lease."
-        )
-        self._in_flight = meter.create_up_down_counter(
-            "django_idempotency_in_flight", description="Attempts that have claimed and not ended."
-        )
-        self._store_calls = meter.create_histogram(
-            "django_idempotency_store_call_seconds",
+
+    def counter(self, name: str, text: str, labels: Sequence[str]) -> Instrument:
+        """See `Metrics`."""
+        counter = self._meter.create_counter(name, description=text)
+        return lambda amount, *values: counter.add(amount, dict(zip(labels, values, strict=True)))
+
+    def gauge(self, name: str, text: str, labels: Sequence[str]) -> Instrument:
+        """See `Metrics`."""
+        gauge = self._meter.create_up_down_counter(name, description=text)
+        return lambda amount, *values: gauge.add(amount, dict(zip(labels, values, strict=True)))
+
+    def histogram(self, name: str, text: str, labels: Sequence[str]) -> Instrument:
+        """See `Metrics`."""
+        histogram = self._meter.create_histogram(
+            name,
             unit="s",
-            description="How long a call of a store took.",
+            description=text,
             # Its own bounds are for milliseconds: each call would be one of less than 5 seconds.
             explicit_bucket_boundaries_advisory=BUCKETS,
         )
-        self._swept = meter.create_counter(
-            "django_idempotency_swept_records",
-            description="Expired records that sweeps have deleted.",
+        return lambda value, *values: histogram.record(
+            value, dict(zip(labels, values, strict=True))
         )
-
-    def ended(self, alias: str, operation: str, outcome: str) -> None:
-        """See `Metrics`."""
-        self._attempts.add(1, {"alias": alias, "operation": operation, "outcome": outcome})
-
-    def took_over(self, alias: str, operation: str) -> None:
-        """See `Metrics`."""
-        self._takeovers.add(1, {"alias": alias, "operation": operation})
-
-    def in_flight(self, alias: str, operation: str, change: int) -> None:
-        """See `Metrics`."""
-        self._in_flight.add(change, {"alias": alias, "operation": operation})
-
-    def store_called(self, alias: str, call: str, outcome: str, seconds: float) -> None:
-        """See `Metrics`."""
-        self._store_calls.record(seconds, {"alias": alias, "call": call, "outcome": outcome})
-
-    def swept(self, alias: str, count: int) -> None:
-        """See `Metrics`."""
-        self._swept.add(count, {"alias": alias})
 
     def traced(self, event: str, facts: dict[str, Any]) -> None:
         """Add an event, such as ``idempotency.replayed``, to the current span."""

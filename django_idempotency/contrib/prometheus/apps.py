@@ -25,5 +25,4 @@ class PrometheusConfig(AppConfig):
             raise ImproperlyConfigured(
                 'Metrics need prometheus_client: pip install "django-idempotency[prometheus]"'
             ) from error
-        metrics.max_operations = self.max_operations
-        metrics.connect()
+        metrics.connect(self.max_operations)

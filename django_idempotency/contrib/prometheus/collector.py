@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from uuid import UUID
 
 from prometheus_client.core import GaugeMetricFamily, Metric
@@ -14,11 +13,13 @@ from prometheus_client.registry import Collector
 from django_idempotency.conf import store_for, stores
 from django_idempotency.exceptions import StoreError
 from django_idempotency.logs import log_failure
-from django_idempotency.operators.counting import is_cheap, stale_leases, within
+from django_idempotency.records import Filters, State
 from django_idempotency.stores.base import BaseStore
+from django_idempotency.stores.database import DatabaseStore
+from django_idempotency.stores.exclusive import ExclusiveStore
 from django_idempotency.stores.forks import in_each_child
 
-__all__ = ["StoreCollector"]
+__all__ = ["StoreCollector", "stale_leases"]
 
 #: Seconds between two looks, at least.
 _LEAST = 60
@@ -26,16 +27,15 @@ _LEAST = 60
 _WAIT = 1
 #: No record has this id: to read it asks whether the store answers.
 _NOBODYS = UUID(int=0)
-
-
-@dataclass(frozen=True)
-class _Seen:
-    """What a look has found in one store; None for a number that it could not have exactly."""
-
-    at: float
-    up: bool
-    stale: int | None = None
-    expired: int | None = None
+#: More records than a store that is read record by record gives in any time.
+_ALL = 10**9
+#: What the gauges tell of each store.
+_GAUGES = {
+    "store_up": "Whether the store has answered.",
+    "stale_leases": "Records in progress under a lapsed lease.",
+    "expired_records": "Expired records that the next sweep would delete.",
+    "store_look_age_seconds": "How old the numbers of the store are.",
+}
 
 
 class StoreCollector(Collector):
@@ -64,7 +64,8 @@ class StoreCollector(Collector):
         self._full_reads = full_reads
         self._began = float("-inf")
         self._look: threading.Thread | None = None
-        self._seen: dict[str, _Seen] = {}
+        #: When each alias was looked at, and the numbers that it has; the others are not known.
+        self._seen: dict[str, tuple[float, dict[str, float]]] = {}
         self._forked()
         in_each_child(self._forked)
 
@@ -80,7 +81,14 @@ class StoreCollector(Collector):
         """Yield what the last look has found, and how old that is; a slow look is not awaited."""
         if (look := self._begun_look()) is not None:
             look.join(_WAIT)
-        yield from _gauges({**self._seen})
+        seen, now = {**self._seen}, time.monotonic()
+        for name, text in _GAUGES.items():
+            gauge = GaugeMetricFamily(f"django_idempotency_{name}", text, labels=["alias"])
+            for alias, (at, found) in seen.items():
+                numbers = {**found, "store_look_age_seconds": now - at}
+                if name in numbers:
+                    gauge.add_metric([alias], numbers[name])
+            yield gauge
 
     def _begun_look(self) -> threading.Thread | None:
         """Begin a look if one is due and none runs; in a forked child none runs yet."""
@@ -96,46 +104,43 @@ class StoreCollector(Collector):
 
     def _look_at_all(self) -> None:
         for alias in stores if self._aliases is None else self._aliases:
+            at, found = time.monotonic(), {"store_up": 0.0}
             try:
                 store = store_for(alias)
                 try:
-                    self._seen[alias] = self._ask(store)
+                    found = self._ask(store)
                 finally:
                     store.idle()
             except Exception as error:  # a setting, too: the other stores are asked all the same
                 log_failure("The gauges of %s could not be read.", alias, error=error)
-                self._seen[alias] = _Seen(time.monotonic(), up=False)
+            self._seen[alias] = at, found
 
-    def _ask(self, store: BaseStore) -> _Seen:
-        """Ask one store; raise StoreError if it does not answer."""
-        at, stale, expired = time.monotonic(), None, None
+    def _ask(self, store: BaseStore) -> dict[str, float]:
+        """Return the numbers of a store that can be had exactly; raise StoreError if it is down."""
+        found: dict[str, float] = {"store_up": 1}
         store.get(_NOBODYS)
-        if is_cheap(store) or self._full_reads:
+        if isinstance(store, (DatabaseStore, ExclusiveStore)) or self._full_reads:
             try:
-                with within(store, self._seconds):
-                    if not store.native_expiry:
-                        expired = store.count_expired()
-                    stale = stale_leases(store, self._seconds)
+                with store.fresh_connection(), store.limited(self._seconds):
+                    if not store.native_expiry and (expired := store.count_expired()) is not None:
+                        found["expired_records"] = expired
+                    found["stale_leases"] = stale_leases(store, self._seconds)
             except StoreError as error:
                 log_failure("The gauges of %s could not be read.", store.alias, error=error)
-        return _Seen(at, up=True, stale=stale, expired=expired)
+        return found
 
 
-def _gauges(seen: dict[str, _Seen]) -> Iterator[Metric]:
-    up, stale, expired, age = (
-        GaugeMetricFamily(f"django_idempotency_{name}", text, labels=["alias"])
-        for name, text in (
-            ("store_up", "Whether the store has answered."),
-            ("stale_leases", "Records in progress under a lapsed lease."),
-            ("expired_records", "Expired records that the next sweep would delete."),
-            ("store_look_age_seconds", "How old the numbers of the store are."),
-        )
-    )
-    for alias, found in seen.items():
-        up.add_metric([alias], int(found.up))
-        age.add_metric([alias], time.monotonic() - found.at)
-        if found.stale is not None:
-            stale.add_metric([alias], found.stale)
-        if found.expired is not None:
-            expired.add_metric([alias], found.expired)
-    yield from (up, stale, expired, age)
+def stale_leases(store: BaseStore, seconds: float) -> int:
+    """
+    Return how many leases are stale, of all records of a store.
+
+    A database counts; call it in a block of `BaseStore.limited`. Another store is read record by
+    record. Raises StoreError if that takes longer than so many seconds.
+    """
+    if isinstance(store, DatabaseStore):
+        return store.count_stale()
+    wanted = Filters(state=State.IN_PROGRESS, stale=True)
+    page = store.browse(filters=wanted, limit=_ALL, seconds=seconds)
+    if page.cursor is not None:
+        raise StoreError(f"The store {store.alias!r} was not read in {seconds} seconds.")
+    return len(page.records)

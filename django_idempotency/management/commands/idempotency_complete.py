@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from datetime import timedelta
 from pathlib import Path
@@ -10,16 +9,15 @@ from typing import Any, ClassVar
 
 from django.core.management.base import CommandError, CommandParser
 
-from django_idempotency.exceptions import ResultTooLarge
-from django_idempotency.management.operating import DecisionCommand, Seen
+from django_idempotency.management.operating import DecisionCommand
 from django_idempotency.operators.facts import KINDS
-from django_idempotency.operators.results import kind_of, packed_answer, packed_value
+from django_idempotency.operators.results import given_result, kind_of
+from django_idempotency.records import Record
 
 __all__ = ["Command"]
 
 #: As of the RETENTION of an alias.
 _LONGEST = timedelta(days=36_525)
-_OPTIONS = {"http": "--status", "task": "--value", "call": "--value"}
 
 
 class Command(DecisionCommand):
@@ -42,41 +40,28 @@ class Command(DecisionCommand):
         parser.add_argument("--value", help="the result of a task or a call, as JSON")
         parser.add_argument("--retention", type=float, help="seconds for which it is kept")
 
-    def given(self, seen: Seen, options: dict[str, Any]) -> dict[str, Any]:
+    def given(self, alias: str, record: Record, options: dict[str, Any]) -> dict[str, Any]:
         """Return the result, in the form of the record's adapter, and how long it is kept."""
-        kept: dict[str, Any] = {}
-        if (seconds := options["retention"]) is not None:
-            if not 0 < seconds <= _LONGEST.total_seconds():  # as is nan
-                told = "--retention is a number of seconds above 0, and at most 100 years."
-                raise CommandError(told, returncode=2)
-            kept["retention"] = timedelta(seconds=seconds)
-        try:
-            return {**kept, "result": self._result(seen, options)}
-        except (
-            LookupError,
-            OSError,
-            RecursionError,
-            TypeError,
-            ValueError,
-            ResultTooLarge,
-        ) as error:
-            raise CommandError(f"This result cannot be kept. {error}", returncode=2) from error
-
-    def _result(self, seen: Seen, options: dict[str, Any]) -> bytes:
-        status, value = options["status"], options["value"]
+        seconds = options["retention"]
+        if seconds is not None and not 0 < seconds <= _LONGEST.total_seconds():  # as is nan
+            told = "--retention is a number of seconds above 0, and at most 100 years."
+            raise CommandError(told, returncode=2)
+        kind, status, value = kind_of(record), options["status"], options["value"]
         if (status is None) == (value is None):
             raise CommandError("Give --status for a view, or else --value.", returncode=2)
-        if (kind := kind_of(seen.record)) is None:
-            told = "Its scope is not stored whole, so nothing tells what made it: complete it in "
-            raise CommandError(f"{told}code, by resolve().")
         if (kind == "http") is (status is None):
-            told = f"This is the record of {KINDS[kind]}: give {_OPTIONS[kind]}."
+            option = "--status" if kind == "http" else "--value"
+            told = f"This is the record of {KINDS[kind]}: give {option}."
             raise CommandError(told, returncode=2)
-        if status is None:
-            return packed_value(seen.alias, seen.record, json.loads(value))
-        body = options["body"].encode()
-        if options["body_file"] == "-":
-            body = sys.stdin.buffer.read()
-        elif options["body_file"] is not None:
-            body = Path(options["body_file"]).read_bytes()
-        return packed_answer(seen.alias, status, body, options["content_type"])
+        body, file = options["body"].encode(), options["body_file"]
+        try:
+            if file is not None:
+                body = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
+            answer = {"status": status, "body": body, "content_type": options["content_type"]}
+            result = given_result(alias, record, **answer, value=value)
+        except (OSError, ValueError) as error:
+            raise CommandError(f"This result cannot be kept. {error}", returncode=2) from error
+        return {
+            "result": result,
+            "retention": None if seconds is None else timedelta(seconds=seconds),
+        }

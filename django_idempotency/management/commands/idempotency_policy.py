@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from typing import Any, ClassVar
 
 from django.core.management.base import CommandError, CommandParser
 
-from django_idempotency.management.operating import printable
 from django_idempotency.management.shell import ShellCommand
-from django_idempotency.operators.guarded import Guarded, answers, effective, guarded
+from django_idempotency.operators.guarded import guarded
 
 __all__ = ["Command"]
 
@@ -33,48 +31,30 @@ class Command(ShellCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         """Show what is guarded; exit code 1 for a name that nothing has."""
-        every = [*guarded()]
-        chosen = [each for each in every if _is_meant(each, options["names"])]
-        if options["names"] and not chosen:
+        names = options["names"]
+        chosen = [it for it in guarded(every=options["all"]) if not names or _has(it, names)]
+        if names and not chosen:
             raise CommandError("Nothing that is guarded has such a name or route.")
         if options["json"]:
-            found = [_facts(each, every=options["all"]) for each in chosen]
-            self.stdout.write(json.dumps({"guarded": found}, indent=2))
+            self.write_json({"guarded": chosen})
             return
-        for each in chosen:
-            for text in _lines(each, every=options["all"]):
-                self.stdout.write(printable(text))
+        self.write_lines(line for facts in chosen for line in _lines(facts))
         if not chosen:
-            self.stdout.write("Nothing is guarded.")
+            self.write_lines(["Nothing is guarded."])
 
 
-def _is_meant(each: Guarded, names: list[str]) -> bool:
-    return not names or any(name in text for name in names for text in (each.name, *each.routes))
+def _has(facts: dict[str, Any], names: list[str]) -> bool:
+    return any(name in text for name in names for text in (facts["name"], *facts["routes"]))
 
 
-def _facts(each: Guarded, *, every: bool) -> dict[str, Any]:
-    facts: dict[str, Any] = {"kind": each.kind, "name": each.name}
-    facts |= {"methods": list(each.methods), "routes": list(each.routes)}
-    if (plan := each.plan) is None:
-        return {**facts, "problem": each.problem}
-    http = each.kind != "task"
-    facts |= {"store": plan.alias, "backend": type(plan.store).__name__}
-    facts |= {"transaction": each.transaction, **dict(each.options)}
-    facts["policy"] = effective(plan, http=http, every=every)
-    if http:
-        facts["answers"] = answers(plan.http_policy)
-    return facts
-
-
-def _lines(each: Guarded, *, every: bool) -> Iterator[str]:
-    facts = _facts(each, every=every)
-    where = f"{' '.join(each.methods)} {', '.join(each.routes)}".strip()
-    yield f"{each.kind} {each.name}" + (f": {where}" if where else "")
-    if each.problem:
-        yield f"  not valid: {each.problem}"
+def _lines(facts: dict[str, Any]) -> Iterator[str]:
+    where = f"{' '.join(facts['methods'])} {', '.join(facts['routes'])}".strip()
+    yield f"{facts['kind']} {facts['name']}" + (f": {where}" if where else "")
+    if "problem" in facts:
+        yield f"  not valid: {facts['problem']}"
         return
     rows = {"store": f"{facts['store']} ({facts['backend']})", "commits": facts["transaction"]}
-    rows |= dict(each.options)
+    rows |= {name: value for name, value in facts.items() if name not in _APART}
     for name, value in facts["policy"].items():
         if name != "transaction":
             rows[name] = ", ".join(value) if isinstance(value, list) else value
@@ -84,5 +64,8 @@ def _lines(each: Guarded, *, every: bool) -> Iterator[str]:
     yield from (f"  {name:<{width}}  {value}" for name, value in rows.items())
 
 
+#: The facts that are no line of their own.
+_APART = ["kind", "name", "methods", "routes", "store", "backend", "transaction", "policy"]
+_APART += ["answers"]
 #: What happens to an answer, and so to its key.
 _DONE = {"keep": "replays", "release": "frees key", "fail": "runs again"}

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from argparse import ArgumentParser
 from collections.abc import Iterator
 from typing import Any, ClassVar
 
 from django.core.management.base import CommandError, CommandParser
 
 from django_idempotency.exceptions import StoreError
-from django_idempotency.management.operating import DecisionCommand, operator, printable
+from django_idempotency.management.operating import DecisionCommand, operator
+from django_idempotency.management.shell import chosen_stores, printable
 from django_idempotency.operators.erasing import Erasure, erase
 from django_idempotency.operators.search import scopes_of
 from django_idempotency.stores.base import BaseStore
@@ -25,10 +25,7 @@ class Command(DecisionCommand):
         "be used again. With --erase --scope it deletes all records of a person."
     )
     action: ClassVar[str] = "release"
-
-    def add_record(self, parser: ArgumentParser) -> None:
-        """Declare the record, which an erasure does not take."""
-        parser.add_argument("record", metavar="RECORD", nargs="?", help="as idempotency_show")
+    nargs: ClassVar[str | None] = "?"  # an erasure takes none
 
     def add_arguments(self, parser: CommandParser) -> None:
         """Declare the options."""
@@ -51,23 +48,23 @@ class Command(DecisionCommand):
         self._erase(options)
 
     def _erase(self, options: dict[str, Any]) -> None:
-        chosen = self.chosen_stores(options["store"])
-        scopes = {_one_meant(options["scope"])}
-        told = _told(chosen, scopes, force=options["force"])
+        chosen = chosen_stores(options["store"], options["schema"])
+        scope = _one_meant(options["scope"])
+        told = _told(chosen, scope, force=options["force"])
         self.agreed(told, "Erase these records?", options)
         done: dict[str, Erasure] = {}
         failures: list[str] = []
         for store in chosen:
             try:
-                done[store.alias] = self._erase_in(store, scopes, options)
+                erasure = done[store.alias] = self._erase_in(store, scope, options)
             except (NotImplementedError, StoreError) as error:
                 why = str(error) or "this store has no erase()."
                 failures.append(f"{store.alias}: {why} Run the command again.")
-        for alias, erasure in done.items():
+                continue
             if erasure.damaged:
                 failures.append(
-                    f"{alias}: {len(erasure.damaged)} damaged records were left, because nothing "
-                    f"tells whose they are: {', '.join(erasure.damaged)}."
+                    f"{store.alias}: {len(erasure.damaged)} damaged records were left, because "
+                    f"nothing tells whose they are: {', '.join(erasure.damaged)}."
                 )
         if options["json"]:
             self.write_json({alias: vars(erasure) for alias, erasure in done.items()})
@@ -82,26 +79,16 @@ class Command(DecisionCommand):
         if failures:
             raise CommandError("\n".join(failures))
 
-    def _erase_in(self, store: BaseStore, scopes: set[str], options: dict[str, Any]) -> Erasure:
-        terminal = self.stdout.isatty() and not options["json"]
-
-        def progress(done: Erasure) -> None:
-            if terminal:
-                self.stdout.write(f"\r{_count(store.alias, done)}", ending="")
-                self.stdout.flush()
-
-        try:
+    def _erase_in(self, store: BaseStore, scope: str, options: dict[str, Any]) -> Erasure:
+        with self.progress(json=options["json"]) as show:
             return erase(
                 store,
-                scopes,
+                scope,
                 force=options["force"],
                 who=operator(),
                 reason=options["reason"],
-                progress=progress,
+                progress=lambda done: show(_count(store.alias, done)),
             )
-        finally:
-            if terminal:
-                self.stdout.write()
 
 
 def _one_meant(text: str) -> str:
@@ -120,11 +107,11 @@ def _one_meant(text: str) -> str:
     return users[0]
 
 
-def _told(chosen: list[BaseStore], scopes: set[str], *, force: bool) -> Iterator[str]:
+def _told(chosen: list[BaseStore], scope: str, *, force: bool) -> Iterator[str]:
     """Yield what an erasure does, before it is agreed to."""
     yield f"All records are read of: {', '.join(store.alias for store in chosen)}. Those go that"
     yield "have this scope, alone or within a tenant or an endpoint:"
-    yield from (f"  {scope}" for scope in sorted(scopes))
+    yield f"  {scope}"
     yield "An erased record answers no duplicate: a retry of its request runs the work again."
     if force:
         yield "Running attempts lose their leases: joined work rolls back, other work stays done."

@@ -26,17 +26,17 @@ class Command(OperatorCommand):
         """Show the record; list several."""
         found = self.found(options)
         if options["json"]:
-            records = []
-            for seen in found:
-                records.append(facts(seen.alias, seen.record))
+            shown = []
+            for store, record in found:
+                shown.append(facts(store.alias, record))
                 if options["result"]:
-                    records[-1]["answer"] = answer_facts(seen.alias, seen.record)
-            self.write_json({"records": records})
+                    shown[-1]["answer"] = answer_facts(store.alias, record)
+            self.write_json({"records": shown})
             return
         if len(found) > 1:
-            self.write_lines(line(seen.alias, seen.record) for seen in found)
+            self.write_lines(line(store.alias, record) for store, record in found)
             return
-        [seen] = found
-        self.write_lines(lines(seen.alias, seen.record))
-        if options["result"] and seen.record.result is not None:
-            self.write_lines(["", *answer_lines(seen.alias, seen.record)])
+        [(store, record)] = found
+        self.write_lines(lines(store.alias, record))
+        if options["result"] and record.result is not None:
+            self.write_lines(["", *answer_lines(store.alias, record)])

@@ -7,9 +7,8 @@ from typing import Any
 from django.core.checks import ERROR
 from django.core.management.base import CommandError, CommandParser
 
-from django_idempotency.conf import InvalidStore, store_for, stores
 from django_idempotency.exceptions import StoreError
-from django_idempotency.management.shell import ShellCommand
+from django_idempotency.management.shell import ShellCommand, chosen_stores
 from django_idempotency.stores.dynamodb import DynamoDBStore
 from django_idempotency.stores.dynamodb import schema as dynamodb_schema
 from django_idempotency.stores.dynamodb.templates import FORMATS
@@ -47,24 +46,16 @@ class Command(ShellCommand):
             self.stdout.write(FORMATS[options["format"]](store))
 
     def _store(self, alias: str | None) -> DynamoDBStore:
-        try:
-            if alias is not None:
-                store = store_for(alias)
-                if not isinstance(store, DynamoDBStore):
-                    raise CommandError(f"{alias!r} is not a DynamoDB store.", returncode=2)
-                return store
-            found = {name: stores[name] for name in stores}
-        except InvalidStore as error:
-            raise CommandError(str(error), returncode=2) from error
-        ours = {name: store for name, store in found.items() if isinstance(store, DynamoDBStore)}
+        ours = [it for it in chosen_stores(alias) if isinstance(it, DynamoDBStore)]
+        if alias is not None and not ours:
+            raise CommandError(f"{alias!r} is not a DynamoDB store.", returncode=2)
         if len(ours) != 1:
-            aliases = ", ".join(ours) or "none"
+            aliases = ", ".join(store.alias for store in ours) or "none"
             raise CommandError(
                 f"Choose a DynamoDB store of IDEMPOTENCY with --store. There are: {aliases}.",
                 returncode=2,
             )
-        [store] = ours.values()
-        return store
+        return ours[0]
 
     def _create(self, store: DynamoDBStore) -> None:
         try:

@@ -14,7 +14,7 @@ from django_idempotency.conf import stores
 from django_idempotency.exceptions import LeaseLost
 from django_idempotency.http import scopes
 from django_idempotency.http.snapshot import SnapshotCodec
-from django_idempotency.leases import Lease, Proof
+from django_idempotency.leases import Lease
 from django_idempotency.stores.dynamodb import schema
 
 #: The stores that are up.
@@ -56,9 +56,8 @@ def come_late(alias: str) -> None:
     scope = scopes.of_user(User.objects.get(username="alice"))
     request = _request(scope, "order-running", "POST payment-refund")
     epoch = stores[alias].get(request.record_id).epoch - 1  # the decision has raised it by one
-    proof = Proof(request.record_id, epoch, request.token)
     now = datetime.now(timezone.utc)
-    late = Lease(proof, request, lease_until=now, claimed_at=now, renewable=True)
+    late = Lease(request, epoch, lease_until=now, claimed_at=now, renewable=True)
     try:
         _end(alias, late, HttpResponse("too late"))
     except LeaseLost:

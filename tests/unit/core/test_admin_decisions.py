@@ -14,13 +14,13 @@ from django.db import connection
 from django.test import Client
 
 from django_idempotency import codecs, keys
-from django_idempotency.admin.decisions import Seen
-from django_idempotency.admin.results import stored
+from django_idempotency.admin.decisions import signed
 from django_idempotency.claims import ClaimRequest
 from django_idempotency.conf import stores
 from django_idempotency.exceptions import LeaseLost, StoreError
 from django_idempotency.leases import Lease
-from django_idempotency.operators.answers import answer_of
+from django_idempotency.operators.decisions import Seen
+from django_idempotency.operators.results import answer_of
 from django_idempotency.records import State
 
 pytestmark = pytest.mark.django_db
@@ -204,7 +204,7 @@ def test_a_form_of_one_store_decides_about_no_other(operator):
     """Though what it says that the operator saw is true of the other's record, too."""
     other = "memory" if operator.alias == "default" else "default"
     lease = claim(other, state=State.FAILED)
-    seen = Seen.of(stores[other].get(lease.record_id)).dump(operator.alias)
+    seen = signed(Seen.of(stores[other].get(lease.record_id)), operator.alias)
     assert 'class="error"' in told(Operator(operator.client, other).decide("release", [seen]))
     assert stores[other].get(lease.record_id).state is State.FAILED
     assert LogEntry.objects.count() == 0
@@ -248,9 +248,9 @@ def test_a_record_is_completed_with_what_duplicates_are_to_get(operator, kind, g
     assert 'class="errorlist"' in told(operator.decide("complete", seen, **refused))
     assert "Completed: 1 record." in told(operator.decide("complete", seen, **given))
     record = stores[operator.alias].get(lease.record_id)
-    answer = stored(operator.alias, record)
+    answer = answer_of(operator.alias, record)
     wanted = given.get("body", given.get("value"))
-    assert json.loads(answer.body) == json.loads(wanted)
+    assert json.loads(answer.text) == json.loads(wanted)
     assert answer.status == (201 if kind == "http" else None)
 
 
@@ -274,7 +274,7 @@ def test_what_cannot_be_completed_says_why(operator):
     assert "no guarded task with the operation no.such.task" in content
     long = ClaimRequest(uuid.UUID(int=8), "s" * 255, "long", "charge")
     lease = stores[operator.alias].claim(long)
-    assert "too long" in told(operator.ask("complete", operator.seen(lease)))
+    assert "not stored whole" in told(operator.ask("complete", operator.seen(lease)))
     assert LogEntry.objects.count() == 0
 
 

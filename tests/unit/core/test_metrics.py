@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import re
@@ -10,11 +9,10 @@ import sys
 import threading
 import time
 from contextlib import suppress
-from dataclasses import replace
+from importlib import import_module
 from math import inf
 from subprocess import run as run_process
 from unittest.mock import Mock
-from uuid import uuid4
 
 import promql_parser
 import pytest
@@ -29,16 +27,17 @@ from prometheus_client import REGISTRY, CollectorRegistry
 
 from django_idempotency import LeaseLost, StoreError
 from django_idempotency.conf import store_for
-from django_idempotency.contrib.metrics import BUCKETS, Metrics, OutcomeCounts
+from django_idempotency.contrib.metrics import BUCKETS
+from django_idempotency.contrib.opentelemetry.apps import OpenTelemetryConfig
 from django_idempotency.contrib.opentelemetry.metrics import OpenTelemetryMetrics
 from django_idempotency.contrib.opentelemetry.metrics import metrics as opentelemetry
 from django_idempotency.contrib.prometheus import collector as collecting
+from django_idempotency.contrib.prometheus.apps import PrometheusConfig
 from django_idempotency.contrib.prometheus.collector import StoreCollector
 from django_idempotency.contrib.prometheus.metrics import metrics as prometheus
-from django_idempotency.engine import Attempt
+from django_idempotency.engine.report import Report
 from django_idempotency.records import Page
 from django_idempotency.stores.base import BaseStore
-from django_idempotency.stores.memory import MemoryStore
 from django_idempotency.sweep import sweep
 from tests.pages import DOCS, ROOT, code_in, table_of
 from tests.unit.core.conftest import begin, fail, run
@@ -132,7 +131,7 @@ def test_a_slow_look_keeps_no_scrape_waiting_and_is_the_only_one(memory, scraped
     assert gauges(registry)["store_up"] == 1
     assert begun.wait(60)
     later(collector, 301)
-    collector._seen["default"] = replace(collector._seen["default"], at=time.monotonic() - 1000)
+    collector._seen["default"] = (time.monotonic() - 1000, collector._seen["default"][1])
     assert 1000 <= gauges(registry)["store_look_age_seconds"] < 1100
     answers.set()
     collector._look.join(60)
@@ -168,6 +167,15 @@ def test_a_store_that_must_be_read_whole_is_asked_if_that_is_wanted(settings, sc
     assert not hasattr(store_for(), "read")
     found = gauges(scraped(full_reads=True)[1])
     assert (found["stale_leases"], found["expired_records"]) == (0, 3)
+
+
+def test_a_store_that_is_not_read_in_its_time_tells_no_number(
+    settings, scraped, monkeypatch, caplog
+):
+    settings.IDEMPOTENCY = {"default": {"BACKEND": f"{__name__}.Costly"}}
+    monkeypatch.setattr(Costly, "browse", lambda self, **arguments: Page((), "more"))
+    assert "stale_leases" not in gauges(scraped(full_reads=True)[1])
+    assert "was not read in 5 seconds" in caplog.text
 
 
 def never_answers(*arguments):
@@ -231,33 +239,21 @@ def check(query, known):
     return names
 
 
-def test_names_of_operations_are_bounded(memory, monkeypatch):
-    metrics = Metrics(max_operations=2)
+@pytest.mark.parametrize("config", [PrometheusConfig, OpenTelemetryConfig])
+def test_names_of_operations_are_bounded_by_the_app(memory, monkeypatch, config):
+    app = config(config.name, import_module(config.name))
+    monkeypatch.setattr(app, "max_operations", 2)
+    app.ready()
+    metrics = import_module(f"{config.name}.metrics").metrics
+    monkeypatch.setattr(metrics, "_operations", set())
     names = ["a", "", "b", "a", "c"]
     assert [metrics._bounded(name) for name in names] == ["a", "unnamed", "other", "a", "other"]
-
-
-class Asynchronous(MemoryStore):
-    """A store with an async twin of its own, which calls nothing else that is timed."""
-
-    async def aget(self, record_id):
-        return None
-
-
-@pytest.mark.parametrize("kind", [MemoryStore, Asynchronous])
-def test_a_call_of_a_coroutine_is_timed_once(kind):
-    """Without a twin of its own it calls what is timed already."""
-    metrics, store, timed = Metrics(), kind(), []
-    metrics.store_called = lambda alias, call, outcome, seconds: timed.append((call, outcome))
-    metrics.instrument(store)
-    asyncio.run(store.aget(uuid4()))
-    assert timed == [("get", "ok")]
 
 
 def test_both_exporters_have_buckets_for_seconds(memory):
     reader = InMemoryMetricReader()
     metrics = OpenTelemetryMetrics(MeterProvider([reader]).get_meter("tests"))
-    metrics.store_called("default", "claim", "ok", 0.03)
+    metrics.store_calls(0.03, "default", "claim", "ok")
     [metric] = reader.get_metrics_data().resource_metrics[0].scope_metrics[0].metrics
     assert metric.data.data_points[0].explicit_bounds == BUCKETS
     run(done)
@@ -266,7 +262,7 @@ def test_both_exporters_have_buckets_for_seconds(memory):
 
 
 def test_an_attempt_that_is_interrupted_before_its_work_was_never_in_flight(memory, monkeypatch):
-    monkeypatch.setattr(Attempt, "tell_claim", Mock(side_effect=KeyboardInterrupt))
+    monkeypatch.setattr(Report, "claimed", Mock(side_effect=KeyboardInterrupt))
     with pytest.raises(KeyboardInterrupt):
         run(done, operation="counted")
     labels = {"alias": "default", "operation": "counted"}
@@ -291,19 +287,6 @@ def test_a_span_has_an_event_for_each_claim_and_each_end(memory, monkeypatch):
         "idempotency.record_id": str(outcome.record_id),
         "idempotency.outcome": "replayed",
     }
-
-
-def test_what_this_process_has_counted(memory):
-    counts = OutcomeCounts()
-    assert counts.since == 0
-    for _ in range(2):
-        counts.connect()
-        run(done)
-    assert {name: count for name, count in counts.of("default").items() if count} == {
-        "completed": 1,
-        "replayed": 1,
-    }
-    assert counts.since > 0
 
 
 MANY = """

@@ -26,15 +26,10 @@ from django_idempotency.exceptions import StoreError
 from django_idempotency.http.snapshot import SnapshotCodec
 from django_idempotency.leases import Lease
 from django_idempotency.operators import results, search
-from django_idempotency.operators.resolving import (
-    NotResolved,
-    consequence,
-    obstacle,
-    resolve,
-    told,
-)
+from django_idempotency.operators.decisions import Decision, NotResolved, Seen
+from django_idempotency.operators.facts import told
 from django_idempotency.operators.search import find
-from django_idempotency.records import Page, Record, State
+from django_idempotency.records import Filters, Page, Record, State
 from django_idempotency.stores.memory import MemoryStore
 from django_idempotency.testing import FakeClock
 from tests.claims import HOUR, asked, won
@@ -66,6 +61,10 @@ def seen(store: MemoryStore, lease: Lease) -> Record:
     record = store.get(lease.record_id)
     assert record is not None
     return record
+
+
+def decision(store: MemoryStore, record: Record, action: str, force: bool = False) -> Decision:
+    return Decision(store, action, Seen.of(record), record, force)
 
 
 def ended(store: MemoryStore, clock: FakeClock, ending: str, key: str = "key") -> Record:
@@ -119,7 +118,7 @@ def test_a_record_is_found_by_what_an_operator_has_of_it(
         ("\udcff", None),
         ("order", "nobody\x00"),
     ):
-        assert find(store, term, scope=scope) == search.Found(())
+        assert find(store, term, scope=scope) == search.Found()
     monkeypatch.setattr(search, "NEWEST", 3)
     for term, number in (("order 3", 1), ("order 0", 0), (keys.short(by[mine]), 0)):
         found_now = find(store, term)
@@ -133,12 +132,17 @@ def test_a_search_ends_in_its_time_and_a_record_that_is_browsed_twice_is_one(
     for number in range(3):
         claim(store, "scope", f"key-{number}")
     pages = [*store.browse().records]
-    both = {None: Page((pages[0], pages[1]), "next"), "next": Page((pages[1], pages[2]))}
-    monkeypatch.setattr(store, "browse", lambda *, cursor, limit: both[cursor])
+    steps = {None: Page((pages[0], pages[1]), "next"), "next": Page((pages[1], pages[2]))}
+
+    def look_on(filters: Filters, cursor: str | None, *room: Any) -> tuple[Page, int]:
+        matching = tuple(filter(filters.match, steps[cursor].records))
+        return replace(steps[cursor], records=matching), 2
+
+    monkeypatch.setattr(store, "look_on", look_on)
 
     for key, seconds, found in (
         (pages[1].key, 9, search.Found((pages[1],))),
-        ("another", 9, search.Found(())),
+        ("another", 9, search.Found()),
         ("another", 0, search.Found((), more=True)),
     ):
         assert find(store, key, seconds=seconds) == found
@@ -170,18 +174,19 @@ def test_R71_what_a_duplicate_is_told_and_what_can_be_decided(
         ending not in ("released", "expired")
     )
     for action, word in zip(("release", "complete", "expire"), obstacles.split(), strict=True):
-        why = obstacle(record, action)
+        decided = decision(store, record, action)
+        why = decided.obstacle
         assert (why is None) if word == "-" else (why is not None and word in why)
-        assert ("loses its lease" in consequence(record, action)) is (ending in LEASED)
+        assert ("loses its lease" in decided.consequence) is (ending in LEASED)
         again = ending in ("completed", "expired", "not kept")
-        assert ("runs a second time" in consequence(record, action)) is again
+        assert ("runs a second time" in decided.consequence) is again
         result = b"" if action == "complete" else None
         if why is None:
-            resolve(store, seen_again(store, record), action, result=result)
+            decided.carry_out(result=result)
             record = ended(store, clock, ending, f"another than before {action}")
         else:
             with pytest.raises(NotResolved, match=keys.short(record.record_id)) as refused:
-                resolve(store, record, action, result=result)
+                decided.carry_out(result=result)
             assert why in str(refused.value)
 
 
@@ -202,14 +207,15 @@ def test_R71_a_decision_is_about_what_was_seen_and_can_be_forced(
     before = ended(store, clock, "failed")
     owner = claim(store, "scope", "key")
     with pytest.raises(NotResolved, match="it is IN_PROGRESS now"):
-        resolve(store, before, action, result=result, force=True)
+        decision(store, before, action, force=True).carry_out(result=result)
     running = seen(store, owner)
     with pytest.raises(NotResolved, match="lasts for 60 s unless renewed"):
-        resolve(store, running, action, result=result)
+        decision(store, running, action).carry_out(result=result)
     assert caplog.records == []
 
     reason = "charged by hand\nWARNING forged"
-    resolve(store, running, action, result=result, force=True, who="ann", reason=reason)
+    forced = decision(store, running, action, force=True)
+    forced.carry_out(result=result, who="ann", reason=reason)
 
     assert store.renew([owner], timedelta(seconds=60)) == set()
     [line] = caplog.messages
@@ -220,14 +226,14 @@ def test_R71_a_decision_is_about_what_was_seen_and_can_be_forced(
     assert caplog.records[0].levelno == logging.WARNING
     gone = replace(running, record_id=keys.new_token())
     with pytest.raises(NotResolved, match="gone from the store"):
-        resolve(store, gone, action, result=result, force=True)
+        decision(store, gone, action, force=True).carry_out(result=result)
 
 
 def test_a_result_is_kept_for_the_retention_of_the_alias(
     store: MemoryStore, clock: FakeClock, settings: Any
 ) -> None:
     record = ended(store, clock, "stale")
-    resolve(store, record, "complete", result=b"", retention=2 * HOUR)
+    decision(store, record, "complete").carry_out(result=b"", retention=2 * HOUR)
     record = seen_again(store, record)
     assert record.expires_at == record.now + 2 * HOUR
 
@@ -243,18 +249,17 @@ def test_a_given_result_is_in_the_form_of_its_adapter(store: MemoryStore) -> Non
     assert [results.kind_of(record) for record in (of_view, of_task, of_call)] == [*keys.KINDS]
     assert results.kind_of(replace(of_view, scope="cut short")) is None
 
-    answer = codecs.unpack(
-        SnapshotCodec(), results.packed_answer("default", 201, b"{}", "application/json")
-    )
+    given = results.given_result("default", of_view, status=201, body=b"{}")
+    answer = codecs.unpack(SnapshotCodec(), given)
     assert (answer.status, answer.body) == (201, b"{}")
     assert answer.headers == (("Content-Type", "application/json"),)
     with pytest.raises(ValueError, match="200 to 599"):
-        results.packed_answer("default", 101)
+        results.given_result("default", of_view, status=101)
 
-    value = results.packed_value("default", of_call, {"id": 7})
+    value = results.given_result("default", of_call, value='{"id": 7}')
     assert codecs.unpack(JSONCodec(), value) == {"id": 7}
-    with pytest.raises(LookupError, match=r"no guarded task with the operation tests\.operators"):
-        results.packed_value("default", of_task, 7)
+    with pytest.raises(ValueError, match=r"no guarded task with the operation tests\.operators"):
+        results.given_result("default", of_task, value="7")
     assert of_task.state is State.IN_PROGRESS
 
 
@@ -434,15 +439,15 @@ def test_a_store_that_is_down_hides_no_record_of_another(
     both = keys.record_id("call", "scope", "both")
     won(store_for().claim(replace(asked("both"), record_id=both)))
     assert manage("show", "scope both")[1].count("Record ") == 1
-    monkeypatch.setattr(store_for(), "get", down)
+    monkeypatch.setattr(store_for(), "browse", down)
     code, text = manage("show", *words)
     assert (code, str(lease.record_id) in text) == (0, True)
     assert "default: The store does not answer.\n" in text
     for one in ([], ["--store", "memory"]):
         code, text = manage("release", *words, "--yes", "--force", *one)
         assert (code, "Not every store could be searched" in text) == (int(not one), not one)
-    monkeypatch.setattr(there, "get", down)
-    monkeypatch.setattr(store_for("shared"), "get", down)
+    monkeypatch.setattr(there, "browse", down)
+    monkeypatch.setattr(store_for("shared"), "browse", down)
     assert manage("show", *words)[0] == 1
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import sys
+from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any
 
@@ -21,7 +22,7 @@ from rest_framework.routers import SimpleRouter
 
 from django_idempotency.contrib.celery import idempotent_task
 from django_idempotency.contrib.rest_framework import IdempotencyMixin
-from django_idempotency.http import idempotent
+from django_idempotency.http import IdempotencyViewMixin, idempotent
 from django_idempotency.policy import HTTPPolicy
 
 HERE = __name__
@@ -47,6 +48,35 @@ class Checkout(View):
         return HttpResponse()
 
     put = post = get
+
+
+@method_decorator(idempotent(keep="success"), name="dispatch")
+@method_decorator(idempotent(keep="stripe"), name="put")
+class Nearer(Checkout):
+    def put(self, request: Any) -> HttpResponse:
+        return HttpResponse()
+
+
+class Refund(IdempotencyViewMixin, View):
+    idempotency_operation = "refund"
+
+    @property
+    def idempotency_lease(self) -> int:
+        return int(self.request.headers["X-Lease"])
+
+    async def post(self, request: Any) -> HttpResponse:
+        return HttpResponse()
+
+
+class Around(View):
+    def post(self, request: Any) -> HttpResponse:
+        return HttpResponse()
+
+
+@api_view(["POST"])
+@idempotent(keep="success")
+def order(request: Any) -> HttpResponse:
+    return HttpResponse()
 
 
 @idempotent(keep="success")
@@ -86,6 +116,10 @@ def project(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         path("pay/<int:pk>/", pay),
         re_path(r"^again/(?P<pk>\d+)/$", pay),
         path("shop/", include([path("apay/", apay), path("checkout/", Checkout.as_view())])),
+        path("nearer/", Nearer.as_view()),
+        path("refund/", Refund.as_view()),
+        path("around/", idempotent(Around.as_view())),
+        path("order/", order),
         path("quote/", quote),
         path("lost/", lost),
         path("plain/", plain),
@@ -120,85 +154,85 @@ DEFAULT = {
     "fail": "5xx",
 }
 KEPT = {"echo_key": True}
+BY_SUCCESS = {"keep": "2xx, 3xx", "fail": "4xx, 5xx"}
 
 
-@pytest.mark.parametrize(
-    ("name", "methods", "routes", "commits", "policy", "answers"),
-    [
-        (
-            f"{HERE}.pay",
-            "DELETE PATCH POST PUT",
-            "/pay/<int:pk>/ /again/<pk>/",
-            "joined",
-            {"lease": "300 s", "encryption_keys": "1 of them", "required": True, **KEPT},
-            DEFAULT,
-        ),
-        (
-            f"{HERE}.apay",
-            "POST",
-            "/shop/apay/",
-            "separate",
-            {"methods": ["POST"], "keep": f"{HERE}.never_keep", **KEPT},
-            {"decided by": f"{HERE}.never_keep"},
-        ),
-        (
-            f"{HERE}.Checkout",
-            "POST PUT",
-            "/shop/checkout/",
-            "separate",
-            {"keep": "stripe"},
-            {"keep": "2xx, 3xx, 4xx, 5xx"},
-        ),
-        (
-            f"{HERE}.quote",
-            "POST",
-            "/quote/",
-            "joined",
-            {"keep": "success", **KEPT},
-            {"keep": "2xx, 3xx", "fail": "4xx, 5xx"},
-        ),
-        (f"{HERE}.Payments.create", "POST", "/payments/", "joined", KEPT, DEFAULT),
-        (
-            f"{HERE}.Payments.capture",
-            "POST",
-            "/payments/<pk>/capture/",
-            "joined",
-            {"wait": "5 s", **KEPT},
-            DEFAULT,
-        ),
-        (
-            "django_idempotency.http.middleware.IdempotencyMiddleware",
-            "PATCH POST",
-            "every plain view without a guard of its own",
-            "separate",
-            KEPT,
-            DEFAULT,
-        ),
-    ],
-)
+@dataclass(frozen=True)
+class Shown:
+    """What the command shows of a view."""
+
+    routes: list[str]
+    methods: str = "POST"
+    transaction: str = "joined"
+    store: str = "default"
+    policy: dict[str, Any] = field(default_factory=lambda: KEPT)
+    answers: dict[str, str] = field(default_factory=lambda: DEFAULT)
+    #: Its operation, and what is computed for each request.
+    options: dict[str, str] = field(default_factory=dict)
+
+
+VIEWS = {
+    f"{HERE}.pay": Shown(
+        ["/pay/<int:pk>/", "/again/<pk>/"],
+        methods="DELETE PATCH POST PUT",
+        policy={"lease": "300 s", "encryption_keys": "1 of them", "required": True, **KEPT},
+        options={"operation": "payment-create"},
+    ),
+    f"{HERE}.apay": Shown(
+        ["/shop/apay/"],
+        transaction="separate",
+        policy={"methods": ["POST"], "keep": f"{HERE}.never_keep", **KEPT},
+        answers={"decided by": f"{HERE}.never_keep"},
+    ),
+    f"{HERE}.Checkout": Shown(
+        ["/shop/checkout/"],
+        methods="POST PUT",
+        transaction="separate",
+        store="memory",
+        policy={"keep": "stripe"},
+        answers={"keep": "2xx, 3xx, 4xx, 5xx"},
+    ),
+    f"{HERE}.Nearer": Shown(
+        ["/nearer/"], methods="POST PUT", policy={"keep": "success", **KEPT}, answers=BY_SUCCESS
+    ),
+    f"{HERE}.Refund": Shown(
+        ["/refund/"],
+        transaction="separate",
+        options={"operation": "refund", "per request": "lease"},
+    ),
+    f"{HERE}.order": Shown(["/order/"], policy={"keep": "success", **KEPT}, answers=BY_SUCCESS),
+    f"{HERE}.quote": Shown(["/quote/"], policy={"keep": "success", **KEPT}, answers=BY_SUCCESS),
+    f"{HERE}.Payments.create": Shown(["/payments/"]),
+    f"{HERE}.Payments.capture": Shown(
+        ["/payments/<pk>/capture/"], policy={"wait": "5 s", **KEPT}, options={"operation": "take"}
+    ),
+    "django_idempotency.http.middleware.IdempotencyMiddleware": Shown(
+        ["every plain view without a guard of its own"],
+        methods="PATCH POST",
+        transaction="separate",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", VIEWS)
 def test_R55_R56_a_view_its_policy_and_what_becomes_of_each_status(
-    project: None,
-    name: str,
-    methods: str,
-    routes: str,
-    commits: str,
-    policy: dict[str, Any],
-    answers: dict[str, str],
+    project: None, name: str
 ) -> None:
+    view = VIEWS[name]
+
     [found] = json.loads(shown(name, "--json"))["guarded"]
 
-    assert found["methods"] == methods.split()
-    assert " ".join(found["routes"]) == routes
-    assert (found["transaction"], found["policy"], found["answers"]) == (commits, policy, answers)
-    assert found["store"] == ("memory" if name.endswith("Checkout") else "default")
-    named = {f"{HERE}.pay": "payment-create", f"{HERE}.Payments.capture": "take"}
-    assert found.get("operation") == named.get(name)
+    assert (found["routes"], found["methods"]) == (view.routes, view.methods.split())
+    assert (found["store"], found["transaction"]) == (view.store, view.transaction)
+    assert (found["policy"], found["answers"]) == (view.policy, view.answers)
+    assert {it: found[it] for it in ("operation", "per request") if it in found} == view.options
 
 
 def test_nothing_else_is_guarded_and_what_is_not_valid_is_told(project: None) -> None:
     every = {found["name"]: found for found in json.loads(shown("--json"))["guarded"]}
-    assert len(every) == 9
+    assert len(every) == 13
     assert "has no alias 'elsewhere'" in every[f"{HERE}.lost"]["problem"]
+    assert "around its as_view()" in every[f"{HERE}.Around"]["problem"]
     assert every["charge"]["on_failed"] == "replay"
     text = shown("charge", "/lost")
     assert f"view {HERE}.lost: /lost/\n  not valid: IDEMPOTENCY has no alias" in text

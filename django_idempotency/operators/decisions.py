@@ -1,0 +1,155 @@
+"""An operator's decision about a record: what it will do, whether it can be done, and doing it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from uuid import UUID
+
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
+
+from django_idempotency import keys
+from django_idempotency.claims import Resolution
+from django_idempotency.codecs.encryption import sealed
+from django_idempotency.conf import policy_for
+from django_idempotency.exceptions import IdempotencyError, StoreError
+from django_idempotency.observers import logger
+from django_idempotency.operators.results import kind_of
+from django_idempotency.records import Record, State
+from django_idempotency.stores.base import BaseStore
+
+__all__ = ["Decision", "NotResolved", "Seen"]
+
+#: The states of which an operator can make RELEASED or COMPLETED.
+_OPEN = (State.IN_PROGRESS, State.FAILED)
+_NEXT = {
+    "release": gettext_lazy("The next request with this key runs, whatever it asks for."),
+    "complete": gettext_lazy("Each duplicate gets the given result, until the record expires."),
+    "expire": gettext_lazy("The next request with this key runs as if it were the first one."),
+}
+
+
+class NotResolved(IdempotencyError):
+    """The record was not changed."""
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What the operator saw of a record: the decision is conditional on it."""
+
+    record_id: UUID
+    epoch: int
+    state: State
+
+    @classmethod
+    def of(cls, record: Record) -> Seen:
+        """Return what is seen of this record."""
+        return cls(record.record_id, record.epoch, record.state)
+
+
+@dataclass(frozen=True)
+class Decision:
+    """To release, complete or expire a record of a store."""
+
+    store: BaseStore
+    action: str
+    seen: Seen
+    #: The record as it was read last, to tell what the decision will do; None if it is gone.
+    record: Record | None
+    #: End a live lease, too.
+    force: bool = False
+
+    @property
+    def obstacle(self) -> str | None:
+        """Why it cannot be carried out, as a sentence; None if it can be tried."""
+        record = self.record
+        if record is None:
+            return _("It is gone from the store.")
+        if Seen.of(record) != self.seen:
+            said = _("It has changed since you saw it: it is %(state)s now. Look at it again.")
+            return said % {"state": record.state}
+        if record.expired:
+            return _("It has expired: the next request with this key runs.")
+        if self.action != "expire" and record.state not in _OPEN:
+            said = _("It is %(state)s, and such a record can only be expired.")
+            return said % {"state": record.state}
+        if self.action == "complete" and kind_of(record) is None:
+            return _(
+                "Its scope is not stored whole, so nothing tells what made it: complete it in "
+                "code, by resolve()."
+            )
+        if record.live and not self.force:
+            said = _("An attempt is running. Wait for its end, or force the decision.")
+            if (left := record.lease_left) is not None:
+                said = _(
+                    "An attempt is running, and its lease lasts for %(seconds).0f s unless "
+                    "renewed. Wait for its end, or force the decision."
+                ) % {"seconds": left}
+            return said
+        return None
+
+    @property
+    def ends_attempt(self) -> bool:
+        """Whether an attempt is running, which only `force` ends."""
+        return self.record is not None and self.record.live and self.obstacle is None
+
+    @property
+    def consequence(self) -> str:
+        """What it will do to a running owner and to the next duplicate."""
+        said = []
+        record = self.record
+        if record is not None and record.state is State.IN_PROGRESS:
+            if record.live:
+                said.append(_("The running attempt loses its lease and cannot write its result."))
+            else:
+                said.append(
+                    _(
+                        "The former attempt, should it still run, loses its lease and cannot "
+                        "write its result."
+                    )
+                )
+            said.append(_("The database rolls joined work back, other work stays done."))
+        if record is not None and record.state is State.COMPLETED:
+            said.append(
+                _("The stored result is replayed no more, and the work runs a second time.")
+            )
+        return " ".join([*said, str(_NEXT[self.action])])
+
+    def carry_out(
+        self,
+        *,
+        result: bytes | None = None,
+        retention: timedelta | None = None,
+        who: str = "",
+        reason: str = "",
+    ) -> None:
+        """
+        Do it if the record is as the operator saw it, and write a line of the log.
+
+        `result` is for "complete": see `django_idempotency.operators.results`. It is encrypted here
+        if the alias has keys. `retention` is how long it is kept; the alias's by default. Raises
+        NotResolved, with the reason, if the record was not changed, and StoreError if that is not
+        known: to decide again is safe, because the epoch that the operator saw is part of the
+        condition.
+        """
+        store, seen, action = self.store, self.seen, self.action
+        policy = policy_for(store.alias)
+        retention = policy.retention if retention is None else retention
+        if result is not None:
+            result = sealed(result, seen.record_id, policy.encryption_keys)
+        resolution = Resolution(action, seen.epoch, seen.state, self.force, result, retention)
+        short = keys.short(seen.record_id)
+        words = [short, action, keys.bounded(who) or "an operator"]
+        words += [keys.bounded(reason) or "none given", store.alias]
+        try:
+            is_done = store.resolve(seen.record_id, resolution)
+        except (StoreError, KeyboardInterrupt, SystemExit):  # the log must not lack what was done
+            logger.warning("Record %s: %s by %s may have been done. Reason: %s (store %s)", *words)
+            raise
+        if not is_done:
+            said = _("Record %(record)s was not changed.") % {"record": short}
+            now = replace(self, record=store.get(seen.record_id))
+            why = now.obstacle or _("Another session is using it. Try again.")
+            raise NotResolved(f"{said} {why}")
+        logger.warning("Record %s: %s by %s. Reason: %s (store %s)", *words)
