@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from copy import deepcopy
 from functools import partial, wraps
@@ -30,11 +30,13 @@ from django_idempotency.contrib.openapi import PROBLEM, describe
 from django_idempotency.http import scopes
 from django_idempotency.http.atomic_requests import mark
 from django_idempotency.http.content import MULTIPART, body_of, parsed_body
-from django_idempotency.http.plans import Declared, declared_on
+from django_idempotency.http.handlers import ViewHandler, outside_answer
+from django_idempotency.http.inventory import GuardedView, dotted_name, frameworks
+from django_idempotency.http.plans import Declared, declared_on, leave_mark
 from django_idempotency.http.problems import PROBLEM_TYPE, problem_of
 from django_idempotency.http.spool import declared_length, refuse_part, whole_body
-from django_idempotency.http.views import ViewGuard, aguarded, guarded, outside_answer
-from django_idempotency.policy import UNSAFE_METHODS
+from django_idempotency.http.views import aguarded, guarded
+from django_idempotency.policy import UNSAFE_METHODS, HTTPPolicy
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -147,7 +149,7 @@ def _known(declared: Declared, run: Any, *, of_router: bool = False, paginated: 
             f"@paginate stands above @idempotent on {_name(operation)}, and cannot take pages of a "
             f"response. Put it below, or write @decorate_view(idempotent(...))."
         )
-    # The system checks, the middleware and a router's guard look for these.
+    # `_guarded_operations` and a router's guard look for these.
     operation.idempotency, operation.idempotency_nearer = declared, not of_router
     _describe(declared, operation)
     if operation.is_async:
@@ -214,7 +216,9 @@ def _guarding(declared: Declared, view: Callable[..., Any]) -> Callable[..., Any
                 return _response(operation, await view(*args, **values), request, values)
 
             try:
-                answer = await aguarded(declared, respond, request, args, values, NinjaGuard)
+                answer = await aguarded(
+                    declared.plan(), respond, request, args, values, NinjaHandler
+                )
             except Exception as error:
                 _pass_handlers(request, error)
                 raise
@@ -224,13 +228,13 @@ def _guarding(declared: Declared, view: Callable[..., Any]) -> Callable[..., Any
 
     @wraps(view)
     def guarded_operation(request: HttpRequest, *args: Any, **values: Any) -> Any:
-        operation = _served(request).operation
+        operation, plan = _served(request).operation, declared.plan()
 
         def respond(*args: Any, **values: Any) -> HttpResponseBase:
             return _response(operation, view(*args, **values), request, values)
 
         try:
-            answer = guarded(declared, respond, request, args, values, NinjaGuard)
+            answer = guarded(plan, respond, request, args, values, NinjaHandler)
         except Exception as error:
             _pass_handlers(request, error)
             raise
@@ -240,19 +244,19 @@ def _guarding(declared: Declared, view: Callable[..., Any]) -> Callable[..., Any
 
 
 def _marked(wrapper: Any, declared: Declared) -> Callable[..., Any]:
-    wrapper.idempotency = declared
+    leave_mark(wrapper, declared)
     marked: Callable[..., Any] = mark(wrapper)
     return marked
 
 
-class NinjaGuard(ViewGuard):
-    """The guard of an operation's view function; ninja has read the body before."""
+class NinjaHandler(ViewHandler):
+    """An operation's view function; ninja has read the body before."""
 
     default_scope = staticmethod(user)
 
-    def body(self) -> bytes:
-        """See `GuardedCall.body`."""
-        request: Any = self.request
+    def body(self, http: HTTPPolicy) -> bytes:
+        """See `Handler.body`."""
+        request: Any = self.subject
         counted = _served(request).body
         if hasattr(request, "_body") and counted is not None:
             refuse_part(len(request._body), declared_length(request))
@@ -260,16 +264,17 @@ class NinjaGuard(ViewGuard):
             counted.close()
         if (request.content_type or "").lower() == MULTIPART and hasattr(request, "_post"):
             return parsed_body(request.POST, request.FILES)
-        return body_of(request, self.http)
+        return body_of(request, http)
 
-    def on_exception(self, error: Exception) -> HttpResponseBase:
+    def answer(self, error: Exception, http: HTTPPolicy) -> HttpResponseBase:
         """Let the API's exception handlers answer; Django answers what they raise."""
-        api = _served(self.request).operation.api
+        request = self.subject
+        api = _served(request).operation.api
         try:
-            response = api.on_exception(self.request, error)
+            response = api.on_exception(request, error)
         except Exception as unanswered:
-            setattr(self.request, _UNANSWERED, (error, unanswered))
-            return outside_answer(self.request, self.http, unanswered)
+            setattr(request, _UNANSWERED, (error, unanswered))
+            return outside_answer(request, http, unanswered)
         return cast("HttpResponseBase", response)
 
 
@@ -361,6 +366,26 @@ def _operation_of(run: Any) -> Operation | None:
     return operation if isinstance(operation, Operation) else None
 
 
+def _guarded_operations(view: Any) -> Iterator[GuardedView]:
+    """Yield the guarded operations of a view of the URLconf: ninja's view closes over them."""
+    if getattr(view, "__module__", "") != "ninja.operation":
+        return
+    for cell in getattr(inspect.unwrap(view), "__closure__", None) or ():
+        for operation in getattr(cell.cell_contents, "operations", ()):
+            if hasattr(operation, "idempotency"):
+                yield GuardedView(
+                    view,
+                    _name(operation),
+                    operation.idempotency.plan,
+                    operation.is_async,
+                    frozenset(operation.methods),
+                    declared=operation.idempotency,
+                    authenticates=bool(operation.auth_callbacks),
+                )
+
+
+frameworks.append(_guarded_operations)
+
+
 def _name(operation: Operation) -> str:
-    view: Any = operation.view_func
-    return f"{view.__module__}.{view.__qualname__}"
+    return dotted_name(operation.view_func)

@@ -7,8 +7,8 @@ from typing import Any
 
 from django.http import HttpResponse
 
-from django_idempotency.http.calls import verdict_for
 from django_idempotency.http.problems import PROBLEM_TYPE
+from django_idempotency.http.verdicts import verdict_for
 from django_idempotency.policy import KEY_FORMATS, HTTPPolicy, Policy
 
 __all__ = ["PROBLEM", "describe"]

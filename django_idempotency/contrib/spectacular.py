@@ -21,7 +21,9 @@ except ModuleNotFoundError as error:
     raise missing("drf-spectacular", "openapi") from error
 
 from django_idempotency.contrib.openapi import PROBLEM, describe
-from django_idempotency.contrib.rest_framework.mixin import IdempotencyMixin, guarding_plan
+from django_idempotency.contrib.rest_framework.mixin import IdempotencyMixin
+from django_idempotency.http.inventory import guards_of
+from django_idempotency.http.plans import ViewPlan
 
 __all__ = ["GuardedViewExtension"]
 
@@ -50,24 +52,22 @@ class GuardedViewExtension(OpenApiViewExtension):
             return older
         members = {"__doc__": callback.cls.__doc__, "__module__": callback.cls.__module__}
         view: Any = type(callback.cls.__name__, (callback.cls,), members)
-        for handler in _handlers(callback):
-            method: Any = isolate_view_method(view, handler)
-            keywords = getattr(method, "kwargs", {})
-            schema = get_class(keywords.get("schema") or view.schema)
-            method.kwargs = {**keywords, "schema": type("GuardedSchema", (_Guarded, schema), {})}
+        for guarded in guards_of(callback):
+            plan = guarded.plan()
+            for name in guarded.guarded_methods(plan):
+                method: Any = isolate_view_method(view, guarded.action or name.lower())
+                keywords = getattr(method, "kwargs", {})
+                schema = get_class(keywords.get("schema") or view.schema)
+                described = type("GuardedSchema", (_Guarded, schema), {"guard": plan})
+                method.kwargs = {**keywords, "schema": described}
         replacement: type[Any] = view
         return replacement
 
 
-def _handlers(callback: Any) -> set[str]:
-    actions: dict[str, str] | None = getattr(callback, "actions", None)
-    if actions is not None:
-        return set(actions.values())
-    return {name for name in callback.cls.http_method_names if hasattr(callback.cls, name)}
-
-
 class _Guarded(_Schema):
     # The schema of an operation whose view has the mixin. Like the mixin, it has no docstring.
+
+    guard: ViewPlan
 
     def get_operation(
         self, path: str, path_regex: str, path_prefix: str, method: str, registry: ComponentRegistry
@@ -75,9 +75,9 @@ class _Guarded(_Schema):
         operation: dict[str, Any] | None = super().get_operation(
             path, path_regex, path_prefix, method, registry
         )
-        plan = guarding_plan(self.view, method.upper())
-        if operation is not None and plan is not None:
-            describe(operation, plan.policy, plan.http_policy, partial(_problem, registry))
+        if operation is not None and method.upper() in self.guard.methods:
+            policies = self.guard.policy, self.guard.http_policy
+            describe(operation, *policies, partial(_problem, registry))
         return operation
 
 

@@ -1,4 +1,4 @@
-"""Requests and responses: the decorator, and what every kind of guarded view shares."""
+"""Requests and responses: the decorator, the mixin, and what every kind of guarded view shares."""
 
 from __future__ import annotations
 
@@ -7,11 +7,16 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from django_idempotency.http.annotations import IdempotentRequest
+    from django_idempotency.http.class_views import IdempotencyViewMixin
     from django_idempotency.http.decorators import idempotent
 
-__all__ = ["IdempotentRequest", "idempotent"]
+__all__ = ["IdempotencyViewMixin", "IdempotentRequest", "idempotent"]
 
-_HOMES = {"IdempotentRequest": "annotations", "idempotent": "decorators"}
+_HOMES = {
+    "IdempotencyViewMixin": "class_views",
+    "IdempotentRequest": "annotations",
+    "idempotent": "decorators",
+}
 
 
 def __getattr__(name: str) -> Any:

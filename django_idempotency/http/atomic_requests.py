@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
-from contextlib import ExitStack, contextmanager
-from functools import partial
-from types import TracebackType
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
-from django.db import Error, connections, transaction
+from django.db import connections
 
-from django_idempotency.stores.database.atomic import RollbackWatch, is_rolled_back, not_begun
+from django_idempotency.engine.atomic_blocks import AtomicBlocks
 
 __all__ = [
     "AtomicRequests",
@@ -36,91 +34,16 @@ class _EveryAlias(set[str]):
         return True
 
 
-class AtomicRequests:
+class AtomicRequests(AtomicBlocks):
     """
-    The transactions of ATOMIC_REQUESTS, as a block, and what has become of them.
+    The transactions of ATOMIC_REQUESTS, as a block.
 
-    One for each ATOMIC_REQUESTS alias but those `without`; around them one for each alias `beside`.
+    One for each ATOMIC_REQUESTS alias but those `without`; around them one for each alias `beside`,
+    which is the store's.
     """
 
     def __init__(self, *, without: Collection[str] = (), beside: Collection[str] = ()) -> None:
-        self._beside = beside
-        self._aliases = [*beside, *atomic_aliases({*without, *beside})]
-        self._watches: dict[str, RollbackWatch] = {}
-        self._blocks: list[tuple[str, Any]] = []
-        self._committed: set[str] = set()
-
-    def __len__(self) -> int:
-        return len(self._aliases)
-
-    def __enter__(self) -> AtomicRequests:
-        if not self._aliases:
-            return self
-        with ExitStack() as begun:
-            for alias in self._aliases:
-                block: Any = transaction.atomic(using=alias)
-                try:
-                    begun.enter_context(block)
-                except Error as error:
-                    if alias not in self._beside:
-                        raise
-                    raise not_begun(connections[alias], error) from error
-                self._blocks.append((alias, block))
-                self._watches[alias] = watch = RollbackWatch(connections[alias])
-                begun.callback(watch.end)
-                if len(connections[alias].atomic_blocks) == 1:  # it is this block that commits
-                    transaction.on_commit(partial(self._committed.add, alias), using=alias)
-            begun.pop_all()
-        return self
-
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc_value: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        """
-        Commit them all, or roll them all back, the innermost first.
-
-        A hook that raises after the commit of one does not roll back another (R58), because half of
-        the work would stay. Its exception passes on after all have committed.
-        """
-        raised: BaseException | None = exc_value
-        raised_by_hooks: list[BaseException] = []
-        for alias, block in reversed(self._blocks):
-            self._watches[alias].end()
-            try:
-                block.__exit__(None if raised is None else type(raised), raised, None)
-            except BaseException as error:
-                if raised is None and alias in self._committed:
-                    raised_by_hooks.append(error)
-                else:
-                    raised = error
-        if raised is not None and raised is not exc_value:
-            raise raised
-        if raised is None and raised_by_hooks:
-            raise raised_by_hooks[0]
-
-    def rolled_back(self) -> bool:
-        """
-        Return whether one of them can only be rolled back, though it is still open.
-
-        Raises SessionLost where its session is lost.
-        """
-        return bool([alias for alias in self._aliases if is_rolled_back(connections[alias])])
-
-    def rollback_is_deliberate(self) -> bool:
-        """Return whether the work called ``set_rollback(True)`` for each of those (R91)."""
-        return all(
-            watch.deliberate
-            for alias, watch in self._watches.items()
-            if is_rolled_back(connections[alias])
-        )
-
-    @property
-    def committed(self) -> bool:
-        """Whether there are any, and all have committed."""
-        return 0 < len(self) == len(self._committed)
+        super().__init__([*beside, *atomic_aliases({*without, *beside})], of_store=beside)
 
 
 def mark(view: View) -> View:
@@ -152,7 +75,7 @@ def answering(*, without: Collection[str] = ()) -> Iterator[None]:
         yield
 
 
-def atomic_aliases(without: Collection[str] = ()) -> list[str]:
+def atomic_aliases(without: Collection[str | None] = ()) -> list[str]:
     """Return the ATOMIC_REQUESTS aliases but those that a view is exempt from."""
     databases = connections.settings.items()
     return [
@@ -160,7 +83,7 @@ def atomic_aliases(without: Collection[str] = ()) -> list[str]:
     ]
 
 
-def refuse_coroutine(without: Collection[str]) -> None:
+def refuse_coroutine(without: Collection[str | None]) -> None:
     """Raise Django's error for a coroutine view that would lose its ATOMIC_REQUESTS (R96)."""
     if atomic_aliases(without):
         raise RuntimeError("You cannot use ATOMIC_REQUESTS with async views.")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from asgiref.sync import iscoroutinefunction
@@ -10,137 +10,188 @@ from django.apps import AppConfig, apps
 from django.conf import settings
 from django.core.checks import CheckMessage, Error, Warning
 from django.core.exceptions import ImproperlyConfigured
-from django.urls import URLPattern, URLResolver, get_resolver
 from django.utils.module_loading import import_string
 
-from django_idempotency.checks import path_problem
-from django_idempotency.conf import http_policy_for, policy_for, store_for, stores
+from django_idempotency.checks import path_problems
+from django_idempotency.conf import UnknownAlias, http_policy_for, policy_for, stores
 from django_idempotency.engine.transactions import must_join
 from django_idempotency.http.atomic_requests import atomic_aliases, exempt, is_marked
-from django_idempotency.http.calls import using
+from django_idempotency.http.attributes import IdempotencyAttributes
+from django_idempotency.http.class_views import class_of, has_guard, is_wrapped, what_to_write
+from django_idempotency.http.inventory import (
+    GuardedView,
+    dotted_name,
+    guards_of,
+    is_of_api_view,
+    operations_behind,
+    routes,
+)
 from django_idempotency.http.middleware import IdempotencyMiddleware
-from django_idempotency.http.plans import Declared, declared_on, is_operation, ninja_operations
-from django_idempotency.policy import HTTPPolicy, Policy, suggestion
+from django_idempotency.http.plans import Declared, ViewPlan, declared_on
+from django_idempotency.policy import HTTPPolicy
 
-__all__ = [
-    "check_cors",
-    "check_fail_open",
-    "check_middleware",
-    "check_views",
-    "declarations",
-    "guarded_name",
-    "policy_problems",
-    "url_callbacks",
-]
+__all__ = ["check_cors", "check_fail_open", "check_middleware", "check_views"]
 
-_DECORATORS = "django_idempotency.http.decorators"
 _AUTHENTICATION = "django.contrib.auth.middleware.AuthenticationMiddleware"
 _EXEMPT = "Give the API's view functions non_atomic_requests, as the guide to django-ninja shows."
-_DOTTED_PATHS = ("scope", "error_renderer", "replay_check", "fingerprint")
 
 
 def check_views(
     *, app_configs: Sequence[AppConfig] | None = None, **kwargs: Any
 ) -> list[CheckMessage]:
-    """A decorated view needs a policy and a scope, and stands above ``@api_view``."""
+    """A guarded view needs a policy and a scope, and the guard stands where it can guard."""
     found: list[CheckMessage] = []
-    seen: list[tuple[Declared, str]] = []
-    for view in url_callbacks():
-        found.extend(_login_below(view))
-        for declared, guarded in declarations(view):
-            name = guarded_name(guarded)
-            names = [other for known, other in seen if known is declared]
-            if name in names:
-                continue
-            seen.append((declared, name))
-            problems = policy_problems(name, declared.store, _policies(declared), view)
-            if not names:  # one policy for all of a router, or of what a decorator is given to
+    checked: list[Declared] = []
+    for _, view in routes():
+        for guarded in guards_of(view):
+            problems, plan = _policy(guarded.name, guarded.plan, _subject(view))
+            # One policy for all of a router, or of what a decorator is given to.
+            if not any(guarded.declared is declared for declared in checked):
                 found.extend(problems)
-            if any(problem.is_serious() for problem in problems) or _is_of_drf(view):
-                continue
-            found.extend(_loses_atomic_requests(view, declared, name))
-            if not _has_scope(declared) and not _authenticates_itself(view):
-                found.append(_no_scope(view, name))
-        if _any_atomic_requests() and not is_marked(view):
-            found.extend(_within_atomic_requests(view))
-    return found
+            if guarded.declared is not None:
+                checked.append(guarded.declared)
+            if plan is not None:
+                found.extend(_of_guard(guarded, plan))
+        found.extend(_login_below(view))
+        found.extend(_misplaced(view))
+    return _once(found)
 
 
-def _loses_atomic_requests(view: Any, declared: Declared, name: str) -> Iterator[CheckMessage]:
+def _of_guard(guarded: GuardedView, plan: ViewPlan) -> Iterator[CheckMessage]:
+    """Report what a guard with a valid policy lacks."""
+    if not _is_of_drf(guarded.view):
+        yield from _loses_atomic_requests(guarded.view, plan, guarded.name)
+    if guarded.guarded_methods(plan):
+        yield from _no_scope(guarded, plan)
+    if atomic_aliases() and not is_marked(guarded.view):
+        yield from _within_atomic_requests(guarded)
+
+
+def _loses_atomic_requests(view: Any, plan: ViewPlan, name: str) -> Iterator[CheckMessage]:
     """Report a coroutine view on which each request raises RuntimeError (R96)."""
     if not iscoroutinefunction(view):
         return
-    store, joins = (
-        store_for(declared.store),
-        declared.plan().policy.transaction in ("joined", "single"),
-    )
-    of_ninja = any(ninja_operations(view))  # has no mark: Django refuses it before the guard
-    lost = atomic_aliases({*exempt(view), *(using(store) if joins and not of_ninja else ())})
+    operations = operations_behind(view)  # have no mark: Django refuses it before the guard
+    joins = plan.policy.transaction in ("joined", "single") and not operations
+    lost = atomic_aliases({*exempt(view), *((plan.store.using,) if joins else ())})
     hint = (
-        'Give it idempotent(transaction="joined"), which opens the transaction on the '
-        "store's database, or non_atomic_requests, which stands below @idempotent."
+        'Give it transaction="joined", which opens the transaction on the store\'s database, or '
+        "non_atomic_requests, which stands below @idempotent."
     )
     if lost:
         yield Error(
             f"{name} is a coroutine, and cannot have the ATOMIC_REQUESTS of "
             f"{', '.join(map(repr, lost))}.",
-            hint=_EXEMPT if of_ninja else hint,
-            obj=view,
+            hint=_EXEMPT if operations else hint,
+            obj=_subject(view),
             id="django_idempotency.E015",
         )
 
 
-def _coroutines_lose(declared: Declared) -> Iterator[CheckMessage]:
-    """Report the coroutine views that the middleware guards, and Django refuses (R96)."""
-    for view in dict.fromkeys(url_callbacks()):
-        if not (is_marked(view) or _is_of_drf(view) or any(ninja_operations(view))):
-            yield from _loses_atomic_requests(view, declared, _name(view))
+def _no_scope(guarded: GuardedView, plan: ViewPlan) -> Iterator[CheckMessage]:
+    """Report a guard that does not know whose key a request carries (R21)."""
+    if plan.http_policy.scope or "scope" in plan.computed:
+        return
+    view, subject = guarded.view, _subject(guarded.view)
+    if _is_of_drf(view):
+        given = view.initkwargs.get("authentication_classes", view.cls.authentication_classes)
+        if not given:
+            yield Error(
+                f"{guarded.name} is guarded and has no authentication classes, so the guard does "
+                f"not know whose idempotency key a request carries.",
+                hint="Set authentication_classes, or a scope: idempotency_scope(self, request) "
+                "with the mixin, idempotent(scope=...) without.",
+                obj=subject,
+                id="django_idempotency.E006",
+            )
+    elif guarded.authenticates:
+        return
+    elif (authenticates := _authenticates(settings.MIDDLEWARE)) is None:
+        yield _perhaps_no_scope(guarded.name, subject)
+    elif not authenticates:
+        yield Error(
+            f"{guarded.name} is guarded, and without AuthenticationMiddleware the guard does not "
+            f"know whose idempotency key a request carries.",
+            hint="Add AuthenticationMiddleware, or give idempotent(scope=...).",
+            obj=subject,
+            id="django_idempotency.E007",
+        )
+
+
+def _perhaps_no_scope(name: str, subject: Any = None) -> CheckMessage:
+    return Warning(
+        f"{name} is guarded, and has neither a scope nor AuthenticationMiddleware. Unless another "
+        f"middleware sets request.user, each key is refused.",
+        hint="Give a scope, or silence this if a middleware of yours sets request.user.",
+        obj=subject,
+        id="django_idempotency.W010",
+    )
+
+
+def _within_atomic_requests(guarded: GuardedView) -> Iterator[CheckMessage]:
+    """Report marks that Django does not see, so that it opens its transaction around the guard."""
+    view, view_class = guarded.view, class_of(guarded.view)
+    lost = "not visible to others, and errors that are raised are not kept"
+    if is_of_api_view(view):
+        place, hint = "below @api_view on", "Put @idempotent directly above @api_view."
+    elif view_class is not None and has_guard(view_class):
+        place = "behind the dispatch of a subclass or a mixin on"
+        hint = "Put it on the class itself."
+    elif view_class is not None:
+        place, hint = "on a method of", "Put it on dispatch, by method_decorator(name='dispatch')."
+        if _is_of_drf(view):
+            hint = "Put IdempotencyMixin before the view's other bases instead."
+    elif atomic_aliases(exempt(view)):
+        place, lost, hint = "on the operation", "not visible to others", _EXEMPT
+    else:
+        return
+    yield Warning(
+        f"@idempotent stands {place} {guarded.name}: with ATOMIC_REQUESTS its claim is {lost}.",
+        hint=hint,
+        obj=_subject(view),
+        id="django_idempotency.W004",
+    )
 
 
 def _login_below(view: Any) -> Iterator[CheckMessage]:
     """Report decorators below the guard, which refuses callers whom they would let log in."""
-    guarded = False
-    while view is not None:
-        module = getattr(view, "__globals__", {}).get("__name__")
-        if guarded and module == "django.contrib.auth.decorators":
-            yield Warning(
-                f"@login_required, or a decorator like it, stands below @idempotent on "
-                f"{_name(view)}: an anonymous caller with a key gets a 400 in place of the login "
-                f"page, and a replay does not ask it.",
-                hint="Put @idempotent directly above the function, and the others above it.",
-                obj=view,
-                id="django_idempotency.W014",
-            )
-            return
-        guarded = guarded or module == _DECORATORS
-        view = getattr(view, "__wrapped__", None)
-
-
-def _within_atomic_requests(view: Any) -> Iterator[CheckMessage]:
-    """Report marks that Django does not see, so that it opens its transaction around the guard."""
-    name, lost = _name(view), "not visible to others, and errors that are raised are not kept"
-    if any(map(is_marked, _below_api_view(view))):
-        place, hint = "below @api_view on", "Put @idempotent directly above @api_view."
-    elif any(map(is_marked, _methods(view))):
-        place, hint = "on a method of", "Put it on dispatch, by method_decorator(name='dispatch')."
-        if _is_of_drf(view):
-            hint = "Put IdempotencyMixin before the view's other bases instead."
-    elif any(map(is_marked, _dispatches(view))):
-        place, hint = (
-            "behind the dispatch of a subclass or a mixin on",
-            "Put it on the class itself.",
-        )
-    elif (operations := [*ninja_operations(view)]) and atomic_aliases(exempt(view)):
-        name, place = guarded_name(operations[0]), "on the operation"
-        lost, hint = "not visible to others", _EXEMPT
-    else:
+    if class_of(view) is not None:
         return
-    yield Warning(
-        f"@idempotent stands {place} {name}: with ATOMIC_REQUESTS its claim is {lost}.",
-        hint=hint,
-        obj=view,
-        id="django_idempotency.W004",
-    )
+    below = view
+    while declared_on(below) and declared_on(below) == declared_on(view):
+        below = getattr(below, "__wrapped__", None)
+    # What login_required and similar decorators leave for Django's LoginRequiredMiddleware.
+    if declared_on(view) and hasattr(below, "login_url"):
+        yield Warning(
+            f"@login_required, or a decorator like it, stands below @idempotent on "
+            f"{dotted_name(view)}: an anonymous caller with a key gets a 400 in place of the login "
+            f"page, and a replay does not ask it.",
+            hint="Put @idempotent directly above the function, and the others above it.",
+            obj=view,
+            id="django_idempotency.W014",
+        )
+
+
+def _misplaced(view: Any) -> Iterator[CheckMessage]:
+    """Report decorators on class views where they cannot guard (R14, R17)."""
+    view_class = class_of(view)
+    if view_class is None or issubclass(view_class, IdempotencyAttributes):
+        return
+    if _is_of_drf(view) and has_guard(view_class):
+        yield Error(
+            f"@idempotent stands on dispatch of {dotted_name(view)}: a replay would bypass "
+            f"permissions and throttles, so each request is refused.",
+            hint=f"Write class {view_class.__name__}(IdempotencyMixin, ...) instead.",
+            obj=view_class,
+            id="django_idempotency.E012",
+        )
+    elif is_marked(view) and not has_guard(view_class):
+        yield Error(
+            f"@idempotent stands around as_view() of {dotted_name(view)}, where it cannot guard.",
+            hint=f"{what_to_write(view)} Put the policy on the class.",
+            obj=view_class,
+            id="django_idempotency.E018",
+        )
 
 
 def check_middleware(
@@ -164,12 +215,13 @@ def check_middleware(
                     id="django_idempotency.E008",
                 )
             )
-        declared = Declared(middleware.store)
-        problems = policy_problems(name, middleware.store, _policies(declared))
+        problems, plan = _policy(name, middleware.declared().plan)
         found.extend(problems)
-        if not problems:
-            found.extend(_coroutines_lose(declared))
-        if problems or _has_scope(declared, before):
+        if plan is None:
+            continue
+        for _, view in routes():
+            found.extend(_left_to_middleware(view, plan))
+        if plan.http_policy.scope or _authenticates(before):
             continue
         if _authenticates(before) is None and not _authenticates(after):
             found.append(_perhaps_no_scope(name))
@@ -181,7 +233,27 @@ def check_middleware(
                     id="django_idempotency.E009",
                 )
             )
-    return found
+    return _once(found)
+
+
+def _left_to_middleware(view: Any, plan: ViewPlan) -> Iterator[CheckMessage]:
+    """Report views that the middleware is to guard, and cannot."""
+    view_class = class_of(view)
+    if is_marked(view) or _is_of_drf(view) or operations_behind(view):
+        return
+    yield from _loses_atomic_requests(view, plan, dotted_name(view))
+    if view_class is None or has_guard(view_class) or not is_wrapped(view):
+        return
+    methods = {*map(str.lower, plan.methods)} & {*view_class.http_method_names}
+    handlers = [getattr(view_class, name, None) for name in methods]
+    if any(handler is not None and not is_marked(handler) for handler in handlers):
+        yield Error(
+            f"The middleware cannot guard {dotted_name(view)}: decorators stand around its "
+            f"as_view().",
+            hint=f"{what_to_write(view)} Or put them on dispatch, with method_decorator.",
+            obj=view_class,
+            id="django_idempotency.E019",
+        )
 
 
 def check_fail_open(
@@ -225,167 +297,66 @@ def check_cors(
     return found
 
 
-def url_callbacks() -> Iterator[Any]:
-    """Yield each view function of the URLconf."""
-    if getattr(settings, "ROOT_URLCONF", None):
-        yield from _callbacks(get_resolver().url_patterns)
-
-
-def _callbacks(patterns: Sequence[URLPattern | URLResolver]) -> Iterator[Any]:
-    for pattern in patterns:
-        if isinstance(pattern, URLResolver):
-            yield from _callbacks(pattern.url_patterns)
-        else:
-            yield pattern.callback
-
-
-def policy_problems(
-    name: str, store: str, policies: Callable[[], tuple[Policy, HTTPPolicy]], view: Any = None
-) -> list[CheckMessage]:
+def _policy(
+    name: str, plan_of: Callable[[], ViewPlan], subject: Any = None
+) -> tuple[list[CheckMessage], ViewPlan | None]:
     """
-    Return errors and warnings about the alias and the policy that a view declares.
+    Return errors and warnings about the alias and the policy that a view declares, and its plan.
 
     Without this check each guarded request would be a 500. Errors in an alias of the setting belong
     to the check of the aliases.
     """
-    doubts: list[CheckMessage] = []
     try:
-        aliases = list(stores)
-        if store not in aliases:
-            problems = [f"IDEMPOTENCY has no alias {store!r}.{suggestion(str(store), aliases)}"]
-        else:
-            given = policies()
-            problems = _policy_problems(store, *given)
-            doubts.extend(_doubts(name, store, *given, view))
-    except ImproperlyConfigured:
-        return []
-    except (TypeError, ValueError) as error:
+        plan = plan_of()
+        problems = [*_policy_problems(plan)]
+    except (TypeError, UnknownAlias, ValueError) as error:
         problems = [str(error)]
-    return [
+    except ImproperlyConfigured:
+        return [], None
+    if not problems:
+        return [*_doubts(name, plan, subject)], plan
+    errors: list[CheckMessage] = [
         Error(
             f"{name} is guarded, and its policy is not valid: {problem}",
             hint="Correct what the view gives; the settings page lists every field.",
-            obj=view,
+            obj=subject,
             id="django_idempotency.E013",
         )
         for problem in problems
-    ] or doubts
+    ]
+    return errors, None
 
 
-def _doubts(
-    name: str, store: str, policy: Policy, http: HTTPPolicy, view: Any
-) -> Iterator[CheckMessage]:
+def _policy_problems(plan: ViewPlan) -> Iterator[str]:
+    if "store" not in plan.computed:
+        must_join(plan.policy, plan.store)
+    of_alias = http_policy_for(plan.alias)
+    for field, problem in path_problems(plan.http_policy):
+        if getattr(plan.http_policy, field) != getattr(of_alias, field):  # or else it tells
+            yield f"{field} {problem}"
+
+
+def _doubts(name: str, plan: ViewPlan, subject: Any) -> Iterator[CheckMessage]:
     """Warn about valid values that are probably not meant, unless the alias has them already."""
-    alias = policy_for(store)
+    policy, alias = plan.policy, policy_for(plan.alias)
     if policy.lease > policy.retention and not alias.lease > alias.retention:
         yield Warning(
             f"{name} has a lease that is longer than its retention.",
             hint="A record should answer for longer than one attempt may take.",
-            obj=view,
+            obj=subject,
             id="django_idempotency.W012",
         )
-    if http.fail_open and not http_policy_for(store).fail_open:
-        yield _fails_open(f"{name} has fail_open", view)
+    if plan.http_policy.fail_open and not http_policy_for(plan.alias).fail_open:
+        yield _fails_open(f"{name} has fail_open", subject)
 
 
-def _fails_open(who: str, view: Any = None) -> CheckMessage:
+def _fails_open(who: str, subject: Any = None) -> CheckMessage:
     return Warning(
         f"{who}: while its store is down, retries run again.",
         hint="Leave it out where a second run costs money.",
-        obj=view,
+        obj=subject,
         id="django_idempotency.W005",
     )
-
-
-def _policy_problems(store: str, policy: Policy, http: HTTPPolicy) -> list[str]:
-    problems = []
-    try:
-        must_join(policy, store_for(store))
-    except ValueError as error:
-        problems.append(str(error))
-    for name in _DOTTED_PATHS:
-        value = getattr(http, name)
-        if not isinstance(value, str) or value in ("json", "raw"):
-            continue
-        if value == getattr(http_policy_for(store), name):
-            continue  # the check of the aliases tells
-        if problem := path_problem(name, value):
-            problems.append(f"{name} {problem}")
-    return problems
-
-
-def _policies(declared: Declared) -> Callable[[], tuple[Policy, HTTPPolicy]]:
-    def policies() -> tuple[Policy, HTTPPolicy]:
-        plan = declared.plan()
-        return plan.policy, plan.http_policy
-
-    return policies
-
-
-def declarations(view: Any) -> Iterator[tuple[Declared, Any]]:
-    """
-    Yield what ``@idempotent`` left on a view, its class's methods, and below ``@api_view``.
-
-    Each with what it guards: the view, or an operation of django-ninja behind it. Nothing for a
-    view with the mixin, which makes one policy of all that stands on it.
-    """
-    view_class = getattr(view, "view_class", getattr(view, "cls", None))
-    if hasattr(view_class, "idempotency_store"):
-        return
-    on_dispatch = declared_on(getattr(view_class, "dispatch", None))
-    yield from ((declared, view) for declared in on_dispatch[-1:])
-    for place in (view, *_methods(view), *_below_api_view(view)):
-        for declared in declared_on(place)[-1:]:
-            if not any(declared is other for other in on_dispatch):  # as_view() copies its mark
-                yield declared, view
-    for operation in ninja_operations(view):
-        yield operation.idempotency, operation
-
-
-def _methods(view: Any) -> Iterable[Any]:
-    """Return the attributes of a class view for each method, and for each action."""
-    view_class = getattr(view, "view_class", getattr(view, "cls", None))
-    names = [*getattr(view_class, "http_method_names", ())]
-    if _is_of_drf(view):
-        names.extend((getattr(view, "actions", None) or {}).values())
-    return [getattr(view_class, name, None) for name in dict.fromkeys(names)]
-
-
-def _dispatches(view: Any) -> Iterable[Any]:
-    """Return the ``dispatch`` of each base of a class view."""
-    bases = getattr(getattr(view, "view_class", None), "__mro__", ())
-    return [vars(base).get("dispatch") for base in bases]
-
-
-def _no_scope(view: Any, name: str) -> CheckMessage:
-    if _authenticates(settings.MIDDLEWARE) is None:
-        return _perhaps_no_scope(name, view)
-    return Error(
-        f"{name} is guarded, and without AuthenticationMiddleware the guard does not know "
-        f"whose idempotency key a request carries.",
-        hint="Add AuthenticationMiddleware, or give idempotent(scope=...).",
-        obj=view,
-        id="django_idempotency.E007",
-    )
-
-
-def _perhaps_no_scope(name: str, view: Any = None) -> CheckMessage:
-    return Warning(
-        f"{name} is guarded, and has neither a scope nor AuthenticationMiddleware. Unless another "
-        f"middleware sets request.user, each key is refused.",
-        hint="Give a scope, or silence this if a middleware of yours sets request.user.",
-        obj=view,
-        id="django_idempotency.W010",
-    )
-
-
-def _has_scope(declared: Declared, middleware: Sequence[str] | None = None) -> bool:
-    try:
-        if declared.plan().http_policy.scope:
-            return True
-    except ImproperlyConfigured:
-        return True  # the check of the aliases tells
-    return _authenticates(settings.MIDDLEWARE if middleware is None else middleware) is True
 
 
 def _authenticates(names: Sequence[str]) -> bool | None:
@@ -407,27 +378,19 @@ def _http_policies() -> Iterator[tuple[str, HTTPPolicy]]:
         return  # the check of the aliases tells
 
 
-def _any_atomic_requests() -> bool:
-    return any(database.get("ATOMIC_REQUESTS") for database in settings.DATABASES.values())
-
-
 def _is_of_drf(view: Any) -> bool:
     """Whether a view is of Django REST framework, which authenticates by itself."""
     return hasattr(view, "cls")
 
 
-def _below_api_view(view: Any) -> Iterator[Any]:
-    """Yield the function below ``@api_view``: the methods that it has made close over it."""
-    view_class = getattr(view, "cls", None)
-    for method in getattr(view_class, "http_method_names", ()):
-        for cell in getattr(getattr(view_class, method, None), "__closure__", None) or ():
-            yield cell.cell_contents
+def _subject(view: Any) -> Any:
+    """Return what a message is about: the class of a view, or its function."""
+    return class_of(view) or view
 
 
-def _authenticates_itself(view: Any) -> bool:
-    """Whether django-ninja authenticates all callers of a view's guarded operations."""
-    operations = [*ninja_operations(view)]
-    return bool(operations) and all(operation.auth_callbacks for operation in operations)
+def _once(found: list[CheckMessage]) -> list[CheckMessage]:
+    """Leave out what is told already: a view may have several routes, methods and actions."""
+    return [message for number, message in enumerate(found) if message not in found[:number]]
 
 
 def _imported(name: str) -> Any:
@@ -435,13 +398,3 @@ def _imported(name: str) -> Any:
         return import_string(name)
     except ImportError:
         return None
-
-
-def guarded_name(guarded: Any) -> str:
-    """Return the name of what a declaration guards: a view, or an operation of django-ninja."""
-    return _name(guarded.view_func if is_operation(guarded) else guarded)
-
-
-def _name(view: Any) -> str:
-    named = getattr(view, "view_class", getattr(view, "cls", view))
-    return f"{named.__module__}.{getattr(named, '__qualname__', named)}"

@@ -2,222 +2,171 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
-from dataclasses import dataclass
-from functools import update_wrapper, wraps
-from types import CodeType
-from typing import Any
+from functools import partial, wraps
+from typing import TYPE_CHECKING, Any, Literal
 
 from asgiref.sync import iscoroutinefunction, markcoroutinefunction, sync_to_async
+from django.core.exceptions import ImproperlyConfigured
 from django.http import HttpRequest
 from django.http.response import HttpResponseBase
 from django.views import View
 
-from django_idempotency.http.atomic_requests import AtomicRequests
-from django_idempotency.http.calls import is_guarded_already
-from django_idempotency.http.plans import Declared
+from django_idempotency.http.atomic_requests import AtomicRequests, is_marked, mark
+from django_idempotency.http.attributes import IdempotencyAttributes, plan_of
+from django_idempotency.http.guard import is_guarded_already
+from django_idempotency.http.plans import Declared, ViewPlan
 from django_idempotency.http.views import aguarded, aunguarded, exempt_of, guarded
 from django_idempotency.observers import logger
+from django_idempotency.options import conceal
 from django_idempotency.policy import UNSAFE_METHODS
 
-__all__ = ["calls_handler", "guarded_as_view", "guarded_dispatch"]
+__all__ = [
+    "IdempotencyViewMixin",
+    "class_of",
+    "guarded_as_view",
+    "guarded_dispatch",
+    "has_guard",
+    "is_wrapped",
+    "unguarded_as_view",
+    "what_to_write",
+]
 
-#: The attribute of a request in which a guard waits for `dispatch` of a class.
-_WAITING = "_idempotency_waiting"
-#: The attribute of a guarded handler that says what guards it.
-_AROUND = "_idempotency_around"
+#: The attribute of a view object whose handlers a guard stands around.
+_GUARDED = "_idempotency_guarded"
+
+#: Returns the plan of the method that has this name.
+PlanFor = Callable[[str], ViewPlan]
+
+if TYPE_CHECKING:
+    _Base = View
+else:
+    _Base = object
 
 
-@dataclass(frozen=True)
-class _Around:
-    """A guard around the handler of one view object."""
+class IdempotencyViewMixin(IdempotencyAttributes, _Base, before=View):
+    """
+    Guards the unsafe methods of a class view: each idempotency key runs once.
 
-    declared: Declared
-    handler: Any
-    #: Empty until the handler is called.
-    called: list[bool]
+    It stands before the view's other bases. Every field of the policy is a class attribute
+    ``idempotency_<field>``; callables are methods. Raises TypeError for a wrong order of the bases,
+    an unknown name, a callable of another signature, and on a view of Django REST framework.
+    """
+
+    #: What the guard stands around: "handler", the method's, or "dispatch", where that is the work.
+    #: Has no value here, where it would hide that of a base which stands behind.
+    idempotency_guards: Literal["handler", "dispatch"]
+
+    _form = True
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        """Refuse what `IdempotencyAttributes` refuses, and views that have a mixin of their own."""
+        super().__init_subclass__(**kwargs)
+        drf = sys.modules.get("rest_framework.views")
+        if drf is not None and issubclass(cls, drf.APIView):
+            raise TypeError(
+                f"{cls.__name__} is a view of Django REST framework. Write "
+                f"class {cls.__name__}(IdempotencyMixin, ...), with IdempotencyMixin of "
+                f"django_idempotency.contrib.rest_framework."
+            )
+        if (guards := getattr(cls, "idempotency_guards", "handler")) not in ("handler", "dispatch"):
+            raise ValueError(
+                f"{cls.__name__}: idempotency_guards must be 'handler' or 'dispatch', "
+                f"not {guards!r}."
+            )
+
+    @classmethod
+    def as_view(cls, **initkwargs: Any) -> Any:
+        """Return the view function, with the transactions of ATOMIC_REQUESTS left to the guard."""
+        conceal(initkwargs)  # Django's view function closes over them
+        return mark(super().as_view(**initkwargs))
+
+    def setup(self, request: HttpRequest, *args: Any, **kwargs: Any) -> None:
+        """Set up as ever, and put the guard into `dispatch`."""
+        super().setup(request, *args, **kwargs)
+        guarded_here: Any = guarded_dispatch(partial(plan_of, self), self, self.dispatch)
+        self.dispatch = guarded_here  # type: ignore[method-assign]
 
 
 def guarded_dispatch(
-    declared: Declared, view: View, dispatch: Callable[..., Any]
+    plan_for: PlanFor, view: View, dispatch: Callable[..., Any]
 ) -> Callable[..., Any]:
     """
     Return the bound `dispatch` of a class view with the guard around the handler that it calls.
 
     So the checks of LoginRequiredMixin and similar mixins run on each request, replays included. A
-    method that the view lacks, or that is not guarded, has no claim.
+    method that the view lacks, or that is not guarded, has no claim. If another guard is around the
+    handlers already, that of a subclass, only that one guards.
     """
+    is_the_work = getattr(view, "idempotency_guards", "") == "dispatch"
+
     if view.view_is_async:
 
         @wraps(dispatch)
         async def adispatch(request: HttpRequest, *args: Any, **kwargs: Any) -> Any:
-            if is_guarded_already(request):
+            if is_guarded_already(request) or hasattr(view, _GUARDED):
                 return await dispatch(request, *args, **kwargs)
-            called = _guard_handler(declared, view, request, aguarded)
-            if called is None:
-                return await aunguarded(declared.plan(), dispatch, request, args, kwargs)
+            plan = plan_for(str(request.method).lower())
+            if is_the_work or not plan.guards(request):
+                return await aguarded(plan, dispatch, request, args, kwargs)
+            called = _guard_handlers(plan_for, view, request, aguarded)
             response = await dispatch(request, *args, **kwargs)
             if called:
                 return response
-            told = sync_to_async(_unguarded, thread_sensitive=True)
-            return await told(declared, type(view), request, response)
+            told = sync_to_async(_passed_by, thread_sensitive=True)
+            return await told(plan, type(view), request, response)
 
         return adispatch
 
     @wraps(dispatch)
     def sync_dispatch(request: HttpRequest, *args: Any, **kwargs: Any) -> Any:
-        if is_guarded_already(request):
+        if is_guarded_already(request) or hasattr(view, _GUARDED):
             return dispatch(request, *args, **kwargs)
-        called = _guard_handler(declared, view, request, guarded)
-        if called is None:
-            with AtomicRequests(without=exempt_of(request)):
-                return dispatch(request, *args, **kwargs)
+        plan = plan_for(str(request.method).lower())
+        if is_the_work or not plan.guards(request):
+            return guarded(plan, dispatch, request, args, kwargs)
+        called = _guard_handlers(plan_for, view, request, guarded)
         response = dispatch(request, *args, **kwargs)
-        return response if called else _unguarded(declared, type(view), request, response)
+        return response if called else _passed_by(plan, type(view), request, response)
 
     return sync_dispatch
 
 
-def guarded_as_view(declared: Declared, view: Callable[..., Any]) -> Callable[..., Any] | None:
+def _guard_handlers(
+    plan_for: PlanFor, view: View, request: HttpRequest, run: Callable[..., Any]
+) -> list[str]:
     """
-    Return what ``as_view()`` made, with or without decorators, with the guard in its `dispatch`.
+    Put the guard, `run`, around the handlers that `View.dispatch` may look up.
 
-    None for a view that is of no class, or of one whose `dispatch` calls no handler.
+    That of each unsafe method: `dispatch` of the project may change the request's method. Returns
+    a list of the handlers that have been called: empty, at first.
     """
-    view_class = getattr(view, "view_class", None)
-    if not (isinstance(view_class, type) and issubclass(view_class, View)):
-        return None
-    if not calls_handler(view_class):
-        return None
-    _look_for_guards(view_class)
-
-    def wait(request: HttpRequest) -> None:
-        if is_guarded_already(request):
-            return
-        request.idempotency = None  # type: ignore[attr-defined]
-        waiting: tuple[type[View], Declared] | None = getattr(request, _WAITING, None)
-        if waiting is None or waiting[0] is not view_class or waiting[1].yields:
-            setattr(request, _WAITING, (view_class, declared))
-
-    if iscoroutinefunction(view):
-
-        @wraps(view)
-        async def aview(request: HttpRequest, *args: Any, **kwargs: Any) -> Any:
-            wait(request)
-            response = await view(request, *args, **kwargs)
-            if vars(request).pop(_WAITING, None) is None:
-                return response
-            told = sync_to_async(_unguarded, thread_sensitive=True)
-            return await told(declared, view_class, request, response)
-
-        return markcoroutinefunction(aview)
-
-    @wraps(view)
-    def sync_view(request: HttpRequest, *args: Any, **kwargs: Any) -> Any:
-        wait(request)
-        response = view(request, *args, **kwargs)
-        if vars(request).pop(_WAITING, None) is None:
-            return response
-        return _unguarded(declared, view_class, request, response)
-
-    return sync_view
-
-
-def _guard_handler(
-    declared: Declared, view: View, request: HttpRequest, run: Callable[..., Any]
-) -> list[bool] | None:
-    """
-    Put the guard, `run`, around the handler that `View.dispatch` will look up.
-
-    That of each unsafe method: `dispatch` of the project may change the request's method. Returns a
-    list that is empty until a handler is called, or None if nothing is guarded. If the guard of a
-    subclass, or of the URLconf, is already around the handler, only that one guards. The guard of
-    the middleware gives way to this one (R17).
-    """
-    if is_guarded_already(request):
-        return None
     request.idempotency = None  # type: ignore[attr-defined]
-    handler = _handler(view, str(request.method))
-    if handler is None:
-        return None
-    guards = declared.plan().guards(request)
-    around: _Around | None = getattr(handler, _AROUND, None)
-    if around is None and not guards:
-        return None
-    if around is not None and not (guards and around.declared.yields):
-        return [True]
-    called = [] if around is None else around.called
-    for method in UNSAFE_METHODS:
-        if (handler := _handler(view, method)) is not None:
-            inner: _Around | None = getattr(handler, _AROUND, None)
-            around = _Around(declared, handler if inner is None else inner.handler, called)
-            setattr(view, method.lower(), _guarded_handler(around, run))
+    called: list[str] = []
+    for name in map(str.lower, UNSAFE_METHODS):
+        handler = getattr(view, name, None)
+        if handler is not None and name in view.http_method_names:
+            setattr(view, name, _guarded_handler(plan_for, name, handler, run, called))
+    setattr(view, _GUARDED, True)
     return called
 
 
-def _handler(view: View, method: str) -> Any:
-    """Return what `View.dispatch` calls for a method; None if it is not allowed."""
-    name = method.lower()
-    return getattr(view, name, None) if name in view.http_method_names else None
-
-
-def _guarded_handler(around: _Around, run: Callable[..., Any]) -> Callable[..., Any]:
+def _guarded_handler(
+    plan_for: PlanFor, name: str, handler: Any, run: Callable[..., Any], called: list[str]
+) -> Callable[..., Any]:
     def guarded_handler(request: HttpRequest, *args: Any, **kwargs: Any) -> Any:
-        around.called.append(True)
-        return run(around.declared, around.handler, request, args, kwargs)
+        called.append(name)
+        return run(plan_for(name), handler, request, args, kwargs)
 
-    setattr(guarded_handler, _AROUND, around)
     return guarded_handler
 
 
-def _look_for_guards(view_class: type[View]) -> None:
-    """Let `dispatch` of a class take the guard that waits in its request, if there is one."""
-    own: Any = vars(view_class).get("dispatch")
-    if own is not None and getattr(own, _WAITING, None) is own:  # a decorator copies attributes
-        return
-
-    def dispatch(self: View, request: HttpRequest, *args: Any, **kwargs: Any) -> Any:
-        bound = own.__get__(self) if own else super(view_class, self).dispatch  # type: ignore[misc]
-        waiting: tuple[type[View], Declared] | None = getattr(request, _WAITING, None)
-        if waiting is not None and isinstance(self, waiting[0]):
-            delattr(request, _WAITING)
-            bound = guarded_dispatch(waiting[1], self, bound)
-        return bound(request, *args, **kwargs)
-
-    update_wrapper(dispatch, view_class.dispatch)
-    setattr(dispatch, _WAITING, dispatch)
-    if iscoroutinefunction(own):
-        markcoroutinefunction(dispatch)
-    view_class.dispatch = dispatch  # type: ignore[method-assign]
-
-
-def calls_handler(view_class: type[View]) -> bool:
-    """Return False for a class whose own `dispatch` is the work: it never names ``dispatch``."""
-    for base in view_class.__mro__:
-        dispatch: Any = vars(base).get("dispatch")
-        while hasattr(dispatch, "__wrapped__"):
-            dispatch = dispatch.__wrapped__
-        code = getattr(dispatch, "__code__", None)
-        if dispatch is View.dispatch:
-            break
-        if code is not None and not _says(code, "dispatch"):
-            return False
-    return True
-
-
-def _says(code: CodeType, name: str) -> bool:
-    """Whether a function, or one within it, has `name` as an attribute or as text."""
-    inner = [constant for constant in code.co_consts if isinstance(constant, CodeType)]
-    said = name in code.co_names or name in code.co_consts
-    return said or any(_says(function, name) for function in inner)
-
-
-def _unguarded(
-    declared: Declared, view_class: type[View], request: HttpRequest, response: HttpResponseBase
+def _passed_by(
+    plan: ViewPlan, view_class: type[View], request: HttpRequest, response: HttpResponseBase
 ) -> HttpResponseBase:
     """Return an answer that came without a call of the handler; warn if it may have been work."""
-    done = 200 <= response.status_code < 300
-    if done and declared.plan().carries_key(request):
+    if 200 <= response.status_code < 300 and plan.carries_key(request):
         logger.error(
             "%s answered a request with an idempotency key without a call of its %s(): nothing was "
             "guarded.",
@@ -226,3 +175,109 @@ def _unguarded(
         )
         response["Idempotency-Stored"] = "false"
     return response
+
+
+# What as_view() has made, as the middleware and the decorator find it.
+
+
+def behind_partials(view: Any) -> Any:
+    """Return the view that a `functools.partial` of the URLconf calls, as Django finds it, too."""
+    while isinstance(view, partial):
+        view = view.func
+    return view
+
+
+def class_of(view: Callable[..., Any]) -> type[View] | None:
+    """Return the class of what ``as_view()`` has made, with or without decorators; else None."""
+    view = behind_partials(view)
+    view_class = getattr(view, "view_class", getattr(view, "cls", None))  # that of a ViewSet
+    return view_class if isinstance(view_class, type) and issubclass(view_class, View) else None
+
+
+def has_guard(view_class: type[View]) -> bool:
+    """Whether a class guards itself: by a mixin, or by a decorator on a ``dispatch`` of it."""
+    dispatches = (vars(base).get("dispatch") for base in view_class.__mro__)
+    return issubclass(view_class, IdempotencyAttributes) or any(map(is_marked, dispatches))
+
+
+def is_wrapped(view: Any) -> bool:
+    """Whether a decorator, or a partial, stands around what ``as_view()`` has made."""
+    if not hasattr(view, "view_initkwargs"):
+        return True
+    # `as_view` itself copies the attributes of a decorated `dispatch`, that one included.
+    of_dispatch = getattr(view.view_class.dispatch, "__wrapped__", None)
+    return getattr(view, "__wrapped__", None) is not of_dispatch
+
+
+def guarded_as_view(declared: Declared, view: Any) -> Callable[..., Any]:
+    """Return what serves requests in place of a class view that nothing has wrapped: guarded."""
+
+    def serve(request: HttpRequest, *args: Any, **kwargs: Any) -> Any:
+        serving = view.view_class(**view.view_initkwargs)
+        serving.setup(request, *args, **kwargs)
+        dispatch = guarded_dispatch(lambda name: declared.plan(), serving, serving.dispatch)
+        return dispatch(request, *args, **kwargs)
+
+    return markcoroutinefunction(serve) if iscoroutinefunction(view) else serve
+
+
+def unguarded_as_view(declared: Declared, view: Any) -> Callable[..., Any]:
+    """
+    Return a class view below other decorators, which no guard can be put into: it says so (R17).
+
+    A guard around the decorators would answer replays without them (R34). Where a key is required
+    each request raises ImproperlyConfigured.
+    """
+    name = _class_name(view)
+
+    def refuse_if_required(plan: ViewPlan, request: HttpRequest) -> None:
+        if plan.guards(request) and plan.http_policy.required:
+            raise ImproperlyConfigured(f"{name} cannot be guarded here. {what_to_write(view)}")
+
+    def told(plan: ViewPlan, request: HttpRequest, response: Any) -> Any:
+        if plan.guards(request) and plan.carries_key(request):
+            logger.error(
+                "%s is not guarded, though a request has an idempotency key. %s",
+                name,
+                what_to_write(view),
+            )
+            response["Idempotency-Stored"] = "false"
+        return response
+
+    if iscoroutinefunction(view):
+
+        @wraps(view)
+        async def aview(request: HttpRequest, *args: Any, **kwargs: Any) -> Any:
+            if is_guarded_already(request):
+                return await view(request, *args, **kwargs)
+            plan = declared.plan()
+            refuse_if_required(plan, request)
+            response = await aunguarded(plan, view, request, args, kwargs)
+            return await sync_to_async(told, thread_sensitive=True)(plan, request, response)
+
+        return markcoroutinefunction(aview)
+
+    @wraps(view)
+    def sync_view(request: HttpRequest, *args: Any, **kwargs: Any) -> Any:
+        if is_guarded_already(request):
+            return view(request, *args, **kwargs)
+        plan = declared.plan()
+        refuse_if_required(plan, request)
+        with AtomicRequests(without=exempt_of(request)):
+            response = view(request, *args, **kwargs)
+        return told(plan, request, response)
+
+    return sync_view
+
+
+def what_to_write(view: Any) -> str:
+    """Return what guards a class view wherever decorators stand."""
+    return (
+        f"Write class {_class_name(view)}(IdempotencyViewMixin, ...), with IdempotencyViewMixin of "
+        f"django_idempotency.http."
+    )
+
+
+def _class_name(view: Any) -> str:
+    view_class: Any = class_of(view)
+    return str(view_class.__name__)

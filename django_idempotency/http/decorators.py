@@ -15,13 +15,16 @@ from django.views import View
 
 from django_idempotency.conf import DEFAULT_ALIAS
 from django_idempotency.http.atomic_requests import mark
-from django_idempotency.http.calls import is_guarded_already
+from django_idempotency.http.attributes import IdempotencyAttributes
 from django_idempotency.http.class_views import (
-    calls_handler,
-    guarded_as_view,
+    class_of,
     guarded_dispatch,
+    has_guard,
+    unguarded_as_view,
 )
-from django_idempotency.http.plans import Declared
+from django_idempotency.http.guard import is_guarded_already
+from django_idempotency.http.inventory import register
+from django_idempotency.http.plans import Declared, leave_mark
 from django_idempotency.http.views import aguarded, guarded
 from django_idempotency.policy import HTTPPolicy, Policy
 
@@ -54,11 +57,12 @@ def idempotent(
 
     The keywords are fields of the policy and of the HTTP policy. `operation` names what the view
     does: give it before you change its URL's name or route. Put it above ``@api_view``. For a class
-    view write ``@method_decorator(idempotent(required=True), name="dispatch")``. For a class
-    view of Django REST framework use the mixin; the decorator then changes the mixin's policy.
-    Raises TypeError for a class or a method, and UnknownField (a TypeError) for an unknown field.
-    On ``dispatch`` of a view of Django REST framework without the mixin, each request raises
-    TypeError.
+    view use the mixin of its kind, or ``@method_decorator(idempotent(required=True),
+    name="dispatch")``. On a class with a mixin, the decorator changes the mixin's policy. Raises
+    TypeError for a class or a method, and UnknownField (a TypeError) for an unknown field. On
+    ``dispatch`` of a view of Django REST framework without the mixin, each request raises
+    TypeError. Around ``as_view()`` it cannot guard, as a system check says: where a key is
+    required, each request raises ImproperlyConfigured.
     """
     if view is not None and not callable(view):
         raise TypeError(_how_to_write(view))
@@ -70,28 +74,38 @@ def idempotent(
 
 def _decorate(declared: Declared, view: Callable[..., Any]) -> Callable[..., Any]:
     _refuse_what_is_no_view(view)
-    if _is_dispatch_of_drf(view):
-        return _of_mixin(view)
+    if _is_left_to_a_mixin(view):
+        return view
     if hasattr(view, "cls"):
         from django_idempotency.contrib.rest_framework import mixin as rest_framework
 
         if rest_framework.is_drf_view(view):
             guarded_class: Callable[..., Any] = rest_framework.guarded_view(view, declared)
             return guarded_class
-    wrapper = guarding(declared, view)
-    wrapper.idempotency = declared  # type: ignore[attr-defined]
+    if (view_class := class_of(view)) is None:
+        wrapper = guarding(declared, view)
+    elif has_guard(view_class):
+        raise TypeError(
+            f"@idempotent cannot stand around as_view() of {view_class.__name__}, which is "
+            f"guarded already. Give the policy on the class, or with the mixin as keywords of "
+            f"as_view(), such as idempotency_required=True."
+        )
+    else:
+        wrapper = unguarded_as_view(declared, view)
+        wrapper.view_class = view_class  # type: ignore[attr-defined]  # a partial has none to copy
+    leave_mark(wrapper, declared)
+    if _bound(view) is None:
+        register(view, declared)
     # What django-ninja calls with the operation that it makes of a function.
     wrapper._ninja_contribute_to_operation = [_refuse_operation]  # type: ignore[attr-defined]
     return mark(wrapper)
 
 
 def guarding(declared: Declared, view: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a plain view with the guard around it, or around the handler of a class view."""
+    """Return a function view with the guard around it, or a bound method of a class view."""
     bound = _instance(view)
-    if isinstance(bound, View) and _is_dispatch(view) and calls_handler(type(bound)):
-        return guarded_dispatch(declared, bound, view)
-    if (of_class := guarded_as_view(declared, view)) is not None:
-        return of_class
+    if isinstance(bound, View) and _is_dispatch(view):
+        return guarded_dispatch(lambda name: declared.plan(), bound, view)
     if iscoroutinefunction(view) or getattr(bound, "view_is_async", False):
 
         @wraps(view)
@@ -102,7 +116,7 @@ def guarding(declared: Declared, view: Callable[..., Any]) -> Callable[..., Any]
                 from django_idempotency.contrib.rest_framework import functions
 
                 return await functions.aguarded_function(declared, view, request, *args, **kwargs)
-            return await aguarded(declared, view, request, args, kwargs)
+            return await aguarded(declared.plan(), view, request, args, kwargs)
 
         return markcoroutinefunction(aguarded_view) if iscoroutinefunction(view) else aguarded_view
 
@@ -114,7 +128,7 @@ def guarding(declared: Declared, view: Callable[..., Any]) -> Callable[..., Any]
             from django_idempotency.contrib.rest_framework import functions
 
             return functions.guarded_function(declared, view, request, *args, **kwargs)
-        return guarded(declared, view, request, args, kwargs)
+        return guarded(declared.plan(), view, request, args, kwargs)
 
     return guarded_view
 
@@ -131,12 +145,10 @@ def _how_to_write(given: object) -> str:
 
 
 def _refuse_what_is_no_view(view: Callable[..., Any]) -> None:
-    if _is_of_ninja(view):
-        raise TypeError(
-            f"@idempotent cannot stand around {view.__name__}, an operation of django-ninja: it "
-            f"would not run at all, or a replay would bypass authentication and throttles. Use "
-            f"idempotent of django_idempotency.contrib.ninja."
-        )
+    run = getattr(inspect.unwrap(view), "__self__", None)
+    operation = getattr(view, "_ninja_operation", run)
+    if any(base.__module__ == "ninja.operation" for base in type(operation).__mro__):
+        _refuse_operation(operation)
     if inspect.isclass(view):
         raise TypeError(
             f"@idempotent cannot stand on the class {view.__name__}. Write "
@@ -154,45 +166,36 @@ def _refuse_what_is_no_view(view: Callable[..., Any]) -> None:
 def _refuse_operation(operation: Any) -> None:
     raise TypeError(
         f"@idempotent cannot guard {operation.view_func.__name__}, an operation of django-ninja: "
-        f"it does not know whom the operation's authentication has found. Use idempotent of "
-        f"django_idempotency.contrib.ninja."
+        f"it does not know whom the operation's authentication has found, and around that a replay "
+        f"would bypass it. Use idempotent of django_idempotency.contrib.ninja."
     )
-
-
-def _is_of_ninja(view: Callable[..., Any]) -> bool:
-    """Whether ninja calls the function below, or this is all that ninja does for a request."""
-    ninja = sys.modules.get("ninja.operation")
-    if ninja is None:
-        return False
-    run = getattr(inspect.unwrap(view), "__self__", None)
-    return hasattr(view, "_ninja_operation") or isinstance(run, ninja.Operation)
-
-
-def _is_dispatch_of_drf(view: Callable[..., Any]) -> bool:
-    drf = sys.modules.get("rest_framework.views")
-    return drf is not None and isinstance(_instance(view), drf.APIView) and _is_dispatch(view)
 
 
 def _is_dispatch(view: Callable[..., Any]) -> bool:
     return getattr(view, "__name__", "") == "dispatch"
 
 
-def _of_mixin(dispatch: Callable[..., Any]) -> Callable[..., Any]:
+def _is_left_to_a_mixin(view: Callable[..., Any]) -> bool:
     """
-    Return ``dispatch`` unchanged: the mixin reads the decorator's policy, and guards.
+    Whether a mixin guards, which reads the policy of the decorator on ``dispatch``.
 
-    Raises TypeError without the mixin: a replay would bypass permissions and throttles (R14).
+    Raises TypeError for a view of Django REST framework without the mixin: a replay would bypass
+    permissions and throttles (R14).
     """
-    from django_idempotency.contrib.rest_framework import IdempotencyMixin
-
-    if isinstance(_instance(dispatch), IdempotencyMixin):
-        return dispatch
-    name = type(_instance(dispatch)).__name__
-    raise TypeError(
-        f"@idempotent cannot stand on dispatch of {name}, a view of Django REST framework. "
-        f"Write class {name}(IdempotencyMixin, ...), with IdempotencyMixin of "
-        f"django_idempotency.contrib.rest_framework."
-    )
+    if not _is_dispatch(view):
+        return False
+    bound = _instance(view)
+    if isinstance(bound, IdempotencyAttributes):
+        return True
+    drf = sys.modules.get("rest_framework.views")
+    if drf is not None and isinstance(bound, drf.APIView):
+        name = type(bound).__name__
+        raise TypeError(
+            f"@idempotent cannot stand on dispatch of {name}, a view of Django REST framework. "
+            f"Write class {name}(IdempotencyMixin, ...), with IdempotencyMixin of "
+            f"django_idempotency.contrib.rest_framework."
+        )
+    return False
 
 
 def _instance(view: Any) -> object:

@@ -5,17 +5,20 @@ from __future__ import annotations
 import logging
 import re
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from datetime import timedelta, timezone
 from email.utils import format_datetime
+from functools import partial
 from typing import Any
 
 from asgiref.sync import sync_to_async
+from django.http import HttpRequest
 from django.http.response import HttpResponseBase
 
 from django_idempotency import keys
+from django_idempotency.context import running
 from django_idempotency.engine.attempt import Attempt
-from django_idempotency.engine.operation import Operation, RollBack
+from django_idempotency.engine.operation import Operation, RollBack, Verdict
 from django_idempotency.engine.transactions import OpenTransactions
 from django_idempotency.exceptions import (
     IdempotencyError,
@@ -25,46 +28,75 @@ from django_idempotency.exceptions import (
     ScopeMissing,
     StoreError,
 )
-from django_idempotency.http import keyless, scopes
-from django_idempotency.http.atomic_requests import AtomicRequests, answering, atomic_aliases
-from django_idempotency.http.calls import GuardedCall, leads_to_login, using
+from django_idempotency.exceptions.base import SessionLost
+from django_idempotency.http import scopes
+from django_idempotency.http.atomic_requests import (
+    AtomicRequests,
+    answering,
+    atomic_aliases,
+    refuse_coroutine,
+)
 from django_idempotency.http.content import (
     ask,
     endpoint_of,
     fingerprint_of,
     form_key,
     header_field,
+    operation_of,
 )
+from django_idempotency.http.handlers import Handler, is_outside
+from django_idempotency.http.plans import ViewPlan
 from django_idempotency.http.problems import problem_response, replay_refused
 from django_idempotency.http.sessions import RequestState, leave_session
 from django_idempotency.http.snapshot import LEFT_OUT, Snapshot, is_stream
-from django_idempotency.logs import log_once, log_refusal
+from django_idempotency.http.verdicts import commits, leads_to_login, verdict_on
+from django_idempotency.logs import log_once, log_refusal, log_store_error
 from django_idempotency.records import Outcome
 
-__all__ = ["Guard", "answered_outside"]
+__all__ = ["Guard", "is_guarded_already"]
 
 _KIND = "http"
-_OUTSIDE = "_idempotency_outside"
+#: Where a request has the attempt that serves it.
+_SERVING = "_idempotency_attempt"
 #: How long the second click on a form's button waits for the page of the first (R89).
 _FORM_WAIT = timedelta(seconds=10)
 _PREFER_WAIT = re.compile(r'(?:^|[,;\s])wait\s*=\s*"?(\d{1,6})', re.IGNORECASE)
 
 
-class Guard(GuardedCall):
-    """The guard of one request; a subclass for each kind of view says how its handler is called."""
+class Guard:
+    """The guard of one request to a guarded method, around what handles it."""
 
-    #: Whose key it is, where the policy does not say.
-    default_scope: Callable[[Any], str] = staticmethod(scopes.user)
     key = ""
     kept = False
     #: The attempt whose handler was entered, once it was: its claim stands.
     begun: Attempt | None = None
     #: An error of the handler's own idempotent calls, which says nothing about this key.
     raised_by_handler: Exception | None = None
-    #: What an on_commit hook raised after the work had committed.
-    raised_by_hook: Exception | None = None
     #: The session and messages from before the claim, until they are restored.
     before: RequestState | None = None
+
+    def __init__(
+        self,
+        plan: ViewPlan,
+        request: HttpRequest,
+        handler: Handler,
+        *,
+        exempt: Collection[str],
+        keyed: bool,
+    ) -> None:
+        self.plan = plan
+        self.http = plan.http_policy
+        self.request = request
+        self.handler = handler
+        #: Aliases that the view exempts from ATOMIC_REQUESTS.
+        self.exempt = exempt
+        #: Whether the request carries a key, or must carry one.
+        self.keyed = keyed
+
+    @property
+    def operation(self) -> str:
+        """What is being done (R40)."""
+        return operation_of(self.request, self.plan.operation_name)
 
     def respond(self) -> HttpResponseBase:
         """
@@ -74,59 +106,79 @@ class Guard(GuardedCall):
         be had. Without a key it is always the handler's own. An exception that the adapter does not
         answer passes on unchanged (R58).
         """
-        if not self.keyed:
-            return keyless.handle(self)
         try:
             operation = self.prepare(coroutine=False)
-            try:
-                with self.plan.engine.attempt(operation, self.on_error) as attempt:
-                    if not attempt.replayed:
-                        attempt.complete(self.work(attempt))
-            finally:
-                self.forget()
+            while True:
+                try:
+                    with self.plan.engine.attempt(operation, self.on_error, self.judge) as attempt:
+                        if not attempt.replayed:
+                            self._begin(attempt)
+                            try:
+                                attempt.complete(self.handler.call())
+                            except Exception as error:
+                                self.raised_by_handler = error
+                                raise
+                    break
+                except StoreError as error:
+                    operation = self.without_store(operation, error)
+                finally:
+                    self.forget()
         except IdempotencyError as error:
-            if self.runs_unguarded(error):
-                ours = using(self.plan.store).difference(atomic_aliases(self.exempt))
-                return _unguarded(keyless.handle(self, without=ours))
-            return self.problem(error)
-        return self.response(attempt)
+            return self.handler.final(self.problem(error))
+        return self.handler.final(self.response(attempt))
 
     async def arespond(self) -> HttpResponseBase:
         """See `respond`: for a handler that is a coroutine."""
-        if not self.keyed:
-            return await keyless.ahandle(self)
-        in_thread = sync_to_async(self.prepare, thread_sensitive=True)
         try:
-            operation = await in_thread(coroutine=True)
-            try:
+            operation = await sync_to_async(self.prepare, thread_sensitive=True)(coroutine=True)
+            while True:
                 attempting = self.plan.engine.aattempt(operation, self.on_error, self.judge)
-                async with attempting as attempt:
-                    if not attempt.replayed:
-                        attempt.complete(await self.awork(attempt))
-            finally:
-                self.forget()
+                try:
+                    async with attempting as attempt:
+                        if not attempt.replayed:
+                            self._begin(attempt)
+                            try:
+                                attempt.complete(await self.handler.acall())
+                            except Exception as error:
+                                self.raised_by_handler = error
+                                raise
+                    break
+                except StoreError as error:
+                    operation = self.without_store(operation, error)
+                finally:
+                    self.forget()
         except IdempotencyError as error:
-            if self.runs_unguarded(error):
-                return _unguarded(await self.ahandle())
-            return await sync_to_async(self.problem, thread_sensitive=True)(error)
+            response = await sync_to_async(self.problem, thread_sensitive=True)(error)
+            return await self.handler.afinal(response)
         if self.http.replay_check is None:
-            return self.response(attempt)
-        return await sync_to_async(self.response, thread_sensitive=True)(attempt)
+            response = self.response(attempt)
+        else:
+            response = await sync_to_async(self.response, thread_sensitive=True)(attempt)
+        return await self.handler.afinal(response)
 
     # What the request says.
 
     def prepare(self, *, coroutine: bool) -> Operation:
-        """Read the request; raise KeyRequired, InvalidKey or ScopeMissing."""
+        """
+        Read the request; raise KeyRequired, InvalidKey or ScopeMissing.
+
+        One without a key is an operation without a record: the same block, the same verdicts (R90).
+        """
         plan = self.plan
+        if coroutine:  # it may read the session from its database: never on the event loop
+            self.before = RequestState(self.request)
+        if not self.keyed:
+            mode = self._mode(OpenTransactions(plan.store), coroutine=coroutine)
+            return self._unrecorded(joined=mode != "separate")
         from_form = self._read_key()
         scope = self._scope(from_form=from_form)
         name = self.operation
+        handler, http = self.handler, self.http
         fingerprint = fingerprint_of(
-            self.request, self.subject, plan.policy, self.http, self.body, name
+            self.request, handler.subject, plan.policy, http, partial(handler.body, http), name
         )
         open_transactions = OpenTransactions(plan.store)
-        if coroutine:  # it may read the session from its database: never on the event loop
-            self.before = RequestState(self.request)
+        mode = self._mode(open_transactions, coroutine=coroutine)
         return plan.operation(
             kind=_KIND,
             scope=scope,
@@ -134,13 +186,52 @@ class Guard(GuardedCall):
             name=name,
             fingerprint=fingerprint,
             codec=plan.codec,
-            mode=self.mode(open_transactions, coroutine=coroutine),
+            mode=mode,
             open_transactions=open_transactions,
+            aliases=self._aliases(joined=mode != "separate"),
             wait=self._wait(from_form=from_form),
             closes_connections=True,
             unstorable_ok=True,
-            checks_replay=self.http.replay_check is not None,
+            checks_replay=http.replay_check is not None,
         )
+
+    def _mode(self, open_transactions: OpenTransactions, *, coroutine: bool) -> str:
+        """Return how the work commits; refuse a coroutine that would lose its ATOMIC_REQUESTS."""
+        plan = self.plan
+        joins = not coroutine and (plan.joins or plan.store.using in atomic_aliases(self.exempt))
+        mode = open_transactions.mode(plan.policy, joins=joins)
+        if coroutine:
+            own = (plan.store.using,) if mode != "separate" else ()
+            refuse_coroutine({*self.exempt, *own})
+        return mode
+
+    def _aliases(self, *, joined: bool, without: Collection[str | None] = ()) -> list[str]:
+        """Return the aliases of ATOMIC_REQUESTS on which the guard opens transactions."""
+        own = (self.plan.store.using,) if joined else ()
+        return atomic_aliases({*self.exempt, *own, *without})
+
+    def _unrecorded(self, *, joined: bool, without: Collection[str | None] = ()) -> Operation:
+        return self.plan.unrecorded(
+            self.operation,
+            transaction="joined" if joined else "separate",
+            aliases=self._aliases(joined=joined, without=without),
+        )
+
+    def without_store(self, operation: Operation, error: StoreError) -> Operation:
+        """
+        Return what runs without a lease in the place of an operation whose store is down (R61).
+
+        Its work has a transaction on the store's database only if ATOMIC_REQUESTS says so; where
+        that cannot be begun either, it has none. Raises `error` unless FAIL_OPEN allows it.
+        """
+        at_claim = self.begun is None and error.at_claim
+        if not (at_claim and self.http.fail_open and error.unreachable):
+            raise error
+        using = self.plan.store.using
+        if operation.recorded:
+            return self._unrecorded(joined=using in atomic_aliases(self.exempt))
+        log_store_error(self.plan.alias, self.operation, error)
+        return self._unrecorded(joined=False, without=(using,))
 
     def _read_key(self) -> bool:
         """Read the key; return whether it came in a form (R89)."""
@@ -163,8 +254,10 @@ class Guard(GuardedCall):
 
     def _scope(self, *, from_form: bool) -> str:
         """Return whose key it is, by the policy; raise ScopeMissing for an anonymous caller."""
-        scope = self.http.scope or (scopes.user_or_session if from_form else self.default_scope)
-        found: str | None = ask("scope", scope, self.subject)
+        scope = self.http.scope or (
+            scopes.user_or_session if from_form else self.handler.default_scope
+        )
+        found: str | None = ask("scope", scope, self.handler.subject)
         if found is not None and not isinstance(found, str):
             raise TypeError(f"scope must return a str, not {type(found).__name__}.")
         if not found:  # one bucket for all who name nobody would show them each other's answers
@@ -172,7 +265,7 @@ class Guard(GuardedCall):
         if not self.http.scope_endpoint:
             return found
         endpoint = endpoint_of(self.request, self.plan.operation_name)
-        return f"{len(endpoint)}:{endpoint}:{found}"
+        return scopes.of_endpoint(endpoint, found)
 
     def _wait(self, *, from_form: bool) -> timedelta:
         """How long this caller waits: the policy's time, or less if it prefers so (R51)."""
@@ -185,65 +278,27 @@ class Guard(GuardedCall):
 
     # The work.
 
-    def work(self, attempt: Attempt) -> HttpResponseBase:
-        """Run the handler in the transactions that Django would have given it."""
-        self._begin(attempt)
-        ours, store = set(self.exempt), self.plan.store
-        joined = attempt.request.transaction != "separate"
-        if joined:
-            ours |= using(store)  # open already: the store's own, around this
-        requests = AtomicRequests(without=ours)
-        try:
-            with requests:
-                try:
-                    response = self.handle()
-                except Exception as error:
-                    self.raised_by_handler = error
-                    raise
-                self.judge(attempt, response)
-                if requests:  # none commits without the others; the engine looks at a store's alone
-                    doomed = joined and store.rolled_back()
-                    if requests.rolled_back() or doomed:
-                        deliberate = requests.rollback_is_deliberate() and (
-                            store.rollback_is_deliberate() or not doomed
-                        )
-                        attempt.refuse_rollback(response, deliberate=deliberate)
-        except Exception as error:
-            if not requests.committed:
-                attempt.rolled_back = bool(requests)
-                raise
-            self.raised_by_hook = error  # the work stands, so its answer is kept
-        return response
-
-    async def awork(self, attempt: Attempt) -> HttpResponseBase:
-        """Await the handler: Django opens no transaction around a coroutine."""
-        self._begin(attempt)
-        try:
-            return await self.ahandle()
-        except Exception as error:
-            self.raised_by_handler = error
-            raise
-
     def _begin(self, attempt: Attempt) -> None:
         self.begun = attempt
         if self.before is None:
             self.before = RequestState(self.request)
-        self.request.idempotency = attempt.lease  # type: ignore[attr-defined]
+        setattr(self.request, _SERVING, attempt)
+        self.request.idempotency = attempt.held  # type: ignore[attr-defined]
 
-    def judge(self, attempt: Attempt, response: HttpResponseBase) -> None:
-        """Take the verdict on a response that the handler returned; raise RollBack to roll back."""
-        attempt.verdict = verdict = self.verdict(response)
-        attempt.succeeded = response.status_code < 400
+    def judge(self, response: HttpResponseBase) -> Verdict:
+        """Return the verdict on the handler's response; raise RollBack to roll its work back."""
+        verdict = verdict_on(self.http, response)
         self.kept = verdict == "keep"
-        if verdict == "release" and leads_to_login(response):
+        if self.key and verdict == "release" and leads_to_login(response):
             log_once(
                 logging.WARNING,
                 "%s redirects to LOGIN_URL, which is never kept: if it has done its work, a retry "
                 "runs again.",
                 self.operation,
             )
-        if not self.commits(response, verdict):
+        if not commits(self.http, response, verdict):
             raise RollBack(verdict, response)
+        return Verdict(verdict, succeeded=response.status_code < 400)
 
     def on_error(self, error: Exception) -> HttpResponseBase:
         """
@@ -251,13 +306,15 @@ class Guard(GuardedCall):
 
         Whatever it marks for rollback meanwhile is this block, never the caller's (R84).
         """
+        if self.begun is None or self.begun.held is None:
+            raise error  # who calls the view without a key answers it
         if error is not self.raised_by_handler or self._is_own(error):
             raise error
         self.forget()
         with answering(without=self.exempt):
-            response = self.on_exception(error)
-        verdict = self.verdict(response, error)
-        if verdict != "keep" and getattr(response, _OUTSIDE, False):
+            response = self.handler.answer(error, self.http)
+        verdict = verdict_on(self.http, response, error)
+        if verdict != "keep" and is_outside(response):
             raise RollBack(verdict, error=error)
         if verdict != "keep":
             raise RollBack(verdict, response)
@@ -270,7 +327,7 @@ class Guard(GuardedCall):
         if (
             attempt is None
             or not attempt.rolled_back
-            or attempt.rollback_is_deliberate
+            or attempt.ending.deliberate
             or self.before is None
         ):
             return
@@ -279,16 +336,16 @@ class Guard(GuardedCall):
 
     # The answer.
 
-    def runs_unguarded(self, error: IdempotencyError) -> bool:
-        """Whether the handler is to run without a lease, since no store was reached (R61)."""
-        at_claim = self.begun is None and isinstance(error, StoreError) and error.at_claim
-        return at_claim and self.opens_for(error)
-
     def problem(self, error: IdempotencyError) -> HttpResponseBase:
         """Return what tells the client of an error of its key; raise the handler's own."""
         if not self._is_own(error):
             raise error
-        response = problem_response(error, self.request, self.http, self.subject)
+        if not self.keyed or (self.begun is not None and not self.begun.operation.recorded):
+            if not isinstance(error, SessionLost):
+                raise error
+            log_store_error(self.plan.alias, self.operation, error)
+            return problem_response(error, self.request, self.http, self.handler.subject)
+        response = problem_response(error, self.request, self.http, self.handler.subject)
         if self.begun is not None:
             return response
         if isinstance(error, (InvalidKey, KeyRequired, ScopeMissing)):
@@ -301,15 +358,21 @@ class Guard(GuardedCall):
         """Whether the error is about this key, and not one of the work's other idempotent calls."""
         if self.begun is None:
             return True
+        if error is self.begun.raised_by_hook:
+            return False
         if error is self.raised_by_handler:
-            return isinstance(error, LeaseLost) and self.begun.lease.lost
+            lease = self.begun.held
+            return isinstance(error, LeaseLost) and lease is not None and lease.lost
         return not _has_committed(self.begun)  # or else a hook of the work raised it
 
     def response(self, attempt: Attempt) -> HttpResponseBase:
         """Return the handler's response, or its replay."""
-        if self.raised_by_hook is not None:
-            raise self.raised_by_hook
         http, outcome = self.http, attempt.outcome
+        if not attempt.operation.recorded:
+            unguarded: HttpResponseBase = outcome.result
+            if self.keyed:
+                unguarded["Idempotency-Stored"] = "false"
+            return unguarded
         response = self._replay(attempt, outcome) if outcome.replayed else outcome.result
         if self.kept and not outcome.stored:
             response["Idempotency-Stored"] = "false"
@@ -339,7 +402,7 @@ class Guard(GuardedCall):
         snapshot = outcome.result
         assert isinstance(snapshot, Snapshot)  # noqa: S101
         if (check := self.http.replay_check) is not None and not self._may_see(attempt, check):
-            response = replay_refused(self.request, self.http, self.subject)
+            response = replay_refused(self.request, self.http, self.handler.subject)
         else:
             marked = ((self.http.replay_header, "true"),) if self.http.replay_header else ()
             response = snapshot.response(*marked, ("Cache-Control", "no-store"))
@@ -349,27 +412,26 @@ class Guard(GuardedCall):
 
     def _may_see(self, attempt: Attempt, check: Callable[..., bool] | str) -> bool:
         """Ask the policy's ``replay_check``, in transactions such as the handler had (R34)."""
-        store = self.plan.store
-        beside = using(store) if attempt.request.transaction != "separate" else ()
+        using = self.plan.store.using
+        joined = attempt.request.transaction != "separate"
+        beside = (using,) if joined and using is not None else ()
         seen = False
         try:
             with AtomicRequests(without=self.exempt, beside=beside):
-                seen = bool(ask("replay_check", check, self.subject, attempt.record))
+                seen = bool(ask("replay_check", check, self.handler.subject, attempt.record))
         finally:
             attempt.tell_replay(refused=not seen)
         return seen
 
 
-def _unguarded(response: HttpResponseBase) -> HttpResponseBase:
-    """Return the response of a handler that ran without a lease, and say so."""
-    response["Idempotency-Stored"] = "false"
-    return response
+def is_guarded_already(request: Any) -> bool:
+    """
+    Return whether a guard around this one serves the request and guards alone (R17).
 
-
-def answered_outside(response: HttpResponseBase) -> HttpResponseBase:
-    """Mark an answer that Django gives outside of the view: unless it is kept, Django gives it."""
-    setattr(response, _OUTSIDE, True)
-    return response
+    A request object that is served a second time, in a test for example, has the attempt of the
+    first.
+    """
+    return getattr(request, _SERVING, None) in running()
 
 
 def _has_committed(attempt: Attempt) -> bool:

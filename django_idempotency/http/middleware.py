@@ -18,8 +18,17 @@ from django.http.response import HttpResponseBase
 
 from django_idempotency.conf import DEFAULT_ALIAS
 from django_idempotency.http.atomic_requests import is_marked
+from django_idempotency.http.class_views import (
+    behind_partials,
+    class_of,
+    guarded_as_view,
+    has_guard,
+    is_wrapped,
+    unguarded_as_view,
+)
 from django_idempotency.http.decorators import guarding
-from django_idempotency.http.plans import Declared, ninja_operations
+from django_idempotency.http.inventory import operations_behind
+from django_idempotency.http.plans import Declared
 
 __all__ = ["IdempotencyMiddleware"]
 
@@ -42,14 +51,18 @@ class IdempotencyMiddleware:
     def __init__(self, get_response: Callable[[HttpRequest], Any]) -> None:
         self.get_response = get_response
         self.process_view: Callable[..., Any] = self._process_view
-        methods = frozenset({"POST", "PATCH"})
-        self._declared = Declared(self.store, methods=methods, joins=False, yields=True)
+        self._declared = self.declared()
         #: CsrfViewMiddleware has parsed each form before this middleware, except for exempt views,
         #: which may read the body themselves, for example to verify a signature.
         self._csrf_exempt = replace(self._declared, form=False)
         if iscoroutinefunction(get_response):
             markcoroutinefunction(self)
             self.process_view = self._aprocess_view
+
+    @classmethod
+    def declared(cls) -> Declared:
+        """Return the declaration of the guard: also what the system checks read."""
+        return Declared(cls.store, methods=frozenset({"POST", "PATCH"}), joins=False)
 
     def __call__(self, request: HttpRequest) -> Any:
         """Pass the request on: ``process_view`` does the work."""
@@ -79,7 +92,7 @@ class IdempotencyMiddleware:
         declared = self._declared_for(view)
         if _guards_itself(view, request) or not self._concerns(request, declared):
             return None
-        run: Any = guarding(declared, view)
+        run = _guarding(declared, view)
         if iscoroutinefunction(view):
             run = async_to_sync(run)
         response: HttpResponseBase = run(request, *args, **kwargs)
@@ -96,19 +109,25 @@ class IdempotencyMiddleware:
         concerns = sync_to_async(self._concerns, thread_sensitive=True)
         if _guards_itself(view, request) or not await concerns(request, declared):
             return None
-        run: Any = guarding(declared, view)
+        run = _guarding(declared, view)
         if not iscoroutinefunction(view):
             run = sync_to_async(run, thread_sensitive=True)
         response: HttpResponseBase = await run(request, *args, **kwargs)
         return response
 
 
+def _guarding(declared: Declared, view: Any) -> Any:
+    if class_of(view) is None:
+        return guarding(declared, view)
+    return (unguarded_as_view if is_wrapped(view) else guarded_as_view)(declared, view)
+
+
 def _guards_itself(view: Callable[..., Any], request: HttpRequest) -> bool:
-    method = getattr(getattr(view, "view_class", None), str(request.method).lower(), None)
-    if is_marked(view) or is_marked(method):
+    view, view_class = behind_partials(view), class_of(view)
+    method = getattr(view_class, str(request.method).lower(), None)
+    if is_marked(view) or is_marked(method) or (view_class is not None and has_guard(view_class)):
         return True
-    if any(request.method in operation.methods for operation in ninja_operations(view)):
+    if any(request.method in (it.methods or ()) for it in operations_behind(view)):
         return True
     drf = sys.modules.get("rest_framework.views")
-    view_class = getattr(view, "cls", None)
-    return drf is not None and isinstance(view_class, type) and issubclass(view_class, drf.APIView)
+    return drf is not None and view_class is not None and issubclass(view_class, drf.APIView)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, fields
-from functools import partial
 from typing import Any
+from uuid import UUID
 
 from django.http import HttpRequest
 
@@ -17,6 +16,8 @@ from django_idempotency.conf import (
     Declaration,
     Plan,
 )
+from django_idempotency.engine.operation import Operation
+from django_idempotency.fingerprint import Fingerprint
 from django_idempotency.http.content import form_key, header_field
 from django_idempotency.http.snapshot import SnapshotCodec
 from django_idempotency.policy import (
@@ -27,7 +28,11 @@ from django_idempotency.policy import (
     suggestion,
 )
 
-__all__ = ["Declared", "ViewPlan", "check_operation", "declared_on", "ninja_operations"]
+__all__ = ["Declared", "ViewPlan", "check_operation", "declared_on", "leave_mark"]
+
+
+_NO_RECORD = UUID(int=0)
+_NO_FINGERPRINT = Fingerprint(b"", ())
 
 
 @dataclass(frozen=True)
@@ -45,6 +50,8 @@ class ViewPlan(Plan):
     codec: SnapshotCodec
     #: What the view says that it does; empty for a view that is known by its URL.
     operation_name: str
+    #: What each request may change, since it is a property of the view's class.
+    computed: Collection[str]
 
     @classmethod
     def of(
@@ -56,6 +63,7 @@ class ViewPlan(Plan):
         form: bool = True,
         coroutine: bool = False,
         operation_name: str = "",
+        computed: Collection[str] = (),
     ) -> ViewPlan:
         """Return a view's plan; `methods` are guarded if the policy names none."""
         policy, http = plan.policy, plan.http_policy
@@ -68,6 +76,23 @@ class ViewPlan(Plan):
             coroutine=coroutine,
             codec=SnapshotCodec(http.replay_headers, policy.max_result_bytes),
             operation_name=operation_name,
+            computed=computed,
+        )
+
+    def unrecorded(self, name: str, *, transaction: str, aliases: Sequence[str] = ()) -> Operation:
+        """Return the operation of work that has its transactions, and no record (R90)."""
+        return Operation(
+            record_id=_NO_RECORD,
+            scope="",
+            key="",
+            name=name,
+            fingerprint=_NO_FINGERPRINT,
+            policy=self.policy,
+            codec=self.codec,
+            transaction=transaction,
+            aliases=aliases,
+            recorded=False,
+            closes_connections=True,
         )
 
     def guards(self, request: HttpRequest) -> bool:
@@ -99,8 +124,6 @@ class Declared(Declaration[ViewPlan]):
     joins: bool = True
     #: Whether the key may come in a form's hidden field.
     form: bool = True
-    #: Whether this guard gives way to a guard within the view: the middleware's does.
-    yields: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -141,47 +164,19 @@ def check_operation(name: Any) -> None:
         raise TypeError(f"operation must be a string that says what the view does, not {name!r}.")
 
 
+def leave_mark(wrapper: Any, declared: Declared) -> None:
+    """Leave on a view what it declares: decorators that stand above copy its attributes."""
+    # By a name of its own: method_decorator copies those of the method over those of its decorator.
+    setattr(wrapper, f"_idempotency_{id(declared):x}", declared)
+
+
 def declared_on(method: Any) -> list[Declared]:
-    """
-    Return what ``@idempotent`` left on a view or on a method of a class, the outermost last.
-
-    method_decorator gives its function the attributes of what it decorates, so a second guard is
-    found among its decorators only.
-    """
-    found: list[Declared] = []
+    """Return what ``@idempotent`` left on a view or on a method of a class, the outermost last."""
+    marks: list[dict[str, Any]] = []
     while method is not None:
-        for declared in (*_decorating(method), getattr(method, "idempotency", None)):
-            if isinstance(declared, Declared) and not any(declared is it for it in found):
-                found.append(declared)
+        marks.append(getattr(method, "__dict__", {}))
         method = getattr(method, "__wrapped__", None)
-    return found[::-1]
-
-
-def ninja_operations(view: Any) -> Iterator[Any]:
-    """
-    Yield the guarded operations of django-ninja behind a view of the URLconf.
-
-    Ninja's view closes over them; `contrib.ninja` has left each its declaration, ``idempotency``.
-    """
-    if getattr(view, "__module__", "") != "ninja.operation":
-        return
-    for cell in getattr(inspect.unwrap(view), "__closure__", None) or ():
-        operations = getattr(cell.cell_contents, "operations", ())
-        yield from (it for it in operations if hasattr(it, "idempotency"))
-
-
-def is_operation(guarded: Any) -> bool:
-    """Whether this is an operation of django-ninja, and not a view: `contrib.ninja` marks it."""
-    return hasattr(guarded, "idempotency_nearer")
-
-
-def _decorating(method: Any) -> Iterator[Any]:
-    """Yield what the decorators that method_decorator has given a method say, outermost first."""
-    code = getattr(method, "__code__", None)
-    for name, cell in zip(
-        getattr(code, "co_freevars", ()), getattr(method, "__closure__", None) or (), strict=False
-    ):
-        if name == "decorators" and isinstance(cell.cell_contents, (list, tuple)):
-            for decorator in reversed(cell.cell_contents):
-                if isinstance(decorator, partial):
-                    yield from decorator.args
+    left: dict[str, Any] = {}
+    for attributes in reversed(marks):
+        left |= attributes
+    return [mark for mark in left.values() if isinstance(mark, Declared)]

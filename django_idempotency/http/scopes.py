@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import re
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from django_idempotency.exceptions import ScopeMissing
@@ -13,6 +14,8 @@ __all__ = ["anyone", "session", "tenant_and_user", "user", "user_or_session"]
 
 #: The name in the session's data of the scope of a visitor's keys.
 _NAME = "_idempotency_scope"
+#: What the parts before a scope begin with: a tenant, or an endpoint. Their length follows.
+_BEFORE = re.compile(r"(?:tenant:)?([0-9]{1,3}):")
 
 
 def user(request: Any) -> str:
@@ -43,6 +46,19 @@ def _model_of(principal: Any) -> str:
 def of_tenant(name: Any, principal: str) -> str:
     """Return the scope of a principal within a tenant."""
     return f"tenant:{len(str(name))}:{name}:{principal}"
+
+
+def of_endpoint(name: str, scope: str) -> str:
+    """Return a scope at one endpoint."""
+    return f"{len(name)}:{name}:{scope}"
+
+
+def inner(scope: str) -> Iterator[str]:
+    """Yield a scope, and what is left of it without a tenant or an endpoint before it."""
+    yield scope
+    while found := _BEFORE.match(scope):
+        scope = scope[found.end() + int(found[1]) + 1 :]
+        yield scope
 
 
 def session(request: Any) -> str:

@@ -9,10 +9,12 @@ from typing import Any, cast
 from django.http.response import HttpResponseBase
 from rest_framework.request import Request
 
-from django_idempotency.contrib.rest_framework.guard import RestGuard
+from django_idempotency.contrib.rest_framework.handler import RestHandler
 from django_idempotency.engine.transactions import OpenTransactions
-from django_idempotency.http.atomic_requests import exempt
+from django_idempotency.http.guard import Guard
 from django_idempotency.http.plans import Declared, ViewPlan
+from django_idempotency.http.views import exempt_of
+from django_idempotency.policy import HTTPPolicy
 
 __all__ = ["aguarded_function", "guarded_function"]
 
@@ -30,7 +32,7 @@ def guarded_function(
     if not plan.guards(request._request):
         return cast("HttpResponseBase", function(request, *args, **kwargs))
     within = not OpenTransactions(plan.store).may_wait
-    kind = _RestGuardWithin if within else RestGuard
+    kind = _HandlerWithin if within else RestHandler
     return _guard_of_function(kind, plan, function, request, args, kwargs).respond()
 
 
@@ -41,7 +43,7 @@ async def aguarded_function(
     plan = _plan_of_function(declared, request)
     if not plan.guards(request._request):
         return cast("HttpResponseBase", await function(request, *args, **kwargs))
-    return await _guard_of_function(RestGuard, plan, function, request, args, kwargs).arespond()
+    return await _guard_of_function(RestHandler, plan, function, request, args, kwargs).arespond()
 
 
 def _plan_of_function(declared: Declared, request: Request) -> ViewPlan:
@@ -50,23 +52,23 @@ def _plan_of_function(declared: Declared, request: Request) -> ViewPlan:
 
 
 def _guard_of_function(
-    kind: type[RestGuard],
+    kind: type[RestHandler],
     plan: ViewPlan,
     function: Callable[..., Any],
     request: Request,
     args: tuple[Any, ...],
     kwargs: Mapping[str, Any],
-) -> RestGuard:
+) -> Guard:
     view: Any = (request.parser_context or {})["view"]
-    match = request._request.resolver_match
-    exempted = exempt(match.func if match else None)
+    exempted = exempt_of(request._request)
     keyed = plan.carries_key(request._request)
-    return kind(plan, view, function, request, args, kwargs, exempt=exempted, keyed=keyed)
+    handler = kind(view, function, request, args, kwargs)
+    return Guard(plan, request._request, handler, exempt=exempted, keyed=keyed)
 
 
-class _RestGuardWithin(RestGuard):
-    """The guard within Django's own transaction, which DRF marks for rollback when it answers."""
+class _HandlerWithin(RestHandler):
+    """A function within Django's own transaction, which DRF marks for rollback when it answers."""
 
-    def on_exception(self, error: Exception) -> HttpResponseBase:
+    def answer(self, error: Exception, http: HTTPPolicy) -> HttpResponseBase:
         """Let the error leave the transaction."""
         raise error

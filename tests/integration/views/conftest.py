@@ -6,6 +6,7 @@ from tests.unit.forms.conftest import looked_twice, visitor
 from tests.unit.views.conftest import (
     collected,
     in_loop,
+    in_progress,
     looks,
     mode,
     policy,
@@ -14,5 +15,5 @@ from tests.unit.views.conftest import (
     the_gate,
 )
 
-__all__ = ["collected", "in_loop", "looked_twice", "looks", "mode"]
+__all__ = ["collected", "in_loop", "in_progress", "looked_twice", "looks", "mode"]
 __all__ += ["policy", "project", "runs", "the_gate", "visitor"]

@@ -7,16 +7,17 @@ import threading
 from typing import Any
 
 import pytest
-from asgiref.sync import async_to_sync, sync_to_async
+from asgiref.sync import ThreadSensitiveContext, async_to_sync, sync_to_async
 from django.db import connections
 
-from django_idempotency import arun
+from django_idempotency import InProgress, arun, attempt
 from django_idempotency.engine.waiting import poller
 from tests.app.models import Effect
 from tests.integration.database.sessions import execute
 from tests.services.processes import wait_until
+from tests.unit.core.conftest import never
 from tests.unit.http.api import replayed
-from tests.unit.views.conftest import send, sending, together
+from tests.unit.views.conftest import api_for, send, sending, together
 from tests.unit.views.work import PAUSED
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.leg("postgres18", "postgres16")]
@@ -121,6 +122,38 @@ def test_R51_coroutine_that_waits_leaves_the_connection_to_others_of_its_thread(
         ]
 
     async_to_sync(main)() if below else in_loop(main)
+
+
+@pytest.mark.parametrize("stack", ["ASGI", "WSGI", "call within ASGI"])
+def test_R51_coroutine_that_waits_gives_back_the_pooled_connection_of_its_request(
+    policy, pool, in_progress, monkeypatch, in_loop, stack
+):
+    """Nobody else uses that thread."""
+    held, await_, body = [], poller.await_, {"name": "x"}
+
+    async def noting(*arguments, **keywords):
+        held.append(await sync_to_async(lambda: connections["default"].connection)())
+        return await await_(*arguments, **keywords)
+
+    async def call_within():
+        async with ThreadSensitiveContext():
+            with pytest.raises(InProgress):
+                await arun(never, key="k", scope="s", wait=0.1)
+
+    pool(3)
+    policy(WAIT=0.1, TRANSACTION="separate")
+    monkeypatch.setattr(poller, "await_", noting)
+    if stack == "call within ASGI":
+        with attempt(key="k", scope="s"):
+            in_loop(call_within)
+    else:
+        wsgi = api_for("wsgi", "/async-function/")
+        wsgi(body)
+        in_progress()
+        answer = wsgi(body) if stack == "WSGI" else in_loop(lambda: send("async-function", body))
+        assert answer.status_code == 409
+    assert held
+    assert not any(held)
 
 
 @pytest.mark.parametrize("mode", ["single", "joined"], indirect=True)

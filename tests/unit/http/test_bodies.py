@@ -18,8 +18,8 @@ from rest_framework.permissions import AllowAny
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from django_idempotency.contrib.rest_framework import guard as rest_framework
-from django_idempotency.contrib.rest_framework.guard import body_of_request
+from django_idempotency.contrib.rest_framework import handler as rest_framework
+from django_idempotency.contrib.rest_framework.handler import body_of_request
 from django_idempotency.http import content, idempotent, scopes, spool
 from django_idempotency.policy import HTTPPolicy
 from django_idempotency.testing.http_contract import multipart

@@ -22,7 +22,7 @@ from rest_framework.views import APIView
 from rest_framework.viewsets import ViewSet
 
 from django_idempotency.contrib.rest_framework import IdempotencyMixin
-from django_idempotency.http import idempotent
+from django_idempotency.http import IdempotencyViewMixin, idempotent
 from django_idempotency.http.middleware import IdempotencyMiddleware
 from django_idempotency.models import IdempotencyRecord
 from tests.app.models import Effect
@@ -111,9 +111,15 @@ def members(given: dict[str, Any]) -> dict[str, Any]:
     return {f"idempotency_{name}": value for name, value in given.items()}
 
 
+Handlers: Any = type("Handlers", (View,), {"post": lambda self, request: HttpResponse()})
+
+
 def class_view(name: str) -> Callable[..., Any]:
-    handlers: Any = {"post": lambda self, request: HttpResponse()}
-    return lambda **given: on(name, type("Handlers", (View,), handlers), **given).as_view()
+    return lambda **given: on(name, type("Own", (Handlers,), {}), **given).as_view()
+
+
+def with_mixin(**given: Any) -> Any:
+    return type("Mixed", (IdempotencyViewMixin, Handlers), members(given))
 
 
 def of_action(**given: Any) -> Any:
@@ -137,6 +143,8 @@ KINDS: dict[str, Callable[..., Any]] = {
     "function": lambda **given: idempotent(**given)(function),
     "class": class_view("dispatch"),
     "method": class_view("post"),
+    "class with mixin": lambda **given: with_mixin(**given).as_view(),
+    "keywords of a class": lambda **given: with_mixin().as_view(**members(given)),
     "above api_view": lambda **given: idempotent(**given)(api_view(["POST"])(function)),
     "below api_view": lambda **given: api_view(["POST"])(idempotent(**given)(function)),
     "mixin": lambda **given: type("M", (IdempotencyMixin, Plain), members(given)).as_view(),
@@ -150,7 +158,7 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     *[(kind, {"keep": "defualt"}, "Did you mean 'default'?") for kind in KINDS],
     *[
         (kind, ONE_ARGUMENT, "keep must take (response, exception)")
-        for kind in ("as_view", "action")
+        for kind in ("as_view", "action", "keywords of a class")
     ],
     ("function", {"lease": -1}, "lease must be"),
     ("function", {"fingerprint_headers": 5}, "must be names of header fields"),
@@ -161,7 +169,11 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     ("function", {"store": "defalt"}, "no alias 'defalt'. Did you mean 'default'?"),
     ("function", {"store": "memory", "transaction": "joined"}, "can only do 'separate'"),
     *[(kind, {"methods": ()}, "methods must not be empty") for kind in ("as_view", "action")],
-    *[(kind, {"operation": 5}, "operation must be a string") for kind in ("mixin", "action")],
+    *[
+        (kind, {"operation": 5}, "operation must be a string")
+        for kind in ("mixin", "action", "class with mixin")
+    ],
+    ("class with mixin", {"store": "memory", "transaction": "joined"}, "can only do 'separate'"),
 ]
 
 
@@ -191,6 +203,9 @@ def test_E013_callables_and_properties_of_a_mixin_are_not_computed():
         @property
         def idempotency_lease(self) -> int:
             raise AssertionError
+
+        idempotency_scope = idempotency_store = idempotency_lease
+        authentication_classes = []
 
     assert ids(Own.as_view()) == []
 
@@ -254,7 +269,8 @@ HEADER_USERS = f"{HeaderUsers.__module__}.HeaderUsers"
 )
 def test_R21_middleware_that_sets_the_user(middleware, of_view, of_middleware):
     assert ids(decorated(), MIDDLEWARE=middleware) == of_view
-    assert ids(KINDS["method"](), MIDDLEWARE=middleware) == of_view
+    for kind in ("method", "class with mixin"):
+        assert ids(KINDS[kind](), MIDDLEWARE=middleware) == of_view
     assert ids(MIDDLEWARE=[*middleware, OURS]) == of_middleware
 
 
@@ -263,7 +279,8 @@ def test_R21_middleware_before_a_subclass_of_authentication():
 
 
 def test_R21_a_scope_or_a_view_of_drf_needs_no_middleware():
-    scoped = [KINDS[kind](scope=ANYONE) for kind in ("function", "class", "method")]
+    kinds = ("function", "class", "method", "class with mixin")
+    scoped = [KINDS[kind](scope=ANYONE) for kind in kinds]
     of_drf = [KINDS[kind]() for kind in ("above api_view", "below api_view", "mixin", "action")]
     assert ids(*scoped, *of_drf, MIDDLEWARE=[]) == []
 
@@ -321,7 +338,7 @@ def test_R13_E014_actions_that_there_are_and_are_not():
         [(number, message)] = messages(*[view.as_view({"post": n}) for n in ("create", "capture")])
         assert (number, message.obj) == ("E014", view)
         assert text in message.msg
-    for right in (None, set(), ["create", "capture", "release"]):
+    for right in (None, set(), ["create", "capture", "release"], property(lambda self: 1 / 0)):
         assert ids(guarding(right).as_view({"post": "create"})) == []
 
 

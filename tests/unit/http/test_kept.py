@@ -9,18 +9,19 @@ from typing import Any
 
 import pytest
 from django.conf import settings
-from django.db import connection, connections, transaction
+from django.db import OperationalError, connection, connections, transaction
 from django.http import FileResponse, HttpResponse, StreamingHttpResponse
 from django.shortcuts import redirect
 from django.test import Client
 from rest_framework.request import Request
 from rest_framework.response import Response
 
+from django_idempotency.engine.atomic_blocks import AtomicBlocks
 from django_idempotency.exceptions import ResultTooLarge
 from django_idempotency.exceptions.base import SessionLost
 from django_idempotency.http import idempotent
-from django_idempotency.http.calls import verdict_for
 from django_idempotency.http.snapshot import SnapshotCodec
+from django_idempotency.http.verdicts import verdict_for
 from django_idempotency.models import IdempotencyRecord
 from django_idempotency.policy import HTTPPolicy
 from tests.app.models import Effect
@@ -193,7 +194,7 @@ def test_R58_hook_that_raises_after_the_commit_of_atomic_requests(
 @ATOMIC
 @pytest.mark.parametrize(
     ("mode", "key"),
-    [("joined", "key-1"), ("joined", None)],
+    [("joined", "key-1"), ("joined", None), ("separate", "key-1"), ("separate", None)],
     indirect=["mode"],
 )
 def test_R58_R90_hook_that_raises_on_one_database_rolls_no_other_back(
@@ -219,6 +220,24 @@ def test_R58_R90_hook_that_raises_on_one_database_rolls_no_other_back(
     assert [Effect.objects.using(using).count() for using in ("default", "other")] == [1, 1]
     assert hooks == ["default"]
     assert not key or replayed(api(path=url, key=key))
+
+
+@BOTH
+def test_R83_where_one_transaction_cannot_be_begun_the_one_before_is_ended_once(monkeypatch):
+    """The engine leaves the blocks of an attempt in any case."""
+
+    def refuse(*args: object, **options: object) -> None:
+        raise OperationalError("the server is down")
+
+    monkeypatch.setattr(connections["other"], "set_autocommit", refuse)
+    blocks = AtomicBlocks(["default", "other"])
+
+    with pytest.raises(OperationalError) as raised:
+        blocks.__enter__()
+    blocks.__exit__(OperationalError, raised.value, None)
+
+    assert connections["default"].atomic_blocks == []
+    assert not blocks.committed
 
 
 # R60: the completion cannot be written.
@@ -248,7 +267,7 @@ def test_R60_R79_session_that_the_work_has_lost_is_an_error_of_the_log(
     def lost(connection: Any) -> bool:
         raise SessionLost
 
-    monkeypatch.setattr("django_idempotency.http.atomic_requests.is_rolled_back", lost)
+    monkeypatch.setattr("django_idempotency.engine.atomic_blocks.is_rolled_back", lost)
     assert problem(api()) == UNAVAILABLE
     [line] = [r for r in caplog.records if r.name == "django_idempotency"]
     assert line.outcome == "store unavailable"

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
 import pytest
 from asgiref.sync import async_to_sync, sync_to_async
 from django.core.exceptions import PermissionDenied
-from django.db import connection, connections
+from django.db import IntegrityError, connection, connections
 from django.db.transaction import non_atomic_requests
 from django.http import HttpRequest, HttpResponse
 from django.test import AsyncClient, Client
@@ -17,10 +18,11 @@ from django.utils.decorators import method_decorator
 from django.views import View
 from rest_framework.views import APIView
 
+from django_idempotency import WorkRolledBack
 from django_idempotency.contrib.rest_framework import IdempotencyMixin
-from django_idempotency.http import idempotent
+from django_idempotency.http import IdempotencyViewMixin, idempotent
 from django_idempotency.http.checks import check_middleware, check_views
-from tests.app.models import Effect
+from tests.app.models import Effect, Unique
 from tests.unit.http.conftest import SetPolicy
 from tests.unit.http.views import ANYONE
 
@@ -147,7 +149,11 @@ COROUTINES: dict[str, Callable[..., Any]] = {
     "class": lambda **policy: method_decorator(idempotent(**policy), name="dispatch")(
         type("Decorated", (AsyncClass,), {})
     ),
-    "as_view()": lambda **policy: idempotent(**policy)(AsyncClass.as_view()),
+    "mixin": lambda **policy: type(
+        "Mixed",
+        (IdempotencyViewMixin, AsyncClass),
+        {f"idempotency_{name}": value for name, value in policy.items()},
+    ),
 }
 
 
@@ -157,6 +163,8 @@ COROUTINES: dict[str, Callable[..., Any]] = {
     [
         ("function", "POST", "a-key"),
         ("class", "POST", "a-key"),
+        ("mixin", "POST", "a-key"),
+        ("mixin", "GET", None),
         ("function", "POST", None),
         ("function", "GET", None),
     ],
@@ -168,6 +176,29 @@ def test_R96_guarded_coroutine_is_refused_as_django_refuses_it(
         send(mount(COROUTINES[kind]()), key, method)
     answer = send(mount(COROUTINES[kind](transaction="joined")), key, method)
     assert answer.content == b"True"
+
+
+@ATOMIC
+@pytest.mark.parametrize("method", ["GET", "POST"])
+def test_R91_R96_what_is_not_guarded_ends_as_under_django_alone(mount, atomic_requests, method):
+    """A coroutine that swallows an error in its transaction is answered, and rolled back."""
+
+    def swallow() -> None:
+        with suppress(IntegrityError):
+            for _ in range(2):
+                Unique.objects.create(name="taken")
+
+    async def view(request: HttpRequest) -> HttpResponse:
+        await sync_to_async(swallow)()
+        return HttpResponse("done")
+
+    url = mount(idempotent(transaction="joined", methods=["POST"])(view))
+    if method == "GET":
+        assert send(url, None, method).content == b"done"
+    else:
+        with pytest.raises(WorkRolledBack):
+            send(url, None, method)
+    assert not Unique.objects.exists()
 
 
 @ATOMIC

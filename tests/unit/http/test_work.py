@@ -215,6 +215,11 @@ def test_R90_R91_no_database_commits_what_another_rolls_back(
     assert "set_rollback" not in vars(connections["other"])
 
 
+def close(request: Request) -> Response:
+    connection.close()
+    return Response({"done": True}, status=201)
+
+
 @pytest.mark.parametrize(
     ("mode", "atomic_requests", "key"),
     [
@@ -228,15 +233,44 @@ def test_R90_R91_no_database_commits_what_another_rolls_back(
 def test_R60_success_of_work_that_went_with_its_connection_is_503(
     api, mount, mode, atomic_requests, key
 ):
-    def answer(request: Request) -> Response:
-        connection.close()
-        return Response({"done": True}, status=201)
-
-    response = api(path=mount(answering(answer, idempotency_required=False)), key=key)
+    response = api(path=mount(answering(close, idempotency_required=False)), key=key)
     if mode == "separate" and not atomic_requests:  # each statement has committed by itself
         assert response.status_code == 201
         assert Effect.objects.exists()
     else:
         assert problem(response) == UNAVAILABLE
         assert not Effect.objects.exists()
-        assert not IdempotencyRecord.objects.filter(state__in=["COMPLETED", "IN_PROGRESS"]).exists()
+        assert IdempotencyRecord.objects.count() == bool(key)
+        # The completion of `joined` finds what has become of the record; the work did not fail.
+        state = "RELEASED" if mode == "joined" else "FAILED"
+        assert all(record.state == state for record in IdempotencyRecord.objects.all())
+
+
+@pytest.mark.parametrize("mode", ["separate"], indirect=True)
+def test_R84_R90_work_without_a_transaction_loses_none_with_the_connection(api, mount, mode):
+    """That of a TestCase does not count."""
+    around: Any = transaction.atomic()
+    around._from_testcase = True
+    with around:
+        response = api(path=mount(answering(close, idempotency_required=False)), key=None)
+    assert response.status_code == 201
+
+
+@pytest.mark.django_db(transaction=True, databases=["default", "other"])
+@pytest.mark.parametrize("key", ["key-1", None])
+def test_R60_R90_work_that_went_with_its_connection_commits_on_no_other(
+    api, mount, monkeypatch, key
+):
+    """The transactions of the other aliases commit before the completion could tell."""
+    monkeypatch.setitem(connections.settings["other"], "ATOMIC_REQUESTS", True)
+
+    def answer(request: Request) -> Response:
+        Effect.objects.using("other").create(name="tea")
+        connection.close()
+        return Response({"done": True}, status=201)
+
+    response = api(path=mount(answering(answer, idempotency_required=False)), key=key)
+
+    assert problem(response) == UNAVAILABLE
+    assert not Effect.objects.using("other").exists()
+    assert not IdempotencyRecord.objects.filter(state__in=["COMPLETED", "IN_PROGRESS"]).exists()

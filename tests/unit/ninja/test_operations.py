@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 from io import BytesIO
+from typing import NamedTuple
 
 import pytest
 from django.contrib.auth.models import User
@@ -21,7 +22,7 @@ from django_idempotency.contrib.ninja import idempotent
 from django_idempotency.http import idempotent as plain
 from django_idempotency.http.checks import check_views
 from django_idempotency.models import IdempotencyRecord
-from django_idempotency.operators import guarded
+from django_idempotency.operators.guarded import guarded
 from tests.app.models import Effect
 from tests.services.threads import run_in_threads
 from tests.unit.http.api import problem, replayed
@@ -76,34 +77,43 @@ def test_R1_R14_R15_refused_requests_claim_nothing(at, path):
     assert [api(user=None).status_code, api(headers={"X-Throttled": "1"}).status_code] == [401, 429]
 
 
+class Work(NamedTuple):
+    """What an operation does, what the caller gets, and what is left."""
+
+    then: str
+    status: int = 0
+    answer: int = 500
+    state: str = "FAILED"
+    effects: int = 0
+
+
 @pytest.mark.parametrize("path", [SYNC, JOINED, "/api/one/effects/"])
 @pytest.mark.parametrize(
-    ("then", "status", "answer", "state", "effects"),
+    "work",
     [
-        ("created", 402, 402, "COMPLETED", 1),
-        ("created", 204, 204, "COMPLETED", 1),
-        ("created", 503, 503, "FAILED", 0),
-        ("raised", 402, 402, "COMPLETED", 0),
-        ("raised", 400, 400, "RELEASED", 0),
-        ("raised", 503, 503, "FAILED", 0),
-        ("domain", 0, 409, "COMPLETED", 0),
-        ("odd", 0, 500, "FAILED", 0),
-        ("boom", 0, 500, "FAILED", 0),
-        ("misshapen", 0, 500, "FAILED", 0),
-        ("rolled_back", 201, 201, "FAILED", 0),
+        Work("created", status=402, answer=402, state="COMPLETED", effects=1),
+        Work("created", status=204, answer=204, state="COMPLETED", effects=1),
+        Work("created", status=503, answer=503),
+        Work("raised", status=402, answer=402, state="COMPLETED"),
+        Work("raised", status=400, answer=400, state="RELEASED"),
+        Work("raised", status=503, answer=503),
+        Work("domain", answer=409, state="COMPLETED"),
+        Work("odd"),
+        Work("boom"),
+        Work("misshapen"),
+        Work("rolled_back", status=201, answer=201),
     ],
+    ids=lambda work: f"{work.then}-{work.status}",
 )
-def test_R55_R57_R58_R91_status_decides_about_the_work_and_verdict_about_the_record(
-    at, path, then, status, answer, state, effects
-):
-    answers = [at(path).then(then, status=status) for _ in range(2)]
+def test_R55_R57_R58_R91_status_decides_about_the_work_and_verdict_about_the_record(at, path, work):
+    answers = [at(path).then(work.then, status=work.status) for _ in range(2)]
 
-    kept = state == "COMPLETED"
-    assert [it.status_code for it in answers] == [answer, answer]
+    kept = work.state == "COMPLETED"
+    assert [it.status_code for it in answers] == [work.answer, work.answer]
     assert [replayed(it) for it in answers] == [False, kept]
-    assert (Effect.objects.count(), states()) == (effects, [state])
+    assert (Effect.objects.count(), states()) == (work.effects, [work.state])
     asked = {"domain": ["domain"], "odd": ["odd", "odd"]}
-    assert urls.calls == asked.get(then, []), "the API's handlers are asked once for each run"
+    assert urls.calls == asked.get(work.then, []), "the API's handlers are asked once for each run"
 
 
 def release(response, exception):
@@ -382,18 +392,19 @@ def test_plain_decorator_says_what_to_use_for_a_result_that_is_no_response():
 
 
 def test_checks_and_commands_know_guarded_operations(settings):
-    views = {it.name: it for it in guarded.guarded() if it.kind == "view"}
+    views = {it["name"]: it for it in guarded() if it["kind"] == "view"}
     found = views["tests.unit.ninja.urls.effects"]
-    assert (found.methods, found.routes) == (("POST",), ("/api/effects/",))
+    assert (found["methods"], found["routes"]) == (["POST"], ["/api/effects/"])
 
 
 def test_command_shows_each_operation_of_a_path_and_how_it_commits():
     """One guard of a router stands around them all; ninja makes one coroutine of their path."""
-    found = [it for it in guarded.guarded() if any("mixed" in route for route in it.routes)]
-    routes = tuple(f"/{api}/{name}/mixed/" for api in ("api", "texts") for name in ("one", "two"))
-    assert [(it.name, it.methods, it.transaction, it.routes) for it in found] == [
-        (f"{urls.__name__}.made", ("POST",), "joined", routes),
-        (f"{urls.__name__}.areplaced", ("PUT",), "separate", routes),
+    found = [it for it in guarded() if any("mixed" in route for route in it["routes"])]
+    routes = [f"/{api}/{name}/mixed/" for api in ("api", "texts") for name in ("one", "two")]
+    shown = [(it["name"], it["methods"], it["transaction"], it["routes"]) for it in found]
+    assert shown == [
+        (f"{urls.__name__}.made", ["POST"], "joined", routes),
+        (f"{urls.__name__}.areplaced", ["PUT"], "separate", routes),
     ]
 
 
@@ -409,5 +420,5 @@ def test_invalid_value_is_an_error_of_the_check_and_not_of_the_import(settings, 
     api.post("/", auth=urls.Users())(idempotent(**wrong)(work()))
     settings.ROOT_URLCONF = (route("", api.urls),)
     assert [it.id for it in check_views()] == ["django_idempotency.E013"]
-    [shown] = [it for it in guarded.guarded() if it.kind == "view"]
-    assert shown.problem
+    [shown] = [it for it in guarded() if it["kind"] == "view"]
+    assert shown["problem"]

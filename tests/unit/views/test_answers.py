@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from email.utils import parsedate_to_datetime
 
@@ -11,13 +12,14 @@ from django.db import connection, connections
 from django.http import HttpResponseRedirect
 
 from django_idempotency.conf import store_for
-from django_idempotency.exceptions import StoreError
+from django_idempotency.exceptions import LeaseLost, StoreError
 from django_idempotency.exceptions.base import SessionLost
-from django_idempotency.http.calls import verdict_for
+from django_idempotency.http.verdicts import verdict_for
 from django_idempotency.models import IdempotencyRecord
 from django_idempotency.policy import HTTPPolicy
 from django_idempotency.stores.database import DatabaseStore
 from django_idempotency.stores.memory import MemoryStore
+from tests import claims
 from tests.app.models import Effect
 from tests.unit.http.api import problem, replayed
 from tests.unit.views.conftest import a_function, api_for, api_of
@@ -185,6 +187,26 @@ def test_R66_lost_lease_of_the_work_is_told_and_that_of_a_call_within_is_the_wor
 
 
 @pytest.mark.parametrize(
+    ("kind", "mode"), [("function", "single"), ("async-function", "single")], indirect=True
+)
+def test_R66_R78_lost_lease_whose_stored_answer_cannot_be_read_is_a_problem(api, mode, monkeypatch):
+    other = MemoryStore()
+    lease = claims.won(other.claim(claims.asked()))
+    other.complete(lease, b"damaged", retention=60)
+
+    def refuse(store, lease, result, *, retention):
+        stored = replace(claims.found(other), fingerprint=lease.request.fingerprint)
+        stored = replace(stored, record_id=lease.record_id, operation=lease.request.operation)
+        monkeypatch.setattr(DatabaseStore, "get", lambda store, record_id: stored)
+        raise LeaseLost
+
+    monkeypatch.setattr(DatabaseStore, "complete", refuse)
+
+    assert problem(api()) == (503, "store_unavailable")
+    assert Effect.objects.count() == 0
+
+
+@pytest.mark.parametrize(
     ("kind", "mode"), [("function", "single"), ("async-function", "joined")], indirect=True
 )
 def test_R58_error_of_an_idempotent_call_in_a_hook_is_the_hooks_own(api, mode):
@@ -217,9 +239,14 @@ class Down(MemoryStore):
 
 
 class Unbegun(MemoryStore):
-    """The same, whose transaction cannot be begun."""
+    """The same, whose transaction cannot be begun; work that runs again and again is ended."""
+
+    claims = 0
 
     def claim(self, request):
+        self.claims += 1
+        if self.claims > 3:
+            pytest.fail("it runs again and again")
         raise SessionLost("no transaction", unreachable=True)
 
 

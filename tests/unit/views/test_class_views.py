@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import logging
-from functools import wraps
+from functools import partial, wraps
 
 import pytest
+from asgiref.sync import iscoroutinefunction
 from django.contrib.auth.mixins import UserPassesTestMixin
+from django.core.exceptions import ImproperlyConfigured
 from django.db import connection, connections
 from django.http import HttpResponse
 from django.urls import path
@@ -14,16 +16,17 @@ from django.utils.decorators import method_decorator
 from django.views import View
 from django.views.decorators.cache import never_cache
 
-from django_idempotency.http import idempotent
+from django_idempotency.http import IdempotencyViewMixin, idempotent
 from django_idempotency.models import IdempotencyRecord
 from tests.app.models import Effect
 from tests.unit.http.api import problem, replayed
 from tests.unit.views.conftest import GUARD, USERS, api_for
-from tests.unit.views.urls import FreeAsyncClass, FreeClass
+from tests.unit.views.urls import FreeAsyncClass, FreeClass, FreeDRF
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
-anybody = idempotent(scope="django_idempotency.http.scopes.anyone")
+ANYONE = "django_idempotency.http.scopes.anyone"
+anybody = idempotent(scope=ANYONE)
 on_dispatch = method_decorator(anybody, name="dispatch")
 
 
@@ -37,24 +40,34 @@ class Withdrawable(UserPassesTestMixin):
         return Withdrawable.allowed
 
 
-def new(*bases):
-    return type("New", bases, {})
+def new(*bases, **members):
+    return type("New", bases, members)
 
 
-#: Where the guard may stand; the last has the middleware.
+def with_mixin(*bases, **members):
+    return new(IdempotencyViewMixin, *bases, idempotency_scope=ANYONE, **members)
+
+
+def never_cached(view):
+    """Its `dispatch` is decorated, and as_view() copies what that has."""
+    return method_decorator(never_cache, name="dispatch")(new(Withdrawable, view))
+
+
+#: Where the guard may stand.
 PLACES = {
     "on the class": lambda view: on_dispatch(new(Withdrawable, view)).as_view(),
     "on a base": lambda view: new(Withdrawable, on_dispatch(new(view))).as_view(),
-    "around as_view()": lambda view: anybody(new(Withdrawable, view).as_view()),
-    "around decorators": lambda view: anybody(never_cache(new(Withdrawable, view).as_view())),
-    "middleware": lambda view: never_cache(new(Withdrawable, view).as_view()),
+    "mixin": lambda view: with_mixin(Withdrawable, view).as_view(),
+    "mixin of a base": lambda view: never_cache(new(Withdrawable, with_mixin(view)).as_view()),
+    "middleware": lambda view: new(Withdrawable, view).as_view(),
+    "middleware, decorated": lambda view: never_cached(view).as_view(),
 }
 
 
 @pytest.fixture
 def serve(settings, policy, monkeypatch):
     """`serve(view)` is a client of it, under WSGI unless told otherwise; all have one scope."""
-    policy(HTTP={"SCOPE": "django_idempotency.http.scopes.anyone"})
+    policy(HTTP={"SCOPE": ANYONE})
     monkeypatch.setattr(Withdrawable, "allowed", True)
 
     def mount(view, stack="wsgi", *, middleware=False):
@@ -70,7 +83,7 @@ def serve(settings, policy, monkeypatch):
     ("place", "view_class", "stack"),
     [
         *((place, FreeClass, "wsgi") for place in PLACES),
-        *((place, FreeAsyncClass, "asgi") for place in ("on the class", "around decorators")),
+        *((place, FreeAsyncClass, "asgi") for place in ("on the class", "mixin", "middleware")),
     ],
 )
 def test_R34_check_of_a_mixin_is_asked_on_a_replay(serve, runs, place, view_class, stack):
@@ -98,14 +111,14 @@ def test_R34_check_of_a_mixin_is_asked_on_a_replay(serve, runs, place, view_clas
     ("place", "view_class"),
     [
         ("on the class", FreeClass),
-        ("around as_view()", FreeAsyncClass),
+        ("mixin", FreeAsyncClass),
         ("middleware", FreeClass),
     ],
 )
 def test_R15_method_that_the_view_lacks_never_claims(serve, policy, caplog, place, view_class):
     policy(HTTP={"KEEP": "stripe"})
     view = PLACES[place](type("OnlyGet", (View,), {"get": view_class.get}))
-    api = serve(view, middleware=place == "middleware")
+    api = serve(view, middleware="middleware" in place)
 
     assert [api(method=method).status_code for method in ("POST", "PATCH")] == [405, 405]
     assert not IdempotencyRecord.objects.exists()
@@ -125,15 +138,13 @@ class Overridden(FreeClass):
 
 @pytest.mark.parametrize("place", PLACES)
 def test_R1_handler_of_a_method_that_dispatch_has_changed_is_guarded(serve, policy, runs, place):
-    http = {"SCOPE": "django_idempotency.http.scopes.anyone", "METHODS": {"POST", "DELETE"}}
-    policy(HTTP={**http, "REQUIRED": True})
-    api = serve(PLACES[place](Overridden), middleware=place == "middleware")
+    policy(HTTP={"SCOPE": ANYONE, "METHODS": {"POST", "DELETE"}, "REQUIRED": True})
+    api = serve(PLACES[place](Overridden), middleware="middleware" in place)
     first, again, keyless = api(), api(), api(key=None)
     assert (first.status_code, replayed(again), len(runs)) == (201, True, 1)
     assert problem(keyless) == (400, "idempotency_key_missing")
 
 
-@on_dispatch
 class Dressed(View):
     """Its dispatch does something before and after."""
 
@@ -153,11 +164,14 @@ class Dressed(View):
         return HttpResponse(str(connection.in_atomic_block))
 
 
-def test_R18_R83_own_dispatch_runs_on_each_request_outside_of_ATOMIC_REQUESTS(serve, monkeypatch):
+@pytest.mark.parametrize("guard", [lambda view: on_dispatch(new(view)), with_mixin])
+def test_R18_R83_own_dispatch_runs_on_each_request_outside_of_ATOMIC_REQUESTS(
+    serve, monkeypatch, guard
+):
     """They are around the handler, or around all of a method that is not guarded."""
     monkeypatch.setitem(connections.settings["default"], "ATOMIC_REQUESTS", True)
     Dressed.seen.clear()
-    api = serve(Dressed.as_view())
+    api = serve(guard(Dressed).as_view())
 
     first, again, keyless, read = api(), api(), api(key=None), api(method="GET")
 
@@ -167,14 +181,30 @@ def test_R18_R83_own_dispatch_runs_on_each_request_outside_of_ATOMIC_REQUESTS(se
     assert first["X-Dressed"] == again["X-Dressed"] == "yes"
 
 
-@pytest.mark.parametrize("decorate", [lambda view: on_dispatch(view).as_view(), None])
-def test_R25_dispatch_that_is_the_work_itself_is_guarded(serve, runs, decorate):
-    class Worker(View):
-        def dispatch(self, request, *args, **kwargs):
-            return HttpResponse(str(Effect.objects.create(name="work").pk))
+class Worker(View):
+    idempotency_guards = "dispatch"
 
-    view = decorate(Worker) if decorate else anybody(Worker.as_view())
-    api = serve(view)
+    def dispatch(self, request, *args, **kwargs):
+        return HttpResponse(str(Effect.objects.create(name="work").pk))
+
+
+class AsyncWorker(FreeAsyncClass):
+    idempotency_guards = "dispatch"
+
+    async def dispatch(self, request, *args, **kwargs):
+        return HttpResponse(str((await Effect.objects.acreate(name="work")).pk))
+
+
+@pytest.mark.parametrize("guard", [lambda view: on_dispatch(new(view)), with_mixin, new])
+def test_R25_dispatch_that_is_the_work_itself_and_says_so_is_guarded(serve, runs, guard):
+    api = serve(guard(Worker).as_view(), middleware=guard is new)
+
+    assert [replayed(api()) for _ in range(2)] == [False, True]
+    assert len(runs) == 1
+
+
+def test_R25_coroutine_that_is_the_work_itself_and_says_so_is_guarded(serve, runs):
+    api = serve(with_mixin(AsyncWorker).as_view(), "asgi")
 
     assert [replayed(api()) for _ in range(2)] == [False, True]
     assert len(runs) == 1
@@ -212,41 +242,117 @@ def test_R62_dispatch_that_passes_the_handler_by_is_not_silent(serve, caplog, is
     assert [replayed(api()) for _ in range(2)] == [False, True]
 
 
-@pytest.mark.parametrize("stack", ["wsgi", "asgi"])
-def test_R62_decorator_that_answers_by_itself_is_not_silent(serve, caplog, stack):
-    """It says that it is of a class, whose handler it does not call."""
-    by_itself = wraps(FreeClass.as_view())(lambda request: HttpResponse("by itself"))
-
-    @wraps(FreeAsyncClass.as_view())
-    async def async_by_itself(request):
-        return HttpResponse("by itself")
-
-    with caplog.at_level(logging.ERROR, "django_idempotency"):
-        view = by_itself if stack == "wsgi" else async_by_itself
-        answer = serve(view, stack, middleware=True)()
+@pytest.mark.parametrize("guard", [with_mixin, new])
+def test_R62_dispatch_that_is_the_work_and_does_not_say_so_is_not_silent(serve, caplog, guard):
+    silent = guard(Worker, idempotency_guards="handler")
+    answer = serve(silent.as_view(), middleware=guard is new)()
 
     assert answer["Idempotency-Stored"] == "false"
     [line] = told(caplog)
     assert "nothing was guarded" in line
 
 
+def decorated(view):
+    """Let nobody pass who is not `allowed`, as a decorator of a project may."""
+
+    @wraps(view)
+    def checked(request, *args, **kwargs):
+        return view(request, *args, **kwargs) if Withdrawable.allowed else HttpResponse(status=403)
+
+    @wraps(view)
+    async def achecked(request, *args, **kwargs):
+        return await view(request, *args, **kwargs) if Withdrawable.allowed else checked(request)
+
+    return achecked if iscoroutinefunction(view) else checked
+
+
 @pytest.mark.parametrize(
-    ("place", "base"),
-    [
-        ("on a subclass", FreeClass),
-        ("around as_view()", FreeAsyncClass),
-        ("around both", FreeClass),
-    ],
+    ("view_class", "stack", "middleware"),
+    [(FreeClass, "wsgi", True), (FreeAsyncClass, "asgi", True), (FreeClass, "wsgi", False)],
 )
-def test_R17_R1_of_two_guards_of_a_class_the_outer_one_guards_alone(serve, caplog, base, place):
-    own = idempotent(required=True, scope="django_idempotency.http.scopes.anyone")
-    guarded = on_dispatch(new(base))
-    if place == "on a subclass":
-        view = method_decorator(own, name="dispatch")(new(guarded)).as_view()
-    elif place == "around as_view()":
-        view = own(guarded.as_view())
-    else:
-        view = own(anybody(guarded.as_view()))
+def test_R17_R34_no_decorator_of_a_class_view_is_skipped_and_no_request_passes_in_silence(
+    serve, policy, runs, caplog, view_class, stack, middleware
+):
+    """Around as_view() a guard cannot stand; where a key is required, nothing runs."""
+    view = decorated(view_class.as_view())
+    api = serve(view if middleware else anybody(view), stack, middleware=middleware)
+
+    answers = [api(), api(), api(key=None), api(method="GET")]
+    Withdrawable.allowed = False
+    refused = api()
+
+    assert [answer.get("Idempotency-Stored") for answer in answers] == [
+        "false",
+        "false",
+        None,
+        None,
+    ]
+    assert not any(map(replayed, answers))
+    assert (refused.status_code, len(runs)) == (403, 3)
+    assert "Write class Free" in told(caplog)[0]
+    Withdrawable.allowed = True
+    policy(HTTP={"SCOPE": ANYONE, "REQUIRED": True})
+    for key in ("1", None):
+        with pytest.raises(ImproperlyConfigured, match=r"IdempotencyViewMixin, \.\.\.\)"):
+            api(key=key)
+    assert api(method="GET").status_code == 200
+    assert len(runs) == 3
+    assert not IdempotencyRecord.objects.exists()
+
+
+def naming_its_class(view):
+    """A decorator that copies of ``as_view()`` the class alone."""
+
+    def called(request, *args, **kwargs):
+        return view(request, *args, **kwargs)
+
+    called.view_class = view.view_class
+    return called
+
+
+@pytest.mark.parametrize("around", [partial, naming_its_class])
+@pytest.mark.parametrize("middleware", [True, False])
+def test_R17_R34_what_calls_a_class_view_is_no_way_past_its_checks(
+    serve, runs, caplog, around, middleware
+):
+    view = around(new(Withdrawable, FreeClass).as_view())
+    api = serve(view if middleware else anybody(view), middleware=middleware)
+
+    answers = [api(), api()]
+    Withdrawable.allowed = False
+
+    assert api().status_code == 403
+    assert [answer["Idempotency-Stored"] for answer in answers] == ["false", "false"]
+    assert len(runs) == 2
+    assert "Write class New" in told(caplog)[0]
+
+
+def test_R17_middleware_sees_the_guard_and_the_class_behind_a_partial(serve):
+    """The policy is that of the guard, and a view of REST framework is left alone."""
+
+    @idempotent(header="X-Own", scope=ANYONE)
+    def own(request, status):
+        return HttpResponse(status=status)
+
+    api = serve(partial(own, status=201), middleware=True)
+    answers = [api(headers={"X-Own": "1"}, key=key) for key in ("1", "2")]
+    assert [replayed(answer) for answer in answers] == [False, True]
+
+    api = serve(partial(FreeDRF.as_view()), middleware=True)
+    assert [replayed(api()) for _ in range(2)] == [False, False]
+
+
+def test_R17_middleware_changes_no_class_of_the_project(serve):
+    before = dict(vars(FreeClass)), dict(vars(View))
+    api = serve(FreeClass.as_view(), middleware=True)
+    assert [replayed(api()) for _ in range(2)] == [False, True]
+    assert (dict(vars(FreeClass)), dict(vars(View))) == before
+
+
+@pytest.mark.parametrize("base", [FreeClass, FreeAsyncClass])
+def test_R17_R1_of_two_guards_of_a_class_the_outer_one_guards_alone(serve, caplog, base):
+    own = idempotent(required=True, scope=ANYONE)
+    view = method_decorator(own, name="dispatch")(new(on_dispatch(new(base)))).as_view()
 
     api = serve(view, "asgi" if base is FreeAsyncClass else "wsgi")
     assert problem(api(key=None)) == (400, "idempotency_key_missing")
@@ -259,7 +365,7 @@ def test_R17_R1_of_two_guards_of_a_class_the_outer_one_guards_alone(serve, caplo
 
 def test_R17_middleware_leaves_a_class_to_the_guard_on_its_base(serve, caplog):
     """The mixin's dispatch hides the mark of the guard behind it."""
-    policy = idempotent(header="X-Own", scope="django_idempotency.http.scopes.anyone")
+    policy = idempotent(header="X-Own", scope=ANYONE)
     guarded = method_decorator(policy, name="dispatch")(new(FreeAsyncClass))
 
     api = serve(new(Withdrawable, guarded).as_view(), "asgi", middleware=True)
@@ -268,3 +374,83 @@ def test_R17_middleware_leaves_a_class_to_the_guard_on_its_base(serve, caplog):
     assert [replayed(answer) for answer in answers] == [False, True]
     assert "Idempotency-Stored" not in answers[1]
     assert told(caplog) == []
+
+
+# The mixin.
+
+
+class Owned(IdempotencyViewMixin, FreeClass):
+    tenant = "one"
+    idempotency_required = True
+    idempotency_echo_key = True
+
+    def idempotency_scope(self, request):
+        return f"{self.tenant} {self.request.headers['X-User']}"
+
+
+@method_decorator(idempotent(required=False), name="put")
+@method_decorator([never_cache, idempotent(echo_key=False, store="memory")], name="dispatch")
+class Nearer(Owned):
+    def put(self, request, **kwargs):
+        return super().put(request, **kwargs)
+
+
+def test_R18_attributes_of_the_mixin_are_the_policy_and_callables_are_methods(serve):
+    api = serve(Owned.as_view(tenant="two"))
+
+    assert problem(api(key=None)) == (400, "idempotency_key_missing")
+    assert [(it["Idempotency-Key"], replayed(it)) for it in (api(), api())] == [
+        ('"key-1"', False),
+        ('"key-1"', True),
+    ]
+    assert IdempotencyRecord.objects.get().scope == "two alice"
+
+
+def test_R17_what_stands_nearest_to_the_work_counts_and_one_guard_guards(serve, runs):
+    api = serve(Nearer.as_view(idempotency_header="X-Key"))
+
+    def with_key(**given):
+        return api(key=None, headers={"X-Key": "k"}, **given)
+
+    assert problem(api()) == (400, "idempotency_key_missing")
+    answers = [with_key(), with_key()]
+    assert [replayed(answer) for answer in answers] == [False, True]
+    assert "X-Key" not in answers[0]
+    assert [api(method="PUT").status_code for _ in range(2)] == [201, 201]
+    assert (len(runs), IdempotencyRecord.objects.count()) == (3, 0)
+
+
+def test_R89_mixin_finds_the_key_in_a_form(serve):
+    api = serve(with_mixin(View, post=lambda self, request: HttpResponse("done")).as_view())
+    form = {"key": None, "content_type": "application/x-www-form-urlencoded"}
+    assert [replayed(api("idempotency_key=k", **form)) for _ in range(2)] == [False, True]
+
+
+def test_R18_mixin_refuses_a_class_that_it_cannot_guard():
+    mixin = IdempotencyViewMixin
+    for bases, members, error, said in (
+        ((FreeClass, mixin), {}, TypeError, r"New\(IdempotencyViewMixin, \.\.\.\)"),
+        ((mixin, FreeDRF), {}, TypeError, r"contrib\.rest_framework"),
+        ((mixin, View), {"idempotency_actions": {"post"}}, TypeError, "idempotency_actions"),
+        ((mixin, View), {"idempotency_require": True}, TypeError, "'idempotency_required'"),
+        ((mixin, View), {"idempotency_scope": lambda: ""}, TypeError, r"must take \(request\)"),
+        ((mixin, View), {"idempotency_guards": "post"}, ValueError, "'handler' or 'dispatch'"),
+        ((mixin, View), {"idempotency_methods": ()}, ValueError, "must not be empty"),
+    ):
+        with pytest.raises(error, match=said):
+            new(*bases, **members)
+
+
+def test_R17_decorator_around_as_view_of_a_class_that_guards_itself_is_refused():
+    for view in (Owned.as_view(), on_dispatch(new(FreeClass)).as_view()):
+        with pytest.raises(TypeError, match="guarded already"):
+            anybody(view)
+
+
+def test_R83_mixin_leaves_the_transactions_to_the_guard_and_methods_take_no_memory(serve):
+    """Clients may send any method; only those that a view has are known by name."""
+    view = Owned.as_view()
+    assert "default" in view._non_atomic_requests
+    api = serve(view)
+    assert {api(method=method).status_code for method in ("ODD", "ODDER")} == {405}
+    assert not {"odd", "odder"} & set(Owned._plans)

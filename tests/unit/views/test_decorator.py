@@ -22,6 +22,7 @@ from rest_framework.views import APIView
 from django_idempotency.contrib.rest_framework import IdempotencyMixin
 from django_idempotency.http import idempotent
 from django_idempotency.http.atomic_requests import exempt
+from django_idempotency.http.plans import declared_on
 from django_idempotency.models import IdempotencyRecord
 from django_idempotency.policy import HTTPPolicy, UnknownField, merge
 from tests.app.models import Effect
@@ -56,9 +57,9 @@ def test_R18_bare_and_with_arguments(plain):
         assert (guarded.__name__, guarded.__doc__) == (plain.__name__, plain.__doc__)
         assert guarded.__wrapped__ is plain
         assert inspect.iscoroutinefunction(guarded) == inspect.iscoroutinefunction(plain)
-        assert not hasattr(plain, "idempotency")
+        assert declared_on(plain) == []
         assert not hasattr(plain, "_non_atomic_requests")
-        declared = guarded.idempotency
+        [declared] = declared_on(guarded)
         assert (declared.overrides, declared.store) == (arguments, "default")
         assert declared.plan().policy.lease == timedelta(seconds=5 if arguments else 60)
         assert declared.plan().http_policy.keep == ("stripe" if arguments else "default")
@@ -76,7 +77,7 @@ def test_R18_other_decorators_of_plain_views_below_it_and_above(rf):
         for decorated in (own(other(view)), other(own(view))):
             IdempotencyRecord.objects.all().delete()
             assert twice(decorated, rf) == [False, True]
-            assert decorated.idempotency.overrides == {"scope": ANYONE}
+            assert [it.overrides for it in declared_on(decorated)] == [{"scope": ANYONE}]
 
 
 class Checkout(View):
@@ -218,7 +219,8 @@ def test_R83_every_guarded_view_is_exempt_from_djangos_own_transactions():
         marked = getattr(resolve(f"/{kind}/").func, "_non_atomic_requests", set())
 
         assert [alias in marked for alias in connections] == [kind != "below-api-view"] * 2, kind
-    assert GUARDED["class"].idempotency.overrides == {}  # as_view() copies what is on dispatch
+    [declared] = declared_on(GUARDED["class"])  # as_view() copies what is on dispatch
+    assert declared.overrides == {}
     both = idempotent(transaction.non_atomic_requests(using="other")(lambda request: None))
     assert exempt(both) == {"other"}  # non_atomic_requests of the project stays known
 

@@ -15,6 +15,7 @@ from django.views.decorators.csrf import csrf_exempt
 from rest_framework.exceptions import APIException
 from rest_framework.test import APIRequestFactory
 from rest_framework.views import APIView
+from rest_framework.viewsets import ViewSet
 
 import django_idempotency as idempotency
 from django_idempotency.contrib.rest_framework import IdempotencyMixin
@@ -59,6 +60,10 @@ def with_form(request):
     return JsonResponse({"effect": Effect.objects.create(name=request.POST["title"]).pk})
 
 
+class FreeSet(ViewSet):
+    create = urls.FreeDRF.post
+
+
 ANYONE = "django_idempotency.http.scopes.anyone"
 own_policy = method_decorator(idempotent(key_validator="uuid", scope=ANYONE), name="post")
 urlpatterns = [
@@ -66,6 +71,7 @@ urlpatterns = [
     path("own-policy/", own_policy(type("OwnPolicy", (FreeAsyncClass,), {})).as_view()),
     path("handled/", handled),
     path("free-drf/", urls.FreeDRF.as_view()),
+    path("free-viewset/", FreeSet.as_view({"post": "create"})),
     path("with-form/", with_form),
 ]
 
@@ -105,10 +111,13 @@ def test_R17_decorator_of_one_method_keeps_its_policy_and_others_are_the_middlew
     assert [scope == "anyone" for key, scope in sorted(scopes.items())] == [True, False]
 
 
-def test_R17_view_of_drf_without_a_guard_is_left_alone(runs):
+@pytest.mark.parametrize("path", ["/free-drf/", "/free-viewset/"])
+def test_R17_view_of_drf_without_a_guard_is_left_alone(runs, path):
     """Before its authentication nobody could say whose key it is."""
-    api = api_for("wsgi", "/free-drf/")
-    assert [replayed(api()) for _ in range(2)] == [False, False]
+    api = api_for("wsgi", path)
+    answers = [api() for _ in range(2)]
+    assert [replayed(answer) for answer in answers] == [False, False]
+    assert not any("Idempotency-Stored" in answer.headers for answer in answers)
     assert not IdempotencyRecord.objects.exists()
     assert len(runs) == 2
 
@@ -135,6 +144,8 @@ def hand_on(request):
 
 
 class HandOn(View):
+    idempotency_guards = "dispatch"
+
     def dispatch(self, request, *args, **kwargs):
         return hand_on(request)
 

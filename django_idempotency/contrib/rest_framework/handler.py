@@ -1,8 +1,8 @@
-"""The guard of a request to a view of Django REST framework."""
+"""What handles a guarded request to a view of Django REST framework."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, cast
 
 from asgiref.sync import sync_to_async
@@ -13,48 +13,39 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from django_idempotency.http.content import MULTIPART, body_of, parsed_body, uploads_of
-from django_idempotency.http.guard import Guard
-from django_idempotency.http.plans import ViewPlan
+from django_idempotency.http.handlers import Handler, outside_answer
 from django_idempotency.http.spool import read_back, whole_body
-from django_idempotency.http.views import outside_answer
 from django_idempotency.policy import HTTPPolicy
 
-__all__ = ["RestGuard", "body_of_request"]
+__all__ = ["RestHandler", "body_of_request"]
 
 
-class RestGuard(Guard):
-    """The guard around a view's method; it finalises and renders all answers of the view."""
+class RestHandler(Handler):
+    """A view's method; all answers of the view are finalised and rendered here."""
 
     def __init__(
         self,
-        plan: ViewPlan,
         view: Any,
         method: Callable[..., Any],
         request: Request,
         args: tuple[Any, ...],
         kwargs: Mapping[str, Any],
-        *,
-        exempt: Collection[str],
-        keyed: bool,
     ) -> None:
-        super().__init__(plan, request._request, exempt=exempt, keyed=keyed)
-        self.subject: Request = request
+        self.subject = request
         self._view = view
         self._method = method
         self._arguments = args, kwargs
         self._finalize = view.finalize_response
 
-    def respond(self) -> HttpResponseBase:
-        """See `Guard.respond`; the response is final, for DRF's dispatch, too."""
-        response = super().respond()
+    def final(self, response: HttpResponseBase) -> HttpResponseBase:
+        """See `Handler.final`; the response is final for DRF's dispatch, too."""
         if isinstance(response, Response) and not response.is_rendered:
             response = self._final(response)  # a problem, as the policy's error_renderer says it
         self._leave(response)
         return response
 
-    async def arespond(self) -> HttpResponseBase:
-        """See `respond`: for a method that is a coroutine, of adrf."""
-        response = await super().arespond()
+    async def afinal(self, response: HttpResponseBase) -> HttpResponseBase:
+        """See `Handler.final`."""
         if isinstance(response, Response) and not response.is_rendered:
             response = await sync_to_async(self._final, thread_sensitive=True)(response)
         self._leave(response)
@@ -70,22 +61,22 @@ class RestGuard(Guard):
 
         self._view.finalize_response = finalize_response
 
-    def body(self) -> bytes:
-        """See `GuardedCall.body`."""
-        return body_of_request(self.subject, self.http)
+    def body(self, http: HTTPPolicy) -> bytes:
+        """See `Handler.body`."""
+        return body_of_request(self.subject, http)
 
-    def handle(self) -> HttpResponseBase:
-        """See `GuardedCall.handle`."""
+    def call(self) -> HttpResponseBase:
+        """See `Handler.call`."""
         args, kwargs = self._arguments
         return self._final(self._method(self.subject, *args, **kwargs))
 
-    async def ahandle(self) -> HttpResponseBase:
-        """See `GuardedCall.handle`."""
+    async def acall(self) -> HttpResponseBase:
+        """See `Handler.call`."""
         args, kwargs = self._arguments
         response = await self._method(self.subject, *args, **kwargs)
         return await sync_to_async(self._final, thread_sensitive=True)(response)
 
-    def on_exception(self, error: Exception) -> HttpResponseBase:
+    def answer(self, error: Exception, http: HTTPPolicy) -> HttpResponseBase:
         """Let the view answer; DRF's dispatch must not handle an exception a second time."""
         asked = self._view.handle_exception
         try:
@@ -99,7 +90,7 @@ class RestGuard(Guard):
                 return cast("Response", asked(error))
 
             self._view.handle_exception = handle_exception
-            response = outside_answer(self.request, self.http, unanswered)
+            response = outside_answer(self.subject._request, http, unanswered)
         return self._final(response)
 
     def _final(self, response: Any) -> HttpResponseBase:
