@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import sys
+import json
 from collections import deque
 from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import dataclass
-from types import BuiltinFunctionType, ModuleType, WrapperDescriptorType
 from typing import Any
 
 from celery.exceptions import SoftTimeLimitExceeded, TaskPredicate
+from django.core.serializers.json import DjangoJSONEncoder
 from kombu import serialization
 from kombu.exceptions import DecodeError, EncodeError
 
-from django_idempotency.codecs import Codec, JSONCodec
-from django_idempotency.exceptions import IdempotencyError, StoreError, TaskFailed
+from django_idempotency.codecs import Codec
+from django_idempotency.exceptions import IdempotencyError, StoreError
 
 __all__ = ["NEVER_KEPT", "Failed", "Ignored", "KombuCodec", "TaskCodec", "serializer_problem"]
 
@@ -26,8 +26,6 @@ RAW = "application/data"
 
 #: Exceptions that are not final for the work, so none is replayed.
 NEVER_KEPT = (IdempotencyError, SoftTimeLimitExceeded, TaskPredicate)
-
-_JSON = JSONCodec()
 
 
 def serializer_problem(name: str) -> str | None:
@@ -47,74 +45,28 @@ class Ignored:
 
 @dataclass(frozen=True)
 class Failed:
-    """The end of a task whose exception is kept (``on_failed="replay"``)."""
+    """The end of a task whose exception is kept (``on_failed="replay"``); see `TaskFailed`."""
 
-    module: str
-    name: str
-    #: The ``args`` and the attributes of the exception; None where these cannot be kept.
-    arguments: tuple[Any, ...] | None
-    attributes: dict[str, Any] | None
-    text: str
+    kind: str
+    arguments: list[Any]
 
     @classmethod
     def of(cls, error: Exception) -> Failed:
-        """Return the form of `error` that can be kept."""
-        arguments: tuple[Any, ...] | None = error.args
-        attributes: dict[str, Any] | None = dict(vars(error))
-        try:
-            _JSON.encode([arguments, attributes])
-        except (TypeError, ValueError):
-            arguments = attributes = None
+        """Return what is kept of `error`: its text, where JSON has no form of its arguments."""
         kind = type(error)
-        return cls(kind.__module__, kind.__qualname__, arguments, attributes, str(error))
+        try:
+            arguments = json.dumps(error.args, cls=DjangoJSONEncoder, allow_nan=False)
+        except (TypeError, ValueError, RecursionError):
+            arguments = json.dumps([str(error)])
+        return cls(f"{kind.__module__}.{kind.__qualname__}", json.loads(arguments))
 
     @classmethod
     def read(cls, members: Any) -> Failed:
         """Return the ending in a record; raise ValueError for data that `of` did not make."""
-        module, name, text = (members[field] for field in ("module", "name", "text"))
-        arguments, attributes = members["arguments"], members.get("attributes")
-        if not all(isinstance(value, str) for value in (module, name, text)):
-            raise ValueError("The stored exception has no name.")
-        if not isinstance(arguments, list | None) or not isinstance(attributes, dict | None):
-            raise ValueError("The stored exception has invalid arguments.")
-        return cls(module, name, None if arguments is None else tuple(arguments), attributes, text)
-
-    def exception(self) -> Exception:
-        """
-        Return the exception again, or TaskFailed if it cannot be rebuilt from its data alone.
-
-        Stored data must choose neither a module to import nor Python code to run (R95), so an
-        ``__init__`` of the class is not called.
-        """
-        failed = TaskFailed(f"{self.name}: {self.text}")
-        kind = _exception_class(self.module, self.name)
-        if kind is None or self.arguments is None or self.attributes is None:
-            return failed
-        try:
-            made: Exception = kind.__new__(kind, *self.arguments)
-            if type(kind.__init__) is WrapperDescriptorType:  # of an exception in C
-                kind.__init__(made, *self.arguments)
-            made.args = self.arguments
-            vars(made).update(self.attributes)
-        except (TypeError, ValueError) as unmakeable:
-            failed.__cause__ = unmakeable
-            return failed
-        return made
-
-
-def _exception_class(module: str, name: str) -> type[Exception] | None:
-    """Return the class of this name if it is loaded, an error of work, and built without code."""
-    found: Any = sys.modules.get(module)
-    if type(found) is not ModuleType:  # a lazy one would import on access
-        return None
-    for part in name.split("."):
-        found = vars(found).get(part)
-        if not issubclass(type(found), type):
-            return None
-    if not issubclass(found, Exception) or issubclass(found, NEVER_KEPT):
-        return None
-    is_itself = (found.__module__, found.__qualname__) == (module, name)
-    return found if is_itself and type(found.__new__) is BuiltinFunctionType else None
+        kind, arguments = members["kind"], members["arguments"]
+        if not isinstance(kind, str) or not isinstance(arguments, list):
+            raise ValueError("The stored exception has no class, or no arguments.")
+        return cls(kind, arguments)
 
 
 class KombuCodec:
@@ -204,7 +156,7 @@ class TaskCodec:
             case Ignored():
                 return b"ignored\n"
             case Failed():
-                return b"failed\n" + _JSON.encode(vars(ending))
+                return b"failed\n" + json.dumps(vars(ending)).encode()
         return b"result\n" + self.results.id.encode() + b"\n" + self.results.encode(ending)
 
     def decode(self, payload: bytes) -> Any:
@@ -213,7 +165,7 @@ class TaskCodec:
         if kind == b"ignored":
             return Ignored()
         if kind == b"failed":
-            return Failed.read(_JSON.decode(rest))
+            return Failed.read(json.loads(rest))
         if kind != b"result":
             raise ValueError("The stored ending of a task is of an unknown kind.")
         name, result = rest.split(b"\n", 1)

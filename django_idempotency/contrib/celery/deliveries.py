@@ -39,11 +39,12 @@ from django_idempotency.exceptions import (
     LeaseLost,
     ResultUnavailable,
     StoreError,
+    TaskFailed,
 )
 from django_idempotency.fingerprint import Fingerprint
 from django_idempotency.logs import log_refusal
 from django_idempotency.observers import logger
-from django_idempotency.records import State
+from django_idempotency.records import Record, State
 from django_idempotency.stores.base import BaseStore
 
 __all__ = ["Delivery", "DuplicateTask", "KeepMessage"]
@@ -163,9 +164,10 @@ class Delivery:
             return None
         # A task that replaces itself goes on under its own id; eagerly, inside of itself. One that
         # calls itself as a function finds its own request again.
-        around = {(attempt.scope, attempt.key) for attempt in running()}
+        around = {(it.request.scope, it.request.key) for it in running()}
         nesting = request.replaced_task_nesting
-        while (self._scope, key := _key_of_id(request.id, nesting)) in around:
+        scope = keys.bounded(self._scope)
+        while (scope, keys.bounded(key := _key_of_id(request.id, nesting))) in around:
             if request.parent_id != request.id:
                 return None
             nesting += 1
@@ -298,8 +300,8 @@ class Delivery:
             raise Ignore(str(error)) from error
         if undecided or self._in_place or (wish != "retry" and known):
             raise error
-        if not superseded:
-            self._send_again(_countdown(error), "Another attempt is in progress.")
+        if isinstance(error, InProgress):
+            self._send_again(_countdown(error.record), "Another attempt is in progress.")
 
     def _is_in_place(self, record_id: UUID) -> bool:
         """Whether a message sent again would run at once, and again; inside of itself, forever."""
@@ -361,7 +363,7 @@ class Delivery:
         if self.guard.on_duplicate == "ignore" or isinstance(ending, Ignored):
             raise Ignore("This task was carried out before.")
         if isinstance(ending, Failed):
-            raise self._final(ending.exception())
+            raise self._final(TaskFailed(ending.kind, ending.arguments))
         return ending
 
     def _final(self, error: Exception) -> Exception:
@@ -385,9 +387,8 @@ def _reason(error: BaseException) -> str:
     return f"{name}: {text}" if text else name
 
 
-def _countdown(error: InProgress | LeaseLost) -> float:
+def _countdown(record: Record | None) -> float:
     """Return the countdown: the other's running time, within its lease, at least 1 s (C6)."""
-    record = error.record if isinstance(error, InProgress) else None
     if record is None or record.running_for is None or record.lease_left is None:
         return 1
     return max(min(record.running_for, record.lease_left), 1)

@@ -55,7 +55,7 @@ class TaskGuard(Declaration[Plan]):
         """Return the codec of its results; raise ImproperlyConfigured for pickle."""
         if self.codec is not None and not isinstance(self.codec, str):
             return TaskCodec(self.codec)
-        serializer = self.serializer(task) or ""
+        serializer = str(self.serializer(task))
         if problem := serializer_problem(serializer):
             raise ImproperlyConfigured(f"Results of {task.name} cannot be kept: {problem}")
         return TaskCodec(KombuCodec(serializer, lambda: task.app.conf.accept_content))

@@ -78,7 +78,7 @@ def mapping_task(task: Task) -> Task | None:
     It must be a worker's delivery: eagerly, and in a direct call, nothing is lost by an error.
     """
     around = _state._task_stack.stack[-2:-1]
-    if not (around and task.request.called_directly and around[0].name in _MAPS):
+    if not (around and around[0].name in _MAPS):
         return None
     request = around[0].request
     return None if request.called_directly or request.is_eager else around[0]
@@ -110,10 +110,10 @@ def send_again(task: Task, countdown: float) -> Signature:
     Raises UnknownMessage for a message of which a part is not known, and what kombu raises.
     """
     request = task.request
-    info, properties = request.delivery_info or {}, request.properties or {}
     serializer = registry.type_to_name.get(_note(request).get("content_type"))
     if serializer is None:
         raise UnknownMessage(f"The serializer of the message of {task.name} is not known.")
+    info, properties = request.delivery_info, request.properties
     kept = {name: properties[name] for name in _KEPT if properties.get(name) is not None}
     signature = task.signature_from_request(
         request,
@@ -156,14 +156,14 @@ def _producer(app: Celery, driver: str) -> AbstractContextManager[Any]:
 
 
 def _note(request: Context) -> dict[str, Any]:
-    noted: dict[str, Any] = (request.properties or {}).get(NOTE, {})
+    noted: dict[str, Any] = request.properties.get(NOTE, {})
     return noted
 
 
 def _destination(app: Celery, exchange: str | None, routing_key: str | None) -> dict[str, Any]:
     """Return the options that bring a message to the one queue that it was delivered from."""
-    if exchange is None or not routing_key:
-        raise UnknownMessage("The exchange and routing key of a message are not known.")
+    if not routing_key:
+        raise UnknownMessage("The routing key of a message is not known.")
     if exchange == "":
         return _by_name(routing_key)
     key = _DELAY.sub("", routing_key, count=1)
@@ -208,8 +208,7 @@ def _by_name(name: str) -> dict[str, Any]:
 
 
 def _bindings(queue: Queue) -> Iterator[tuple[Exchange, str]]:
-    if queue.exchange is not None:
-        yield queue.exchange, queue.routing_key
+    yield queue.exchange, queue.routing_key  # the app gives it one if it has none
     for binding in queue.bindings:
         yield binding.exchange, binding.routing_key
 

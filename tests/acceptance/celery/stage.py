@@ -26,12 +26,15 @@ AMQP = "IDEMPOTENCY_TEST_TASKS_AMQP"
 SETTINGS = "IDEMPOTENCY_TEST_TASKS_SETTINGS"
 #: Whether the workers may send nothing to SQS.
 DENIED = "IDEMPOTENCY_TEST_TASKS_DENIED"
-#: Seconds after which Redis sends a message again that is not acknowledged.
+#: A stage's own `PATIENCE`.
 VISIBILITY = "IDEMPOTENCY_TEST_VISIBILITY"
 
 SECONDS = 120.0
 #: Of tasks that are held: renewed in time also by a worker that stands still for two seconds.
 LEASE = 4.0
+#: After so many seconds Redis sends a message again that is not acknowledged. A shorter time than
+#: the lease (W033) would double each message that waits to be tried again, until no slot is free.
+PATIENCE = 6
 #: How a task commits, by the name that it has in a test.
 MODES = {
     "joined": {"transaction": "joined"},
@@ -114,7 +117,7 @@ class Test(Stage):
 
     __test__ = False
 
-    def __init__(self, url, prefix, amqp=None, *, visibility=2, settings=None):
+    def __init__(self, url, prefix, amqp=None, *, visibility=PATIENCE, settings=None):
         super().__init__(url, prefix)
         # Without Django's fixup: it would make this the app of the whole test run.
         self.app = Celery("tests", set_as_current=False, fixups=[])

@@ -85,6 +85,17 @@ def retries(self, name, failures):
     return int(self.request.retries)
 
 
+class Declined(Exception):
+    """Of which no process but a worker knows."""
+
+
+@shared_task(name="tests.declines", bind=True)
+@idempotent_task(on_failed="replay")
+def declines(self, name):
+    begin(self, name)
+    raise Declined("no money", 7)
+
+
 @shared_task(name="tests.add")
 @idempotent_task
 def add(*numbers):

@@ -21,7 +21,9 @@ pytestmark = [
 @pytest.mark.parametrize("broker", ["redis", "rabbitmq"])
 def test_C8_killed_pool_processes_and_then_a_killed_worker(request, start_workers, broker):
     stage = request.getfixturevalue({"redis": "stage"}.get(broker, f"{broker}_stage"))
-    [worker] = start_workers(stage=stage, concurrency=6, queues="killed")
+    # A slot for each task, and for its duplicate, which waits in its delivery.
+    slots = {"concurrency": 2 * len(MODES), "queues": "killed"}
+    [worker] = start_workers(stage=stage, **slots)
     tasks = {mode: stage.send(f"held-{mode}", mode, queue="killed") for mode in MODES}
 
     def begun(runs):
@@ -33,7 +35,7 @@ def test_C8_killed_pool_processes_and_then_a_killed_worker(request, start_worker
         os.kill(pid, signal.SIGKILL)
     begun(2)
     worker.kill()
-    start_workers(stage=stage, concurrency=6, queues="killed")
+    start_workers(stage=stage, **slots)
     begun(3)
     for mode in MODES:
         stage.go(mode, 9)

@@ -9,6 +9,7 @@ import uuid
 import pytest
 from celery import chain, chord
 
+from django_idempotency import TaskFailed
 from django_idempotency.models import IdempotencyRecord
 from tests.acceptance.celery.stage import MODES, SECONDS
 from tests.acceptance.effects import effects
@@ -93,6 +94,19 @@ def test_C7_retries_come_to_their_end_and_only_once(calm):
     calm.wait_for("succeeded", 2, id=first)
     assert len(calm.events("begun", id=first)) == 3
     assert effects_of("retries") == [1]
+
+
+def test_C7_a_duplicate_of_a_failure_says_what_it_was_by_its_result_backend(calm):
+    task = calm.send("declines", "declines")
+    calm.wait_for("failed", id=task, error="Declined")
+    calm.send("declines", "declines", task_id=task)
+    calm.wait_for("failed", id=task, error="TaskFailed")
+
+    state, error = calm.end(task)
+    assert (state, type(error)) == ("FAILURE", TaskFailed)
+    assert error.kind == "tests.acceptance.celery.tasks.Declined"
+    assert error.arguments == ["no money", 7]
+    assert effects_of("declines") == [0]
 
 
 @pytest.mark.parametrize(

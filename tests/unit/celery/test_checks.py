@@ -10,6 +10,7 @@ from celery.beat import ScheduleEntry
 from django.core import checks
 from django.test import override_settings
 
+from django_idempotency.codecs import JSONCodec
 from django_idempotency.contrib.celery import idempotent_task
 
 SWEEP = "django_idempotency.tasks.sweep_expired"
@@ -76,6 +77,7 @@ NOT_OF_THE_TASK = {"acks_late": None, "reject_on_worker_lost": None}
         ("W036", {}, {"acks_late": False}, {}),
         ("", OF_THE_APP, NOT_OF_THE_TASK, {}),
         ("", {}, {"serializer": "pickle"}, {"codec": "json"}),
+        ("", {}, {"serializer": "pickle"}, {"codec": JSONCodec()}),
         ("", {}, {"time_limit": 7200}, {"transaction": "separate", "max_duration": 7200}),
         ("", {"task_time_limit": 1800}, {}, {}),
         ("", {}, {"time_limit": 120}, {"renew": False, "transaction": "single"}),

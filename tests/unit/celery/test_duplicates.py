@@ -179,9 +179,8 @@ FORGED = [
     b"result\nkombu\ntext/x-words\nutf-8\ntext\na b",
     b"failed\n[]",
     b"failed\n{}",
-    b'failed\n{"module":"os","name":5,"arguments":[],"attributes":{},"text":""}',
-    b'failed\n{"module":"os","name":"","arguments":"x","attributes":{},"text":""}',
-    b'failed\n{"module":"os","name":"","arguments":[],"attributes":[],"text":""}',
+    b'failed\n{"kind":5,"arguments":[]}',
+    b'failed\n{"kind":"os.Error","arguments":"x"}',
 ]
 INFLATED = b"result\nkombu\napplication/data\nzlib\nbytes\n" + zlib.compress(b"x" * 99)
 

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import sys
 from copy import deepcopy
 from decimal import Decimal
-from functools import partial
-from types import ModuleType
+from functools import partial, reduce
 from typing import Any
 
 import pytest
+from celery import Task
 from celery.exceptions import Ignore, Reject, SoftTimeLimitExceeded
+from celery.utils import uuid
 
 from django_idempotency import InProgress, TaskFailed
 from django_idempotency.contrib.celery import DuplicateTask, idempotent_task
@@ -26,24 +26,9 @@ class NotEnough(Exception):
     """A refusal, with an amount."""
 
 
-class Peculiar(Exception):
-    """Cannot be made of its ``args``."""
-
-    def __init__(self, *, code: Any) -> None:
-        super().__init__(f"code {code}")
-        self.code = code
-
-
-class Loud(Exception):
-    """Runs code when it is made, whatever of."""
-
-    def __new__(cls, *args: Any) -> Loud:
-        return super().__new__(cls, *args)
-
-
 class Outer:
     class Nested(Exception):
-        """Importable, though not at the top of its module."""
+        """Of which the name alone says nothing."""
 
 
 class Flaky:
@@ -83,6 +68,7 @@ AUTO = {"autoretry_for": (ConnectionError,)}
 KEPT = {"on_failed": "replay"}
 AUTO_KEPT = {**AUTO, **KEPT}
 BUT_KEPT = {"autoretry_for": (OSError,), "dont_autoretry_for": (ConnectionError,), **KEPT}
+LIMIT = len(CODEC.encode(Failed.of(LOST)))
 ANY = {"key": lambda order_id: "one", "payload": None}
 
 #: The end of a delivery: of the task, and of its record.
@@ -115,6 +101,12 @@ ENDINGS = {
     "C9 a soft time limit": (SoftTimeLimitExceeded(), KEPT, "failed"),
     "an idempotent call of the work": (InProgress(), KEPT, "failed"),
     "too large": (NotEnough("x" * 2000), {"max_result_bytes": 500, **KEPT}, "failed"),
+    "just not too large": (LOST, {"max_result_bytes": LIMIT, **KEPT}, "kept"),
+    "no limit of retries": (
+        LOST,
+        {"failures": 1, "max_retries": None, **AUTO_KEPT},
+        "retried done",
+    ),
 }
 
 
@@ -134,7 +126,9 @@ def test_C7_how_a_task_and_its_record_end(local, state, ending):
     assert expected != "kept" or error is not LOST or dones[-1].value is error
     if state() == "COMPLETED":
         assert (flaky.runs, again.state) == (ran, dones[-1].state)
-        assert type(again.value) is type(dones[-1].value)
+        raised = dones[-1].value
+        kept = isinstance(raised, Exception) and again.state == "FAILURE"
+        assert type(again.value) is (TaskFailed if kept else type(raised))
     else:
         assert flaky.runs == ran + 1
 
@@ -213,12 +207,12 @@ def test_C7_C3_a_retry_has_the_arguments_that_were_sent_and_a_direct_call_its_ow
 
 @pytest.mark.parametrize(
     ("how", "on_duplicate", "expected"),
-    [("worker", "result", ConnectionError), ("C12 apply", "raise", DuplicateTask)],
+    [("worker", "result", TaskFailed), ("C12 apply", "raise", DuplicateTask)],
 )
 def test_C7_a_duplicate_of_a_final_failure_is_not_retried(
     local, memory, how, on_duplicate, expected
 ):
-    retried = {"autoretry_for": (ConnectionError, DuplicateTask), "max_retries": 2}
+    retried = {"autoretry_for": (ConnectionError, TaskFailed, DuplicateTask), "max_retries": 2}
     flaky = Flaky(local, LOST, key="order_id", on_duplicate=on_duplicate, **KEPT, **retried)
     local.deliver(flaky.message)
     local.deliver_all()
@@ -232,67 +226,92 @@ def test_C7_a_duplicate_of_a_final_failure_is_not_retried(
     assert (local.sent(), flaky.runs) == ([], 3)
 
 
-UNREACHABLE = type("Unreachable", (Exception,), {"__qualname__": "f.<locals>.Unreachable"})
-#: It cannot be imported, runs code to be made, or cannot be serialised.
-NOT_MADE_AGAIN = {
-    "Unreachable: oh": UNREACHABLE("oh"),
-    "Loud: oh": Loud("oh"),
-    "NotEnough: <class": NotEnough(object),
-    "Peculiar: code": Peculiar(code=object),
-}
-MADE_AGAIN = [
-    NotEnough("missing", Decimal("1.10")),
-    Peculiar(code=7),
-    OSError(2, "No such file"),
-    ValueError(),
-    Outer.Nested("x"),
+def test_C4_what_the_failure_of_a_duplicate_sends_has_the_task_for_its_parent(local, memory):
+    class Telling(Task):
+        def on_failure(self, *args):
+            tell.delay()
+
+    @local.app.task
+    def tell(): ...
+
+    @local.app.task(base=Telling)
+    @idempotent_task(on_duplicate="raise")
+    def work(): ...
+
+    message = local.send(work)
+    local.deliver(message)
+
+    assert type(local.deliver(message).value) is DuplicateTask
+    assert [told.headers["parent_id"] for told in local.sent()] == [message.id]
+
+
+def test_C7_C12_a_retry_in_place_has_the_set_that_was_given(app, memory):
+    seen = []
+
+    @app.task(bind=True, default_retry_delay=0)
+    @idempotent_task
+    def work(self, given):
+        seen.append({*given})
+        given.clear()
+        if not self.request.retries:
+            raise self.retry()
+
+    work.apply([{1}])
+
+    assert seen == [{1}, {1}]
+
+
+class Deep(list[Any]):
+    """Nested too deeply for JSON."""
+
+    def __repr__(self):
+        return "deep"
+
+
+DEEP = reduce(lambda inner, _: Deep([inner]), range(10_000), Deep())
+#: An exception, and what a duplicate knows of it: arguments that JSON has no form of are its text.
+FAILURES = [
+    (LOST, "builtins.ConnectionError", ["no luck"]),
+    (Outer.Nested(), f"{__name__}.Outer.Nested", []),
+    (OSError(2, "No such file"), "builtins.FileNotFoundError", [2, "No such file"]),
+    (NotEnough(("a", Decimal("1.10"))), f"{__name__}.NotEnough", [["a", "1.10"]]),
+    (NotEnough(Outer), f"{__name__}.NotEnough", [str(Outer)]),
+    (NotEnough(float("nan")), f"{__name__}.NotEnough", ["nan"]),
+    (NotEnough(DEEP), f"{__name__}.NotEnough", ["deep"]),
 ]
 
 
-def test_C7_R95_an_exception_comes_back_with_its_attributes_or_is_task_failed():
-    def again(error):
-        return CODEC.decode(CODEC.encode(Failed.of(error))).exception()
-
-    for error in MADE_AGAIN:
-        made = again(error)
-        assert type(made) is type(error)
-        assert (str(made), made.args, vars(made)) == (str(error), error.args, vars(error))
-        assert getattr(made, "errno", None) == getattr(error, "errno", None)
-    for text, error in NOT_MADE_AGAIN.items():
-        made = again(error)
-        assert type(made) is TaskFailed
-        assert text in str(made)
+def test_C7_a_duplicate_knows_the_class_and_the_arguments_of_an_exception():
+    for error, kind, arguments in FAILURES:
+        assert CODEC.decode(CODEC.encode(Failed.of(error))) == Failed(kind, arguments)
 
 
-def test_R95_a_record_runs_no_code_of_a_class_and_imports_nothing(monkeypatch):
-    """Forged: the class of another module, its arguments and its attributes."""
-    ran = []
-    monkeypatch.setattr(Peculiar, "__init__", lambda *args, **named: ran.append(args))
-    lazy = ModuleType("tests_lazy")
-    monkeypatch.setattr(lazy, "__getattr__", ran.append, raising=False)
-    monkeypatch.setitem(sys.modules, "tests_lazy", lazy)
-    monkeypatch.delitem(sys.modules, "this", raising=False)
+def test_C7_R95_a_duplicate_of_a_final_failure_looks_up_no_class(local, memory):
+    flaky = Flaky(local, NotEnough("missing", Decimal("1.10")), **KEPT)
 
-    def made(module, name, *arguments):
-        return Failed(module, name, arguments, {}, "text").exception()
+    first, again = (local.deliver(flaky.message).value for _ in range(2))
 
-    assert type(made(__name__, "Peculiar", "rm -rf")) is Peculiar
-    for module, name in [
-        ("pathlib", "Path"),
-        ("this", "s"),
-        ("tests_lazy", "Anything"),
-        ("builtins", "SystemExit"),
-        ("builtins", "print"),
-        ("builtins", "Exception.with_traceback"),
-        ("builtins", "UnicodeDecodeError"),
-        ("celery.exceptions", "Reject"),
-        ("django_idempotency.exceptions", "InProgress"),
-        ("json", "JSONDecodeError"),
-        ("", ""),
-    ]:
-        assert type(made(module, name, "x")) is TaskFailed
-    assert ran == []
-    assert "this" not in sys.modules
+    assert (type(first), type(again)) == (NotEnough, TaskFailed)
+    assert (again.kind, again.arguments) == (f"{__name__}.NotEnough", ["missing", "1.10"])
+    assert str(again) == f"{__name__}.NotEnough: missing, 1.10"
+
+
+@pytest.mark.parametrize("serializer", ["json", "pickle", "yaml"])
+@pytest.mark.parametrize("backend", ["cache+memory://", "file://{}"])
+def test_C7_the_error_of_a_duplicate_survives_a_result_backend(app, tmp_path, backend, serializer):
+    app.conf.update(
+        result_backend=backend.format(tmp_path),
+        result_serializer=serializer,
+        result_accept_content=[serializer],
+    )
+    error = TaskFailed("shop.errors.Declined", ["no money", 7, None, {"card": [1]}])
+
+    app.backend.store_result(task := uuid(), error, "FAILURE")
+    with pytest.raises(TaskFailed) as raised:
+        app.AsyncResult(task).get()
+
+    assert (raised.value.kind, raised.value.arguments) == (error.kind, error.arguments)
+    assert str(raised.value) == str(error)
 
 
 @pytest.mark.parametrize(
@@ -314,6 +333,40 @@ def test_C7_a_failure_that_nothing_sends_again_is_logged(local, memory, caplog, 
     local.deliver(flaky.message)
 
     assert ("nothing sends it again" in caplog.text) is told
+
+
+def test_C7_C12_a_retry_in_place_is_not_logged_as_a_failure(local, memory, caplog):
+    flaky = Flaky(local, retry, failures=2)
+
+    assert flaky.task.apply().get() == "result 3"
+
+    assert "nothing sends it again" not in caplog.text
+
+
+def test_C7_a_failure_of_a_direct_call_is_its_callers_and_not_logged(local, memory, caplog):
+    flaky = Flaky(local, LOST, **ANY)
+
+    with pytest.raises(ConnectionError):
+        flaky.task(1)
+
+    assert "nothing sends it again" not in caplog.text
+
+
+def test_C7_a_failure_of_a_direct_call_is_final_and_kept(local, memory):
+    flaky = Flaky(local, LOST, **AUTO_KEPT, **ANY)
+
+    for error in (ConnectionError, TaskFailed):
+        with pytest.raises(error):
+            flaky.task(1)
+
+    assert flaky.runs == 1
+
+
+def test_C7_a_task_with_a_key_that_is_ignored_has_not_replaced_itself(local, memory, caplog):
+    flaky = Flaky(local, Ignore("nothing to say"), key="order_id")
+
+    assert local.deliver(flaky.message).state == "IGNORED"
+    assert "has replaced itself" not in caplog.text
 
 
 @pytest.mark.parametrize("key", [None, "order_id"])

@@ -5,17 +5,20 @@ from __future__ import annotations
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from unittest.mock import Mock
 
 import pytest
 from celery import Task
-from celery.exceptions import Ignore, Retry
+from celery.exceptions import Ignore, Retry, SoftTimeLimitExceeded
 from django.core.management import call_command
 
-from django_idempotency import InProgress, LeaseLost, current
+from django_idempotency import InProgress, LeaseLost, StoreError, current, signals
 from django_idempotency.claims import Resolution
 from django_idempotency.conf import store_for
+from django_idempotency.context import running
 from django_idempotency.contrib.celery import idempotent_task
 from django_idempotency.contrib.celery.waits import DeliveryWaiter
+from django_idempotency.stores.memory import MemoryStore
 from tests.unit.celery.conftest import Done
 
 pytestmark = pytest.mark.usefixtures("memory")
@@ -90,17 +93,23 @@ def test_C6_a_base_class_that_drops_what_is_sent_twice_drops_no_message(local):
     assert local.deliver_all() == [Done("SUCCESS", "run 1")]
 
 
-def test_C6_a_stale_record_waits_for_an_operator_not_in_the_queue(local, clock):
-    meeting = Meeting(local, on_stale="refuse", renew=False)
+@pytest.mark.parametrize(
+    ("wish", "state", "error"),
+    [("retry", "FAILURE", InProgress), ("ignore", "IGNORED", Ignore)],
+)
+def test_C6_a_stale_record_waits_for_an_operator_not_in_the_queue(local, clock, wish, state, error):
+    meeting = Meeting(local, on_stale="refuse", renew=False, on_in_progress=wish)
 
     done = meeting.duplicate(after=lambda: clock.advance(91) and None)
 
-    assert (done.state, type(done.value), done.value.stale) == ("FAILURE", InProgress, True)
+    assert (done.state, type(done.value)) == (state, error)
+    assert getattr(done.value, "stale", True)
     assert local.sent() == []
 
 
 @pytest.mark.parametrize("how", ["call", "C12 apply", "inside of itself"])
-def test_C6_a_call_in_place_is_told(local, how):
+def test_C6_a_call_in_place_is_told(local, monkeypatch, how):
+    monkeypatch.setattr(DeliveryWaiter, "goes_on", lambda *args: pytest.fail("it waits"))
     meeting = Meeting(local, key="order_id")
 
     def call():
@@ -142,6 +151,14 @@ def test_C6_it_ends_as_it_is_told_and_waits_if_it_is(local, monkeypatch, wish, s
     assert len(local.sent()) == (wish == "retry")
 
 
+def test_C9_a_soft_time_limit_before_a_wait_ends_the_task(local, monkeypatch):
+    meeting = Meeting(local)
+    monkeypatch.setattr(MemoryStore, "claim", Mock(side_effect=SoftTimeLimitExceeded))
+
+    assert local.deliver(meeting.message).state == "FAILURE"
+    assert local.sent() == []
+
+
 @pytest.fixture
 def late(local, clock):
     """Deliver twice, the second time past the lease; return how the first ended, and what ran."""
@@ -174,6 +191,25 @@ def test_C6_a_superseded_owner_gets_the_successors_result(local, late, then):
     assert (meeting.runs, local.sent()) == (2, [])
 
 
+def test_C6_an_owner_whose_successor_is_at_work_is_sent_again(local, memory, clock):
+    meeting = Meeting(local)
+
+    def succeed():
+        clock.advance(91)
+        [stalled] = running()
+        memory.claim(stalled.operation.request())
+
+    assert meeting.deliver(succeed).state == "RETRY"
+    assert [again.id for again in local.sent()] == [meeting.message.id]
+
+
+def test_C6_an_owner_whose_successors_record_has_expired_runs_no_second_time(local, late, clock):
+    done, meeting = late(lambda: clock.advance(25 * 3600))
+
+    assert (done.state, type(done.value)) == ("FAILURE", LeaseLost)
+    assert (meeting.runs, local.sent()) == (2, [])
+
+
 @pytest.mark.parametrize("transaction", ["separate", "joined"])
 @pytest.mark.parametrize("action", ["release", "expire"])
 def test_C16_a_lease_that_an_operator_has_ended_is_lost_and_nothing_runs_again(
@@ -191,6 +227,29 @@ def test_C16_a_lease_that_an_operator_has_ended_is_lost_and_nothing_runs_again(
 
     assert (done.state, type(done.value)) == ("FAILURE", LeaseLost)
     assert (meeting.runs, local.sent()) == (1, [])
+
+
+def test_C16_a_lease_that_an_operator_has_ended_before_the_work_is_claimed_again(
+    local, settings, transactional_db
+):
+    settings.IDEMPOTENCY = {"default": {}}
+    meeting, told = Meeting(local, transaction="joined"), []
+
+    def end(**given):
+        told.append(given["record_id"])
+        if len(told) == 1:
+            [record] = store_for().browse().records
+            forced = Resolution("expire", epoch=record.epoch, state=record.state, force=True)
+            assert store_for().resolve(record.record_id, forced)
+
+    signals.claimed.connect(end)
+    try:
+        done = local.deliver(meeting.message)
+    finally:
+        signals.claimed.disconnect(end)
+
+    assert done == Done("SUCCESS", "run 1")
+    assert (len(told), local.sent()) == (2, [])
 
 
 @pytest.mark.parametrize("wish", ["retry", "raise"])
@@ -223,6 +282,16 @@ def test_C16_a_task_whose_record_an_operator_has_completed_gets_that_result(
 )
 def test_C6_an_owner_whose_lease_is_not_renewed_is_slow_and_fails(local, late, options):
     done, _ = late(lambda: time.sleep(0.02), **options)
+
+    assert (done.state, type(done.value)) == ("FAILURE", LeaseLost)
+    assert local.sent() == []
+
+
+def test_C16_an_owner_that_cannot_ask_for_a_successor_fails(late, local, monkeypatch):
+    def down():
+        monkeypatch.setattr(MemoryStore, "get", Mock(side_effect=StoreError("down")))
+
+    done, _ = late(down)
 
     assert (done.state, type(done.value)) == ("FAILURE", LeaseLost)
     assert local.sent() == []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+from decimal import Decimal
 from enum import Enum, IntEnum
 from unittest.mock import call
 
@@ -56,6 +57,10 @@ CALLS = {
         (lambda order_id, lines: ..., {"key": "order_id"}),
         [(call(1, {1: 2}), 1), (call(1, {2: 2}), MISMATCH), (call(1, {1: 2}), 1)],
     ),
+    "names of members that JSON has none of": (
+        (lambda order_id, lines: ..., {"key": "order_id"}),
+        [(call(1, {(1, 2): 3}), 1), (call(1, {(1, 3): 3}), MISMATCH), (call(1, {(1, 2): 3}), 1)],
+    ),
     "a payload": (
         (lambda order, cents, at: ..., {"key": "order", "payload": lambda order, cents, at: cents}),
         [(call(1, 5, "noon"), 1), (call(1, 5, "night"), 1), (call(1, 6, "noon"), MISMATCH)],
@@ -94,12 +99,13 @@ class Wrapping(Task):
 
 
 @pytest.mark.parametrize("base", [Task, Wrapping])
-def test_C1_without_a_key_it_is_the_id_of_the_task(local, base):
+def test_C1_without_a_key_it_is_the_id_of_the_task(local, memory, base):
     local.app.Task = base
     charge = counting(local.app, lambda order: ...)
     first, other = local.send(charge, 1), local.send(charge, 1)
 
     assert [local.deliver(message).value for message in (first, other, first)] == [1, 2, 1]
+    assert {record.key for record in memory._records.values()} == {first.id, other.id}
     # There is nothing to compare (C3): not even what has no canonical form.
     assert [charge.apply([object()], task_id="1").get() for _ in range(2)] == [3, 3]
 
@@ -120,12 +126,15 @@ def test_C1_a_task_that_calls_itself_calls_a_function(local, decorator):
     assert len(runs) == (7 if decorator is idempotent_task else 3)
 
 
-def test_C1_no_key_fails_the_task_loudly(local):
+def test_C1_no_key_fails_the_task_loudly(local, caplog):
+    caplog.set_level("INFO", "django_idempotency")
     charge = counting(local.app, lambda order: pytest.fail("ran"), key=lambda order: order)
 
     done = local.deliver(local.send(charge, None))
 
     assert (done.state, type(done.value)) == ("FAILURE", InvalidKey)
+    told = [record for record in caplog.records if record.name == "django_idempotency"]
+    assert [record.outcome for record in told] == ["key invalid"]
 
 
 def test_C1_the_body_called_outside_of_its_task_finds_it(app):
@@ -160,6 +169,23 @@ def test_C1_a_task_that_replaces_itself_runs_each_time(local, how):
     assert pages == [1, 2, 3]
 
 
+def test_C1_C12_a_task_that_has_replaced_itself_and_fails_does_not_replace_itself_again(app):
+    pages = []
+
+    @app.task(bind=True)
+    @idempotent_task
+    def crawl(self, page):
+        pages.append(page)
+        if page == 1:
+            self.replace(self.s(2))
+            raise ConnectionError
+        return "end"
+
+    ends = [type(crawl.apply([1], task_id="1").result) for _ in range(2)]
+
+    assert (ends, pages) == ([ConnectionError] * 2, [1, 2, 1])
+
+
 @pytest.mark.parametrize(
     ("guard", "second"),
     [
@@ -189,6 +215,7 @@ def test_C3_a_direct_call_and_a_message_ask_for_the_same(local):
     """JSON makes a text of each member's name."""
     charge = counting(local.app, lambda order_id, lines, **more: ..., key="order_id")
     lines = {2: 2, None: 3, True: 4, 1.5: [{0: {False: 5}}], 1e22: {"1": ({7: 8},)}}
+    lines["price"] = Decimal("1.10")
 
     charge(1, lines, more=lines)
 
@@ -203,10 +230,19 @@ class Level(IntEnum):
     HIGH = 3
 
 
-@pytest.mark.parametrize("key", ["kind", "{kind}-{level}", lambda kind, level, **more: f"{kind}"])
+@pytest.mark.parametrize(
+    "key",
+    [
+        "kind",
+        "{kind}-{level}",
+        lambda kind, level, **more: f"{kind}",
+        lambda kind, level, **more: f"{more}",
+    ],
+)
 def test_C1_an_enum_is_its_value_in_a_direct_call_as_in_a_message(local, key):
     charge = counting(local.app, lambda kind, level, **more: ..., key=key)
 
-    charge(Kind.CARD, Level.HIGH, lines=[Kind.CARD])
+    charge(Kind.CARD, Level.HIGH, lines=[Kind.CARD, {"kind": Kind.CARD}])
 
-    assert local.deliver(local.send(charge, "card", 3, lines=["card"])).value == 1
+    again = local.send(charge, "card", 3, lines=["card", {"kind": "card"}])
+    assert local.deliver(again).value == 1

@@ -24,11 +24,14 @@ QUEUES = [
     Queue("b", TOPIC, routing_key="b", **QUORUM),
     Queue("video", TOPIC, routing_key="media.#", **QUORUM),
     Queue("one", TOPIC, routing_key="word.*"),
+    Queue("plain", TOPIC, routing_key="plain"),
     Queue("left", OTHER, routing_key="both"),
     Queue("right", OTHER, routing_key="both"),
     Queue("named", OTHER, routing_key="key"),
+    Queue("steady", OTHER, routing_key="steady", **QUORUM),
+    Queue("literal", OTHER, routing_key="word.*"),
     Queue("bound", bindings=[binding(OTHER, routing_key="its")]),
-    Queue("fan", Exchange("fan", type="fanout")),
+    Queue("fan", Exchange("fan", type="fanout"), routing_key="fan"),
 ]
 
 
@@ -46,9 +49,13 @@ def delayed(key):
         ("tasks", "media", ("", "video")),
         ("tasks", "media.x", ("", "video")),
         ("tasks", "word.x", ("", "one")),
+        ("tasks", "plain", ("", "plain")),
         ("other", "key", ("", "named")),
+        ("other", "steady", ("", "steady")),
         ("other", "its", ("", "bound")),
         ("tasks", "word.x.y", None),
+        ("tasks", "word", None),
+        ("other", "word.x", None),
         ("other", "both", None),
         ("other", "b", None),
         ("fan", "fan", None),
@@ -67,6 +74,14 @@ def test_C6_the_queue_of_a_message(app, exchange, routing_key, expected):
     found = messages._destination(app, exchange, routing_key)
     assert (found["exchange"], found["routing_key"]) == expected
     assert found["queue"].name == expected[1]
+
+
+@pytest.mark.parametrize(("driver", "confirms"), [("amqp", True), ("redis", None)])
+def test_C6_RabbitMQ_confirms_what_it_takes_and_others_need_not(app, driver, confirms):
+    with messages._producer(app, driver) as producer:
+        options = producer.connection.transport_options
+
+    assert options.get("confirm_publish") is confirms
 
 
 @pytest.fixture

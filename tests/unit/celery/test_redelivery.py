@@ -15,12 +15,13 @@ import pytest
 from botocore.exceptions import ClientError
 from celery.app import builtins
 from celery.exceptions import Ignore, Reject, SoftTimeLimitExceeded
-from django.db import transaction
+from django.db import connections, transaction
 from kombu.exceptions import OperationalError
 
-from django_idempotency import InProgress, current
+from django_idempotency import InProgress, LeaseLost, current
 from django_idempotency.contrib.celery import deliveries, idempotent_task
 from django_idempotency.contrib.celery.waits import DeliveryWaiter
+from django_idempotency.engine.waiting import Waiter
 from tests.unit.celery.conftest import Done
 from tests.unit.celery.test_in_progress import Meeting
 
@@ -79,14 +80,17 @@ def test_C8_a_message_waits_for_a_lease_that_is_not_renewed_and_runs(
 @pytest.mark.parametrize(
     ("wish", "state"), [("retry", "SUCCESS"), ("ignore", "IGNORED"), ("raise", "FAILURE")]
 )
-@pytest.mark.parametrize("renew", [True, False])
+@pytest.mark.parametrize(
+    ("options", "ran"),
+    [({}, 50), ({"renew": False}, 1), ({"deadline": lambda: 90.0}, 1)],
+    ids=["renew", "not renewed", "deadline"],
+)
 def test_C6_C8_a_first_delivery_waits_for_a_lease_that_is_not_renewed_or_ends_as_told(
-    local, clock, when_it_waits, wish, state, renew
+    local, clock, when_it_waits, wish, state, options, ran
 ):
     when_it_waits(lambda: clock.advance(91))
-    meeting = Meeting(local, on_in_progress=wish, renew=renew)
+    meeting = Meeting(local, on_in_progress=wish, **options)
 
-    ran = 50 if renew else 1
     done = redeliver(meeting, after=lambda: clock.advance(ran) and None, redelivered=False)
 
     assert (done.state, local.sent()) == (state, [])
@@ -132,9 +136,16 @@ def in_a_thread(meeting, **delivery):
 def test_C6_what_cannot_be_sent_again_stays_until_the_owner_has_ended(
     local, memory, clock, monkeypatch, when_it_waits, error, delivery, acks_late
 ):
-    stays = threading.Event()
-    stay = DeliveryWaiter.stay
-    monkeypatch.setattr(DeliveryWaiter, "stay", lambda waiter: stays.set() or stay(waiter))
+    stays, tries = threading.Event(), []
+    goes_on, stay = DeliveryWaiter.goes_on, DeliveryWaiter.stay
+
+    def watched(waiter, met):
+        if waiter.stays or len(tries) > 1:
+            stays.set()
+        return goes_on(waiter, met)
+
+    monkeypatch.setattr(DeliveryWaiter, "goes_on", watched)
+    monkeypatch.setattr(DeliveryWaiter, "stay", lambda waiter: tries.append(1) or stay(waiter))
     meeting = Meeting(local, task={"acks_late": acks_late, "autoretry_for": (Exception,)})
     if error is not None:
         monkeypatch.setattr(local.app, "send_task", Mock(side_effect=error))
@@ -157,6 +168,7 @@ def test_C6_what_cannot_be_sent_again_stays_until_the_owner_has_ended(
         done = meeting.met.result(30)
 
     assert first == done == Done("SUCCESS", "run 1")
+    assert len(tries) == 1
 
 
 LIMITS = {
@@ -167,14 +179,16 @@ LIMITS = {
 }
 
 
-@pytest.mark.parametrize("limit", [*LIMITS, "of the message", "expires"])
+@pytest.mark.parametrize("limit", [*LIMITS, "of the message", "soft, of the message", "expires"])
 @pytest.mark.parametrize("wish", ["retry", "ignore"])
 def test_C9_a_message_whose_time_is_short_is_sent_again(local, clock, when_it_waits, limit, wish):
     when_it_waits(lambda: clock.advance(91))
     options, delivery = LIMITS.get(limit, ({}, {}))
     meeting = Meeting(local, task=options, on_in_progress=wish)
     of_message = {
+        **{name: {"timelimit": [None, None]} for name in ("soft", "hard")},  # sent by its name
         "of the message": {"timelimit": [100, None]},
+        "soft, of the message": {"timelimit": [None, 100]},
         "expires": {"expires": "2020-01-01"},
     }
     headers = {**meeting.message.headers, **of_message.get(limit, {})}
@@ -182,6 +196,16 @@ def test_C9_a_message_whose_time_is_short_is_sent_again(local, clock, when_it_wa
 
     assert redeliver(meeting, **delivery).state == "RETRY"
     assert len(local.sent()) == 1
+
+
+def test_C9_a_message_that_names_no_limits_waits_without(local, clock, when_it_waits):
+    """As one of another sender than Celery may."""
+    when_it_waits(lambda: clock.advance(91))
+    meeting = Meeting(local)
+    headers = {**meeting.message.headers, "timelimit": None}
+    meeting.message = replace(meeting.message, headers=headers)
+
+    assert redeliver(meeting).state == "SUCCESS"
 
 
 def test_C9_a_limit_of_twice_the_rest_of_the_lease_suffices(local, clock, when_it_waits):
@@ -231,32 +255,85 @@ def test_C9_a_soft_limit_in_a_wait_loses_nothing(local, when_it_waits):
     assert len(local.sent()) == 1
 
 
-def test_C8_the_owner_of_a_lock_lives_if_it_holds_it_for_a_third_of_a_lease(clock):
-    policy = Mock(lease=timedelta(seconds=0.3), on_stale="take_over", renew=True, deadline=None)
+def test_C9_a_soft_limit_of_the_work_after_a_wait_sends_nothing_again(local, clock, when_it_waits):
+    when_it_waits(lambda: clock.advance(91))
+    meeting = Meeting(local)
 
-    def waiter(**options):
-        return DeliveryWaiter(Mock(), policy, timedelta(0), **{"most": 60, **options})
+    def meanwhile():
+        meeting.meanwhile = Mock(side_effect=SoftTimeLimitExceeded)  # of the one that has waited
+        return local.deliver(meeting.message, redelivered=True)
 
-    first, again = waiter(first=True), waiter(first=False)
+    meeting.deliver(meanwhile)
 
-    assert (first.goes_on(None), first.alive) == (False, True)
-    assert (again.goes_on(None), again.alive) == (True, False)
-    threading.Event().wait(again.left)
-    assert (again.goes_on(None), again.alive) == (False, True)
+    assert (meeting.met.state, type(meeting.met.value)) == ("FAILURE", SoftTimeLimitExceeded)
+    assert (meeting.runs, local.sent()) == (2, [])
+
+
+@pytest.mark.parametrize(("wish", "state"), [("ignore", "IGNORED"), ("raise", "FAILURE")])
+def test_C6_who_has_waited_and_run_and_is_superseded_ends_as_it_is_told(
+    local, clock, when_it_waits, wish, state
+):
+    when_it_waits(lambda: clock.advance(91))
+    meeting = Meeting(local, on_in_progress=wish)
+
+    def stall():
+        clock.advance(91)
+        return local.deliver(meeting.message)
+
+    def meanwhile():
+        meeting.meanwhile = stall
+        return local.deliver(meeting.message, redelivered=True)
+
+    meeting.deliver(meanwhile)
+
+    assert (meeting.met.state, meeting.runs, local.sent()) == (state, 3, [])
+
+
+@pytest.mark.django_db(transaction=True, databases=["default", "other"])
+@pytest.mark.parametrize(
+    ("how", "closed"), [("worker", True), ("call", False), ("C12 apply", False)]
+)
+def test_R51_a_wait_closes_the_connections_of_a_worker_and_not_those_of_a_caller(
+    local, clock, monkeypatch, how, closed
+):
+    other, goes_on = connections["other"], Waiter.goes_on
+    monkeypatch.setattr(other, "vendor", "mysql")  # the file of SQLite would stay open
+    other.ensure_connection()
+
+    def watched(waiter, met):
+        found = goes_on(waiter, met)
+        clock.advance(91)
+        return found
+
+    monkeypatch.setattr(Waiter, "goes_on", watched)
+    meeting = Meeting(local, key="order_id", on_in_progress="wait", wait=20)
+    calls = {
+        "worker": lambda: local.deliver(meeting.message).value,
+        "call": lambda: meeting.task(1),
+        "C12 apply": lambda: meeting.task.apply([1]).get(),
+    }
+
+    meeting.meanwhile = calls[how]
+    with pytest.raises(LeaseLost):
+        meeting.task(1)
+
+    assert meeting.met == "run 2"
+    assert (other.connection is None) is closed
 
 
 @pytest.mark.parametrize(
-    ("cause", "reason"),
+    ("text", "cause", "reason"),
     [
-        (None, "OperationalError"),
-        (TimeoutError(), "OperationalError: TimeoutError"),
-        (OSError("reset"), "OperationalError: OSError: reset"),
+        ("", None, "OperationalError"),
+        ("", TimeoutError(), "OperationalError: TimeoutError"),
+        ("", OSError("reset"), "OperationalError: OSError: reset"),
+        ("down", OSError("reset"), "OperationalError: down"),
     ],
 )
 def test_the_log_says_why_a_message_cannot_be_sent_again(
-    local, monkeypatch, caplog, when_it_waits, cause, reason
+    local, monkeypatch, caplog, when_it_waits, text, cause, reason
 ):
-    error = OperationalError()
+    error = OperationalError(text)
     error.__cause__ = cause
     when_it_waits(Mock(side_effect=SoftTimeLimitExceeded))
     meeting = Meeting(local)
@@ -406,8 +483,11 @@ def test_C9_all_waits_of_a_map_count_towards_its_time_limit(local, monkeypatch):
     assert before <= started <= time.monotonic() - 0.05
 
 
-@pytest.mark.parametrize("how", ["eagerly", "as a function", "by a task of its own"])
-def test_C6_another_direct_call_is_told_at_once(local, how):
+@pytest.mark.parametrize(
+    "how", ["eagerly", "as a function", "by a task", "by a task of a map's own"]
+)
+def test_C6_another_direct_call_is_told_at_once(local, monkeypatch, how):
+    monkeypatch.setattr(DeliveryWaiter, "goes_on", lambda *args: pytest.fail("it waits"))
     mapped, caught = Mapped(local), []
     starmap = local.app.tasks["celery.starmap"]
 
@@ -424,7 +504,7 @@ def test_C6_another_direct_call_is_told_at_once(local, how):
                 starmap(*args)
             caught.append(raised.value)
         else:
-            around.map(["x1"]).apply_async()
+            around.delay("x1") if how == "by a task" else around.map(["x1"]).apply_async()
             [message] = local.sent()
             caught.append(local.deliver(message).value)
 
