@@ -73,10 +73,5 @@ def check_views(**kwargs: Any) -> list[CheckMessage]:
     if apps.is_installed("rest_framework"):
         from django_idempotency.contrib.rest_framework import checks as rest_framework_checks
 
-        found += [
-            *rest_framework_checks.check_scopes(**kwargs),
-            *rest_framework_checks.check_dispatch(**kwargs),
-            *rest_framework_checks.check_policies(**kwargs),
-            *rest_framework_checks.check_actions(**kwargs),
-        ]
+        found += rest_framework_checks.check_actions(**kwargs)
     return found

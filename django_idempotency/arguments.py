@@ -7,7 +7,8 @@ import re
 import string
 import sys
 import unicodedata
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Mapping
 from inspect import BoundArguments, Parameter, Signature
 from typing import Any, TypeVar
 
@@ -22,7 +23,6 @@ R = TypeVar("R")
 # What is escaped in values, if the template has it around them; no escape has any of it.
 _SIGN = re.compile(r"[^0-9A-Za-z%]")
 _VARIADIC = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
-_POSITIONAL = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
 
 
 def bind(
@@ -183,28 +183,26 @@ def _is_default(value: Any, parameter: Parameter) -> bool:
 
 
 def _may_take(taken: Signature, signature: Signature) -> bool:
-    """Whether some call fits; where the function takes any number of arguments, one may."""
-    if _misplaced(taken, signature):
-        return False
-    if any(parameter.kind in _VARIADIC for parameter in signature.parameters.values()):
-        return True
-    some: Iterable[tuple[str, Any]] = ((name, object()) for name in signature.parameters)
-    bound = BoundArguments(signature, dict(some))
+    """
+    Whether a function takes some call of another signature.
+
+    The call has each argument's own name for its value, which shows the parameter that gets it:
+    ``lambda amount, order`` must not get (order, amount). Of any number of arguments there may be
+    none.
+    """
+    names = {
+        name: name for name, item in signature.parameters.items() if item.kind not in _VARIADIC
+    }
+    call = BoundArguments(signature, OrderedDict(names))
+    whole = len(names) == len(signature.parameters)
     try:
-        taken.bind(*bound.args, **bound.kwargs)
+        bound = (taken.bind if whole else taken.bind_partial)(*call.args, **call.kwargs)
     except TypeError:
         return False
-    return True
-
-
-def _misplaced(taken: Signature, signature: Signature) -> bool:
-    """Whether an argument's name stands at another place: `lambda amount, order` over the two."""
-    places, others = (
-        [name for name, item in one.parameters.items() if item.kind in _POSITIONAL]
-        for one in (signature, taken)
-    )
-    return any(
-        name in places and places[place : place + 1] != [name] for place, name in enumerate(others)
+    return all(
+        bound.arguments.get(name) == name
+        for name, item in taken.parameters.items()
+        if name in names and item.kind not in _VARIADIC
     )
 
 

@@ -17,7 +17,7 @@ from django_idempotency.conf import stores, written_as
 from django_idempotency.policy import CALLED_WITH, HTTPPolicy, Policy
 from django_idempotency.stores.memory import MemoryStore
 
-__all__ = ["check_aliases", "check_databases", "check_names", "check_servers", "path_problem"]
+__all__ = ["check_aliases", "check_databases", "check_names", "check_servers", "path_problems"]
 
 _DOTTED_PATHS = ("scope", "error_renderer", "replay_check", "fingerprint")
 
@@ -122,25 +122,26 @@ def _lease_and_retention(alias: str, policy: Policy) -> Iterator[CheckMessage]:
 
 
 def _importable(alias: str, http: HTTPPolicy) -> Iterator[CheckMessage]:
+    for name, problem in path_problems(http):
+        yield Error(
+            f"IDEMPOTENCY[{alias!r}]['HTTP'][{name.upper()!r}] {problem}",
+            hint="Give a callable, or the dotted path of one.",
+            id="django_idempotency.E005",
+        )
+
+
+def path_problems(http: HTTPPolicy) -> Iterator[tuple[str, str]]:
+    """Yield each field with the dotted path of a callable, and what is wrong with that."""
     for name in _DOTTED_PATHS:
-        value = getattr(http, name)
-        if not isinstance(value, str) or value in ("json", "raw"):
+        path = getattr(http, name)
+        if not isinstance(path, str) or path in ("json", "raw"):
             continue
-        if problem := path_problem(name, value):
-            yield Error(
-                f"IDEMPOTENCY[{alias!r}]['HTTP'][{name.upper()!r}] {problem}",
-                hint="Give a callable, or the dotted path of one.",
-                id="django_idempotency.E005",
-            )
-
-
-def path_problem(name: str, path: str) -> str | None:
-    """Return what is wrong with the dotted path of a policy's callable; else None."""
-    try:
-        value = import_string(path)
-    except ImportError as error:
-        return f"cannot be imported: {error}"
-    if not callable(value):
-        return f"is no callable: {path}."
-    problem = signature_problem(name, value, *CALLED_WITH[name])
-    return None if problem is None else f"does not fit: {problem}"
+        try:
+            value = import_string(path)
+        except ImportError as error:
+            yield name, f"cannot be imported: {error}"
+            continue
+        if not callable(value):
+            yield name, f"is no callable: {path}."
+        elif problem := signature_problem(name, value, *CALLED_WITH[name]):
+            yield name, f"does not fit: {problem}"

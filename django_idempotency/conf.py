@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from datetime import timedelta
 from inspect import Parameter
@@ -43,6 +43,7 @@ __all__ = [
     "Declaration",
     "InvalidStore",
     "Plan",
+    "UnknownAlias",
     "engine_for",
     "http_policy_for",
     "policy_for",
@@ -64,6 +65,10 @@ _DATABASE_NAMES = ("alias", "database", "db")
 
 class InvalidStore(ImproperlyConfigured):
     """The IDEMPOTENCY setting does not describe a store."""
+
+
+class UnknownAlias(InvalidStore):
+    """The IDEMPOTENCY setting lacks an alias that the code names."""
 
 
 @dataclass(frozen=True)
@@ -97,6 +102,7 @@ class Plan:
         mode: str,
         open_transactions: OpenTransactions,
         wait: timedelta,
+        aliases: Sequence[str] = (),
         closes_connections: bool = False,
         unstorable_ok: bool | None = None,
         checks_replay: bool = False,
@@ -117,6 +123,7 @@ class Plan:
             policy=self.policy,
             codec=codec,
             transaction=mode,
+            aliases=aliases,
             unstorable_ok=mode == "separate" if unstorable_ok is None else unstorable_ok,
             wait=timedelta(0) if is_within else wait,
             closes_connections=closes_connections,
@@ -268,7 +275,7 @@ def _belongs(names: Iterable[str]) -> str:
 def _configure(alias: str) -> Plan:
     configured = _setting()
     if alias not in configured:
-        raise InvalidStore(f"IDEMPOTENCY has no alias {alias!r}.{suggestion(alias, configured)}")
+        raise UnknownAlias(f"IDEMPOTENCY has no alias {alias!r}.{suggestion(alias, configured)}")
     description = configured[alias]
     if not isinstance(description, Mapping):
         raise InvalidStore(f"IDEMPOTENCY[{alias!r}] must be a dict.{_belongs([alias])}")

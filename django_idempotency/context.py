@@ -7,6 +7,7 @@ from collections.abc import Callable
 from contextvars import ContextVar
 from uuid import UUID
 
+from django_idempotency.claims import ClaimRequest
 from django_idempotency.leases import Lease
 
 __all__ = ["Running", "current", "running"]
@@ -15,12 +16,18 @@ __all__ = ["Running", "current", "running"]
 class Running:
     """A running attempt, as the code inside it and the stores see it."""
 
-    def __init__(self, record_id: UUID, scope: str, key: str) -> None:
-        self.record_id = record_id
-        self.scope = scope
-        self.key = key
+    def __init__(self, request: ClaimRequest) -> None:
+        #: What it asks of the store.
+        self.request = request
         #: The lease that the attempt has won; None before that, and for a replay.
         self.held: Lease | None = None
+        #: The work may stand still while other coroutines use its thread.
+        self.of_coroutine = False
+
+    @property
+    def record_id(self) -> UUID:
+        """The id of the record that it is about."""
+        return self.request.record_id
 
     def push(self) -> None:
         """Make this attempt the innermost one, and its lease `current()`."""

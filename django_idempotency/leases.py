@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
@@ -13,29 +12,22 @@ from django_idempotency.claims import ClaimRequest
 from django_idempotency.exceptions import LeaseLost
 from django_idempotency.records import Record
 
-__all__ = ["Lease", "Proof"]
-
-
-@dataclass(frozen=True)
-class Proof:
-    """The proof of ownership: each owner's write is conditional on all of it."""
-
-    record_id: UUID
-    epoch: int
-    token: UUID = field(repr=False)
+__all__ = ["ItemLease", "Lease"]
 
 
 class Lease:
     """
-    The right to run, limited in time: a handle over a frozen proof of ownership.
+    The right to run, limited in time, and the proof of ownership: epoch and token.
+
+    Each owner's write is conditional on both (R68).
 
     Thread-safe: nothing changes after the claim, except what its end records.
     """
 
     def __init__(
         self,
-        proof: Proof,
         request: ClaimRequest,
+        epoch: int,
         *,
         lease_until: datetime | None = None,
         claimed_at: datetime | None = None,
@@ -45,14 +37,13 @@ class Lease:
         written: bool = True,
         place: str | None = None,
     ) -> None:
-        self.proof = proof
-        #: The primary key of the record in every store.
-        self.record_id = proof.record_id
-        #: The epoch: an integer that only grows per record id, safe to pass downstream.
-        self.fencing_token = proof.epoch
-        #: The random half of the proof, new for each claim.
-        self.token = proof.token
         self.request = request
+        #: The primary key of the record in every store.
+        self.record_id = request.record_id
+        #: The epoch: an integer that only grows per record id, safe to pass downstream.
+        self.fencing_token = epoch
+        #: The random half of the proof, new for each claim.
+        self.token = request.token
         self.lease_until = lease_until
         self.claimed_at = claimed_at
         #: A lapsed lease of another attempt was taken over.
@@ -65,8 +56,6 @@ class Lease:
         self.written = written
         #: Where the claim was made, in a store with several places; see `BaseStore.at`.
         self.place = place
-        #: Makes a result the completion that `transact_item` gives; set by the attempt.
-        self.completion: Callable[[Any], Any] | None = None
         #: The record, where `transact_item` had completed it with another result than the work's.
         self.completed_before: Record | None = None
         self._lost = False
@@ -106,9 +95,7 @@ class Lease:
         the committed result is the answer, and a warning is logged. Raises RuntimeError for a lease
         that no attempt holds, and on a store that has no such items.
         """
-        if self.completion is None:
-            raise RuntimeError("No attempt holds this lease, so it has no result to complete.")
-        return self.completion(result)
+        raise RuntimeError("Only a lease of a DynamoDB store has items for TransactWriteItems.")
 
     def mark_lost(self, *, gone: bool = False) -> None:
         """Note that a renewal was refused, or that the record is `gone`; `check` then raises."""
@@ -117,3 +104,18 @@ class Lease:
 
     def __repr__(self) -> str:
         return f"<Lease {keys.short(self.record_id)} epoch={self.fencing_token}>"
+
+
+class ItemLease(Lease):
+    """A lease of a store that can complete it in a transaction of the caller's own."""
+
+    #: Makes the completion with an envelope an item; set by the store.
+    item_of: Callable[[bytes, timedelta], Any]
+    #: Makes the completion with a result an item; set by the attempt.
+    completion: Callable[[Any], Any] | None = None
+
+    def transact_item(self, result: Any = None) -> Any:
+        """See `Lease.transact_item`."""
+        if self.completion is None:
+            raise RuntimeError("No attempt holds this lease, so it has no result to complete.")
+        return self.completion(result)

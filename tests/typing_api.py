@@ -14,6 +14,7 @@ import httpx
 from celery import shared_task
 from django.http import HttpRequest, HttpResponse
 from django.test import AsyncClient, Client, TestCase
+from django.views import View
 from rest_framework.decorators import action
 from rest_framework.request import Request
 from rest_framework.response import Response
@@ -26,7 +27,12 @@ from django_idempotency.codecs import JSONCodec
 from django_idempotency.contrib.celery import idempotent_task
 from django_idempotency.contrib.ninja import idempotent as idempotent_operation
 from django_idempotency.contrib.rest_framework import IdempotencyMixin
-from django_idempotency.http import IdempotentRequest, idempotent, scopes
+from django_idempotency.http import (
+    IdempotencyViewMixin,
+    IdempotentRequest,
+    idempotent,
+    scopes,
+)
 from django_idempotency.leases import Lease
 from django_idempotency.options import PolicyOptions
 from django_idempotency.records import Record
@@ -165,6 +171,14 @@ class PaymentViewSet(IdempotencyMixin, ViewSet):
         return str(request.user.pk)
 
 
+class OrderView(IdempotencyViewMixin, View):
+    idempotency_guards = "dispatch"
+    idempotency_methods = {"POST"}
+
+    def idempotency_scope(self, request: HttpRequest) -> str:
+        return str(request.user.pk)
+
+
 class OldTests(TestCase):
     client_class = keyed_client(Client)
     async_client_class = keyed_client(AsyncClient)
@@ -222,3 +236,8 @@ class Mistaken(IdempotencyMixin, ViewSet):
     idempotency_lease = "5 minutes"  # type: ignore[assignment]  # pyright: ignore[reportAssignmentType]
     idempotency_transaction = "always"  # type: ignore[assignment]  # pyright: ignore[reportAssignmentType]
     idempotency_max_result_bytes = 1.5  # type: ignore[assignment]  # pyright: ignore[reportAssignmentType]
+
+
+class MistakenView(IdempotencyViewMixin, View):
+    idempotency_required = "yes"  # type: ignore[assignment]  # pyright: ignore[reportAssignmentType]
+    idempotency_guards = "post"  # type: ignore[assignment]  # pyright: ignore[reportAssignmentType]

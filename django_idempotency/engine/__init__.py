@@ -5,55 +5,44 @@ The main path: claim, work, complete, or an answer from the record.
         -> Engine.run -> store.claim -> work -> codecs.pack -> store.complete -> Outcome
     adapter: Outcome -> response / task result
 
-`Engine.attempt` is that path as one block, `run` calls it, and `aattempt` and `arun` are the same
-for coroutines. `claims.decide` alone says what a record means to a new attempt.
+An attempt has three steps, which are plain functions: it claims (`_claim`), opens the block of its
+work (`_open`), and ends (`_end`). `Engine.attempt` calls them around the work. For a coroutine
+`Engine.aattempt` does the same on a thread, the first two in one hop. `claims.decide` alone says
+what a record means to a new attempt.
 """
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import (
-    AbstractAsyncContextManager,
-    AbstractContextManager,
-    AsyncExitStack,
-    ExitStack,
-    asynccontextmanager,
-    contextmanager,
-    nullcontext,
-)
-from types import TracebackType
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager, suppress
 from typing import Any
 
 from asgiref.sync import SyncToAsync, sync_to_async
+from django.db import connections
 
 from django_idempotency import keys, signals
-from django_idempotency.claims import ClaimAgain, ClaimRequest
-from django_idempotency.engine.attempt import Attempt, Phase
-from django_idempotency.engine.cancellation import closing, finish, to_the_end
-from django_idempotency.engine.endings import Endings
-from django_idempotency.engine.operation import Operation, RollBack
+from django_idempotency.claims import ClaimAgain
+from django_idempotency.engine.attempt import NO_RESULT, Attempt, Phase
+from django_idempotency.engine.cancellation import finish
+from django_idempotency.engine.ending import ending_of
+from django_idempotency.engine.operation import Operation, RollBack, Verdict, refuse_rollback
 from django_idempotency.engine.renewal import LeaseRenewer, lease_renewer
-from django_idempotency.engine.threads import own_thread
-from django_idempotency.engine.transactions import connections_to_let_go, let_connections_go
+from django_idempotency.engine.settling import Settling
+from django_idempotency.engine.threads import StoreThreads, own_thread
+from django_idempotency.engine.transactions import connections_to_let_go
 from django_idempotency.engine.waiting import Poller, Waiter, poller
-from django_idempotency.exceptions import InProgress, StoreError
+from django_idempotency.exceptions import InProgress
 from django_idempotency.leases import Lease
 from django_idempotency.observers import logger
 from django_idempotency.records import Outcome, Record
 from django_idempotency.stores.base import BaseStore
-from django_idempotency.stores.database.carried import Session, carry, sessions_here
+from django_idempotency.stores.database.atomic import is_rolled_back
+from django_idempotency.stores.database.carried import carry_later, sessions_here
 
 __all__ = ["Attempt", "Engine", "Operation"]
 
 #: How often a claim that lost a race is sent again before the answer is "in progress".
 CLAIM_TRIES = 5
-#: The block around a claim and its work where they are not one transaction.
-_NO_TRANSACTION = nullcontext()
-
-#: A transaction, a savepoint, or nothing around the work.
-AnyBlock = AbstractContextManager[Any]
-AnyAsyncBlock = AbstractAsyncContextManager[Any]
 
 
 class Engine:
@@ -69,7 +58,9 @@ class Engine:
         self.store = store
         self.renewer = renewer
         self.poller = poller
-        self.endings = Endings(store)
+        self.settling = Settling(store)
+        #: Where coroutines call a store that is no database.
+        self._threads = StoreThreads() if store.using is None else None
 
     def run(
         self,
@@ -99,337 +90,340 @@ class Engine:
 
     @contextmanager
     def attempt(
-        self, operation: Operation, on_error: Callable[[Exception], Any] | None = None
+        self,
+        operation: Operation,
+        on_error: Callable[[Exception], Any] | None = None,
+        judge: Callable[[Any], Verdict] | None = None,
     ) -> Iterator[Attempt]:
         """
         Open a block whose work runs once; see `run` for what it raises.
 
         With ``attempt.replayed`` there is nothing to do but to read ``attempt.result``.
+
+        `judge` returns the verdict on the result, within the transactions of the work; it may
+        raise RollBack.
         """
         attempt = Attempt(operation, self.store)
         with attempt:
-            transaction, claimed = self._claim_or_wait(attempt)
-            if isinstance(claimed, Lease):
-                attempt.won(claimed)
-                error: BaseException | None = None
-                try:
-                    with transaction:  # `single`: all of it is one transaction
-                        try:
-                            if claimed.takeover or signals.claimed.receivers:
-                                attempt.tell_claim()
-                            with self._work(attempt):
-                                if operation.transaction == "joined":
-                                    self.store.fence(claimed)
-                                with _Renewal(self, attempt):
-                                    yield attempt
-                                    self._take_result(attempt)
-                                self.endings.complete(attempt)
-                        except BaseException as raised:
-                            error = self.endings.end(attempt, raised, on_error)
-                            self._ended(attempt)
-                except BaseException as raised:  # out of the COMMIT of `single`
-                    if error is None:
-                        error = self.endings.settle_single(attempt, raised)
-                if error is not None:
-                    raise error
-                return
-            with transaction:
-                attempt.replay(claimed)
-        yield attempt
+            raised: BaseException | None = None
+            try:
+                self._begin(attempt)
+                if attempt.phase is not Phase.CLAIMING:
+                    yield attempt
+            except BaseException as error:
+                if attempt.phase is Phase.CLAIMING:
+                    raise
+                raised = error
+            if attempt.phase is not Phase.CLAIMING:
+                failure = self._end(attempt, raised, on_error, judge)
+                if failure is not None:
+                    raise failure
+        if attempt.raised_by_hook is not None:
+            raise attempt.raised_by_hook
+        if attempt.phase is Phase.CLAIMING:
+            yield attempt
 
     @asynccontextmanager
     async def aattempt(
         self,
         operation: Operation,
         on_error: Callable[[Exception], Any] | None = None,
-        judge: Callable[[Attempt, Any], None] | None = None,
+        judge: Callable[[Any], Verdict] | None = None,
     ) -> AsyncIterator[Attempt]:
         """
         See `attempt`. Database work of the block goes through ``sync_to_async``.
 
-        `judge` takes the verdict on the result, on the thread of the work's connection; it may
-        raise RollBack.
+        `judge` runs on the thread of the work's connection. A cancellation interrupts no step
+        (R63).
         """
         if operation.policy.deadline is None:
             attempt = Attempt(operation, self.store)
         else:  # a callable of the project's, which may read the database
             attempt = await sync_to_async(Attempt)(operation, self.store)
+        attempt.of_coroutine = True
         async with AsyncExitStack() as thread, attempt:
-            transaction, claimed = await self._aclaim_or_wait(attempt, thread)
-            if isinstance(claimed, Lease):
-                attempt.won(claimed)
-                error: BaseException | None = None
-                try:
-                    async with closing(transaction):
-                        try:
-                            if claimed.takeover or signals.claimed.receivers:
-                                await finish(sync_to_async(attempt.tell_claim)())
-                            async with to_the_end(self._awork(attempt)):
-                                if operation.transaction == "joined":
-                                    await finish(sync_to_async(self.store.fence)(claimed))
-                                with _Renewal(self, attempt):
-                                    yield attempt
-                                    await finish(sync_to_async(self._take_result)(attempt, judge))
-                                await finish(self.endings.acomplete(attempt))
-                        except BaseException as raised:
-                            try:
-                                ending = self.endings.aend(attempt, raised, on_error)
-                                error = await finish(ending)
-                                self._ended(attempt)
-                            except asyncio.CancelledError as again:
-                                error = again  # the ending is written, and is to commit
-                except BaseException as raised:  # out of the COMMIT of `single`
-                    if error is None:
-                        settling = sync_to_async(self.endings.settle_single)(attempt, raised)
-                        error = await finish(settling)
-                if error is not None:
-                    raise error
-                return
-            async with closing(transaction):
-                attempt.replay(claimed)
-        yield attempt
+            raised: BaseException | None = None
+            try:
+                await self._abegin(attempt, thread)
+                if attempt.phase is not Phase.CLAIMING:
+                    yield attempt
+            except BaseException as error:
+                if attempt.phase is Phase.CLAIMING:
+                    raise
+                raised = error
+            if attempt.phase is not Phase.CLAIMING:
+                failure = await finish(self._aend(attempt, raised, on_error, judge))
+                if failure is not None:
+                    raise failure
+        if attempt.phase is Phase.CLAIMING:
+            yield attempt
 
     # The claim.
 
-    def _claim_or_wait(self, attempt: Attempt) -> tuple[AnyBlock, Lease | Record]:
-        """Claim, as often as the wait of the operation allows while another attempt works."""
-        operation, seen = attempt.operation, None
-        waiter: Waiter | None = None
+    def _begin(self, attempt: Attempt) -> None:
+        """Claim and open, or take the record's answer: as often as the attempt may wait for it."""
+        seen = None
         while True:
             try:
-                return self._claim(attempt, seen)
-            except StoreError as error:
-                error.at_claim = waiter is None or waiter.fresh
-                raise
+                self._claim(attempt, seen)
+                break
             except InProgress as busy:
-                if waiter is None:
-                    waiter = operation.waiter()
-                    waiter.place = None if busy.record is None else busy.record.place
-                if busy.stale or not waiter.goes_on(busy.record):
-                    raise
-            sessions = self._let_go(operation)
-            try:
-                seen = self.poller.wait(self.store, waiter)
-            finally:
-                carry(sessions)
+                waiter = self._waiter(attempt, busy)
+            self._let_go(attempt.operation)
+            seen = self.poller.wait(self.store, waiter)
+        if attempt.phase is not Phase.CLAIMING:
+            self._open(attempt)
 
-    async def _aclaim_or_wait(
-        self, attempt: Attempt, thread: AsyncExitStack
-    ) -> tuple[AnyAsyncBlock, Lease | Record]:
-        """See `_claim_or_wait`; `thread` is that of the work, and none while it waits."""
-        operation, seen = attempt.operation, None
-        waiter: Waiter | None = None
+    async def _abegin(self, attempt: Attempt, thread: AsyncExitStack) -> None:
+        """See `_begin`; `thread` is that of the work, and none while it waits."""
+        seen = None
         while True:
             try:
-                return await self._aclaim(attempt, seen, thread)
-            except StoreError as error:
-                error.at_claim = waiter is None or waiter.fresh
-                raise
+                await self._aclaim(attempt, thread, seen)
+                return
             except InProgress as busy:
-                if waiter is None:
-                    waiter = operation.waiter()
-                    waiter.place = None if busy.record is None else busy.record.place
-                if busy.stale or not waiter.goes_on(busy.record):
-                    raise
+                waiter = self._waiter(attempt, busy)
             await thread.aclose()
-            alone, sessions = await sync_to_async(self._let_go_of_caller)(operation)
-            try:
-                seen = await self.poller.await_(self.store, waiter, alone=alone)
-            finally:
-                if sessions:
-                    await sync_to_async(carry)(sessions)
+            alone = await sync_to_async(self._let_go_of_caller)(attempt.operation)
+            seen = await self.poller.await_(self.store, waiter, alone=alone)
 
-    def _let_go_of_caller(self, operation: Operation) -> tuple[bool, list[Session]]:
+    async def _aclaim(self, attempt: Attempt, thread: AsyncExitStack, seen: Record | None) -> None:
+        """Claim and open, or take the record's answer, on the thread where the store is called."""
+        if seen is not None and attempt.take_seen(seen):
+            return
+        if attempt.is_bare:
+            attempt.phase = Phase.WORKING
+        elif self._threads is not None:
+            await finish(self._threads.call(self._claim, attempt, None))
+            if attempt.held is not None and _is_told(attempt.held):
+                await finish(sync_to_async(self._open)(attempt))
+            elif attempt.held is not None:
+                self._open(attempt)
+        else:
+            if attempt.request.transaction != "separate":
+                of_request = attempt.operation.closes_connections
+                await thread.enter_async_context(own_thread(self.store, of_request=of_request))
+            await finish(sync_to_async(self._claim_and_open)(attempt))
+
+    def _claim_and_open(self, attempt: Attempt) -> None:
+        self._claim(attempt, None)
+        if attempt.phase is not Phase.CLAIMING:
+            self._open(attempt)
+
+    def _waiter(self, attempt: Attempt, busy: InProgress) -> Waiter:
+        """Return what to wait with for the attempt that is `busy`; raise that if time is over."""
+        waiter = attempt.waiter
+        if waiter is None:
+            waiter = attempt.waiter = attempt.operation.waiter()
+            waiter.place = None if busy.record is None else busy.record.place
+        if busy.stale or not waiter.goes_on(busy.record):
+            raise busy
+        return waiter
+
+    def _let_go_of_caller(self, operation: Operation) -> bool:
         """See `_let_go`; return whether the thread's transaction alone has the record, too."""
         # Below `async_to_sync` another coroutine may be reading on its caller's connection.
         in_context = SyncToAsync.thread_sensitive_context.get(None) is not None
-        sessions: list[Session] = []
         if operation.closes_connections or in_context:
-            sessions = self._let_go(operation)
-        return self.store.in_transaction(), sessions
+            self._let_go(operation)
+        return self.store.in_transaction()
 
-    def _let_go(self, operation: Operation) -> list[Session]:
-        """Let the thread's connections go; return the sessions that those after them need (R98)."""
-        close = operation.closes_connections
-        going = connections_to_let_go(close=close)
+    def _let_go(self, operation: Operation) -> None:
+        """Let the thread's connections go; those after them get the same sessions (R98)."""
+        going = connections_to_let_go(close=operation.closes_connections)
         variables = getattr(self.store, "session_variables", ())
         sessions = sessions_here(self.store.using, variables, going)
-        let_connections_go(close=close)
-        return sessions
+        for connection in going:
+            connection.close()
+        carry_later(sessions)
 
-    def _claim(self, attempt: Attempt, seen: Record | None) -> tuple[AnyBlock, Lease | Record]:
+    def _claim(self, attempt: Attempt, seen: Record | None) -> None:
         """
-        Return the transaction of `single`, which is open, and the lease or the record to replay.
+        Take the lease, or the answer of the record; leave the transaction of `single` open.
 
-        A record that was `seen` meanwhile needs no claim if it answers.
+        A record that was read meanwhile, `seen`, or before `single`, needs no claim if it answers.
         """
-        request = attempt.request
-        if seen is not None and attempt.is_answered_by(seen):
-            return _NO_TRANSACTION, attempt.replayable(seen)
-        single = request.transaction == "single"
-        if single:
-            seen = self._look_before_single(request)
-            if seen is not None and attempt.is_answered_by(seen):
-                return _NO_TRANSACTION, attempt.replayable(seen)
+        if not attempt.operation.recorded:
+            attempt.phase = Phase.OPENING
+            return
+        single = attempt.request.transaction == "single"
+        if single and self.store.looks_before_single:
+            seen = self.store.get(attempt.request.record_id)
+        if seen is not None and attempt.take_seen(seen):
+            return
         for _ in range(CLAIM_TRIES):
-            try:
-                if not single:
-                    return _NO_TRANSACTION, attempt.usable(self.store.claim(attempt.request))
-                with ExitStack() as transaction:
-                    transaction.enter_context(self.store.atomic(committed=attempt.note_commit))
-                    claimed = attempt.usable(self.store.claim(attempt.request))
-                    return transaction.pop_all(), claimed
-            except ClaimAgain:
-                continue
+            with suppress(ClaimAgain):
+                if single:
+                    self._claim_within(attempt)
+                else:
+                    attempt.take(self.store.claim(attempt.request))
+                return
         raise InProgress
 
-    async def _aclaim(
-        self, attempt: Attempt, seen: Record | None, thread: AsyncExitStack
-    ) -> tuple[AnyAsyncBlock, Lease | Record]:
-        request, operation = attempt.request, attempt.operation
-        if seen is not None and attempt.is_answered_by(seen):
-            return _NO_TRANSACTION, attempt.replayable(seen)
-        if request.transaction != "separate":
-            own = own_thread(self.store, of_request=operation.closes_connections)
-            await thread.enter_async_context(own)
-        single = request.transaction == "single"
-        if single:
-            seen = await sync_to_async(self._look_before_single)(request)
-            if seen is not None and attempt.is_answered_by(seen):
-                return _NO_TRANSACTION, attempt.replayable(seen)
-        for _ in range(CLAIM_TRIES):
-            try:
-                if not single:
-                    claimed = await self._aclaim_or_give_back(attempt.request)
-                    return _NO_TRANSACTION, attempt.usable(claimed)
-                async with AsyncExitStack() as transaction:
-                    block = to_the_end(self.store.aatomic(committed=attempt.note_commit))
-                    await transaction.enter_async_context(block)
-                    claimed = attempt.usable(await self._aclaim_or_give_back(attempt.request))
-                    return transaction.pop_all(), claimed
-            except ClaimAgain:
-                continue
-        raise InProgress
+    def _claim_within(self, attempt: Attempt) -> None:
+        """Claim in the transaction of the work; it ends at once where the record answers."""
+        with ExitStack() as transaction:
+            transaction.enter_context(self.store.atomic(committed=attempt.note_commit))
+            attempt.take(self.store.claim(attempt.request))
+            if attempt.held is not None:
+                attempt.transaction = transaction.pop_all()
 
-    def _look_before_single(self, request: ClaimRequest) -> Record | None:
-        """Read the record, where the store looks first: on the thread of the connection."""
-        return self.store.get(request.record_id) if self.store.looks_before_single else None
+    # The work.
 
-    async def _aclaim_or_give_back(self, request: ClaimRequest) -> Lease | Record:
-        """Claim; if the coroutine is cancelled meanwhile, a claim that was won is given back."""
-        claim = asyncio.ensure_future(self.store.aclaim(request))
-        try:
-            return await finish(claim)
-        except asyncio.CancelledError:
-            if claim.cancelled() or claim.exception() is not None:
-                raise
-            lease = claim.result()
-            if isinstance(lease, Lease) and request.transaction != "single":
-                await finish(self.endings.agive_back(lease))
-            raise
-
-    # The work and its completion.
-
-    def _work(self, attempt: Attempt) -> AnyBlock:
-        """Return the block of the work: that in which it and its record commit together, if any."""
+    def _open(self, attempt: Attempt) -> None:
+        """Open the block in which the work and its record commit together; keep the lease."""
+        lease = attempt.held
+        if lease is not None and _is_told(lease):
+            attempt.report.claimed(lease)
         match attempt.request.transaction:
             case "joined":
-                return self.store.atomic(committed=attempt.note_commit)
+                attempt.enter(self.store.atomic(committed=attempt.note_commit))
+                if lease is not None:
+                    self.store.fence(lease)
             case "single":
-                return self.store.atomic()  # a savepoint
-        outer = attempt.operation.outer
-        return _NO_TRANSACTION if outer is None else outer
-
-    def _awork(self, attempt: Attempt) -> AnyAsyncBlock:
-        match attempt.request.transaction:
-            case "joined":
-                return self.store.aatomic(committed=attempt.note_commit)
-            case "single":
-                return self.store.aatomic()
-        outer = attempt.operation.outer
-        return _NO_TRANSACTION if outer is None else _asynchronous(outer)
+                attempt.enter(self.store.atomic())  # a savepoint
+            case _:
+                if attempt.operation.outer is not None:
+                    attempt.enter(attempt.operation.outer)
+        if attempt.operation.aliases:
+            attempt.beside.__enter__()
+        self.renew(attempt)
+        attempt.phase = Phase.WORKING
 
     def renew(self, attempt: Attempt) -> None:
         """Keep the lease from now on, where the policy says so and the store can."""
-        lease, policy, outer = attempt.lease, attempt.operation.policy, attempt.operation.outer
-        if policy.renew and policy.deadline is None and lease.renewable:
+        lease, policy, outer = attempt.held, attempt.operation.policy, attempt.operation.outer
+        if lease is not None and policy.renew and policy.deadline is None and lease.renewable:
             wanted = None if outer is None else outer.is_open
             self.renewer.add(self.store, lease, wanted=wanted)
 
-    def _ended(self, attempt: Attempt) -> None:
-        """Go on renewing where the answer of an error, too, waits for the caller's commit (R94)."""
-        if attempt.kept_error and attempt.operation.outer is not None:
-            self.renew(attempt)
+    # The end.
 
-    def _take_result(
-        self, attempt: Attempt, judge: Callable[[Attempt, Any], None] | None = None
+    def _end(
+        self,
+        attempt: Attempt,
+        raised: BaseException | None,
+        on_error: Callable[[Exception], Any] | None = None,
+        judge: Callable[[Any], Verdict] | None = None,
+    ) -> BaseException | None:
+        """
+        Complete the record, or end the lease, with the blocks of the work; commit or roll back.
+
+        `raised` is what left the work. Returns what to raise, None if there is an outcome.
+        """
+        outer, error = attempt.operation.outer, None
+        try:
+            with attempt.transaction:  # `single`: all of it is one transaction
+                try:
+                    with attempt.block:
+                        self._end_work(attempt, raised, judge)
+                        self.settling.settle(attempt)
+                except BaseException as raised_in_block:
+                    error = self.settling.settle_raised(attempt, raised_in_block, on_error)
+                    if attempt.ending.keeps and outer is not None:
+                        self.renew(attempt)  # here, too
+        except BaseException as raised_by_commit:  # of `single`
+            if error is None:
+                error = self.settling.settle_single(attempt, raised_by_commit)
+        return error
+
+    def _end_work(
+        self,
+        attempt: Attempt,
+        raised: BaseException | None,
+        judge: Callable[[Any], Verdict] | None,
     ) -> None:
-        """Take the work's result, and the verdict on it; from here on the work is over."""
-        if judge is not None and attempt.has_result:
-            judge(attempt, attempt.work_result)
+        """Take the ending of the work; commit what is beside the store; let the lease be."""
+        waits = False
+        try:
+            verdict = None
+            try:
+                with ExitStack() as beside:
+                    if attempt.operation.aliases:
+                        beside.push(attempt.beside)
+                    if raised is not None:
+                        raise raised
+                    if not attempt.concluded:
+                        verdict = self._verdict(attempt, judge)
+            except Exception as error:
+                if not attempt.beside.committed:
+                    raise
+                attempt.raised_by_hook = error  # the work stands, so its answer is kept (R58)
+            if verdict is not None:
+                self._conclude(attempt, verdict)
+            # Its completion is to come with the caller's commit (R94).
+            waits = attempt.operation.outer is not None and attempt.ending.keeps
+        finally:
+            if not waits and attempt.held is not None:
+                self.renewer.remove(attempt.held)
+
+    async def _aend(
+        self,
+        attempt: Attempt,
+        raised: BaseException | None,
+        on_error: Callable[[Exception], Any] | None,
+        judge: Callable[[Any], Verdict] | None,
+    ) -> BaseException | None:
+        """See `_end`: the project's code runs on the thread of the work's connection."""
+        if attempt.is_bare:
+            return self._end(attempt, raised)
+        if self._threads is None or attempt.operation.outer is not None:
+            return await sync_to_async(self._end)(attempt, raised, on_error, judge)
+        raised = await sync_to_async(self._judge)(attempt, raised, on_error, judge)
+        return await self._threads.call(self._end, attempt, raised)
+
+    def _judge(
+        self,
+        attempt: Attempt,
+        raised: BaseException | None,
+        on_error: Callable[[Exception], Any] | None,
+        judge: Callable[[Any], Verdict] | None,
+    ) -> BaseException | None:
+        """Take the ending of work without a transaction; return what ends it without an answer."""
+        if raised is None:
+            try:
+                self._conclude(attempt, self._verdict(attempt, judge))
+            except BaseException as refused:
+                raised = refused
+        return None if raised is None else self.settling.ask(attempt, raised, on_error)
+
+    def _verdict(self, attempt: Attempt, judge: Callable[[Any], Verdict] | None) -> Verdict:
+        """Return the verdict on the result of the work, which is over; raise what undoes it."""
+        verdict = Verdict()
+        if judge is not None:
+            verdict = judge(attempt.returned)
+        elif attempt.held is None:  # nothing is asked of work that is not guarded
+            return verdict
         attempt.phase = Phase.COMPLETING
-        if not attempt.has_result:
+        if attempt.returned is NO_RESULT:
             logger.warning(
                 "The block of an attempt ended without complete(): record %s is released.",
                 keys.short(attempt.lease.record_id),
             )
             raise RollBack("release")
-        joined = attempt.request.transaction != "separate"
-        around = self.store if joined else attempt.operation.outer
-        if around is not None and around.rolled_back():
-            attempt.refuse_rollback(attempt.work_result, deliberate=around.rollback_is_deliberate())
-        if attempt.verdict == "keep":
-            attempt.pack(attempt.work_result)
+        joined, alias = attempt.request.transaction != "separate", self.store.using
+        if joined and alias is not None and (attempt.held is None or attempt.operation.aliases):
+            is_rolled_back(connections[alias])  # raises what no completion would tell in time
+        around: list[Any] = [self.store if joined else attempt.operation.outer]
+        if attempt.operation.aliases:
+            around.append(attempt.beside)
+        doomed = [block for block in around if block is not None and block.rolled_back()]
+        if doomed:  # none commits without the others (R91)
+            deliberate = all(block.rollback_is_deliberate() for block in doomed)
+            refuse_rollback(attempt.name, attempt.returned, verdict, deliberate=deliberate)
+        return verdict
+
+    def _conclude(self, attempt: Attempt, verdict: Verdict) -> None:
+        """Take what the work returned as the outcome, and the ending that the verdict makes."""
+        if attempt.held is None:
+            attempt.conclude(attempt.returned, stored=False)
+        elif verdict.says == "keep":
+            attempt.ending = ending_of(verdict, attempt.pack(attempt.returned))
         else:
-            attempt.ending = "released" if attempt.verdict == "release" else "failed"
-            attempt.conclude(attempt.work_result, stored=False)
-
-    # Coroutines.
-
-    @asynccontextmanager
-    async def alone(
-        self, transaction: str, *, committed: Callable[[], None] | None = None
-    ) -> AsyncIterator[None]:
-        """Open the block of work without a key: the transaction of `aattempt` alone."""
-        if transaction == "separate":
-            yield
-            return
-        async with (
-            own_thread(self.store, of_request=True),
-            to_the_end(self.store.aatomic(committed=committed)),
-        ):
-            yield
+            attempt.ending = ending_of(verdict)
+            attempt.conclude(attempt.returned, stored=False)
 
 
-class _Renewal:
-    """
-    The block of the work: its lease is renewed, and no longer when its completion starts.
-
-    A completion that waits for the caller's commit is still to come, so the lease is kept for
-    as long as that transaction is open.
-    """
-
-    def __init__(self, engine: Engine, attempt: Attempt) -> None:
-        self._engine = engine
-        self._attempt = attempt
-
-    def __enter__(self) -> None:
-        self._engine.renew(self._attempt)
-        self._attempt.phase = Phase.WORKING
-
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc_value: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        attempt = self._attempt
-        waits = attempt.operation.outer is not None and attempt.verdict == "keep"
-        if exc_type is not None or not waits:
-            self._engine.renewer.remove(attempt.lease)
-
-
-@asynccontextmanager
-async def _asynchronous(block: AbstractContextManager[None]) -> AsyncIterator[None]:
-    with block:
-        yield
+def _is_told(lease: Lease) -> bool:
+    """Whether there is anything to tell of a claim: a take-over has its line."""
+    return lease.takeover or bool(signals.claimed.receivers)

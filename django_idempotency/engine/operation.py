@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, NoReturn
@@ -17,7 +17,7 @@ from django_idempotency.fingerprint import Fingerprint
 from django_idempotency.observers import logger
 from django_idempotency.policy import Policy
 
-__all__ = ["Operation", "RollBack", "refuse_rollback"]
+__all__ = ["Operation", "RollBack", "Verdict", "refuse_rollback"]
 
 
 @dataclass(frozen=True)
@@ -33,6 +33,10 @@ class Operation:
     codec: codecs.Codec
     #: "single", "joined" or "separate": the policy's choice, or what its absence means here.
     transaction: str = "separate"
+    #: The aliases on which the work has transactions of its own, which commit before its record.
+    aliases: Sequence[str] = ()
+    #: False for work without a key: it has the same block, and no record (R90).
+    recorded: bool = True
     #: A result that cannot be stored is no error: the record is completed without it (R62).
     unstorable_ok: bool = False
     #: How long to wait for the answer of an attempt in progress; 0 in a caller's transaction.
@@ -64,12 +68,22 @@ class Operation:
             transaction=self.transaction,
             fingerprints=self.fingerprint.forms,
             digest=self.fingerprint.digest,
-            lease=self.policy.attempt_lease(),
+            lease=self.policy.attempt_lease() if self.recorded else self.policy.lease,
             retention=self.policy.retention,
             max_duration=self.policy.max_duration,
             on_stale=self.policy.on_stale,
             opens_work=not signals.claimed.receivers,
         )
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What an adapter says of a result that the work has returned, and whose work commits."""
+
+    #: What becomes of the record: "keep" the result, "release" or "fail" it (R57).
+    says: str = "keep"
+    #: False for a refusal that the work returned.
+    succeeded: bool = True
 
 
 class RollBack(Exception):
@@ -80,18 +94,23 @@ class RollBack(Exception):
     """
 
     def __init__(
-        self, verdict: str, result: Any = None, error: BaseException | None = None
+        self,
+        verdict: str,
+        result: Any = None,
+        error: BaseException | None = None,
+        *,
+        deliberate: bool = False,
     ) -> None:
         super().__init__(verdict)
         self.error = error
         #: "release", "fail" or "keep".
         self.verdict = verdict
         self.result = result
+        #: The work itself has called ``set_rollback(True)`` (R91).
+        self.deliberate = deliberate
 
 
-def refuse_rollback(
-    of: str, result: Any, *, deliberate: bool, succeeded: bool = True, verdict: str = "fail"
-) -> NoReturn:
+def refuse_rollback(of: str, result: Any, verdict: Verdict, *, deliberate: bool) -> NoReturn:
     """
     End work that returned `result`, and whose transaction can only be rolled back (R91, R57).
 
@@ -102,9 +121,10 @@ def refuse_rollback(
         "a database error was swallowed outside of an inner atomic(), or a statement has ended its "
         "transaction"
     )
-    if succeeded and not deliberate:
+    if verdict.succeeded and not deliberate:
         logger.error("The work of %s succeeded, and can only be rolled back: %s.", of, cause)
         raise WorkRolledBack
     if not deliberate:
         logger.warning("The work of %s is refused, and is rolled back: %s.", of, cause)
-    raise RollBack("release" if verdict == "release" else "fail", result)
+    ends = "release" if verdict.says == "release" else "fail"
+    raise RollBack(ends, result, deliberate=deliberate)

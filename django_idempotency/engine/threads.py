@@ -1,12 +1,13 @@
-"""The thread of a coroutine that holds a transaction: its own, and so a connection of its own."""
+"""The threads on which the steps of a coroutine's attempt run."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, TypeVar
+from weakref import WeakSet
 
 from asgiref.sync import AsyncToSync, SyncToAsync, ThreadSensitiveContext, sync_to_async
 from django.db import connections
@@ -14,9 +15,45 @@ from django.db import connections
 from django_idempotency.engine.cancellation import finish
 from django_idempotency.engine.transactions import is_any_open, let_connections_go
 from django_idempotency.stores.base import BaseStore
-from django_idempotency.stores.database.carried import Session, carry, sessions_here
+from django_idempotency.stores.database.carried import Session, carry, carry_later, sessions_here
+from django_idempotency.stores.forks import in_each_child
 
-__all__ = ["own_thread"]
+__all__ = ["StoreThreads", "own_thread"]
+
+T = TypeVar("T")
+
+#: How many coroutines may call one store at the same time; more of them queue.
+_THREADS = 64
+
+_all_threads: WeakSet[StoreThreads] = WeakSet()
+
+
+class StoreThreads:
+    """
+    The threads on which coroutines call one store that is no database.
+
+    They are the store's own, and never those of the event loop or of the project's connections: a
+    server that hangs stops nobody who does not ask it.
+    """
+
+    def __init__(self) -> None:
+        self.reset()
+        _all_threads.add(self)
+
+    def reset(self) -> None:
+        """Start with no threads: those of the parent are not there in a forked child."""
+        self._executor = ThreadPoolExecutor(_THREADS, thread_name_prefix="django-idempotency-store")
+
+    async def call(self, function: Callable[..., T], /, *args: Any) -> T:
+        """Call `function` on one of the threads, as part of the attempts of this coroutine."""
+        called = sync_to_async(function, thread_sensitive=False, executor=self._executor)
+        return await called(*args)
+
+
+@in_each_child
+def _reset_all() -> None:
+    for threads in _all_threads:
+        threads.reset()
 
 
 @asynccontextmanager
@@ -57,6 +94,7 @@ def _leave(store: BaseStore, of_request: bool) -> list[Session] | None:
     sessions = sessions_here(store.using, getattr(store, "session_variables", ()))
     if of_request:
         let_connections_go(close=False)
+        carry_later(sessions)  # to what is left of the request, and to its other coroutines
     return sessions
 
 

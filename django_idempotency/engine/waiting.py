@@ -39,8 +39,6 @@ class Waiter:
         self.on_stale = on_stale
         self.began = time.monotonic()
         self.until = self.began + wait.total_seconds()
-        #: Whether the attempt has not waited yet.
-        self.fresh = True
         #: The record that the attempt met at its last claim.
         self.met: Record | None = None
         #: The record that the poller has read since then.
@@ -53,9 +51,7 @@ class Waiter:
     def goes_on(self, met: Record | None) -> bool:
         """Whether there is time left to wait for the attempt that holds the record `met`."""
         self.met = met
-        goes_on = self.until > time.monotonic()
-        self.fresh = self.fresh and not goes_on
-        return goes_on
+        return self.until > time.monotonic()
 
     @property
     def left(self) -> float:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 __all__ = [
@@ -79,7 +79,23 @@ class ResultUnavailable(IdempotencyError):
 
 
 class TaskFailed(IdempotencyError):
-    """The task failed for good, and its own exception cannot be raised here."""
+    """
+    The task has failed for good: what a duplicate raises in place of the task's own exception.
+
+    No class is looked up by its stored name (R95). Every result backend makes this one anew from
+    its two arguments.
+    """
+
+    def __init__(self, kind: str, arguments: Sequence[Any]) -> None:
+        #: The dotted name of the exception's class.
+        self.kind = kind
+        #: The arguments of the exception as JSON has them: a tuple is a list, a date is text.
+        self.arguments = list(arguments)
+        super().__init__(f"{kind}: {', '.join(str(argument) for argument in self.arguments)}")
+        self.args = (self.kind, self.arguments)
+
+    def __str__(self) -> str:
+        return self.message
 
 
 class WorkRolledBack(IdempotencyError):

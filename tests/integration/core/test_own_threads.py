@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import threading
 from functools import partial
+from unittest import mock
 
 import pytest
 from asgiref.sync import ThreadSensitiveContext, async_to_sync, sync_to_async
 from celery import Celery
 from django.core.handlers.asgi import ASGIHandler
-from django.db import close_old_connections, connection, connections, transaction
+from django.core.signals import request_finished, request_started
+from django.db import DatabaseError, close_old_connections, connection, connections, transaction
 from django.http import HttpResponse
 from django.test import AsyncClient, Client, TestCase
 from django.urls import path
@@ -676,6 +678,75 @@ def test_R98_I10_own_connection_is_in_the_schema_and_the_role_of_its_callers(
     for schema, rows in (("one", 1), ("two", 1), ("public", 0)):
         for table in ("idempotency_record", "app_effect"):
             assert execute(f"SELECT count(*) FROM {schema}.{table}") == rows
+
+
+@async_only_middleware
+def of_schema_one(get_response):
+    """Choose a schema, and write a row beside the view and one after it."""
+
+    async def middleware(request):
+        request.turns = turns = Turns()
+        await sync_to_async(execute)("SET search_path = one, public")
+        task = asyncio.create_task(turns.write())
+        try:
+            return await get_response(request)
+        finally:
+            await task
+            await effect(None, "after")
+
+    return middleware
+
+
+@pytest.fixture
+def pool(schemas):
+    """A pool with room for two connections."""
+    configured = connections.settings["default"]
+    pooled = {**configured["OPTIONS"], "pool": {"min_size": 0, "max_size": 2}}
+    connection.close()
+    with mock.patch.dict(configured, OPTIONS=pooled):
+        yield
+        connection.close()
+        connection.close_pool()
+
+
+@pytest.mark.parametrize("keyed", [True, False], ids=["key", "no key"])
+@each_mode
+def test_R98_request_whose_pooled_connection_was_given_back_stays_in_its_schema(
+    site, settings, pool, mode, keyed
+):
+    """What is beside the view, or comes after it, gets another session of the pool."""
+    settings.MIDDLEWARE = [f"{__name__}.of_schema_one"]
+    headers = {"idempotency-key": "k"} if keyed else {}
+
+    assert run_in_loop(lambda: asgi(f"/{mode}/", **headers)) == 500
+
+    assert execute("SELECT array_agg(name ORDER BY id) FROM one.app_effect") == ["sibling", "after"]
+    assert execute("SELECT count(*) FROM public.app_effect") == 0
+
+
+def test_R98_session_that_is_carried_later_is_that_of_the_request_alone(schemas):
+    def carry():
+        execute("SET search_path = one, public")
+        sessions = carried.sessions_here("default", ())
+        connection.close()
+        carried.carry_later(sessions)
+
+    carry()
+    assert execute("SELECT current_schema()") == "one"
+    for end in (request_finished, request_started):
+        carry()
+        end.send(None)
+        assert execute("SELECT current_schema()") == "public"
+
+
+def test_R98_connection_whose_session_cannot_be_carried_stays_closed():
+    carried.carry_later([carried.Session("default", None, {"role": "nobody there"})])
+
+    for _ in range(2):
+        with pytest.raises(DatabaseError, match="nobody there"):
+            execute("SELECT 1")
+        assert connection.connection is None
+    request_finished.send(None)
 
 
 def test_R98_session_that_is_like_a_new_one_is_not_opened_again_for_its_alias():

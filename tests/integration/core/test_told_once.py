@@ -148,8 +148,9 @@ def play(adapter: Callable[[str, str, int], None], alias: str) -> None:
         pass
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def reader() -> InMemoryMetricReader:
+    """Read the metrics of the process, which takes one MeterProvider in its life."""
     reader = InMemoryMetricReader()
     otel.set_meter_provider(MeterProvider([reader]))
     return reader

@@ -9,11 +9,14 @@ from dataclasses import replace
 
 import pytest
 from asgiref.sync import async_to_sync, sync_to_async
-from django.db import connections, transaction
+from django.db import connection, connections, transaction
 
 import django_idempotency as idempotency
 from django_idempotency import TransactionOpen
-from django_idempotency.conf import engine_for, store_for
+from django_idempotency.conf import engine_for, store_for, stores
+from django_idempotency.engine.operation import Verdict
+from django_idempotency.engine.transactions import OuterTransaction
+from django_idempotency.http.plans import ViewPlan
 from django_idempotency.records import State
 from django_idempotency.stores.database import DatabaseStore
 from django_idempotency.stores.memory import MemoryStore
@@ -32,10 +35,11 @@ async def effect(lease, name="x"):
     return (await Effect.objects.acreate(name=name)).pk
 
 
-async def keyless(work, key):
+async def keyless(work, key, mode="joined"):
     """As a request without a key, whose work has a transaction and no claim."""
-    async with store_for().aatomic():
-        await effect(None, key)
+    plan = ViewPlan.of(stores.configured("default"))
+    async with plan.engine.aattempt(plan.unrecorded("", transaction=mode)) as attempt:
+        attempt.complete(await effect(None, key))
 
 
 SECOND = {"arun": arun, "run": sync_to_async(run), "keyless": keyless}
@@ -129,8 +133,9 @@ def cancel_and_retry(settings, monkeypatch, in_loop):
     async def main():
         task = asyncio.create_task(arun(effect))
         await asyncio.to_thread(reached.wait, 60)
-        task.cancel()
-        await asyncio.sleep(0)
+        for _ in range(2):  # the second one is what asgiref does not wait for
+            task.cancel()
+            await asyncio.sleep(0)
         go_on.set()
         with pytest.raises(asyncio.CancelledError):
             await task
@@ -168,6 +173,34 @@ def test_R63_before_the_work_the_key_is_free_again(cancel_and_retry, at):
     assert names() == ["x"]
 
 
+def test_R63_a_keyless_block_that_opens_is_closed_again(monkeypatch):
+    """In a transaction of its caller's, whose connection stays."""
+    reached, go_on = threading.Event(), threading.Event()
+    atomic = DatabaseStore.atomic
+
+    @contextmanager
+    def pause(store, **options):
+        with atomic(store, **options):
+            reached.set()
+            go_on.wait(60)
+            yield
+
+    async def main():
+        task = asyncio.create_task(keyless(never, "k"))
+        await asyncio.to_thread(reached.wait, 60)
+        task.cancel()
+        await asyncio.sleep(0)
+        go_on.set()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    monkeypatch.setattr(DatabaseStore, "atomic", pause)
+    with transaction.atomic():
+        opened = len(connection.atomic_blocks)
+        async_to_sync(main)()
+        assert len(connection.atomic_blocks) == opened
+
+
 @pytest.mark.parametrize("at", ["separate-complete", "joined-complete", "joined-commit"])
 def test_R63_a_completion_already_begun_runs_to_its_end(cancel_and_retry, at):
     """Kept or rolled back, but one of the two, and never twice."""
@@ -181,9 +214,10 @@ def test_R63_verdict_already_begun_runs_to_its_end_and_the_completion_with_it(me
     """The work is done: were the key free, a retry would do it again."""
     reached, go_on = threading.Event(), threading.Event()
 
-    def judge(attempt, result):
+    def judge(result):
         reached.set()
         go_on.wait(60)
+        return Verdict()
 
     async def call():
         async with engine_for("default").aattempt(operation(), None, judge) as attempt:
@@ -208,8 +242,6 @@ def test_R63_verdict_already_begun_runs_to_its_end_and_the_completion_with_it(me
 
 class Stuck(MemoryStore):
     """A store that does not tell of a completion until told."""
-
-    thread_sensitive = False
 
     def __init__(self):
         super().__init__()
@@ -237,6 +269,82 @@ def test_R58_the_one_thread_of_a_loops_database_work_does_not_wait_for_it(settin
     store = store_for()
     in_loop(main)
     assert kept().state is State.COMPLETED
+
+
+class Hanging(MemoryStore):
+    """A store whose server answers no claim until told."""
+
+    def __init__(self):
+        super().__init__()
+        self.reached, self.go_on = threading.Semaphore(0), threading.Event()
+
+    def claim(self, request):
+        self.reached.release()
+        self.go_on.wait(60)
+        return super().claim(request)
+
+
+def test_a_store_that_hangs_stops_nobody_who_does_not_ask_it(settings, in_loop):
+    """Not the loop's default threads, nor the thread of its connections, nor another store."""
+
+    async def main():
+        calls = [asyncio.create_task(arun(effect, f"k{n}")) for n in range(50)]
+        for _ in calls:
+            assert await asyncio.to_thread(store.reached.acquire, timeout=60)
+        try:
+            other = await asyncio.wait_for(arun(effect, store="other"), 30)
+            assert not any(call.done() for call in calls)
+        finally:
+            store.go_on.set()
+        return other, await asyncio.gather(*calls)
+
+    settings.IDEMPOTENCY = {
+        "default": {"BACKEND": f"{__name__}.Hanging"},
+        "other": {"BACKEND": "django_idempotency.stores.memory.MemoryStore"},
+    }
+    store = store_for()
+    other, outcomes = in_loop(main)
+    assert (other.replayed, len({outcome.result for outcome in outcomes})) == (False, 50)
+
+
+def test_R90_a_store_that_hangs_stops_nobody_without_a_key(settings, monkeypatch, in_loop):
+    """Not even where each thread of the store has a call that hangs."""
+    monkeypatch.setattr("django_idempotency.engine.threads._THREADS", 1)
+
+    async def main():
+        call = asyncio.create_task(arun(effect))
+        assert await asyncio.to_thread(store.reached.acquire, timeout=60)
+        other = asyncio.create_task(keyless(None, "keyless", "separate"))
+        done, _ = await asyncio.wait([other], timeout=20)
+        store.go_on.set()
+        await asyncio.gather(call, other)
+        assert done
+
+    settings.IDEMPOTENCY = {"default": {"BACKEND": f"{__name__}.Hanging"}}
+    store = store_for()
+    in_loop(main)
+    assert names() == ["keyless", "x"]
+
+
+def test_R94_the_completion_of_a_coroutine_is_left_on_the_thread_of_the_callers_transaction(
+    memory,
+):
+    threads = []
+
+    class Outer(OuterTransaction):
+        def after_commit(self, complete):
+            threads.append(threading.current_thread())
+            super().after_commit(complete)
+
+    async def main():
+        guarded = replace(operation(), outer=Outer([connections["default"]]))
+        async with engine_for("default").aattempt(guarded) as attempt:
+            attempt.complete("done")
+
+    with transaction.atomic():
+        async_to_sync(main)()
+    assert threads == [threading.current_thread()]
+    assert found(memory).state is State.COMPLETED
 
 
 def test_R58_R62_the_adapter_answers_on_the_thread_of_the_work(memory, in_loop):

@@ -18,8 +18,8 @@ from rest_framework.views import APIView
 
 from django_idempotency.claims import ClaimRequest
 from django_idempotency.contrib.rest_framework import IdempotencyMixin
-from django_idempotency.contrib.rest_framework.checks import check_scopes
 from django_idempotency.exceptions import StoreError
+from django_idempotency.http.checks import check_views
 from django_idempotency.stores.database import DatabaseStore
 from tests.services.processes import ROOT
 from tests.unit.core.conftest import MEMORY
@@ -144,6 +144,9 @@ def test_E006_R21_view_without_a_scope_of_its_own_is_told_of_once(settings):
     class NoScope(IdempotencyMixin, APIView):
         authentication_classes = []
 
+        def post(self, request):
+            raise NotImplementedError
+
     class OwnScope(NoScope):
         def idempotency_scope(self, request):
             return "mine"
@@ -151,7 +154,7 @@ def test_E006_R21_view_without_a_scope_of_its_own_is_told_of_once(settings):
     urls = settings.ROOT_URLCONF = ModuleType("urls")
     views = [it.as_view() for it in (NoScope, NoScope, OwnScope)]
     urls.urlpatterns = [path("nested/", include([path("", view) for view in views]))]
-    [message] = check_scopes()
+    [message] = check_views()
     assert (message.id, message.obj, bool(message.hint)) == (
         "django_idempotency.E006",
         NoScope,

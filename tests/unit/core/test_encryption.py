@@ -16,12 +16,13 @@ from django.views.debug import ExceptionReporter
 
 import django_idempotency as idempotency
 from django_idempotency import StoreError
-from django_idempotency.admin.results import stored
 from django_idempotency.claims import ClaimRequest, placeholder
 from django_idempotency.codecs import JSONCodec, is_encrypted, pack, unavailable, unpack
 from django_idempotency.codecs.encryption import opened, sealed
 from django_idempotency.conf import stores
-from django_idempotency.operators.resolving import resolve, told
+from django_idempotency.operators.decisions import Decision, Seen
+from django_idempotency.operators.facts import told
+from django_idempotency.operators.results import answer_of
 from django_idempotency.policy import Policy
 from django_idempotency.records import State
 from tests.services.processes import ROOT
@@ -130,9 +131,9 @@ def test_the_admin_shows_what_its_alias_has_the_key_of():
     record = replace(record, state=State.COMPLETED, result=SEALED)
     for keys, said in (([OLD, KEY], "the secret"), ([OLD], "put the key back"), ([], "holds none")):
         with override_settings(IDEMPOTENCY={"default": {"ENCRYPTION_KEYS": keys}}):
-            shown = stored("default", record)
-            assert said in (shown.body or shown.note)
-            answered = "get the stored result" if shown.body else "store unavailable (503)"
+            answer = answer_of("default", record)
+            assert said in (answer.note or answer.text)
+            answered = "store unavailable (503)" if answer.note else "get the stored result"
             assert answered in told("default", record)
 
 
@@ -141,7 +142,8 @@ def test_what_an_operator_gives_is_encrypted_and_replayed():
     with override_settings(IDEMPOTENCY={"default": alias}):
         with idempotency.attempt(key="k", scope="s") as attempt:
             seen = stores["default"].get(attempt.record_id)
-            resolve(stores["default"], seen, "complete", result=PLAIN, force=True)
+            forced = Decision(stores["default"], "complete", Seen.of(seen), seen, force=True)
+            forced.carry_out(result=PLAIN)
             assert is_encrypted(stores["default"].get(seen.record_id).result)
         replay = idempotency.run(lambda lease: pytest.fail("ran"), key="k", scope="s")
     assert replay.result == "the secret " * 200

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from contextlib import contextmanager
+from dataclasses import replace
 from unittest.mock import DEFAULT, Mock
 
 import pytest
-from django.db import IntegrityError, transaction
+from django.db import IntegrityError, connections, transaction
 
 from django_idempotency import (
     FingerprintMismatch,
@@ -19,9 +21,10 @@ from django_idempotency import (
     signals,
 )
 from django_idempotency.claims import ClaimAgain
-from django_idempotency.codecs import JSONCodec, pack
+from django_idempotency.codecs import JSONCodec, pack, unavailable
 from django_idempotency.engine import CLAIM_TRIES, Engine
-from django_idempotency.engine.operation import RollBack
+from django_idempotency.engine.operation import RollBack, Verdict
+from django_idempotency.engine.transactions import OuterTransaction
 from django_idempotency.models import IdempotencyRecord
 from django_idempotency.records import State
 from django_idempotency.stores.database import DatabaseStore
@@ -89,6 +92,89 @@ def test_R57_the_record_says_why_a_refusal_is_not_kept(memory, call, error, said
     assert (kept().state, kept().error) == (State.FAILED, said)
 
 
+@pytest.mark.parametrize(("verdict", "state"), [("release", "RELEASED"), ("fail", "FAILED")])
+def test_R55_a_result_that_is_not_kept_is_answered_and_told(memory, told, verdict, state):
+    """Also one that could not be stored."""
+    result, asked = object(), replace(claims.operation(), unstorable_ok=False)
+    with Engine(memory).attempt(asked, None, lambda result: Verdict(verdict)) as attempt:
+        attempt.complete(result)
+    assert (attempt.result, attempt.outcome.stored) == (result, False)
+    assert (found(memory).state, told) == (state, [state.lower()])
+
+
+@pytest.mark.parametrize("error", [RuntimeError, StoreError, LeaseLost, InProgress])
+def test_R61_an_error_that_the_work_raises_is_its_own_whatever_it_says(memory, call, told, error):
+    def work(lease):
+        raise error
+
+    with pytest.raises(error):
+        call(work)
+    assert told == ["failed"]
+
+
+def test_R60_work_that_sees_that_its_lease_is_lost_is_told_as_that(memory, call, told):
+    def work(lease):
+        lease.mark_lost()
+        lease.check()
+
+    with pytest.raises(LeaseLost):
+        call(work)
+    assert told == ["lease lost"]
+
+
+def test_R60_an_interrupted_completion_that_cannot_be_repeated_is_told(memory, call, told):
+    class Interrupt(BaseException):
+        """Not of Python's own: an event loop would end by those at once."""
+
+    memory.complete = Mock(side_effect=[Interrupt, StoreError("no complete")])
+    with pytest.raises(Interrupt):
+        call(done)
+    assert told == ["store unavailable"]
+
+
+@pytest.mark.django_db(transaction=True)
+def test_R94_where_no_completion_can_be_left_for_the_callers_commit_the_record_fails(memory):
+    """It is not left behind the error that its caller gets."""
+
+    class Outer(OuterTransaction):
+        def after_commit(self, complete):
+            calls.append(complete)
+            if len(calls) == 1:
+                raise KeyboardInterrupt
+
+    calls = []
+    with transaction.atomic():
+        guarded = replace(claims.operation(), outer=Outer([connections["default"]]))
+        with pytest.raises(KeyboardInterrupt):
+            Engine(memory).run(guarded, done)
+    assert (found(memory).state, len(calls)) == (State.FAILED, 1)
+
+
+def test_R90_of_work_without_a_record_nothing_is_told(memory, told):
+    unrecorded = replace(claims.operation(), recorded=False)
+    with Engine(memory).attempt(unrecorded) as attempt:
+        attempt.complete("done")
+    with pytest.raises(ValueError, match="boom"), Engine(memory).attempt(unrecorded):
+        fail()
+    assert (attempt.result, told) == ("done", [])
+
+
+def test_an_error_at_the_claim_that_is_no_answer_is_told_as_a_failure(memory, call, told):
+    memory.claim = Mock(side_effect=RuntimeError("broken"))
+    with pytest.raises(RuntimeError, match="broken"):
+        call(never)
+    assert told == ["failed"]
+
+
+def test_R61_a_block_that_cannot_be_opened_is_no_error_of_the_claim(expired):
+    """Nobody may run without a lease where there was one."""
+    store = expired()
+    store.atomic = Mock(side_effect=StoreError("no transaction", unreachable=True))
+    with pytest.raises(StoreError, match="no transaction") as raised:
+        perform(store, "joined", never)
+    assert not raised.value.at_claim
+
+
 def test_R58_an_end_that_fails_otherwise_is_not_tried_again(memory, call):
     for name in ("fail", "complete"):
         setattr(memory, name, Mock(side_effect=RuntimeError("broken")))
@@ -148,6 +234,22 @@ def test_R54_R76_a_lost_claim_is_tried_again_and_not_for_ever(memory, call):
     assert call(done).result == "done"
 
 
+def test_R47_R76_a_record_that_has_expired_is_compared_with_nothing(memory, call, clock, caplog):
+    call(done, fingerprint_secrets=["old"], retention=1)
+    clock.advance(2)
+    memory.claim = Mock(wraps=memory.claim, side_effect=[kept(), DEFAULT])
+    assert not call(done, fingerprint_secrets=["new"]).replayed
+    assert levels(caplog) == []
+
+
+def test_R54_a_claim_that_has_met_what_may_be_claimed_is_sent_again(memory, call):
+    """Another attempt has failed meanwhile."""
+    with pytest.raises(ValueError, match="boom"):
+        call(fail)
+    memory.claim = Mock(wraps=memory.claim, side_effect=[kept(), DEFAULT])
+    assert call(done).result == "done"
+
+
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.parametrize("mode", ["joined", "single"])
 def test_R60_work_whose_record_is_gone_is_rolled_back_and_single_writes_it(
@@ -169,7 +271,7 @@ def test_R60_work_whose_record_is_gone_is_rolled_back_and_single_writes_it(
         with pytest.raises(LeaseLost) as raised:
             run(job)
         assert raised.value.gone
-        assert (job.effects, levels(caplog)) == (0, ["ERROR"])
+        assert (job.runs, levels(caplog)) == (0, ["ERROR"])  # SQLite begins it with a write
         assert "store unavailable" in caplog.text
     monkeypatch.undo()
     assert run(job).replayed is (mode == "single")
@@ -243,11 +345,12 @@ class Joining(MemoryStore):
         self._records.clear()
         self._records.update({**before, **self.others})
 
-    def theirs(self, fingerprint):
+    def theirs(self, fingerprint, result=None):
         """Let another attempt commit an answer of its own."""
+        result = result or pack(JSONCodec(), "theirs", max_bytes=100)
         other = MemoryStore(clock=self._clock)
         lease = other.claim(asked(fingerprints=(fingerprint,)))
-        other.complete(lease, pack(JSONCodec(), "theirs", max_bytes=100), retention=3600)
+        other.complete(lease, result, retention=3600)
         self.others = {record_id(): found(other)}
 
 
@@ -275,6 +378,27 @@ COMMITS = [
 ]
 
 
+#: What signal and log say of those, and of the verdicts on what was committed.
+TOLD = {StoreError: "store unavailable", LeaseLost: "lease lost", IntegrityError: "failed"}
+TOLD |= {KeyboardInterrupt: "completed", "theirs": "replayed"}
+TOLD |= {"keep": "completed", "release": "released", "fail": "failed"}
+
+
+@pytest.fixture
+def told():
+    """The words of the signals of ends, one after the other."""
+    words = []
+
+    def receive(outcome, **facts):
+        words.append(outcome)
+
+    for signal in signals.TERMINAL.values():
+        signal.connect(receive)
+    yield words
+    for signal in signals.TERMINAL.values():
+        signal.disconnect(receive)
+
+
 @pytest.fixture
 def expired(clock):
     """``expired()``: a store that joins, with the record of another request that has expired."""
@@ -290,24 +414,26 @@ def expired(clock):
 
 def perform(store, mode, work=lambda: "mine", *, verdict="keep", on_error=None):
     """Make one attempt of the engine on the store that joins."""
-    with Engine(store).attempt(claims.operation(transaction=mode), on_error) as attempt:
-        attempt.verdict = verdict
+    operation, judged = claims.operation(transaction=mode), Verdict(verdict)
+    attempting = Engine(store).attempt(operation, on_error, judge=lambda _: judged)
+    with attempting as attempt:
         attempt.replayed or attempt.complete(work())
     return attempt
 
 
-def aperform(store, mode, *, verdict="keep"):
+def aperform(store, mode, work=lambda: "mine", *, verdict="keep", on_error=None):
     async def asynchronous():
-        async with Engine(store).aattempt(claims.operation(transaction=mode)) as attempt:
-            attempt.verdict = verdict
-            attempt.complete("mine")
+        operation, judged = claims.operation(transaction=mode), Verdict(verdict)
+        attempting = Engine(store).aattempt(operation, on_error, judge=lambda _: judged)
+        async with attempting as attempt:
+            attempt.replayed or attempt.complete(work())
         return attempt
 
     return run_in_loop(asynchronous)
 
 
 @pytest.mark.parametrize("perform", [perform, aperform])
-def test_R57_R60_I13_what_the_lost_answer_of_a_COMMIT_means(expired, perform):
+def test_R57_R60_I13_what_the_lost_answer_of_a_COMMIT_means(expired, perform, told):
     for mode, verdict, at_commit, expected, said, state in COMMITS:
         store, row = expired(), (mode, verdict, at_commit)
         store.at_commit = at_commit
@@ -319,6 +445,8 @@ def test_R57_R60_I13_what_the_lost_answer_of_a_COMMIT_means(expired, perform):
             assert said in str(raised.value), row
         record = store.get(record_id())
         assert record.expired if state is None else record.state is state, row
+        assert told.pop() == TOLD.get(expected, TOLD[verdict]), row
+    assert told == []
 
 
 @pytest.mark.parametrize(
@@ -357,51 +485,115 @@ def test_R60_I11_a_completion_that_is_refused(expired, mode, fingerprint, replay
             perform(store, mode, work)
 
 
-@pytest.mark.parametrize("mode", ["joined", "single"])
-def test_R57_an_answer_of_an_error_is_kept_although_its_transaction_broke(expired, mode):
+@pytest.mark.parametrize(
+    ("result", "error"),
+    [(unavailable(JSONCodec()), ResultUnavailable), (b"damaged", StoreError)],
+    ids=["not kept", "damaged"],
+)
+def test_R60_R62_the_answer_that_came_first_and_cannot_be_read(expired, result, error):
+    """The work is rolled back, so its own result is no answer."""
     store = expired()
-    if mode == "single":
-        store.complete = Mock(wraps=store.complete, side_effect=[StoreError("broken"), DEFAULT])
-    assert perform(store, mode, fail, on_error=lambda error: "sorry").result == "sorry"
-    assert store.get(record_id()).state is State.COMPLETED
+
+    def work():
+        store.theirs(FINGERPRINT, result)
+        store.roll_back({})
+        return "mine"
+
+    with pytest.raises(error):
+        perform(store, "single", work)
+
+
+@pytest.mark.parametrize("perform", [perform, aperform])
+def test_R57_an_answer_of_an_error_is_the_answer(expired, perform):
+    for mode in ("separate", "joined", "single"):
+        store = expired()
+        assert perform(store, mode, fail, on_error=lambda error: "sorry").result == "sorry"
+        assert perform(store, mode, never).result == "sorry"
+
+
+def test_R58_an_error_of_the_work_is_not_masked_by_its_COMMIT(expired):
+    for at_commit in ("lost", "refused"):
+        store = expired()
+        store.at_commit = at_commit
+        with pytest.raises(ValueError, match="boom"):
+            perform(store, "single", fail)
+
+
+def test_R58_an_error_of_the_COMMIT_is_not_masked_by_a_record_that_was_decided_meanwhile(expired):
+    store = expired()
+    store.at_commit, store.fail = "forbidden", Mock(return_value=False)
+    with pytest.raises(IntegrityError):
+        perform(store, "single")
+
+
+def too_large():
+    return "x" * 2**21
+
+
+def refuse(error=None):
+    raise RollBack("fail", "refused", error)
+
+
+@pytest.mark.parametrize("work", [too_large, refuse, lambda: refuse(ValueError("boom"))])
+def test_R58_an_interrupt_of_an_end_without_an_answer_passes_on(expired, work):
+    store = expired()
+    store.fail = Mock(side_effect=KeyboardInterrupt)
+    with pytest.raises(KeyboardInterrupt):
+        perform(store, "single", work)
+
+
+def test_R58_an_interrupt_of_the_COMMIT_of_a_refusal_passes_on(expired):
+    store = expired()
+    store.at_commit = "interrupted"
+    with pytest.raises(KeyboardInterrupt):
+        perform(store, "single", refuse)
+
+
+#: The mode, and whether the completion arrives whose answer is lost.
+UNANSWERED = [("joined", True), ("single", True), ("single", False)]
+
+
+@pytest.mark.parametrize(("mode", "arrives"), UNANSWERED)
+def test_R57_an_answer_of_an_error_is_kept_although_its_completion_has_no_answer(
+    expired, mode, arrives
+):
+    store, complete = expired(), MemoryStore.complete
+
+    def unanswered(lease, result, *, retention):
+        del store.complete
+        if arrives:
+            complete(store, lease, result, retention=retention)
+            store.others = {record_id(): found(store)}
+        raise StoreError("no answer")
+
+    store.complete, told = unanswered, Mock()
+    signals.completed.connect(told)
+    try:
+        attempt = perform(store, mode, fail, on_error=lambda error: "sorry")
+    finally:
+        signals.completed.disconnect(told)
+    assert (attempt.result, attempt.rolled_back, told.call_count) == ("sorry", True, 1)
+    assert attempt.outcome.expires_at == found(store).expires_at
     assert perform(store, mode, never).replayed
 
 
-# A store whose client is truly asynchronous.
+# A store that answers late.
 
 
-class Wire(MemoryStore):
-    """What is cancelled while it awaits the answer of this store goes no further."""
+class Late(MemoryStore):
+    """A store that pauses in one of its calls until told to go on."""
 
     def pause_at(self, name):
-        self.paused, self.reached, self.go_on = name, asyncio.Event(), asyncio.Event()
-        self.cut_off = None
+        self.reached, self.go_on = threading.Event(), threading.Event()
+        call = getattr(MemoryStore, name)
 
-    async def _pause(self, name):
-        if name == self.paused:
+        def late(*args, **kwargs):
+            answer = call(self, *args, **kwargs)
             self.reached.set()
-            try:
-                await self.go_on.wait()
-            except asyncio.CancelledError:
-                self.cut_off = name
-                raise
+            assert self.go_on.wait(60)
+            return answer
 
-    async def aclaim(self, request):
-        claimed = self.claim(request)
-        await self._pause("claim")
-        return claimed
-
-    async def acomplete(self, lease, result, *, retention):
-        await self._pause("complete")
-        return self.complete(lease, result, retention=retention)
-
-    async def afail(self, lease, error):
-        await self._pause("fail")
-        return self.fail(lease, error)
-
-    async def arelease(self, lease):
-        await self._pause("release")
-        return self.release(lease)
+        setattr(self, name, late)
 
 
 @pytest.mark.parametrize(
@@ -427,21 +619,23 @@ def test_R63_what_the_store_is_told_is_told_to_the_end_although_cancelled(
                 attempt.complete("done")
 
     async def main():
-        store = Wire(clock=clock)
+        store = Late(clock=clock)
         store.pause_at(paused)
         task = asyncio.ensure_future(call(store))
-        await store.reached.wait()
+        assert await asyncio.to_thread(store.reached.wait, 60)
         if ending == "given back":  # cancelled at the claim, and again while it is given back
-            store.go_on.set()
+            go_on = store.go_on
             store.pause_at("fail")
             task.cancel()
-            await store.reached.wait()
+            await asyncio.sleep(0)
+            go_on.set()
+            assert await asyncio.to_thread(store.reached.wait, 60)
         task.cancel()
         await asyncio.sleep(0)
         assert not task.done()
         store.go_on.set()
         with pytest.raises(asyncio.CancelledError):
             await task
-        return found(store).state, store.cut_off
+        return found(store).state
 
-    assert in_loop(main) == (state, None)
+    assert in_loop(main) is state

@@ -174,6 +174,7 @@ def circular():
 
 UNSTORABLE = [(lambda: "x" * 1_100_000, ResultTooLarge), (lambda: object(), TypeError)]
 UNSTORABLE += [(circular, (TypeError, ValueError))]
+UNSTORABLE += [(lambda: 10**5000, ValueError)]  # of more digits than Python writes
 
 
 @callers([("run", "joined"), ("aattempt", "single")])
@@ -295,6 +296,28 @@ def test_complete_takes_effect_when_the_block_ends_and_a_replay_cannot_be_comple
     with pytest.raises(ValueError, match="boom"):
         block(replayed)
     assert block(lambda attempt: None).replayed
+
+
+@pytest.mark.parametrize("completes", [True, False])
+def test_complete_comes_too_late_when_the_block_has_ended(memory, block, completes):
+    attempt = block(lambda attempt: attempt.complete(1) if completes else None)
+    with pytest.raises(RuntimeError, match="too late"):
+        attempt.complete(2)
+    assert attempt.result == (1 if completes else None)
+
+
+def test_R25_a_replay_opens_no_transaction(mode, in_loop):
+    def is_in_transaction():
+        return connection.in_atomic_block
+
+    async def main():
+        async with begin() as attempt:
+            return attempt.replayed, await sync_to_async(is_in_transaction)()
+
+    run(lambda lease: 1)
+    with begin() as attempt:
+        assert (attempt.replayed, is_in_transaction()) == (True, False)
+    assert in_loop(main) == (True, False)
 
 
 def test_R57_left_without_complete_it_is_released_and_rolled_back(mode, caplog):

@@ -115,6 +115,8 @@ def test_C1_what_fits_no_call_is_a_TypeError_where_it_is_written():
         for function in (one_too_few, one_too_many, lambda order, tennant: "k", *by_name):
             with pytest.raises(TypeError, match=f"{what} must be a callable over .* tenant, order"):
                 guarded(**{"key": "order", what: function})
+        with pytest.raises(TypeError, match=f"{what} must be a callable over .* order, rest"):
+            guarded(function=lambda order, *rest: 0, **{"key": "order", what: one_too_few})
         with pytest.raises(TypeError, match=f"{what} must not be a coroutine function"):
             guarded(**{"key": "order", what: acall})
     for keys, told in (

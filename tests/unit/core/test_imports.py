@@ -50,7 +50,7 @@ CLIENTS = {
 }
 # What the decorator makes of a DRF view is the DRF adapter's, imported inside the function.
 _DRF = "contrib.rest_framework"
-SANCTIONED = {"http.decorators": {_DRF, f"{_DRF}.functions", f"{_DRF}.mixin"}}
+SANCTIONED = {"http.decorators": {f"{_DRF}.functions", f"{_DRF}.mixin"}}
 
 
 def name_of(path: Path) -> str:

@@ -15,7 +15,7 @@ from django_idempotency import InvalidKey, keys
 from django_idempotency.claims import ClaimRequest
 from django_idempotency.http import scopes
 from django_idempotency.keys import MAX_LENGTH, bounded, check, new_key, parse, record_id
-from django_idempotency.leases import Lease, Proof
+from django_idempotency.leases import Lease
 
 UUID_KEY = "8e03978e-40d5-43e8-bc93-6894a57f9324"
 
@@ -151,7 +151,7 @@ def test_key_of_a_call_is_printable_text_that_a_column_can_hold_and_a_scope_is_n
 
 def derived(name="charge", key="k", epoch=1):
     request = ClaimRequest(record_id("call", "scope", key), "scope", key)
-    return Lease(Proof(request.record_id, epoch, request.token), request).derive_key(name)
+    return Lease(request, epoch).derive_key(name)
 
 
 def test_C15_record_ids_and_derived_keys_stay_what_they_are():

@@ -10,7 +10,7 @@ from django.db import OperationalError, transaction
 from django_idempotency import FingerprintMismatch, InProgress, InvalidKey, LeaseLost, StoreError
 from django_idempotency.logs import log_failure
 from django_idempotency.stores.database import DatabaseStore
-from tests.unit.core.conftest import Call, never
+from tests.unit.core.conftest import Call, fail, never
 from tests.unit.core.conftest import run as run_work
 
 
@@ -91,6 +91,14 @@ def test_R79_the_line_names_the_short_record_id_and_no_key(memory, lines):
         assert line.getMessage() == f"{said}: completed (record {short}, store default)"
         assert (line.alias, line.operation, line.record_id) == ("default", name, short)
         assert "confidential" not in str(vars(line))
+
+
+def test_the_line_of_a_replay_says_how_often_the_work_was_tried(memory, lines):
+    with pytest.raises(ValueError, match="boom"):
+        run(fail)
+    for _ in range(2):
+        run(lambda lease: "done")
+    assert [getattr(line, "attempts", None) for line in lines()] == [None, None, 2]
 
 
 @pytest.mark.django_db(transaction=True)

@@ -163,7 +163,7 @@ def test_error_of_the_sending_itself_reaches_no_work(caplog, monkeypatch):
 
 @both
 @pytest.mark.parametrize("metrics", [prometheus, opentelemetry])
-@pytest.mark.parametrize("instrument", ["store_called", "ended", "in_flight", "instrument"])
+@pytest.mark.parametrize("instrument", ["store_calls", "attempts", "in_flight", "instrument"])
 def test_error_of_an_instrument_is_logged_once_and_reaches_no_work(
     call, metrics, instrument, caplog, monkeypatch
 ):

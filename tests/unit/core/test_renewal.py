@@ -6,7 +6,7 @@ import asyncio
 import sys
 import threading
 import time
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
 from datetime import timedelta
 from unittest.mock import Mock
@@ -16,11 +16,13 @@ from django.db import transaction
 
 from django_idempotency import InProgress, LeaseLost, StoreError
 from django_idempotency.engine import Engine, renewal
+from django_idempotency.engine.operation import Verdict
 from django_idempotency.engine.renewal import LeaseRenewer
 from django_idempotency.engine.transactions import OpenTransactions
 from django_idempotency.keys import short
-from django_idempotency.leases import Lease, Proof
+from django_idempotency.leases import Lease
 from django_idempotency.records import State
+from django_idempotency.stores.database import DatabaseStore
 from django_idempotency.stores.memory import MemoryStore
 from django_idempotency.testing import FakeClock
 from tests.claims import asked, operation
@@ -103,7 +105,7 @@ def engine(keeper):
 def make_lease(seconds=0.015, *, max_duration=3600.0, key="k"):
     durations = {"lease": seconds, "max_duration": max_duration}
     request = asked(key, **{name: timedelta(seconds=it) for name, it in durations.items()})
-    return Lease(Proof(request.record_id, 1, request.token), request)
+    return Lease(request, 1)
 
 
 def test_R69_from_a_third_on_and_again_and_again_for_the_whole_lease(keeper, store):
@@ -294,9 +296,18 @@ def test_a_lease_leaves_the_keeper_before_its_completion_starts(engine, keeper):
     kept, complete = [], engine.store.complete
     note = lambda *arguments: kept.append(len(keeper._kept))  # noqa: E731
     engine.store.complete = lambda *args, **options: note() or complete(*args, **options)
-    for renew in (True, False):
-        engine.run(operation(str(renew), renew=renew), note)
-    assert kept == [1, 0, 0, 0]
+    for policy in ({"renew": True}, {"renew": False}, {"renew": True, "deadline": lambda: 60}):
+        engine.run(operation(str(policy), **policy), note)
+    assert kept == [1, 0, 0, 0, 0, 0]
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize(("mode", "number"), [("separate", 1), ("single", 0)])
+def test_R69_a_lease_that_its_transaction_holds_is_not_renewed(keeper, mode, number):
+    """No other connection can see it."""
+    engine = Engine(DatabaseStore(), renewer=keeper)
+    guarded = operation(transaction=mode, renew=True)
+    assert engine.run(guarded, lambda lease: len(keeper._kept)).result == number
 
 
 def test_a_lease_leaves_the_keeper_when_the_work_is_interrupted(engine, keeper):
@@ -309,6 +320,32 @@ def test_a_lease_leaves_the_keeper_when_the_work_is_interrupted(engine, keeper):
     with pytest.raises(KeyboardInterrupt):
         asyncio.run(interrupted())
     assert keeper._kept == {}
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("end", ["result", "kept error", "error", "refusal"])
+@pytest.mark.parametrize("is_within", [True, False], ids=["atomic", "autocommit"])
+def test_R94_after_the_work_a_lease_is_kept_for_a_completion_that_is_to_come(
+    engine, keeper, is_within, end
+):
+    def work(lease):
+        if end.endswith("error"):
+            raise ValueError
+        return 1
+
+    def judge(result):
+        return Verdict("fail" if end == "refusal" else "keep")
+
+    on_error = (lambda error: "sorry") if end == "kept error" else None
+    with transaction.atomic() if is_within else nullcontext():
+        outer = OpenTransactions(engine.store).outer()
+        guarded = replace(operation(renew=True), outer=outer)
+        with suppress(ValueError), engine.attempt(guarded, on_error, judge) as attempt:
+            attempt.complete(work(attempt.lease))
+        kept = list(keeper._kept.values())
+        assert len(kept) == (is_within and end in ("result", "kept error"))
+        assert all(it.wanted() for it in kept)
+    assert not any(it.wanted() for it in kept)
 
 
 @pytest.mark.django_db(transaction=True)

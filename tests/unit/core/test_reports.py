@@ -23,7 +23,7 @@ from django_idempotency.contrib.rest_framework import IdempotencyMixin
 from django_idempotency.fingerprint import Fingerprint, _key
 from django_idempotency.http import idempotent
 from django_idempotency.keys import record_id
-from django_idempotency.operators.answers import answer_of
+from django_idempotency.operators.results import answer_of
 from django_idempotency.options import Secret, secrets_in
 from tests.unit.core.conftest import MEMORY, callers, fail, run
 

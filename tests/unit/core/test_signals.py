@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import logging
 import uuid
+from dataclasses import replace
 from unittest.mock import Mock
 
 import pytest
+from asgiref.sync import async_to_sync
 from django.db import transaction
 
 import django_idempotency as idempotency
 from django_idempotency import LeaseLost, StoreError, observers, signals
+from django_idempotency.codecs import JSONCodec, pack
 from django_idempotency.conf import store_for
+from django_idempotency.engine import Engine
 from django_idempotency.logs import SIGNALS
 from django_idempotency.stores.memory import MemoryStore
+from tests import claims
 from tests.app.models import Effect
 from tests.unit.core.conftest import begin, callers, fail, run
 
@@ -165,6 +171,46 @@ def test_a_completion_that_fails_after_the_callers_commit_has_its_signal(memory,
 
 
 @pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("commits", [True, False])
+def test_a_coroutine_that_is_cancelled_at_its_end_waits_for_the_callers_commit_too(
+    memory, heard, commits
+):
+    async def call():
+        async with begin() as attempt:
+            attempt.complete("done")
+            asyncio.get_running_loop().call_soon(asyncio.current_task().cancel)
+
+    async def main():
+        with pytest.raises(asyncio.CancelledError):
+            await asyncio.ensure_future(call())
+
+    with transaction.atomic():
+        async_to_sync(main)()
+        assert heard() == (["claimed"], [])
+        transaction.set_rollback(not commits)
+    assert heard() == ((["completed"], ["completed"]) if commits else ([], []))
+
+
+@pytest.mark.parametrize("checks_replay", [True, False])
+def test_an_error_after_transact_item_is_told_as_what_that_has_completed(
+    clock, heard, checks_replay
+):
+    """The answer is what was committed, also where the error has one that would be kept."""
+    store = MemoryStore(clock=clock)
+
+    def complete(lease, result, *, retention):
+        committed = pack(JSONCodec(), "paid", max_bytes=100)
+        expires_at = MemoryStore.complete(store, lease, committed, retention=retention)
+        lease.completed_before = claims.found(store)
+        return expires_at
+
+    store.complete = complete
+    operation = replace(claims.operation(), checks_replay=checks_replay)
+    assert Engine(store).run(operation, fail, lambda error: "sorry").result == "paid"
+    assert heard() == (["claimed", "completed"], ["completed"])
+
+
+@pytest.mark.django_db(transaction=True)
 def test_a_block_that_outlives_the_callers_transaction_is_told_of_once(memory, heard):
     block = begin()
     with transaction.atomic():
@@ -174,7 +220,7 @@ def test_a_block_that_outlives_the_callers_transaction_is_told_of_once(memory, h
     assert heard() == (["claimed", "completed"], ["completed"])
 
 
-@callers([("run", "joined"), ("run", "single"), ("arun", "separate")])
+@callers([("run", "joined"), ("run", "single"), ("arun", "separate"), ("arun", "memory")])
 def test_a_receiver_that_raises_changes_nothing_and_all_of_them_may_query(
     call, caplog, monkeypatch
 ):

@@ -114,6 +114,20 @@ class TestInsideTheCallersTransaction:
         assert names() == ["x"]
         assert run(never).replayed
 
+    @pytest.mark.parametrize("coroutine", [False, True])
+    def test_it_gets_no_hook_where_nobody_hears_of_the_end(self, coroutine):
+        """Who captures the hooks of a TestCase gets those of the work alone."""
+
+        async def work(lease):
+            return 1
+
+        with transaction.atomic():
+            if coroutine:
+                async_to_sync(idempotency.arun)(work, key="k", scope="s")
+            else:
+                run()
+            assert connections["default"].run_on_commit == []
+
     def test_R25_R85_a_claim_that_is_lost_does_not_poison_the_callers_transaction(self):
         with begin(transaction="separate") as attempt:
             with transaction.atomic():
@@ -340,6 +354,18 @@ class TestHooks:
             leave()
             assert idempotency.current() is None
         assert seen == [True] * 5
+
+    def test_C15_hook_of_work_that_has_failed_is_the_callers_own(self, store):
+        """On a store that joins, the savepoint of the work has taken it back."""
+        seen = []
+
+        def work(lease):
+            transaction.on_commit(lambda: seen.append(idempotency.current()))
+            fail()
+
+        with transaction.atomic(), suppress(ValueError):
+            run(work, store=store)
+        assert seen == ([None] if store == "memory" else [])
 
     def test_C15_hook_that_raises_leaves_nothing_entered(self, store, caplog):
         seen = []

@@ -13,6 +13,7 @@ from django.db import IntegrityError, connection, connections, transaction
 
 from django_idempotency import WorkRolledBack
 from django_idempotency.conf import store_for
+from django_idempotency.keys import short
 from tests.app.models import Effect, Unique
 from tests.unit.core.conftest import begin, callers, kept, names, run
 
@@ -81,6 +82,7 @@ def test_R91_success_that_can_only_be_rolled_back_is_an_error(call, caplog):
             call(work_of(steps))
         assert (names(), Unique.objects.count(), kept().state) == ([], 0, "FAILED")
         told = [entry.getMessage() for entry in caplog.records if entry.levelno == logging.ERROR]
+        assert f"The work of record {short(kept().record_id)}" in told[0], steps
         assert "can only be rolled back" in told[0], steps
     for steps in WISHES:  # answered and not stored
         answer = call(work_of(steps))

@@ -1,0 +1,84 @@
+"""How an attempt ends, as a value: what becomes of its record, and of its work."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from django_idempotency.engine.operation import RollBack, Verdict
+from django_idempotency.exceptions import LeaseLost
+from django_idempotency.leases import Lease
+from django_idempotency.records import State
+from django_idempotency.stores.base import BaseStore
+
+__all__ = ["NOTHING", "Ending", "ending_by", "ending_of", "reason_of", "settle"]
+
+_STATES = {"keep": State.COMPLETED, "release": State.RELEASED, "fail": State.FAILED}
+_NOT_KEPT = "not kept"
+
+
+@dataclass(frozen=True)
+class Ending:
+    """What becomes of the record of an attempt, and of its work."""
+
+    #: The state that the record gets; None where nothing is written.
+    state: State | None
+    #: Whether the work commits with it; False where an exception has left the block of the work.
+    commits: bool
+    #: COMPLETED: the envelope of the result.
+    payload: bytes = b""
+    #: FAILED: what the record says of the reason.
+    reason: str = ""
+    #: The work does not commit because it has called ``set_rollback(True)`` itself (R91).
+    deliberate: bool = False
+
+    @property
+    def keeps(self) -> bool:
+        """Whether a retry gets the answer of this attempt."""
+        return self.state is State.COMPLETED
+
+    @property
+    def word(self) -> str:
+        """The word of log and signals for this ending."""
+        return "lease lost" if self.state is None else self.state.value.lower()
+
+
+#: Nothing is written: the work has not ended, it has no record, or another attempt has that.
+NOTHING = Ending(None, commits=True)
+
+
+def ending_of(verdict: Verdict, payload: bytes = b"") -> Ending:
+    """Return the ending of work that has returned a result: it commits (R57)."""
+    return Ending(_STATES[verdict.says], commits=True, payload=payload, reason=_NOT_KEPT)
+
+
+def ending_by(raised: BaseException) -> Ending:
+    """Return the ending of work that has raised: it rolls back, and nothing is kept."""
+    if not isinstance(raised, RollBack):
+        return Ending(State.FAILED, commits=False, reason=reason_of(raised))
+    state = State.RELEASED if raised.verdict == "release" else State.FAILED
+    reason = _NOT_KEPT if raised.error is None else reason_of(raised.error)
+    return Ending(state, commits=False, reason=reason, deliberate=raised.deliberate)
+
+
+def reason_of(error: BaseException) -> str:
+    """Return what the record may say of an error: its type; its text may quote the payload."""
+    return f"{type(error).__module__}.{type(error).__qualname__}"
+
+
+def settle(store: BaseStore, lease: Lease, ending: Ending) -> datetime | None:
+    """
+    Write an ending into the record of a lease: the owner's last write, conditional on its proof.
+
+    Returns when a completed record expires. Raises what `BaseStore.complete` raises, and LeaseLost
+    where the store tells that the lease of another end was lost.
+    """
+    if ending.state is State.COMPLETED:
+        return store.complete(lease, ending.payload, retention=lease.request.retention)
+    if ending.state is State.FAILED:
+        held = store.fail(lease, ending.reason)
+    else:
+        held = store.release(lease)
+    if held is False:
+        raise LeaseLost
+    return None

@@ -1,0 +1,353 @@
+"""
+How the ending of an attempt is written, and what holds where that fails.
+
+A method that gets an exception returns the one to raise in its place, or None where the outcome of
+the attempt stands.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+
+from django_idempotency import codecs, keys
+from django_idempotency.claims import ClaimAgain
+from django_idempotency.engine.attempt import Attempt, Phase
+from django_idempotency.engine.ending import NOTHING, Ending, ending_by, settle
+from django_idempotency.engine.operation import RollBack
+from django_idempotency.exceptions import (
+    FingerprintMismatch,
+    InProgress,
+    LeaseLost,
+    ResultTooLarge,
+    ResultUnavailable,
+    StoreError,
+)
+from django_idempotency.leases import Lease
+from django_idempotency.logs import extra, log_failure
+from django_idempotency.observers import logger
+from django_idempotency.records import Record, State
+from django_idempotency.stores.base import BaseStore
+
+__all__ = ["Settling"]
+
+
+class Settling:
+    """Writes the endings of attempts on one store."""
+
+    def __init__(self, store: BaseStore) -> None:
+        self.store = store
+
+    def settle(self, attempt: Attempt) -> None:
+        """
+        Write the ending of the attempt, with its work or after it.
+
+        Raises LeaseLost and StoreError where the work must not stand without its record.
+        """
+        lease, ending, outer = attempt.held, attempt.ending, attempt.operation.outer
+        if lease is None:
+            return
+        if not ending.keeps:
+            if attempt.request.transaction == "separate":
+                self._end_lease(lease, ending)
+            else:
+                self._commit_end(lease, ending)
+        elif outer is not None:
+            outer.after_commit(lambda: self._complete_late(attempt, lease, ending))
+        else:
+            try:
+                self._complete(attempt, lease, ending)
+            except (LeaseLost, StoreError) as error:
+                self._incomplete(attempt, error)
+
+    def _commit_end(self, lease: Lease, ending: Ending) -> None:
+        """Fail or release the record in the transaction of the work (R57)."""
+        try:
+            settle(self.store, lease, ending)
+        except LeaseLost:
+            raise LeaseLost(gone=self._read(lease) is None) from None
+
+    def _end_lease(self, lease: Lease, ending: Ending, raised: BaseException | None = None) -> None:
+        """Fail or release the record; a store that cannot be reached masks nothing (R58)."""
+        try:
+            with suppress(LeaseLost):
+                settle(self.store, lease, ending)
+        except StoreError as unwritten:
+            _leave_to_lapse(lease, unwritten, raised)
+
+    def _read(self, lease: Lease) -> Record | None:
+        """Return the record as it is where the lease was claimed (R98)."""
+        with self.store.at(lease.place):
+            return self.store.get(lease.record_id)
+
+    def _complete(self, attempt: Attempt, lease: Lease, ending: Ending) -> None:
+        """Complete with the payload, or without it if it is too large for the store itself."""
+        try:
+            expires_at = settle(self.store, lease, ending)
+        except ResultTooLarge as error:
+            payload = attempt.go_without_result(error)
+            expires_at = settle(self.store, lease, replace(ending, payload=payload))
+        attempt.kept_until(expires_at)
+        if lease.completed_before is not None:
+            _answer_as_completed(attempt, lease.completed_before)
+
+    def _incomplete(self, attempt: Attempt, error: LeaseLost | StoreError) -> None:
+        """
+        Give the caller its result, without a record: in `separate` the work stands (R60).
+
+        Raises `error` in the other modes, and where another attempt has taken over.
+        """
+        superseded = isinstance(error, LeaseLost) and not error.gone
+        if superseded or attempt.request.transaction != "separate":
+            raise error
+        record = keys.short(attempt.lease.record_id)
+        facts = extra(attempt.report.facts("store unavailable"))
+        if isinstance(error, LeaseLost):
+            logger.error(
+                "Record %s is gone from the store; its work stands, and a retry will run again.",
+                record,
+                extra=facts,
+            )
+        else:
+            log_failure(
+                "Record %s could not be completed; its lease will lapse, and a retry will run "
+                "again.",
+                record,
+                error=error,
+                key=attempt.request.key,
+                extra=facts,
+            )
+        attempt.report.unwritten = error
+        attempt.withhold()
+
+    def _complete_late(self, attempt: Attempt, lease: Lease, ending: Ending) -> None:
+        """Complete after the caller's transaction has committed: no error can reach the caller."""
+        try:
+            self._complete(attempt, lease, ending)
+        except Exception as error:  # whatever it is, the work stands, and its end is to be told
+            superseded = isinstance(error, LeaseLost) and not error.gone
+            outcome = "lease lost" if superseded else "store unavailable"
+            log_failure(
+                "Record %s could not be completed after the commit.",
+                keys.short(lease.record_id),
+                error=error,
+                key=attempt.request.key,
+                extra=extra(attempt.report.facts(outcome)),
+            )
+            attempt.report.unwritten = error
+            attempt.report.ended(outcome)
+        else:
+            attempt.report.ended("completed")
+
+    # An exception has left the block of the work.
+
+    def settle_raised(
+        self,
+        attempt: Attempt,
+        raised: BaseException,
+        on_error: Callable[[Exception], Any] | None = None,
+    ) -> BaseException | None:
+        """Write the ending of work that an exception has rolled back (R57, R58, R60)."""
+        if attempt.committed:  # an on_commit hook raised: the record is completed
+            return raised
+        if attempt.ending is NOTHING:
+            attempt.ending = ending_by(raised)
+            refused = self.ask(attempt, raised, on_error)
+            if refused is not None:
+                return self._give_up(attempt, refused)
+            return self._keep_answer(attempt)
+        # The work had ended, and its ending was to be written, when this was raised.
+        if isinstance(raised, LeaseLost):
+            return self._lease_lost(attempt, raised)
+        if attempt.request.transaction == "joined":
+            return self._settle_joined(attempt, raised)
+        if attempt.completes_itself and self._complete_again(attempt):
+            return raised
+        return self._give_up(attempt, raised)
+
+    def ask(
+        self,
+        attempt: Attempt,
+        raised: BaseException,
+        on_error: Callable[[Exception], Any] | None = None,
+    ) -> BaseException | None:
+        """
+        Ask for an answer that is kept without the work; its completion is the ending then.
+
+        Returns the exception that leaves none, None where there is one.
+        """
+        try:
+            if isinstance(raised, RollBack):
+                if raised.verdict != "keep" or attempt.held is None:
+                    return raised
+                answer = raised.result
+            elif on_error is None or attempt.phase is not Phase.WORKING:
+                return raised
+            elif isinstance(raised, Exception):
+                answer = on_error(raised)
+            else:
+                return raised
+            payload = attempt.pack(answer)
+        except Exception as refused:
+            return refused
+        attempt.phase = Phase.COMPLETING
+        attempt.ending = Ending(State.COMPLETED, commits=False, payload=payload)
+        return None
+
+    def _keep_answer(self, attempt: Attempt) -> BaseException | None:
+        """Write the answer that is kept without the work."""
+        try:
+            self.settle(attempt)
+        except LeaseLost as lost:
+            return self._lease_lost(attempt, lost)
+        except StoreError as error:
+            if attempt.request.transaction == "single":
+                raise  # this transaction is broken: `settle_single` opens another
+            return self._settle_joined(attempt, error)
+        return None
+
+    def _give_up(self, attempt: Attempt, raised: BaseException) -> BaseException | None:
+        """Free the key, and keep nothing: this caller alone gets the answer, if there is one."""
+        ending = ending_by(raised)
+        if attempt.held is not None:
+            self._end_lease(attempt.held, ending, raised)
+        attempt.ending = ending
+        if not isinstance(raised, RollBack):
+            return raised
+        attempt.phase = Phase.COMPLETING
+        attempt.conclude(raised.result, stored=False)
+        return raised.error
+
+    def _complete_again(self, attempt: Attempt) -> bool:
+        """
+        Complete again after an interrupt, whose completion may be on its way; return whether it is.
+
+        To fail the record would race with that completion, and could free the key of work that
+        stands. A completion that is repeated under its own token changes nothing.
+        """
+        try:
+            if attempt.outcome.expires_at is None:
+                self.settle(attempt)
+        except LeaseLost:
+            attempt.ending = NOTHING
+        except Exception:  # it was no interrupt: the record cannot be completed like this
+            return False
+        return True
+
+    def _lease_lost(self, attempt: Attempt, lost: LeaseLost) -> BaseException | None:
+        """The completion was refused. In `single` the record may have an answer meanwhile."""
+        record = self._read(attempt.lease) if attempt.request.transaction == "single" else None
+        attempt.ending = ending_by(lost)
+        if record is None or record.state is not State.COMPLETED:
+            return lost
+        try:
+            attempt.replay(attempt.replayable(record))
+        except (ClaimAgain, FingerprintMismatch):
+            return lost
+        except (ResultUnavailable, StoreError) as unreadable:
+            return unreadable
+        return None
+
+    def _settle_joined(self, attempt: Attempt, raised: BaseException) -> BaseException | None:
+        """
+        The completion or its COMMIT failed, or its answer was lost.
+
+        The truth comes from a conditional write under this attempt's token: a plain read could be
+        ahead of a COMMIT that is still on its way. It writes what that COMMIT would not.
+        """
+        lease, ending, other = attempt.lease, attempt.ending, ending_by(raised)
+        attempt.ending = other
+        if isinstance(raised, StoreError) and ending.state is not State.RELEASED:
+            other = replace(other, state=State.RELEASED)
+        try:
+            with self.store.working_connection():
+                with suppress(LeaseLost):
+                    settle(self.store, lease, other)
+                record = self._read(lease)
+        except StoreError as unknown:
+            return _unknown(unknown)
+        if record is None or (record.epoch, record.token) != (lease.fencing_token, lease.token):
+            lost = LeaseLost(gone=record is None)
+            return lost if isinstance(raised, StoreError) else raised
+        if record.state is not ending.state or ending.state is other.state:
+            return raised
+        if ending.keeps:
+            attempt.kept_until(record.expires_at)
+        attempt.ending = ending  # it has committed
+        return None if isinstance(raised, Exception) else raised
+
+    def settle_single(self, attempt: Attempt, raised: BaseException) -> BaseException | None:
+        """
+        The one transaction of `single` failed, or the answer to its COMMIT was lost.
+
+        A claim under the same token, in a new transaction, takes the same lock, and so tells
+        whether the first one is still alive, has committed, or is gone.
+        """
+        ending = attempt.ending
+        if attempt.committed:  # an on_commit hook raised
+            return raised
+        if attempt.request.transaction != "single" or not attempt.concluded:
+            return raised  # the ending itself has failed: no second one is tried
+        attempt.ending = replace(ending, commits=False)
+        if not ending.keeps:
+            if not ending.commits:
+                return None if isinstance(raised, Exception) else raised
+            if isinstance(raised, StoreError):
+                return _unknown(raised)  # no record would tell
+        try:
+            # The claim, too, goes to the place of the first one.
+            at = self.store.at(attempt.lease.place)
+            with self.store.working_connection(), at, self.store.atomic():
+                claimed = self.store.claim(attempt.request)
+                if isinstance(claimed, Lease):  # nothing was committed
+                    if ending.commits:
+                        attempt.ending = ending_by(raised)
+                        with suppress(LeaseLost):
+                            settle(self.store, claimed, attempt.ending)
+                        return raised
+                    attempt.kept_until(settle(self.store, claimed, ending))
+                elif claimed.token != attempt.request.token or claimed.state is not State.COMPLETED:
+                    attempt.replay(attempt.replayable(claimed))
+                else:
+                    attempt.kept_until(claimed.expires_at)
+                    attempt.ending = ending
+        except (ClaimAgain, FingerprintMismatch, InProgress, LeaseLost, StoreError) as unknown:
+            return _unknown(unknown)
+        return None if isinstance(raised, Exception) else raised
+
+
+def _unknown(cause: Exception) -> StoreError:
+    failure = StoreError("Whether the work was committed is not known; try again.")
+    failure.__cause__ = cause
+    return failure
+
+
+def _answer_as_completed(attempt: Attempt, committed: Record) -> None:
+    """Answer with what `transact_item` has completed the record with (I4)."""
+    if committed.result == codecs.unavailable(attempt.operation.codec):
+        attempt.withhold()
+        return
+    logger.warning(
+        "The work of record %s returned another result than it gave to transact_item(): the "
+        "answer is the one that was committed.",
+        keys.short(committed.record_id),
+    )
+    attempt.replay(committed)
+
+
+def _leave_to_lapse(lease: Lease, error: StoreError, raised: BaseException | None) -> None:
+    """Tell that the end of a lease cannot be written; that masks nothing (R58)."""
+    if isinstance(raised, StoreError) and not raised.told:
+        return  # the line about that error tells of this store
+    follows = "it will lapse."
+    if lease.request.transaction == "single":
+        follows = "it ends with its transaction."
+    # Without a traceback: it would go on to quote the work's own exception (R79).
+    logger.error(
+        "The end of the lease on record %s could not be written; %s %s",
+        keys.short(lease.record_id),
+        follows,
+        error,
+    )
