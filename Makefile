@@ -27,8 +27,8 @@ help:
 	@echo "make proof        what takes longer: mutations, hundreds of kills; or one of its halves:"
 	@echo "                  make proof-tests, make mutations (SINCE=HEAD~5 of the files changed since"
 	@echo "                  then, MINUTES=10 as many as begin in that time)"
-	@echo "make mutants      changes derived from the source, all of them: hours, in as many runs as you"
-	@echo "                  like (MINUTES=30, ONLY=engine/, JOBS=2). SAMPLE=100 judges those of the"
+	@echo "make mutants      changes derived from the source that are not judged yet: hours, in as many"
+	@echo "                  runs as you like (MINUTES=30, ONLY=engine/, JOBS=2). SAMPLE=100 judges those of the"
 	@echo "                  day, as make proof does; SEED=2026-11-23 repeats those of another one"
 	@echo "make pairs        generated pairs of features, guarded beside unguarded (part of make proof;"
 	@echo "                  SEED=2026-11-23 repeats those of a day)"
@@ -102,7 +102,7 @@ mutants: services $(DEV)
 	    $(if $(MINUTES),--minutes $(MINUTES)) $(if $(ALLOW),--allow $(ALLOW)) --jobs $(JOBS) $(ONLY)
 
 sample:
-	@$(MAKE) mutants SAMPLE=100 ALLOW=20
+	@$(MAKE) mutants SAMPLE=100 ALLOW=15
 
 bench: $(DEV)
 	@$(PY) -m pip install --quiet --editable . --group bench

@@ -7,7 +7,7 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Generator, Iterator
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -61,7 +61,14 @@ def nothing_was_said_once() -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def nothing_left_behind() -> Iterator[None]:
-    """Fail at the end of the run if a process or thread that tests started is still there."""
+    """See `leaves_nothing_behind`: at the end of the run."""
+    with leaves_nothing_behind():
+        yield
+
+
+@contextmanager
+def leaves_nothing_behind() -> Iterator[None]:
+    """Fail if a process or thread that tests have started is still there."""
     threads = set(threading.enumerate())
     processes = descendants(os.getpid())
     yield
@@ -135,10 +142,11 @@ def _touches_database(item: pytest.Item) -> bool:
 
 
 def _left_threads(before: set[threading.Thread]) -> list[threading.Thread]:
-    """Living threads since then, without two that idle on purpose: asgiref's and our keeper."""
+    """Living threads since then, without those that idle on purpose: asgiref's, and ours."""
     kept = before | set(SyncToAsync.single_thread_executor._threads)
     left = [thread for thread in threading.enumerate() if thread not in kept]
-    return [thread for thread in left if thread.name != "django-idempotency-renewer"]
+    ours = ("django-idempotency-renewer", "django-idempotency-store")
+    return [thread for thread in left if not thread.name.startswith(ours)]
 
 
 def _left_processes(before: set[int]) -> set[int]:

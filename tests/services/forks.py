@@ -69,10 +69,10 @@ class Forks:
 
 
 def in_child(function: Callable[[], object]) -> int:
-    """Call `function` in a forked child, for a minute at most; return the child's exit code."""
+    """Call `function` in a forked child, for half a minute at most; return its exit code."""
     pid = os.fork()
     if pid == 0:
-        signal.alarm(60)
+        signal.alarm(30)
         try:
             function()
         except BaseException:

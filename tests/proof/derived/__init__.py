@@ -16,6 +16,7 @@ An `id` has no line, so it stays as other functions change.
 from __future__ import annotations
 
 import ast
+import hashlib
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -28,8 +29,8 @@ __all__ = ["FILES", "Change", "changes_of", "every_change"]
 PACKAGE = ROOT / "django_idempotency"
 #: What is changed, below django_idempotency.
 FILES = (
-    *("engine/*.py", "http/guard.py", "http/keyless.py", "http/sessions.py", "http/scopes.py"),
-    *("http/plans.py", "http/calls.py", "http/snapshot.py", "http/atomic_requests.py"),
+    *("engine/*.py", "http/guard.py", "http/sessions.py", "http/scopes.py", "http/plans.py"),
+    *("http/verdicts.py", "http/handlers.py", "http/snapshot.py", "http/atomic_requests.py"),
     *(f"contrib/celery/{name}.py" for name in ("deliveries", "waits", "messages", "guard")),
     *(f"stores/database/{name}.py" for name in ("statements", "postgresql", "sqlite", "mariadb")),
     *("stores/redis/scripts.py", "stores/dynamodb/expressions.py"),
@@ -62,10 +63,18 @@ class Change:
     new: str
     #: The lines that run before the changed part does; a statement in a string has none.
     lines: range | None
+    #: The source of the function, or of the statement, that it is in.
+    around: str
 
     @property
     def id(self) -> str:
         return f"{self.file}:{self.where}:{self.kind}:{self.number}"
+
+    @property
+    def digest(self) -> str:
+        """What tells whether it is still the change, in the function, that was judged."""
+        judged = "\0".join((self.old, self.new, self.around))
+        return hashlib.sha256(judged.encode()).hexdigest()[:8]
 
     def made(self, text: str) -> str:
         """Return the source with the change."""
@@ -84,13 +93,13 @@ def every_change() -> Iterator[Change]:
 def changes_of(file: str, text: str) -> Iterator[Change]:
     """Yield the changes of one source that leave it a source."""
     numbers: Counter[tuple[str, str]] = Counter()
-    for where, kind, start, old, new, lines in _Derived(text):
+    for where, kind, start, old, new, lines, around in _Derived(text):
         if old != new:
             number = numbers[where, kind] = numbers[where, kind] + 1
-            yield Change(file, where, kind, number, start, old, new, lines)
+            yield Change(file, where, kind, number, start, old, new, lines, around)
 
 
-_Found = tuple[str, str, int, str, str, "range | None"]
+_Found = tuple[str, str, int, str, str, "range | None", str]
 
 
 class _Derived(ast.NodeVisitor):
@@ -105,6 +114,7 @@ class _Derived(ast.NodeVisitor):
         self._names: list[str] = []
         self._functions = 0
         self._statement: ast.stmt | None = None
+        self._around: ast.stmt | None = None
         self._found: list[_Found] = []
         self._last: set[int] = set()  # returns that end a function
 
@@ -124,7 +134,13 @@ class _Derived(ast.NodeVisitor):
         if self._functions and self._statement is not None:
             first = node.lineno if kind == "except" else self._statement.lineno
             lines = range(first, (node.end_lineno or first) + 1)
-        self._found.append((self._where(), kind, start, old, text, lines))
+        self._find(kind, start, old, text, lines)
+
+    def _find(self, kind: str, start: int, old: str, new: str, lines: range | None = None) -> None:
+        around = self._around
+        assert around is not None
+        text = "".join(self._lines[around.lineno - 1 : around.end_lineno])
+        self._found.append((self._where(), kind, start, old, new, lines, text))
 
     def _where(self) -> str:
         return ".".join(self._names) or "module"
@@ -153,6 +169,8 @@ class _Derived(ast.NodeVisitor):
             super().visit(node)
             return
         outer, self._statement = self._statement, node
+        if not self._functions and not isinstance(node, ast.ClassDef):
+            self._around = node
         is_text = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
         if not is_text:  # a docstring
             super().visit(node)
@@ -283,7 +301,7 @@ class _Derived(ast.NodeVisitor):
         start = self._offset(node.lineno, node.col_offset)
         end = self._offset(node.end_lineno or 0, node.end_col_offset or 0)
         for kind, at, old, new in clauses(Literal(self._text[start:end])):
-            self._found.append((self._where(), kind, start + at, old, new, None))
+            self._find(kind, start + at, old, new)
 
 
 def _is_join(node: ast.Call) -> bool:

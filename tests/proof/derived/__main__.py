@@ -3,28 +3,28 @@
 from __future__ import annotations
 
 import argparse
-import hashlib
 import json
 import math
 import random
 import sys
 import tempfile
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from datetime import date
-from itertools import zip_longest
 from pathlib import Path
 from queue import SimpleQueue
 from threading import Lock
 
-from tests.proof.derived import PACKAGE, Change, every_change
-from tests.proof.derived.suites import RESULTS, Suite, newer_tests, record, suites_of
+from tests.proof.derived import Change, every_change
+from tests.proof.derived.noticed import keep, known, table, tidy
+from tests.proof.derived.suites import RESULTS, ROUNDS, Suite, newer_tests, record, suites_of
 from tests.proof.derived.verdicts import every_verdict, one_line
-from tests.proof.mutations.copies import changed, copy_project, run_pytest
+from tests.proof.mutations.copies import copy_project
+from tests.proof.mutations.sessions import Judgement, Session
 
-PATIENCE = 300
-KEPT = RESULTS / "results.jsonl"
+LEFT = RESULTS / "left.jsonl"
 
 
 def main() -> int:
@@ -34,6 +34,7 @@ def main() -> int:
     parser.add_argument("--sample", type=int, help="so many of them, and whatever is known of them")
     parser.add_argument("--seed", default=date.today().isoformat(), help="of the sample: the day")
     parser.add_argument("--minutes", type=float, default=math.inf, help="begin none after these")
+    parser.add_argument("--rounds", type=int, default=ROUNDS, help="1: the fastest tests alone")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--allow", type=int, default=0, help="so many that nothing notices")
     arguments = parser.parse_args()
@@ -45,121 +46,161 @@ def main() -> int:
         if change.id not in judged
         and (not arguments.words or any(word in change.id for word in arguments.words))
     ]
+    rounds_before: dict[str, int] = {}
     if arguments.sample is not None:
         chosen = random.Random(arguments.seed).sample(chosen, min(arguments.sample, len(chosen)))
         print(f"==> {len(chosen)} of the derived changes; SEED={arguments.seed} repeats them")
     else:
-        noticed, survived = _known()
-        chosen = [change for change in chosen if _key(change) not in noticed]
+        noticed, rounds_before = known(), _left()
+        chosen = [change for change in chosen if noticed.get(change.id) != change.digest]
         if arguments.minutes < math.inf:
             random.Random(0).shuffle(chosen)  # so that those which fit are of all files
-        chosen.sort(key=lambda change: _key(change) in survived)  # the others first
     RESULTS.mkdir(exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix="idempotency-derived-") as directory:
-        copies: SimpleQueue[Path] = SimpleQueue()
+    run = _Run(ends, rounds_before)
+    with (
+        tempfile.TemporaryDirectory(prefix="idempotency-derived-") as directory,
+        ExitStack() as stack,
+        ThreadPoolExecutor(arguments.jobs) as pool,
+    ):
         for number in range(arguments.jobs):
-            copies.put(copy_project(Path(directory) / str(number)))
-        run = _Run(copies, ends)
-        with ThreadPoolExecutor(arguments.jobs) as pool:
-            suites = dict.fromkeys(s for change in chosen for s in suites_of(change.file))
-            if not all(pool.map(run.record, suites)):
-                return 1
-            list(pool.map(run.judge, chosen))
+            place = _Place(copy_project(Path(directory) / str(number)))
+            stack.callback(place.close)
+            run.places.put(place)
+        suites = dict.fromkeys(s for change in chosen for s in suites_of(change.file))
+        if not all(pool.map(run.record, suites)):
+            return 1
+        # The quick tests judge all changes before the long ones judge any.
+        for number in range(arguments.rounds + 1):
+            left = list(pool.map(run.judge, chosen, [number] * len(chosen)))
+            chosen = [change for change, is_left in zip(chosen, left, strict=True) if is_left]
+    tidy()
+    print(table())
     for what, count in sorted(run.counts.items()):
         print(f"{count:5} {what}")
-    if run.survivors:
-        print("Write a test that notices them, or why none can into survivors.txt:")
-        print(*(_paragraph(change) for change in run.survivors), sep="\n\n")
+    print(f"{len(chosen):5} not noticed")
+    if run.not_judged:
+        print(f"{len(run.not_judged):5} not judged, whose tests did not even pass without a change")
+    if chosen:
+        print("Write a test that notices them, or why none can into tests/proof/derived/survivors:")
+        print(*map(_paragraph, chosen), sep="\n\n")
     if arguments.allow:
-        print(f"{len(run.survivors)} were not noticed, and {arguments.allow} may be.")
-    return int(len(run.survivors) > arguments.allow)
+        print(f"{len(chosen)} were not noticed, and {arguments.allow} may be.")
+    return int(len(chosen) > arguments.allow or bool(run.not_judged))
+
+
+class _Place:
+    """A copy of the project, and what runs in it."""
+
+    def __init__(self, copy: Path) -> None:
+        self.copy = copy
+        self._sessions: dict[Suite, Session] = {}
+
+    def session(self, suite: Suite) -> Session:
+        if suite not in self._sessions:
+            self._sessions[suite] = Session(self.copy, suite.leg, suite.words)
+        return self._sessions[suite]
+
+    def close(self) -> None:
+        for session in self._sessions.values():
+            session.close()
 
 
 class _Run:
-    """The changes that are judged together, in as many copies as there are jobs."""
+    """The changes that are judged together, in as many places as there are jobs."""
 
-    def __init__(self, copies: SimpleQueue[Path], ends: float) -> None:
-        self._copies = copies
+    def __init__(self, ends: float, rounds_before: dict[str, int]) -> None:
+        self.places: SimpleQueue[_Place] = SimpleQueue()
+        self.counts: Counter[str] = Counter()
+        self.not_judged: list[Change] = []
         self._ends = ends
+        self._rounds_before = rounds_before
         self._lock = Lock()
         self._newer: dict[Suite, list[str]] = {}
-        self.counts: Counter[str] = Counter()
-        self.survivors: list[Change] = []
+        self._noticed_beside: defaultdict[str, list[str]] = defaultdict(list)
 
     def record(self, suite: Suite) -> bool:
         """Record what the suite runs, and say so; False if none of its tests passes."""
-        copy = self._copies.get()
+        place = self.places.get()
         started = time.monotonic()
         try:
-            done = record(copy, suite)
+            done = record(place.copy, suite)
         finally:
-            self._copies.put(copy)
+            self.places.put(place)
         self._newer[suite] = newer_tests(suite) if done else []
         what = "recorded" if done else "no test passes"
         print(f"==> {suite.name}: {what}, {time.monotonic() - started:.0f} s", flush=True)
         return done
 
-    def judge(self, change: Change) -> None:
-        """Run the tests of the area until one notices the change, and keep what has happened."""
-        copy = self._copies.get()
+    def judge(self, change: Change, number: int) -> bool:
+        """
+        Let the tests of a round, of each suite, judge the change; True if none notices it.
+
+        Round 0 has the tests that were written after the recording.
+        """
+        before = self._rounds_before.get(_key(change), 0)
+        is_known = number <= before if number else not any(self._newer.values())
+        if is_known or time.monotonic() > self._ends:
+            return True
+        place = self.places.get()
         started = time.monotonic()
         try:
-            if started > self._ends:
-                by = "not judged: the time is over"
-            else:
-                by = self._noticed_by(copy, change)
+            for suite in suites_of(change.file):
+                judged = self._judged(place.session(suite), suite, change, number)
+                if judged.by:
+                    break
         finally:
-            self._copies.put(copy)
-        seconds = round(time.monotonic() - started, 1)
-        area = change.file.rpartition("/")[0]
+            self.places.put(place)
+        if judged.by and not judged.noticed:
+            with self._lock:
+                self.not_judged.append(change)
+                print(f"FAIL {change.id}: {judged.by}", flush=True)
+            return False
+        by = suite.name if judged.noticed else ""
+        self._keep(change, number, by, judged.by, round(time.monotonic() - started, 1))
+        return not by
+
+    def _judged(self, session: Session, suite: Suite, change: Change, number: int) -> Judgement:
+        rounds = suite.rounds(change)
+        tests = rounds[number - 1] if number else self._newer[suite]
+        # What has noticed a change beside this one is likely to notice this one.
+        beside = self._noticed_beside[f"{suite.name} {change.file}:{change.where}"]
+        nearby = self._noticed_beside[f"{suite.name} {change.file}"]
+        first = [test for test in (*beside, *nearby) if test in set(tests)]
+        text = change.made(session.text_of(change.file))
+        patience = 60 + 15 * suite.seconds(tests)
+        judged = Judgement(False, "")
+        if tests:
+            judged = session.judge(change.file, text, [*dict.fromkeys((*first, *tests))], patience)
+        if not judged.by and number == ROUNDS and rounds[0]:
+            judged = session.judge_alone(change.file, text, rounds[0], patience)
+        if judged.noticed:
+            for known in (beside, nearby):
+                known[:] = [judged.by, *(test for test in known[:4] if test != judged.by)]
+        return judged
+
+    def _keep(self, change: Change, number: int, by: str, test: str, seconds: float) -> None:
         with self._lock:
-            self.counts[f"{area}: {by or 'survived'}"] += 1
-            if by.startswith("not judged"):
-                return
-            if not by:
-                self.survivors.append(change)
-            mark = "ok  " if by else "LEFT"
-            print(f"{mark} {seconds:5.1f} s  {change.id}: {by or 'not noticed'}", flush=True)
-            with KEPT.open("a") as kept:
-                result = {"key": _key(change), "by": by, "seconds": seconds}
-                kept.write(json.dumps(result) + "\n")
-
-    def _noticed_by(self, copy: Path, change: Change) -> str:
-        """Return the suite that notices the change, and in which round; "" if none does."""
-        path = copy / "django_idempotency" / change.file
-        made = change.made(path.read_text())
-        suites = suites_of(change.file)
-        rounds = [suite.rounds(change, self._newer[suite]) for suite in suites]
-        # The quick ones of each suite come before the long ones of any.
-        for number, of_suites in enumerate(zip_longest(*rounds, fillvalue=[]), 1):
-            for suite, tests in zip(suites, of_suites, strict=True):
-                if not tests:
-                    continue
-                with changed(path, made):
-                    code = _pytest(copy, suite, tests)
-                # 1: a test failed; 2: they cannot be imported; others: so it may be for itself.
-                if code in (1, 2) or (code and code != _pytest(copy, suite, tests)):
-                    return f"noticed by {suite.name}, round {number}"
-        return ""
-
-
-def _pytest(copy: Path, suite: Suite, tests: list[str]) -> int:
-    named = copy / "tests-to-run"  # more than a command line takes
-    named.write_text("\n".join(tests) + "\n")
-    return run_pytest(copy, [f"@{named}"], leg=suite.leg, patience=PATIENCE)
+            if by:
+                area = change.file.rpartition("/")[0]
+                self.counts[f"{area}: noticed by {by}, round {number}"] += 1
+                keep(change, by)
+            else:
+                with LEFT.open("a") as left:
+                    left.write(json.dumps({"key": _key(change), "round": number}) + "\n")
+            mark = f"ok   {by}: {test}" if by else "LEFT"
+            print(f"{number} {seconds:5.1f} s  {change.id}: {mark}", flush=True)
 
 
 def _key(change: Change) -> str:
-    """Return the id, and the source to which a result belongs."""
-    source = hashlib.sha256((PACKAGE / change.file).read_bytes()).hexdigest()[:12]
-    return f"{change.id} {source}"
+    return f"{change.id} {change.digest}"
 
 
-def _known() -> tuple[set[str], set[str]]:
-    """Return which changes were noticed, and which were not, by earlier runs."""
-    results = [json.loads(line) for line in KEPT.read_text().splitlines()] if KEPT.exists() else []
-    noticed = {result["key"] for result in results if result["by"]}
-    return noticed, {result["key"] for result in results} - noticed
+def _left() -> dict[str, int]:
+    """Return how many rounds have not noticed a change, of those that were judged here."""
+    rounds: dict[str, int] = {}
+    for result in map(json.loads, LEFT.read_text().splitlines() if LEFT.exists() else ()):
+        rounds[result["key"]] = max(result["round"], rounds.get(result["key"], 0))
+    return rounds
 
 
 def _paragraph(change: Change) -> str:

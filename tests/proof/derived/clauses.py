@@ -132,12 +132,12 @@ def _terms(
             continue
         ends = bounds | {or_} | ({and_} if token.text == and_ else set())
         right = _reach(tokens, index, 1, ends)
-        if _is_whole(tokens[index + 1 : right + 1]):
+        if _is_term(tokens[index + 1 : right + 1]):
             yield literal.replaced("term", token.start, tokens[right].end)
         left = _reach(tokens, index, -1, ends)
         # What follows the same word has been left out with that word.
         is_first = left == 0 or tokens[left - 1].text != token.text
-        if is_first and _is_whole(tokens[left:index]):
+        if is_first and _is_term(tokens[left:index]):
             yield literal.replaced("term", tokens[left].start, token.end)
 
 
@@ -154,6 +154,11 @@ def _reach(tokens: list[_Token], index: int, step: int, ends: set[str]) -> int:
 
 def _opens(token: _Token) -> bool:
     return token.text in ("(", "[", "{", "CASE")
+
+
+def _is_term(tokens: list[_Token]) -> bool:
+    """Whether it can be left out, and is missed then."""
+    return _is_whole(tokens) and [token.text for token in tokens] != ["TRUE"]
 
 
 def _is_whole(tokens: list[_Token]) -> bool:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
-from itertools import accumulate
+from itertools import accumulate, chain
 from pathlib import Path
 from threading import Lock
 
@@ -21,7 +21,8 @@ from tests.services.processes import ROOT
 #: Ignored by git.
 RESULTS = ROOT / ".mutants"
 #: How many seconds the tests of each round take. Of a line that all tests run that is enough.
-_ROUNDS = (4.0, 25.0, 60.0)
+_SECONDS = (4.0, 25.0, 60.0)
+ROUNDS = len(_SECONDS)
 _SETTINGS = (
     "[run]\nsource = django_idempotency\nrelative_files = true\ncore = ctrace\ndata_file = {}\n"
 )
@@ -37,31 +38,35 @@ class Suite:
     #: The tests that run first where no recording says which run a change.
     first: str = "test_contract.py"
 
-    def rounds(self, change: Change, newer: list[str]) -> Iterator[list[str]]:
-        """Yield the tests that run the change: the fastest of each function, then the others."""
+    def rounds(self, change: Change) -> list[list[str]]:
+        """Return the tests that run the change: the fastest of each function, then the others."""
         seconds = _seconds(self.name)
-        if newer := [file for file in newer if file.startswith(self.words)]:
-            yield newer
         if change.lines is None:
-            begin = [test for test in seconds if self.first in test]
-            yield sorted(begin, key=seconds.__getitem__)
-            yield [test for test in seconds if self.first not in test]
-            return
+            by_time = sorted(seconds, key=seconds.__getitem__)
+            firsts = [test for test in by_time if self.first in test]
+            *parts, _ = _parted(firsts, seconds)
+            return [*parts, [test for test in by_time if test not in set(chain(*parts))]]
         ran = _tests_of(self.name, f"django_idempotency/{change.file}")
         tests = {test for line in change.lines for test in ran.get(line, ()) if test in seconds}
         by_time = sorted(tests, key=lambda test: (seconds[test], test))
         fastest = {test.partition("[")[0]: test for test in reversed(by_time)}
         firsts = sorted(fastest.values(), key=by_time.index)
         others = (test for test in by_time if test not in fastest.values())
-        yield from _parted([*firsts, *others], seconds)
+        return _parted([*firsts, *others], seconds)
+
+    def seconds(self, tests: Iterable[str]) -> float:
+        """Return how long the tests take; 10 s for those of which that is not known."""
+        return sum(_seconds(self.name).get(test, 10) for test in tests)
 
 
-def _parted(tests: list[str], seconds: dict[str, float]) -> Iterator[list[str]]:
-    for budget in _ROUNDS:
+def _parted(tests: list[str], seconds: dict[str, float]) -> list[list[str]]:
+    parts = []
+    for budget in _SECONDS:
         ends = [*accumulate(seconds[test] for test in tests)]
         count = 1 + sum(end < budget for end in ends)
-        yield tests[:count]
+        parts.append(tests[:count])
         tests = tests[count:]
+    return parts
 
 
 _UNIT = (

@@ -1,4 +1,8 @@
-"""The changes that no fast test notices, each with the reason, in ``survivors.txt``."""
+"""
+The changes that no fast test notices, and need not: a page of them for each area.
+
+Each has its id, the change in one line, and the reason. It begins with one of `VERDICTS`.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +13,9 @@ from tests.proof.derived import Change
 
 __all__ = ["VERDICTS", "Verdict", "every_verdict", "one_line"]
 
-PAGE = Path(__file__).with_name("survivors.txt")
-#: What a verdict begins with.
+PAGES = Path(__file__).with_name("survivors")
+#: Nothing behaves otherwise; nothing but the speed; nothing but the words of a message for people;
+#: a slower test than those of the area notices it, and which.
 VERDICTS = ("equivalent", "only speed", "only words", "slower")
 
 
@@ -32,11 +37,11 @@ def one_line(text: str) -> str:
 
 
 def every_verdict() -> list[Verdict]:
-    """Return the verdicts of the page."""
+    """Return the verdicts of all pages."""
     verdicts = []
-    for paragraph in PAGE.read_text().split("\n\n"):
-        lines = [line for line in paragraph.splitlines() if not line.startswith("#")]
-        if lines:
-            marked = {line[0]: line[2:] for line in lines[1:]}
-            verdicts.append(Verdict(lines[0], marked["-"], marked["+"], marked["="]))
+    for page in sorted(PAGES.glob("*.txt")):
+        for paragraph in page.read_text().strip().split("\n\n"):
+            name, *lines = paragraph.splitlines()
+            marked = {line[0]: line[2:] for line in lines}
+            verdicts.append(Verdict(name, marked["-"], marked["+"], marked["="]))
     return verdicts

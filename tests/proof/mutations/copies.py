@@ -13,7 +13,7 @@ from pathlib import Path
 from py_compile import PycInvalidationMode
 
 from tests.services import LEG_VARIABLE
-from tests.services.processes import ROOT
+from tests.services.processes import ROOT, RUN_VARIABLE
 
 #: What a test needs of the project. Nothing is written into the checkout.
 COPIED = ("django_idempotency", "tests", "example_project", "docs", "benchmarks")
@@ -48,6 +48,15 @@ def changed(path: Path, text: str) -> Iterator[None]:
         path.write_text(original)
 
 
+def environment(copy: Path, leg: str) -> dict[str, str]:
+    """Return the variables of a pytest in the copy, which is no part of a run of ours."""
+    variables = {**os.environ, "PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": ""}
+    variables.pop(RUN_VARIABLE, None)
+    if leg:
+        variables[LEG_VARIABLE] = leg
+    return variables
+
+
 def run_pytest(
     copy: Path,
     words: Sequence[str],
@@ -58,15 +67,11 @@ def run_pytest(
     env: Mapping[str, str] | None = None,
 ) -> int:
     """Run tests in the copy until one fails; the exit code, 1 if they take too long."""
-    variables = {**os.environ, "PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": ""}
-    variables.update(env or {})
-    if leg:
-        variables[LEG_VARIABLE] = leg
     try:
         done = subprocess.run(
             [sys.executable, "-m", *runner, "-q", "-p", "no:cacheprovider", *words],
             cwd=copy,
-            env=variables,
+            env={**environment(copy, leg), **(env or {})},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,

@@ -11,10 +11,11 @@ from dataclasses import dataclass, field
 from http.cookies import SimpleCookie
 from typing import Any
 
-from asgiref.sync import ThreadSensitiveContext, sync_to_async
+from asgiref.sync import ThreadSensitiveContext, iscoroutinefunction, sync_to_async
 from django.core.handlers.asgi import ASGIHandler
 from django.core.handlers.wsgi import WSGIHandler
 from django.db import connections
+from django.utils.decorators import sync_and_async_middleware
 
 from tests.proof.pairs.databases import TENANTS
 from tests.proof.pairs.features import Case
@@ -57,8 +58,17 @@ def body_of(case: Case, key: str) -> tuple[str, bytes]:
     return "application/octet-stream", b"\x00\x01 raw"
 
 
+@sync_and_async_middleware
 def without_csrf(get_response: Callable[[Any], Any]) -> Callable[[Any], Any]:
     """Spare a session's requests their CSRF tokens, as Django's test client does."""
+
+    if iscoroutinefunction(get_response):
+
+        async def amiddleware(request: Any) -> Any:
+            request._dont_enforce_csrf_checks = True
+            return await get_response(request)
+
+        return amiddleware
 
     def middleware(request: Any) -> Any:
         request._dont_enforce_csrf_checks = True

@@ -9,7 +9,9 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 from unittest import mock
 
+from asgiref.sync import iscoroutinefunction, sync_to_async
 from django.db import connections
+from django.utils.decorators import sync_and_async_middleware
 from psycopg import IsolationLevel
 
 from django_idempotency.http import scopes
@@ -19,6 +21,7 @@ from tests.services.pgbouncer import PgBouncer
 from tests.services.postgres import URL_VARIABLE
 
 __all__ = [
+    "PUBLIC",
     "TENANTS",
     "connected",
     "drop_schemas",
@@ -33,6 +36,8 @@ __all__ = [
 ALIASES = ("default", "other")
 #: The first one is whose schema a test looks at.
 TENANTS = ("tenant_a", "tenant_b")
+#: A tenant whose schema is that of a new session.
+PUBLIC = "public"
 #: What a tenant has tables of its own for, beside the users and the sessions of all.
 TABLES = ("idempotency_record", "app_effect")
 
@@ -99,13 +104,22 @@ def empty(case: Case) -> None:
     if case.schema == "tenant":
         for alias in ALIASES:
             with connections[alias].cursor() as cursor:
-                for name in TENANTS:
+                for name in (PUBLIC, *TENANTS):
                     for table in TABLES:
                         cursor.execute(f"DELETE FROM {name}.{table}")
 
 
+@sync_and_async_middleware
 def tenant(get_response: Callable[[Any], Any]) -> Callable[[Any], Any]:
     """Give a request the schema of its tenant, as projects do."""
+
+    if iscoroutinefunction(get_response):
+
+        async def amiddleware(request: Any) -> Any:
+            await sync_to_async(go_to)(request.headers["X-Tenant"])
+            return await get_response(request)
+
+        return amiddleware
 
     def middleware(request: Any) -> Any:
         go_to(request.headers["X-Tenant"])

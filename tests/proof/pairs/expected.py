@@ -33,6 +33,8 @@ class Expected:
             return "separate"
         if case.mode != "default":
             return case.mode
+        if self.is_called_within:  # another store completes after its commit (R94)
+            return "single" if case.store == "database" else "separate"
         joins = case.store in ("database", "other")
         if case.is_async or not joins:
             return "separate"
@@ -44,6 +46,11 @@ class Expected:
     def has_atomic_requests(self) -> bool:
         """Whether Django, or the guard in its place, opens a transaction around the view."""
         return self.case.transactions == "atomic_requests"
+
+    @property
+    def is_called_within(self) -> bool:
+        """Whether the caller has opened a transaction."""
+        return self.case.transactions == "caller"
 
     @property
     def is_guarded(self) -> bool:
@@ -60,7 +67,8 @@ class Expected:
     def has_block(self) -> bool:
         """Whether the guard opens a transaction on the database of the work (R90)."""
         case = self.case
-        if case.guard == "middleware" and case.mode == "default" and not self.has_atomic_requests:
+        around = self.has_atomic_requests or (self.is_called_within and case.key != "none")
+        if case.guard == "middleware" and case.mode == "default" and not around:
             return False
         return self.mode in ("joined", "single") and case.store == "database"
 
@@ -72,10 +80,56 @@ class Expected:
         return self.has_block or self.has_atomic_requests
 
     @property
+    def is_undone_by_caller(self) -> bool:
+        """Whether an exception passes through the caller's own transaction."""
+        case = self.case
+        passes = case.answer == "exception" or (case.answer == "raised" and case.is_plain)
+        return self.is_called_within and case.guard != "middleware" and passes
+
+    @property
+    def rows(self) -> list[str]:
+        """The rows that are left of work that is rolled back: those of another coroutine."""
+        return ["of the neighbor"] if self.case.has_neighbor else []
+
+    @property
+    def leaves_row(self) -> bool:
+        """Whether a row of the work is there in the end."""
+        return not (self.is_rolled_back or self.is_undone_by_caller)
+
+    @property
+    def leaves_row_of_dead(self) -> bool:
+        """Whether a row of work is there whose process has died before the completion."""
+        if self.is_called_within:  # which has committed before a completion that waits for it (R94)
+            return not self.has_block and (self.is_kept or self.case.answer == "stream")
+        return not (self.has_block or self.is_rolled_back)
+
+    @property
     def is_session_restored(self) -> bool:
         """Whether the session is as it was, whatever database was rolled back (R92)."""
         joins = self.mode in ("joined", "single") and not self.is_left_to_django
         return self.is_rolled_back or (joins and self.case.answer in UNDONE)
+
+    @property
+    def waits(self) -> bool:
+        """Whether a duplicate waits: not within a transaction of its caller (R51)."""
+        return self.case.wait == "yes" and not self.is_called_within
+
+    @property
+    def is_renewed(self) -> bool:
+        """Whether the lease of the work is renewed (R69): not where a transaction is the lease."""
+        case = self.case
+        # There a renewal would make the completion a serialization failure.
+        snapshot = case.isolation == "repeatable read" and case.store == "database"
+        return self.mode == "separate" or (self.mode == "joined" and not snapshot)
+
+    @property
+    def refused_modes(self) -> list[str]:
+        """The modes that are refused within a caller's transaction: they commit on their own."""
+        if not self.is_called_within or not self.is_guarded:
+            return []
+        if self.case.store == "database":
+            return ["joined", "separate"]
+        return ["joined", "single", "separate"] if self.case.store == "other" else ["separate"]
 
     @property
     def is_replayed(self) -> bool:
@@ -87,7 +141,7 @@ class Expected:
         """Whether the first answer is kept."""
         case = self.case
         if case.answer == "raised" and case.guard != "middleware":
-            return "drf" in case.view or case.view == "viewset"  # a 409; elsewhere a 404 (R55)
+            return case.is_rest  # a 409; elsewhere a 404 (R55)
         return case.answer in KEPT and case.answer != "raised"
 
     @property
@@ -133,7 +187,7 @@ class Expected:
             return True
         # Django saves no session after a 5xx, and a new key of it is lost then.
         lost = self.case.session == "rotate" and self.case.answer in ("error", "exception")
-        return self.case.session != "flush" and not lost
+        return self.case.session != "flush" and (not lost or self.is_undone_by_caller)
 
 
 class ExpectedOfTask:

@@ -14,8 +14,13 @@ import covertable
 __all__ = ["FEATURES", "RETRYING", "STATEFUL", "Case", "Possible", "cases", "rows"]
 
 SYNC_VIEWS = ("function", "class", "drf_function", "drf", "viewset", "ninja")
-ASYNC_VIEWS = ("async_function", "async_class", "async_drf", "async_ninja")
+ASYNC_VIEWS = (
+    *("async_function", "async_class", "async_drf_function", "async_drf"),
+    *("async_viewset", "async_ninja"),
+)
 PLAIN_VIEWS = ("function", "class", "async_function", "async_class")
+#: Class views of REST framework.
+REST_CLASSES = ("drf", "viewset", "async_drf", "async_viewset")
 
 #: Each feature and its values. The first value is the plain one.
 FEATURES: dict[str, tuple[str, ...]] = {
@@ -28,13 +33,13 @@ FEATURES: dict[str, tuple[str, ...]] = {
     "scope": ("user", "session", "anyone"),
     "endpoint": ("no", "yes"),
     "session": ("none", "read", "write", "nested", "rotate", "flush"),
-    "transactions": ("none", "atomic_requests", "own_atomic", "durable"),
+    "transactions": ("none", "atomic_requests", "own_atomic", "durable", "caller"),
     "answer": (
         *("json", "template", "file", "stream", "redirect"),
         *("refused", "raised", "error", "exception"),
     ),
     "body": ("json", "form", "multipart", "raw", "chunked_json", "chunked_form", "chunked_large"),
-    "server": ("wsgi", "asgi", "testcase"),
+    "server": ("wsgi", "asgi", "async_to_sync", "testcase"),
     "middleware": (
         *("none", "messages", "locale", "gzip", "sliding", "modified"),
         *("retrying", "redispatching"),
@@ -50,11 +55,16 @@ FEATURES: dict[str, tuple[str, ...]] = {
     "schema": ("none", "tenant"),
 }
 
+#: Answers that each kind of view keeps.
+SUCCESSES = ("json", "template", "file", "redirect")
+
 #: Who calls a view again after a deadlock: around the guard, and inside of its class.
 RETRYING = ("retrying", "redispatching")
 
 #: The features that hold state: of these all triples are covered, not only pairs.
 STATEFUL = ("mode", "store", "session", "transactions", "answer", "server")
+#: More features whose triples are covered: what a coroutine is in, and where its session is read.
+TRIPLES = (("view", "mode", "schema"), ("view", "middleware", "scope"))
 
 
 @dataclass(frozen=True)
@@ -94,6 +104,21 @@ class Case:
         """Whether the view is a coroutine."""
         return self.view in ASYNC_VIEWS
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether the view is one of Django alone."""
+        return self.view in PLAIN_VIEWS
+
+    @property
+    def has_neighbor(self) -> bool:
+        """Whether another coroutine writes: none may within a caller's transaction."""
+        return self.server == "async_to_sync" and self.transactions != "caller"
+
+    @property
+    def is_rest(self) -> bool:
+        """Whether the view is one of REST framework."""
+        return "drf" in self.view or "viewset" in self.view
+
 
 PLAIN = {name: values[0] for name, values in FEATURES.items()}
 
@@ -101,11 +126,11 @@ PLAIN = {name: values[0] for name, values in FEATURES.items()}
 Possible = tuple[tuple[str, ...], Callable[..., bool]]
 POSSIBLE: tuple[Possible, ...] = (
     # The mixin is REST framework's; ninja's decorator is its own.
-    (("guard", "view"), lambda g, v: g != "mixin" or v in ("drf", "viewset", "async_drf")),
+    (("guard", "view"), lambda g, v: g != "mixin" or v in REST_CLASSES),
     # The middleware leaves views of REST framework and of ninja to guard themselves.
     (("guard", "view"), lambda g, v: g != "middleware" or v in PLAIN_VIEWS),
     # A decorator on a class view guards its dispatch: REST framework has the mixin.
-    (("guard", "view"), lambda g, v: g != "decorator" or v not in ("drf", "viewset", "async_drf")),
+    (("guard", "view"), lambda g, v: g != "decorator" or v not in REST_CLASSES),
     # Only a database store joins.
     (("mode", "store"), lambda m, s: m in ("default", "separate") or s in ("database", "other")),
     # Django refuses ATOMIC_REQUESTS around coroutines (R96).
@@ -128,9 +153,26 @@ POSSIBLE: tuple[Possible, ...] = (
     (("key", "view"), lambda k, v: k != "form" or v in PLAIN_VIEWS),
     # Only ASGI has no Content-Length in our clients.
     (("body", "server"), lambda b, s: not b.startswith("chunked") or s == "asgi"),
-    (("answer", "view"), lambda a, v: a != "template" or v in PLAIN_VIEWS),
     # A coroutine of ninja or of adrf may not return a stream of ours in every version.
-    (("answer", "view"), lambda a, v: a != "stream" or v not in ("async_drf", "async_ninja")),
+    (("answer", "view"), lambda a, v: a != "stream" or v not in ASYNC_VIEWS[2:]),
+    # A transaction of the caller is around a coroutine where `async_to_sync` enters that. There the
+    # default is "single" on the store of that alias, and another choice raises TransactionOpen.
+    (
+        ("transactions", "view", "server"),
+        lambda t, v, s: t != "caller" or v not in ASYNC_VIEWS or s == "async_to_sync",
+    ),
+    (
+        ("transactions", "mode", "store"),
+        lambda t, m, s: t != "caller" or m == "default" or (m, s) == ("single", "database"),
+    ),
+    # A TestCase does not see the commit that another store waits for.
+    (
+        ("transactions", "store", "server"),
+        lambda t, s, w: (t, w) != ("caller", "testcase") or s == "database",
+    ),
+    # The function that enters a coroutine is what the middleware would guard.
+    (("server", "view"), lambda s, v: s != "async_to_sync" or v in ASYNC_VIEWS),
+    (("server", "guard"), lambda s, g: s != "async_to_sync" or g != "middleware"),
     # Nobody waits within a TestCase, whose transaction others do not see.
     (("wait", "server"), lambda w, s: w == "no" or s != "testcase"),
     (("isolation", "server"), lambda i, s: i == "read committed" or s != "testcase"),
@@ -161,6 +203,10 @@ POSSIBLE: tuple[Possible, ...] = (
     (("autocommit", "scope"), lambda a, s: a == "on" or s != "session"),
     (("autocommit", "connection"), lambda a, c: a == "on" or c != "pool"),  # which says it
     (("autocommit", "middleware"), lambda a, m: a == "on" or m in ("none", "locale", "gzip")),
+    # What shows its completion is a replay.
+    (("autocommit", "key"), lambda a, k: a == "on" or k != "none"),
+    (("autocommit", "answer"), lambda a, x: a == "on" or x in SUCCESSES),
+    (("autocommit", "later"), lambda a, x: a == "on" or x == "same"),
     # What is different at the second request: the name of the URL, or the charset; or the record
     # has been damaged.
     (("later", "answer"), lambda x, a: x == "same" or a == "json"),
@@ -172,23 +218,23 @@ POSSIBLE: tuple[Possible, ...] = (
 
 
 def cases(seed: str) -> list[Case]:
-    """Return the cases of a seed: each possible pair of values, and each triple of `STATEFUL`."""
+    """Return the cases of a seed: each possible pair of values, and the triples above."""
     if kept := os.environ.get("PAIRS_CASES"):  # it takes a while to find them
         return [Case(**row) for row in json.loads(Path(kept).read_text())]
-    return [Case(**row) for row in rows(FEATURES, STATEFUL, POSSIBLE, seed)]
+    return [Case(**row) for row in rows(FEATURES, (STATEFUL, *TRIPLES), POSSIBLE, seed)]
 
 
 def rows(
     features: dict[str, tuple[str, ...]],
-    stateful: Iterable[str],
+    triples: Iterable[Iterable[str]],
     possible: Iterable[Possible],
     seed: str,
 ) -> list[dict[str, Any]]:
-    """Return rows with each possible pair of values, and each triple of `stateful` features."""
+    """Return rows with each possible pair of values, and each triple of each group of features."""
     made: list[dict[str, Any]] = covertable.make(
         features,
         strength=2,
-        sub_models=[{"fields": list(stateful), "strength": 3}],
+        sub_models=[{"fields": list(group), "strength": 3} for group in triples],
         constraints=[
             {"operator": "fn", "requires": list(names), "evaluate": _row(names, function)}
             for names, function in possible

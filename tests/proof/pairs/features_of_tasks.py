@@ -12,14 +12,14 @@ __all__ = ["TaskCase", "task_cases"]
 FEATURES: dict[str, tuple[str, ...]] = {
     "broker": ("memory", "redis"),
     "pool": ("solo", "threads"),
-    "serializer": ("json", "pickle"),
+    "serializer": ("json", "pickle", "of_call"),
     "compression": ("none", "gzip"),
     "queue": ("default", "named", "routed"),
     "retry": ("none", "self", "autoretry", "reject"),
     "call": ("delay", "countdown", "chain", "group", "chord", "eager", "on_commit"),
     "mode": ("joined", "single", "separate"),
     "store": ("database", "redis"),
-    "key": ("id", "argument", "template", "callable", "header"),
+    "key": ("id", "argument", "enum", "template", "callable", "header"),
     "in_progress": ("retry", "ignore", "raise", "wait"),
     "on_failed": ("run", "replay"),
     "ignore_result": ("no", "yes"),
@@ -76,4 +76,4 @@ POSSIBLE: tuple[Possible, ...] = (
 
 def task_cases(seed: str) -> list[TaskCase]:
     """Return the cases of a seed: each possible pair of values, and each triple of `STATEFUL`."""
-    return [TaskCase(**row) for row in rows(FEATURES, STATEFUL, POSSIBLE, seed)]
+    return [TaskCase(**row) for row in rows(FEATURES, [STATEFUL], POSSIBLE, seed)]

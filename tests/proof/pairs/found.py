@@ -20,7 +20,10 @@ from tests.proof.mutations.__main__ import WORKERS
 from tests.proof.mutations.copies import changed, copy_project
 from tests.proof.pairs.features import cases
 
-PAIRS = ("-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "tests/proof/pairs")
+PAIRS = "tests/proof/pairs"
+#: What has the cases of tasks: no request comes into the code of Celery's.
+TASKS = f"{PAIRS}/test_task_pairs.py"
+PYTEST = ("-m", "pytest", "-q", "-x", "-p", "no:cacheprovider")
 #: Prints the modules that the tests import.
 LOADED = "import sys, pytest; pytest.main(sys.argv[1:]); print(*sys.modules)"
 PATIENCE = 1800
@@ -44,7 +47,7 @@ def main() -> int:
         os.environ["PAIRS_CASES"] = str(kept)
         for number in range(WORKERS):
             copies.put(copy := copy_project(Path(directory) / str(number)))
-        command = [sys.executable, "-c", LOADED, "--collect-only", "-q", PAIRS[-1]]
+        command = [sys.executable, "-c", LOADED, "--collect-only", "-q", PAIRS]
         told = subprocess.run(command, cwd=copy, capture_output=True, text=True, check=True).stdout
         loaded = set(told.split())
 
@@ -71,24 +74,31 @@ def main() -> int:
 def _failing_case(copy: Path, edge: Mutation) -> str | None:
     """Return the first test that fails with this edge; None if all pass."""
     path = copy / "django_idempotency" / edge.file
-    env = {**os.environ, "PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": "1"}
+    tests = TASKS if edge.file.startswith("contrib/celery/") else PAIRS
     with changed(path, path.read_text().replace(edge.old, edge.new)):
-        done = subprocess.run(
-            [sys.executable, *PAIRS],
-            cwd=copy,
-            env=env,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=PATIENCE,
-            check=False,
-        )
+        done = _tested(copy, tests)
     if done.returncode == 0:
         return None
-    failed = re.search(r"^(?:FAILED|ERROR) \S+?::(\S+)", done.stdout, re.MULTILINE)
+    failed = re.search(r"^(?:FAILED|ERROR) (\S+?::.+?)(?: - |$)", done.stdout, re.MULTILINE)
     if failed is None:
         raise RuntimeError(f"pytest ended with {done.returncode}: {done.stdout}{done.stderr}")
-    return failed[1]
+    if _tested(copy, failed[1]).returncode != 0:
+        raise RuntimeError(f"{failed[1]} fails without the edge, too: {done.stdout}")
+    return failed[1].partition("::")[2]
+
+
+def _tested(copy: Path, tests: str) -> subprocess.CompletedProcess[str]:
+    """Run tests in the copy as it is."""
+    return subprocess.run(
+        [sys.executable, *PYTEST, tests],
+        cwd=copy,
+        env={**os.environ, "PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": "1"},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
+    )
 
 
 if __name__ == "__main__":

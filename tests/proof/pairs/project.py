@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import io
 import threading
@@ -12,8 +13,15 @@ from types import ModuleType
 from typing import Any
 
 import ninja
+from adrf.decorators import api_view as async_api_view
 from adrf.views import APIView as AsyncAPIView
-from asgiref.sync import iscoroutinefunction, markcoroutinefunction, sync_to_async
+from adrf.viewsets import ViewSet as AsyncViewSet
+from asgiref.sync import (
+    async_to_sync,
+    iscoroutinefunction,
+    markcoroutinefunction,
+    sync_to_async,
+)
 from django.contrib import messages
 from django.db import OperationalError, transaction
 from django.http import (
@@ -33,18 +41,20 @@ from django.utils.functional import cached_property
 from django.views import View
 from rest_framework import exceptions, status
 from rest_framework.decorators import action, api_view
+from rest_framework.renderers import TemplateHTMLRenderer
+from rest_framework.response import Response
 from rest_framework.views import APIView
 from rest_framework.viewsets import ViewSet
 
 from django_idempotency.contrib import ninja as guarded_ninja
 from django_idempotency.contrib.rest_framework import IdempotencyMixin
 from django_idempotency.http import idempotent
-from django_idempotency.http.calls import verdict_for
+from django_idempotency.http.verdicts import verdict_for
 from django_idempotency.policy import HTTPPolicy
 from tests.app.models import Effect
 from tests.proof.pairs.features import RETRYING, Case
 
-__all__ = ["MIDDLEWARE", "Project", "keep"]
+__all__ = ["MIDDLEWARE", "Project", "in_atomic", "keep"]
 
 MIDDLEWARE = (
     "django.contrib.sessions.middleware.SessionMiddleware",
@@ -115,12 +125,18 @@ class Project:
                 session.flush()
 
     def _answer(self, request: Any) -> Any:
-        rest = "drf" in self.case.view or self.case.view == "viewset"
-        match self.case.answer:
+        case = self.case
+        match case.answer:
+            case "json" if case.is_rest:
+                return Response({"paid": True}, status=201, headers={"X-Receipt": str(self.runs)})
+            case "json" if "ninja" in case.view:
+                return {"paid": True, "receipt": self.runs}
             case "json":
                 response = JsonResponse({"paid": True}, status=201)
-                response["X-Receipt"] = "1"
+                response["X-Receipt"] = str(self.runs)
                 return response
+            case "template" if case.is_rest:
+                return Response({"number": 1})
             case "template":
                 template = engines["django"].from_string("paid: {{ number }}")
                 return TemplateResponse(request, template, {"number": 1})
@@ -129,14 +145,14 @@ class Project:
                     io.BytesIO(b"%PDF-1.7" + b"a receipt" * 100), filename="receipt.pdf"
                 )
             case "stream":
-                return StreamingHttpResponse(_stream(self.case.server == "asgi"))
+                return StreamingHttpResponse(_stream(case.server == "asgi"))
             case "redirect":
                 return HttpResponseRedirect("/elsewhere/")
             case "refused":
                 return JsonResponse({"error": "declined"}, status=402)
             case "error":
                 return JsonResponse({"error": "later"}, status=503)
-            case "raised" if rest:
+            case "raised" if case.is_rest:
                 raise _Declined
             case "raised":
                 raise Http404
@@ -150,6 +166,10 @@ class Project:
         view = getattr(self, f"_{self.case.view}")()
         if self.case.middleware == "retrying":
             view = _retrying(view)
+        if self.case.server == "async_to_sync":
+            view = _entered(view, has_neighbor=self.case.has_neighbor)
+        if self.case.transactions == "caller" and self.case.guard != "middleware":
+            view = in_atomic(view)
         return view
 
     @property
@@ -167,12 +187,22 @@ class Project:
 
     def _async_function(self) -> Callable[..., Any]:
         async def view(request: HttpRequest) -> Any:
-            return await sync_to_async(self._read_and_work)(request)
+            return await self._aread_and_work(request)
 
         return self._guard(view)
 
     def _read_and_work(self, request: Any) -> Any:
         return self.work(request, read(self.case, request))
+
+    async def _aread_and_work(self, request: Any) -> Any:
+        """Work, and stay until the other coroutine has written its row."""
+        read_and_work = self._read_and_work_rest if self.case.is_rest else self._read_and_work
+        try:
+            return await sync_to_async(read_and_work)(request)
+        finally:
+            if (neighbor := getattr(request, "neighbor", None)) is not None:
+                neighbor.worked.set()
+                await neighbor.written.wait()
 
     def _class(self) -> Callable[..., Any]:
         class Paying(View):
@@ -196,36 +226,57 @@ class Project:
 
     def _drf_function(self) -> Callable[..., Any]:
         def paying(request: Any) -> Any:
-            return self.work(request, read_rest(self.case, request))
+            return self._read_and_work_rest(request)
 
-        return self._guard(api_view(["POST"])(paying))
+        return self._guard(api_view(["POST"])(self._rendered(paying)))
+
+    def _async_drf_function(self) -> Callable[..., Any]:
+        async def paying(request: Any) -> Any:
+            return await self._aread_and_work(request)
+
+        return self._guard(async_api_view(["POST"])(self._rendered(paying)))
+
+    def _read_and_work_rest(self, request: Any) -> Any:
+        return self.work(request, read_rest(self.case, request))
+
+    def _rendered(self, view: Any) -> Any:
+        """Let a view of REST framework render its answers by a template, if those are such."""
+        if self.case.answer == "template":
+            view.renderer_classes = [_TemplateRenderer]
+        return view
 
     def _drf(self) -> Callable[..., Any]:
         class Paying(*self._bases(APIView)):  # type: ignore[misc]
             def post(this, request: Any) -> Any:
-                return self.work(request, read_rest(self.case, request))
+                return self._read_and_work_rest(request)
 
-        as_view: Callable[..., Any] = Paying.as_view()
+        as_view: Callable[..., Any] = self._rendered(Paying).as_view()
         return as_view
 
     def _async_drf(self) -> Callable[..., Any]:
         class Paying(*self._bases(AsyncAPIView)):  # type: ignore[misc]
             async def post(this, request: Any) -> Any:
-                def work() -> Any:
-                    return self.work(request, read_rest(self.case, request))
+                return await self._aread_and_work(request)
 
-                return await sync_to_async(work)()
-
-        as_view: Callable[..., Any] = Paying.as_view()
+        as_view: Callable[..., Any] = self._rendered(Paying).as_view()
         return as_view
 
     def _viewset(self) -> Callable[..., Any]:
         class Paying(*self._bases(ViewSet)):  # type: ignore[misc]
             @action(detail=False, methods=["post"])
             def pay(this, request: Any) -> Any:
-                return self.work(request, read_rest(self.case, request))
+                return self._read_and_work_rest(request)
 
-        as_view: Callable[..., Any] = Paying.as_view({"post": "pay"})
+        as_view: Callable[..., Any] = self._rendered(Paying).as_view({"post": "pay"})
+        return as_view
+
+    def _async_viewset(self) -> Callable[..., Any]:
+        class Paying(*self._bases(AsyncViewSet)):  # type: ignore[misc]
+            @action(detail=False, methods=["post"])
+            async def pay(this, request: Any) -> Any:
+                return await self._aread_and_work(request)
+
+        as_view: Callable[..., Any] = self._rendered(Paying).as_view({"post": "pay"})
         return as_view
 
     def _bases(self, base: type) -> tuple[type, ...]:
@@ -241,7 +292,7 @@ class Project:
 
     def _async_ninja(self) -> Callable[..., Any]:
         async def pay(request: HttpRequest) -> Any:
-            return await sync_to_async(self._read_and_work)(request)
+            return await self._aread_and_work(request)
 
         return self._operation(pay)
 
@@ -283,6 +334,14 @@ class _Again:
             return dispatch(request, *args, **kwargs)
         except OperationalError:
             return dispatch(request, *args, **kwargs)
+
+
+class _TemplateRenderer(TemplateHTMLRenderer):
+    def get_template_names(self, response: Any, view: Any) -> list[str]:
+        return ["paid: {{ number }}"]
+
+    def resolve_template(self, template_names: list[str]) -> Any:
+        return engines["django"].from_string(template_names[0])
 
 
 class _Declined(exceptions.APIException):
@@ -327,6 +386,48 @@ def read_rest(case: Case, request: Any) -> Any:
         if "key" not in name:
             data[name] = whole(value) if hasattr(value, "read") else value
     return data
+
+
+class _Neighbor:
+    """Another coroutine of a request, which writes a row of its own as soon as the work is done."""
+
+    def __init__(self) -> None:
+        self.worked, self.written = asyncio.Event(), asyncio.Event()
+
+    async def write(self) -> None:
+        try:
+            await self.worked.wait()
+            await sync_to_async(Effect.objects.create)(name="of the neighbor")
+        finally:
+            self.written.set()
+
+
+def _entered(view: Callable[..., Any], *, has_neighbor: bool) -> Callable[..., Any]:
+    """Call a coroutine from a function, beside another coroutine."""
+
+    async def beside(request: Any) -> Any:
+        request.neighbor = neighbor = _Neighbor()
+        writing = asyncio.create_task(neighbor.write())
+        try:
+            return await view(request)
+        finally:
+            writing.cancel()  # a replay has not worked
+            await asyncio.wait([writing])
+
+    def enter(request: HttpRequest) -> Any:
+        return async_to_sync(beside if has_neighbor else view)(request)
+
+    return enter
+
+
+def in_atomic(call: Callable[..., Any]) -> Callable[..., Any]:
+    """Call a view, or the rest of the middleware, in a transaction of the caller's."""
+
+    def calling(request: HttpRequest) -> Any:
+        with transaction.atomic():
+            return call(request)
+
+    return calling
 
 
 def _retrying(view: Callable[..., Any]) -> Callable[..., Any]:

@@ -43,6 +43,15 @@ MORE = {
 }
 
 
+class Broken(Metrics):
+    """Metrics whose instruments raise."""
+
+    def counter(self, *declared):
+        return mock.Mock(side_effect=OSError("the disk is full"))
+
+    gauge = histogram = counter
+
+
 def session_is_modified(get_response):
     """As some packages do, for each request."""
 
@@ -91,6 +100,8 @@ class Site:
         middleware = [*MORE.get(case.middleware, ()), *MIDDLEWARE]
         if case.middleware == "modified":
             middleware = [MIDDLEWARE[0], *MORE["modified"], *MIDDLEWARE[1:]]
+        if case.transactions == "caller" and case.guard == "middleware":
+            middleware.append("tests.proof.pairs.project.in_atomic")
         if self.guarded and case.guard == "middleware":
             middleware.append("django_idempotency.http.middleware.IdempotencyMiddleware")
         if case.schema == "tenant":
@@ -132,7 +143,7 @@ class Site:
             stack.enter_context(connected(case, self.servers.pooler_port))
             stack.enter_context(self._wrapped())
             if case.observers == "raise":
-                (metrics := Metrics()).connect()  # whose instruments are not implemented
+                (metrics := Broken()).connect()
                 stack.callback(metrics.disconnect)
             if case.server == "testcase":
                 stack.enter_context(within_testcase())

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
+from enum import Enum
 from unittest import mock
 from uuid import uuid4
 
@@ -37,6 +38,7 @@ ROUTES = {
 KEYS = {
     "id": None,
     "argument": "order",
+    "enum": "order",
     "template": "order {order}",
     "callable": lambda order: f"of {order}",
     "header": lambda order: current_task.request.headers["Order-Key"],
@@ -46,6 +48,12 @@ LARGE = "all of it" * 20_000
 
 class Flaky(Exception):
     """What fails at first."""
+
+
+class Order(str, Enum):
+    """What a task of a case is called with, which JSON sends as its value."""
+
+    FIRST = "first"
 
 
 class Declined(Exception):
@@ -65,6 +73,10 @@ class Shop:
         self.met: Done | None = None
         #: The first message of the task.
         self.first: Message | None = None
+        #: The queue and the serializer of each message of the task.
+        self.sent: set[tuple[str, str]] = set()
+        #: What the task is called with.
+        self.order = Order.FIRST if case.key == "enum" else Order.FIRST.value
         self.prefix = uuid4().hex
 
     @contextmanager
@@ -119,6 +131,8 @@ class Shop:
                 options["codec"] = "json"
             pay = idempotent_task(key=KEYS[case.key], **options)(pay)
         options = {"serializer": case.serializer, "max_retries": 3}
+        if case.serializer == "of_call":
+            options["serializer"] = "json"
         options |= {"ignore_result": case.ignore_result == "yes"}
         options |= {"acks_late": case.acks_late == "yes"}
         if case.compression == "gzip":
@@ -158,24 +172,26 @@ class Shop:
         case, route = self.case, ROUTES[self.case.queue]
         headers = {"Order-Key": "order-1"} if case.key == "header" else {}
         named = {"task_id": f"pay-{self.prefix}"} if case.key == "id" else {}
+        if case.serializer == "of_call":
+            route = {**route, "serializer": "pickle"}
         options = {**route, **named, "headers": headers}
         match case.call:
             case "eager":
-                found = self.task.apply((1,), **named, headers=headers)
+                found = self.task.apply((self.order,), **named, headers=headers)
                 return [Done(found.state, found.result)]
             case "on_commit":
                 with transaction.atomic():
-                    self.task.apply_async_on_commit((1,), **route)
+                    self.task.apply_async_on_commit((self.order,), **route)
             case "countdown":
-                self.task.apply_async((1,), countdown=1, **options)
+                self.task.apply_async((self.order,), countdown=1, **options)
             case "chain":
-                (self.task.s(1).set(**options) | self.follow.s()).apply_async()
+                (self.task.s(self.order).set(**options) | self.follow.s()).apply_async()
             case "group":
-                group(self.task.s(1).set(**options), self.other.s()).apply_async()
+                group(self.task.s(self.order).set(**options), self.other.s()).apply_async()
             case "chord":
-                chord([self.task.s(1).set(**options), self.other.s()])(self.follow.s())
+                chord([self.task.s(self.order).set(**options), self.other.s()])(self.follow.s())
             case _:
-                self.task.apply_async((1,), **options)
+                self.task.apply_async((self.order,), **options)
         sent = self.take()
         if self.first is None:
             self.first = next(message for message in sent if message.headers["task"] == "pay")
@@ -183,7 +199,11 @@ class Shop:
 
     def take(self) -> list[Message]:
         """Take what has been sent."""
-        return [message for queue in QUEUES for message in self.local.sent(queue)]
+        taken = [(queue, message) for queue in QUEUES for message in self.local.sent(queue)]
+        for queue, message in taken:
+            if message.headers["task"] == "pay":
+                self.sent.add((queue.name, message.content_type))
+        return [message for _, message in taken]
 
     def deliver(self, *messages: Message, redelivered: bool = False) -> list[Done]:
         """Deliver them and what they send; return how the deliveries of the task itself end."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tests.integration.redis.conftest import urls  # noqa: F401
 from tests.integration.redis.test_contract import Redis62Contract, server  # noqa: F401
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from textwrap import dedent
 
-from tests.proof.derived import PACKAGE, changes_of, every_change
+from tests.proof.derived import PACKAGE, changes_of, every_change, noticed
 from tests.proof.derived.suites import AREAS, suites_of
 from tests.proof.derived.verdicts import VERDICTS, every_verdict, one_line
 
@@ -99,6 +99,10 @@ def test_condition_of_one_term_is_always_met() -> None:
     ]
 
 
+def test_term_that_is_true_is_not_missed() -> None:
+    assert derived('SQL = "SELECT 1 FROM t WHERE TRUE AND a = 1"') == [("term", "AND a = 1", "")]
+
+
 def test_term_that_goes_over_strings_leaves_their_quotes() -> None:
     assert derived('X = " ".join(("#a = :b", "AND (#c = :d", "OR #e = :f)"))') == [
         ("term", 'AND (#c = :d", "OR #e = :f)', '", "'),
@@ -148,3 +152,23 @@ def test_each_survivor_is_still_a_change() -> None:
     assert gone == []
     assert [v.id for v in verdicts if not v.reason.startswith(VERDICTS)] == []
     assert len({v.id for v in verdicts}) == len(verdicts)
+
+
+def test_noticed_change_is_judged_again_once_its_function_is_rewritten(tmp_path, monkeypatch):
+    monkeypatch.setattr(noticed, "PAGES", tmp_path)
+    source = "def f(a):\n    return a is None\n\ndef g(a):\n    return not a\n"
+    for change in changes_of("engine/file.py", source):
+        noticed.keep(change, "unit")
+
+    rewritten = source.replace("None", "Ellipsis")
+    of_f, of_g = changes_of("engine/file.py", rewritten)
+
+    digests = noticed.known()
+    assert digests[of_f.id] != of_f.digest
+    assert digests[of_g.id] == of_g.digest
+
+
+def test_pages_of_what_was_noticed_are_of_the_areas():
+    pages = {noticed.page_of(change.file) for change in CHANGES.values()}
+    assert set(noticed.PAGES.glob("*.txt")) <= pages
+    assert len(noticed.known()) > 500

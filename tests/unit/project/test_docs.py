@@ -132,7 +132,7 @@ def test_setting_names_on_other_pages_exist():
     known = {f.name for f in [*dataclasses.fields(Policy), *dataclasses.fields(HTTPPolicy)]}
     # Attributes of views, of requests and records, and a fixture, headers, commands, a name.
     known |= {"store", "operation", "actions", "function", "key", "record", "expires_at", "policy"}
-    known |= {"clock", "keys", "parent", "parent_record", "task"}
+    known |= {"guards", "clock", "keys", "parent", "parent_record", "task"}
     known |= {"index"}  # a command that is gone, in the changelog
     known |= {"key_exempt", "key_exists", "key_manual", "key_response"}  # django-idempotency-key's
     known |= {name.removeprefix("idempotency_") for name in get_commands()}

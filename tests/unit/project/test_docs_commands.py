@@ -57,9 +57,13 @@ def shop(db: None, settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setitem(sys.modules, module.__name__, module)
     settings.ROOT_URLCONF = "shop.urls"
     alice = User.objects.create_user("alice", pk=7)
-    for scope in ("billing", "refunds", f"user:auth.user:{alice.pk}"):
+    for number, scope in enumerate(("billing", "refunds", f"user:auth.user:{alice.pk}")):
         idempotency.run(
-            lambda lease: {"charge": "ch_1"}, key="order-17", scope=scope, operation="charge"
+            lambda lease: {"charge": "ch_1"},
+            key="order-17",
+            scope=scope,
+            operation="charge",
+            retention=timedelta(hours=24, seconds=number),
         )
     for key in ("order-18", "order-19"):
         with pytest.raises(KeyboardInterrupt), idempotency.attempt(key=key, scope="billing"):

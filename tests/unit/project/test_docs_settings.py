@@ -14,7 +14,7 @@ from django.http import HttpResponse
 from django.utils.module_loading import import_string
 
 from django_idempotency import stores
-from django_idempotency.http.calls import verdict_for
+from django_idempotency.http.verdicts import verdict_for
 from django_idempotency.policy import HTTPPolicy, Policy
 from tests.pages import DOCS, code_in, table_of
 
