@@ -5,6 +5,7 @@ from __future__ import annotations
 from celery import shared_task
 from django.core.mail import send_mail
 
+from django_idempotency import TaskFailed
 from django_idempotency.contrib.celery import from_parent, idempotent_task
 from example_project.shop import ledger
 from example_project.shop.exceptions import InsufficientFunds
@@ -12,7 +13,7 @@ from example_project.shop.models import Account, Payment
 
 
 # One payment per account and reference, however many messages ask for it. A refusal stays one.
-@shared_task(throws=(InsufficientFunds,))
+@shared_task(throws=(InsufficientFunds, TaskFailed))
 @idempotent_task(key="{account_id}#{reference}", on_failed="replay")
 def capture_payment(account_id: int, amount: int, reference: str) -> int:
     """Take the money, have a receipt sent once it is taken, and return the payment's number."""

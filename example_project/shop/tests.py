@@ -24,6 +24,7 @@ from drf_spectacular.drainage import GENERATOR_STATS
 from drf_spectacular.generators import SchemaGenerator
 from rest_framework.test import APITestCase
 
+from django_idempotency import TaskFailed
 from django_idempotency.models import IdempotencyRecord
 from example_project.shop.exceptions import InsufficientFunds
 from example_project.shop.models import Account, Order, Payment, Quote, Refund, Transfer
@@ -446,5 +447,7 @@ class TaskTests(TransactionTestCase):
         again = self.capture(amount=100_01)
 
         self.assertEqual((first.state, again.state), ("FAILURE", "FAILURE"))
-        self.assertIsInstance(again.result, InsufficientFunds)
+        self.assertIsInstance(first.result, InsufficientFunds)
+        self.assertIsInstance(again.result, TaskFailed)
+        self.assertEqual(again.result.kind, "example_project.shop.exceptions.InsufficientFunds")
         self.assertFalse(Payment.objects.exists())
