@@ -63,6 +63,19 @@ def policy(settings: Any) -> SetPolicy:
     return change
 
 
+@pytest.fixture
+def store_is_down(policy: SetPolicy, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The database of the store is not there, in any thread; the project's own is."""
+    gone = f"{connections['other'].settings_dict['NAME']}/gone"
+    connections["other"].close()
+    with monkeypatch.context() as patch:
+        for entry in (connections["other"].settings_dict, connections.settings["other"]):
+            patch.setitem(entry, "NAME", gone)
+        policy(OPTIONS={"using": "other"})
+        yield
+    connections["other"].close()
+
+
 @pytest.fixture(params=["single", "joined", "separate"])
 def mode(request: pytest.FixtureRequest, policy: SetPolicy) -> str:
     """Each way to commit."""

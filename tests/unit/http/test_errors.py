@@ -9,7 +9,7 @@ import logging
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 from django.db import DatabaseError, IntegrityError, connections
@@ -21,7 +21,6 @@ from rest_framework.response import Response
 import django_idempotency
 from django_idempotency.exceptions import (
     FingerprintMismatch,
-    IdempotencyError,
     InProgress,
     InvalidKey,
     KeyRequired,
@@ -44,36 +43,47 @@ PACKAGE = Path(django_idempotency.__file__).parent
 CATALOGUE = PACKAGE / "locale/de/LC_MESSAGES"
 MEMBERS = {"type", "title", "status", "detail", "instance", "code", "retryable", "safe_new_key"}
 KEY, PAYLOAD = "confidential-key", "confidential-payload"
-#: Status, code, whether the same request may be sent again, and whether a new key is safe.
-TOLD: list[tuple[IdempotencyError, int, str, bool, bool]] = [
-    (KeyRequired(), 400, "idempotency_key_missing", False, True),
-    (InvalidKey("why"), 400, "idempotency_key_invalid", False, False),
-    (ScopeMissing(), 400, "scope_missing", False, False),
-    (FingerprintMismatch(), 422, "idempotency_key_reused", False, False),
-    (InProgress(), 409, "in_progress", True, False),
-    (InProgress(stale=True), 409, "stale", False, False),
-    (LeaseLost(), 409, "lease_lost", True, False),
-    (LeaseLost(gone=True), 503, "store_unavailable", True, False),
-    (ResultUnavailable(), 409, "result_unavailable", False, False),
-    (StoreError(), 503, "store_unavailable", True, False),
-]
+
+
+class Told(NamedTuple):
+    """What a problem says of an error."""
+
+    status: int
+    code: str
+    retryable: bool = False
+    safe_new_key: bool = False
+
+
+TOLD = {
+    KeyRequired(): Told(400, "idempotency_key_missing", safe_new_key=True),
+    InvalidKey("why"): Told(400, "idempotency_key_invalid"),
+    ScopeMissing(): Told(400, "scope_missing"),
+    FingerprintMismatch(): Told(422, "idempotency_key_reused"),
+    InProgress(): Told(409, "in_progress", retryable=True),
+    InProgress(stale=True): Told(409, "stale"),
+    LeaseLost(): Told(409, "lease_lost", retryable=True),
+    LeaseLost(gone=True): Told(503, "store_unavailable", retryable=True),
+    ResultUnavailable(): Told(409, "result_unavailable"),
+    StoreError(): Told(503, "store_unavailable", retryable=True),
+}
 
 
 def test_R78_problem_of_each_error(rf):
     request, policy = rf.post("/pay/"), HTTPPolicy()
-    made = [(problem_response(error, request, policy), *rest) for error, *rest in TOLD]
-    made.append((replay_refused(request, policy, request), 403, "replay_refused", False, False))
-    for response, status, code, retryable, safe_new_key in made:
+    made = [(problem_response(error, request, policy), told) for error, told in TOLD.items()]
+    made.append((replay_refused(request, policy, request), Told(403, "replay_refused")))
+    for response, told in made:
         members = json.loads(response.content)
-        assert problem(response) == (status, code)
+        assert problem(response) == (told.status, told.code)
         assert members.keys() == MEMBERS
-        assert (members["retryable"], members["safe_new_key"]) == (retryable, safe_new_key)
+        assert members["retryable"] is told.retryable
+        assert members["safe_new_key"] is told.safe_new_key
         assert members["title"]
         assert members["detail"]
         assert members["instance"] == "/pay/"
-        assert code in members["type"]
+        assert told.code in members["type"]
         assert response.headers["Link"] == f'<{members["type"]}>; rel="describedby"'
-        assert ("Retry-After" in response.headers) == retryable
+        assert ("Retry-After" in response.headers) is told.retryable
         assert response.headers["Cache-Control"] == "no-store"
         assert response.headers["Content-Language"] == "en-us"
 

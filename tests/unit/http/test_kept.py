@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import logging
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -27,7 +26,6 @@ from django_idempotency.policy import HTTPPolicy
 from tests.app.models import Effect
 from tests.app.views import EffectView, Refusal
 from tests.unit.http.api import problem, replayed
-from tests.unit.http.conftest import SetPolicy
 from tests.unit.http.views import (
     ANYONE,
     BESIDE,
@@ -74,6 +72,7 @@ def test_R34_redirect_to_the_login_page_is_never_kept(settings):
         ("/login/", "https://shop.example/login/"): "keep",
         ("/elsewhere/", "/login/"): "keep",
         ("/elsewhere/", ""): "keep",
+        ("/elsewhere/", "no-such-name"): "keep",
     }
     for (location, settings.LOGIN_URL), verdict in verdicts.items():
         response = HttpResponse(status=302, headers={"Location": location})
@@ -274,20 +273,6 @@ def test_R60_R79_session_that_the_work_has_lost_is_an_error_of_the_log(
 
 
 # R61: the store is down at the claim.
-
-
-@pytest.fixture
-def store_is_down(
-    transactional_db: None, policy: SetPolicy, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[None]:
-    """The store's database is not there; the project's own is."""
-    store = connections["other"]
-    store.close()
-    with monkeypatch.context() as patch:
-        patch.setitem(store.settings_dict, "NAME", f"{store.settings_dict['NAME']}/gone")
-        policy(OPTIONS={"using": "other"})
-        yield
-    store.close()
 
 
 @BOTH

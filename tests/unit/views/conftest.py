@@ -18,11 +18,18 @@ from django.test import AsyncClient, Client
 from django_idempotency.engine import waiting
 from tests.services.processes import wait_until
 from tests.unit.http.api import Api
-from tests.unit.http.conftest import atomic_requests, in_progress, mode, policy, runs
+from tests.unit.http.conftest import (
+    atomic_requests,
+    in_progress,
+    mode,
+    policy,
+    runs,
+    store_is_down,
+)
 from tests.unit.views.urls import ASYNC
 from tests.unit.views.work import PATIENCE, PAUSED, Gate, gates
 
-__all__ = ["atomic_requests", "in_progress", "mode", "policy", "runs"]
+__all__ = ["atomic_requests", "in_progress", "mode", "policy", "runs", "store_is_down"]
 
 USERS = "tests.unit.views.users.HeaderUsers"
 GUARD = "django_idempotency.http.middleware.IdempotencyMiddleware"
