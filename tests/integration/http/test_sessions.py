@@ -21,7 +21,8 @@ from tests.app.models import Effect
 from tests.app.views import EffectView, Refusal
 from tests.services.processes import wait_until
 from tests.unit.http.api import Api, problem, replayed
-from tests.unit.http.test_sessions import Shopper, checkout, told
+from tests.unit.http.shoppers import Shopper
+from tests.unit.http.test_sessions import checkout, told
 from tests.unit.http.views import ANYONE, BESIDE, KEYED, MISMATCH, WAYS, answering
 from tests.unit.views.conftest import together
 

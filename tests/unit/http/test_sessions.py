@@ -12,7 +12,6 @@ from django.contrib.auth import login
 from django.contrib.sessions.models import Session
 from django.db import transaction
 from django.http import HttpRequest, HttpResponse
-from django.test import Client
 from rest_framework.request import Request
 from rest_framework.views import APIView
 
@@ -21,6 +20,7 @@ from django_idempotency.http import idempotent
 from tests.app.models import Child, Effect
 from tests.app.views import Refusal
 from tests.unit.http.conftest import SetPolicy
+from tests.unit.http.shoppers import Shopper
 from tests.unit.http.test_work import swallow
 from tests.unit.http.views import ANYONE, KEYED
 from tests.unit.views.conftest import AsgiClient
@@ -63,24 +63,6 @@ def wish() -> None:
 @pytest.fixture(autouse=True)
 def project(policy: SetPolicy) -> None:
     policy(HTTP={"SCOPE": ANYONE})
-
-
-class Shopper:
-    """A browser with something in its cart, and a message from before."""
-
-    def __init__(self) -> None:
-        self.client = Client(raise_request_exception=False)
-        session = self.client.session
-        session["cart"] = ["tea"]
-        session.save()
-        self.client.cookies["sessionid"] = session.session_key
-
-    def post(self, url: str, key: str | None = "key-1") -> Any:
-        return self.client.post(url, headers={"Idempotency-Key": key} if key else {})
-
-    @property
-    def cart(self) -> Any:
-        return self.client.session.get("cart")
 
 
 def checkout(empty: str, last: Any) -> Any:
@@ -263,11 +245,9 @@ def test_R92_coroutine_whose_session_a_middleware_has_marked(mount, settings, tr
         return HttpResponse((await request.session.aget("cart"))[0], status=201)
 
     settings.MIDDLEWARE = [*settings.MIDDLEWARE, f"{__name__}.Modifies"]
-    url, shopper = mount(idempotent(transaction=transaction)(work)), Shopper()
-    browser = AsgiClient(raise_request_exception=False)
-    browser.cookies = shopper.client.cookies
+    shopper = Shopper(AsgiClient())
 
-    answer = browser.generic("POST", url, headers={"Idempotency-Key": key} if key else {})
+    answer = shopper.post(mount(idempotent(transaction=transaction)(work)), key)
 
     assert (answer.status_code, answer.content) == (201, b"tea")
     assert shopper.cart == ["tea"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -11,7 +10,7 @@ from django.contrib.auth import login
 from django.contrib.auth.models import User
 from django.contrib.sessions.models import Session
 from django.http import HttpRequest, HttpResponse
-from django.test import Client, RequestFactory
+from django.test import RequestFactory
 from rest_framework.request import Request
 from rest_framework.views import APIView
 
@@ -19,31 +18,12 @@ from django_idempotency.contrib.rest_framework import IdempotencyMixin
 from django_idempotency.http import idempotent, scopes
 from django_idempotency.models import IdempotencyRecord
 from tests.unit.http.api import problem, replayed
-from tests.unit.http.conftest import SetPolicy
+from tests.unit.http.conftest import Mount, SetPolicy
+from tests.unit.http.shoppers import Overtaken, Shopper
 from tests.unit.http.views import ANYONE
 from tests.unit.views.conftest import AsgiClient
 
 pytestmark = pytest.mark.django_db(transaction=True)
-
-
-class Overtaken:
-    """A middleware of the project that uses the session; meanwhile another request is served."""
-
-    meanwhile: Callable[[], object] | None = None
-
-    def __init__(self, get_response: Callable[[HttpRequest], HttpResponse]) -> None:
-        self.get_response = get_response
-
-    def __call__(self, request: HttpRequest) -> HttpResponse:
-        request.session["seen"] = request.session.get("seen", 0) + 1
-        meanwhile, Overtaken.meanwhile = Overtaken.meanwhile, None
-        if meanwhile is not None:
-            meanwhile()
-        response = self.get_response(request)
-        request.session["last"] = request.path
-        response["X-Cart"] = str(request.session.get("cart"))
-        response["X-User"] = str(request.user)
-        return response
 
 
 def looks_afterwards(get_response: Any) -> Any:
@@ -83,6 +63,9 @@ def buy(request: Any) -> HttpResponse:
     return HttpResponse(status=201)
 
 
+checkout = idempotent(buy)
+
+
 async def abuy(request: HttpRequest) -> HttpResponse:
     return HttpResponse(str((await request.session.aget("cart"))[0]), status=201)
 
@@ -95,39 +78,19 @@ class Buy(IdempotencyMixin, APIView):
         return buy(request)
 
 
-class Browser:
-    """Keeps its cookies, as a browser does, and sends two clicks with those of before the first."""
-
-    def __init__(self, client: Client) -> None:
-        self.client = client
-        self.client.raise_request_exception = False
-        session = self.client.session
-        session["cart"] = ["tea"]
-        session.save()
-        self.client.cookies["sessionid"] = session.session_key
-
-    def click(self, url: str, **headers: str) -> Any:
-        sent = type(self.client)(raise_request_exception=False)
-        sent.cookies.load(self.client.cookies.output(header="", sep=";"))
-        return sent.generic("POST", url, headers={"Idempotency-Key": "key-1", **headers})
-
-    def take(self, response: Any) -> Any:
-        """Take the cookies of an answer."""
-        self.client.cookies.update(response.cookies)
-        return response
-
-    @property
-    def kept(self) -> dict[str, Any]:
-        return dict(self.client.session)
-
-
 @pytest.fixture
 def project(policy: SetPolicy, settings: Any, tmp_path: Any) -> Any:
     policy(HTTP={"SCOPE": ANYONE})
-    settings.MIDDLEWARE = [*settings.MIDDLEWARE, f"{__name__}.Overtaken"]
+    settings.MIDDLEWARE = [*settings.MIDDLEWARE, f"{Overtaken.__module__}.Overtaken"]
     settings.SESSION_FILE_PATH = str(tmp_path)
     yield settings
     Overtaken.meanwhile = None
+
+
+@pytest.fixture
+def to(project: Any, mount: Mount) -> Any:
+    """``to("fill")`` is the URL of a view that does this work."""
+    return lambda work, view=checkout: f"{mount(view)}?work={work}"
 
 
 @pytest.mark.parametrize(
@@ -147,64 +110,58 @@ def project(policy: SetPolicy, settings: Any, tmp_path: Any) -> Any:
         ("signed_cookies", "leave", True),
     ],
 )
-def test_R51_a_replay_leaves_the_session_to_the_work(project, mount, engine, work, every):
+def test_R51_a_replay_leaves_the_session_to_the_work(project, to, engine, work, every):
     """It has loaded the session before the work changed it, and has not seen that."""
     project.SESSION_ENGINE = f"django.contrib.sessions.backends.{engine}"
     project.SESSION_SAVE_EVERY_REQUEST = every
-    url, browser = f"{mount(idempotent(buy))}?work={work}", Browser(Client())
-    first: list[Any] = []
-    Overtaken.meanwhile = lambda: first.append(browser.click(url))
+    shopper = Shopper()
 
-    second = browser.click(url)
-    browser.take(first[0])
-    kept = browser.kept
-    browser.take(second)
+    first, second = shopper.click_twice(to(work))
+    shopper.take(first)
+    kept = shopper.kept
+    shopper.take(second)
 
-    assert (first[0].status_code, second.status_code, replayed(second)) == (201, 201, True)
+    assert (first.status_code, second.status_code, replayed(second)) == (201, 201, True)
     assert "sessionid" not in second.cookies
-    assert browser.kept == kept
+    assert shopper.kept == kept
     assert kept.get("cart") == (None if work == "leave" else ["tea", "coffee"])
     assert ("_auth_user_id" in kept) is (work == "enter")
 
 
-def test_R51_middleware_outside_reads_the_session_as_it_came(project, mount):
+def test_R51_middleware_outside_reads_the_session_as_it_came(to):
     """What it writes there goes with the replay."""
-    url, browser = f"{mount(idempotent(buy))}?work=enter", Browser(Client())
-    first: list[Any] = []
-    Overtaken.meanwhile = lambda: first.append(browser.click(url))
+    first, second = Shopper().click_twice(to("enter"))
 
-    second = browser.click(url)
-
-    assert (first[0]["X-Cart"], first[0]["X-User"]) == ("['tea', 'coffee']", "alice")
+    assert (first["X-Cart"], first["X-User"]) == ("['tea', 'coffee']", "alice")
     assert (second["X-Cart"], second["X-User"]) == ("['tea']", "AnonymousUser")
-    assert second["Vary"] == first[0]["Vary"] == "Cookie"
+    assert second["Vary"] == first["Vary"] == "Cookie"
 
 
-def test_R51_middleware_that_is_the_first_to_look_reads_what_the_work_has_left(project, mount):
+def test_R51_middleware_that_is_the_first_to_look_reads_what_the_work_has_left(project, to):
     project.MIDDLEWARE = [*project.MIDDLEWARE[:-1], f"{__name__}.looks_afterwards"]
-    url, browser = f"{mount(idempotent(buy))}?work=fill", Browser(Client())
+    url, shopper = to("fill"), Shopper()
 
-    answers = [browser.click(url) for _ in range(2)]
+    answers = [shopper.click(url) for _ in range(2)]
 
     assert [answer["X-Cart"] for answer in answers] == ["['tea', 'coffee']"] * 2
 
 
-@pytest.mark.parametrize("made", [idempotent(buy), Buy], ids=["function", "mixin"])
-def test_R51_replay_by_either_adapter(project, mount, made):
-    url, browser = f"{mount(made)}?work=cycle", Browser(Client())
+@pytest.mark.parametrize("made", [checkout, Buy], ids=["function", "mixin"])
+def test_R51_replay_by_either_adapter(project, to, made):
     project.SESSION_SAVE_EVERY_REQUEST = True
-    browser.take(browser.click(url))
-    kept = browser.kept
+    url, shopper = to("cycle", made), Shopper()
+    shopper.post(url)
+    kept = shopper.kept
 
-    again = browser.take(browser.click(url))
+    again = shopper.post(url)
 
-    assert (replayed(again), "sessionid" in again.cookies, browser.kept) == (True, False, kept)
+    assert (replayed(again), "sessionid" in again.cookies, shopper.kept) == (True, False, kept)
 
 
 def test_R51_replay_of_a_coroutine(project, mount):
-    url, browser = mount(idempotent(abuy)), Browser(AsgiClient())
+    url, shopper = mount(idempotent(abuy)), Shopper(AsgiClient())
 
-    first, again = browser.click(url), browser.click(url)
+    first, again = shopper.click(url), shopper.click(url)
 
     assert (again.content, replayed(again)) == (b"tea", True)
     assert ("sessionid" in first.cookies, "sessionid" in again.cookies) == (True, False)
@@ -212,50 +169,48 @@ def test_R51_replay_of_a_coroutine(project, mount):
 
 @pytest.mark.parametrize("every", [False, True], ids=["modified", "every"])
 def test_R51_a_duplicate_in_progress_leaves_the_session_to_the_work(
-    project, mount, in_progress, every
+    project, to, in_progress, every
 ):
     """The work has logged the visitor in, under another key of the session."""
     project.SESSION_SAVE_EVERY_REQUEST = every
-    url, browser = f"{mount(idempotent(buy))}?work=fill", Browser(Client())
-    browser.click(url)
+    url, shopper = to("fill"), Shopper()
+    shopper.click(url)
     in_progress()
     Overtaken.meanwhile = Session.objects.all().delete
 
-    busy = browser.click(url)
+    busy = shopper.click(url)
 
     assert problem(busy) == (409, "in_progress")
     assert not busy.cookies
     assert not Session.objects.exists()
 
 
-def test_R51_a_request_that_was_refused_before_its_claim_keeps_its_session(project, mount):
+def test_R51_a_request_that_was_refused_before_its_claim_keeps_its_session(to):
     """No other attempt is known, so the middleware's own is saved, as without the guard."""
-    browser = Browser(Client())
+    shopper = Shopper()
 
-    browser.take(browser.click(mount(idempotent(buy)), **{"Idempotency-Key": '""'}))
+    assert shopper.post(to("fill"), key='""').status_code == 400
 
-    assert browser.kept["seen"] == 1
+    assert shopper.kept["seen"] == 1
 
 
-def test_R51_work_that_comes_after_all_has_its_session(project, mount, in_progress):
+def test_R51_work_that_comes_after_all_has_its_session(to, in_progress):
     """A decorator of the project that tries again, in the same request, after a 409."""
-    guarded = idempotent(buy)
 
     def tries_again(request: HttpRequest) -> HttpResponse:
-        response = guarded(request)
+        response = checkout(request)
         if response.status_code != 409:
             return response
         IdempotencyRecord.objects.all().delete()
-        return guarded(request)
+        return checkout(request)
 
-    url, browser = f"{mount(tries_again)}?work=leave", Browser(Client())
-    browser.click(url)
+    url, shopper = to("leave", tries_again), Shopper()
+    Shopper().click(url)
     in_progress()
 
-    browser = Browser(Client())
-    answer = browser.take(browser.click(url))
+    answer = shopper.post(url)
 
-    assert (answer.status_code, replayed(answer), browser.kept.get("cart")) == (201, False, None)
+    assert (answer.status_code, replayed(answer), shopper.cart) == (201, False, None)
 
 
 def test_R51_the_session_of_a_request_around_is_its_own(project, mount):
@@ -271,23 +226,21 @@ def test_R51_the_session_of_a_request_around_is_its_own(project, mount):
         request.session["asked"] = True
         return answer
 
-    browser = Browser(Client())
-    again = browser.take(browser.click(mount(outer)))
+    shopper = Shopper()
+    again = shopper.post(mount(outer))
 
-    assert (replayed(again), browser.kept["asked"], browser.kept["cart"]) == (True, True, ["tea"])
+    assert (replayed(again), shopper.kept["asked"], shopper.cart) == (True, True, ["tea"])
 
 
-def test_R51_R97_keys_of_a_session_replay_after_its_key_has_changed(project, policy, mount):
+def test_R51_R97_keys_of_a_session_replay_after_its_key_has_changed(policy, to):
+    url, shopper = to("cycle"), Shopper()
     policy(HTTP={"SCOPE": scopes.session})
-    url, browser = f"{mount(idempotent(buy))}?work=cycle", Browser(Client())
-    session = browser.client.session
+    session = shopper.client.session
     scopes.session_token(session)  # as the tag on the page of a form
     session.save()
-    first: list[Any] = []
-    Overtaken.meanwhile = lambda: first.append(browser.click(url))
 
-    second = browser.click(url)
-    browser.take(first[0])
-    third = browser.click(url)
+    first, second = shopper.click_twice(url)
+    shopper.take(first)
+    third = shopper.click(url)
 
-    assert [replayed(answer) for answer in (first[0], second, third)] == [False, True, True]
+    assert [replayed(answer) for answer in (first, second, third)] == [False, True, True]
