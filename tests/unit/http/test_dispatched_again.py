@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
+from functools import partial
+from inspect import isawaitable
 from typing import Any
 
 import pytest
 from adrf.views import APIView as AsyncAPIView
 from asgiref.sync import sync_to_async
 from django.db import OperationalError
-from django.http import HttpRequest, HttpResponse
+from django.http import JsonResponse
 from django.test import Client
 from django.utils.decorators import method_decorator
 from django.views import View
@@ -23,139 +24,110 @@ from django_idempotency.http import idempotent
 from django_idempotency.models import IdempotencyRecord
 from tests.app.models import Effect
 from tests.unit.http.api import replayed
+from tests.unit.http.conftest import SetPolicy
 from tests.unit.http.views import ANYONE, KEYED
 from tests.unit.views.conftest import AsgiClient
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
+@pytest.fixture(autouse=True)
+def anyone(policy: SetPolicy) -> None:
+    policy(HTTP={"SCOPE": ANYONE})
+
+
 class Deadlocks:
     """Work that the database ends at its first attempt."""
 
-    def __init__(self) -> None:
+    def __init__(self, response: Callable[..., Any] = JsonResponse) -> None:
         self.attempts = 0
+        self.response = response
 
-    def __call__(self) -> None:
+    def __call__(self, request: Any) -> Any:
         self.attempts += 1
         Effect.objects.create(name=f"attempt {self.attempts}")
         if self.attempts == 1:
             raise OperationalError("deadlock detected")
+        return self.response({"attempt": self.attempts}, status=201)
 
 
-def twice(view: Callable[..., Any]) -> Callable[..., Any]:
+def tried_again(view: Callable[..., Any]) -> Callable[..., Any]:
     """A decorator of the project: try again after a deadlock."""
 
     def tried(*args: Any, **kwargs: Any) -> Any:
         try:
-            return view(*args, **kwargs)
+            answer = view(*args, **kwargs)
         except OperationalError:
             return view(*args, **kwargs)
+        return atried(answer, *args, **kwargs) if isawaitable(answer) else answer
 
-    return tried
-
-
-def atwice(view: Callable[..., Any]) -> Callable[..., Any]:
-    async def tried(*args: Any, **kwargs: Any) -> Any:
+    async def atried(answer: Any, *args: Any, **kwargs: Any) -> Any:
         try:
-            return await view(*args, **kwargs)
+            return await answer
         except OperationalError:
             return await view(*args, **kwargs)
 
     return tried
 
 
-class Twice:
-    def dispatch(self, request: HttpRequest, *args: Any, **kwargs: Any) -> Any:
-        dispatch: Any = super().dispatch  # type: ignore[misc]
-        return twice(dispatch)(request, *args, **kwargs)
+dispatched_again = method_decorator(tried_again, name="dispatch")
 
 
-class ATwice:
-    async def dispatch(self, request: HttpRequest, *args: Any, **kwargs: Any) -> Any:
-        dispatch: Any = super().dispatch  # type: ignore[misc]
-        return await atwice(dispatch)(request, *args, **kwargs)
+def of_class(work: Any, *bases: type) -> Any:
+    members = {"authentication_classes": [], "post": lambda self, request: work(request)}
+    return type("Pay", bases, members)
 
 
-def _drf(work: Deadlocks, *bases: type) -> Any:
-    def post(self: Any, request: Any) -> Response:
-        work()
-        return Response({"attempt": work.attempts}, status=201)
-
-    return type("Tried", bases, {"authentication_classes": [], "post": post})
+def outside(work: Any) -> Any:
+    return dispatched_again(of_class(work, IdempotencyMixin, APIView))
 
 
-def outside(work: Deadlocks) -> Any:
-    return _drf(work, Twice, IdempotencyMixin, APIView)
+def within(work: Any) -> Any:
+    again: Any = dispatched_again(type("Again", (APIView,), {}))
+    return of_class(work, IdempotencyMixin, again)
 
 
-def within(work: Deadlocks) -> Any:
-    return _drf(work, IdempotencyMixin, Twice, APIView)
-
-
-def coroutine(work: Deadlocks) -> Any:
+def coroutine(work: Any) -> Any:
     async def post(self: Any, request: Any) -> Response:
-        await sync_to_async(work)()
-        return Response({"attempt": work.attempts}, status=201)
+        return await sync_to_async(work)(request)
 
-    members = {"authentication_classes": [], "post": post}
-    return type("Tried", (ATwice, IdempotencyMixin, AsyncAPIView), members)
+    view: Any = of_class(work, IdempotencyMixin, AsyncAPIView)
+    view.post = post
+    return dispatched_again(view)
 
 
-def below_api_view(work: Deadlocks) -> Any:
-    @api_view(["POST"])
-    @authentication_classes([])
-    @idempotent
-    def view(request: Any) -> Response:
-        work()
-        return Response({"attempt": work.attempts}, status=201)
-
-    view.cls.dispatch = twice_bound(view.cls.dispatch)
+def below_api_view(work: Any) -> Any:
+    view = api_view(["POST"])(authentication_classes([])(idempotent(partial(work))))
+    dispatched_again(view.cls)
     return view
 
 
-def twice_bound(dispatch: Any) -> Any:
-    def tried(self: Any, *args: Any, **kwargs: Any) -> Any:
-        return twice(dispatch.__get__(self))(*args, **kwargs)
-
-    return tried
+def function(work: Any) -> Any:
+    return tried_again(idempotent(partial(work)))
 
 
-def answered(work: Deadlocks) -> Callable[[HttpRequest], HttpResponse]:
-    def view(request: HttpRequest) -> HttpResponse:
-        work()
-        return HttpResponse(f'{{"attempt": {work.attempts}}}', status=201)
-
-    return view
+def class_view(work: Any) -> Any:
+    guarded: Any = method_decorator(idempotent, name="dispatch")(of_class(work, View))
+    return dispatched_again(guarded)
 
 
-def function(work: Deadlocks) -> Any:
-    return twice(idempotent(answered(work)))
-
-
-def class_view(work: Deadlocks) -> Any:
-    members = {"post": lambda self, request: answered(work)(request)}
-    decorated = method_decorator(idempotent, name="dispatch")(type("Plain", (View,), members))
-    return type("Tried", (Twice, decorated), {})
-
-
-DRF = [outside, within, coroutine, below_api_view]
+OF_DRF = [outside, within, coroutine, below_api_view]
 
 
 @KEYED
 @pytest.mark.parametrize("mode", ["joined", "single", "separate"], indirect=True)
-@pytest.mark.parametrize("made", [*DRF, function, class_view])
-def test_R58_work_that_is_tried_again_is_another_attempt(mount, policy, mode, made, key):
-    policy(HTTP={"SCOPE": ANYONE})
-    work = Deadlocks()
-    url = mount(made(work))
-    client: Any = AsgiClient() if made is coroutine else Client()
+@pytest.mark.parametrize("kind", [*OF_DRF, function, class_view])
+def test_R58_work_that_is_tried_again_is_another_attempt(mount, mode, kind, key):
+    work = Deadlocks(Response if kind in OF_DRF else JsonResponse)
+    url = mount(kind(work))
+    client: Any = AsgiClient() if kind is coroutine else Client()
 
     def send() -> Any:
         return client.generic("POST", url, headers={"Idempotency-Key": key} if key else {})
 
     first = send()
 
-    assert (first.status_code, json.loads(first.content)) == (201, {"attempt": 2})
+    assert (first.status_code, first.json()) == (201, {"attempt": 2})
     left = ["attempt 1", "attempt 2"] if mode == "separate" else ["attempt 2"]
     assert list(Effect.objects.values_list("name", flat=True)) == left
     if key:
@@ -165,9 +137,8 @@ def test_R58_work_that_is_tried_again_is_another_attempt(mount, policy, mode, ma
 
 
 @KEYED
-def test_R58_answer_of_a_second_dispatch_is_finalised(mount, policy, key):
+def test_R58_answer_of_a_second_dispatch_is_finalised(mount, key):
     """The first one's was, and is thrown away."""
-    policy(HTTP={"SCOPE": ANYONE})
     answers = iter([503, 201])
 
     class Tried(IdempotencyMixin, APIView):
@@ -185,13 +156,10 @@ def test_R58_answer_of_a_second_dispatch_is_finalised(mount, policy, key):
     assert Client().post(mount(Tried), headers=headers).status_code == 201
 
 
-@pytest.mark.parametrize("made", [outside, within])
-def test_R58_a_second_dispatch_reads_the_body_again(mount, policy, made):
-    policy(HTTP={"SCOPE": ANYONE})
-
-    view = made(Deadlocks())
-    post = view.post
-    view.post = lambda self, request: (request.data["amount"], post(self, request))[1]
+@pytest.mark.parametrize("kind", [outside, within])
+def test_R58_a_second_dispatch_reads_the_body_again(mount, kind):
+    work = Deadlocks()
+    view = kind(lambda request: request.data["amount"] and work(request))
     url, sent = mount(view), {"content_type": "application/json"}
 
     def send(amount: int) -> Any:
@@ -201,8 +169,7 @@ def test_R58_a_second_dispatch_reads_the_body_again(mount, policy, made):
     assert [send(5).status_code, send(5).status_code, send(6).status_code] == [201, 201, 422]
 
 
-def test_R1_handler_of_a_method_that_initial_has_changed_is_guarded(mount, policy):
-    policy(HTTP={"SCOPE": ANYONE})
+def test_R1_handler_of_a_method_that_initial_has_changed_is_guarded(mount):
     runs = []
 
     class Overridden(IdempotencyMixin, APIView):
