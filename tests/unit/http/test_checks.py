@@ -7,10 +7,7 @@ from typing import Any
 
 import pytest
 from django.contrib.auth.middleware import AuthenticationMiddleware
-from django.core import checks
 from django.http import HttpResponse
-from django.test import override_settings
-from django.urls import path
 from django.utils.decorators import method_decorator
 from django.views import View
 from rest_framework import permissions
@@ -27,32 +24,12 @@ from django_idempotency.http.middleware import IdempotencyMiddleware
 from django_idempotency.models import IdempotencyRecord
 from tests.app.models import Effect
 from tests.app.views import HeaderAuthentication
+from tests.unit.http.checked import AUTHENTICATION, OURS, SESSIONS, ids, messages
 from tests.unit.http.views import ANYONE, Permitted
 from tests.unit.views.users import HeaderUsers
 
-SESSIONS = "django.contrib.sessions.middleware.SessionMiddleware"
-AUTHENTICATION = "django.contrib.auth.middleware.AuthenticationMiddleware"
-OURS = "django_idempotency.http.middleware.IdempotencyMiddleware"
 MEMORY = {"BACKEND": "django_idempotency.stores.memory.MemoryStore"}
 WITH_MEMORY = {"default": {}, "memory": MEMORY}
-
-
-def messages(*views: Any, **settings: Any) -> list[tuple[str, checks.CheckMessage]]:
-    """Return what the checks say of a project with these views and settings, by number."""
-    patterns = [path(f"{n}/", v) if callable(v) else v for n, v in enumerate(views)]
-    urls = type("Urls", (), {"urlpatterns": patterns})
-    settings = {"IDEMPOTENCY": {"default": {}}, **settings}
-    with override_settings(ROOT_URLCONF=urls, DEBUG=True, **settings):
-        found = checks.run_checks(tags=["urls", "idempotency"])
-    ours = [message for message in found if str(message.id).startswith("django_idempotency")]
-    assert all(message.hint for message in ours)
-    for message in ours:
-        assert str(message.id)[-4] == ("E" if message.level == checks.ERROR else "W")
-    return [(str(message.id).partition(".")[2], message) for message in ours]
-
-
-def ids(*views: Any, **settings: Any) -> list[str]:
-    return [number for number, _ in messages(*views, **settings)]
 
 
 # The decorator on dispatch of a view of Django REST framework.

@@ -7,12 +7,9 @@ from functools import partial
 from django.apps import apps
 from django.contrib.auth.decorators import login_required, permission_required
 from django.contrib.auth.mixins import LoginRequiredMixin
-from django.core import checks
 from django.db import connections
 from django.db.transaction import non_atomic_requests
 from django.http import HttpResponse
-from django.test import override_settings
-from django.urls import clear_url_caches, path
 from django.utils.decorators import method_decorator
 from django.views import View
 from django.views.decorators.cache import never_cache
@@ -24,12 +21,9 @@ from rest_framework.views import APIView
 from django_idempotency.contrib.ninja import idempotent as of_ninja
 from django_idempotency.contrib.rest_framework import IdempotencyMixin
 from django_idempotency.http import IdempotencyViewMixin, idempotent
+from tests.unit.http.checked import AUTHENTICATION, CSRF, OURS, SESSIONS, ids, messages
+from tests.unit.http.views import ANYONE
 
-ANYONE = "django_idempotency.http.scopes.anyone"
-AUTHENTICATION = "django.contrib.auth.middleware.AuthenticationMiddleware"
-SESSIONS = "django.contrib.sessions.middleware.SessionMiddleware"
-CSRF = "django.middleware.csrf.CsrfViewMiddleware"
-OURS = "django_idempotency.http.middleware.IdempotencyMiddleware"
 SCOPED = {"IDEMPOTENCY": {"default": {"HTTP": {"SCOPE": ANYONE}}}}
 scoped = idempotent(required=True, scope=ANYONE)
 
@@ -38,39 +32,18 @@ def view(request):
     return HttpResponse()
 
 
-class Urls:
-    def __init__(self, *views):
-        self.urlpatterns = [path(f"{number}/", view) for number, view in enumerate(views)]
-
-
-def of_project(*views, **settings):
-    """What the checks say of a project with these views and settings."""
-    settings = {"IDEMPOTENCY": {"default": {}}, **settings}
-    with override_settings(ROOT_URLCONF=Urls(*views), **settings):
-        clear_url_caches()
-        messages = checks.run_checks(tags=["urls", "idempotency"])
-    ours = [message for message in messages if str(message.id).startswith("django_idempotency.")]
-    assert all(message.hint for message in ours)
-    return ours
-
-
-def found(*views, **settings):
-    """See `of_project`: the ids."""
-    return [message.id.partition(".")[2] for message in of_project(*views, **settings)]
-
-
 def test_W014_login_below_the_guard():
     for login in (login_required, permission_required("auth.add_user")):
-        assert found(scoped(login(view))) == ["W014"]
-        assert found(never_cache(scoped(never_cache(login(view))))) == ["W014"]
-        assert found(login(scoped(view)), login(view)) == []
+        assert ids(scoped(login(view))) == ["W014"]
+        assert ids(never_cache(scoped(never_cache(login(view))))) == ["W014"]
+        assert ids(login(scoped(view)), login(view)) == []
 
 
 def test_W014_is_not_for_class_views_which_let_their_decorators_go_first():
     decorate = method_decorator([scoped, login_required], name="dispatch")
 
-    assert found(decorate(type("Pay", (View,), {})).as_view()) == []
-    assert found(scoped(login_required(View.as_view()))) == ["E018"]
+    assert ids(decorate(type("Pay", (View,), {})).as_view()) == []
+    assert ids(scoped(login_required(View.as_view()))) == ["E018"]
 
 
 def on(name, *bases):
@@ -85,12 +58,12 @@ def test_R18_R83_W004_where_django_does_not_see_the_mark(monkeypatch):
     above = scoped(api_view(["POST"])(view))
     mixed = [on("post", IdempotencyMixin, APIView), on("post", IdempotencyViewMixin, View)]
     seen = [on("dispatch", View), *mixed, above]
-    assert found(*unseen) == []
+    assert ids(*unseen) == []
 
     monkeypatch.setitem(connections.settings["default"], "ATOMIC_REQUESTS", True)
 
-    assert found(*unseen) == ["W004"] * 4
-    assert found(*seen) == []
+    assert ids(*unseen) == ["W004"] * 4
+    assert ids(*seen) == []
 
 
 def test_R21_R83_operations_of_ninja_are_checked_as_views_are(monkeypatch):
@@ -103,25 +76,25 @@ def test_R21_R83_operations_of_ninja_are_checked_as_views_are(monkeypatch):
         return {}
 
     without = {"MIDDLEWARE": []}
-    assert found(*views(view), **without) == ["E007"]
-    assert found(*views(view, auth=django_auth), **without) == []
-    assert found(*views(view, transaction="sinlge"), **without) == ["E013"]
-    assert found(*views(view), *views(coroutine), **SCOPED) == []
+    assert ids(*views(view), **without) == ["E007"]
+    assert ids(*views(view, auth=django_auth), **without) == []
+    assert ids(*views(view, transaction="sinlge"), **without) == ["E013"]
+    assert ids(*views(view), *views(coroutine), **SCOPED) == []
 
     monkeypatch.setitem(connections.settings["default"], "ATOMIC_REQUESTS", True)
 
-    assert found(*views(view), **SCOPED) == ["W004"]
-    assert "E015" in found(*views(coroutine, transaction="joined"), **SCOPED)
+    assert ids(*views(view), **SCOPED) == ["W004"]
+    assert "E015" in ids(*views(coroutine, transaction="joined"), **SCOPED)
     exempted = [*views(view), *views(coroutine)]
     for callback in exempted:
         non_atomic_requests(callback)
-    assert found(*exempted, **SCOPED) == []
+    assert ids(*exempted, **SCOPED) == []
 
 
 def test_R17_middleware_stands_after_all_that_look_at_views():
     """Whose keys there are: tests/unit/http/test_checks.py."""
-    assert found(MIDDLEWARE=[SESSIONS, AUTHENTICATION, OURS, CSRF], **SCOPED) == ["E008"]
-    assert found(MIDDLEWARE=[SESSIONS, CSRF, AUTHENTICATION, OURS], **SCOPED) == []
+    assert ids(MIDDLEWARE=[SESSIONS, AUTHENTICATION, OURS, CSRF], **SCOPED) == ["E008"]
+    assert ids(MIDDLEWARE=[SESSIONS, CSRF, AUTHENTICATION, OURS], **SCOPED) == []
 
 
 class Pay(View):
@@ -141,24 +114,20 @@ def test_R17_E018_E019_class_views_below_decorators_need_the_mixin():
     free = [view, Pay.as_view(), decorated.as_view(), login_required(view), login_required(read)]
     middleware = {"MIDDLEWARE": [SESSIONS, AUTHENTICATION, OURS], **SCOPED}
 
-    assert found(scoped(Pay.as_view()), scoped(login_required(read))) == ["E018"] * 2
-    assert found(*guarded, *map(login_required, guarded), *free, **middleware) == []
-    assert found(login_required(Pay.as_view()), **middleware) == ["E019"]
-    assert found(partial(Pay.as_view()), partial(Mixed.as_view()), **middleware) == ["E019"]
-    assert found(scoped(partial(Pay.as_view()))) == ["E018"]
-    assert found(login_required(Pay.as_view())) == []
-    [message] = of_project(login_required(Pay.as_view()), **middleware)
+    assert ids(scoped(Pay.as_view()), scoped(login_required(read))) == ["E018"] * 2
+    assert ids(*guarded, *map(login_required, guarded), *free, **middleware) == []
+    assert ids(login_required(Pay.as_view()), **middleware) == ["E019"]
+    assert ids(partial(Pay.as_view()), partial(Mixed.as_view()), **middleware) == ["E019"]
+    assert ids(scoped(partial(Pay.as_view()))) == ["E018"]
+    assert ids(login_required(Pay.as_view())) == []
+    [(_, message)] = messages(login_required(Pay.as_view()), **middleware)
     assert "class Pay(IdempotencyViewMixin, ...)" in message.hint
-
-
-def test_R61_fail_open_is_a_warning():
-    assert found(IDEMPOTENCY={"default": {"HTTP": {"FAIL_OPEN": True}}}) == ["W005"]
 
 
 def test_R82_browsers_may_send_the_key_and_read_the_mark(monkeypatch):
     monkeypatch.setattr(apps, "is_installed", lambda name: name == "corsheaders")
     headers = {"CORS_ALLOW_HEADERS": ["accept", "idempotency-key"]}
 
-    assert found() == ["W006", "W007"]
-    assert found(**headers, CORS_EXPOSE_HEADERS=["Idempotency-Replayed"]) == []
-    assert found(**headers, CORS_EXPOSE_HEADERS=[]) == ["W007"]
+    assert ids() == ["W006", "W007"]
+    assert ids(**headers, CORS_EXPOSE_HEADERS=["Idempotency-Replayed"]) == []
+    assert ids(**headers, CORS_EXPOSE_HEADERS=[]) == ["W007"]
