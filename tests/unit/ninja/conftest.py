@@ -5,11 +5,11 @@ from __future__ import annotations
 
 import pytest
 
-from tests.unit.http.conftest import atomic_requests, policy
+from tests.unit.http.conftest import policy
 from tests.unit.ninja import urls
-from tests.unit.views.conftest import api_for, collected, the_gate
+from tests.unit.views.conftest import api_for, collected
 
-__all__ = ["atomic_requests", "collected", "policy", "the_gate"]
+__all__ = ["collected", "policy"]
 
 
 @pytest.fixture(autouse=True)
