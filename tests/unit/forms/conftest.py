@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from concurrent.futures import ThreadPoolExecutor
 
@@ -32,29 +31,6 @@ def multipart(*parts: Part, boundary: str = "boundary") -> tuple[bytes, str]:
         body += b"" if kind is None else f"\r\nContent-Type: {kind}".encode()
         body += b"\r\n\r\n" + content + b"\r\n"
     return body + f"--{boundary}--\r\n".encode(), f"multipart/form-data; boundary={boundary}"
-
-
-@pytest.fixture
-def send():
-    """``send(body, path="/receive/")`` is a POST with a key; what is no text is sent as JSON."""
-    client = Client()
-
-    def post(
-        body=b"",
-        *,
-        path="/receive/",
-        key="key-1",
-        method="POST",
-        content_type="application/json",
-        **headers,
-    ):
-        data = body if isinstance(body, (str, bytes)) else json.dumps(body)
-        given = {name.replace("_", "-"): value for name, value in headers.items()}
-        # The test client leaves the type of an empty body out.
-        given |= {"Idempotency-Key": key, "Content-Type": content_type}
-        return client.generic(method, path, data, content_type, headers=given)
-
-    return post
 
 
 class Visitor:

@@ -13,7 +13,7 @@ from django.core.asgi import get_asgi_application
 from django.core.files.uploadedfile import TemporaryUploadedFile, UploadedFile
 from django.core.files.uploadhandler import TemporaryFileUploadHandler
 from django.core.handlers.asgi import ASGIRequest
-from django.http import HttpResponse, JsonResponse
+from django.http import JsonResponse
 from django.test import Client
 from django.urls import path
 from django.views.decorators.csrf import csrf_exempt
@@ -48,11 +48,9 @@ def sha256(content):
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT"])
-def test_R43_a_form_is_hashed_in_pieces_arrives_and_a_new_boundary_is_the_same(
-    send, monkeypatch, method
-):
+def test_R43_a_form_is_hashed_in_pieces_arrives_and_a_new_boundary_is_the_same(monkeypatch, method):
     """Django parses forms that are POSTed, and no others."""
-    read, hashed = [], []
+    send, read, hashed = api_for("wsgi", "/receive/"), [], []
     chunks, receive = UploadedFile.chunks, content._Hashing.receive_data_chunk
 
     def noted(self, chunk_size=None):
@@ -85,16 +83,15 @@ def test_R43_a_form_is_hashed_in_pieces_arrives_and_a_new_boundary_is_the_same(
     assert Effect.objects.count() == 1
 
 
-@pytest.mark.parametrize("path", ["/receive/", "/async/"])
-def test_R43_a_raw_upload_arrives_and_replays(send, path):
-    arguments = {"path": path, "content_type": "application/octet-stream"}
+def test_R43_a_raw_upload_arrives_at_a_coroutine_and_replays():
+    send, raw = api_for("wsgi", "/async/"), {"content_type": "application/octet-stream"}
 
-    first, again = send(LARGE, **arguments), send(LARGE, **arguments)
+    first, again = send(LARGE, **raw), send(LARGE, **raw)
 
     assert first.json() == {"sha256": sha256(LARGE), "size": len(LARGE)}
     assert replayed(again)
-    assert send(LARGE[:-1] + b"?", **arguments).status_code == 422
-    assert send(LARGE, path=path, content_type="image/png").status_code == 422
+    assert send(LARGE[:-1] + b"?", **raw).status_code == 422
+    assert send(LARGE, content_type="image/png").status_code == 422
     assert Effect.objects.count() == 1
 
 
@@ -115,33 +112,52 @@ def test_R43_large_body_of_a_length_that_nobody_has_said(settings, kind):
     assert compared(one) == compared(one) != compared(other)
 
 
+# However a view reads a body, whoever looked at it before.
+
+
+def handlers(request):
+    request.upload_handlers = [TemporaryFileUploadHandler(request)]
+    return isinstance(request.FILES["file"], TemporaryUploadedFile)
+
+
+READ = {
+    "nothing": lambda request: None,
+    "pieces": lambda request: urls.digest(urls.pieces(request))["size"],
+    "body": lambda request: len(request.body),
+    "stream": lambda request: len(request.read()),
+    "wsgi.input": lambda request: len(request.META["wsgi.input"].read()),
+    "form": lambda request: len(request.POST["a"]),
+    "handlers": handlers,
+    "parsed": lambda request: [request.POST["title"], request.FILES["file"].read().decode()],
+}
+
+
 def reads(request):
-    """Say what the body is, read in pieces, as a form, whole or past Django."""
-    match request.headers["X-Read"]:
-        case "pieces":
-            said = urls.digest(urls.pieces(request))["size"]
-        case "form":
-            said = len(request.POST["a"])
-        case "body":
-            said = len(request.body)
-        case "input":
-            said = len(request.META["wsgi.input"].read())
-        case "nothing":
-            said = None
-    return JsonResponse({"read": said}, status=201)
-
-
-@csrf_exempt
-@idempotent(scope=ANYONE)
-def guarded_reads(request):
-    return reads(request)
+    return JsonResponse({"read": READ[request.headers["X-Read"]](request)}, status=201)
 
 
 async def areads(request):
     return await sync_to_async(reads)(request)
 
 
-guarded_areads = csrf_exempt(idempotent(scope=ANYONE)(areads))
+guarded = csrf_exempt(idempotent(scope=ANYONE)(reads))
+
+
+def either(request):
+    """Look at the form first, or at the body as who verifies a signature does, or at nothing."""
+    look = request.headers.get("X-Look")
+    assert look is None or (request.POST if look == "form" else request.body)
+    return guarded(request)
+
+
+urlpatterns = [
+    *urls.urlpatterns,
+    path("either/", either),
+    path("bare/reads/", csrf_exempt(reads)),
+    path("bare/areads/", csrf_exempt(areads)),
+    path("guarded/reads/", guarded),
+    path("guarded/areads/", csrf_exempt(idempotent(scope=ANYONE)(areads))),
+]
 
 
 async def in_chunks(path, body, **headers):
@@ -189,7 +205,7 @@ def test_R90_R93_a_form_in_chunks_without_a_key_is_to_the_view_what_it_is_unguar
 @pytest.mark.parametrize(("kind", "size"), [(FORM, 10), ("application/json", 10), ("a/b", 5000)])
 def test_R90_a_view_that_reads_wsgi_input_itself_finds_the_body_there(settings, kind, size, key):
     settings.DATA_UPLOAD_MAX_MEMORY_SIZE = 2000
-    headers, body = {"X-Read": "input"}, b"a=" + b"1" * size
+    headers, body = {"X-Read": "wsgi.input"}, b"a=" + b"1" * size
 
     said = [
         api_for("wsgi", where)(body, key=key, content_type=kind, headers=headers).json()
@@ -226,8 +242,9 @@ def test_R80_R90_content_length_that_is_no_number_is_to_the_view_what_it_is_ungu
         assert guarded.content == bare.content
 
 
-def test_R46_bytes_of_a_form_that_are_no_utf8(send):
+def test_R46_bytes_of_a_form_that_are_no_utf8():
     """Which fields make another request: tests/unit/http/test_fingerprint.py."""
+    send = api_for("wsgi", "/receive/")
     first, same, other = (send(body, content_type=FORM) for body in ("a=%ff", "a=%FF", "a=%fe"))
 
     assert (first.status_code, replayed(same), other.status_code) == (201, True, 422)
@@ -272,13 +289,6 @@ def test_R45_fingerprint_exclude(form):
 # Bodies that Django itself would refuse: the view decides, for it need not parse them.
 
 
-@csrf_exempt
-@idempotent(scope=ANYONE)
-def signed(request):
-    """Read the body as it came, as who verifies a signature does."""
-    return HttpResponse(str(len(request.read())), status=202)
-
-
 def files(*names):
     return multipart(*(("file", name, "text/plain", b"12") for name in names))
 
@@ -306,70 +316,32 @@ def test_R80_R90_R93_a_form_that_django_refuses_reaches_a_view_that_does_not_par
         setattr(settings, f"DATA_UPLOAD_MAX_{name}", limit)
 
     def send(content, **headers):
-        return signed(rf.generic("POST", "/", content, kind, headers=headers))
+        given = {"X-Read": "stream", **headers}
+        return guarded(rf.generic("POST", "/", content, kind, headers=given))
 
     key = {"Idempotency-Key": "k"}
     for headers in ({}, key):
         first, again = (send(body, **headers) for _ in range(2))
-        assert (first.status_code, first.content) == (202, str(len(body)).encode())
+        assert first.content == json.dumps({"read": len(body)}).encode()
         assert replayed(again) == bool(headers)
     assert send(body.replace(b"12", b"13"), **key).status_code == 422
 
 
-# However the view reads a form, whoever looked for its key.
-
-
-def handlers(request):
-    request.upload_handlers = [TemporaryFileUploadHandler(request)]
-    return isinstance(request.FILES["file"], TemporaryUploadedFile)
-
-
-READ = {
-    "body": lambda request: len(request.body),
-    "stream": lambda request: len(request.read()),
-    "handlers": handlers,
-    "parsed": lambda request: [request.POST["title"], request.FILES["file"].read().decode()],
-}
-
-
-def view(request):
-    return JsonResponse({"read": READ[request.headers["X-Read"]](request)}, status=201)
-
-
-async def aview(request):
-    return JsonResponse({"read": READ[request.headers["X-Read"]](request)}, status=201)
-
-
-guarded = csrf_exempt(idempotent(scope=ANYONE)(view))
-
-
-def either(request):
-    """Look at the form first, or at the body as who verifies a signature does, or at nothing."""
-    look = request.headers.get("X-Look")
-    assert look is None or (request.POST if look == "form" else request.body)
-    return guarded(request)
-
-
-urlpatterns = [
-    *urls.urlpatterns,
-    path("read/", guarded),
-    path("async/read/", csrf_exempt(idempotent(scope=ANYONE)(aview))),
-    path("either/", either),
-    path("bare/reads/", csrf_exempt(reads)),
-    path("bare/areads/", csrf_exempt(areads)),
-    path("guarded/reads/", guarded_reads),
-    path("guarded/areads/", guarded_areads),
-]
-
-
 @pytest.mark.parametrize(
-    ("view", "read"), [*(("/read/", read) for read in READ), ("/async/read/", "parsed")]
+    ("view", "read"),
+    [
+        ("/guarded/reads/", "body"),
+        ("/guarded/reads/", "stream"),
+        ("/guarded/reads/", "handlers"),
+        ("/guarded/reads/", "parsed"),
+        ("/guarded/areads/", "parsed"),
+    ],
 )
 def test_R2_R43_R89_the_view_reads_the_form_as_it_likes(view, read, monkeypatch):
     """It is parsed apart once: by who looks for the key, or else for the fingerprint."""
     times, parse = [], content._parsed_apart
     monkeypatch.setattr(content, "_parsed_apart", lambda sent: times.append(sent) or parse(sent))
-    api = api_for("asgi" if "async" in view else "wsgi", view)
+    api = api_for("asgi" if "areads" in view else "wsgi", view)
     expected = {"handlers": True, "parsed": ["Report", "%PDF one"]}
 
     def send(key, *more):
@@ -402,11 +374,12 @@ def test_R43_chunked_form_whose_body_was_read_before(rf):
 
     def send(part):
         sent, kind = multipart(part)
-        request = rf.post("/", sent, content_type=kind, headers={"Idempotency-Key": "k"})
+        headers = {"Idempotency-Key": "k", "X-Read": "stream"}
+        request = rf.post("/", sent, content_type=kind, headers=headers)
         assert request.body
         del request.META["CONTENT_LENGTH"]
         request.META["HTTP_TRANSFER_ENCODING"] = "chunked"
-        return signed(request)
+        return guarded(request)
 
     assert [replayed(send(FILE)) for _ in range(2)] == [False, True]
     assert problem(send(PARTS[2])) == MISMATCH

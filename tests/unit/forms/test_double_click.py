@@ -24,15 +24,27 @@ def the_record() -> IdempotencyRecord:
     return IdempotencyRecord.objects.get()
 
 
-def test_R89_a_double_click_runs_once_and_shows_the_page_twice(visitor, gate, looked_twice, policy):
-    """On SQLite the claim of `joined` work waits for the lock: tests/integration/views has it."""
-    policy(TRANSACTION="separate")
-    fields = {**visitor.page(), "item": "slow", "then": "redirect"}
+@pytest.fixture
+def double_click(visitor, gate, looked_twice, policy):
+    """
+    `double_click()` submits the form twice at once: the answers; the second click has waited.
 
-    clicked = visitor.click(fields)
-    assert gate.reached.wait(60)
-    second = visitor.click(fields).result(60)
-    first = clicked.result(60)
+    On SQLite the claim of `joined` work waits for the lock: tests/integration/views has it.
+    """
+    policy(TRANSACTION="separate")
+
+    def submit(**more):
+        fields = {**visitor.page(), "item": "slow", **more}
+        clicked = visitor.click(fields)
+        assert gate.reached.wait(60)
+        second = visitor.click(fields).result(60)
+        return clicked.result(60), second
+
+    return submit
+
+
+def test_R89_a_double_click_runs_once_and_shows_the_page_twice(double_click):
+    first, second = double_click(then="redirect")
 
     assert (replayed(first), replayed(second)) == (False, True)
     assert (second.status_code, second.content) == (first.status_code, first.content)
@@ -41,18 +53,13 @@ def test_R89_a_double_click_runs_once_and_shows_the_page_twice(visitor, gate, lo
 
 
 def test_R51_R89_a_double_click_that_logs_in_leaves_the_browser_logged_in(
-    visitor, gate, looked_twice, policy, settings
+    visitor, double_click, settings
 ):
     """The second click has waited with the session of before, whose key is gone."""
-    policy(TRANSACTION="separate")
     settings.SESSION_SAVE_EVERY_REQUEST = True
     visitor.path = "/join/"
-    fields = {**visitor.page(), "item": "slow"}
 
-    clicked = visitor.click(fields)
-    assert gate.reached.wait(60)
-    second = visitor.click(fields).result(60)
-    first = clicked.result(60)
+    first, second = double_click()
 
     assert (replayed(first), replayed(second), second.status_code) == (False, True, 200)
     assert "sessionid" not in second.cookies

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 
 from django.contrib.auth import login
 from django.contrib.auth.models import User
@@ -70,8 +69,6 @@ def receive(request):
         said = {"fields": dict(fields.lists()), "files": uploads}
         for upload in files.values():
             upload.close()
-    elif kind == "application/json" and request.headers.get("X-Read") != "pieces":
-        said = {"json": json.loads(request.body or b"null")}
     else:
         said = digest(pieces(request))
     Effect.objects.create(name="received")
