@@ -84,7 +84,6 @@ async def areceive(request):
 
 guarded = idempotent(required=True, scope=ANYONE)
 urlpatterns = [
-    path("", idempotent(order)),
     path("order/", idempotent(order)),
     path("join/", idempotent(join)),
     path("receive/", guarded(receive)),
