@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from uuid import UUID
 
 from django_idempotency import keys
-from django_idempotency.records import Record, State, as_duration
+from django_idempotency.records import NAMED, Record, State, as_duration
 
 __all__ = [
     "RESOLUTIONS",
@@ -62,6 +62,11 @@ class ClaimRequest:
     def fingerprint(self) -> bytes | None:
         """The fingerprint that a won claim stores."""
         return self.fingerprints[0] if self.fingerprints else None
+
+    @property
+    def named(self) -> dict[str, str]:
+        """The texts that a won claim stores, by their columns."""
+        return {name: getattr(self, name) for name in NAMED}
 
     @property
     def seed(self) -> UUID:

@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, fields
 from datetime import datetime, timedelta
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Generic
+from typing import TYPE_CHECKING, Any, Generic, get_args, get_type_hints
 from uuid import UUID
 
 from django_idempotency import keys
@@ -25,7 +25,7 @@ else:
 
     T_co = TypeVar("T_co", covariant=True)
 
-__all__ = ["Filters", "Outcome", "Page", "Record", "State", "as_duration"]
+__all__ = ["KEPT", "NAMED", "Filters", "Outcome", "Page", "Record", "State", "as_duration"]
 
 
 def as_duration(value: timedelta | float) -> timedelta:
@@ -144,24 +144,14 @@ class Record:
 #: The combinations of field types that were checked and are right; there are few.
 _right_types: set[tuple[type, ...]] = set()
 
+#: What a store keeps of a record besides its id: its columns.
+KEPT = tuple(item.name for item in fields(Record) if item.name not in ("record_id", "now", "place"))
+#: Those that are a claim's own texts: fields of ClaimRequest, too, and kept as it gives them.
+NAMED = ("scope", "key", "operation")
+
 #: The types that each field of a record may have.
 _KINDS: dict[str, tuple[type, ...]] = {
-    "scope": (str,),
-    "key": (str,),
-    "operation": (str,),
-    "fingerprint": (bytes, type(None)),
-    "state": (State,),
-    "epoch": (int,),
-    "token": (UUID,),
-    "lease_until": (datetime, type(None)),
-    "created_at": (datetime,),
-    "updated_at": (datetime,),
-    "expires_at": (datetime, type(None)),
-    "attempts": (int,),
-    "result": (bytes, type(None)),
-    "error": (str,),
-    "now": (datetime,),
-    "place": (str, type(None)),
+    name: get_args(kind) or (kind,) for name, kind in get_type_hints(Record).items()
 }
 
 

@@ -15,10 +15,11 @@ from django.utils.translation import ngettext, pgettext
 
 from django_idempotency.admin.decisions import ACTIONS
 from django_idempotency.admin.shown import STATES, May, link_to_user, moment
+from django_idempotency.models import IdempotencyRecord
 from django_idempotency.operators.decisions import Decision, Seen
 from django_idempotency.operators.facts import ago, told
 from django_idempotency.operators.results import Answer, answer_of
-from django_idempotency.records import Record, State
+from django_idempotency.records import NAMED, Record, State
 from django_idempotency.stores.base import BaseStore
 
 __all__ = ["body_of", "context_of"]
@@ -36,6 +37,11 @@ def context_of(
         "record": record,
         "may": may,
         "user_link": link_to_user(record.scope, site, request) if may.view_key else "",
+        "texts": [
+            (getattr(IdempotencyRecord, name).field.verbose_name, getattr(record, name))
+            for name in NAMED
+            if name not in ("scope", "key")  # which take a permission
+        ],
         "fingerprint": None if record.fingerprint is None else record.fingerprint.hex(),
         "told": told(alias, record),
         "events": _time_line(record),

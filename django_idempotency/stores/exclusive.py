@@ -79,9 +79,7 @@ class ExclusiveStore(BaseStore):
             kept = old.fingerprint if old else None
             record = Record(
                 record_id=request.record_id,
-                scope=request.scope,
-                key=request.key,
-                operation=request.operation,
+                **request.named,
                 fingerprint=request.fingerprint if kept is None else kept,
                 state=State.IN_PROGRESS,
                 epoch=max(int(now.timestamp() * 1_000_000), seen.epoch + 1 if seen else 0),

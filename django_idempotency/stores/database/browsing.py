@@ -15,7 +15,7 @@ from django_idempotency.exceptions import StoreError
 from django_idempotency.observers import logger
 from django_idempotency.records import Filters, Page, Record
 from django_idempotency.stores.database.dialect import Row
-from django_idempotency.stores.database.rows import record_of, uuid_of
+from django_idempotency.stores.database.rows import COLUMNS, record_of, uuid_of
 from django_idempotency.stores.database.statements import Statements
 
 __all__ = ["INDEXES", "Browsing"]
@@ -24,7 +24,7 @@ __all__ = ["INDEXES", "Browsing"]
 INDEXES = {"key": "idempotency_key", "operation": "idempotency_operation"}
 
 #: Columns of BROWSE.
-_ID, _EXPIRES_AT, _NUMBER = 0, 11, -1
+_ID, _EXPIRES_AT, _NUMBER = 0, COLUMNS.index("expires_at"), -1
 #: No record expires then.
 _LATEST = datetime(9999, 12, 31, tzinfo=timezone.utc)
 

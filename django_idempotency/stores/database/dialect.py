@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime, timedelta, timezone
 from typing import Any, ClassVar
 
 from django_idempotency.leases import Lease
-from django_idempotency.stores.database.rows import utc, uuid_of
+from django_idempotency.stores.database.rows import COLUMNS, TIMES, utc, uuid_of
 
-__all__ = ["READ_COMMITTED", "Dialect", "Execute", "Row", "bounded", "held", "narrowed"]
+__all__ = [
+    "READ_COMMITTED",
+    "Dialect",
+    "Execute",
+    "Row",
+    "bounded",
+    "held",
+    "listed",
+    "narrowed",
+    "read",
+    "shown",
+]
 
 READ_COMMITTED = "read committed"
 
@@ -138,6 +150,22 @@ class Dialect:
             "duration": duration,
         }
         return held(leases, execute("RENEW", parameters))
+
+
+def listed(names: Iterable[str], form: str = "{}") -> str:
+    """Return names as a list of SQL, each in a form."""
+    return ", ".join(form.format(name) for name in names)
+
+
+def read(table: str, *, time: str = "{}", name: str = "{}") -> str:
+    """Return what a SELECT reads of a record: each column of `table`, a time in the form `time`."""
+    forms = {it: time if it in TIMES else "{}" for it in COLUMNS}
+    return ", ".join(form.format(f"{table}.{name.format(it)}") for it, form in forms.items())
+
+
+def shown(columns: str) -> str:
+    """Return what BROWSE reads of a record: the same, but for a result that is not asked for."""
+    return re.sub(r"(record\.`?result\b`?)", r"CASE WHEN %(results)s THEN \1 END", columns)
 
 
 def narrowed(statement: str, condition: str) -> str:

@@ -10,6 +10,7 @@ from uuid import UUID
 
 from django_idempotency.exceptions import StoreError
 from django_idempotency.leases import Lease
+from django_idempotency.records import NAMED
 from django_idempotency.stores.database.dialect import (
     READ_COMMITTED,
     Dialect,
@@ -17,7 +18,10 @@ from django_idempotency.stores.database.dialect import (
     Row,
     bounded,
     held,
+    listed,
     narrowed,
+    read,
+    shown,
 )
 from django_idempotency.stores.database.errors import is_held
 
@@ -26,6 +30,12 @@ __all__ = ["MariaDB"]
 _OLDEST = (10, 6)
 #: The isolation levels at which each statement sees what is committed.
 _LOW_LEVELS = (READ_COMMITTED, "read uncommitted")
+
+# Parts of statements: the columns that they read, and those that a claim names.
+RECORD = read("record", name="`{}`")
+SHOWN = shown(RECORD)
+NAMES, GIVEN = listed(NAMED, "`{}`"), listed(NAMED, "%({})s")
+EACH_GIVEN = listed(NAMED, "`{0}` = %({0})s")
 
 
 class MariaDB(Dialect):
@@ -43,12 +53,12 @@ class MariaDB(Dialect):
     looks_first = True
     answer_timeouts = ("read_timeout", "write_timeout")
 
-    CLAIM = """
+    CLAIM = f"""
 SET STATEMENT innodb_lock_wait_timeout = 0 FOR
 INSERT INTO idempotency_record (
-       id, scope, `key`, operation, fingerprint, state, epoch, token,
+       id, {NAMES}, fingerprint, state, epoch, token,
        lease_until, created_at, updated_at, expires_at, attempts, result, error)
-VALUES (%(id)s, %(scope)s, %(key)s, %(operation)s, %(fingerprint)s, 'IN_PROGRESS',
+VALUES (%(id)s, {GIVEN}, %(fingerprint)s, 'IN_PROGRESS',
        TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)), %(token)s,
        UTC_TIMESTAMP(6) + INTERVAL %(lease)s MICROSECOND, UTC_TIMESTAMP(6), UTC_TIMESTAMP(6),
        UTC_TIMESTAMP(6) + INTERVAL %(lifetime)s MICROSECOND, 1, NULL, '')
@@ -56,41 +66,34 @@ RETURNING epoch, lease_until, updated_at, 'read committed', NULL
 """
 
     # One row in any case: without a record all but the clock is NULL.
-    LOOK = """
-SELECT record.id, record.scope, record.`key`, record.operation, record.fingerprint, record.state,
-       record.epoch, record.token, record.lease_until, record.created_at, record.updated_at,
-       record.expires_at, record.attempts, record.result, record.error, UTC_TIMESTAMP(6), NULL
+    LOOK = f"""
+SELECT {RECORD}, UTC_TIMESTAMP(6), NULL
   FROM (SELECT 1) AS one
   LEFT JOIN idempotency_record AS record ON record.id = %(id)s
 """
 
     # After a lost race: the newest version of the row, which an older snapshot would not show.
-    LOOK_AGAIN = """
+    LOOK_AGAIN = f"""
 SET STATEMENT innodb_lock_wait_timeout = 0 FOR
-SELECT record.id, record.scope, record.`key`, record.operation, record.fingerprint, record.state,
-       record.epoch, record.token, record.lease_until, record.created_at, record.updated_at,
-       record.expires_at, record.attempts, record.result, record.error, UTC_TIMESTAMP(6), NULL
+SELECT {RECORD}, UTC_TIMESTAMP(6), NULL
   FROM (SELECT 1) AS one
   LEFT JOIN idempotency_record AS record ON record.id = %(id)s
    FOR UPDATE
 """
 
     # A `single` attempt, whose row is not committed, is not seen.
-    PEEK = """
-SELECT record.id, record.scope, record.`key`, record.operation, record.fingerprint, record.state,
-       record.epoch, record.token, record.lease_until, record.created_at, record.updated_at,
-       record.expires_at, record.attempts, record.result, record.error, UTC_TIMESTAMP(6),
-       record.id, 0
+    PEEK = f"""
+SELECT {RECORD}, UTC_TIMESTAMP(6), record.id, 0
   FROM idempotency_record AS record
  WHERE record.id IN %(ids)s
 """
 
     # The token alone would do to tell that the record is the one that was seen; the epoch is
     # compared because `rows` takes the new one from it.
-    RECLAIM = """
+    RECLAIM = f"""
 SET STATEMENT innodb_lock_wait_timeout = 0 FOR
 UPDATE idempotency_record
-   SET scope = %(scope)s, `key` = %(key)s, operation = %(operation)s,
+   SET {EACH_GIVEN},
        fingerprint = CASE WHEN expires_at <= UTC_TIMESTAMP(6) OR fingerprint IS NULL
                           THEN %(fingerprint)s ELSE fingerprint END,
        epoch = GREATEST(epoch + 1, LAST_INSERT_ID(
@@ -207,11 +210,8 @@ DELETE FROM idempotency_record
     # without an expiry, which it sorts last. So many places are looked at: the last of them comes
     # in any case, to tell where, and the one behind it. The index has the ids, too, and no row is
     # read before its place is known.
-    BROWSE = """
-SELECT record.id, record.scope, record.`key`, record.operation, record.fingerprint, record.state,
-       record.epoch, record.token, record.lease_until, record.created_at, record.updated_at,
-       record.expires_at, record.attempts, CASE WHEN %(results)s THEN record.result END,
-       record.error, UTC_TIMESTAMP(6), place.number
+    BROWSE = f"""
+SELECT {SHOWN}, UTC_TIMESTAMP(6), place.number
   FROM (SELECT id, row_number() OVER (ORDER BY expires_at IS NULL DESC, expires_at DESC, id DESC)
                AS number
           FROM ((SELECT id, expires_at FROM idempotency_record

@@ -10,12 +10,16 @@ from typing import Any
 
 from django.db import transaction
 
+from django_idempotency.records import NAMED
 from django_idempotency.stores.database.dialect import (
     READ_COMMITTED,
     Dialect,
     Execute,
     bounded,
+    listed,
     narrowed,
+    read,
+    shown,
 )
 
 __all__ = ["PostgreSQL"]
@@ -25,6 +29,13 @@ _MICROSECOND = timedelta(microseconds=1)
 _ROLE = "current_setting('role')"
 #: The table, by its name alone; in quotes where its oid is asked for.
 _TABLE = re.compile(r"(')?\bidempotency_record\b(?(1)')")
+
+# Parts of statements: the columns that they read, and those that a claim names.
+RECORD = read("record", time="{} AT TIME ZONE 'UTC'")
+SEEN = read("seen", time="{} AT TIME ZONE 'UTC'")
+SHOWN = shown(RECORD)
+NAMES, GIVEN = listed(NAMED), listed(NAMED, "%({})s")
+EACH_GIVEN = listed(NAMED, "{0} = %({0})s")
 
 
 def _asynchronous(statement: str) -> str:
@@ -59,11 +70,11 @@ class PostgreSQL(Dialect):
 
     # A row that can be seen is not tried at all: ON CONFLICT would wait for an owner that has
     # completed it and not committed yet.
-    CLAIM = """
+    CLAIM = f"""
 INSERT INTO idempotency_record (
-       id, scope, key, operation, fingerprint, state, epoch, token,
+       id, {NAMES}, fingerprint, state, epoch, token,
        lease_until, created_at, updated_at, expires_at, attempts, result, error)
-SELECT %(id)s::uuid, %(scope)s, %(key)s, %(operation)s, %(fingerprint)s::bytea, 'IN_PROGRESS',
+SELECT %(id)s::uuid, {GIVEN}, %(fingerprint)s::bytea, 'IN_PROGRESS',
        (extract(epoch FROM clock.now) * 1000000)::bigint, %(token)s::uuid,
        clock.now + %(lease)s::interval, clock.now, clock.now, clock.now + %(lifetime)s::interval,
        1, NULL, ''
@@ -81,14 +92,14 @@ RETURNING epoch, lease_until AT TIME ZONE 'UTC', updated_at AT TIME ZONE 'UTC',
 
     # CLAIM and LOOK as one, where it is prepared: to plan it costs more than it saves. One row in
     # any case: the record, as LOOK gives it, and what CLAIM gives; NULL for what there is not.
-    CLAIM_OR_LOOK = """
+    CLAIM_OR_LOOK = f"""
 WITH seen AS MATERIALIZED (
      SELECT * FROM idempotency_record WHERE id = %(id)s::uuid),
      claimed AS (
      INSERT INTO idempotency_record (
-            id, scope, key, operation, fingerprint, state, epoch, token,
+            id, {NAMES}, fingerprint, state, epoch, token,
             lease_until, created_at, updated_at, expires_at, attempts, result, error)
-     SELECT %(id)s::uuid, %(scope)s, %(key)s, %(operation)s, %(fingerprint)s::bytea, 'IN_PROGRESS',
+     SELECT %(id)s::uuid, {GIVEN}, %(fingerprint)s::bytea, 'IN_PROGRESS',
             (extract(epoch FROM clock.now) * 1000000)::bigint, %(token)s::uuid,
             clock.now + %(lease)s::interval, clock.now, clock.now,
             clock.now + %(lifetime)s::interval, 1, NULL, ''
@@ -98,10 +109,7 @@ WITH seen AS MATERIALIZED (
                 %(id)s::uuid::text, 'idempotency_record'::regclass::oid::bigint))
          ON CONFLICT (id) DO NOTHING
      RETURNING epoch, lease_until, updated_at)
-SELECT seen.id, seen.scope, seen.key, seen.operation, seen.fingerprint, seen.state,
-       seen.epoch, seen.token, seen.lease_until AT TIME ZONE 'UTC',
-       seen.created_at AT TIME ZONE 'UTC', seen.updated_at AT TIME ZONE 'UTC',
-       seen.expires_at AT TIME ZONE 'UTC', seen.attempts, seen.result, seen.error,
+SELECT {SEEN},
        clock.now AT TIME ZONE 'UTC',
        claimed.epoch, claimed.lease_until AT TIME ZONE 'UTC',
        claimed.updated_at AT TIME ZONE 'UTC', current_setting('default_transaction_isolation'),
@@ -114,11 +122,8 @@ SELECT seen.id, seen.scope, seen.key, seen.operation, seen.fingerprint, seen.sta
 """
 
     # One row in any case: without a record all but the clock is NULL.
-    LOOK = """
-SELECT record.id, record.scope, record.key, record.operation, record.fingerprint, record.state,
-       record.epoch, record.token, record.lease_until AT TIME ZONE 'UTC',
-       record.created_at AT TIME ZONE 'UTC', record.updated_at AT TIME ZONE 'UTC',
-       record.expires_at AT TIME ZONE 'UTC', record.attempts, record.result, record.error,
+    LOOK = f"""
+SELECT {RECORD},
        clock.now AT TIME ZONE 'UTC',
        json_build_array(
            (pg_identify_object('pg_class'::regclass, 'idempotency_record'::regclass, 0)).identity,
@@ -132,7 +137,7 @@ SELECT record.id, record.scope, record.key, record.operation, record.fingerprint
     # The lock tells of an attempt that cannot be seen: a `single` one, or a claim that has not
     # committed. pg_locks, which is all locks of the server, is read only if a record neither
     # answers nor is held.
-    PEEK = """
+    PEEK = f"""
 WITH seen AS MATERIALIZED (
      SELECT wanted.id AS wanted, clock.now, record.*,
             coalesce(record.state = 'IN_PROGRESS' AND record.lease_until > clock.now
@@ -147,19 +152,16 @@ WITH seen AS MATERIALIZED (
       WHERE EXISTS (SELECT 1 FROM seen WHERE NOT stands)
         AND locktype = 'advisory' AND granted AND objsubid = 1
         AND database = (SELECT oid FROM pg_database WHERE datname = current_database()))
-SELECT seen.id, seen.scope, seen.key, seen.operation, seen.fingerprint, seen.state,
-       seen.epoch, seen.token, seen.lease_until AT TIME ZONE 'UTC',
-       seen.created_at AT TIME ZONE 'UTC', seen.updated_at AT TIME ZONE 'UTC',
-       seen.expires_at AT TIME ZONE 'UTC', seen.attempts, seen.result, seen.error,
+SELECT {SEEN},
        seen.now AT TIME ZONE 'UTC', seen.wanted,
        NOT seen.stands AND hashtextextended(
            seen.wanted::text, 'idempotency_record'::regclass::oid::bigint) IN (TABLE locked)
   FROM seen
 """
 
-    RECLAIM = """
+    RECLAIM = f"""
 UPDATE idempotency_record AS record
-   SET scope = %(scope)s, key = %(key)s, operation = %(operation)s,
+   SET {EACH_GIVEN},
        fingerprint = CASE WHEN record.expires_at <= clock.now OR record.fingerprint IS NULL
                           THEN %(fingerprint)s::bytea ELSE record.fingerprint END,
        state = 'IN_PROGRESS',
@@ -285,11 +287,8 @@ SELECT token FROM held
 
     # `single`, first statement: two replays must not call each other in progress, so a record that
     # answers takes no lock.
-    SINGLE_LOCK = """
-SELECT record.id, record.scope, record.key, record.operation, record.fingerprint, record.state,
-       record.epoch, record.token, record.lease_until AT TIME ZONE 'UTC',
-       record.created_at AT TIME ZONE 'UTC', record.updated_at AT TIME ZONE 'UTC',
-       record.expires_at AT TIME ZONE 'UTC', record.attempts, record.result, record.error,
+    SINGLE_LOCK = f"""
+SELECT {RECORD},
        clock.now AT TIME ZONE 'UTC',
        json_build_array(
            (pg_identify_object('pg_class'::regclass, 'idempotency_record'::regclass, 0)).identity,
@@ -304,11 +303,11 @@ SELECT record.id, record.scope, record.key, record.operation, record.fingerprint
 
     # `single`, at the end: the look under the lock saw no record. A transaction that began after
     # the claim is another one: the work has sent a ROLLBACK or COMMIT, and the lock is gone.
-    SINGLE_INSERT = """
+    SINGLE_INSERT = f"""
 INSERT INTO idempotency_record (
-       id, scope, key, operation, fingerprint, state, epoch, token,
+       id, {NAMES}, fingerprint, state, epoch, token,
        lease_until, created_at, updated_at, expires_at, attempts, result, error)
-SELECT %(id)s::uuid, %(scope)s, %(key)s, %(operation)s, %(fingerprint)s::bytea, %(state)s,
+SELECT %(id)s::uuid, {GIVEN}, %(fingerprint)s::bytea, %(state)s,
        %(epoch)s, %(token)s::uuid,
        NULL, %(claimed_at)s::timestamptz, clock.now, clock.now + %(retention)s::interval,
        1, %(result)s::bytea, %(error)s
@@ -322,9 +321,9 @@ RETURNING expires_at AT TIME ZONE 'UTC'
     # `single`, at the end: the look under the lock saw a record that could be claimed. The wait for
     # an owner that was stopped between completion and COMMIT is bounded, unless the project bounds
     # it.
-    SINGLE_UPDATE = """
+    SINGLE_UPDATE = f"""
 UPDATE idempotency_record AS record
-   SET scope = %(scope)s, key = %(key)s, operation = %(operation)s,
+   SET {EACH_GIVEN},
        fingerprint = %(fingerprint)s::bytea,
        state = %(state)s, epoch = %(epoch)s, token = %(token)s::uuid,
        lease_until = NULL,
@@ -403,12 +402,8 @@ DELETE FROM idempotency_record AS record
 
     # In the order of the index on expires_at, read backwards from the cursor on. So many rows are
     # looked at: the last of them comes in any case, to tell where, and the one behind it.
-    BROWSE = """
-SELECT record.id, record.scope, record.key, record.operation, record.fingerprint, record.state,
-       record.epoch, record.token, record.lease_until AT TIME ZONE 'UTC',
-       record.created_at AT TIME ZONE 'UTC', record.updated_at AT TIME ZONE 'UTC',
-       record.expires_at AT TIME ZONE 'UTC', record.attempts,
-       CASE WHEN %(results)s THEN record.result END, record.error,
+    BROWSE = f"""
+SELECT {SHOWN},
        clock.now AT TIME ZONE 'UTC', record.number
   FROM (SELECT clock_timestamp() AS now OFFSET 0) AS clock,
        (SELECT *, row_number() OVER (ORDER BY expires_at DESC NULLS FIRST, id DESC) AS number

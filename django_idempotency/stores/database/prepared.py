@@ -36,6 +36,7 @@ from psycopg.types.numeric import Int4BinaryLoader, Int8BinaryLoader
 from psycopg.types.string import ByteaBinaryLoader, TextBinaryLoader
 from psycopg.types.uuid import UUIDBinaryLoader
 
+from django_idempotency.records import NAMED
 from django_idempotency.stores.database.atomic import SAVEPOINT
 from django_idempotency.stores.database.dialect import Row
 
@@ -428,19 +429,17 @@ _INTERVAL: tuple[str, Callable[[Any], bytes]] = ("interval", _interval)
 
 #: The parameters of the hot statements: the type of each, and its bytes.
 _KINDS: dict[str, tuple[str, Callable[[Any], bytes]]] = {
+    **dict.fromkeys(NAMED, _TEXT),
     "claimed_at": ("timestamptz", _time),
     "epoch": ("int8", struct.Struct(">q").pack),
     "error": _TEXT,
     "fingerprint": _BYTES,
     "fingerprints": ("bytea[]", _bytes_array),
     "id": _UUID,
-    "key": _TEXT,
     "lease": _INTERVAL,
     "lifetime": _INTERVAL,
-    "operation": _TEXT,
     "result": _BYTES,
     "retention": _INTERVAL,
-    "scope": _TEXT,
     "seen_state": _TEXT,
     "session": _TEXT,
     "seen_token": _UUID,

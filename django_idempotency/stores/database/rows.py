@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Sequence
 from datetime import datetime, timezone
 from typing import Any
 from uuid import UUID
@@ -10,10 +10,12 @@ from uuid import UUID
 from django_idempotency.claims import ClaimRequest
 from django_idempotency.exceptions import StoreError
 from django_idempotency.leases import Lease
-from django_idempotency.records import Record, State
+from django_idempotency.records import KEPT, Record, State
 from django_idempotency.stores.database.places import place_of
 
 __all__ = [
+    "COLUMNS",
+    "TIMES",
     "claim_parameters",
     "is_takeover",
     "lease_of_resent",
@@ -26,43 +28,28 @@ __all__ = [
     "uuid_of",
 ]
 
+#: The columns of the table, in the order in which statements read them.
+COLUMNS = ("id", *KEPT)
+TIMES = ("lease_until", "created_at", "updated_at", "expires_at")
+
 _STATES = {state.value: state for state in State}
 
 
-def record_of(columns: Collection[Any], place: str | None = None) -> tuple[Record | None, datetime]:
+def record_of(columns: Sequence[Any], place: str | None = None) -> tuple[Record | None, datetime]:
     """Return the record of a look, which was made at `place`, and the store's clock."""
-    record_id, scope, key, operation, fingerprint, state, epoch, token, *times_on = columns
-    lease_until, created, updated, expires, attempts, result, error, clock = times_on
+    record_id, *values, clock = columns
+    kept = dict(zip(KEPT, values, strict=True))
     try:
         if type(clock) is str or clock.tzinfo is None:  # what a cursor gives
             clock = utc(clock)
             if record_id is not None:
-                record_id, token = uuid_of(record_id), uuid_of(token)
-                fingerprint, result = _bytes(fingerprint), _bytes(result)
-                created, updated = utc(created), utc(updated)
-                lease_until = None if lease_until is None else utc(lease_until)
-                expires = None if expires is None else utc(expires)
+                record_id = uuid_of(record_id)
+                for name, type_of in _TYPES.items():
+                    kept[name] = type_of(kept[name])
         if record_id is None:
             return None, clock
-        record = Record(
-            record_id=record_id,
-            scope=scope,
-            key=key,
-            operation=operation,
-            fingerprint=fingerprint,
-            state=_STATES[state],
-            epoch=epoch,
-            token=token,
-            lease_until=lease_until,
-            created_at=created,
-            updated_at=updated,
-            expires_at=expires,
-            attempts=attempts,
-            result=result,
-            error=error,
-            now=clock,
-            place=place,
-        )
+        kept["state"] = _STATES[kept["state"]]
+        record = Record(record_id, **kept, now=clock, place=place)
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise StoreError("The stored record is damaged: a column holds what it cannot.") from error
     return record, clock
@@ -92,9 +79,7 @@ def is_takeover(seen: Record | None) -> bool:
 def request_parameters(request: ClaimRequest) -> dict[str, Any]:
     return {
         "id": request.record_id,
-        "scope": request.scope,
-        "key": request.key,
-        "operation": request.operation,
+        **request.named,
         "fingerprints": list(request.fingerprints),
         "token": request.token,
     }
@@ -137,3 +122,11 @@ def utc(value: datetime | str) -> datetime:
 
 def uuid_of(value: UUID | str) -> UUID:
     return value if isinstance(value, UUID) else UUID(value)
+
+
+#: What makes values of a cursor, which may be text, those of a record.
+_TYPES: dict[str, Callable[[Any], Any]] = {
+    "token": uuid_of,
+    **dict.fromkeys(("fingerprint", "result"), _bytes),
+    **dict.fromkeys(TIMES, lambda time: None if time is None else utc(time)),
+}

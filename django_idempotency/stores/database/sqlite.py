@@ -13,13 +13,29 @@ from uuid import UUID
 
 from django_idempotency.exceptions import StoreError
 from django_idempotency.leases import Lease
-from django_idempotency.stores.database.dialect import Dialect, Execute, bounded, held, narrowed
+from django_idempotency.records import NAMED
+from django_idempotency.stores.database.dialect import (
+    Dialect,
+    Execute,
+    bounded,
+    held,
+    listed,
+    narrowed,
+    read,
+    shown,
+)
 
 __all__ = ["SQLite"]
 
 _OLDEST = (3, 35)
 #: Instructions of SQLite between two looks at the clock.
 _STEPS = 10_000
+
+# Parts of statements: the columns that they read, and those that a claim names.
+RECORD = read("record")
+SHOWN = shown(RECORD).replace("record.expires_at", "CAST(record.expires_at AS TEXT)")
+NAMES, GIVEN = listed(NAMED), listed(NAMED, "%({})s")
+EACH_GIVEN = listed(NAMED, "{0} = %({0})s")
 
 
 class SQLite(Dialect):
@@ -35,11 +51,11 @@ class SQLite(Dialect):
     looks_first = True
     writers_queue = True
 
-    CLAIM = """
+    CLAIM = f"""
 INSERT INTO idempotency_record (
-       id, scope, key, operation, fingerprint, state, epoch, token,
+       id, {NAMES}, fingerprint, state, epoch, token,
        lease_until, created_at, updated_at, expires_at, attempts, result, error)
-VALUES (%(id)s, %(scope)s, %(key)s, %(operation)s, %(fingerprint)s, 'IN_PROGRESS',
+VALUES (%(id)s, {GIVEN}, %(fingerprint)s, 'IN_PROGRESS',
        CAST(round((julianday('now') - 2440587.5) * 86400000) AS INTEGER) * 1000, %(token)s,
        strftime('%%Y-%%m-%%d %%H:%%M:%%f', 'now', %(lease)s),
        strftime('%%Y-%%m-%%d %%H:%%M:%%f', 'now'),
@@ -51,10 +67,8 @@ RETURNING epoch, lease_until, updated_at, 'read committed', NULL
 """
 
     # One row in any case: without a record all but the clock is NULL.
-    LOOK = """
-SELECT record.id, record.scope, record.key, record.operation, record.fingerprint, record.state,
-       record.epoch, record.token, record.lease_until, record.created_at, record.updated_at,
-       record.expires_at, record.attempts, record.result, record.error,
+    LOOK = f"""
+SELECT {RECORD},
        strftime('%%Y-%%m-%%d %%H:%%M:%%f', 'now'), NULL
   FROM (SELECT 1) AS one
   LEFT JOIN idempotency_record AS record ON record.id = %(id)s
@@ -63,18 +77,16 @@ SELECT record.id, record.scope, record.key, record.operation, record.fingerprint
     LOOK_AGAIN = LOOK
 
     # A `single` attempt, whose row is not committed, is not seen.
-    PEEK = """
-SELECT record.id, record.scope, record.key, record.operation, record.fingerprint, record.state,
-       record.epoch, record.token, record.lease_until, record.created_at, record.updated_at,
-       record.expires_at, record.attempts, record.result, record.error,
+    PEEK = f"""
+SELECT {RECORD},
        strftime('%%Y-%%m-%%d %%H:%%M:%%f', 'now'), record.id, 0
   FROM idempotency_record AS record
  WHERE record.id IN (SELECT value FROM json_each(%(ids)s))
 """
 
-    RECLAIM = """
+    RECLAIM = f"""
 UPDATE idempotency_record
-   SET scope = %(scope)s, key = %(key)s, operation = %(operation)s,
+   SET {EACH_GIVEN},
        fingerprint = CASE WHEN expires_at <= strftime('%%Y-%%m-%%d %%H:%%M:%%f', 'now')
                             OR fingerprint IS NULL
                           THEN %(fingerprint)s ELSE fingerprint END,
@@ -197,11 +209,8 @@ DELETE FROM idempotency_record
     # without an expiry, which it sorts last. So many places are looked at: the last of them comes
     # in any case, to tell where, and the one behind it. The expiry is the text of the column, which
     # Django writes with more digits: a cursor has it.
-    BROWSE = """
-SELECT record.id, record.scope, record.key, record.operation, record.fingerprint, record.state,
-       record.epoch, record.token, record.lease_until, record.created_at, record.updated_at,
-       CAST(record.expires_at AS TEXT), record.attempts,
-       CASE WHEN %(results)s THEN record.result END, record.error,
+    BROWSE = f"""
+SELECT {SHOWN},
        strftime('%%Y-%%m-%%d %%H:%%M:%%f', 'now'), place.number
   FROM (SELECT id, row_number() OVER (ORDER BY expires_at DESC NULLS FIRST, id DESC) AS number
           FROM (SELECT * FROM (

@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from django_idempotency.records import NAMED
 from django_idempotency.stores.dynamodb.items import NO_FINGERPRINT
 
 __all__ = [
@@ -66,18 +67,19 @@ CLAIMABLE = " ".join(
     )
 )
 
+# What a claim names.
+EACH_GIVEN = ", ".join(f"#{name} = :{name}" for name in NAMED)
+
 # The epoch starts from the clock in microseconds, so that it grows over a deletion by TTL, too.
 CLAIM: Statement = (
-    """
+    f"""
     SET #status = :IN_PROGRESS,
         #epoch = if_not_exists(#epoch, :clock) + :one,
         #token = :token,
         #fingerprint = :fingerprint,
         #lockExpiry = :lockExpiry,
         #expiry = :expiry,
-        #scope = :scope,
-        #key = :key,
-        #operation = :operation,
+        {EACH_GIVEN},
         #attempts = if_not_exists(#attempts, :zero) + :one,
         #createdAt = if_not_exists(#createdAt, :now),
         #updatedAt = :now
@@ -88,15 +90,13 @@ CLAIM: Statement = (
 
 # With on_stale="refuse" a record in progress has no expiry.
 CLAIM_WITHOUT_EXPIRY: Statement = (
-    """
+    f"""
     SET #status = :IN_PROGRESS,
         #epoch = if_not_exists(#epoch, :clock) + :one,
         #token = :token,
         #fingerprint = :fingerprint,
         #lockExpiry = :lockExpiry,
-        #scope = :scope,
-        #key = :key,
-        #operation = :operation,
+        {EACH_GIVEN},
         #attempts = if_not_exists(#attempts, :zero) + :one,
         #createdAt = if_not_exists(#createdAt, :now),
         #updatedAt = :now

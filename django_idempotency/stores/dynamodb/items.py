@@ -13,7 +13,7 @@ from django_idempotency.claims import ClaimRequest
 from django_idempotency.exceptions import StoreError
 from django_idempotency.leases import Lease
 from django_idempotency.policy import suggestion
-from django_idempotency.records import Record, State
+from django_idempotency.records import NAMED, Record, State
 
 __all__ = [
     "ATTRIBUTES",
@@ -44,9 +44,7 @@ ATTRIBUTES = (
     "fingerprint",
     "lockExpiry",
     "expiry",
-    "scope",
-    "key",
-    "operation",
+    *NAMED,
     "attempts",
     "createdAt",
     "updatedAt",
@@ -116,12 +114,12 @@ class Names:
         A lease counts as live until `skew` after its end, so that is the end that the record has.
         """
         record_id = self.record_id(item)
+        # An item of an earlier release may lack one; the record has its default then.
+        named = {name: text for name in NAMED if (text := self._maybe(item, name, "S")) is not None}
         try:
             return Record(
                 record_id=record_id,
-                scope=self._value(item, "scope", "S"),
-                key=self._value(item, "key", "S"),
-                operation=self._value(item, "operation", "S"),
+                **named,
                 fingerprint=self._fingerprint(item),
                 state=State(self._value(item, "status", "S")),
                 epoch=int(self._value(item, "epoch", "N")),
@@ -214,9 +212,7 @@ def claimed_values(
         ":token": string(request.token),
         ":fingerprint": binary(NO_FINGERPRINT if fingerprint is None else fingerprint),
         ":lockExpiry": seconds(now + request.lease),
-        ":scope": string(request.scope),
-        ":key": string(request.key),
-        ":operation": string(request.operation),
+        **{f":{name}": string(text) for name, text in request.named.items()},
     }
     if request.on_stale != "refuse":
         values[":expiry"] = seconds(whole_seconds(now + request.lifetime))

@@ -15,8 +15,7 @@ from django_idempotency.claims import ClaimRequest
 from django_idempotency.exceptions import LeaseLost, StoreError
 from django_idempotency.leases import Lease
 from django_idempotency.options import Secret
-from django_idempotency.records import Record, State, as_duration
-from django_idempotency.stores.redis.scripts import FIELDS
+from django_idempotency.records import KEPT, NAMED, Record, State, as_duration
 
 __all__ = [
     "Place",
@@ -82,12 +81,10 @@ def claim_arguments(request: ClaimRequest) -> list[Any]:
     lifetime = "" if request.on_stale == "refuse" else request.lifetime // _MICROSECOND
     return [
         request.token.hex,
-        request.scope,
-        request.key,
-        request.operation,
         request.lease // _MICROSECOND,
-        lifetime,
         request.on_stale,
+        lifetime,
+        *request.named.values(),
         *map(bytes.hex, request.fingerprints),
     ]
 
@@ -136,14 +133,14 @@ def record_of(record_id: UUID, answer: Sequence[Any] | None) -> Record | None:
         return None
     columns, now = answer
     try:
-        found = dict(zip(FIELDS, columns, strict=True))
+        found = dict(zip(KEPT, columns, strict=True))
+        # A hash of an earlier release may lack one; the record has its default then.
+        named = {name: found[name].decode() for name in NAMED if found[name] is not None}
         fingerprint, lease_until = found["fingerprint"], found["lease_until"]
         expires_at = found["expires_at"]
         record = Record(
             record_id=record_id,
-            scope=found["scope"].decode(),
-            key=found["key"].decode(),
-            operation=found["operation"].decode(),
+            **named,
             fingerprint=None if fingerprint is None else bytes.fromhex(fingerprint.decode()),
             state=State(found["state"].decode()),
             epoch=int(found["epoch"]),

@@ -15,12 +15,13 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass
 
+from django_idempotency.records import KEPT, NAMED
+
 __all__ = [
     "CLAIM",
     "COMPLETE",
     "ERASE",
     "FAIL",
-    "FIELDS",
     "LOOK",
     "OWNER",
     "RELEASE",
@@ -29,23 +30,12 @@ __all__ = [
     "Script",
 ]
 
-#: The fields of a record as LOOK and a refused claim return them; the server's clock follows.
-FIELDS = (
-    "scope",
-    "key",
-    "operation",
-    "fingerprint",
-    "state",
-    "epoch",
-    "token",
-    "lease_until",
-    "created_at",
-    "updated_at",
-    "expires_at",
-    "attempts",
-    "result",
-    "error",
-)
+# Parts of scripts: all fields of a record, the last arguments of a claim, and their fields.
+PARTS = {
+    "{FIELDS}": ", ".join(f"'{name}'" for name in KEPT),
+    "{NAMED}": ", ".join(f"'{name}', ARGV[{4 + n}]" for n, name in enumerate(NAMED, 1)),
+    "{NEWEST}": str(5 + len(NAMED)),
+}
 
 
 @dataclass(frozen=True)
@@ -58,6 +48,8 @@ class Script:
 
 
 def _script(name: str, text: str) -> Script:
+    for part, value in PARTS.items():
+        text = text.replace(part, value)
     # Redis names scripts by this digest, which protects nothing.
     return Script(name, text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest())
 
@@ -93,20 +85,16 @@ CLAIM = _script(
     """
 -- Give this attempt the right to run, or return the record that stands against it.
 -- Returns {1, epoch, lease_until, clock, taken over?, attempts} or {0, the record's fields, clock}.
-local token, scope, name, operation = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
-local lease = tonumber(ARGV[5])
-local lifetime = tonumber(ARGV[6])   -- empty with on_stale="refuse": it does not expire
-local on_stale = ARGV[7]
-local newest = ARGV[8]               -- the first fingerprint; older ones follow
+local token, lease, on_stale = ARGV[1], tonumber(ARGV[2]), ARGV[3]
+local lifetime = tonumber(ARGV[4])   -- empty with on_stale="refuse": it does not expire
+local newest = ARGV[{NEWEST}]        -- the first fingerprint; older ones follow
 
 local time = redis.call('TIME')
 local now = tonumber(time[1]) * 1000000 + tonumber(time[2])
 local function whole(number) return string.format('%.0f', number) end
 
 local exists = redis.call('EXISTS', KEYS[1]) == 1
-local record = exists and redis.call(
-  'HMGET', KEYS[1], 'scope', 'key', 'operation', 'fingerprint', 'state', 'epoch', 'token',
-  'lease_until', 'created_at', 'updated_at', 'expires_at', 'attempts', 'result', 'error') or {}
+local record = exists and redis.call('HMGET', KEYS[1], {FIELDS}) or {}
 local fingerprint, state, epoch, owner = record[4], record[5], tonumber(record[6]), record[7]
 local lease_until, created_at = tonumber(record[8]), record[9]
 local expires_at, attempts = tonumber(record[11]), tonumber(record[12])
@@ -130,7 +118,7 @@ end
 local live = state == 'IN_PROGRESS' and lease_until > now
 local expired = expires_at and expires_at <= now and not live
 local same = not fingerprint
-for i = 8, #ARGV do
+for i = {NEWEST}, #ARGV do
   same = same or fingerprint == ARGV[i]
 end
 
@@ -163,7 +151,7 @@ if state then
   redis.call('DEL', KEYS[1])                    -- with its expiry, and all of an earlier attempt
 end
 local fields = {
-  'scope', scope, 'key', name, 'operation', operation, 'state', 'IN_PROGRESS',
+  {NAMED}, 'state', 'IN_PROGRESS',
   'epoch', epoch, 'token', token, 'lease_until', whole(lease_until),
   'created_at', created_at, 'updated_at', whole(now), 'attempts', whole(attempts),
   'error', ''
@@ -301,9 +289,7 @@ if redis.call('EXISTS', KEYS[1]) == 0 then
 end
 local time = redis.call('TIME')
 local now = tonumber(time[1]) * 1000000 + tonumber(time[2])
-local record = redis.pcall('HMGET', KEYS[1], 'scope', 'key', 'operation', 'fingerprint', 'state',
-                           'epoch', 'token', 'lease_until', 'created_at', 'updated_at',
-                           'expires_at', 'attempts', 'result', 'error')
+local record = redis.pcall('HMGET', KEYS[1], {FIELDS})
 if record.err then
   record = {}                                   -- no hash: a damaged record
 end

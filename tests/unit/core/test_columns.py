@@ -7,26 +7,20 @@ The stores' own tests say whether it is kept; these need no server, for no vendo
 from __future__ import annotations
 
 import re
-from dataclasses import fields
 from datetime import datetime, timedelta, timezone
 from uuid import UUID
 
 from django.db import connection
 
 from django_idempotency.models import IdempotencyRecord
-from django_idempotency.records import _KINDS, Record, State
+from django_idempotency.records import KEPT, NAMED, Record, State
+from django_idempotency.stores.database.rows import COLUMNS
 from django_idempotency.stores.database.statements import DIALECTS
 from django_idempotency.stores.dynamodb import expressions
 from django_idempotency.stores.dynamodb.items import ATTRIBUTES, Names
 from django_idempotency.stores.redis import rows, scripts
 from tests.services.processes import ROOT
 
-#: In the order of the model; `id` is the record id of a Record.
-COLUMNS = [field.column for field in IdempotencyRecord._meta.concrete_fields]
-OTHERS = COLUMNS[1:]
-#: Of the look at a record, and not of the record.
-LOOK = {"now", "place"}
-KEPT = [field.name for field in fields(Record) if field.name not in LOOK]
 STATEMENTS = {
     f"{vendor} {name}": value
     for vendor, dialect in DIALECTS.items()
@@ -41,32 +35,23 @@ def statements(*names):
 
 
 def test_model_and_record_are_alike():
-    assert {"record_id", *OTHERS} == set(KEPT)
-    assert {*OTHERS, *LOOK} == _KINDS.keys(), "records._KINDS"
+    assert {field.column for field in IdempotencyRecord._meta.concrete_fields} == set(COLUMNS)
 
 
-def test_each_statement_has_every_column_and_reads_them_in_the_models_order():
+def test_each_claim_of_sql_writes_every_column():
     found = {}
-    for name, statement in statements("LOOK", "LOOK_AGAIN", "BROWSE", "SINGLE_LOCK").items():
-        read = re.findall(rf"\b(?<!%\()({'|'.join(COLUMNS)})\b", statement.split("SELECT", 1)[1])
-        found[name] = read[: len(COLUMNS)]
-    for name, statement in statements("CLAIM", "SINGLE_INSERT").items():
+    for name, statement in statements("CLAIM", "CLAIM_OR_LOOK", "SINGLE_INSERT").items():
         inserted = statement.split("idempotency_record (", 1)[1].split(")", 1)[0]
-        found[name] = re.findall(r"\w+", inserted)
+        found[name] = set(COLUMNS) - set(re.findall(r"\w+", inserted))
     for name, statement in statements("RECLAIM", "SINGLE_UPDATE").items():
         changes = statement.split("   SET ", 1)[1].split("\n WHERE")[0]
-        changed = [it for it in OTHERS if re.search(rf"\b{it}`? = ", changes)]
-        found[name] = [COLUMNS[0], *changed]
-    assert {name: columns for name, columns in found.items() if columns != COLUMNS} == {}
+        found[name] = {it for it in KEPT if not re.search(rf"\b{it}`? = ", changes)}
+    assert {name: missing for name, missing in found.items() if missing} == {}
 
 
-def test_scripts_of_redis_and_claims_of_dynamodb_name_every_field():
-    assert set(scripts.FIELDS) == set(OTHERS)
-    listed = ", ".join(f"'{name}'" for name in scripts.FIELDS)
-    for script in (scripts.CLAIM, scripts.LOOK):
-        assert f"'HMGET', KEYS[1], {listed})" in " ".join(script.text.split()), script.name
+def test_claims_of_redis_and_dynamodb_write_every_column():
     written = scripts.CLAIM.text.split("local fields", 1)[1]
-    assert [name for name in OTHERS if f"'{name}'" not in written] == ["result"]
+    assert [name for name in KEPT if f"'{name}'" not in written] == ["result"]
     for update, _ in (expressions.CLAIM, expressions.CLAIM_WITHOUT_EXPIRY):
         assert [name for name in ATTRIBUTES if not re.search(rf"#{name}\b", update)] == []
 
@@ -77,7 +62,7 @@ def test_admin_shows_every_column():
     places = (package / "admin/records.py", package / "admin/shown.py", page)
     text = "".join(place.read_text() for place in places)
     shown = re.findall(r"\brecord\.(\w+)", text)
-    assert [name for name in OTHERS if name not in shown] == ["token"]
+    assert [name for name in KEPT if name not in {*NAMED, *shown}] == ["token"]
 
 
 # Records of release 0.1, which a later one reads; in a deploy, workers of both write.
@@ -101,7 +86,7 @@ def test_hash_of_the_first_release_can_be_read():
         **dict.fromkeys(("created_at", "updated_at", "expires_at"), micros),
         **{"attempts": b"1", "result": b"done", "error": b""},
     }
-    answer = [[kept.get(name) for name in scripts.FIELDS], micros]
+    answer = [[kept.get(name) for name in KEPT], micros]
     assert rows.record_of(ID, answer) == Record(**FIRST)
 
 
