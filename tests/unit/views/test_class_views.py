@@ -195,16 +195,19 @@ class AsyncWorker(FreeAsyncClass):
         return HttpResponse(str((await Effect.objects.acreate(name="work")).pk))
 
 
-@pytest.mark.parametrize("guard", [lambda view: on_dispatch(new(view)), with_mixin, new])
-def test_R25_dispatch_that_is_the_work_itself_and_says_so_is_guarded(serve, runs, guard):
-    api = serve(guard(Worker).as_view(), middleware=guard is new)
-
-    assert [replayed(api()) for _ in range(2)] == [False, True]
-    assert len(runs) == 1
-
-
-def test_R25_coroutine_that_is_the_work_itself_and_says_so_is_guarded(serve, runs):
-    api = serve(with_mixin(AsyncWorker).as_view(), "asgi")
+@pytest.mark.parametrize(
+    ("guard", "worker"),
+    [
+        (lambda view: on_dispatch(new(view)), Worker),
+        (new, Worker),
+        (with_mixin, Worker),
+        (with_mixin, AsyncWorker),
+    ],
+    ids=["decorator", "middleware", "mixin", "mixin of a coroutine"],
+)
+def test_R25_dispatch_that_is_the_work_itself_and_says_so_is_guarded(serve, runs, guard, worker):
+    stack = "asgi" if worker is AsyncWorker else "wsgi"
+    api = serve(guard(worker).as_view(), stack, middleware=guard is new)
 
     assert [replayed(api()) for _ in range(2)] == [False, True]
     assert len(runs) == 1
