@@ -8,6 +8,7 @@ from tests.unit.http.test_kept import (  # noqa: F401
     test_R60_work_that_cannot_be_completed_is_rolled_back,
 )
 from tests.unit.http.test_work import (  # noqa: F401
+    doomed,
     test_R57_kept_and_committed_together,
     test_R60_success_of_work_that_went_with_its_connection_is_503,
     test_R90_R91_no_database_commits_what_another_rolls_back,

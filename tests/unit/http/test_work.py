@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from contextlib import suppress
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 from django.db import IntegrityError, connection, connections, transaction
@@ -19,24 +19,35 @@ from django_idempotency.models import IdempotencyRecord
 from tests.app.models import Child, Effect, Unique
 from tests.app.views import EffectView
 from tests.unit.http.api import problem, replayed
+from tests.unit.http.conftest import SetPolicy
 from tests.unit.http.views import ANYONE, UNAVAILABLE, answering, state_seen_by_others
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
 # The work.
 
-#: How a request ends: what the view does, the status, whether its work stands, and the record.
-ENDS: dict[str, tuple[str, int, bool, str]] = {
-    "success": ("created", 201, True, "COMPLETED"),
-    "returned 409": ("returned", 409, True, "COMPLETED"),
-    "raised 409": ("raised", 409, False, "COMPLETED"),
-    "returned 400": ("returned", 400, True, "RELEASED"),
-    "raised 403": ("raised", 403, False, "RELEASED"),
-    "returned 500": ("returned", 500, False, "FAILED"),
-    "kept 503": ("returned", 503, False, "COMPLETED"),
-    "unhandled exception": ("boom", 500, False, "FAILED"),
-    "broken transaction, raised 409": ("broken", 409, False, "COMPLETED"),
-    "constraint at COMMIT": ("deferred", 500, False, "FAILED"),
+
+class End(NamedTuple):
+    """How a request ends."""
+
+    #: What the view does.
+    then: str
+    status: int
+    record: str
+    work_stands: bool = False
+
+
+ENDS = {
+    "success": End("created", 201, "COMPLETED", work_stands=True),
+    "returned 409": End("returned", 409, "COMPLETED", work_stands=True),
+    "raised 409": End("raised", 409, "COMPLETED"),
+    "returned 400": End("returned", 400, "RELEASED", work_stands=True),
+    "raised 403": End("raised", 403, "RELEASED"),
+    "returned 500": End("returned", 500, "FAILED"),
+    "kept 503": End("returned", 503, "COMPLETED"),
+    "unhandled exception": End("boom", 500, "FAILED"),
+    "broken transaction, raised 409": End("broken", 409, "COMPLETED"),
+    "constraint at COMMIT": End("deferred", 500, "FAILED"),
 }
 BROKEN, AT_COMMIT = list(ENDS)[-2:]
 ROWS = [
@@ -53,7 +64,7 @@ ROWS = [
     ("store", "mode", "atomic_requests", "end"), ROWS, indirect=["mode", "atomic_requests"]
 )
 def test_R57_kept_and_committed_together(api, mount, store, mode, atomic_requests, runs, end):
-    then, status, work_stands, state = ENDS[end]
+    then, status, state, work_stands = ENDS[end]
     members = {"idempotency_store": store, "idempotency_scope": ANYONE}
     members["idempotency_keep"] = "stripe" if status == 503 else "default"
     url = mount(type("Stored", (EffectView,), members))
@@ -113,95 +124,121 @@ def swallow(using: str) -> None:
         Unique.objects.using(using).create(name="taken")
 
 
-def answer_of(status: int, *, wished: bool = False) -> Any:
-    def answer(request: Request) -> Response:
-        transaction.set_rollback(True) if wished else swallow("default")
-        return Response({"done": True}, status=status)
+class Doomed(NamedTuple):
+    """Work that returned, and can only be rolled back: by an error, or because it wished so."""
 
-    return answer
+    mode: str
+    status: int = 201
+    wished: bool = False
+    key: str | None = "key-1"
+    atomic_requests: bool = False
+    #: Of which record, and of which transaction where there are two.
+    store: str = "default"
+    broken: str = "default"
+
+    def __str__(self) -> str:
+        given = self._asdict().items() - self._field_defaults.items()
+        return " ".join(sorted(f"{name}={value}" for name, value in given))
+
+    def answer(self, request: Any) -> Response:
+        if self.wished:
+            transaction.set_rollback(True, using=self.broken)
+        else:
+            swallow(self.broken)
+        return Response({"done": True}, status=self.status)
+
+
+@pytest.fixture
+def doomed(request: pytest.FixtureRequest, policy: SetPolicy, monkeypatch: Any) -> Doomed:
+    """The case, in a project whose work commits so."""
+    case: Doomed = request.param
+    policy(TRANSACTION=case.mode)
+    monkeypatch.setitem(connections.settings["default"], "ATOMIC_REQUESTS", case.atomic_requests)
+    return case
 
 
 @pytest.mark.parametrize(
-    ("store", "mode", "atomic_requests", "key"),
+    "doomed",
     [
-        ("default", "single", False, "key-1"),
-        ("default", "joined", False, "key-1"),
-        ("default", "joined", False, None),
-        ("default", "separate", True, "key-1"),
-        ("memory", "separate", True, "key-1"),
+        Doomed("single"),
+        Doomed("joined"),
+        Doomed("joined", key=None),
+        Doomed("separate", atomic_requests=True),
+        Doomed("separate", atomic_requests=True, store="memory"),
     ],
-    indirect=["mode", "atomic_requests"],
+    indirect=True,
+    ids=str,
 )
-def test_R91_success_that_can_only_be_rolled_back_is_a_500(
-    api, mount, store, mode, atomic_requests, key, caplog
-):
-    view = answering(answer_of(201), idempotency_store=store, idempotency_required=False)
-    url = mount(view)
+def test_R91_success_that_can_only_be_rolled_back_is_a_500(api, mount, doomed, caplog):
+    policy = {"idempotency_store": doomed.store, "idempotency_required": False}
+    url = mount(answering(doomed.answer, **policy))
     with pytest.raises(WorkRolledBack):
-        api(path=url, key=key)
+        api(path=url, key=doomed.key)
     assert not Effect.objects.exists()
     assert any("can only be rolled back" in entry.getMessage() for entry in caplog.records)
     assert {entry.levelno for entry in caplog.records} == {logging.ERROR}
     assert list(IdempotencyRecord.objects.values_list("state", flat=True)) == (
-        ["FAILED"] if key and store == "default" else []
+        ["FAILED"] if doomed.key and doomed.store == "default" else []
     )
 
 
 @pytest.mark.parametrize(
-    ("mode", "atomic_requests", "status", "wished", "key"),
+    "doomed",
     [
-        ("single", False, 201, True, "key-1"),
-        ("separate", True, 201, True, "key-1"),
-        ("joined", False, 409, False, "key-1"),
-        ("joined", False, 409, False, None),
-        ("single", False, 400, False, "key-1"),
+        Doomed("single", wished=True),
+        Doomed("separate", wished=True, atomic_requests=True),
+        Doomed("joined", status=409),
+        Doomed("joined", status=409, key=None),
+        Doomed("single", status=400),
     ],
-    indirect=["mode", "atomic_requests"],
+    indirect=True,
+    ids=str,
 )
 def test_R91_success_that_wished_to_be_rolled_back_and_refusal_are_answered_and_not_kept(
-    api, mount, mode, atomic_requests, status, wished, key, caplog
+    api, mount, doomed, caplog
 ):
-    url = mount(answering(answer_of(status, wished=wished), idempotency_required=False))
+    key, status = doomed.key, doomed.status
+    url = mount(answering(doomed.answer, idempotency_required=False))
     first, again = api(path=url, key=key), api(path=url, key=key)
     assert first.status_code == again.status_code == status
     assert first.get("Idempotency-Stored") == ("false" if key and status != 400 else None)
     assert not replayed(again)
     assert not Effect.objects.exists()
     assert {"state": "RELEASED"} in IdempotencyRecord.objects.values("state") or status != 400
-    assert any("is rolled back" in line.getMessage() for line in caplog.records) != wished
+    told = any("is rolled back" in line.getMessage() for line in caplog.records)
+    assert told != doomed.wished
 
 
 @pytest.mark.django_db(transaction=True, databases=["default", "other"])
 @pytest.mark.parametrize(
-    ("mode", "broken", "status", "wished", "key"),
+    "doomed",
     [
-        ("joined", "default", 201, False, "key-1"),
-        ("single", "default", 201, True, "key-1"),
-        ("joined", "other", 201, False, None),
-        ("joined", "other", 409, False, "key-1"),
-        ("joined", "other", 409, True, None),
-        ("separate", "other", 201, False, "key-1"),
+        Doomed("joined"),
+        Doomed("single", wished=True),
+        Doomed("joined", broken="other", key=None),
+        Doomed("joined", broken="other", status=409),
+        Doomed("joined", broken="other", status=409, wished=True, key=None),
+        Doomed("separate", broken="other"),
     ],
-    indirect=["mode"],
+    indirect=True,
+    ids=str,
 )
-def test_R90_R91_no_database_commits_what_another_rolls_back(
-    api, mount, mode, monkeypatch, key, broken, status, wished
-):
+def test_R90_R91_no_database_commits_what_another_rolls_back(api, mount, monkeypatch, doomed):
     """Half of the work would be left behind, and done once more by the retry."""
     monkeypatch.setitem(connections.settings["other"], "ATOMIC_REQUESTS", True)
+    key, status, separate = doomed.key, doomed.status, doomed.mode == "separate"
     hooks: list[str] = []
 
     def answer(request: Request) -> Response:
         for using in ("default", "other"):
             Effect.objects.using(using).create(name="half")
-            if using == broken or mode != "separate":
+            if using == doomed.broken or not separate:
                 transaction.on_commit(lambda: hooks.append("hook"), using=using)
-        transaction.set_rollback(True, using=broken) if wished else swallow(broken)
-        return Response({"done": True}, status=status)
+        return doomed.answer(request)
 
     url = mount(answering(answer, idempotency_required=False))
 
-    if status == 201 and not wished:
+    if status == 201 and not doomed.wished:
         with pytest.raises(WorkRolledBack):
             api(path=url, key=key)
     else:
@@ -209,7 +246,7 @@ def test_R90_R91_no_database_commits_what_another_rolls_back(
         assert (first.status_code, first.get("Idempotency-Stored")) == (status, key and "false")
         assert not replayed(api(path=url, key=key))
 
-    assert Effect.objects.exists() == (mode == "separate")  # that commits by itself
+    assert Effect.objects.exists() == separate  # that commits by itself
     assert not Effect.objects.using("other").exists()
     assert hooks == []
     assert "set_rollback" not in vars(connections["other"])
