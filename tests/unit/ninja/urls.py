@@ -12,6 +12,7 @@ from django.db import transaction
 from django.http import HttpResponse, StreamingHttpResponse
 from django.urls import path
 from ninja import File, Header, NinjaAPI, Router, Schema, UploadedFile
+from ninja.constants import NOT_SET
 from ninja.decorators import decorate_view
 from ninja.errors import HttpError
 from ninja.renderers import BaseRenderer
@@ -108,28 +109,24 @@ def answer_odd(request, error):
     raise Domain
 
 
-@api.post("/effects/", response=answers)
-@idempotent(required=True)
-def effects(request, work: Work, response: HttpResponse):
+def work(request, work: Work, response: HttpResponse):
     return act(work, response)
 
 
-@api.post("/aeffects/", response=answers)
-@idempotent(required=True)
-async def aeffects(request, work: Work, response: HttpResponse):
+async def awork(request, work: Work, response: HttpResponse):
     return await sync_to_async(act)(work, response)
 
 
-@api.post("/ajoined/", response=answers)
-@idempotent(required=True, transaction="joined")
-async def ajoined(request, work: Work, response: HttpResponse):
-    return await sync_to_async(act)(work, response)
+def serve(router, route, function=work, *, auth=NOT_SET, **policy):
+    """Let a function do its work behind a guard of its own; a key is required."""
+    guard = idempotent(**{"required": True, **policy})
+    router.post(route, response=answers, auth=auth)(guard(function))
 
 
-@api.post("/optional/", response=answers)
-@idempotent
-def optional(request, work: Work, response: HttpResponse):
-    return act(work, response)
+serve(api, "/effects/")
+serve(api, "/aeffects/", awork)
+serve(api, "/ajoined/", awork, transaction="joined")
+serve(api, "/optional/", required=False)
 
 
 @api.post("/upload/{int:size}/")
@@ -167,11 +164,7 @@ def allowed(function):
     return asked
 
 
-@api.post("/asked/", response=answers)
-@allowed
-@idempotent(required=True)
-def asked(request, work: Work, response: HttpResponse):
-    return act(work, response)
+api.post("/asked/", response=answers)(allowed(idempotent(required=True)(work)))
 
 
 @api.post("/twice/", response=answers)
@@ -219,12 +212,7 @@ async def aevents(request):
         yield event
 
 
-@router.post("/own/", response=answers)
-@idempotent(required=False)
-def own(request, work: Work, response: HttpResponse):
-    return act(work, response)
-
-
+serve(router, "/own/", required=False)
 child = Router()
 child.add_decorator(idempotent(required=False), mode="view")
 
@@ -255,28 +243,10 @@ for other in (api, texts):
     other.add_router("/two/", router, url_name_prefix="two")
 
 
-@texts.post("/keys/", auth=Keys(), response=answers)
-@idempotent(required=True)
-def keys(request, work: Work, response: HttpResponse):
-    return act(work, response)
-
-
-@texts.post("/scoped/", auth=Keys(), response=answers)
-@idempotent(required=True, scope=lambda request: f"key:{request.auth}")
-def scoped(request, work: Work, response: HttpResponse):
-    return act(work, response)
-
-
-@texts.post("/session/", auth=django_auth, response=answers)
-@idempotent(required=True)
-def session(request, work: Work, response: HttpResponse):
-    return act(work, response)
-
-
-@texts.post("/open/", response=answers)
-@idempotent(required=True)
-def strangers(request, work: Work, response: HttpResponse):
-    return act(work, response)
+serve(texts, "/keys/", auth=Keys())
+serve(texts, "/scoped/", auth=Keys(), scope=lambda request: f"key:{request.auth}")
+serve(texts, "/session/", auth=django_auth)
+serve(texts, "/open/")
 
 
 class Heard(NinjaAPI):
@@ -292,17 +262,8 @@ heard.add_exception_handler(Domain, answer_domain)
 heard.add_exception_handler(Odd, answer_odd)
 
 
-@heard.post("/effects/", response=answers)
-@idempotent(required=True)
-def heard_effects(request, work: Work, response: HttpResponse):
-    return act(work, response)
-
-
-@heard.post("/aeffects/", response=answers)
-@idempotent(required=True)
-async def heard_aeffects(request, work: Work, response: HttpResponse):
-    return await sync_to_async(act)(work, response)
-
+serve(heard, "/effects/")
+serve(heard, "/aeffects/", awork)
 
 urlpatterns = [
     path("api/", api.urls),
