@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 from asgiref.sync import async_to_sync, sync_to_async
@@ -67,32 +67,45 @@ def fail_teapots(response: Any, exception: BaseException | None) -> str:
     return "fail" if response.status_code == 418 else "keep"
 
 
+judged = partial(decorator, keep=fail_teapots)
+
+
+class Work(NamedTuple):
+    """Work behind a guard, the status that it returns or None, and whether it commits."""
+
+    guarded: Callable[[int | None], Any]
+    then: int | None
+    commits: bool
+    transaction: str | None = None
+    atomic_requests: bool = False
+
+
 @pytest.mark.parametrize(
-    ("made", "then", "transaction", "atomic_requests", "commits"),
+    "case",
     [
-        (mixin, None, None, False, False),
-        (mixin, None, "separate", False, True),
-        (mixin, None, "separate", True, False),
-        (decorator, 403, None, False, True),
-        (decorator, None, None, False, False),
-        (decorator, 503, None, False, False),
-        (partial(decorator, keep=fail_teapots), 418, None, False, False),
-        (partial(decorator, keep=fail_teapots), 400, None, False, True),
-        (coroutine, 403, "joined", False, True),
-        (coroutine, 503, "joined", False, False),
-        (coroutine, None, "joined", False, False),
-        (coroutine, None, "separate", False, True),
+        Work(mixin, None, commits=False),
+        Work(mixin, None, commits=True, transaction="separate"),
+        Work(mixin, None, commits=False, transaction="separate", atomic_requests=True),
+        Work(decorator, 403, commits=True),
+        Work(decorator, None, commits=False),
+        Work(decorator, 503, commits=False),
+        Work(judged, 418, commits=False),
+        Work(judged, 400, commits=True),
+        Work(coroutine, 403, commits=True, transaction="joined"),
+        Work(coroutine, 503, commits=False, transaction="joined"),
+        Work(coroutine, None, commits=False, transaction="joined"),
+        Work(coroutine, None, commits=True, transaction="separate"),
     ],
-    indirect=["atomic_requests"],
 )
 def test_R57_R90_status_and_verdict_decide_about_the_work_with_and_without_a_key(
-    mount, policy, made, then, transaction, atomic_requests, commits
+    mount, policy, monkeypatch, case
 ):
-    policy(TRANSACTION=transaction)
-    url = mount(made(then))
+    monkeypatch.setitem(connections.settings["default"], "ATOMIC_REQUESTS", case.atomic_requests)
+    policy(TRANSACTION=case.transaction)
+    url = mount(case.guarded(case.then))
     for key in KEYS:
-        assert send(url, key).status_code == (then or 403)
-        assert Effect.objects.exists() == commits, key
+        assert send(url, key).status_code == (case.then or 403)
+        assert Effect.objects.exists() == case.commits, key
         Effect.objects.all().delete()
 
 

@@ -20,12 +20,12 @@ from django_idempotency.http import IdempotencyViewMixin, idempotent
 from django_idempotency.models import IdempotencyRecord
 from tests.app.models import Effect
 from tests.unit.http.api import problem, replayed
+from tests.unit.http.views import ANYONE
 from tests.unit.views.conftest import GUARD, USERS, api_for
 from tests.unit.views.urls import FreeAsyncClass, FreeClass, FreeDRF
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
-ANYONE = "django_idempotency.http.scopes.anyone"
 anybody = idempotent(scope=ANYONE)
 on_dispatch = method_decorator(anybody, name="dispatch")
 

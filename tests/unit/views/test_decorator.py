@@ -27,12 +27,12 @@ from django_idempotency.models import IdempotencyRecord
 from django_idempotency.policy import HTTPPolicy, UnknownField, merge
 from tests.app.models import Effect
 from tests.unit.http.api import problem, replayed
+from tests.unit.http.views import ANYONE
 from tests.unit.views.conftest import a_function, api_of
 from tests.unit.views.urls import GUARDED, FreeDRF, free_function
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
-ANYONE = "django_idempotency.http.scopes.anyone"
 own = idempotent(scope=ANYONE)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import pytest
 from asgiref.sync import sync_to_async
 from django.core.files.uploadhandler import TemporaryFileUploadHandler
@@ -25,6 +27,7 @@ from django_idempotency.models import IdempotencyRecord
 from tests.app.models import Effect
 from tests.unit.forms.conftest import multipart
 from tests.unit.http.api import problem, replayed
+from tests.unit.http.views import ANYONE
 from tests.unit.views import urls
 from tests.unit.views.conftest import GUARD, USERS, api_for, api_of
 from tests.unit.views.urls import GUARDED, FreeAsyncClass
@@ -64,7 +67,6 @@ class FreeSet(ViewSet):
     create = urls.FreeDRF.post
 
 
-ANYONE = "django_idempotency.http.scopes.anyone"
 own_policy = method_decorator(idempotent(key_validator="uuid", scope=ANYONE), name="post")
 urlpatterns = [
     *urls.urlpatterns,
@@ -252,29 +254,40 @@ def own_request(then="", body="b"):
     return RequestFactory().post("/", body, content_type="text/plain", headers=headers)
 
 
+class Problem(NamedTuple):
+    """What a guard within says, and what becomes of the record around it."""
+
+    code: str
+    status: int
+    record: str
+    keep: object = "default"
+
+
+def keep_all(response, exception):
+    return "keep"
+
+
 @pytest.mark.parametrize(
-    ("then", "status", "state", "keep", "outer"),
+    ("told", "outer"),
     [
-        ("idempotency_key_reused", 422, "RELEASED", "default", "middleware"),
-        ("idempotency_key_missing", 400, "RELEASED", "stripe", "mixin"),
-        ("in_progress", 409, "FAILED", lambda response, error: "keep", "decorator"),
-        ("lease_lost", 409, "FAILED", lambda response, error: "keep", "middleware-class"),
+        (Problem("idempotency_key_reused", 422, "RELEASED"), "middleware"),
+        (Problem("idempotency_key_missing", 400, "RELEASED", keep="stripe"), "mixin"),
+        (Problem("in_progress", 409, "FAILED", keep=keep_all), "decorator"),
+        (Problem("lease_lost", 409, "FAILED", keep=keep_all), "middleware-class"),
     ],
     indirect=["outer"],
 )
-def test_R17_R55_a_problem_of_a_guard_within_is_never_kept(
-    outer, policy, in_progress, then, status, state, keep
-):
+def test_R17_R55_a_problem_of_a_guard_within_is_never_kept(outer, policy, in_progress, told):
     """Nothing was executed there; what may be sent again may be claimed again, as it was."""
-    inner["view"] = lambda request: within(own_request(then))
-    if then in ("in_progress", "idempotency_key_reused"):
-        within(own_request(body="another" if then != "in_progress" else "b"))
-    if then == "in_progress":
+    inner["view"] = lambda request: within(own_request(told.code))
+    if told.code in ("in_progress", "idempotency_key_reused"):
+        within(own_request(body="another" if told.code != "in_progress" else "b"))
+    if told.code == "in_progress":
         in_progress()
-    policy(HTTP={"KEEP": keep})
+    policy(HTTP={"KEEP": told.keep})
 
     answers = [outer(key="around") for _ in range(2)]
 
-    assert [problem(answer) for answer in answers] == [(status, then)] * 2
+    assert [problem(answer) for answer in answers] == [(told.status, told.code)] * 2
     assert not any(map(replayed, answers))
-    assert IdempotencyRecord.objects.get(key="around").state == state
+    assert IdempotencyRecord.objects.get(key="around").state == told.record
