@@ -18,6 +18,7 @@ class Api:
         #: Set raise_request_exception to False where a 500 is meant.
         self.client = Client()
         #: What a request has unless the test says otherwise.
+        self.path = "/effects/"
         self.key = "key-1"
         self.name = "first"
 
@@ -27,7 +28,7 @@ class Api:
         *,
         key: Any = ...,
         user: str | None = "alice",
-        path: str = "/effects/",
+        path: str | None = None,
         method: str = "POST",
         content_type: str = "application/json",
         headers: dict[str, str] | None = None,
@@ -39,7 +40,7 @@ class Api:
             body = {"name": self.name}
         return self.client.generic(
             method,
-            path,
+            path or self.path,
             body if isinstance(body, (str, bytes)) else json.dumps(body),
             content_type=content_type,
             headers={name: value for name, value in given.items() if value is not None},

@@ -85,8 +85,8 @@ def test_R43_uploads_arrive_whole_and_are_never_held_in_memory(api, mount, parse
             assert not hasattr(request._request, "_body")
             return Response(upload.read() == LARGE)
 
-    url = mount(Receiving)
-    first, again = (api(**UPLOADS[parser], path=url) for _ in range(2))
+    api.path = mount(Receiving)
+    first, again = (api(**UPLOADS[parser]) for _ in range(2))
     assert first.json() is True
     assert replayed(again)
 
@@ -120,12 +120,12 @@ def test_R42_large_json_is_compared_by_its_bytes(api, mount, settings):
             return Response({"amount": request.data["amount"]}, status=201)
 
     settings.DATA_UPLOAD_MAX_MEMORY_SIZE = 10
-    url = mount(Large)
-    assert api("x" * 11, path=url).status_code == 400  # and the key is free (R15)
-    first, again = (api('{"amount": 0.1}', path=url) for _ in range(2))
+    api.path = mount(Large)
+    assert api("x" * 11).status_code == 400  # and the key is free (R15)
+    first, again = (api('{"amount": 0.1}') for _ in range(2))
     assert (first.status_code, first.json()) == (201, {"amount": 0.1})
     assert replayed(again)
-    assert problem(api('{"amount":  0.1}', path=url)) == MISMATCH
+    assert problem(api('{"amount":  0.1}')) == MISMATCH
 
 
 # R93: before authentication a body is neither read nor parsed for the guard's sake.
@@ -148,18 +148,18 @@ def test_R93_a_body_of_who_may_not_come_in_costs_nothing(api, mount, made):
             made.extend(["read"] * self.request._request._read_started)
             return super().handle_exception(exc)
 
-    url = mount(Refusing)
+    api.path = mount(Refusing)
     for sent in ({"body": "[0]"}, form(), raw(b"0")):
-        assert api(path=url, user=None, **sent).status_code == 401
+        assert api(user=None, **sent).status_code == 401
     assert made == []
 
 
 def test_R93_a_body_without_a_key_or_a_scope_is_not_read(api, mount, made):
     """Anybody may come in here, but nobody's key is looked up."""
     members: dict[str, Any] = {"authentication_classes": [], "permission_classes": [AllowAny]}
-    url = mount(type("Open", (BareView,), members))
-    assert problem(api(path=url, user=None)) == (400, "scope_missing")
-    assert problem(api(path=url, user=None, key='"')) == (400, "idempotency_key_invalid")
+    api.path = mount(type("Open", (BareView,), members))
+    assert problem(api(user=None)) == (400, "scope_missing")
+    assert problem(api(user=None, key='"')) == (400, "idempotency_key_invalid")
     assert made == []
 
 
@@ -197,12 +197,12 @@ class Signed(GuardedView):
 
 def test_R93_R48_what_authentication_reads_is_still_compared(api, mount, runs):
     """By its bytes: not by what a parser has made of them, and whether it was read or not."""
-    url = mount(Signed)
+    api.path = mount(Signed)
     body, other = '{"amount":\n0.1}', '{"amount":\n0.10000000000000000001}'
     for read in READ:
-        first = api(body, path=url, headers={"X-Read": read}, key=read)
-        again = api(' {"amount": 0.1}', path=url, headers={"X-Read": "nothing"}, key=read)
-        unlike = api(other, path=url, headers={"X-Read": read}, key=read)
+        first = api(body, headers={"X-Read": read}, key=read)
+        again = api(' {"amount": 0.1}', headers={"X-Read": "nothing"}, key=read)
+        unlike = api(other, headers={"X-Read": read}, key=read)
         assert first.status_code == 201, read
         assert first.json() == {"whole": body, "amount": 0.1}, read
         assert replayed(again), read

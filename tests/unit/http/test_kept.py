@@ -164,8 +164,8 @@ def test_R62_stream_that_answers_an_error_is_told_of_too(api, mount, caplog):
         def handle_exception(self, exc: Exception) -> Any:
             return StreamingHttpResponse([b"refused"], status=409)
 
-    url = mount(Streaming)
-    first, retry = (api(path=url) for _ in range(2))
+    api.path = mount(Streaming)
+    first, retry = (api() for _ in range(2))
 
     assert (first.status_code, first["Idempotency-Stored"]) == (409, "false")
     assert problem(retry) == (409, "result_unavailable")
@@ -181,10 +181,10 @@ def test_R58_hook_that_raises_after_the_commit_of_atomic_requests(
     api, mount, policy, atomic_requests, runs, store
 ):
     policy(TRANSACTION="separate")
-    url = mount(type("Stored", (EffectView,), {"idempotency_store": store}))
+    api.path = mount(type("Stored", (EffectView,), {"idempotency_store": store}))
     with pytest.raises(RuntimeError, match=r"^boom in a hook$"):
-        api.then("hook_boom", path=url)
-    again = api.then("hook_boom", path=url)
+        api.then("hook_boom")
+    again = api.then("hook_boom")
     assert (again.status_code, replayed(again)) == (201, True)
     assert Effect.objects.count() == len(runs) == 1
 
@@ -211,14 +211,14 @@ def test_R58_R90_hook_that_raises_on_one_database_rolls_no_other_back(
         transaction.on_commit(boom, using="other")
         return Response(status=201)
 
-    url = mount(answering(answer, idempotency_required=False))
+    api.path = mount(answering(answer, idempotency_required=False))
 
     with pytest.raises(RuntimeError, match=r"^boom in a hook$"):
-        api(path=url, key=key)
+        api(key=key)
 
     assert [Effect.objects.using(using).count() for using in ("default", "other")] == [1, 1]
     assert hooks == ["default"]
-    assert not key or replayed(api(path=url, key=key))
+    assert not key or replayed(api(key=key))
 
 
 @BOTH

@@ -49,9 +49,9 @@ def test_R18_lease_is_on_the_request_of_guarded_work_alone(api, mount):
         return Response(request.idempotency and request.idempotency.fencing_token)
 
     members = {"idempotency_required": False, "get": look, "post": look}
-    url = mount(type("Looking", (BareView,), members))
-    assert api(path=url).data == IdempotencyRecord.objects.get().epoch
-    assert api(key=None, path=url).data is api(method="GET", body="", path=url).data is None
+    api.path = mount(type("Looking", (BareView,), members))
+    assert api().data == IdempotencyRecord.objects.get().epoch
+    assert api(key=None).data is api(method="GET", body="").data is None
 
 
 # Errors of a class.
@@ -88,9 +88,9 @@ def test_R13_an_empty_set_of_methods_is_refused_where_it_is_declared(empty):
 
 
 def test_R13_an_empty_set_of_methods_of_as_view_raises(api, mount):
-    url = mount(BareView.as_view(idempotency_methods=()))
+    api.path = mount(BareView.as_view(idempotency_methods=()))
     with pytest.raises(ValueError, match="methods must not be empty"):
-        api(path=url)
+        api()
 
 
 def test_R18_callable_without_self_is_refused_when_the_class_is_made():
@@ -151,9 +151,9 @@ def test_R17_decorator_and_mixin_do_the_work_once(api, mount, policy, place, run
     """Behind the permissions, by what the decorator says before what the class says."""
     scope = lambda request: request.headers["X-User"]  # noqa: E731
     given = {"replay_header": "X-Of-Decorator", "store": "memory", "scope": scope}
-    url = mount(place(required=True, **given))
+    api.path = mount(place(required=True, **given))
 
-    missing, first, again = api(key=None, path=url), api(path=url), api(path=url)
+    missing, first, again = api(key=None), api(), api()
 
     assert problem(missing) == MISSING
     assert (first.status_code, again.content) == (201, first.content)
@@ -162,7 +162,7 @@ def test_R17_decorator_and_mixin_do_the_work_once(api, mount, policy, place, run
     assert len(runs) == 1
     assert store_for("memory").get(record_id("http", "alice", "key-1")) is not None
     monkeypatch.setattr(Permitted, "withdrawn", True)
-    assert api(path=url).status_code == 403
+    assert api().status_code == 403
 
 
 def test_R17_keyword_of_action_counts_before_dispatch(api, mount):
@@ -173,9 +173,9 @@ def test_R17_keyword_of_action_counts_before_dispatch(api, mount):
             return self.create(request)
 
     keywords = Set.capture.kwargs  # type: ignore[attr-defined]
-    url = mount(Set.as_view({"post": "capture"}, **keywords))
-    assert api(key=None, path=url).status_code == 201
-    assert "Idempotency-Key" not in api(path=url).headers
+    api.path = mount(Set.as_view({"post": "capture"}, **keywords))
+    assert api(key=None).status_code == 201
+    assert "Idempotency-Key" not in api().headers
 
 
 @pytest.mark.parametrize(("name", "derive"), [("dispatch", True), ("create", False)])
@@ -184,9 +184,9 @@ def test_R17_R1_of_two_decorators_on_a_method_the_outer_counts_first(api, mount,
     guarded: Any = inner(type("Base", (Mixed,), dict(OWN_CREATE)))
     outer = method_decorator([never_cache, idempotent(required=True)], name=name)
     view = outer(type("Sub", (guarded,), {}) if derive else guarded)
-    url = mount(view.as_view({"post": "create"}))
-    assert api(key=None, path=url).status_code == 400
-    assert api(path=url).headers["Idempotency-Key"]
+    api.path = mount(view.as_view({"post": "create"}))
+    assert api(key=None).status_code == 400
+    assert api().headers["Idempotency-Key"]
 
 
 def test_R17_undecorated_override_leaves_what_its_base_said(api, mount):

@@ -140,9 +140,9 @@ def test_R30_R62_retry_gets_the_place_of_a_body_that_is_elsewhere_where_it_is_na
     api, mount, runs, named, status, stored, place
 ):
     sent = lambda request: HttpResponse(headers={"X-Accel-Redirect": "/files/1"})  # noqa: E731
-    url = mount(answering(sent, idempotency_replay_headers=named))
+    api.path = mount(answering(sent, idempotency_replay_headers=named))
 
-    first, again = (api(path=url) for _ in range(2))
+    first, again = (api() for _ in range(2))
 
     assert (first.status_code, first["X-Accel-Redirect"]) == (200, "/files/1")
     assert first.get("Idempotency-Stored") == stored
@@ -180,8 +180,8 @@ def test_R25_replay_header_may_be_left_out(api, policy):
 
 
 def test_R31_a_replay_is_not_stored_in_between_whatever_the_view_says(api, mount):
-    url = mount(answering(lambda request: with_field("Cache-Control", "public, max-age=60")))
-    said = [api(path=url).headers["Cache-Control"] for _ in range(2)]
+    api.path = mount(answering(lambda request: with_field("Cache-Control", "public, max-age=60")))
+    said = [api().headers["Cache-Control"] for _ in range(2)]
     assert said == ["public, max-age=60", "no-store"]
 
 
@@ -200,9 +200,9 @@ def test_R36_finalize_response_and_rendering_happen_once(api, mount):
             done.append("finalised")
             return super().finalize_response(*args, **kwargs)
 
-    url = mount(Finalised)
+    api.path = mount(Finalised)
 
-    assert [replayed(api(path=url)) for _ in range(2)] == [False, True]
+    assert [replayed(api()) for _ in range(2)] == [False, True]
     assert done == ["finalised", "rendered"]
 
 
@@ -284,8 +284,8 @@ def test_R34_decorator_of_a_function_is_asked_on_a_replay_above_the_guard_alone(
 ):
     settings.MIDDLEWARE = ["django_idempotency.http.middleware.IdempotencyMiddleware"]
     policy(HTTP={"SCOPE": ANYONE})
-    url = mount(forbidden_once_there_is_an_effect(anybody(add) if guard_below else add))
-    assert [api(path=url).status_code for _ in range(2)] == [201, status]
+    api.path = mount(forbidden_once_there_is_an_effect(anybody(add) if guard_below else add))
+    assert [api().status_code for _ in range(2)] == [201, status]
 
 
 # R34: `object_permissions`, the replay_check that asks ``get_object()``.

@@ -67,19 +67,19 @@ def test_R57_kept_and_committed_together(api, mount, store, mode, atomic_request
     then, status, state, work_stands = ENDS[end]
     members = {"idempotency_store": store, "idempotency_scope": ANYONE}
     members["idempotency_keep"] = "stripe" if status == 503 else "default"
-    url = mount(type("Stored", (EffectView,), members))
+    api.path = mount(type("Stored", (EffectView,), members))
     api.key = f"{then}-{status}"
     api.client.raise_request_exception = False
     autocommit = mode == "separate" and not atomic_requests
     kept = state == "COMPLETED"
 
-    first = api.then(then, status=status, path=url)
+    first = api.then(then, status=status)
     if store == "default":
         seen_by_others = state_seen_by_others()
     else:
         seen_by_others = store_for(store).get(record_id("http", "anyone", api.key)).state.value
     effects = Effect.objects.count()
-    again = api.then(then, status=status, path=url)
+    again = api.then(then, status=status)
 
     assert first.status_code == again.status_code == status
     assert seen_by_others == state
@@ -108,8 +108,8 @@ def test_R57_answer_is_rendered_inside_the_transaction(api, mount):
 @pytest.mark.parametrize("atomic_requests", [True], indirect=True)
 def test_R57_unguarded_requests_keep_djangos_transaction(api, mount, policy, atomic_requests):
     policy(TRANSACTION="separate")
-    url = mount(type("PutOnly", (EffectView,), {"idempotency_methods": {"PUT"}}))
-    assert api.then("raised", status=409, path=url).status_code == 409
+    api.path = mount(type("PutOnly", (EffectView,), {"idempotency_methods": {"PUT"}}))
+    assert api.then("raised", status=409).status_code == 409
     assert not Effect.objects.exists()
     assert not IdempotencyRecord.objects.exists()
 
@@ -171,9 +171,9 @@ def doomed(request: pytest.FixtureRequest, policy: SetPolicy, monkeypatch: Any) 
 )
 def test_R91_success_that_can_only_be_rolled_back_is_a_500(api, mount, doomed, caplog):
     policy = {"idempotency_store": doomed.store, "idempotency_required": False}
-    url = mount(answering(doomed.answer, **policy))
+    api.path = mount(answering(doomed.answer, **policy))
     with pytest.raises(WorkRolledBack):
-        api(path=url, key=doomed.key)
+        api(key=doomed.key)
     assert not Effect.objects.exists()
     assert any("can only be rolled back" in entry.getMessage() for entry in caplog.records)
     assert {entry.levelno for entry in caplog.records} == {logging.ERROR}
@@ -198,8 +198,8 @@ def test_R91_success_that_wished_to_be_rolled_back_and_refusal_are_answered_and_
     api, mount, doomed, caplog
 ):
     key, status = doomed.key, doomed.status
-    url = mount(answering(doomed.answer, idempotency_required=False))
-    first, again = api(path=url, key=key), api(path=url, key=key)
+    api.path = mount(answering(doomed.answer, idempotency_required=False))
+    first, again = api(key=key), api(key=key)
     assert first.status_code == again.status_code == status
     assert first.get("Idempotency-Stored") == ("false" if key and status != 400 else None)
     assert not replayed(again)
@@ -236,15 +236,15 @@ def test_R90_R91_no_database_commits_what_another_rolls_back(api, mount, monkeyp
                 transaction.on_commit(lambda: hooks.append("hook"), using=using)
         return doomed.answer(request)
 
-    url = mount(answering(answer, idempotency_required=False))
+    api.path = mount(answering(answer, idempotency_required=False))
 
     if status == 201 and not doomed.wished:
         with pytest.raises(WorkRolledBack):
-            api(path=url, key=key)
+            api(key=key)
     else:
-        first = api(path=url, key=key)
+        first = api(key=key)
         assert (first.status_code, first.get("Idempotency-Stored")) == (status, key and "false")
-        assert not replayed(api(path=url, key=key))
+        assert not replayed(api(key=key))
 
     assert Effect.objects.exists() == separate  # that commits by itself
     assert not Effect.objects.using("other").exists()

@@ -56,12 +56,8 @@ class AsgiClient(AsyncClient):
 
 def api_for(stack: str, path: str = "", *, raises: bool = True) -> Api:
     """Return an Api that sends to a path unless told otherwise."""
-
-    class At(Api):
-        def __call__(self, *arguments, **keywords):
-            return super().__call__(*arguments, **{"path": path, **keywords})
-
-    api = At()
+    api = Api()
+    api.path = path
     api.client = Client() if stack == "wsgi" else AsgiClient()
     api.client.raise_request_exception = raises
     return api
