@@ -38,10 +38,7 @@ class MayPay(permissions.BasePermission):
 
 class Throttle(throttling.BaseThrottle):
     async def allow_request(self, request, view):
-        return "X-Throttled" not in request.headers
-
-    def wait(self):
-        return 7
+        return True
 
 
 class Refusal(APIException):

@@ -20,6 +20,7 @@ from django_idempotency.models import IdempotencyRecord
 from tests.app import urls as app_urls
 from tests.app.models import Effect
 from tests.unit.http.api import Api
+from tests.unit.http.views import ANYONE
 
 #: Changes the policy of the default alias: ``policy(LEASE=5, HTTP={"REQUIRED": True})``.
 SetPolicy = Callable[..., None]
@@ -61,6 +62,12 @@ def policy(settings: Any) -> SetPolicy:
 
     change()
     return change
+
+
+@pytest.fixture
+def anyone(policy: SetPolicy) -> None:
+    """All keys have one scope."""
+    policy(HTTP={"SCOPE": ANYONE})
 
 
 @pytest.fixture

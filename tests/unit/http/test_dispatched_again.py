@@ -24,16 +24,10 @@ from django_idempotency.http import idempotent
 from django_idempotency.models import IdempotencyRecord
 from tests.app.models import Effect
 from tests.unit.http.api import replayed
-from tests.unit.http.conftest import SetPolicy
-from tests.unit.http.views import ANYONE, KEYED
+from tests.unit.http.views import KEYED
 from tests.unit.views.conftest import AsgiClient
 
-pytestmark = pytest.mark.django_db(transaction=True)
-
-
-@pytest.fixture(autouse=True)
-def anyone(policy: SetPolicy) -> None:
-    policy(HTTP={"SCOPE": ANYONE})
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("anyone")]
 
 
 class Deadlocks:

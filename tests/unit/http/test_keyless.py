@@ -23,18 +23,11 @@ from django_idempotency.contrib.rest_framework import IdempotencyMixin
 from django_idempotency.http import IdempotencyViewMixin, idempotent
 from django_idempotency.http.checks import check_middleware, check_views
 from tests.app.models import Effect, Unique
-from tests.unit.http.conftest import SetPolicy
-from tests.unit.http.views import ANYONE
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("anyone")]
 GUARD = "django_idempotency.http.middleware.IdempotencyMiddleware"
 KEYS = ("key-1", None)
 ATOMIC = pytest.mark.parametrize("atomic_requests", [True], indirect=True)
-
-
-@pytest.fixture(autouse=True)
-def anyone(policy: SetPolicy) -> None:
-    policy(HTTP={"SCOPE": ANYONE})
 
 
 def send(url: str, key: str | None, method: str = "POST") -> Any:

@@ -19,13 +19,12 @@ from django_idempotency.contrib.rest_framework import IdempotencyMixin
 from django_idempotency.http import idempotent
 from tests.app.models import Child, Effect
 from tests.app.views import Refusal
-from tests.unit.http.conftest import SetPolicy
 from tests.unit.http.shoppers import Shopper
 from tests.unit.http.test_work import swallow
 from tests.unit.http.views import ANYONE, KEYED
 from tests.unit.views.conftest import AsgiClient
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("anyone")]
 
 
 def cycle_key(request: HttpRequest) -> None:
@@ -58,11 +57,6 @@ def doomed() -> int:
 
 def wish() -> None:
     transaction.set_rollback(True)
-
-
-@pytest.fixture(autouse=True)
-def project(policy: SetPolicy) -> None:
-    policy(HTTP={"SCOPE": ANYONE})
 
 
 def checkout(empty: str, last: Any) -> Any:

@@ -124,17 +124,6 @@ def test_R58_api_is_asked_once_about_an_error_and_is_left_as_it_was(
     assert [it for it in (urls.api, urls.heard) if "on_exception" in vars(it)] == []
 
 
-@pytest.mark.parametrize("transaction", ["single", "separate"])
-@pytest.mark.parametrize(("then", "left"), [("created", 1), ("raised", 0), ("boom", 0)])
-def test_R57_other_modes(at, policy, transaction, then, left):
-    policy(TRANSACTION=transaction)
-    statuses = [at(SYNC).then(then, status=402).status_code for _ in range(2)]
-
-    assert len(set(statuses)) == 1
-    runs = 2 if then == "boom" else 1
-    assert Effect.objects.count() == (left if transaction == "single" else runs)
-
-
 @pytest.mark.parametrize(
     ("then", "effects", "state"),
     [("created", 1, "COMPLETED"), ("raised", 0, "COMPLETED"), ("domain", 0, "COMPLETED")],
