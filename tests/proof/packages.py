@@ -55,9 +55,6 @@ _SUITE = (
 )
 #: Tests that read the source, or put defects into it.
 _OF_THE_SOURCE = ("project", "contract", "core/test_imports.py", "core/test_columns.py")
-_GERMAN = (
-    "tests/unit/http/test_errors.py::test_R78_german_has_every_text_and_is_compiled_of_its_source"
-)
 _COPIED = shutil.ignore_patterns("__pycache__", "_build", "node_modules")
 #: A project in one file: its settings, its view, a request and its retry.
 _PROJECT = """
@@ -157,7 +154,7 @@ def _suite(wheel: Path, folder: Path) -> bool:
             shutil.copy(source, copy)
     group = ("--group", f"{ROOT / 'pyproject.toml'}:test")
     python = _environment(folder / "suite-environment", str(wheel), *group)
-    ignored = [*(f"--ignore=tests/unit/{name}" for name in _OF_THE_SOURCE), "--deselect", _GERMAN]
+    ignored = [*(f"--ignore=tests/unit/{name}" for name in _OF_THE_SOURCE)]
     command = ["-m", "pytest", "-q", "-n", "2", "-p", "no:cacheprovider", *ignored, "tests/unit"]
     done = _run(str(python), *command, cwd=copy)
     print(f"{'ok  ' if done else 'FAIL'} the tests on the wheel", flush=True)

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import ast
-import gettext
 import json
 import logging
-import re
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
@@ -18,7 +14,6 @@ from django.utils import translation
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-import django_idempotency
 from django_idempotency.exceptions import (
     FingerprintMismatch,
     InProgress,
@@ -29,7 +24,6 @@ from django_idempotency.exceptions import (
     ScopeMissing,
     StoreError,
 )
-from django_idempotency.exceptions.refusals import REFUSALS
 from django_idempotency.http.problems import problem_response, replay_refused
 from django_idempotency.logs import log_refusal, log_store_error, tell_end
 from django_idempotency.policy import HTTPPolicy
@@ -39,8 +33,6 @@ from tests.unit.http.views import MISMATCH, BareView
 
 pytestmark = pytest.mark.django_db
 
-PACKAGE = Path(django_idempotency.__file__).parent
-CATALOGUE = PACKAGE / "locale/de/LC_MESSAGES"
 MEMBERS = {"type", "title", "status", "detail", "instance", "code", "retryable", "safe_new_key"}
 KEY, PAYLOAD = "confidential-key", "confidential-payload"
 
@@ -232,7 +224,7 @@ def test_R80_R81_hostile_addresses_and_long_names_of_routes_are_no_500(api, moun
         assert problem(api(**{**sent, "path": f"{url}{tail}d"})) == MISMATCH
 
 
-# The language of problems, and the German catalogue.
+# The language of problems: tests/unit/project/test_translations.py has the German catalogue.
 
 
 @pytest.fixture
@@ -286,65 +278,3 @@ def test_R78_an_answer_of_the_project_is_labelled_where_our_texts_are_its_langua
     settings.LANGUAGE_CODE = code
     policy(HTTP={"ERROR_RENDERER": lambda request, members: HttpResponse(members["title"])})
     assert api(key=None).headers.get("Content-Language") == said
-
-
-def reasons() -> list[tuple[str, str]]:
-    """Why keys.py and the guard refuse a key, each with its code."""
-    found = []
-    for module in ("keys.py", "http/guard.py"):
-        for node in ast.walk(ast.parse((PACKAGE / module).read_text())):
-            if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "InvalidKey":
-                given = {word.arg: word.value for word in node.keywords}
-                code = ast.literal_eval(given["code"]) if "code" in given else ""
-                text = ast.literal_eval(node.args[0]) if code else ast.unparse(node.args[0])
-                found.append((text, code))
-    return found
-
-
-ENTRY = r'(?m)^(?:msgctxt "(.*)"\n)?msgid (.*)\n(?:msgid_plural (.*)\n)?msgstr(?:\[0\])? (.*)$'
-
-
-def test_R78_german_has_every_text_and_is_compiled_of_its_source():
-    with (CATALOGUE / "django.mo").open("rb") as compiled:
-        german = gettext.GNUTranslations(compiled)
-    said = {}
-    for context, *texts in re.findall(ENTRY, (CATALOGUE / "django.po").read_text())[1:]:
-        text, plural, translated = (ast.literal_eval(text or '""') for text in texts)
-        said[context, text] = translated
-        found = german.ngettext(text, plural, 1) if plural else german.gettext(text)
-        if context:
-            found = german.npgettext(context, text, plural or text, 1)
-            found = german.pgettext(context, text) if not plural else found
-        assert found == translated, text
-        assert translated not in ("", text) or text in ("Status", "in %s")
-
-    with translation.override(None):
-        marked = {str(text) for problem in REFUSALS for text in (problem.title, problem.detail)}
-    codes = {code: text for text, code in reasons() if code}
-    assert len(codes) == len(reasons()) - 1 == 8  # a key that is no str never comes over HTTP
-    marked |= {*codes.values()}
-    marked |= set(re.findall(r'{% translate "([^"]+)"', template("problem.html")))
-    browsable = (PACKAGE / "contrib/rest_framework/browsable.py").read_text()
-    marked |= set(re.findall(r'_\("([^"]+)"\)', browsable))
-    wanted = {("", text) for text in marked}
-    context = r"""{% translate (["'])(.+?)\1 context (["'])(.+?)\3"""
-    for name in ("base", "decide", "list", "overview", "record"):
-        found = re.findall(context, template(f"admin/{name}.html"))
-        assert found, name
-        wanted |= {(where, text) for _, text, _, where in found}
-    for path in (*(PACKAGE / "admin").glob("*.py"), *(PACKAGE / "operators").glob("*.py")):
-        wanted |= set(marked_in(path.read_text()))
-    assert wanted <= said.keys()
-
-
-def marked_in(source: str) -> Iterator[tuple[str, str]]:
-    """Yield the context and the text of each call of gettext."""
-    for node in ast.walk(ast.parse(source)):
-        name = getattr(node.func, "id", "") if isinstance(node, ast.Call) else ""
-        if isinstance(node, ast.Call) and (name == "_" or "gettext" in name):
-            context = ast.literal_eval(node.args[0]) if name.startswith("pget") else ""
-            yield context, ast.literal_eval(node.args[1 if context else 0])
-
-
-def template(name: str) -> str:
-    return (PACKAGE / "templates/django_idempotency" / name).read_text()
