@@ -32,6 +32,10 @@ def never_keep(response: Any, exception: Any) -> str:
     return "release"
 
 
+def answer(self: Any, request: Any) -> HttpResponse:
+    return HttpResponse()
+
+
 @idempotent(required=True, lease=300, encryption_keys=["A" * 43], operation="payment-create")
 def pay(request: Any) -> HttpResponse:
     return HttpResponse()
@@ -44,17 +48,13 @@ async def apay(request: Any) -> HttpResponse:
 
 @method_decorator(idempotent(store="memory", keep="stripe"), name="dispatch")
 class Checkout(View):
-    def get(self, request: Any) -> HttpResponse:
-        return HttpResponse()
-
-    put = post = get
+    get = put = post = answer
 
 
 @method_decorator(idempotent(keep="success"), name="dispatch")
 @method_decorator(idempotent(keep="stripe"), name="put")
 class Nearer(Checkout):
-    def put(self, request: Any) -> HttpResponse:
-        return HttpResponse()
+    put = answer
 
 
 class Refund(IdempotencyViewMixin, View):
@@ -69,8 +69,7 @@ class Refund(IdempotencyViewMixin, View):
 
 
 class Around(View):
-    def post(self, request: Any) -> HttpResponse:
-        return HttpResponse()
+    post = answer
 
 
 @api_view(["POST"])
@@ -97,10 +96,7 @@ def plain(request: Any) -> HttpResponse:
 class Payments(IdempotencyMixin, viewsets.ViewSet):
     idempotency_actions = {"create", "capture"}
 
-    def create(self, request: Any) -> HttpResponse:
-        return HttpResponse()
-
-    update = destroy = list = create
+    create = update = destroy = list = answer
 
     @action(detail=True, methods=["post", "get"], idempotency_wait=5, idempotency_operation="take")
     def capture(self, request: Any, pk: Any = None) -> HttpResponse:
