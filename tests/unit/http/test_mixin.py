@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from django.utils.decorators import method_decorator
+from django.views import View
 from django.views.decorators.cache import never_cache
 from rest_framework import permissions, serializers, viewsets
 from rest_framework.decorators import action
@@ -17,7 +18,7 @@ from rest_framework.views import APIView
 from django_idempotency.conf import store_for
 from django_idempotency.contrib.ninja import idempotent as idempotent_operation
 from django_idempotency.contrib.rest_framework import IdempotencyMixin
-from django_idempotency.http import idempotent
+from django_idempotency.http import IdempotencyViewMixin, idempotent
 from django_idempotency.keys import record_id
 from django_idempotency.models import IdempotencyRecord
 from tests.app.models import Effect
@@ -28,6 +29,8 @@ from tests.unit.http.views import BareView, Permitted
 pytestmark = pytest.mark.django_db
 
 MISSING = (400, "idempotency_key_missing")
+#: What a class of either kind is made of.
+MIXINS = [(IdempotencyMixin, APIView), (IdempotencyViewMixin, View)]
 
 # Actions and attributes.
 
@@ -68,13 +71,15 @@ def test_mixin_stands_first():
 def test_R18_R56_wrong_attribute_is_refused_when_the_class_is_made():
     wrong: dict[str, tuple[Any, str]] = {
         "idempotency_require": (True, ".*Did you mean 'idempotency_required'"),
-        "idempotency_action": (True, ".*Did you mean 'idempotency_actions'"),
         "idempotency_keep": (lambda response: "", r" must take \(response, exception\)"),
         "idempotency_scope": (staticmethod(lambda: "all"), r" must take \(request\)"),
     }
     for name, (value, said) in wrong.items():
-        with pytest.raises(TypeError, match=f"{name}{said}"):
-            type("Pay", (IdempotencyMixin, APIView), {name: value})
+        for bases in MIXINS:
+            with pytest.raises(TypeError, match=f"{name}{said}"):
+                type("Pay", bases, {name: value})
+    with pytest.raises(TypeError, match=r"idempotency_action.*Did you mean 'idempotency_actions'"):
+        type("Pay", (IdempotencyMixin, APIView), {"idempotency_action": True})
 
 
 @pytest.mark.parametrize("empty", [(), [], set(), frozenset()])
@@ -83,8 +88,9 @@ def test_R13_an_empty_set_of_methods_is_refused_where_it_is_declared(empty):
     for guard in (idempotent, idempotent_operation):
         with pytest.raises(ValueError, match=named):
             guard(methods=empty)
-    with pytest.raises(ValueError, match=f"Pay: idempotency_{named}"):
-        type("Pay", (IdempotencyMixin, APIView), {"idempotency_methods": empty})
+    for bases in MIXINS:
+        with pytest.raises(ValueError, match=f"Pay: idempotency_{named}"):
+            type("Pay", bases, {"idempotency_methods": empty})
 
 
 def test_R13_an_empty_set_of_methods_of_as_view_raises(api, mount):
