@@ -269,40 +269,6 @@ def decorated(view):
     return achecked if iscoroutinefunction(view) else checked
 
 
-@pytest.mark.parametrize(
-    ("view_class", "stack", "middleware"),
-    [(FreeClass, "wsgi", True), (FreeAsyncClass, "asgi", True), (FreeClass, "wsgi", False)],
-)
-def test_R17_R34_no_decorator_of_a_class_view_is_skipped_and_no_request_passes_in_silence(
-    serve, policy, runs, caplog, view_class, stack, middleware
-):
-    """Around as_view() a guard cannot stand; where a key is required, nothing runs."""
-    view = decorated(view_class.as_view())
-    api = serve(view if middleware else anybody(view), stack, middleware=middleware)
-
-    answers = [api(), api(), api(key=None), api(method="GET")]
-    Withdrawable.allowed = False
-    refused = api()
-
-    assert [answer.get("Idempotency-Stored") for answer in answers] == [
-        "false",
-        "false",
-        None,
-        None,
-    ]
-    assert not any(map(replayed, answers))
-    assert (refused.status_code, len(runs)) == (403, 3)
-    assert "Write class Free" in told(caplog)[0]
-    Withdrawable.allowed = True
-    policy(HTTP={"SCOPE": ANYONE, "REQUIRED": True})
-    for key in ("1", None):
-        with pytest.raises(ImproperlyConfigured, match=r"IdempotencyViewMixin, \.\.\.\)"):
-            api(key=key)
-    assert api(method="GET").status_code == 200
-    assert len(runs) == 3
-    assert not IdempotencyRecord.objects.exists()
-
-
 def naming_its_class(view):
     """A decorator that copies of ``as_view()`` the class alone."""
 
@@ -313,36 +279,85 @@ def naming_its_class(view):
     return called
 
 
-@pytest.mark.parametrize("around", [partial, naming_its_class])
-@pytest.mark.parametrize("middleware", [True, False])
-def test_R17_R34_what_calls_a_class_view_is_no_way_past_its_checks(
-    serve, runs, caplog, around, middleware
+#: What may stand around as_view().
+AROUND = {
+    "decorator": decorated(FreeClass.as_view()),
+    "decorator of a coroutine": decorated(FreeAsyncClass.as_view()),
+    "partial": partial(new(Withdrawable, FreeClass).as_view()),
+    "function": naming_its_class(new(Withdrawable, FreeClass).as_view()),
+}
+
+
+@pytest.mark.parametrize(
+    ("around", "middleware"),
+    [
+        ("decorator", True),
+        ("decorator", False),
+        ("decorator of a coroutine", True),
+        ("partial", True),
+        ("partial", False),
+        ("function", True),
+        ("function", False),
+    ],
+)
+def test_R17_R34_no_decorator_of_a_class_view_is_skipped_and_no_request_passes_in_silence(
+    serve, policy, runs, caplog, around, middleware
 ):
-    view = around(new(Withdrawable, FreeClass).as_view())
-    api = serve(view if middleware else anybody(view), middleware=middleware)
+    """Around as_view() a guard cannot stand; where a key is required, nothing runs."""
+    view, stack = AROUND[around], "asgi" if "coroutine" in around else "wsgi"
+    api = serve(view if middleware else anybody(view), stack, middleware=middleware)
 
-    answers = [api(), api()]
+    answers = [api(), api(), api(key=None), api(method="GET")]
     Withdrawable.allowed = False
+    refused = api()
 
-    assert api().status_code == 403
-    assert [answer["Idempotency-Stored"] for answer in answers] == ["false", "false"]
-    assert len(runs) == 2
-    assert "Write class New" in told(caplog)[0]
+    stored = [answer.get("Idempotency-Stored") for answer in answers]
+    assert stored == ["false", "false", None, None]
+    assert not any(map(replayed, answers))
+    assert (refused.status_code, len(runs)) == (403, 3)
+    assert told(caplog)[0].partition("Write class ")[2].startswith(("Free", "New"))
+    Withdrawable.allowed = True
+    policy(HTTP={"SCOPE": ANYONE, "REQUIRED": True})
+    for key in ("1", None):
+        with pytest.raises(ImproperlyConfigured, match=r"IdempotencyViewMixin, \.\.\.\)"):
+            api(key=key)
+    assert api(method="GET").status_code == 200
+    assert len(runs) == 3
+    assert not IdempotencyRecord.objects.exists()
 
 
-def test_R17_middleware_sees_the_guard_and_the_class_behind_a_partial(serve):
-    """The policy is that of the guard, and a view of REST framework is left alone."""
-
-    @idempotent(header="X-Own", scope=ANYONE)
-    def own(request, status):
-        return HttpResponse(status=status)
-
-    api = serve(partial(own, status=201), middleware=True)
-    answers = [api(headers={"X-Own": "1"}, key=key) for key in ("1", "2")]
-    assert [replayed(answer) for answer in answers] == [False, True]
-
+def test_R17_middleware_leaves_a_view_of_rest_framework_behind_a_partial_alone(serve):
     api = serve(partial(FreeDRF.as_view()), middleware=True)
     assert [replayed(api()) for _ in range(2)] == [False, False]
+
+
+by_own_header = idempotent(header="X-Own", scope=ANYONE)
+
+
+@by_own_header
+def own(request, status):
+    return HttpResponse(status=status)
+
+
+of_its_base = method_decorator(by_own_header, name="dispatch")(new(FreeAsyncClass))
+
+
+@pytest.mark.parametrize(
+    ("view", "stack"),
+    [
+        (partial(own, status=201), "wsgi"),
+        # The mixin's dispatch hides the mark of the guard behind it.
+        (new(Withdrawable, of_its_base).as_view(), "asgi"),
+    ],
+    ids=["behind a partial", "on a base"],
+)
+def test_R17_middleware_leaves_a_view_to_its_own_guard(serve, caplog, view, stack):
+    api = serve(view, stack, middleware=True)
+    answers = [api(headers={"X-Own": "1"}, key=key) for key in ("1", "2")]
+
+    assert [replayed(answer) for answer in answers] == [False, True]
+    assert "Idempotency-Stored" not in answers[1]
+    assert told(caplog) == []
 
 
 def test_R17_middleware_changes_no_class_of_the_project(serve):
@@ -360,19 +375,6 @@ def test_R17_R1_of_two_guards_of_a_class_the_outer_one_guards_alone(serve, caplo
     api = serve(view, "asgi" if base is FreeAsyncClass else "wsgi")
     assert problem(api(key=None)) == (400, "idempotency_key_missing")
     answers = [api(), api()]
-
-    assert [replayed(answer) for answer in answers] == [False, True]
-    assert "Idempotency-Stored" not in answers[1]
-    assert told(caplog) == []
-
-
-def test_R17_middleware_leaves_a_class_to_the_guard_on_its_base(serve, caplog):
-    """The mixin's dispatch hides the mark of the guard behind it."""
-    policy = idempotent(header="X-Own", scope=ANYONE)
-    guarded = method_decorator(policy, name="dispatch")(new(FreeAsyncClass))
-
-    api = serve(new(Withdrawable, guarded).as_view(), "asgi", middleware=True)
-    answers = [api(headers={"X-Own": "1"}, key=key) for key in ("1", "2")]
 
     assert [replayed(answer) for answer in answers] == [False, True]
     assert "Idempotency-Stored" not in answers[1]
