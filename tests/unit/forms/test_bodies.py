@@ -330,10 +330,7 @@ def test_R80_R90_R93_a_form_that_django_refuses_reaches_a_view_that_does_not_par
 @pytest.mark.parametrize(
     ("view", "read"),
     [
-        ("/guarded/reads/", "body"),
-        ("/guarded/reads/", "stream"),
-        ("/guarded/reads/", "handlers"),
-        ("/guarded/reads/", "parsed"),
+        *(("/guarded/reads/", read) for read in ("body", "stream", "handlers", "parsed")),
         ("/guarded/areads/", "parsed"),
     ],
 )

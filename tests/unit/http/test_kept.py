@@ -29,6 +29,7 @@ from tests.unit.http.api import problem, replayed
 from tests.unit.http.views import (
     ANYONE,
     BESIDE,
+    KEYED,
     OPEN,
     UNAVAILABLE,
     GuardedView,
@@ -191,11 +192,8 @@ def test_R58_hook_that_raises_after_the_commit_of_atomic_requests(
 
 @BOTH
 @ATOMIC
-@pytest.mark.parametrize(
-    ("mode", "key"),
-    [("joined", "key-1"), ("joined", None), ("separate", "key-1"), ("separate", None)],
-    indirect=["mode"],
-)
+@BESIDE
+@KEYED
 def test_R58_R90_hook_that_raises_on_one_database_rolls_no_other_back(
     api, mount, monkeypatch, mode, atomic_requests, key
 ):
