@@ -9,7 +9,7 @@ from django.utils.decorators import method_decorator
 from django.views import View
 from django.views.decorators.cache import never_cache
 from rest_framework import permissions, serializers, viewsets
-from rest_framework.decorators import action
+from rest_framework.decorators import action, api_view, authentication_classes
 from rest_framework.generics import CreateAPIView
 from rest_framework.request import Request
 from rest_framework.response import Response
@@ -47,12 +47,22 @@ def test_R13_R18_actions_and_their_keywords(api, runs):
     assert runs == ["first", "rename of first", "unguarded", "unguarded"]
 
 
-def test_R18_lease_is_on_the_request_of_guarded_work_alone(api, mount):
-    def look(self: Any, request: Any) -> Response:
-        return Response(request.idempotency and request.idempotency.fencing_token)
+def look(request: Request) -> Response:
+    return Response(request.idempotency and request.idempotency.fencing_token)
 
-    members = {"idempotency_required": False, "get": look, "post": look}
-    api.path = mount(type("Looking", (BareView,), members))
+
+OF_MIXIN = dict.fromkeys(("get", "post"), lambda self, request: look(request))
+LOOKING = {
+    "mixin": type("Looking", (BareView,), {"idempotency_required": False, **OF_MIXIN}),
+    "below api_view": api_view(["GET", "POST"])(
+        authentication_classes([HeaderAuthentication])(idempotent(look))
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", LOOKING)
+def test_R18_lease_is_on_the_request_of_guarded_work_alone(api, mount, kind):
+    api.path = mount(LOOKING[kind])
     assert api().data == IdempotencyRecord.objects.get().epoch
     assert api(key=None).data is api(method="GET", body="").data is None
 

@@ -16,7 +16,6 @@ from django.views import View
 from django.views.decorators.cache import never_cache
 from django.views.decorators.csrf import csrf_exempt
 from rest_framework.decorators import api_view
-from rest_framework.response import Response
 from rest_framework.views import APIView
 
 from django_idempotency.contrib.rest_framework import IdempotencyMixin
@@ -98,24 +97,6 @@ def test_R18_several_decorators_of_a_class_view(rf, view, decorators):
 
     assert "default" in guarded._non_atomic_requests
     assert twice(guarded if view is Checkout else async_to_sync(guarded), rf) == [False, True]
-
-
-def test_R18_lease_is_on_the_request_below_api_view(rf):
-    """None without a key and where nothing is guarded."""
-    seen = []
-
-    @api_view(["GET", "POST"])
-    @own
-    def looking(request):
-        seen.append(request.idempotency)
-        return Response()
-
-    looking(rf.get("/", headers={"Idempotency-Key": "k"}))
-    looking(rf.post("/"))
-    looking(rf.post("/", headers={"Idempotency-Key": "k"}))
-
-    assert seen[:2] == [None, None]
-    assert seen[2].record_id == IdempotencyRecord.objects.get().pk
 
 
 # What it refuses, and what to write.
