@@ -9,10 +9,10 @@ from django_idempotency.models import IdempotencyRecord
 from tests.app.models import Effect
 from tests.unit.adrf.urls import VIEWS
 from tests.unit.http.api import problem, replayed
-from tests.unit.http.conftest import policy
+from tests.unit.http.conftest import atomic, policy
 from tests.unit.views.conftest import api_for, collected
 
-__all__ = ["collected", "policy"]
+__all__ = ["atomic", "collected", "policy"]
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -77,10 +77,8 @@ def test_reading_is_not_guarded(at):
 
 
 @pytest.mark.parametrize("key", ["key-1", None])
-def test_R96_coroutine_that_would_lose_its_ATOMIC_REQUESTS_is_refused(monkeypatch, policy, key):
-    from django.db import connections
+def test_R96_coroutine_that_would_lose_its_ATOMIC_REQUESTS_is_refused(atomic, policy, key):
 
-    monkeypatch.setitem(connections.settings["default"], "ATOMIC_REQUESTS", True)
     for name in ("async-view", "async-set"):
         api = api_for("asgi", f"/{name}/")
         with pytest.raises(RuntimeError, match="ATOMIC_REQUESTS"):

@@ -98,6 +98,12 @@ def atomic_requests(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPa
 
 
 @pytest.fixture
+def atomic(monkeypatch: pytest.MonkeyPatch) -> None:
+    """ATOMIC_REQUESTS is on, on the default database."""
+    monkeypatch.setitem(connections.settings["default"], "ATOMIC_REQUESTS", True)
+
+
+@pytest.fixture
 def mount(settings: Any) -> Iterator[Mount]:
     module = ModuleType(f"tests.unit.http.mounted_{uuid4().hex}")
     module.urlpatterns = [*app_urls.urlpatterns]  # type: ignore[attr-defined]

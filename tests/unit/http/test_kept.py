@@ -39,7 +39,6 @@ from tests.unit.http.views import (
 
 pytestmark = pytest.mark.django_db(transaction=True)
 BOTH = pytest.mark.django_db(transaction=True, databases=["default", "other"])
-ATOMIC = pytest.mark.parametrize("atomic_requests", [True], indirect=True)
 
 # The verdicts.
 
@@ -176,10 +175,9 @@ def test_R62_stream_that_answers_an_error_is_told_of_too(api, mount, caplog):
 # R58: hooks that raise after the commit.
 
 
-@ATOMIC
 @pytest.mark.parametrize("store", ["default", "memory"])
 def test_R58_hook_that_raises_after_the_commit_of_atomic_requests(
-    api, mount, policy, atomic_requests, runs, store
+    api, mount, policy, atomic, runs, store
 ):
     policy(TRANSACTION="separate")
     api.path = mount(type("Stored", (EffectView,), {"idempotency_store": store}))
@@ -191,11 +189,10 @@ def test_R58_hook_that_raises_after_the_commit_of_atomic_requests(
 
 
 @BOTH
-@ATOMIC
 @BESIDE
 @KEYED
 def test_R58_R90_hook_that_raises_on_one_database_rolls_no_other_back(
-    api, mount, monkeypatch, mode, atomic_requests, key
+    api, mount, monkeypatch, mode, atomic, key
 ):
     monkeypatch.setitem(connections.settings["other"], "ATOMIC_REQUESTS", True)
     hooks: list[str] = []
@@ -254,9 +251,8 @@ def test_R60_work_that_cannot_be_completed_is_rolled_back(api, policy, mode, run
     assert len(runs) == 2
 
 
-@ATOMIC
 def test_R60_R79_session_that_the_work_has_lost_is_an_error_of_the_log(
-    api, policy, atomic_requests, monkeypatch, caplog
+    api, policy, atomic, monkeypatch, caplog
 ):
     """The engine takes what is raised within the work for an error of the work."""
     policy(TRANSACTION="separate")

@@ -27,7 +27,6 @@ from tests.app.models import Effect, Unique
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("anyone")]
 GUARD = "django_idempotency.http.middleware.IdempotencyMiddleware"
 KEYS = ("key-1", None)
-ATOMIC = pytest.mark.parametrize("atomic_requests", [True], indirect=True)
 
 
 def send(url: str, key: str | None, method: str = "POST") -> Any:
@@ -163,21 +162,17 @@ COROUTINES: dict[str, Callable[..., Any]] = {
 }
 
 
-@ATOMIC
 @pytest.mark.parametrize(("method", "key"), [("POST", "a-key"), ("POST", None), ("GET", None)])
 @pytest.mark.parametrize("kind", COROUTINES)
-def test_R96_guarded_coroutine_is_refused_as_django_refuses_it(
-    mount, atomic_requests, kind, method, key
-):
+def test_R96_guarded_coroutine_is_refused_as_django_refuses_it(mount, atomic, kind, method, key):
     with pytest.raises(RuntimeError, match=DJANGO_SAYS):
         send(mount(COROUTINES[kind]()), key, method)
     answer = send(mount(COROUTINES[kind](transaction="joined")), key, method)
     assert answer.content == b"True"
 
 
-@ATOMIC
 @pytest.mark.parametrize("method", ["GET", "POST"])
-def test_R91_R96_what_is_not_guarded_ends_as_under_django_alone(mount, atomic_requests, method):
+def test_R91_R96_what_is_not_guarded_ends_as_under_django_alone(mount, atomic, method):
     """A coroutine that swallows an error in its transaction is answered, and rolled back."""
 
     def swallow() -> None:
@@ -198,29 +193,25 @@ def test_R91_R96_what_is_not_guarded_ends_as_under_django_alone(mount, atomic_re
     assert not Unique.objects.exists()
 
 
-@ATOMIC
 @pytest.mark.parametrize("post", [async_to_sync(AsyncClient().post), Client().post])
-def test_R96_middleware(mount, settings, atomic_requests, post):
+def test_R96_middleware(mount, settings, atomic, post):
     settings.MIDDLEWARE = [GUARD]
     with pytest.raises(RuntimeError, match=DJANGO_SAYS):
         post(mount(tells), headers={"Idempotency-Key": "a-key"})
 
 
-@ATOMIC
 @pytest.mark.django_db(transaction=True, databases=["default", "other"])
-def test_R96_joined_gives_none_on_another_alias(mount, monkeypatch, atomic_requests):
+def test_R96_joined_gives_none_on_another_alias(mount, monkeypatch, atomic):
     monkeypatch.setitem(connections.settings["other"], "ATOMIC_REQUESTS", True)
     with pytest.raises(RuntimeError, match=DJANGO_SAYS):
         send(mount(idempotent(transaction="joined")(tells)), "a-key")
 
 
-@ATOMIC
-def test_R96_view_that_the_project_exempts_is_exempt(mount, atomic_requests):
+def test_R96_view_that_the_project_exempts_is_exempt(mount, atomic):
     assert send(mount(idempotent(exempt)), "a-key").content == b"False"
 
 
-@ATOMIC
-def test_R96_check_names_joined_where_something_is_lost(mount, atomic_requests):
+def test_R96_check_names_joined_where_something_is_lost(mount, atomic):
     mount(idempotent(exempt))
     for made in COROUTINES.values():
         mount(made(transaction="joined"))
@@ -233,10 +224,7 @@ def test_R96_check_names_joined_where_something_is_lost(mount, atomic_requests):
     assert all('transaction="joined"' in str(found.hint) for found in errors)
 
 
-@ATOMIC
-def test_R96_check_names_the_coroutines_that_the_middleware_guards(
-    mount, settings, policy, atomic_requests
-):
+def test_R96_check_names_the_coroutines_that_the_middleware_guards(mount, settings, policy, atomic):
     settings.MIDDLEWARE = [GUARD]
     for view in (tells_sync, exempt, idempotent(transaction="joined")(tells)):
         mount(view)

@@ -323,9 +323,8 @@ def test_R34_object_permission_withdrawn_in_between(api, url, name):
     assert IdempotencyRecord.objects.values().get() == kept
 
 
-def test_R34_ATOMIC_REQUESTS_are_around_the_check(api, url, policy, monkeypatch):
+def test_R34_ATOMIC_REQUESTS_are_around_the_check(api, url, policy, atomic):
     policy(TRANSACTION="separate")
-    monkeypatch.setitem(connections.settings["default"], "ATOMIC_REQUESTS", True)
     assert [replayed(api(path=url)) for _ in range(2)] == [False, True]
 
 

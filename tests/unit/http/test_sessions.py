@@ -150,10 +150,7 @@ def test_R92_other_session_engines(mount, settings, engine):
 
 
 @pytest.mark.parametrize("last", [boom, doomed], ids=["boom", "409"])
-@pytest.mark.parametrize("atomic_requests", [True], indirect=True)
-def test_R92_work_of_atomic_requests_beside_a_store_that_cannot_join(
-    mount, settings, atomic_requests, last
-):
+def test_R92_work_of_atomic_requests_beside_a_store_that_cannot_join(mount, settings, atomic, last):
     """Its lease ends by itself, and the work is rolled back all the same."""
     settings.IDEMPOTENCY = {"default": {"BACKEND": MEMORY, "HTTP": {"SCOPE": ANYONE}}}
     url, page, shopper = mount(checkout("pop", last)), mount(told), Shopper()

@@ -105,8 +105,7 @@ def test_R57_answer_is_rendered_inside_the_transaction(api, mount):
     assert not Effect.objects.exists()
 
 
-@pytest.mark.parametrize("atomic_requests", [True], indirect=True)
-def test_R57_unguarded_requests_keep_djangos_transaction(api, mount, policy, atomic_requests):
+def test_R57_unguarded_requests_keep_djangos_transaction(api, mount, policy, atomic):
     policy(TRANSACTION="separate")
     api.path = mount(type("PutOnly", (EffectView,), {"idempotency_methods": {"PUT"}}))
     assert api.then("raised", status=409).status_code == 409

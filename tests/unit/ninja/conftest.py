@@ -5,11 +5,11 @@ from __future__ import annotations
 
 import pytest
 
-from tests.unit.http.conftest import policy
+from tests.unit.http.conftest import atomic, policy
 from tests.unit.ninja import urls
 from tests.unit.views.conftest import api_for, collected
 
-__all__ = ["collected", "policy"]
+__all__ = ["atomic", "collected", "policy"]
 
 
 @pytest.fixture(autouse=True)

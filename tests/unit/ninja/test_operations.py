@@ -14,7 +14,6 @@ from typing import NamedTuple
 import pytest
 from django.contrib.auth.models import User
 from django.core.exceptions import ImproperlyConfigured
-from django.db import connections
 from django.test import Client, RequestFactory
 from django.urls import path as route
 from ninja import NinjaAPI, Router, Schema
@@ -129,8 +128,7 @@ def test_R58_api_is_asked_once_about_an_error_and_is_left_as_it_was(
     [("created", 1, "COMPLETED"), ("raised", 0, "COMPLETED"), ("domain", 0, "COMPLETED")],
 )
 @pytest.mark.parametrize("key", ["key-1", None])
-def test_R83_R90_within_the_transaction_of_the_request(at, monkeypatch, then, effects, state, key):
-    monkeypatch.setitem(connections.settings["default"], "ATOMIC_REQUESTS", True)
+def test_R83_R90_within_the_transaction_of_the_request(at, atomic, then, effects, state, key):
     answers = [at("/api/optional/").then(then, status=402, key=key) for _ in range(2)]
 
     assert [replayed(it) for it in answers] == [False, key is not None]
@@ -332,8 +330,7 @@ def test_command_shows_each_operation_of_a_path_and_how_it_commits():
     ]
 
 
-def test_R96_check_reports_each_coroutine_of_a_router(monkeypatch):
-    monkeypatch.setitem(connections.settings["default"], "ATOMIC_REQUESTS", True)
+def test_R96_check_reports_each_coroutine_of_a_router(atomic):
     reported = " ".join(it.msg for it in check_views() if it.id == "django_idempotency.E015")
     assert f"{urls.__name__}.areplaced is a coroutine" in reported
 

@@ -19,6 +19,7 @@ from django_idempotency.engine import waiting
 from tests.services.processes import wait_until
 from tests.unit.http.api import Api
 from tests.unit.http.conftest import (
+    atomic,
     atomic_requests,
     in_progress,
     mode,
@@ -29,7 +30,7 @@ from tests.unit.http.conftest import (
 from tests.unit.views.urls import ASYNC
 from tests.unit.views.work import PATIENCE, PAUSED, Gate, gates
 
-__all__ = ["atomic_requests", "in_progress", "mode", "policy", "runs", "store_is_down"]
+__all__ = ["atomic", "atomic_requests", "in_progress", "mode", "policy", "runs", "store_is_down"]
 
 USERS = "tests.unit.views.users.HeaderUsers"
 GUARD = "django_idempotency.http.middleware.IdempotencyMiddleware"

@@ -352,10 +352,9 @@ def test_R61_fail_open_holds_without_a_key(api, down, policy, runs, caplog):
 @a_function
 @pytest.mark.parametrize("key", ["key-1", None])
 def test_R61_R83_fail_open_passes_exceptions_on_and_keeps_atomic_requests(
-    api, down, runs, monkeypatch, key
+    api, down, runs, atomic, key
 ):
     """Of the other databases; and an error of the work is no reason to run it again."""
-    monkeypatch.setitem(connections.settings["default"], "ATOMIC_REQUESTS", True)
     api.client.raise_request_exception = True
 
     with pytest.raises(RuntimeError, match=r"^boom$"):
@@ -380,9 +379,8 @@ def test_R61_R83_fail_open_with_atomic_requests_on_every_database(api, down, key
 
 @a_function
 def test_R61_R83_fail_open_keeps_atomic_requests_of_a_database_that_is_there_again(
-    api, on, runs, monkeypatch
+    api, on, runs, atomic
 ):
-    monkeypatch.setitem(connections.settings["default"], "ATOMIC_REQUESTS", True)
     on("Blink")
 
     assert api.then("boom").status_code == 500

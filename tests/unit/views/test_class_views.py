@@ -10,7 +10,7 @@ import pytest
 from asgiref.sync import iscoroutinefunction
 from django.contrib.auth.mixins import UserPassesTestMixin
 from django.core.exceptions import ImproperlyConfigured
-from django.db import connection, connections
+from django.db import connection
 from django.http import HttpResponse
 from django.urls import path
 from django.utils.decorators import method_decorator
@@ -167,11 +167,8 @@ class Dressed(View):
 
 
 @pytest.mark.parametrize("guard", [lambda view: on_dispatch(new(view)), with_mixin])
-def test_R18_R83_own_dispatch_runs_on_each_request_outside_of_ATOMIC_REQUESTS(
-    serve, monkeypatch, guard
-):
+def test_R18_R83_own_dispatch_runs_on_each_request_outside_of_ATOMIC_REQUESTS(serve, atomic, guard):
     """They are around the handler, or around all of a method that is not guarded."""
-    monkeypatch.setitem(connections.settings["default"], "ATOMIC_REQUESTS", True)
     Dressed.seen.clear()
     api = serve(guard(Dressed).as_view())
 

@@ -189,12 +189,6 @@ def test_R10_R34_awaitable_is_no_yes_and_what_async_to_sync_makes_of_it_is_await
 # ATOMIC_REQUESTS: Django leaves its transactions to the guard.
 
 
-@pytest.fixture
-def atomic(monkeypatch):
-    """ATOMIC_REQUESTS is on."""
-    monkeypatch.setitem(connections.settings["default"], "ATOMIC_REQUESTS", True)
-
-
 def test_R83_every_guarded_view_is_exempt_from_djangos_own_transactions():
     for kind in GUARDED:
         marked = getattr(resolve(f"/{kind}/").func, "_non_atomic_requests", set())

@@ -7,7 +7,6 @@ from typing import NamedTuple
 import pytest
 from asgiref.sync import sync_to_async
 from django.core.files.uploadhandler import TemporaryFileUploadHandler
-from django.db import connections
 from django.http import HttpResponse, JsonResponse
 from django.test import RequestFactory
 from django.urls import path
@@ -214,9 +213,8 @@ class Refusing(IdempotencyMixin, APIView):
 @pytest.mark.parametrize("outer", ["async-decorator", "mixin"], indirect=True)
 @pytest.mark.parametrize("mode", ["joined"], indirect=True)
 def test_R17_R57_the_view_within_has_the_lease_around_it_and_rolls_its_own_work_back(
-    outer, mode, monkeypatch
+    outer, mode, atomic
 ):
-    monkeypatch.setitem(connections.settings["default"], "ATOMIC_REQUESTS", True)
     inner["view"] = Refusing.as_view()
 
     answers = [(answer.status_code, replayed(answer)) for answer in (outer(), outer())]
