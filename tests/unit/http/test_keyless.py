@@ -23,6 +23,7 @@ from django_idempotency.contrib.rest_framework import IdempotencyMixin
 from django_idempotency.http import IdempotencyViewMixin, idempotent
 from django_idempotency.http.checks import check_middleware, check_views
 from tests.app.models import Effect, Unique
+from tests.unit.http.cases import name_of
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("anyone")]
 GUARD = "django_idempotency.http.middleware.IdempotencyMiddleware"
@@ -59,7 +60,8 @@ def fail_teapots(response: Any, exception: BaseException | None) -> str:
     return "fail" if response.status_code == 418 else "keep"
 
 
-judged = partial(decorator, keep=fail_teapots)
+def judged(then: int | None) -> Any:
+    return decorator(then, keep=fail_teapots)
 
 
 class Work(NamedTuple):
@@ -88,6 +90,7 @@ class Work(NamedTuple):
         Work(coroutine, None, commits=False, transaction="joined"),
         Work(coroutine, None, commits=True, transaction="separate"),
     ],
+    ids=name_of,
 )
 def test_R57_R90_status_and_verdict_decide_about_the_work_with_and_without_a_key(
     mount, policy, monkeypatch, case

@@ -19,6 +19,7 @@ from django_idempotency.models import IdempotencyRecord
 from tests.app.models import Child, Effect, Unique
 from tests.app.views import EffectView
 from tests.unit.http.api import problem, replayed
+from tests.unit.http.cases import name_of
 from tests.unit.http.conftest import SetPolicy
 from tests.unit.http.views import ANYONE, UNAVAILABLE, answering, state_seen_by_others
 
@@ -135,10 +136,6 @@ class Doomed(NamedTuple):
     store: str = "default"
     broken: str = "default"
 
-    def __str__(self) -> str:
-        given = self._asdict().items() - self._field_defaults.items()
-        return " ".join(sorted(f"{name}={value}" for name, value in given))
-
     def answer(self, request: Any) -> Response:
         if self.wished:
             transaction.set_rollback(True, using=self.broken)
@@ -166,7 +163,7 @@ def doomed(request: pytest.FixtureRequest, policy: SetPolicy, monkeypatch: Any) 
         Doomed("separate", atomic_requests=True, store="memory"),
     ],
     indirect=True,
-    ids=str,
+    ids=name_of,
 )
 def test_R91_success_that_can_only_be_rolled_back_is_a_500(api, mount, doomed, caplog):
     policy = {"idempotency_store": doomed.store, "idempotency_required": False}
@@ -191,7 +188,7 @@ def test_R91_success_that_can_only_be_rolled_back_is_a_500(api, mount, doomed, c
         Doomed("single", status=400),
     ],
     indirect=True,
-    ids=str,
+    ids=name_of,
 )
 def test_R91_success_that_wished_to_be_rolled_back_and_refusal_are_answered_and_not_kept(
     api, mount, doomed, caplog
@@ -220,7 +217,7 @@ def test_R91_success_that_wished_to_be_rolled_back_and_refusal_are_answered_and_
         Doomed("separate", broken="other"),
     ],
     indirect=True,
-    ids=str,
+    ids=name_of,
 )
 def test_R90_R91_no_database_commits_what_another_rolls_back(api, mount, monkeypatch, doomed):
     """Half of the work would be left behind, and done once more by the retry."""

@@ -26,6 +26,7 @@ from django_idempotency.models import IdempotencyRecord
 from tests.app.models import Effect
 from tests.unit.forms.conftest import multipart
 from tests.unit.http.api import problem, replayed
+from tests.unit.http.cases import name_of
 from tests.unit.http.views import ANYONE
 from tests.unit.views import urls
 from tests.unit.views.conftest import GUARD, USERS, api_for, api_of
@@ -274,6 +275,7 @@ def keep_all(response, exception):
         (Problem("lease_lost", 409, "FAILED", keep=keep_all), "middleware-class"),
     ],
     indirect=["outer"],
+    ids=name_of,
 )
 def test_R17_R55_a_problem_of_a_guard_within_is_never_kept(outer, policy, in_progress, told):
     """Nothing was executed there; what may be sent again may be claimed again, as it was."""
