@@ -17,6 +17,7 @@ from django_idempotency.stores.database.store import TRIES
 from tests.integration.database import claims
 from tests.integration.database.claims import claim_request, lost, packed, won
 from tests.integration.database.sessions import PATIENCE, execute, in_another_database
+from tests.services.processes import wait_until
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -114,6 +115,30 @@ def test_R69_renewal_does_not_meet_the_lock_of_another_record(two):
         IdempotencyRecord.objects.select_for_update().get(key="two")
         assert two.other(two.theirs.renew, [lease], timedelta(hours=1)) == {lease}
     assert two.mine.get(lease.record_id).live
+
+
+#: An advisory lock: a renewal that has looked at the leases waits for whoever has it.
+GO_ON = 4711
+
+
+@pytest.mark.leg("postgres18", "postgres16")
+def test_R69_lease_that_ends_between_the_look_and_the_write_of_a_renewal_is_not_renewed(
+    two, monkeypatch
+):
+    lease, other = (claims.live(two.mine, claim_request(key)) for key in ("one", "two"))
+    looked = f"(SELECT id FROM held, pg_advisory_xact_lock({GO_ON}))"
+    renewal = PostgreSQL.RENEW.replace("(SELECT id FROM held)", looked)
+    monkeypatch.setattr(PostgreSQL, "RENEW", renewal)
+    execute(f"SELECT pg_advisory_lock({GO_ON})")
+    renewed = two.other.start(two.theirs.renew, [lease, other], timedelta(days=1))
+    waits = f"SELECT count(*) FROM pg_locks WHERE objid = {GO_ON} AND NOT granted"
+    wait_until(lambda: execute(waits), seconds=PATIENCE, what="the renewal to have looked")
+    two.mine.complete(lease, packed("mine"), retention=claims.RETENTION)
+    execute(f"SELECT pg_advisory_unlock({GO_ON})")
+    assert renewed.result(PATIENCE) >= {other}
+    completed, live = (two.mine.get(it.record_id) for it in (lease, other))
+    assert (completed.state, completed.lease_until) == (State.COMPLETED, None)
+    assert live.lease_until > other.lease_until
 
 
 @pytest.mark.leg("postgres18", "postgres16")
