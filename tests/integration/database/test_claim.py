@@ -162,6 +162,22 @@ def test_a_batch_of_the_sweep_is_what_expired_first(store):
     assert list(IdempotencyRecord.objects.values_list("key", flat=True)) == ["0"]
 
 
+def test_I9_R75_sweep_within_a_transaction_takes_what_has_expired(store):
+    """On PostgreSQL it is no walk."""
+    for key, before in {
+        "live": claims.live,
+        "live beyond its expiry": claims.live_beyond_expiry,
+        "completed": claims.completed,
+        "expired": claims.expired,
+        "lapsed": claims.expired_lapsed,
+    }.items():
+        before(store, claim_request(key))
+    with transaction.atomic():
+        assert store.sweep() == 2
+    left = IdempotencyRecord.objects.order_by("key").values_list("key", flat=True)
+    assert list(left) == ["completed", "live", "live beyond its expiry"]
+
+
 RENAMED = {
     "table": ("ALTER TABLE {} RENAME TO {}", "idempotency_record", "is not there"),
     "column": ("ALTER TABLE idempotency_record RENAME COLUMN {} TO {}", "error", "is an old one"),

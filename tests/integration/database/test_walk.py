@@ -108,14 +108,21 @@ def test_I9_row_that_is_held_between_look_and_delete_is_not_waited_for(two, stop
     assert left() == ["second"]
 
 
-def test_walk_takes_what_is_free_without_a_look_at_what_is_held(two):
-    for key in ("held", "free"):
-        claims.expired(two.theirs, claim_request(key))
+def test_I9_R75_walk_takes_what_is_free_without_a_look_at_what_is_held(two):
+    """By a transaction, and by a lease."""
+    befores = {
+        "held": claims.expired,
+        "live": claims.live_beyond_expiry,
+        "lapsed": claims.expired_lapsed,
+        "free": claims.expired,
+    }
+    for key, before in befores.items():
+        before(two.theirs, claim_request(key))
     two.mine.before("SWEEP", lambda: pytest.fail("the walk has left it"))
     two.other(transaction.atomic().__enter__)
     two.other(IdempotencyRecord.objects.filter(key="held").update, error="a change under way")
-    assert two.mine.sweep(limit=1) == 1
-    assert left() == ["held"]
+    assert two.mine.sweep(limit=2) == 2
+    assert left() == ["held", "live"]
 
 
 def test_I9_what_expires_behind_a_walk_is_swept(store, monkeypatch):
