@@ -29,15 +29,15 @@ from django_idempotency.engine.operation import Operation, RollBack, Verdict, re
 from django_idempotency.engine.renewal import LeaseRenewer, lease_renewer
 from django_idempotency.engine.settling import Settling
 from django_idempotency.engine.threads import StoreThreads, own_thread
-from django_idempotency.engine.transactions import connections_to_let_go
 from django_idempotency.engine.waiting import Poller, Waiter, poller
 from django_idempotency.exceptions import InProgress
 from django_idempotency.leases import Lease
 from django_idempotency.observers import logger
 from django_idempotency.records import Outcome, Record
 from django_idempotency.stores.base import BaseStore
-from django_idempotency.stores.database.atomic import is_rolled_back
 from django_idempotency.stores.database.carried import carry_later, sessions_here
+from django_idempotency.transactions.connections import connections_to_let_go
+from django_idempotency.transactions.state import is_rolled_back
 
 __all__ = ["Attempt", "Engine", "Operation"]
 

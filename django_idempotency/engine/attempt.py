@@ -18,7 +18,6 @@ from django_idempotency.callables import refuse_lazy
 from django_idempotency.claims import ClaimAgain, Decision, decide
 from django_idempotency.codecs import encryption
 from django_idempotency.context import Running
-from django_idempotency.engine.atomic_blocks import AtomicBlocks
 from django_idempotency.engine.cancellation import finish
 from django_idempotency.engine.ending import NOTHING
 from django_idempotency.engine.operation import Operation
@@ -37,6 +36,7 @@ from django_idempotency.logs import word_for
 from django_idempotency.observers import logger
 from django_idempotency.records import Outcome, Record
 from django_idempotency.stores.base import BaseStore
+from django_idempotency.transactions.aliases import AtomicBlocks
 
 __all__ = ["NO_RESULT", "Attempt", "Phase"]
 

@@ -10,12 +10,12 @@ from uuid import UUID
 
 from django_idempotency import codecs, keys, signals
 from django_idempotency.claims import ClaimRequest
-from django_idempotency.engine.transactions import CommitHooks, OuterTransaction
 from django_idempotency.engine.waiting import Waiter
 from django_idempotency.exceptions import WorkRolledBack
 from django_idempotency.fingerprint import Fingerprint
 from django_idempotency.observers import logger
 from django_idempotency.policy import Policy
+from django_idempotency.transactions.outer import CommitHooks, OuterTransaction
 
 __all__ = ["Operation", "RollBack", "Verdict", "refuse_rollback"]
 

@@ -8,11 +8,11 @@ from typing import Any
 
 from django_idempotency import signals
 from django_idempotency.claims import ClaimRequest
-from django_idempotency.engine.transactions import after_commit
 from django_idempotency.leases import Lease
 from django_idempotency.logs import tell_claim, tell_end
 from django_idempotency.observers import logger
 from django_idempotency.stores.base import BaseStore
+from django_idempotency.transactions.outer import after_commit
 
 __all__ = ["Report", "is_heard"]
 

@@ -13,10 +13,11 @@ from asgiref.sync import AsyncToSync, SyncToAsync, ThreadSensitiveContext, sync_
 from django.db import connections
 
 from django_idempotency.engine.cancellation import finish
-from django_idempotency.engine.transactions import is_any_open, let_connections_go
 from django_idempotency.stores.base import BaseStore
 from django_idempotency.stores.database.carried import Session, carry, carry_later, sessions_here
 from django_idempotency.stores.forks import in_each_child
+from django_idempotency.transactions.connections import let_connections_go
+from django_idempotency.transactions.state import is_any_open
 
 __all__ = ["StoreThreads", "own_thread"]
 

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from django.db import connections
 
-from django_idempotency.engine.atomic_blocks import AtomicBlocks
+from django_idempotency.transactions.aliases import AtomicBlocks
 
 __all__ = [
     "AtomicRequests",

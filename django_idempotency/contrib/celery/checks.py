@@ -14,7 +14,7 @@ from django_idempotency.conf import store_for, stores
 from django_idempotency.contrib.celery.codec import serializer_problem
 from django_idempotency.contrib.celery.guard import TaskGuard
 from django_idempotency.contrib.celery.guarded import guarded_tasks, project_app
-from django_idempotency.engine.transactions import must_join
+from django_idempotency.engine.modes import must_join
 from django_idempotency.policy import Policy
 
 __all__ = ["check_sweep", "check_tasks"]

@@ -10,8 +10,8 @@ from django.db import Error, connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from django_idempotency.exceptions.base import SessionLost
-from django_idempotency.stores.database.errors import is_unreachable
 from django_idempotency.stores.database.postgresql import PostgreSQL
+from django_idempotency.transactions.errors import is_unreachable
 
 __all__ = ["Session", "carry", "carry_later", "sessions_here"]
 

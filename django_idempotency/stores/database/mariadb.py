@@ -23,7 +23,7 @@ from django_idempotency.stores.database.dialect import (
     read,
     shown,
 )
-from django_idempotency.stores.database.errors import is_held
+from django_idempotency.transactions.errors import is_held
 
 __all__ = ["MariaDB"]
 

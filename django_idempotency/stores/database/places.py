@@ -6,7 +6,7 @@ import json
 from functools import lru_cache
 from typing import NamedTuple
 
-__all__ = ["Place", "place_of"]
+__all__ = ["Place", "is_one_table", "place_of"]
 
 
 class Place(NamedTuple):
@@ -38,3 +38,8 @@ class Place(NamedTuple):
 def place_of(text: str) -> Place:
     """Return the place that a lease or a record carries as `text`."""
     return Place(*json.loads(text))
+
+
+def is_one_table(place: str | None, other: str | None) -> bool:
+    """Return whether two places have one table; None may be any place."""
+    return place is None or other is None or place_of(place).table == place_of(other).table

@@ -37,8 +37,8 @@ from psycopg.types.string import ByteaBinaryLoader, TextBinaryLoader
 from psycopg.types.uuid import UUIDBinaryLoader
 
 from django_idempotency.records import NAMED
-from django_idempotency.stores.database.atomic import SAVEPOINT
 from django_idempotency.stores.database.dialect import Row
+from django_idempotency.transactions.block import SAVEPOINT
 
 __all__ = ["execute"]
 

@@ -27,21 +27,21 @@ from django_idempotency.exceptions.base import AFTER_SETUP
 from django_idempotency.records import Record
 from django_idempotency.stores.base import BaseStore
 from django_idempotency.stores.database import inherited
-from django_idempotency.stores.database.atomic import Block
 from django_idempotency.stores.database.dialect import Dialect, Row
-from django_idempotency.stores.database.errors import (
-    is_connection_failure,
-    is_no_column,
-    is_no_table,
-    is_serialization_failure,
-    is_unreachable,
-)
 from django_idempotency.stores.database.fresh import fresh_connection
 from django_idempotency.stores.database.mariadb import MariaDB
 from django_idempotency.stores.database.places import Place, place_of
 from django_idempotency.stores.database.postgresql import PostgreSQL
 from django_idempotency.stores.database.rows import record_of
 from django_idempotency.stores.database.sqlite import SQLite
+from django_idempotency.transactions.block import Block
+from django_idempotency.transactions.errors import (
+    is_connection_failure,
+    is_no_column,
+    is_no_table,
+    is_serialization_failure,
+    is_unreachable,
+)
 
 __all__ = ["DIALECTS", "Statements"]
 

@@ -30,23 +30,10 @@ from django_idempotency.leases import Lease
 from django_idempotency.observers import logger
 from django_idempotency.policy import Policy
 from django_idempotency.records import Record, State, as_duration
-from django_idempotency.stores.database.atomic import (
-    Block,
-    commits_alone,
-    is_doomed,
-    is_lost,
-    is_replaced,
-    transaction_around,
-)
 from django_idempotency.stores.database.browsing import Browsing
 from django_idempotency.stores.database.checks import misfits, problems
 from django_idempotency.stores.database.dialect import READ_COMMITTED, Row
-from django_idempotency.stores.database.errors import (
-    is_duplicate,
-    is_held,
-    is_newer,
-    is_serialization_failure,
-)
+from django_idempotency.stores.database.places import is_one_table
 from django_idempotency.stores.database.rows import (
     claim_parameters,
     is_takeover,
@@ -61,6 +48,20 @@ from django_idempotency.stores.database.rows import (
 )
 from django_idempotency.stores.database.schemas import in_schema
 from django_idempotency.stores.database.sweeping import Sweeping
+from django_idempotency.transactions.block import Block
+from django_idempotency.transactions.errors import (
+    is_duplicate,
+    is_held,
+    is_newer,
+    is_serialization_failure,
+)
+from django_idempotency.transactions.state import (
+    commits_alone,
+    is_doomed,
+    is_lost,
+    is_replaced,
+    transaction_around,
+)
 
 __all__ = ["DatabaseStore"]
 
@@ -184,10 +185,11 @@ class DatabaseStore(Browsing, Sweeping):
         if not connection.in_atomic_block:
             raise TransactionOpen("A claim in mode 'single' belongs inside the store's atomic().")
         block = Block.on(connection)
-        if block is not None and block.holds(request.record_id):
+        outer = [] if block is None else [*block.leases(request.record_id)]
+        if outer:
             # The lock is re-entrant within a session, so it would not stop a nested attempt.
             _, now, place = self._look(request.record_id)
-            if block.holds(request.record_id, place):
+            if any(is_one_table(lease.place, place) for lease in outer):
                 return placeholder(request, now, place)
         claimed = (
             self._claim_locked(request, block, connection)

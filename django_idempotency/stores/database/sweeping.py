@@ -7,10 +7,11 @@ from datetime import datetime
 from django.db import connections
 
 from django_idempotency.exceptions import StoreError
-from django_idempotency.stores.database.atomic import Block, commits_alone
-from django_idempotency.stores.database.errors import is_serialization_failure, sqlstate
 from django_idempotency.stores.database.rows import utc, uuid_of
 from django_idempotency.stores.database.statements import Statements
+from django_idempotency.transactions.block import Block
+from django_idempotency.transactions.errors import is_serialization_failure, sqlstate
+from django_idempotency.transactions.state import commits_alone
 
 __all__ = ["Sweeping"]
 

@@ -14,9 +14,9 @@ from django_idempotency.engine import Engine
 from django_idempotency.exceptions import StoreError, TransactionOpen
 from django_idempotency.models import IdempotencyRecord
 from django_idempotency.records import State
-from django_idempotency.stores.database.errors import sqlstate
 from django_idempotency.stores.database.mariadb import MariaDB
 from django_idempotency.stores.database.postgresql import PostgreSQL
+from django_idempotency.transactions.errors import sqlstate
 from tests.integration.database import claims
 from tests.integration.database.claims import claim_request, lost, operation, packed, state_of, won
 

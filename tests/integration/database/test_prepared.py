@@ -20,7 +20,7 @@ from django_idempotency.engine import Engine
 from django_idempotency.exceptions import StoreError
 from django_idempotency.records import State
 from django_idempotency.stores.database import DatabaseStore, prepared
-from django_idempotency.stores.database.errors import sqlstate
+from django_idempotency.transactions.errors import sqlstate
 from tests.integration.database import claims
 from tests.integration.database.claims import (
     Boom,

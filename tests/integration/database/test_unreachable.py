@@ -6,7 +6,7 @@ import pytest
 from django.db import Error, connection
 from django.db.backends.base.base import BaseDatabaseWrapper
 
-from django_idempotency.stores.database.errors import is_unreachable
+from django_idempotency.transactions.errors import is_unreachable
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.leg("postgres18", "mariadb")]
 

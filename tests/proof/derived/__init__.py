@@ -30,6 +30,7 @@ PACKAGE = ROOT / "django_idempotency"
 #: What is changed, below django_idempotency.
 FILES = (
     *("engine/*.py", "http/guard.py", "http/sessions.py", "http/scopes.py", "http/plans.py"),
+    *(f"transactions/{name}.py" for name in ("aliases", "connections", "outer")),
     *("http/verdicts.py", "http/handlers.py", "http/snapshot.py", "http/atomic_requests.py"),
     *(f"contrib/celery/{name}.py" for name in ("deliveries", "waits", "messages", "guard")),
     *(f"stores/database/{name}.py" for name in ("statements", "postgresql", "sqlite", "mariadb")),
@@ -295,7 +296,9 @@ class _Derived(ast.NodeVisitor):
 
     def visit_JoinedStr(self, node: ast.JoinedStr) -> None:
         self._statements(node)
-        self.generic_visit(node)
+        for part in node.values:  # the text between them is part of the statement
+            if isinstance(part, ast.FormattedValue):
+                self.visit(part.value)
 
     def _statements(self, node: ast.expr) -> None:
         start = self._offset(node.lineno, node.col_offset)

@@ -95,6 +95,7 @@ DYNAMODB = Suite("dynamodb", "postgres18", ("tests/integration/dynamodb",))
 #: What judges the changes of the files that begin so, fastest first.
 AREAS: dict[str, tuple[Suite, ...]] = {
     "engine/": (UNIT, DATABASE, DYNAMODB),
+    "transactions/": (UNIT, DATABASE),
     "http/": (UNIT, DATABASE),
     "contrib/celery/": (UNIT,),
     "stores/database/statements.py": (DATABASE, UNIT, MARIADB),

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from django.db import IntegrityError, OperationalError, connections, transaction
 
-from django_idempotency.engine.atomic_blocks import AtomicBlocks
 from django_idempotency.exceptions.base import SessionLost
+from django_idempotency.transactions.aliases import AtomicBlocks
 from tests.app.models import Child, Effect
 
 pytestmark = pytest.mark.django_db(transaction=True, databases=["default", "other"])

@@ -15,11 +15,11 @@ import django_idempotency as idempotency
 from django_idempotency import TransactionOpen
 from django_idempotency.conf import engine_for, store_for, stores
 from django_idempotency.engine.operation import Verdict
-from django_idempotency.engine.transactions import OuterTransaction
 from django_idempotency.http.plans import ViewPlan
 from django_idempotency.records import State
 from django_idempotency.stores.database import DatabaseStore
 from django_idempotency.stores.memory import MemoryStore
+from django_idempotency.transactions.outer import OuterTransaction
 from tests.app.models import Effect
 from tests.claims import found, operation
 from tests.unit.core.conftest import kept, names, never, run

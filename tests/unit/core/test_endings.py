@@ -24,11 +24,11 @@ from django_idempotency.claims import ClaimAgain
 from django_idempotency.codecs import JSONCodec, pack, unavailable
 from django_idempotency.engine import CLAIM_TRIES, Engine
 from django_idempotency.engine.operation import RollBack, Verdict
-from django_idempotency.engine.transactions import OuterTransaction
 from django_idempotency.models import IdempotencyRecord
 from django_idempotency.records import State
 from django_idempotency.stores.database import DatabaseStore
 from django_idempotency.stores.memory import MemoryStore
+from django_idempotency.transactions.outer import OuterTransaction
 from tests import claims
 from tests.app.models import Effect
 from tests.claims import FINGERPRINT, OTHER_FINGERPRINT, asked, found, record_id

@@ -20,7 +20,8 @@ LEVELS = [
     names.split()
     for names in (
         "arguments callables claims codecs codecs.* context exceptions exceptions.* fields "
-        "fingerprint keys leases logs observers options policy records signals client client.*",
+        "fingerprint keys leases logs observers options policy records signals client client.* "
+        "transactions transactions.*",
         "stores stores.*",
         "engine engine.*",
         "conf api models migrations migrations.* checks sweep",

@@ -15,7 +15,6 @@ from django.test import Client
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from django_idempotency.engine.atomic_blocks import AtomicBlocks
 from django_idempotency.exceptions import ResultTooLarge
 from django_idempotency.exceptions.base import SessionLost
 from django_idempotency.http import idempotent
@@ -23,6 +22,7 @@ from django_idempotency.http.snapshot import SnapshotCodec
 from django_idempotency.http.verdicts import verdict_for
 from django_idempotency.models import IdempotencyRecord
 from django_idempotency.policy import HTTPPolicy
+from django_idempotency.transactions.aliases import AtomicBlocks
 from tests.app.models import Effect
 from tests.app.views import EffectView, Refusal
 from tests.unit.http.api import problem, replayed
@@ -260,7 +260,7 @@ def test_R60_R79_session_that_the_work_has_lost_is_an_error_of_the_log(
     def lost(connection: Any) -> bool:
         raise SessionLost
 
-    monkeypatch.setattr("django_idempotency.engine.atomic_blocks.is_rolled_back", lost)
+    monkeypatch.setattr("django_idempotency.transactions.aliases.is_rolled_back", lost)
     assert problem(api()) == UNAVAILABLE
     [line] = [r for r in caplog.records if r.name == "django_idempotency"]
     assert line.outcome == "store unavailable"

@@ -13,9 +13,9 @@ from django.urls import path
 
 import django_idempotency as idempotency
 from django_idempotency.engine import waiting
-from django_idempotency.engine.transactions import let_connections_go
 from django_idempotency.http import idempotent
 from django_idempotency.models import IdempotencyRecord
+from django_idempotency.transactions.connections import let_connections_go
 from tests.app.models import Effect
 from tests.unit.http.api import problem, replayed
 from tests.unit.views.conftest import a_function, api_for, send

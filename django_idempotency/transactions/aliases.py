@@ -10,7 +10,7 @@ from typing import Any
 
 from django.db import Error, connections, transaction
 
-from django_idempotency.stores.database.atomic import RollbackWatch, is_rolled_back, not_begun
+from django_idempotency.transactions.state import RollbackWatch, is_rolled_back, not_begun
 
 __all__ = ["AtomicBlocks"]
 

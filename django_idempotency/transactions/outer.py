@@ -1,25 +1,20 @@
-"""Who owns the transaction: the caller, or the attempt (design: three ways to commit)."""
+"""The caller's transactions, whose commit an attempt waits for."""
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from functools import partial
 from types import TracebackType
 from typing import Any
 from weakref import ref
 
-from asgiref.sync import SyncToAsync
 from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from django_idempotency.context import Running
-from django_idempotency.exceptions import TransactionOpen
 from django_idempotency.exceptions.base import SessionLost
-from django_idempotency.policy import Policy
-from django_idempotency.stores.base import BaseStore
-from django_idempotency.stores.database.atomic import (
-    Block,
+from django_idempotency.transactions.block import Block
+from django_idempotency.transactions.state import (
     RollbackWatch,
     is_doomed,
     is_lost,
@@ -28,134 +23,7 @@ from django_idempotency.stores.database.atomic import (
     is_replaced,
 )
 
-__all__ = [
-    "CommitHooks",
-    "OpenTransactions",
-    "OuterTransaction",
-    "after_commit",
-    "connections_to_let_go",
-    "is_any_open",
-    "let_connections_go",
-    "must_join",
-]
-
-
-class OpenTransactions:
-    """
-    The caller's open transactions, as one look over this thread's connections finds them.
-
-    Those that a TestCase opened do not count.
-    """
-
-    def __init__(self, store: BaseStore) -> None:
-        self._store = store
-        self._open: list[BaseDatabaseWrapper] = []
-        #: Whether the store's own writes would be part of one of them.
-        self.within = False
-        # As `connections.all(initialized_only=True)` finds them, at half its price.
-        made = connections._connections  # type: ignore[attr-defined]
-        for alias in connections:
-            connection = getattr(made, alias, None)
-            if connection is None and alias == store.using:
-                connection = connections[alias]  # open before its first use without autocommit
-            if connection is not None and is_open(connection):
-                self._open.append(connection)
-                self.within = self.within or alias == store.using
-        #: Whether a duplicate may wait: not while it holds a transaction of the caller (R51).
-        self.may_wait = not self._open
-
-    def mode(self, policy: Policy, *, joins: bool = True) -> str:
-        """
-        Return "single", "joined" or "separate": the policy's choice, or the default at this place.
-
-        That is "joined" where the store can, and "separate" without `joins`: for coroutines, say.
-
-        Inside a transaction that the caller opened the default is "single" within it on a database
-        store of that alias, and "separate" on any other store, whose completion then waits for the
-        commit; "joined" and "separate" asked for by name raise TransactionOpen there, as
-        ``atomic(durable=True)`` does. "joined" and "single" on a store that cannot join raise
-        ValueError.
-        """
-        chosen = policy.transaction
-        if chosen is not None:
-            must_join(policy, self._store)
-        if self.within and chosen in (None, "single"):
-            return "single"
-        if self._open:
-            if chosen is not None:
-                raise TransactionOpen(
-                    f"transaction={chosen!r} commits on its own, and a transaction is already open "
-                    f"here. Leave the choice out to go with that one, or call outside atomic()."
-                )
-            return "separate"
-        if chosen is not None:
-            return chosen
-        return "joined" if self._store.supports_join and joins else "separate"
-
-    def outer(self) -> OuterTransaction | None:
-        """
-        Return the transactions that must commit before the store may complete.
-
-        None where nothing needs to be waited for: none is open, or the store is part of it. Raises
-        TransactionOpen where autocommit is off, so that nothing would tell of the commit.
-        """
-        if self.within or not self._open:
-            return None
-        if not all(
-            connection.in_atomic_block and connection.commit_on_exit for connection in self._open
-        ):
-            raise TransactionOpen(
-                "Autocommit is off here, so the commit of the work cannot be waited for. Use "
-                "atomic() with autocommit on."
-            )
-        return OuterTransaction(self._open)
-
-    def commit_hooks(self) -> CommitHooks | None:
-        """Return the on_commit hooks of these transactions; None where none is open."""
-        blocks = [connection for connection in self._open if connection.in_atomic_block]
-        return CommitHooks(blocks) if blocks else None
-
-
-def must_join(policy: Policy, store: BaseStore) -> None:
-    """Raise ValueError where the policy asks for "joined" or "single" and the store cannot join."""
-    if policy.transaction in ("single", "joined") and not store.supports_join:
-        raise ValueError(
-            f"transaction={policy.transaction!r} needs a database store; {type(store).__name__} "
-            f"can only do 'separate'."
-        )
-
-
-def is_any_open() -> bool:
-    """Whether a transaction, a TestCase's included, is open on one of this thread's connections."""
-    made = connections.all(initialized_only=True)
-    return any(connection.in_atomic_block or is_open(connection) for connection in made)
-
-
-def let_connections_go(*, close: bool) -> None:
-    """Let those connections go that `connections_to_let_go` names."""
-    for connection in connections_to_let_go(close=close):
-        connection.close()
-
-
-def connections_to_let_go(*, close: bool) -> list[BaseDatabaseWrapper]:
-    """
-    Return this thread's connections that go while it waits, whatever it used them for.
-
-    A pooled one goes back to its pool. Another one is closed only if the caller says so, since it
-    takes with it what a session has: a cursor that is being read, an advisory lock. One that is to
-    outlive its request stays: its thread has it between requests, too. On the thread that the
-    coroutines outside of requests share, all stay: another coroutine may be using them.
-    """
-    found: list[BaseDatabaseWrapper] = []
-    if threading.current_thread() in SyncToAsync.single_thread_executor._threads:
-        return found
-    for connection in connections.all(initialized_only=True):
-        settings = connection.settings_dict
-        short_lived = settings["CONN_MAX_AGE"] == 0 and connection.vendor != "sqlite"
-        may_close = settings["OPTIONS"].get("pool") or (close and short_lived)
-        if may_close and not connection.in_atomic_block:
-            found.append(connection)
-    return found
+__all__ = ["CommitHooks", "OuterTransaction", "after_commit"]
 
 
 def after_commit(using: str, function: Callable[[], None]) -> None:
