@@ -77,7 +77,7 @@ NOT_OF_THE_TASK = {"acks_late": None, "reject_on_worker_lost": None}
         ("W036", {}, {"acks_late": False}, {}),
         ("", OF_THE_APP, NOT_OF_THE_TASK, {}),
         ("", {}, {"serializer": "pickle"}, {"codec": "json"}),
-        ("", {}, {"serializer": "pickle"}, {"codec": JSONCodec()}),
+        pytest.param("", {}, {"serializer": "pickle"}, {"codec": JSONCodec()}, id="json codec"),
         ("", {}, {"time_limit": 7200}, {"transaction": "separate", "max_duration": 7200}),
         ("", {"task_time_limit": 1800}, {}, {}),
         ("", {}, {"time_limit": 120}, {"renew": False, "transaction": "single"}),
