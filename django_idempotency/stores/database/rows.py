@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import datetime, timezone
 from typing import Any
 from uuid import UUID
@@ -31,6 +31,7 @@ __all__ = [
 #: The columns of the table, in the order in which statements read them.
 COLUMNS = ("id", *KEPT)
 TIMES = ("lease_until", "created_at", "updated_at", "expires_at")
+_BYTES = ("fingerprint", "result")
 
 _STATES = {state.value: state for state in State}
 
@@ -43,9 +44,15 @@ def record_of(columns: Sequence[Any], place: str | None = None) -> tuple[Record 
         if type(clock) is str or clock.tzinfo is None:  # what a cursor gives
             clock = utc(clock)
             if record_id is not None:
-                record_id = uuid_of(record_id)
-                for name, type_of in _TYPES.items():
-                    kept[name] = type_of(kept[name])
+                record_id, kept["token"] = uuid_of(record_id), uuid_of(kept["token"])
+                for name in _BYTES:
+                    if (
+                        kept[name] is not None
+                    ):  # a TypeError for a number, of which bytes() is zeros
+                        kept[name] = bytes(memoryview(kept[name]))
+                for name in TIMES:
+                    if kept[name] is not None:
+                        kept[name] = utc(kept[name])
         if record_id is None:
             return None, clock
         kept["state"] = _STATES[kept["state"]]
@@ -53,11 +60,6 @@ def record_of(columns: Sequence[Any], place: str | None = None) -> tuple[Record 
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise StoreError("The stored record is damaged: a column holds what it cannot.") from error
     return record, clock
-
-
-def _bytes(value: Any) -> bytes | None:
-    """Return what a driver gives for bytes; TypeError for a number: bytes() makes zeros of it."""
-    return None if value is None else bytes(memoryview(value))
 
 
 def lease_of_resent(request: ClaimRequest, record: Record) -> Lease:
@@ -122,11 +124,3 @@ def utc(value: datetime | str) -> datetime:
 
 def uuid_of(value: UUID | str) -> UUID:
     return value if isinstance(value, UUID) else UUID(value)
-
-
-#: What makes values of a cursor, which may be text, those of a record.
-_TYPES: dict[str, Callable[[Any], Any]] = {
-    "token": uuid_of,
-    **dict.fromkeys(("fingerprint", "result"), _bytes),
-    **dict.fromkeys(TIMES, lambda time: None if time is None else utc(time)),
-}
