@@ -249,7 +249,9 @@ SELECT {SHOWN},
     BROWSE_KEY = narrowed(BROWSE, "key = %(key)s")
     BROWSE_OPERATION = narrowed(BROWSE, "operation = %(operation)s")
 
-    HAS_INDEX = "SELECT 1 FROM sqlite_master WHERE type = 'index' AND name = %(index)s"
+    HAS_INDEX = """
+SELECT 1 FROM sqlite_master WHERE tbl_name = 'idempotency_record' AND name = %(index)s
+"""
 
     SWEEP = """
 DELETE FROM idempotency_record

@@ -61,6 +61,27 @@ def test_an_index_lets_all_records_be_searched(store, monkeypatch, field):
     assert not store.has_index(field)
 
 
+@pytest.mark.parametrize(
+    "table",
+    [
+        pytest.param("elsewhere", marks=pytest.mark.leg("mariadb", "sqlite")),
+        pytest.param("tenant.idempotency_record", marks=pytest.mark.leg("mariadb")),
+    ],
+)
+def test_an_index_of_another_table_is_none(store, table):
+    database, _, _ = table.rpartition(".")
+    if database:
+        execute(f"CREATE DATABASE {database}")
+    execute(f"CREATE TABLE {table} (id integer)")
+    try:
+        execute(f"CREATE INDEX idempotency_key ON {table} (id)")
+        assert not store.has_index("key")
+    finally:
+        execute(f"DROP TABLE {table}")
+        if database:
+            execute(f"DROP DATABASE {database}")
+
+
 @pytest.mark.leg("postgres18")
 def test_an_index_that_was_never_finished_is_none(store):
     with indexed("key"):
