@@ -349,8 +349,6 @@ SELECT count(*) FROM idempotency_record
 
     def renew(self, execute: Execute, leases: list[Lease], duration: timedelta) -> set[Lease]:
         """See `Dialect.renew`: an UPDATE says nothing of its rows, so a second statement does."""
-        if not leases:
-            return set()
         proofs = {
             "ids": [lease.record_id for lease in leases],
             "leases": [(lease.record_id, lease.fencing_token, lease.token) for lease in leases],
