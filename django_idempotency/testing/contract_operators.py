@@ -271,9 +271,9 @@ class OperatorRules(ContractBase):
         scope, leases = self.some(store, 3)
         created = self.record(store, leases[1]).created_at
 
-        before = self.browsed(store, scope=scope, created_before=created)
-        elsewhere = created.astimezone(timezone(timedelta(hours=-5)))
-        after = self.browsed(store, scope=scope, created_after=elsewhere)
+        west, east = (created.astimezone(timezone(timedelta(hours=it))) for it in (-5, 5))
+        before = self.browsed(store, scope=scope, created_before=west)
+        after = self.browsed(store, scope=scope, created_after=east)
 
         assert [record.record_id for record in before] == [leases[0].record_id]
         assert [record.record_id for record in after] == [leases[2].record_id]

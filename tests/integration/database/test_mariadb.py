@@ -19,6 +19,7 @@ from django_idempotency.claims import ClaimAgain, ClaimRequest
 from django_idempotency.engine import Engine
 from django_idempotency.exceptions import InProgress, StoreError
 from django_idempotency.models import IdempotencyRecord
+from django_idempotency.stores.database.mariadb import MariaDB
 from tests.app.models import Effect, Unique
 from tests.integration.database import claims
 from tests.integration.database.claims import claim_request, effects, operation, won, work
@@ -102,6 +103,22 @@ class TestIsolation:
         assert len(keeper.given) == kept
         found = checks.run_checks(tags=["database"], databases=["default"])
         assert ("django_idempotency.W003" in [message.id for message in found]) == (not kept)
+
+
+@pytest.mark.parametrize(
+    ("variables", "renewed"),
+    [
+        ({"transaction_isolation": "READ-COMMITTED", "innodb_snapshot_isolation": "ON"}, True),
+        ({"transaction_isolation": "REPEATABLE-READ", "innodb_snapshot_isolation": "ON"}, False),
+        ({"tx_isolation": "REPEATABLE-READ", "innodb_snapshot_isolation": "ON"}, False),
+        ({"tx_isolation": "REPEATABLE-READ"}, True),
+    ],
+)
+def test_R69_server_of_each_version_says_whether_snapshots_count_for_writes(variables, renewed):
+    def execute(name, parameters):
+        return [*variables.items()]
+
+    assert MariaDB().may_renew_joined({"isolation_level": None}, execute) is renewed
 
 
 #: Of version 8, with the ninth byte that MariaDB's own UUID type refuses.

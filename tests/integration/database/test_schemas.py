@@ -520,6 +520,9 @@ def test_R98_names_of_variables_are_checked(names):
 def test_W017_a_variable_that_the_tables_policies_read_is_named(guarded, settings):
     by_variable()
     execute("CREATE POLICY two ON idempotency_record USING (scope = current_setting('app.two'))")
+    read = "current_setting('app.three')"
+    execute(f"CREATE TABLE another (id text DEFAULT {read})")
+    execute(f"CREATE POLICY three ON another USING (id = {read})")
 
     def found(*names):
         options = {"OPTIONS": {"session_variables": names}}
@@ -533,3 +536,4 @@ def test_W017_a_variable_that_the_tables_policies_read_is_named(guarded, setting
         assert found("app.tenant", "app.two") == []
     finally:
         execute("DROP POLICY two ON idempotency_record")
+        execute("DROP TABLE another")
