@@ -4,21 +4,17 @@ from __future__ import annotations
 
 import logging
 import re
-import uuid
 from collections.abc import Callable, Collection
 from datetime import timedelta, timezone
 from email.utils import format_datetime
-from functools import partial
 from typing import Any
 
 from asgiref.sync import sync_to_async
 from django.http import HttpRequest
 from django.http.response import HttpResponseBase
 
-from django_idempotency import keys
 from django_idempotency.context import running
 from django_idempotency.engine.attempt import Attempt
-from django_idempotency.engine.modes import OpenTransactions
 from django_idempotency.engine.operation import Operation, RollBack, Verdict
 from django_idempotency.exceptions import (
     IdempotencyError,
@@ -29,20 +25,14 @@ from django_idempotency.exceptions import (
     StoreError,
 )
 from django_idempotency.exceptions.base import SessionLost
-from django_idempotency.http import scopes
+from django_idempotency.http.asked import Asked
 from django_idempotency.http.atomic_requests import (
     AtomicRequests,
     answering,
     atomic_aliases,
-    refuse_coroutine,
 )
 from django_idempotency.http.content import (
     ask,
-    endpoint_of,
-    fingerprint_of,
-    form_key,
-    header_field,
-    operation_of,
 )
 from django_idempotency.http.handlers import Handler, is_outside
 from django_idempotency.http.plans import ViewPlan
@@ -66,7 +56,6 @@ _PREFER_WAIT = re.compile(r'(?:^|[,;\s])wait\s*=\s*"?(\d{1,6})', re.IGNORECASE)
 class Guard:
     """The guard of one request to a guarded method, around what handles it."""
 
-    key = ""
     kept = False
     #: The attempt whose handler was entered, once it was: its claim stands.
     begun: Attempt | None = None
@@ -88,15 +77,7 @@ class Guard:
         self.http = plan.http_policy
         self.request = request
         self.handler = handler
-        #: Aliases that the view exempts from ATOMIC_REQUESTS.
-        self.exempt = exempt
-        #: Whether the request carries a key, or must carry one.
-        self.keyed = keyed
-
-    @property
-    def operation(self) -> str:
-        """What is being done (R40)."""
-        return operation_of(self.request, self.plan.operation_name)
+        self.asked = Asked(plan, request, handler, exempt=exempt, keyed=keyed)
 
     def respond(self) -> HttpResponseBase:
         """
@@ -107,7 +88,7 @@ class Guard:
         answer passes on unchanged (R58).
         """
         try:
-            operation = self.prepare(coroutine=False)
+            operation = self.asked.operation(coroutine=False)
             while True:
                 try:
                     with self.plan.engine.attempt(operation, self.on_error, self.judge) as attempt:
@@ -130,7 +111,7 @@ class Guard:
     async def arespond(self) -> HttpResponseBase:
         """See `respond`: for a handler that is a coroutine."""
         try:
-            operation = await sync_to_async(self.prepare, thread_sensitive=True)(coroutine=True)
+            operation = await sync_to_async(self._operation_of_coroutine, thread_sensitive=True)()
             while True:
                 attempting = self.plan.engine.aattempt(operation, self.on_error, self.judge)
                 try:
@@ -156,66 +137,10 @@ class Guard:
             response = await sync_to_async(self.response, thread_sensitive=True)(attempt)
         return await self.handler.afinal(response)
 
-    # What the request says.
-
-    def prepare(self, *, coroutine: bool) -> Operation:
-        """
-        Read the request; raise KeyRequired, InvalidKey or ScopeMissing.
-
-        One without a key is an operation without a record: the same block, the same verdicts (R90).
-        """
-        plan = self.plan
-        if coroutine:  # it may read the session from its database: never on the event loop
-            self.before = RequestState(self.request)
-        if not self.keyed:
-            mode = self._mode(OpenTransactions(plan.store), coroutine=coroutine)
-            return self._unrecorded(joined=mode != "separate")
-        from_form = self._read_key()
-        scope = self._scope(from_form=from_form)
-        name = self.operation
-        handler, http = self.handler, self.http
-        fingerprint = fingerprint_of(
-            self.request, handler.subject, plan.policy, http, partial(handler.body, http), name
-        )
-        open_transactions = OpenTransactions(plan.store)
-        mode = self._mode(open_transactions, coroutine=coroutine)
-        return plan.operation(
-            kind=_KIND,
-            scope=scope,
-            key=self.key,
-            name=name,
-            fingerprint=fingerprint,
-            codec=plan.codec,
-            mode=mode,
-            open_transactions=open_transactions,
-            aliases=self._aliases(joined=mode != "separate"),
-            wait=self._wait(from_form=from_form),
-            closes_connections=True,
-            unstorable_ok=True,
-            checks_replay=http.replay_check is not None,
-        )
-
-    def _mode(self, open_transactions: OpenTransactions, *, coroutine: bool) -> str:
-        """Return how the work commits; refuse a coroutine that would lose its ATOMIC_REQUESTS."""
-        plan = self.plan
-        joins = not coroutine and (plan.joins or plan.store.using in atomic_aliases(self.exempt))
-        mode = open_transactions.mode(plan.policy, joins=joins)
-        if coroutine:
-            own = (plan.store.using,) if mode != "separate" else ()
-            refuse_coroutine({*self.exempt, *own})
-        return mode
-
-    def _aliases(self, *, joined: bool, without: Collection[str | None] = ()) -> list[str]:
-        """Return the aliases of ATOMIC_REQUESTS on which the guard opens transactions."""
-        own = (self.plan.store.using,) if joined else ()
-        return atomic_aliases({*self.exempt, *own, *without})
-
-    def _unrecorded(self, *, joined: bool, without: Collection[str | None] = ()) -> Operation:
-        return self.plan.unrecorded(
-            self.operation,
-            transaction="joined" if joined else "separate",
-            aliases=self._aliases(joined=joined, without=without),
-        )
+    def _operation_of_coroutine(self) -> Operation:
+        # It may read the session from its database: never on the event loop.
+        self.before = RequestState(self.request)
+        return self.asked.operation(coroutine=True)
 
     def without_store(self, operation: Operation, error: StoreError) -> Operation:
         """
@@ -229,52 +154,9 @@ class Guard:
             raise error
         using = self.plan.store.using
         if operation.recorded:
-            return self._unrecorded(joined=using in atomic_aliases(self.exempt))
-        log_store_error(self.plan.alias, self.operation, error)
-        return self._unrecorded(joined=False, without=(using,))
-
-    def _read_key(self) -> bool:
-        """Read the key; return whether it came in a form (R89)."""
-        http, request = self.http, self.request
-        field = header_field(request, http.header)
-        bounds = {"min_length": http.key_min_length, "max_length": http.key_max_length}
-        if field is not None:
-            self.key = keys.parse(field, strict=http.strict_header, **bounds)
-        elif self.plan.form and (value := form_key(request, http)) is not None:
-            if not value.isascii():
-                raise InvalidKey(
-                    "The idempotency key must be ASCII, in a form as in a header.", code="not_ascii"
-                )
-            self.key = keys.check(value, **bounds)
-        else:
-            raise KeyRequired
-        if http.key_validator is not None:
-            _validate(self.key, http.key_validator)
-        return field is None
-
-    def _scope(self, *, from_form: bool) -> str:
-        """Return whose key it is, by the policy; raise ScopeMissing for an anonymous caller."""
-        scope = self.http.scope or (
-            scopes.user_or_session if from_form else self.handler.default_scope
-        )
-        found: str | None = ask("scope", scope, self.handler.subject)
-        if found is not None and not isinstance(found, str):
-            raise TypeError(f"scope must return a str, not {type(found).__name__}.")
-        if not found:  # one bucket for all who name nobody would show them each other's answers
-            raise ScopeMissing("The scope of this request is empty.")
-        if not self.http.scope_endpoint:
-            return found
-        endpoint = endpoint_of(self.request, self.plan.operation_name)
-        return scopes.of_endpoint(endpoint, found)
-
-    def _wait(self, *, from_form: bool) -> timedelta:
-        """How long this caller waits: the policy's time, or less if it prefers so (R51)."""
-        wait = self.plan.policy.wait_or(_FORM_WAIT if from_form else timedelta(0))
-        if not wait:  # no caller can have it wait longer
-            return wait
-        prefer = header_field(self.request, "Prefer")
-        preferred = prefer and _PREFER_WAIT.search(prefer)
-        return min(wait, timedelta(seconds=int(preferred[1]))) if preferred else wait
+            return self.asked.unrecorded(joined=using in atomic_aliases(self.asked.exempt))
+        log_store_error(self.plan.alias, self.asked.name, error)
+        return self.asked.unrecorded(joined=False, without=(using,))
 
     # The work.
 
@@ -289,12 +171,12 @@ class Guard:
         """Return the verdict on the handler's response; raise RollBack to roll its work back."""
         verdict = verdict_on(self.http, response)
         self.kept = verdict == "keep"
-        if self.key and verdict == "release" and leads_to_login(response):
+        if self.asked.key and verdict == "release" and leads_to_login(response):
             log_once(
                 logging.WARNING,
                 "%s redirects to LOGIN_URL, which is never kept: if it has done its work, a retry "
                 "runs again.",
-                self.operation,
+                self.asked.name,
             )
         if not commits(self.http, response, verdict):
             raise RollBack(verdict, response)
@@ -311,7 +193,7 @@ class Guard:
         if error is not self.raised_by_handler or self._is_own(error):
             raise error
         self.forget()
-        with answering(without=self.exempt):
+        with answering(without=self.asked.exempt):
             response = self.handler.answer(error, self.http)
         verdict = verdict_on(self.http, response, error)
         if verdict != "keep" and is_outside(response):
@@ -340,16 +222,16 @@ class Guard:
         """Return what tells the client of an error of its key; raise the handler's own."""
         if not self._is_own(error):
             raise error
-        if not self.keyed or (self.begun is not None and not self.begun.operation.recorded):
+        if not self.asked.keyed or (self.begun is not None and not self.begun.operation.recorded):
             if not isinstance(error, SessionLost):
                 raise error
-            log_store_error(self.plan.alias, self.operation, error)
+            log_store_error(self.plan.alias, self.asked.name, error)
             return problem_response(error, self.request, self.http, self.handler.subject)
         response = problem_response(error, self.request, self.http, self.handler.subject)
         if self.begun is not None:
             return response
         if isinstance(error, (InvalidKey, KeyRequired, ScopeMissing)):
-            log_refusal(self.plan.alias, self.operation, error)
+            log_refusal(self.plan.alias, self.asked.name, error)
         else:  # another attempt may be at work
             leave_session(self.request, response)
         return response
@@ -370,7 +252,7 @@ class Guard:
         http, outcome = self.http, attempt.outcome
         if not attempt.operation.recorded:
             unguarded: HttpResponseBase = outcome.result
-            if self.keyed:
+            if self.asked.keyed:
                 unguarded["Idempotency-Stored"] = "false"
             return unguarded
         response = self._replay(attempt, outcome) if outcome.replayed else outcome.result
@@ -382,7 +264,7 @@ class Guard:
                     "%s: the generator of its response runs after its record is completed. Even "
                     "if it breaks off, each retry gets 409 result_unavailable. Do the work before "
                     "the response is returned, and stream only what can be read again.",
-                    self.operation,
+                    self.asked.name,
                 )
         elif outcome.expires_at is not None:
             expires_at = outcome.expires_at.astimezone(timezone.utc)
@@ -391,11 +273,11 @@ class Guard:
                 log_once(
                     logging.INFO,
                     "Replays of %s leave out the header field %s.",
-                    self.operation,
+                    self.asked.name,
                     name,
                 )
         if http.echo_key:
-            response[http.header] = _quoted(self.key)
+            response[http.header] = _quoted(self.asked.key)
         return response
 
     def _replay(self, attempt: Attempt, outcome: Outcome) -> HttpResponseBase:
@@ -417,7 +299,7 @@ class Guard:
         beside = (using,) if joined and using is not None else ()
         seen = False
         try:
-            with AtomicRequests(without=self.exempt, beside=beside):
+            with AtomicRequests(without=self.asked.exempt, beside=beside):
                 seen = bool(ask("replay_check", check, self.handler.subject, attempt.record))
         finally:
             attempt.tell_replay(refused=not seen)
@@ -438,18 +320,6 @@ def _has_committed(attempt: Attempt) -> bool:
     """Whether the work stands, or its error is kept; `single` commits without them, too."""
     kept = attempt.concluded and attempt.outcome.expires_at is not None
     return attempt.committed and (kept or not attempt.rolled_back)
-
-
-def _validate(key: str, validator: Callable[[str], None] | str) -> None:
-    """Apply the policy's ``key_validator`` (R10); raise InvalidKey."""
-    if callable(validator):
-        ask("key_validator", validator, key)
-        return
-    is_uuid = re.fullmatch(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}", key)
-    if validator == "uuid" and not is_uuid:
-        raise InvalidKey("The idempotency key must be a UUID.", code="not_uuid")
-    if validator == "uuid7" and not (is_uuid and uuid.UUID(key).version == 7):
-        raise InvalidKey("The idempotency key must be a UUID of version 7.", code="not_uuid7")
 
 
 def _quoted(key: str) -> str:

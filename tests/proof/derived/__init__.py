@@ -29,9 +29,15 @@ __all__ = ["FILES", "Change", "changes_of", "every_change"]
 PACKAGE = ROOT / "django_idempotency"
 #: What is changed, below django_idempotency.
 FILES = (
-    *("engine/*.py", "http/guard.py", "http/sessions.py", "http/scopes.py", "http/plans.py"),
+    *("engine/*.py", "http/asked.py", "http/guard.py", "http/sessions.py", "http/scopes.py"),
     *(f"transactions/{name}.py" for name in ("aliases", "connections", "outer")),
-    *("http/verdicts.py", "http/handlers.py", "http/snapshot.py", "http/atomic_requests.py"),
+    *(
+        "http/plans.py",
+        "http/verdicts.py",
+        "http/handlers.py",
+        "http/snapshot.py",
+        "http/atomic_requests.py",
+    ),
     *(f"contrib/celery/{name}.py" for name in ("deliveries", "waits", "messages", "guard")),
     *(f"stores/database/{name}.py" for name in ("statements", "postgresql", "sqlite", "mariadb")),
     *("stores/redis/scripts.py", "stores/dynamodb/expressions.py"),
