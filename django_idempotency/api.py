@@ -16,7 +16,7 @@ from asgiref.sync import sync_to_async
 
 from django_idempotency import keys
 from django_idempotency.arguments import bind, is_context, key_maker, payload_maker, without_first
-from django_idempotency.callables import is_coroutine_function, name_of
+from django_idempotency.callables import is_coroutine_function, name_of, signature_problem
 from django_idempotency.codecs import Codec, JSONCodec
 from django_idempotency.conf import (
     DEFAULT_ALIAS,
@@ -77,7 +77,11 @@ def run(
         raise TypeError("run() does not await: await arun() for a coroutine function.")
     plan = plan_of_call(store, policy)
     guarded = call_operation(plan, key, scope, payload, operation, codec, coroutine=False)
-    return plan.engine.run(guarded, func)
+    try:
+        return plan.engine.run(guarded, func)
+    except TypeError as error:
+        _explain(error, func)
+        raise
 
 
 async def arun(
@@ -97,7 +101,18 @@ async def arun(
     guarded = await sync_to_async(call_operation)(
         plan, key, scope, payload, operation, codec, coroutine=True
     )
-    return await plan.engine.arun(guarded, func)
+    try:
+        return await plan.engine.arun(guarded, func)
+    except TypeError as error:
+        _explain(error, func)
+        raise
+
+
+def _explain(error: TypeError, func: Callable[[Lease], Any]) -> None:
+    """Raise an error that says what to write, if `func` cannot have been called with a lease."""
+    problem = signature_problem("The function that runs once", func, "lease")
+    if problem is not None:
+        raise TypeError(f"{problem} Write 'lambda lease: ...'.") from error
 
 
 class attempt(AbstractContextManager["Attempt"], AbstractAsyncContextManager["Attempt"]):

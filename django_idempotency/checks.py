@@ -72,11 +72,12 @@ def check_names(
 
 
 def _looks_like_ours(name: str) -> bool:
+    name = name.removeprefix("DJANGO_")
     return name.startswith("IDEMPOTEN") or bool(get_close_matches(name, ["IDEMPOTENCY"], 1, 0.8))
 
 
 def _meant_setting(name: str) -> str:
-    written = written_as(name.removeprefix("IDEMPOTENCY_"))
+    written = written_as(name.removeprefix("DJANGO_").removeprefix("IDEMPOTENCY_"))
     if written is None:
         return (
             "The one setting is IDEMPOTENCY, a dict of aliases: "

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from datetime import timedelta
 from inspect import Parameter
@@ -54,6 +54,12 @@ __all__ = [
 
 DEFAULT_ALIAS = "default"
 DEFAULT_BACKEND = "django_idempotency.stores.database.DatabaseStore"
+_BACKENDS = (
+    DEFAULT_BACKEND,
+    "django_idempotency.stores.redis.RedisStore",
+    "django_idempotency.stores.dynamodb.DynamoDBStore",
+    "django_idempotency.stores.memory.MemoryStore",
+)
 
 POLICY_FIELDS = frozenset(item.name for item in fields(Policy))
 HTTP_FIELDS = frozenset(item.name for item in fields(HTTPPolicy))
@@ -275,7 +281,8 @@ def _belongs(names: Iterable[str]) -> str:
 def _configure(alias: str) -> Plan:
     configured = _setting()
     if alias not in configured:
-        raise UnknownAlias(f"IDEMPOTENCY has no alias {alias!r}.{suggestion(alias, configured)}")
+        hint = suggestion(alias, configured) or f" It has {', '.join(map(repr, configured))}."
+        raise UnknownAlias(f"IDEMPOTENCY has no alias {alias!r}.{hint}")
     description = configured[alias]
     if not isinstance(description, Mapping):
         raise InvalidStore(f"IDEMPOTENCY[{alias!r}] must be a dict.{_belongs([alias])}")
@@ -339,13 +346,17 @@ def _build(backend: str, options: Mapping[str, Any], where: str) -> BaseStore:
     try:
         store_class = import_string(backend)
     except ImportError as error:
-        raise InvalidStore(f"{where}['BACKEND'] cannot be imported: {error}") from error
+        raise InvalidStore(
+            f"{where}['BACKEND'] cannot be imported: {error}. The stores of this package are "
+            f"{', '.join(_BACKENDS)}."
+        ) from error
     if isinstance(store_class, type) and issubclass(store_class, BaseStore):
         _known_options(store_class, options, where)
     try:
         store = store_class(**options)
     except (TypeError, ValueError) as error:
-        raise InvalidStore(f"{where}['OPTIONS'] do not fit {backend}: {error}") from error
+        hint = "".join(_misspelt(store_class, options))
+        raise InvalidStore(f"{where}['OPTIONS'] do not fit {backend}: {error}{hint}") from error
     except ImportError as error:  # the store's client is missing: an extra installs it
         raise InvalidStore(f"{where}['BACKEND']: {error}") from error
     if not isinstance(store, BaseStore):
@@ -362,6 +373,14 @@ def _known_options(store_class: type[BaseStore], options: Mapping[str, Any], whe
             is_database = name in _DATABASE_NAMES and "using" in parameters
             hint = " Did you mean 'using'?" if is_database else suggestion(str(name), parameters)
             raise InvalidStore(f"{where}['OPTIONS'] has no {name!r}.{hint}")
+
+
+def _misspelt(store_class: Any, options: Mapping[str, Any]) -> Iterator[str]:
+    """Yield, of each option that goes on to the store's client, the store's own nearest one."""
+    parameters = inspect.signature(store_class).parameters
+    for name in options:
+        if name not in parameters and (meant := suggestion(str(name), parameters)):
+            yield f" It has {name!r}.{meant}"
 
 
 def _reset(*, setting: str, **kwargs: Any) -> None:

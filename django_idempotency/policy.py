@@ -332,10 +332,10 @@ def merge(
     known: list[str] = [item.name for item in dataclasses.fields(policy)]
     for name in given:
         if name not in known:
-            raise UnknownField(
-                f"{name!r} is not a field of {type(policy).__name__}."
-                f"{suggestion(name, (*known, *beside))}"
-            )
+            hint = suggestion(name, (*known, *beside))
+            if isinstance(policy, Policy) and name in HTTPPolicy.__dataclass_fields__:
+                hint = " It is a field of requests: give it to a view, or to 'HTTP' of the alias."
+            raise UnknownField(f"{name!r} is not a field of {type(policy).__name__}.{hint}")
     merged = dataclasses.replace(policy, **given)
     if problems := merged.problems():
         raise ValueError(" ".join(problems))

@@ -18,6 +18,7 @@ from django_idempotency.exceptions import (
     IdempotencyError,
     InProgress,
     InvalidKey,
+    KeyRequired,
     LeaseLost,
     ScopeMissing,
     StoreError,
@@ -69,7 +70,7 @@ def problem_response(
         headers = {"Retry-After": "1"}
     detail = _reason(error) if isinstance(error, InvalidKey) else problem.detail
     if settings.DEBUG:
-        detail = f"{detail}{_to_developers(error)}"
+        detail = f"{detail}{_to_developers(error, request, policy)}"
     return _render(problem, status, detail, headers, request, policy, subject)
 
 
@@ -92,10 +93,13 @@ def _reason(error: InvalidKey) -> str:
     return reason % error.params if error.params else reason
 
 
-def _to_developers(error: IdempotencyError) -> str:
+def _to_developers(error: IdempotencyError, request: HttpRequest, policy: HTTPPolicy) -> str:
     """Return the text that a problem adds with DEBUG: its cause, and what to change in the code."""
     if isinstance(error, StoreError):
         return f" {error.told}"
+    if isinstance(error, KeyRequired):
+        near = [name for name in request.headers if "idempoten" in name.lower()]
+        return f" It has {near[0]}: the field is {policy.header}." if near else ""
     if isinstance(error, ScopeMissing):
         return (
             f" {error} Where a view needs a login, put @login_required above @idempotent, or "

@@ -109,6 +109,7 @@ def test_W013_setting_that_nothing_reads():
     for name, hint in (
         ("IDEMPOTENT", 'IDEMPOTENCY = {"default": {"LEASE": 60}}'),
         *((name, "IDEMPOTENCY") for name in ("IDEMPOTENCE", "IDEMPOTECY")),
+        ("DJANGO_IDEMPOTENCY", 'IDEMPOTENCY = {"default": {"LEASE": 60}}'),
         ("IDEMPOTENCY_LEASE", 'Write IDEMPOTENCY = {"default": {"LEASE": ...}}.'),
         ("IDEMPOTENCY_REQUIRED", 'Write IDEMPOTENCY = {"default": {"HTTP": {"REQUIRED": ...}}}.'),
     ):

@@ -83,6 +83,7 @@ def test_no_default_or_a_setting_of_another_type(settings):
 def test_unknown_name_with_a_suggestion():
     with configured(default={}, payments={}):
         assert "no alias 'payment'. Did you mean 'payments'?" in message("payment")
+        assert "no alias 'zzz'. It has 'default', 'payments'." in message("zzz")
     for name, nearest in {"LEESE": "LEASE", "lease": "LEASE", "Http": "HTTP"}.items():
         with configured(default={name: 1}):
             assert f"has no {name!r}. Did you mean '{nearest}'?" in message()
@@ -93,10 +94,15 @@ def test_unknown_name_with_a_suggestion():
     with configured(default={"OPTIONS": {"usng": "default"}}):
         said = "IDEMPOTENCY['default']['OPTIONS'] has no 'usng'. Did you mean 'using'?"
         assert message() == said
+    with configured(default={"BACKEND": REDIS, "OPTIONS": {"ulr": "redis://localhost"}}):
+        assert message().endswith(" It has 'ulr'. Did you mean 'url'?")
+    with configured(default={"BACKEND": "redis"}):
+        assert REDIS in message()
     with configured(default={"ZZZ": 1}):
         assert message() == "IDEMPOTENCY['default'] has no 'ZZZ'."
 
 
+REDIS = "django_idempotency.stores.redis.RedisStore"
 BACKENDS = ("nonesuch.Store", "Store", f"{MEMORY}s", "builtins.dict", "os.path", MemoryStore, None)
 MISTAKES = [
     *({"BACKEND": backend} for backend in BACKENDS),
@@ -181,6 +187,8 @@ def test_merge_of_what_cannot_be_is_told_with_a_suggestion():
             merge(policy, {name: 1})
     with pytest.raises(UnknownField, match=r"^'zzz' is not a field of Policy\.$"):
         merge(Policy(), {"zzz": 1})
+    with pytest.raises(UnknownField, match="field of requests: give it to a view, or to 'HTTP'"):
+        merge(Policy(), {"required": True})
     with pytest.raises(ValueError, match=r"lease.*on_stale"):
         merge(Policy(), {"lease": 0, "on_stale": "panic"})
     for name, value, nearest in (

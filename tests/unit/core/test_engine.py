@@ -242,6 +242,17 @@ ARGUMENTS = [
 ]
 
 
+def test_function_that_takes_no_lease_is_told_what_to_write(memory):
+    with pytest.raises(TypeError, match=r"must take \(lease\).*Write 'lambda lease: \.\.\.'"):
+        Call("run", "memory")(lambda: None)
+    with pytest.raises(TypeError, match="of its own"):
+        Call("run", "memory")(lambda lease: wrong())
+
+
+def wrong():
+    raise TypeError("of its own")
+
+
 def test_arguments_that_cannot_be_are_told_and_nothing_runs(memory):
     for caller in ("run", "arun", "attempt"):
         for arguments, error, told in ARGUMENTS:

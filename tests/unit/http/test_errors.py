@@ -137,6 +137,14 @@ def test_R21_debug_says_how_a_view_of_each_kind_asks_for_a_login(settings, rf):
             assert (told in answer) is settings.DEBUG
 
 
+def test_R1_debug_says_which_field_is_nearly_that_of_the_key(settings, rf):
+    request = rf.post("/", headers={"X-Idempotency-Key": "key"})
+    for settings.DEBUG in (True, False):
+        answer = problem_response(KeyRequired(), request, HTTPPolicy()).content.decode()
+        told = "It has X-Idempotency-Key: the field is Idempotency-Key."
+        assert (told in answer) is settings.DEBUG
+
+
 # The log.
 
 
