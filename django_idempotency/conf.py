@@ -350,12 +350,13 @@ def _build(backend: str, options: Mapping[str, Any], where: str) -> BaseStore:
             f"{where}['BACKEND'] cannot be imported: {error}. The stores of this package are "
             f"{', '.join(_BACKENDS)}."
         ) from error
-    if isinstance(store_class, type) and issubclass(store_class, BaseStore):
+    is_store = isinstance(store_class, type) and issubclass(store_class, BaseStore)
+    if is_store:
         _known_options(store_class, options, where)
     try:
         store = store_class(**options)
     except (TypeError, ValueError) as error:
-        hint = "".join(_misspelt(store_class, options))
+        hint = "".join(_misspelt(store_class, options)) if is_store else ""
         raise InvalidStore(f"{where}['OPTIONS'] do not fit {backend}: {error}{hint}") from error
     except ImportError as error:  # the store's client is missing: an extra installs it
         raise InvalidStore(f"{where}['BACKEND']: {error}") from error
@@ -375,7 +376,7 @@ def _known_options(store_class: type[BaseStore], options: Mapping[str, Any], whe
             raise InvalidStore(f"{where}['OPTIONS'] has no {name!r}.{hint}")
 
 
-def _misspelt(store_class: Any, options: Mapping[str, Any]) -> Iterator[str]:
+def _misspelt(store_class: type[BaseStore], options: Mapping[str, Any]) -> Iterator[str]:
     """Yield, of each option that goes on to the store's client, the store's own nearest one."""
     parameters = inspect.signature(store_class).parameters
     for name in options:
