@@ -291,8 +291,12 @@ def test_stores_do_not_wait_for_each_other(store, poller, engine):
 
 
 def test_without_a_thread_each_looks_for_itself(store, poller, engine, monkeypatch, caplog):
+    start = waiting.threading.Thread.start
+
     def refuse(thread):
-        raise RuntimeError("can't start new thread")
+        if thread.name == "django-idempotency-poller":
+            raise RuntimeError("can't start new thread")
+        start(thread)
 
     lease = won(store.claim(asked()))
     monkeypatch.setattr(waiting.threading.Thread, "start", refuse)
