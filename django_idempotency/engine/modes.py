@@ -51,8 +51,7 @@ class OpenTransactions:
         ValueError.
         """
         chosen = policy.transaction
-        if chosen is not None:
-            must_join(policy, self._store)
+        must_join(policy, self._store)
         if self.within and chosen in (None, "single"):
             return "single"
         if self._open:
@@ -84,10 +83,9 @@ class OpenTransactions:
             )
         return OuterTransaction(self._open)
 
-    def commit_hooks(self) -> CommitHooks | None:
-        """Return the on_commit hooks of these transactions; None where none is open."""
-        blocks = [connection for connection in self._open if connection.in_atomic_block]
-        return CommitHooks(blocks) if blocks else None
+    def commit_hooks(self) -> CommitHooks:
+        """Return the on_commit hooks of these transactions."""
+        return CommitHooks(self._open)
 
 
 def must_join(policy: Policy, store: BaseStore) -> None:

@@ -17,6 +17,7 @@ from django_idempotency.conf import store_for
 from django_idempotency.engine.modes import OpenTransactions
 from django_idempotency.records import State
 from django_idempotency.testing import override_store
+from django_idempotency.transactions.outer import after_commit
 from tests.app.models import Child, Effect
 from tests.unit.core.conftest import MEMORY, begin, fail, kept, levels, names, never
 from tests.unit.core.conftest import run as run_work
@@ -59,6 +60,8 @@ def test_the_default_is_joined_outside_of_a_transaction_and_single_inside(in_loo
         assert (mode_of(), mode_of(store="other")) == ("single", "separate")
     with transaction.atomic(using="other"):
         assert mode_of(store="other") == "single"
+        with transaction.atomic():
+            assert (mode_of(), mode_of(store="other")) == ("single", "single")
     transaction.set_autocommit(False)
     try:
         assert mode_of() == "single"
@@ -68,15 +71,17 @@ def test_the_default_is_joined_outside_of_a_transaction_and_single_inside(in_loo
     assert in_loop(lambda: idempotency.arun(mode, key="k", scope="s")).result == "separate"
 
 
-def test_with_AUTOCOMMIT_off_a_transaction_is_open_before_its_first_use(
-    monkeypatch,
+@pytest.mark.parametrize(("alias", "is_open"), [("default", True), ("other", False)])
+def test_with_AUTOCOMMIT_off_a_transaction_of_the_store_is_open_before_its_first_use(
+    monkeypatch, alias, is_open
 ):
-    monkeypatch.setitem(connections.settings["default"], "AUTOCOMMIT", False)
+    """On another alias, which the work may not use at all, none is."""
+    monkeypatch.setitem(connections.settings[alias], "AUTOCOMMIT", False)
     seen = []
-    thread = threading.Thread(target=lambda: seen.append(OpenTransactions(store_for()).within))
+    thread = threading.Thread(target=lambda: seen.append(OpenTransactions(store_for())))
     thread.start()
     thread.join()
-    assert seen == [True]
+    assert [(it.within, not it.may_wait) for it in seen] == [(is_open, is_open)]
 
 
 @pytest.mark.django_db(transaction=True)
@@ -282,7 +287,7 @@ class TestAStoreThatCannotJoin:
             transaction.on_commit(told)
         assert told.call_count == 1
 
-    @pytest.mark.parametrize("end", ["commit", "rollback", "savepoint", "lost"])
+    @pytest.mark.parametrize("end", ["commit", "rollback", "savepoint", "lost", "lost before"])
     def test_R94_lease_is_kept_while_the_commit_runs_and_until_the_hook_is_gone(
         self, monkeypatch, end
     ):
@@ -296,6 +301,8 @@ class TestAStoreThatCannotJoin:
         with transaction.atomic(), suppress(ValueError):
             with transaction.atomic():
                 caller = OpenTransactions(store_for()).outer()
+                if end == "lost before":
+                    connection.close()
                 caller.after_commit(lambda: seen.append("completed"))
                 if end == "savepoint":
                     raise ValueError
@@ -306,17 +313,38 @@ class TestAStoreThatCannotJoin:
         expected = {"commit": [True, "completed"], "rollback": [True], "savepoint": [False]}
         assert seen == expected.get(end, [])
 
+    def test_R94_lease_is_kept_until_the_last_transaction_commits(self):
+        with transaction.atomic():
+            with transaction.atomic(using="other"):
+                caller = OpenTransactions(store_for()).outer()
+                caller.after_commit(Mock())
+            assert caller.is_open()
+        assert not caller.is_open()
+
+    def test_R94_work_that_closes_the_callers_connection_leaves_its_record_in_progress(self):
+        with transaction.atomic():
+            run(lambda lease: connections["default"].close())
+        assert kept().state is State.IN_PROGRESS
+
 
 @pytest.mark.django_db(transaction=True, databases=["default", "other"])
 def test_I13_R94_without_autocommit_no_hook_is_left_behind_and_no_completion_can_wait():
     """Django runs no hooks until autocommit is on again, and that may be never."""
     told = Mock()
-    connections["default"].ensure_connection()
+    with transaction.atomic():
+        effect()
     transaction.set_autocommit(False)
     signals.completed.connect(told)
     try:
-        run()
+        with pytest.raises(TransactionOpen, match="Autocommit is off"):
+            run(never, store="other")
+        after_commit("default", told)
         assert (connections["default"].run_on_commit, told.call_count) == ([], 1)
+        run()
+        assert (connections["default"].run_on_commit, told.call_count) == ([], 2)
+        with transaction.atomic():
+            run(key="in a block")
+            assert (connections["default"].run_on_commit, told.call_count) == ([], 3)
         transaction.commit()
         for block in (nullcontext(), transaction.atomic()):
             with block, pytest.raises(TransactionOpen, match="Autocommit is off"):
@@ -354,6 +382,22 @@ class TestHooks:
             leave()
             assert idempotency.current() is None
         assert seen == [True] * 5
+
+    def test_C15_without_autocommit_it_is_the_lease_in_a_hook_that_waits_for_autocommit(self):
+        seen = []
+
+        def work(lease):
+            with transaction.atomic():
+                transaction.on_commit(lambda: seen.append(idempotency.current() is lease))
+
+        connections["default"].ensure_connection()
+        transaction.set_autocommit(False)
+        try:
+            run(work)
+            transaction.commit()
+        finally:
+            transaction.set_autocommit(True)
+        assert seen == [True]
 
     def test_C15_hook_of_work_that_has_failed_is_the_callers_own(self, store):
         """On a store that joins, the savepoint of the work has taken it back."""
