@@ -724,6 +724,19 @@ def test_R98_request_whose_pooled_connection_was_given_back_stays_in_its_schema(
     assert execute("SELECT count(*) FROM public.app_effect") == 0
 
 
+@each_mode
+def test_pooled_session_of_a_caller_that_is_no_request_stays(pool, mode):
+    """Nobody but the caller can say what it has in it."""
+    server, before = session(), connection.connection
+
+    async def own(lease):
+        return await sync_to_async(session)()
+
+    assert async_to_sync(arun)(own, transaction=mode).result != server
+
+    assert connection.connection is before
+
+
 def test_R98_session_that_is_carried_later_is_that_of_the_request_alone(schemas):
     def carry():
         execute("SET search_path = one, public")

@@ -16,6 +16,7 @@ from django_idempotency import FingerprintMismatch, InProgress, StoreError
 from django_idempotency.engine import Engine, waiting
 from django_idempotency.engine.threads import StoreThreads
 from django_idempotency.engine.waiting import Poller, Waiter
+from django_idempotency.records import State
 from django_idempotency.stores.memory import MemoryStore
 from tests.claims import DAY, OTHER_FINGERPRINT, asked, lost, operation, won
 from tests.services.processes import wait_until
@@ -319,6 +320,27 @@ async def _now(value):
     return value
 
 
+def test_R52_what_a_waiter_may_claim(store):
+    """Not what an attempt after the one that it has met holds, nor an answer."""
+    won(store.claim(asked()))
+    met = lost(store.claim(asked()))
+    waiter = Waiter(met.record_id, timedelta(seconds=60))
+    assert waiter.goes_on(met)
+    completed = replace(met, state=State.COMPLETED, lease_until=None, expires_at=met.now + DAY)
+    for record, may_claim in (
+        (None, True),
+        (replace(met, epoch=met.epoch + 1), False),
+        (replace(met, now=met.now + DAY), True),
+        (completed, False),
+        (replace(completed, now=met.now + DAY), True),
+        (replace(completed, state=State.FAILED), True),
+        (replace(completed, state=State.RELEASED), True),
+    ):
+        assert (record, waiter.is_unchanged(record)) == (record, False)
+        assert (record, waiter.may_claim(record)) == (record, may_claim)
+    assert waiter.is_unchanged(met)
+
+
 def test_looks_come_less_often_as_a_wait_lasts(monkeypatch):
     monkeypatch.setattr(waiting.time, "monotonic", lambda: now)
     now = 0.0
@@ -327,10 +349,23 @@ def test_looks_come_less_often_as_a_wait_lasts(monkeypatch):
         assert (now, waiter.pause()) == (now, pause)
 
 
-def test_R98_nobody_looks_for_a_record_that_no_claim_has_met(store, poller):
-    """Nothing says where it is, in a store with several places."""
+@pytest.mark.parametrize("way", ["thread", "coroutine"])
+@pytest.mark.parametrize("why", ["not met", "within a transaction"])
+def test_R98_nobody_looks_for_what_nobody_can_find(store, poller, way, why):
+    """
+    Nothing says where a record is that no claim has met, in a store with several places.
+
+    No other connection sees what a transaction has not committed.
+    """
     waiter = Waiter(asked().record_id, timedelta(milliseconds=50))
-    assert poller.wait(store, waiter) is None
+    store.in_transaction = lambda: why == "within a transaction"
+    if store.in_transaction():
+        won(store.claim(asked()))
+        assert waiter.goes_on(lost(store.claim(asked())))
+    if way == "thread":
+        assert poller.wait(store, waiter) is None
+    else:
+        assert asyncio.run(poller.await_(store, waiter, alone=store.in_transaction())) is None
     assert (store.looks, poller._waiters) == ([], {})
 
 

@@ -132,6 +132,18 @@ def test_a_shorter_lease_wakes_the_thread_that_waits_for_a_longer_one(keeper, st
     store.wait_for_calls(1)
 
 
+def test_R69_a_thread_that_cannot_be_started_is_told_and_the_next_lease_tries_again(
+    keeper, store, monkeypatch, caplog
+):
+    """The work goes on without a renewal."""
+    with monkeypatch.context() as refusing:
+        refusing.setattr(renewal.threading.Thread, "start", Mock(side_effect=RuntimeError))
+        keeper.add(store, make_lease(key="a"))
+    assert "could not be started" in caplog.text
+    keeper.add(store, make_lease(key="b"))
+    store.wait_for_calls(1)
+
+
 def test_stops_after_the_removal_which_costs_no_call_in_time(keeper, store):
     removed, in_time, other = make_lease(key="a"), make_lease(3600, key="b"), make_lease(key="c")
     keeper.add(store, removed)
@@ -144,20 +156,26 @@ def test_stops_after_the_removal_which_costs_no_call_in_time(keeper, store):
     assert all(in_time not in leases for leases, *_ in store.calls)
 
 
-def test_R69_max_duration_bounds_it_and_its_end_is_told_once(keeper, store, caplog):
-    lease, other = make_lease(max_duration=0.04, key="a"), make_lease(key="b")
+@pytest.mark.parametrize("seconds", [0.015, 3600])
+def test_R69_max_duration_bounds_it_and_its_end_is_told_once(keeper, store, caplog, seconds):
+    """Whether or not another lease, beside it, is due then."""
+    lease, beside = make_lease(max_duration=0.04, key="a"), make_lease(seconds, key="b")
     keeper.add(store, lease)
-    keeper.add(store, other)
+    keeper.add(store, beside)
     wait_until(lambda: lease not in keeper._kept, seconds=SECONDS, what="its end")
-    assert all(leases == {other} for leases in store.next_calls(3))
+    keeper.add(store, make_lease(key="c"))
+    assert all(lease not in leases for leases in store.next_calls(3))
     lease.check()
     [entry] = caplog.records
     assert (entry.levelname, short(lease.record_id) in entry.getMessage()) == ("WARNING", True)
     assert "max_duration is over" in entry.getMessage()
 
 
+@pytest.mark.parametrize("wanted", [None, lambda: True], ids=["work", "completion to come"])
 @pytest.mark.parametrize("found", ["another's", "nothing", "no answer"])
-def test_R60_a_lost_lease_is_marked_and_says_whether_its_record_is_gone(keeper, store, found):
+def test_R60_a_lost_lease_is_marked_and_says_whether_its_record_is_gone(
+    keeper, store, found, wanted
+):
     lost, held, fresh = make_lease(key="a"), make_lease(key="b"), []
 
     @contextmanager
@@ -174,7 +192,7 @@ def test_R60_a_lost_lease_is_marked_and_says_whether_its_record_is_gone(keeper, 
 
     store.get, store.fresh_connection, store.lost = get, fresh_connection, {lost}
     for lease in (lost, held):
-        keeper.add(store, lease)
+        keeper.add(store, lease, wanted=wanted)
     wait_until(lambda: lost.lost, seconds=SECONDS, what="the lease to be lost")
     assert all(leases == {held} for leases in store.next_calls(2))
     with pytest.raises(LeaseLost) as raised:
@@ -250,6 +268,22 @@ def test_its_thread_ends_when_idle_and_starts_again(keeper, store):
         assert keeper._threads == keeper._wakes_at == {}
 
 
+def test_its_thread_stays_for_a_while_for_the_next_lease(keeper, store, monkeypatch):
+    monkeypatch.setattr(renewal, "_IDLE", 3600)
+    keeper.add(store, lease := make_lease())
+    thread = keeper._threads[store]
+    store.next_calls(1)
+    keeper.remove(lease)
+    assert store.idled.wait(SECONDS)
+
+    def is_idle():
+        return keeper._wakes_at.get(store, 0) > time.monotonic() + SECONDS
+
+    wait_until(lambda: is_idle() or not thread.is_alive(), seconds=SECONDS, what="an idle thread")
+    keeper.add(store, make_lease(key="next"))
+    assert keeper._threads[store] is thread
+
+
 def test_R69_a_store_that_does_not_answer_holds_up_no_other(keeper, store):
     blocked, held = Renewals(), make_lease(key="a")
     blocked.free.clear()
@@ -258,6 +292,7 @@ def test_R69_a_store_that_does_not_answer_holds_up_no_other(keeper, store):
     keeper.add(store, other := make_lease(key="b"))
     store.wait_for_calls(3)
     assert blocked.calls == []
+    assert all(leases == {other} for leases, *_ in store.calls)
     blocked.free.set()
     blocked.wait_for_calls(2)
     held.check()
