@@ -22,6 +22,4 @@ async def finish(ending: Awaitable[T]) -> T:
             cancelled = error
     if cancelled is None:
         return task.result()
-    if not task.cancelled() and (failure := task.exception()) is not None:
-        cancelled.__cause__ = failure
-    raise cancelled
+    raise cancelled from task.exception()

@@ -14,6 +14,7 @@ from django.db import connection, connections, transaction
 import django_idempotency as idempotency
 from django_idempotency import TransactionOpen
 from django_idempotency.conf import engine_for, store_for, stores
+from django_idempotency.engine.cancellation import finish
 from django_idempotency.engine.operation import Verdict
 from django_idempotency.http.plans import ViewPlan
 from django_idempotency.records import State
@@ -235,6 +236,25 @@ def test_R63_verdict_already_begun_runs_to_its_end_and_the_completion_with_it(me
 
     in_loop(main)
     assert found(memory).state is State.COMPLETED
+
+
+def test_R63_what_fails_after_the_cancellation_is_its_cause(in_loop):
+    async def ending(outcome):
+        await asyncio.sleep(0.01)
+        if outcome is not None:
+            raise outcome
+
+    async def cancelled(outcome):
+        task = asyncio.ensure_future(finish(ending(outcome)))
+        await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError) as raised:
+            await task
+        return raised.value.__cause__
+
+    failure = ValueError("boom")
+    assert in_loop(lambda: cancelled(failure)) is failure
+    assert in_loop(lambda: cancelled(None)) is None
 
 
 # A store whose client needs no thread of the work.

@@ -20,11 +20,15 @@ from django_idempotency.claims import ClaimRequest, placeholder
 from django_idempotency.codecs import JSONCodec, is_encrypted, pack, unavailable, unpack
 from django_idempotency.codecs.encryption import opened, sealed
 from django_idempotency.conf import stores
+from django_idempotency.engine import Attempt
+from django_idempotency.leases import ItemLease
 from django_idempotency.operators.decisions import Decision, Seen
 from django_idempotency.operators.facts import told
 from django_idempotency.operators.results import answer_of
 from django_idempotency.policy import Policy
 from django_idempotency.records import State
+from django_idempotency.stores.memory import MemoryStore
+from tests.claims import operation
 from tests.services.processes import ROOT
 from tests.unit.core.conftest import MEMORY, callers, kept, never
 
@@ -155,5 +159,17 @@ def test_each_caller_stores_ciphertext_and_gets_its_result_back(call):
         assert call(work, encryption_keys=[KEY]).result == ["the secret"]
     with pytest.raises(StoreError, match="put the key back"):
         call(never, encryption_keys=[OLD])
+    with pytest.raises(StoreError, match="encryption_keys is empty"):
+        call(never)
     assert is_encrypted(kept().result)
     assert call(never, encryption_keys=[OLD, KEY]).replayed
+
+
+def test_I4_the_item_of_a_lease_and_its_completion_are_the_same_bytes():
+    """By them a store recognises what transact_item has written."""
+    attempt = Attempt(operation(encryption_keys=(KEY,)), MemoryStore())
+    lease = ItemLease(attempt.request, 1)
+    lease.item_of = lambda envelope, retention: envelope
+    attempt.won(lease)
+    assert lease.transact_item("paid") == attempt.pack("paid")
+    assert lease.transact_item("paid") != attempt.pack("paid twice")

@@ -60,7 +60,7 @@ def test_R60_at_the_completion_the_caller_gets_its_result(memory, clock, caplog,
     assert (answer.result, answer.stored, answer.replayed) == ("done", False, False)
     assert answer.expires_at is None
     assert (levels(caplog), told.call_count) == (["ERROR"], 1)
-    assert ("is gone from the store" in caplog.text) is gone
+    assert ("its work stands, and a retry will run again" in caplog.text) is gone
     if not gone:
         del memory.complete
         with pytest.raises(InProgress):
@@ -75,6 +75,32 @@ def test_R58_an_end_that_cannot_be_written_masks_nothing(memory, call, caplog):
         call(fail)
     assert (levels(caplog), "no end" in caplog.text) == (["ERROR"], True)
     assert kept().state is State.IN_PROGRESS
+
+
+@pytest.mark.parametrize("mode", ["separate", "joined", "single"])
+def test_R58_the_line_of_an_end_that_cannot_be_written_says_what_follows(expired, caplog, mode):
+    store = expired()
+    store.fail = Mock(side_effect=StoreError("no end"))
+    with pytest.raises(ValueError, match="boom"):
+        perform(store, mode, fail)
+    lapses = "no end" in caplog.text and "it will lapse" in caplog.text
+    assert lapses is (mode != "single")
+    assert ("it ends with its transaction" in caplog.text) is (mode == "single")
+
+
+@pytest.mark.parametrize("told", [False, True])
+def test_R58_an_end_has_no_line_where_that_of_the_stores_error_is_to_come(expired, caplog, told):
+    """It is to come unless an attempt within has written it."""
+    store, error = expired(), StoreError("no transaction")
+    store.fail = Mock(side_effect=StoreError("no end"))
+    if told:
+        error.told = "the line of the attempt within"
+    else:
+        store.atomic = Mock(side_effect=error)
+    with pytest.raises(StoreError, match="no transaction"):
+        perform(store, "joined", Mock(side_effect=error))
+    assert ("no end" in caplog.text) is told
+    assert levels(caplog) == ["ERROR"]
 
 
 @pytest.mark.parametrize(
@@ -150,13 +176,48 @@ def test_R94_where_no_completion_can_be_left_for_the_callers_commit_the_record_f
     assert (found(memory).state, len(calls)) == (State.FAILED, 1)
 
 
+@pytest.mark.django_db(transaction=True)
+def test_R94_a_refusal_within_the_callers_transaction_frees_the_key_at_once(memory):
+    """There is no answer that would have to wait for the commit."""
+    outer = OuterTransaction([connections["default"]])
+    with transaction.atomic():
+        guarded = replace(claims.operation(), outer=outer)
+        with Engine(memory).attempt(guarded, None, lambda result: Verdict("fail")) as attempt:
+            attempt.complete("refused")
+        assert found(memory).state is State.FAILED
+
+
 def test_R90_of_work_without_a_record_nothing_is_told(memory, told):
     unrecorded = replace(claims.operation(), recorded=False)
     with Engine(memory).attempt(unrecorded) as attempt:
         attempt.complete("done")
     with pytest.raises(ValueError, match="boom"), Engine(memory).attempt(unrecorded):
         fail()
+
+    async def asynchronous():
+        async with Engine(memory).aattempt(unrecorded) as attempt:
+            attempt.complete("done")
+        with pytest.raises(ValueError, match="boom"):
+            async with Engine(memory).aattempt(unrecorded):
+                fail()
+
+    run_in_loop(asynchronous)
     assert (attempt.result, told) == ("done", [])
+
+
+def test_R90_of_work_without_a_record_no_answer_is_kept(memory):
+    unrecorded = replace(claims.operation(), recorded=False, unstorable_ok=False)
+    result = object()
+    with Engine(memory).attempt(unrecorded) as attempt:
+        raise RollBack("keep", result)
+    assert (attempt.result, attempt.outcome.stored) == (result, False)
+
+
+def test_R90_work_without_a_record_is_asked_for_no_deadline(memory):
+    unrecorded = replace(claims.operation(deadline=never), recorded=False)
+    with Engine(memory).attempt(unrecorded) as attempt:
+        attempt.complete("done")
+    assert attempt.result == "done"
 
 
 def test_an_error_at_the_claim_that_is_no_answer_is_told_as_a_failure(memory, call, told):
@@ -171,7 +232,7 @@ def test_R61_a_block_that_cannot_be_opened_is_no_error_of_the_claim(expired):
     store = expired()
     store.atomic = Mock(side_effect=StoreError("no transaction", unreachable=True))
     with pytest.raises(StoreError, match="no transaction") as raised:
-        perform(store, "joined", never)
+        perform(store, "joined", never, on_error=never)
     assert not raised.value.at_claim
 
 
@@ -196,6 +257,36 @@ def test_R58_a_completion_that_is_repeated_leaves_the_record_to_its_next_owner(m
     finally:
         signals.lease_lost.disconnect(ended)
     assert (memory.fail.call_count, ended.call_count) == (0, 1)
+
+
+def test_R58_an_interrupt_after_the_completion_repeats_nothing(memory, call, told):
+    class Interrupting:
+        @property
+        def result(self):
+            raise RuntimeError("interrupt")
+
+    def complete(lease, result, *, retention):
+        lease.completed_before = Interrupting()
+        return MemoryStore.complete(memory, lease, result, retention=retention)
+
+    memory.complete = Mock(side_effect=complete)
+    with pytest.raises(RuntimeError, match="interrupt"):
+        call(done)
+    assert (memory.complete.call_count, told) == (1, ["completed"])
+
+
+def test_R62_what_transact_item_has_completed_without_a_result_answers_with_the_works(
+    memory, call, caplog
+):
+    def complete(lease, result, *, retention):
+        expires_at = MemoryStore.complete(memory, lease, unavailable(JSONCodec()), retention=1)
+        lease.completed_before = kept()
+        return expires_at
+
+    memory.complete = complete
+    answer = call(done)
+    assert (answer.result, answer.replayed, answer.stored) == ("done", False, False)
+    assert levels(caplog) == []
 
 
 @pytest.mark.parametrize("after_commit", [False, True])
@@ -303,6 +394,7 @@ AT_COMMIT = {
     "interrupted": (True, None, KeyboardInterrupt, ""),
     "forbidden": (False, None, IntegrityError, "no such parent"),
     "overtaken": (False, FINGERPRINT, StoreError, "lost at the COMMIT"),
+    "forbidden and overtaken": (False, FINGERPRINT, IntegrityError, "no such parent"),
     "overtaken by another": (False, OTHER_FINGERPRINT, StoreError, "lost at the COMMIT"),
 }
 
@@ -361,6 +453,7 @@ COMMITS = [
     ("joined", "keep", "forbidden", IntegrityError, "parent", State.FAILED),
     ("joined", "keep", "interrupted", KeyboardInterrupt, "", State.COMPLETED),
     ("joined", "keep", "overtaken", LeaseLost, "", State.COMPLETED),
+    ("joined", "keep", "forbidden and overtaken", IntegrityError, "parent", State.COMPLETED),
     ("joined", "fail", "lost", "mine", "", State.FAILED),
     ("joined", "fail", "refused", StoreError, "lost at the COMMIT", State.RELEASED),
     ("joined", "fail", "forbidden", IntegrityError, "parent", State.FAILED),
@@ -375,6 +468,7 @@ COMMITS = [
     ("single", "release", "lost", StoreError, "not known", State.RELEASED),
     ("single", "fail", "lost", StoreError, "not known", State.FAILED),
     ("single", "fail", "refused", StoreError, "not known", None),
+    ("single", "fail", "forbidden", IntegrityError, "parent", State.FAILED),
 ]
 
 
@@ -438,7 +532,9 @@ def test_R57_R60_I13_what_the_lost_answer_of_a_COMMIT_means(expired, perform, to
         store, row = expired(), (mode, verdict, at_commit)
         store.at_commit = at_commit
         if isinstance(expected, str):
-            assert perform(store, mode, verdict=verdict).result == expected, row
+            outcome = perform(store, mode, verdict=verdict).outcome
+            assert outcome.result == expected, row
+            assert (outcome.expires_at is None) is (verdict != "keep"), row
         else:
             with pytest.raises(expected) as raised:
                 perform(store, mode, verdict=verdict)
@@ -465,6 +561,57 @@ def test_R60_whoever_cannot_ask_what_the_COMMIT_did_says_so(expired, error):
     assert raised.value.__cause__ is error
 
 
+def test_R60_whoever_cannot_read_what_the_COMMIT_of_joined_did_says_so(expired):
+    store, error = expired(), StoreError("out of reach")
+    store.at_commit, store.get = "lost", Mock(side_effect=error)
+
+    with pytest.raises(StoreError, match="not known") as raised:
+        perform(store, "joined")
+
+    assert raised.value.__cause__ is error
+
+
+def test_R60_after_a_COMMIT_without_an_answer_the_record_may_be_gone(expired, told):
+    store = expired()
+    store.at_commit, store.get = "lost", Mock(return_value=None)
+
+    with pytest.raises(LeaseLost) as raised:
+        perform(store, "joined")
+
+    assert (raised.value.gone, told) == (True, ["store unavailable"])
+
+
+def test_R60_a_record_of_single_that_is_still_in_progress_tells_nothing_of_its_COMMIT(expired):
+    store = expired()
+    store.at_commit = "lost"
+    claim = store.claim
+
+    def claim_again(request):
+        store.claim = lambda request: replace(claim(request), state=State.IN_PROGRESS)
+        return claim(request)
+
+    store.claim = claim_again
+    with pytest.raises(StoreError, match="not known"):
+        perform(store, "single")
+
+
+@pytest.mark.parametrize("gone", [False, True])
+def test_R57_R60_a_refusal_that_is_refused_says_whether_its_record_is_gone(expired, told, gone):
+    store = expired()
+
+    def work():
+        if gone:
+            store._records.clear()
+        store.fail = Mock(return_value=False)
+        return "refused"
+
+    with pytest.raises(LeaseLost) as raised:
+        perform(store, "joined", work, verdict="fail")
+
+    assert raised.value.gone is gone
+    assert told == ["store unavailable" if gone else "lease lost"]
+
+
 @pytest.mark.parametrize(
     ("mode", "fingerprint", "replayed"),
     [("joined", FINGERPRINT, 0), ("single", OTHER_FINGERPRINT, 0), ("single", FINGERPRINT, 1)],
@@ -483,6 +630,30 @@ def test_R60_I11_a_completion_that_is_refused(expired, mode, fingerprint, replay
     else:
         with pytest.raises(LeaseLost):
             perform(store, mode, work)
+
+
+def test_R60_a_completion_that_is_refused_over_a_record_that_has_expired(expired):
+    """That is no answer which came first."""
+    store = expired()
+    store.complete, store.get = Mock(side_effect=LeaseLost), Mock(return_value=found(store))
+    with pytest.raises(LeaseLost):
+        perform(store, "single")
+
+
+@pytest.mark.parametrize(("fingerprint", "replayed"), [(OTHER_FINGERPRINT, 0), (FINGERPRINT, 1)])
+def test_R57_R60_an_answer_of_an_error_that_is_refused(expired, fingerprint, replayed):
+    store = expired()
+
+    def work():
+        store.theirs(fingerprint)
+        store.roll_back({})
+        fail()
+
+    if replayed:
+        assert perform(store, "single", work, on_error=lambda error: "sorry").replayed
+    else:
+        with pytest.raises(LeaseLost):
+            perform(store, "single", work, on_error=lambda error: "sorry")
 
 
 @pytest.mark.parametrize(
@@ -509,6 +680,29 @@ def test_R57_an_answer_of_an_error_is_the_answer(expired, perform):
         store = expired()
         assert perform(store, mode, fail, on_error=lambda error: "sorry").result == "sorry"
         assert perform(store, mode, never).result == "sorry"
+
+
+@pytest.mark.parametrize("mode", ["separate", "joined", "single"])
+def test_R57_R58_an_interrupt_of_the_work_is_no_error_to_answer(expired, mode):
+    answer = Mock(return_value="sorry")
+    with pytest.raises(KeyboardInterrupt):
+        perform(expired(), mode, Mock(side_effect=KeyboardInterrupt), on_error=answer)
+    assert answer.call_count == 0
+
+
+def test_R57_a_refusal_is_the_answer_whatever_its_COMMIT_did(expired):
+    for at_commit in ("lost", "refused"):
+        store = expired()
+        store.at_commit = at_commit
+        assert perform(store, "single", refuse).result == "refused"
+
+
+def test_R58_of_single_an_end_that_fails_otherwise_is_not_tried_again(expired):
+    store = expired()
+    store.fail = Mock(side_effect=RuntimeError("broken"))
+    with pytest.raises(RuntimeError, match="broken"):
+        perform(store, "single", fail)
+    assert store.fail.call_count == 1
 
 
 def test_R58_an_error_of_the_work_is_not_masked_by_its_COMMIT(expired):
