@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from unittest.mock import DEFAULT, Mock
 
@@ -33,6 +33,10 @@ from tests import claims
 from tests.app.models import Effect
 from tests.claims import FINGERPRINT, OTHER_FINGERPRINT, asked, found, record_id
 from tests.unit.core.conftest import Call, fail, kept, levels, never, run, run_in_loop
+
+
+class Interrupt(BaseException):
+    """Not one of Python's own: an event loop ends by those at once, and forgets what it ran."""
 
 
 def done(lease=None):
@@ -149,9 +153,6 @@ def test_R60_work_that_sees_that_its_lease_is_lost_is_told_as_that(memory, call,
 
 
 def test_R60_an_interrupted_completion_that_cannot_be_repeated_is_told(memory, call, told):
-    class Interrupt(BaseException):
-        """Not of Python's own: an event loop would end by those at once."""
-
     memory.complete = Mock(side_effect=[Interrupt, StoreError("no complete")])
     with pytest.raises(Interrupt):
         call(done)
@@ -289,6 +290,17 @@ def test_R62_what_transact_item_has_completed_without_a_result_answers_with_the_
     assert levels(caplog) == []
 
 
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("commits", [True, False])
+def test_R60_R90_work_is_rolled_back_unless_its_own_transaction_has_committed(memory, commits):
+    memory.complete = Mock(side_effect=LeaseLost)
+    beside = replace(claims.operation(), aliases=["default"])
+    with suppress(LeaseLost, ValueError), Engine(memory).attempt(beside) as attempt:
+        Effect.objects.create(name="x")
+        attempt.complete("done" if commits else fail())
+    assert (attempt.rolled_back, Effect.objects.exists()) == (not commits, commits)
+
+
 @pytest.mark.parametrize("after_commit", [False, True])
 @pytest.mark.django_db(transaction=True)
 def test_R62_result_too_large_for_the_store_itself_completes_without_it(memory, call, after_commit):
@@ -391,7 +403,7 @@ def test_R86_the_same_key_from_an_on_commit_hook_is_a_replay(settings, monkeypat
 AT_COMMIT = {
     "lost": (True, None, StoreError, "lost at the COMMIT"),
     "refused": (False, None, StoreError, "lost at the COMMIT"),
-    "interrupted": (True, None, KeyboardInterrupt, ""),
+    "interrupted": (True, None, Interrupt, ""),
     "forbidden": (False, None, IntegrityError, "no such parent"),
     "overtaken": (False, FINGERPRINT, StoreError, "lost at the COMMIT"),
     "forbidden and overtaken": (False, FINGERPRINT, IntegrityError, "no such parent"),
@@ -451,7 +463,7 @@ COMMITS = [
     ("joined", "keep", "lost", "mine", "", State.COMPLETED),
     ("joined", "keep", "refused", StoreError, "lost at the COMMIT", State.RELEASED),
     ("joined", "keep", "forbidden", IntegrityError, "parent", State.FAILED),
-    ("joined", "keep", "interrupted", KeyboardInterrupt, "", State.COMPLETED),
+    ("joined", "keep", "interrupted", Interrupt, "", State.COMPLETED),
     ("joined", "keep", "overtaken", LeaseLost, "", State.COMPLETED),
     ("joined", "keep", "forbidden and overtaken", IntegrityError, "parent", State.COMPLETED),
     ("joined", "fail", "lost", "mine", "", State.FAILED),
@@ -462,7 +474,7 @@ COMMITS = [
     ("single", "keep", "lost", "mine", "", State.COMPLETED),
     ("single", "keep", "refused", StoreError, "lost at the COMMIT", State.FAILED),
     ("single", "keep", "forbidden", IntegrityError, "parent", State.FAILED),
-    ("single", "keep", "interrupted", KeyboardInterrupt, "", State.COMPLETED),
+    ("single", "keep", "interrupted", Interrupt, "", State.COMPLETED),
     ("single", "keep", "overtaken", "theirs", "", State.COMPLETED),
     ("single", "keep", "overtaken by another", StoreError, "not known", State.COMPLETED),
     ("single", "release", "lost", StoreError, "not known", State.RELEASED),
@@ -474,7 +486,7 @@ COMMITS = [
 
 #: What signal and log say of those, and of the verdicts on what was committed.
 TOLD = {StoreError: "store unavailable", LeaseLost: "lease lost", IntegrityError: "failed"}
-TOLD |= {KeyboardInterrupt: "completed", "theirs": "replayed"}
+TOLD |= {Interrupt: "completed", "theirs": "replayed"}
 TOLD |= {"keep": "completed", "release": "released", "fail": "failed"}
 
 
@@ -678,7 +690,8 @@ def test_R60_R62_the_answer_that_came_first_and_cannot_be_read(expired, result, 
 def test_R57_an_answer_of_an_error_is_the_answer(expired, perform):
     for mode in ("separate", "joined", "single"):
         store = expired()
-        assert perform(store, mode, fail, on_error=lambda error: "sorry").result == "sorry"
+        attempt = perform(store, mode, fail, on_error=lambda error: "sorry")
+        assert (attempt.result, attempt.rolled_back) == ("sorry", mode != "separate")
         assert perform(store, mode, never).result == "sorry"
 
 
@@ -739,7 +752,7 @@ def test_R58_an_interrupt_of_an_end_without_an_answer_passes_on(expired, work):
 def test_R58_an_interrupt_of_the_COMMIT_of_a_refusal_passes_on(expired):
     store = expired()
     store.at_commit = "interrupted"
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(Interrupt):
         perform(store, "single", refuse)
 
 

@@ -111,6 +111,17 @@ def test_one_look_serves_all_and_its_record_answers_them(store, poller, engine):
     assert store.idled.wait(PATIENCE)
 
 
+def test_a_caller_that_waits_in_its_own_thread_needs_no_claim_for_the_answer(store, poller, engine):
+    lease, given = won(store.claim(asked())), operation()
+    object.__setattr__(given, "wait", timedelta(seconds=PATIENCE))
+    with ThreadPoolExecutor(1) as threads:
+        waiter = threads.submit(engine.run, given, pytest.fail)
+        wait_until(lambda: number_of(poller) == 1, seconds=PATIENCE, what="the waiter")
+        store.complete(lease, RESULT, retention=DAY)
+        assert waiter.result(PATIENCE).replayed
+    assert store.claims == 2
+
+
 @pytest.mark.parametrize("ending", ["failed", "released", "gone", "lapsed"])
 def test_R52_where_one_alone_can_win_one_is_woken(store, poller, engine, ending):
     lease = won(store.claim(asked()))

@@ -247,6 +247,17 @@ def test_a_receiver_that_raises_changes_nothing_and_all_of_them_may_query(
     assert "of a receiver" in caplog.text
 
 
+@callers([("attempt", "memory"), ("aattempt", "memory")])
+def test_left_is_told_to_nobody_who_came_after_the_claim(call):
+    """A gauge that counts attempts would go below zero."""
+    told = Mock()
+    try:
+        call(lambda lease: signals.left.connect(told))
+    finally:
+        signals.left.disconnect(told)
+    assert told.call_count == 0
+
+
 class Interrupt(BaseException):
     """What a handler of the operating system's signals raises."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -12,9 +13,10 @@ from asgiref.sync import sync_to_async
 from django.db import IntegrityError, connection, connections, transaction
 
 from django_idempotency import WorkRolledBack
-from django_idempotency.conf import store_for
+from django_idempotency.conf import engine_for, store_for
 from django_idempotency.keys import short
 from tests.app.models import Effect, Unique
+from tests.claims import operation
 from tests.unit.core.conftest import begin, callers, kept, names, run
 
 pytestmark = pytest.mark.django_db(transaction=True, databases=["default", "other"])
@@ -102,6 +104,13 @@ def test_R91_within_the_callers_transaction_it_rolls_back_to_its_savepoint():
             run(work_of((swallow,)))
         Effect.objects.create(name="after")
     assert (names(), kept().state) == (["after", "before"], "FAILED")
+
+
+def test_R96_work_that_is_not_guarded_is_answered_as_django_answers_it():
+    unguarded = replace(operation(transaction="joined"), recorded=False)
+    with engine_for("default").attempt(unguarded) as attempt:
+        attempt.complete(work_of((swallow,))(None))
+    assert (attempt.result, names()) == ("done", [])
 
 
 @pytest.mark.parametrize("using", ["default", "other"])
