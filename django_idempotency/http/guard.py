@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import logging
-import re
 from collections.abc import Callable, Collection
-from datetime import timedelta, timezone
+from datetime import timezone
 from email.utils import format_datetime
 from typing import Any
 
@@ -48,9 +47,6 @@ __all__ = ["Guard", "is_guarded_already"]
 _KIND = "http"
 #: Where a request has the attempt that serves it.
 _SERVING = "_idempotency_attempt"
-#: How long the second click on a form's button waits for the page of the first (R89).
-_FORM_WAIT = timedelta(seconds=10)
-_PREFER_WAIT = re.compile(r'(?:^|[,;\s])wait\s*=\s*"?(\d{1,6})', re.IGNORECASE)
 
 
 class Guard:

@@ -94,6 +94,23 @@ def test_R34_a_success_that_redirects_there_is_released_with_a_line_for_each_vie
     assert [line.split(" redirects ")[0] for line in told] == ["POST sign-up", "POST join"]
 
 
+@pytest.mark.parametrize(
+    ("status", "keep", "key"), [(302, "default", None), (302, "all", "k"), (404, "default", "k")]
+)
+def test_R34_nothing_is_told_of_a_login_that_is_kept_or_of_a_request_without_a_key(
+    mount, caplog, status, keep, key
+):
+    """Nor of another answer that is released."""
+    keep = (lambda response, error: "keep") if keep == "all" else keep
+    answer = HttpResponse(status=status, headers={"Location": settings.LOGIN_URL})
+    url = mount(idempotent(scope=ANYONE, keep=keep)(lambda request: answer))
+
+    sent = Client().post(url, headers={"Idempotency-Key": key} if key else {})
+
+    assert sent.status_code == status
+    assert "LOGIN_URL" not in caplog.text
+
+
 # What they come to.
 
 

@@ -105,6 +105,28 @@ def test_R57_R90_status_and_verdict_decide_about_the_work_with_and_without_a_key
 
 
 @pytest.mark.parametrize(
+    ("keep", "key"), [("stripe", None), (lambda response, error: "release", "key-1")]
+)
+def test_R58_exception_that_is_not_kept_passes_on(rf, keep, key):
+    request = rf.post("/", headers={"Idempotency-Key": key} if key else {})
+    with pytest.raises(PermissionDenied):
+        decorator(None, keep=keep)(request)
+
+
+@pytest.mark.parametrize("key", KEYS)
+def test_R58_exception_is_answered_once(mount, key):
+    answered = []
+
+    class Counting(mixin(None)):
+        def handle_exception(self, error):
+            answered.append(error)
+            return super().handle_exception(error)
+
+    assert send(mount(Counting), key).status_code == 403
+    assert len(answered) == 1
+
+
+@pytest.mark.parametrize(
     ("atomic_requests", "chosen", "opened"),
     [(False, None, False), (False, "joined", True), (True, None, True)],
     indirect=["atomic_requests"],

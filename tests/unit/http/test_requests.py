@@ -53,11 +53,13 @@ def test_R9_R10_policy_says_which_keys_are_taken(api, policy, runs):
     taken = [
         *((bounds, "k" * 9, 400), (bounds, f'"{"k" * 20}"', 201), (bounds, "k" * 21, 400)),
         *((uuids, UUID4.upper(), 201), (uuids, UUID4.replace("-", ""), 400)),
-        *((uuid7s, UUID7, 201), (uuid7s, UUID4, 400)),
+        *((uuid7s, UUID7, 201), (uuid7s, UUID4, 400), (uuid7s, "k" * 9, 400)),
     ]
     for http, field, status in taken:
         policy(HTTP=http)
-        assert api(key=field).status_code == status, field
+        answer = api(key=field)
+        assert answer.status_code == status, field
+    assert "a UUID of version 7" in answer.json()["detail"]
     assert len(runs) == 3
 
 
