@@ -134,11 +134,15 @@ def test_R58_exception_is_answered_once(mount, key):
 def test_R90_middleware_opens_no_transaction_of_its_own(
     mount, policy, settings, atomic_requests, chosen, opened
 ):
+    """The record is written in the one that there is."""
     settings.MIDDLEWARE = [GUARD]
     policy(TRANSACTION=chosen)
     url = mount(tells_sync)
     for key in KEYS:
         assert send(url, key).content == str(opened).encode(), key
+    mode = lambda request: HttpResponse(request.idempotency.request.transaction)  # noqa: E731
+    told = send(mount(mode, name="mode"), "key-2").content
+    assert told == (b"joined" if opened else b"separate")
 
 
 def test_R90_guard_within_leaves_a_request_without_a_key_to_the_one_around(mount, policy):

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 from django.core.exceptions import ImproperlyConfigured
-from django.db import connections
+from django.db import connection, connections
 from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse, HttpResponseForbidden, JsonResponse
+from django.test import Client
 from django.utils.decorators import method_decorator
 from django.views import View
 from django.views.decorators.http import etag
@@ -174,6 +175,7 @@ def test_R25_replay_header_may_be_left_out(api, policy):
     first, again = api(), api()
     assert again.content == first.content
     assert not replayed(again)
+    assert {*again.headers} <= {*first.headers, "Cache-Control"}
 
 
 def test_R31_a_replay_is_not_stored_in_between_whatever_the_view_says(api, mount):
@@ -324,6 +326,30 @@ def test_R34_object_permission_withdrawn_in_between(api, url, name):
 def test_R34_ATOMIC_REQUESTS_are_around_the_check(api, url, policy, atomic):
     policy(TRANSACTION="separate")
     assert [replayed(api(path=url)) for _ in range(2)] == [False, True]
+
+
+@pytest.mark.parametrize("coroutine", [False, True])
+@pytest.mark.parametrize(("mode", "within"), [("joined", True), ("separate", False)])
+def test_R34_the_check_has_a_transaction_where_the_work_had_one(
+    transactional_db, mount, policy, mode, within, coroutine
+):
+    """And is asked on a thread that may use the database."""
+    policy(TRANSACTION=mode)
+    seen: list[bool] = []
+
+    def check(request: Any, record: Any) -> bool:
+        seen.append(connection.in_atomic_block)
+        return not Effect.objects.exists()
+
+    async def work(request: Any) -> HttpResponse:
+        return HttpResponse()
+
+    view = work if coroutine else lambda request: HttpResponse()
+    url = mount(idempotent(scope=ANYONE, replay_check=check)(view))
+    sent = [Client().post(url, headers={"Idempotency-Key": "k"}) for _ in range(2)]
+
+    assert [replayed(it) for it in sent] == [False, True]
+    assert seen == [within]
 
 
 @pytest.mark.parametrize("keys", [(), [bytes(32)]], ids=["plain", "encrypted"])

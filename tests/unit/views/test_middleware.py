@@ -87,7 +87,7 @@ def own_urls(settings, project):
     ("stack", "path", "guarded"), [("wsgi", "/handled/", False), ("asgi", "/with-form/", True)]
 )
 def test_R2_R89_middleware_finds_the_key_in_a_form_unless_the_view_is_csrf_exempt(
-    stack, path, guarded
+    policy, stack, path, guarded
 ):
     """The bodies of those it leaves unread."""
     key = ("idempotency_key", None, None, b"key-1")
@@ -101,6 +101,8 @@ def test_R2_R89_middleware_finds_the_key_in_a_form_unless_the_view_is_csrf_exemp
     assert IdempotencyRecord.objects.exists() == guarded
     if not guarded:
         assert answers[1].json() == {"files": 1}
+        policy(HTTP={"REQUIRED": True})
+        assert problem(api(body, key=None, content_type=kind)) == (400, "idempotency_key_missing")
 
 
 def test_R17_decorator_of_one_method_keeps_its_policy_and_others_are_the_middlewares():
