@@ -161,7 +161,7 @@ def test_R62_of_a_large_file_no_more_is_read_than_is_allowed():
 
 
 def test_R62_a_kept_error_that_is_too_large_is_protected_and_one_that_is_not_kept_is_free(
-    api, policy, runs
+    api, policy, runs, caplog
 ):
     policy(MAX_RESULT_BYTES=1)
     kept, retry = (api.then("raised", status=409) for _ in range(2))
@@ -170,6 +170,7 @@ def test_R62_a_kept_error_that_is_too_large_is_protected_and_one_that_is_not_kep
     assert problem(retry) == (409, "result_unavailable")
     assert free.status_code == again.status_code == 400
     assert "Idempotency-Stored" not in free.headers
+    assert "generator" not in caplog.text  # that is told of a stream
     assert len(runs) == 3
 
 
