@@ -17,6 +17,7 @@ from rest_framework.views import APIView
 
 from django_idempotency.contrib.rest_framework import IdempotencyMixin
 from django_idempotency.http import idempotent
+from django_idempotency.http.sessions import RequestState
 from tests.app.models import Child, Effect
 from tests.app.views import Refusal
 from tests.unit.http.shoppers import Shopper
@@ -242,3 +243,13 @@ def test_R92_coroutine_whose_session_a_middleware_has_marked(mount, settings, tr
 
     assert (answer.status_code, answer.content) == (201, b"tea")
     assert shopper.cart == ["tea"]
+
+
+def test_R92_session_that_is_none_of_djangos_is_left_as_it_is(rf):
+    """As that of a test, or of a middleware of the project's own."""
+    request = rf.post("/")
+    request.session = session = {"cart": ["tea"]}
+
+    RequestState(request).restore()
+
+    assert request.session is session
