@@ -178,14 +178,14 @@ def test_R94_where_no_completion_can_be_left_for_the_callers_commit_the_record_f
 
 
 @pytest.mark.django_db(transaction=True)
-def test_R94_a_refusal_within_the_callers_transaction_frees_the_key_at_once(memory):
+def test_R94_a_refusal_within_the_callers_transaction_frees_the_key_at_once(memory, told):
     """There is no answer that would have to wait for the commit."""
     outer = OuterTransaction([connections["default"]])
     with transaction.atomic():
         guarded = replace(claims.operation(), outer=outer)
         with Engine(memory).attempt(guarded, None, lambda result: Verdict("fail")) as attempt:
             attempt.complete("refused")
-        assert found(memory).state is State.FAILED
+        assert (found(memory).state, told) == (State.FAILED, ["failed"])
 
 
 def test_R90_of_work_without_a_record_nothing_is_told(memory, told):
