@@ -44,7 +44,6 @@ from django_idempotency.records import Outcome
 
 __all__ = ["Guard", "is_guarded_already"]
 
-_KIND = "http"
 #: Where a request has the attempt that serves it.
 _SERVING = "_idempotency_attempt"
 
