@@ -110,7 +110,8 @@ async def arun(
 
 def _explain(error: TypeError, func: Callable[[Lease], Any]) -> None:
     """Raise an error that says what to write, if `func` cannot have been called with a lease."""
-    problem = signature_problem("The function that runs once", func, "lease")
+    what = "The function that runs once"
+    problem = signature_problem(what, func, "lease", follow_wrapped=False)
     if problem is not None:
         raise TypeError(f"{problem} Write 'lambda lease: ...'.") from error
 

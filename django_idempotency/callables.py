@@ -33,10 +33,12 @@ def coroutine_problem(name: str, value: Any) -> str | None:
     )
 
 
-def signature_problem(name: str, value: Any, *takes: str) -> str | None:
+def signature_problem(
+    name: str, value: Any, *takes: str, follow_wrapped: bool = True
+) -> str | None:
     """Return what is wrong with a callable that cannot be called with `takes`; else None."""
     try:
-        signature = inspect.signature(value)
+        signature = inspect.signature(value, follow_wrapped=follow_wrapped)
     except (TypeError, ValueError):  # one that is written in C
         return None
     try:

@@ -83,7 +83,7 @@ def _meant_setting(name: str) -> str:
             "The one setting is IDEMPOTENCY, a dict of aliases: "
             'IDEMPOTENCY = {"default": {"LEASE": 60}}. Silence this if another package reads it.'
         )
-    return f"Write {written}."
+    return f"Write {written}. Silence this if another package reads it."
 
 
 def check_servers(

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from datetime import timedelta
+from difflib import get_close_matches
 from inspect import Parameter
 from typing import Any, Generic, TypeVar
 
@@ -377,11 +378,13 @@ def _known_options(store_class: type[BaseStore], options: Mapping[str, Any], whe
 
 
 def _misspelt(store_class: type[BaseStore], options: Mapping[str, Any]) -> Iterator[str]:
-    """Yield, of each option that goes on to the store's client, the store's own nearest one."""
-    parameters = inspect.signature(store_class).parameters
-    for name in options:
-        if name not in parameters and (meant := suggestion(str(name), parameters)):
-            yield f" It has {name!r}.{meant}"
+    """Yield what is said of each option that goes on to the client, and nearly is the store's."""
+    parameters = list(inspect.signature(store_class).parameters)
+    for name in map(str, options):
+        same_letters = [it for it in parameters if sorted(it) == sorted(name)]
+        near = same_letters or get_close_matches(name, parameters, 1, 0.8)
+        if name not in parameters and near:
+            yield f" Did you mean {near[0]!r} by {name!r}?"
 
 
 def _reset(*, setting: str, **kwargs: Any) -> None:

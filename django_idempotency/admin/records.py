@@ -38,7 +38,7 @@ def context_of(
         "may": may,
         "user_link": link_to_user(record.scope, site, request) if may.view_key else "",
         "texts": [
-            (getattr(IdempotencyRecord, name).field.verbose_name, getattr(record, name))
+            (_label(name), getattr(record, name))
             for name in NAMED
             if name not in ("scope", "key")  # which take a permission
         ],
@@ -55,6 +55,13 @@ def context_of(
         context["answer"] = answer = answer_of(alias, record)
         context["body"], context["note"] = body_of(answer)
     return context
+
+
+def _label(name: str) -> str:
+    """Return how the page names a column: by the model's name, unless it is translated here."""
+    if name == "operation":
+        return pgettext("idempotency", "Operation")
+    return str(getattr(IdempotencyRecord, name).field.verbose_name)
 
 
 def _time_line(record: Record) -> list[tuple[str, str, str]]:

@@ -22,4 +22,6 @@ async def finish(ending: Awaitable[T]) -> T:
             cancelled = error
     if cancelled is None:
         return task.result()
-    raise cancelled from task.exception()
+    if not task.cancelled() and (failure := task.exception()) is not None:
+        cancelled.__cause__ = failure
+    raise cancelled

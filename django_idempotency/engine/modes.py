@@ -84,7 +84,7 @@ class OpenTransactions:
         return OuterTransaction(self._open)
 
     def commit_hooks(self) -> CommitHooks:
-        """Return the on_commit hooks of these transactions."""
+        """Return the on_commit hooks of these transactions, those without a block included."""
         return CommitHooks(self._open)
 
 

@@ -99,7 +99,7 @@ def _to_developers(error: IdempotencyError, request: HttpRequest, policy: HTTPPo
         return f" {error.told}"
     if isinstance(error, KeyRequired):
         near = [name for name in request.headers if "idempoten" in name.lower()]
-        return f" It has {near[0]}: the field is {policy.header}." if near else ""
+        return f" The field is {policy.header}, and not {near[0]}." if near else ""
     if isinstance(error, ScopeMissing):
         return (
             f" {error} Where a view needs a login, put @login_required above @idempotent, or "

@@ -444,7 +444,10 @@ SELECT 1 FROM pg_index JOIN pg_class AS named ON named.oid = indexrelid
     # finds them by their place: to find ids, PostgreSQL may read the whole table for each batch. A
     # row that changed before it was locked is at a place that this statement does not see yet: it
     # is left to the next sweep. The advisory lock keeps nobody out: it tells a claim that a sweep
-    # holds the rows.
+    # holds the rows. The DELETE compares again: in a partitioned table rows of several partitions
+    # have the same place. It asks for clock_timestamp(), with which no index can be read:
+    # statistics from before the rows expired would have it look for each row of the index in the
+    # array.
     SWEEP = """
 DELETE FROM idempotency_record AS record
  WHERE record.ctid = ANY (ARRAY(
@@ -455,14 +458,15 @@ DELETE FROM idempotency_record AS record
         ORDER BY expires_at
         LIMIT %(limit)s
           FOR UPDATE SKIP LOCKED))
+   AND record.expires_at <= clock_timestamp()
+   AND NOT (record.state = 'IN_PROGRESS' AND record.lease_until > clock_timestamp())
 """
 
     # The same without the lock, for a step of a walk. A row that somebody holds or has held has an
     # xmax. For one that somebody takes while this runs, a DELETE waits as long as his transaction
-    # takes: hence the timeout. The DELETE compares again: of a row that has changed meanwhile, a
-    # server before 18.1, 17.7, 16.11, 15.15 or 14.20 does not see that it has left its place. It
-    # asks for clock_timestamp(), with which no index can be read: statistics from before the rows
-    # expired would have it look for each row of the index in the array. A DELETE that a crash of
+    # takes: hence the timeout. The DELETE compares again, here also because a server before 18.1,
+    # 17.7, 16.11, 15.15 or 14.20 does not see of a row that has changed meanwhile that it has left
+    # its place. A DELETE that a crash of
     # the server loses is done again: its commit does not wait for the disk. Both settings end with
     # this transaction. Two sweeps delete in the same order, that of places, and so without a
     # deadlock. The LIMIT on the rows that are looked at: a large DELETE that was rolled back leaves

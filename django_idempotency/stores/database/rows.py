@@ -46,9 +46,8 @@ def record_of(columns: Sequence[Any], place: str | None = None) -> tuple[Record 
             if record_id is not None:
                 record_id, kept["token"] = uuid_of(record_id), uuid_of(kept["token"])
                 for name in _BYTES:
-                    if (
-                        kept[name] is not None
-                    ):  # a TypeError for a number, of which bytes() is zeros
+                    if kept[name] is not None:
+                        # Of a number bytes() would make zeros; this is a TypeError.
                         kept[name] = bytes(memoryview(kept[name]))
                 for name in TIMES:
                     if kept[name] is not None:

@@ -114,7 +114,7 @@ class Names:
         A lease counts as live until `skew` after its end, so that is the end that the record has.
         """
         record_id = self.record_id(item)
-        # An item of an earlier release may lack one; the record has its default then.
+        # An item of an earlier release may lack one that has a default.
         named = {name: text for name in NAMED if (text := self._maybe(item, name, "S")) is not None}
         try:
             return Record(

@@ -134,7 +134,7 @@ def record_of(record_id: UUID, answer: Sequence[Any] | None) -> Record | None:
     columns, now = answer
     try:
         found = dict(zip(KEPT, columns, strict=True))
-        # A hash of an earlier release may lack one; the record has its default then.
+        # A hash of an earlier release may lack one that has a default.
         named = {name: found[name].decode() for name in NAMED if found[name] is not None}
         fingerprint, lease_until = found["fingerprint"], found["lease_until"]
         expires_at = found["expires_at"]

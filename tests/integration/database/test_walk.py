@@ -49,6 +49,13 @@ CREATE TRIGGER note BEFORE DELETE ON idempotency_record
 """
 
 
+PARTITIONED = """
+ALTER TABLE idempotency_record RENAME TO whole;
+CREATE TABLE idempotency_record (LIKE whole, PRIMARY KEY (id)) PARTITION BY HASH (id);
+CREATE TABLE part_0 PARTITION OF idempotency_record FOR VALUES WITH (MODULUS 2, REMAINDER 0);
+CREATE TABLE part_1 PARTITION OF idempotency_record FOR VALUES WITH (MODULUS 2, REMAINDER 1);
+"""
+
 #: Rows that have expired, or are going to.
 FILL = """
 INSERT INTO idempotency_record (
@@ -145,6 +152,17 @@ def test_walk_does_not_wait_for_the_disk(store):
     finally:
         execute("DROP FUNCTION note_commit CASCADE")
     assert execute("SHOW idempotency.commit") == "off" != execute("SHOW synchronous_commit")
+
+
+def test_I9_sweep_of_a_partitioned_table_takes_what_has_expired_alone(store):
+    """Rows of two partitions have the same place."""
+    with transaction.atomic():
+        execute(PARTITIONED)
+        execute(FILL.format("now() + (n % 2 * 2 - 1) * interval '1 hour'", 200))
+        while store.sweep(limit=10):
+            pass
+        assert IdempotencyRecord.objects.count() == 100
+        transaction.set_rollback(True)
 
 
 def test_sweep_leaves_no_setting_behind(store):

@@ -27,7 +27,7 @@ from django_idempotency.claims import ClaimRequest
 from django_idempotency.conf import stores
 from django_idempotency.contrib.celery import deliveries as celery_deliveries
 from django_idempotency.exceptions import StoreError
-from django_idempotency.http import guard, scopes
+from django_idempotency.http import asked, scopes
 from django_idempotency.http.snapshot import SnapshotCodec
 from django_idempotency.models import IdempotencyRecord
 from django_idempotency.operators import search
@@ -203,7 +203,7 @@ def test_an_index_of_the_project_searches_all(admin_client, listed, monkeypatch,
 
 
 def test_kinds_of_adapters_are_those_whose_ids_the_search_computes():
-    assert (guard._KIND, celery_deliveries._KIND, api._KIND) == keys.KINDS
+    assert (asked._KIND, celery_deliveries._KIND, api._KIND) == keys.KINDS
 
 
 # Other stores.
@@ -444,7 +444,7 @@ def test_the_pages_are_german_and_leave_the_words_of_projects_alone(admin_client
     told = "Sie würde noch einmal ausgeführt: Der letzte Versuch ist gescheitert."
     said = {
         LIST: ("100 Datensätze.", "Nächste Seite", "gescheitert", "Vorgang"),
-        page(record): ("Eine Wiederholung jetzt:", told, "Zeitverlauf", "Freigeben"),
+        page(record): ("Eine Wiederholung jetzt:", told, "Zeitverlauf", "Freigeben", "Vorgang"),
         f"{LIST}store/default/overview/": ("mehr hat der Speicher nicht", "Vorgänge"),
     }
     for number in range(2, 103):

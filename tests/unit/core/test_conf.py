@@ -95,7 +95,11 @@ def test_unknown_name_with_a_suggestion():
         said = "IDEMPOTENCY['default']['OPTIONS'] has no 'usng'. Did you mean 'using'?"
         assert message() == said
     with configured(default={"BACKEND": REDIS, "OPTIONS": {"ulr": "redis://localhost"}}):
-        assert message().endswith(" It has 'ulr'. Did you mean 'url'?")
+        assert message().endswith(" Did you mean 'url' by 'ulr'?")
+    for option in ("username", "socket_timeout", "client_name", "retry_on_timeout"):
+        options = {"url": "redis://localhost", "wait_replicas": -1, option: 1}
+        with configured(default={"BACKEND": REDIS, "OPTIONS": options}):
+            assert "Did you mean" not in message()
     with configured(default={"BACKEND": "redis"}):
         assert REDIS in message()
     with configured(default={"ZZZ": 1}):

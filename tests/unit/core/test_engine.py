@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 from contextlib import suppress
 from datetime import timedelta
 
@@ -246,11 +247,16 @@ def test_function_that_takes_no_lease_is_told_what_to_write(memory):
     with pytest.raises(TypeError, match=r"must take \(lease\).*Write 'lambda lease: \.\.\.'"):
         Call("run", "memory")(lambda: None)
     with pytest.raises(TypeError, match="of its own"):
-        Call("run", "memory")(lambda lease: wrong())
+        Call("run", "memory")(gives_another)
 
 
-def wrong():
+def charge(lease, gateway):
     raise TypeError("of its own")
+
+
+@functools.wraps(charge)
+def gives_another(lease):
+    return charge(lease, "gateway")
 
 
 def test_arguments_that_cannot_be_are_told_and_nothing_runs(memory):

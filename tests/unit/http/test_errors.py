@@ -141,7 +141,7 @@ def test_R1_debug_says_which_field_is_nearly_that_of_the_key(settings, rf):
     request = rf.post("/", headers={"X-Idempotency-Key": "key"})
     for settings.DEBUG in (True, False):
         answer = problem_response(KeyRequired(), request, HTTPPolicy()).content.decode()
-        told = "It has X-Idempotency-Key: the field is Idempotency-Key."
+        told = "The field is Idempotency-Key, and not X-Idempotency-Key."
         assert (told in answer) is settings.DEBUG
 
 
