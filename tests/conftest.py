@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import signal
+import sys
 import threading
 from collections.abc import Callable, Generator, Iterator
+from concurrent.futures.thread import _worker as _pool_thread
 from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 from weakref import WeakKeyDictionary
 
 import pytest
-from asgiref.sync import SyncToAsync
 from django.test import TransactionTestCase
 
 from django_idempotency.conf import stores
@@ -72,7 +72,6 @@ def leaves_nothing_behind() -> Iterator[None]:
     threads = set(threading.enumerate())
     processes = descendants(os.getpid())
     yield
-    gc.collect()  # an error that was kept keeps its frames, and they the threads of event loops
     try:
         wait_until(
             lambda: not _left_threads(threads) and not _left_processes(processes),
@@ -142,11 +141,18 @@ def _touches_database(item: pytest.Item) -> bool:
 
 
 def _left_threads(before: set[threading.Thread]) -> list[threading.Thread]:
-    """Living threads since then, without those that idle on purpose: asgiref's, and ours."""
-    kept = before | set(SyncToAsync.single_thread_executor._threads)
-    left = [thread for thread in threading.enumerate() if thread not in kept]
-    ours = ("django-idempotency-renewer", "django-idempotency-store")
-    return [thread for thread in left if not thread.name.startswith(ours)]
+    """Living threads since then that have work, or wait for it elsewhere than in a pool.
+
+    A pool ends its threads when it is collected, and a log record that pytest keeps of the last
+    test can keep one of asgiref's until then. The renewer's thread stays on purpose.
+    """
+    running = sys._current_frames()
+    idle = {ident for ident, frame in running.items() if frame.f_code is _pool_thread.__code__}
+    return [
+        thread
+        for thread in set(threading.enumerate()) - before
+        if thread.ident not in idle and not thread.name.startswith("django-idempotency-renewer")
+    ]
 
 
 def _left_processes(before: set[int]) -> set[int]:
