@@ -25,6 +25,11 @@ class Running:
         self.of_coroutine = False
 
     @property
+    def is_completing(self) -> bool:
+        """Whether the next completion is the attempt's own, and its last statement."""
+        return False
+
+    @property
     def record_id(self) -> UUID:
         """The id of the record that it is about."""
         return self.request.record_id

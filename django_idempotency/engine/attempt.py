@@ -160,6 +160,11 @@ class Attempt(Running):
         """Whether the work of a coroutine has neither a record nor a transaction."""
         return not self.operation.recorded and self.request.transaction == "separate"
 
+    @property
+    def is_completing(self) -> bool:
+        """See `Running.is_completing`: the work has ended."""
+        return self.phase is Phase.COMPLETING
+
     def __enter__(self) -> None:
         """
         Make this attempt the innermost one, and its lease `current()`.

@@ -165,6 +165,8 @@ class Settling:
             return self._settle_joined(attempt, raised)
         if attempt.completes_itself and self._complete_again(attempt):
             return raised
+        if isinstance(raised, StoreError) and raised.unreachable:
+            raise raised  # its COMMIT may have been sent, too: see `settle_single`
         return self._give_up(attempt, raised)
 
     def ask(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from types import TracebackType
 from typing import Any, NoReturn
 from unittest import mock
@@ -106,8 +106,10 @@ class crash_at(AbstractContextManager["crash_at"]):
                 self._pass("before_send")
             return respond(guarded, attempt)
 
-        self._sending = mock.patch.object(Guard, "response", response)
-        self._sending.start()
+        self._patched = ExitStack()
+        self._patched.enter_context(mock.patch.object(Guard, "response", response))
+        # The store sends a completion without the COMMIT: there are points between them.
+        self._patched.enter_context(mock.patch.object(Attempt, "is_completing", False))
         return self
 
     def __exit__(
@@ -116,7 +118,7 @@ class crash_at(AbstractContextManager["crash_at"]):
         exc_value: BaseException | None,
         traceback: TracebackType | None,
     ) -> bool:
-        self._sending.stop()
+        self._patched.close()
         for name in self._replaced:
             delattr(self._store, name)
         if exc_type is None and not self.happened:

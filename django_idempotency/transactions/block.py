@@ -58,6 +58,10 @@ class Block(transaction.Atomic):
         self.commits = False
         #: The block is a savepoint, and all of the transaction's work: the COMMIT releases it.
         self.ends_with_commit = False
+        #: Its COMMIT may go out with the completion.
+        self.may_close = False
+        #: What the server has said against that COMMIT.
+        self.refusal: Exception | None = None
         #: A block around it has ended, and has taken all of it along.
         self.is_cut = False
         #: Open from the first statement of the block to its last.
@@ -70,6 +74,22 @@ class Block(transaction.Atomic):
             if isinstance(block, Block):
                 return block
         return None
+
+    @staticmethod
+    def closing(connection: BaseDatabaseWrapper) -> Block | None:
+        """
+        Return the transaction of the running attempt if the next statement is the last one in it.
+
+        That is so where the attempt completes, and no other block is around its work or within it.
+        """
+        if not connection.atomic_blocks:
+            return None
+        first, *savepoints = connection.atomic_blocks
+        if not (isinstance(first, Block) and first.may_close):
+            return None
+        if not all(isinstance(block, Block) and block.ends_with_commit for block in savepoints):
+            return None
+        return first if first.owner is not None and first.owner.is_completing else None
 
     @classmethod
     def is_foreign(cls, connection: BaseDatabaseWrapper) -> bool:
@@ -127,7 +147,7 @@ class Block(transaction.Atomic):
             connection.execute_wrappers.insert(0, self._keep_out)
         if begins and connection.commit_on_exit:
             # It is this block that commits, or does not. With autocommit off its end does neither.
-            self.commits = True
+            self.commits = self.may_close = True
             connection.on_commit(self._note_commit)
 
     def __exit__(
@@ -150,7 +170,10 @@ class Block(transaction.Atomic):
         if self.ends_with_commit and stands and connection.savepoint_ids:
             connection.savepoint_ids[-1] = None  # no RELEASE: the COMMIT follows
         try:
-            super().__exit__(exc_type, exc_value, traceback)
+            if exc_type is None and self.refusal is not None:
+                self._refuse(self.refusal)
+            else:
+                super().__exit__(exc_type, exc_value, traceback)
         except (InterfaceError, InternalError, OperationalError) as error:
             # psycopg's is an InternalError where PgBouncer, too, says that the session was lost.
             if exc_type is None and not self.committed and is_connection_failure(error):
@@ -158,6 +181,15 @@ class Block(transaction.Atomic):
             raise
         if self.is_cut and exc_type is None:
             raise self.open_error()
+
+    def _refuse(self, refusal: Exception) -> None:
+        """Leave as Django does after a COMMIT that has failed: what the server said passes on."""
+        try:
+            with self._connection.wrap_database_errors:
+                raise refusal
+        except Error as error:
+            super().__exit__(type(error), error, error.__traceback__)
+            raise
 
     def _cut_inner(self, connection: Any) -> None:
         """

@@ -51,6 +51,14 @@ def _asynchronous(statement: str) -> str:
     return statement.replace(clock, f"(SELECT clock_timestamp() AS now, {setting} OFFSET 0)")
 
 
+def _or_raise(statement: str) -> str:
+    """Return a completion that is a division by zero (22012) where it writes nothing."""
+    return f"""
+WITH done (expires_at) AS ({statement})
+SELECT (SELECT expires_at FROM done), 1 / (SELECT count(*) FROM done)
+"""
+
+
 class PostgreSQL(Dialect):
     """
     The statements of the database store on PostgreSQL, whole, one per operation.
@@ -354,6 +362,12 @@ UPDATE idempotency_record AS record
                  OR (record.state = 'IN_PROGRESS' AND record.lease_until <= clock.now))))
 RETURNING record.expires_at AT TIME ZONE 'UTC', set_config('lock_timeout', clock.bound, true)
 """
+
+    # In one round trip with the COMMIT of their transaction, which must not follow if they write
+    # nothing.
+    COMPLETE_OR_RAISE = _or_raise(COMPLETE)
+    SINGLE_INSERT_OR_RAISE = _or_raise(SINGLE_INSERT)
+    SINGLE_UPDATE_OR_RAISE = _or_raise(SINGLE_UPDATE)
 
     # An operator's decision, if the record is still as it was seen. Whoever holds the row or the
     # lock is at work.

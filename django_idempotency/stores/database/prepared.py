@@ -38,7 +38,7 @@ from psycopg.types.uuid import UUIDBinaryLoader
 
 from django_idempotency.records import NAMED
 from django_idempotency.stores.database.dialect import Row
-from django_idempotency.transactions.block import SAVEPOINT
+from django_idempotency.transactions.block import SAVEPOINT, Block
 
 __all__ = ["execute"]
 
@@ -68,6 +68,10 @@ _HAS_PIPELINE = psycopg.capabilities.has_pipeline()
 _GONE, _TAKEN, _CHANGED = "26000", "42P05", "0A000"
 
 _SET_SAVEPOINT = f"SAVEPOINT {SAVEPOINT}".encode()
+#: Around a completion that raises where it writes nothing, so that no COMMIT follows it.
+_BEFORE_COMPLETION = b"SAVEPOINT idempotency_completion"
+_UNDO_COMPLETION = b"ROLLBACK TO SAVEPOINT idempotency_completion"
+_WRITES_NOTHING = "22012"
 _IDLE = pq.TransactionStatus.IDLE
 _BAD = pq.ConnStatus.BAD
 _PIPELINE_OFF = pq.PipelineStatus.OFF
@@ -93,8 +97,9 @@ def execute(
     that has changed.
 
     SINGLE_LOCK that opens a transaction may bring the rows of LOOK_AGAIN, too: both take one round
-    trip with the BEGIN before them and the SAVEPOINT of the work after them. Errors are Django's,
-    as those of a cursor are. With `insist` poolers are not looked for.
+    trip with the BEGIN before them and the SAVEPOINT of the work after them. A completion that is
+    the last statement of its transaction takes one with its COMMIT: see `Block.closing`. Errors are
+    Django's, as those of a cursor are. With `insist` poolers are not looked for.
     """
     if name not in _HOT or not _may_pass_cursor(connection):
         return None
@@ -106,7 +111,9 @@ def execute(
         begins = is_first and not driver.autocommit
         if begins and not _begins_plainly(driver):
             return None
-        text = texts[_PREPARED_AS.get(name, name), table]
+        closing = _closing(connection) if name in _ENDS else None
+        wanted = name if closing is None else f"{name}_OR_RAISE"
+        text = texts[_PREPARED_AS.get(name, wanted), table]
         if not session.may_run(name, text, is_first):
             return None
         try:
@@ -117,7 +124,11 @@ def execute(
                         return session.open_single(driver, together, parameters)
                 _ask(driver, driver.pgconn.send_query, b"BEGIN")  # as psycopg does
             prepared = session.prepare(driver, text, insist)
-            return None if prepared is None else session.run(driver, name, prepared, parameters)
+            if prepared is None:
+                return None
+            if closing is not None:
+                return session.run_and_commit(driver, prepared, parameters, closing)
+            return session.run(driver, name, prepared, parameters)
         except psycopg.Error as error:
             with connection.wrap_database_errors:
                 if error.sqlstate not in (_GONE, _TAKEN, _CHANGED):
@@ -148,8 +159,7 @@ def _may_pass_cursor(connection: Any) -> bool:
         and not connection.needs_rollback  # a cursor tells it
         and not connection.execute_wrappers
         and not connection.queries_logged
-        and _makes_plain_cursors(connection.__class__)
-        and not connection.__dict__.keys() & _CURSOR_MAKERS
+        and _has_djangos(connection, _CURSOR_MAKERS)
         and type(driver) is psycopg.Connection
         and driver.cursor_factory is _CURSOR  # neither server-side binding nor a tracer's
         and driver.prepare_threshold is None  # psycopg prepares nothing, and deallocates nothing
@@ -161,14 +171,24 @@ def _may_pass_cursor(connection: Any) -> bool:
 
 _CURSOR: Any = Cursor
 _CURSOR_MAKERS = frozenset(("_cursor", "create_cursor", "cursor", "make_cursor"))
+_COMMITS = frozenset(("_commit", "commit"))
+
+
+def _has_djangos(connection: Any, methods: frozenset[str]) -> bool:
+    """Return whether these methods of the connection are Django's own, and not patched."""
+    return not connection.__dict__.keys() & methods and _inherits(connection.__class__, methods)
 
 
 @cache
-def _makes_plain_cursors(wrapper: Hashable) -> bool:
-    """Return whether a class of connections leaves cursors alone; one of tenants may not."""
-    return all(
-        getattr(wrapper, maker) is getattr(DatabaseWrapper, maker) for maker in _CURSOR_MAKERS
-    )
+def _inherits(wrapper: Hashable, methods: frozenset[str]) -> bool:
+    """Return whether a class of connections leaves the methods alone; one of tenants may not."""
+    return all(getattr(wrapper, name) is getattr(DatabaseWrapper, name) for name in methods)
+
+
+def _closing(connection: Any) -> Block | None:
+    """Return the transaction whose COMMIT is to go out with this completion, if it may."""
+    may = _HAS_PIPELINE and _has_djangos(connection, _COMMITS)
+    return Block.closing(connection) if may else None
 
 
 def _begins_plainly(driver: psycopg.Connection[Any]) -> bool:
@@ -192,7 +212,18 @@ def _ask(driver: psycopg.Connection[Any], send: Callable[..., None], *arguments:
 def _ask_together(
     driver: psycopg.Connection[Any], sends: list[Callable[[], None]]
 ) -> list[pq.abc.PGresult]:
-    """Send all of it, wait once, and return the result of each."""
+    """Send all of it, wait once, and return the result of each; raise the first error."""
+    results = _results_of(driver, sends)
+    for result in results:
+        if result.status not in _SUCCESS:
+            raise errors.error_from_result(result, encoding="utf-8")
+    return results
+
+
+def _results_of(
+    driver: psycopg.Connection[Any], sends: list[Callable[[], None]]
+) -> list[pq.abc.PGresult]:
+    """Send all of it, wait once, and return the results: one error, and what it has aborted."""
     pgconn = driver.pgconn
     pgconn.enter_pipeline_mode()
     try:
@@ -202,9 +233,6 @@ def _ask_together(
     except BaseException:  # what is still to come would be taken for the next answer
         pgconn.finish()
         raise
-    for result in results:
-        if result.status not in _SUCCESS:
-            raise errors.error_from_result(result, encoding="utf-8")
     return results
 
 
@@ -295,6 +323,41 @@ class _Session:
         result = _ask(driver, send, *prepared.bound(parameters))
         self._is_proven = name not in _ENDS
         return self._rows(result)
+
+    def run_and_commit(
+        self,
+        driver: psycopg.Connection[Any],
+        prepared: _Prepared,
+        parameters: Mapping[str, Any],
+        transaction: Block,
+    ) -> list[Row]:
+        """
+        Run a completion that raises where it writes nothing, and the COMMIT of its transaction.
+
+        Returns no rows in that case: the transaction goes on as it was before. What the server says
+        against the COMMIT is the transaction's, whose end raises it.
+        """
+        pgconn = driver.pgconn
+        results = _results_of(
+            driver,
+            [
+                partial(pgconn.send_query_params, _BEFORE_COMPLETION, None),
+                partial(pgconn.send_query_prepared, *prepared.bound(parameters)),
+                partial(pgconn.send_query_params, b"COMMIT", None),
+            ],
+        )
+        failed = [result for result in results if result.status not in _SUCCESS]
+        if failed:
+            error = errors.error_from_result(failed[0], encoding="utf-8")
+            if failed == results[2:]:
+                transaction.refusal = error
+            elif error.sqlstate == _WRITES_NOTHING:
+                _ask(driver, pgconn.send_query, _UNDO_COMPLETION)
+                transaction.may_close = False
+                return []
+            else:
+                raise error
+        return self._rows(results[1])
 
     def may_open(self, texts: tuple[str, str], insist: bool) -> bool:
         """Return whether `open_single` may run: nothing is to be prepared, or to be so anew."""

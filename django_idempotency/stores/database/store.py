@@ -86,9 +86,8 @@ class DatabaseStore(Browsing, Sweeping):
 
     @property
     def looks_before_single(self) -> bool:  # type: ignore[override]
-        """So it is where the read is prepared, or where a transaction waits for other writers."""
-        cheaper = self.dialect.writers_queue or self._execute_prepared is not None
-        return cheaper and not connections[self.using].in_atomic_block
+        """So it is where a transaction waits for other writers."""
+        return self.dialect.writers_queue and not connections[self.using].in_atomic_block
 
     # The claim.
 

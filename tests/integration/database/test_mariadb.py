@@ -46,11 +46,6 @@ def test_R49_duplicate_is_told_at_once(two, before, mode):
     assert effects() == ["mine"]
 
 
-def test_replay_of_single_is_not_read_before_its_transaction(store):
-    """Nothing is prepared here, so that read would cost as much as the transaction."""
-    assert not store.looks_before_single
-
-
 def test_R85_lost_claim_leaves_the_callers_transaction_usable(two):
     with transaction.atomic():
         work("before")(None)
