@@ -14,7 +14,7 @@ import pytest
 #: Tests of what psycopg 3 alone does: it prepares, has a pool, and knows of a ROLLBACK that it did
 #: not send itself.
 OF_PSYCOPG_3 = (
-    *("test_pools.py", "test_prepared.py", "test_statement_counts.py"),
+    *("test_last_statement.py", "test_pools.py", "test_prepared.py", "test_statement_counts.py"),
     *("a_prepared_statement_follows", "a_few_schemas_only"),
     *("keepalive_settings", "parents_pool", "sent_a_rollback", "failed_with_all_connections"),
     *("pool_whose_connections_are_in_use", "a_pool_gives_back"),

@@ -95,16 +95,16 @@ def _verdict(session: Session, mutation: Mutation) -> str:
     if text.count(mutation.old) != 1:
         return f"{mutation.file} has the text {text.count(mutation.old)} times: write it anew"
     text = text.replace(mutation.old, mutation.new)
-    _, *options = words = mutation.test.split()
+    test, *options = mutation.test.split()
     judged = None
     # A folder of another kind, and other options, are not what a session is made for.
     if mutation.test.startswith(("tests/unit", "tests/integration")) and options[:1] in (
         [],
         ["-k"],
     ):
-        judged = session.judge(mutation.file, text, words)
+        judged = session.judge(mutation.file, text, [test, *options])
     if judged is None or not judged.noticed:
-        judged = session.judge_alone(mutation.file, text, words)
+        judged = session.judge_alone(mutation.file, text, [test], options=options)
     return "found" if judged.noticed else judged.by or "NOT FOUND"
 
 

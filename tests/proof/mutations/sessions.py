@@ -62,19 +62,25 @@ class Session:
         return self.judge_alone(file, text, tests, patience)
 
     def judge_alone(
-        self, file: str, text: str, tests: Sequence[str], patience: float = PATIENCE
+        self,
+        file: str,
+        text: str,
+        tests: Sequence[str],
+        patience: float = PATIENCE,
+        options: Sequence[str] = (),
     ) -> Judgement:
-        """Run the tests in a process of their own."""
+        """Run the tests in a process of their own, which may have options of its own."""
         named = self._copy / "tests-to-run"  # more than a command line takes
         named.write_text("\n".join(tests) + "\n")
+        words = [*options, f"@{named}"]
         with changed(self._path(file), text):
-            code = run_pytest(self._copy, [f"@{named}"], leg=self._leg, patience=patience)
+            code = run_pytest(self._copy, words, leg=self._leg, patience=patience)
         if code == 0:
             return Judgement(False, "")
         # 1: a test failed; 2: the tests cannot even be imported.
         if code not in (1, 2):
             return Judgement(False, f"pytest ended with {code}")
-        if run_pytest(self._copy, [f"@{named}"], leg=self._leg, patience=patience):
+        if run_pytest(self._copy, words, leg=self._leg, patience=patience):
             return Judgement(False, "the tests fail without the change")
         return Judgement(True, "a process of its own")
 
