@@ -81,6 +81,7 @@ def test_R30_header_field_of_a_request_or_a_connection_is_not_kept():
 def test_R30_field_that_is_named_with_a_minus_is_dropped():
     named = ("-X-Anything", "ETag")
     assert "X-Anything" not in kept(with_field("x-anything"), *named)
+    assert "Tag" in kept(with_field("Tag"), *named)
     old = SnapshotCodec().encode(with_field("X-Anything"))
     assert "X-Anything" not in SnapshotCodec(named).decode(old).response()
 
@@ -113,7 +114,8 @@ def test_R30_nothing_is_logged_of_what_a_replay_has_or_of_what_is_not_kept(api, 
 
     def answer(request: Any) -> HttpResponse:
         status = 400 if request.headers["Idempotency-Key"] == "refused" else 201
-        left_out = {"X-Request-Id": "5"} if status == 400 else {"Date": "now", "Server": "x"}
+        left_out = {"Date": "now", "Server": "x", "Idempotency-Key": "of the view"}
+        left_out = {"X-Request-Id": "5"} if status == 400 else left_out
         return HttpResponse(b"body", status=status, headers={**KEPT, **left_out})
 
     path = mount(answering(answer), name="silent")
@@ -146,6 +148,30 @@ def test_R30_R62_retry_gets_the_place_of_a_body_that_is_elsewhere_where_it_is_na
     assert problem(retry) == (409, "result_unavailable")
     assert "X-Accel-Redirect" not in retry
     assert len(runs) == 2
+
+
+def test_R30_field_whose_name_no_field_may_have_is_not_kept():
+    """Django sends it; what is read again with it would count as forged."""
+    assert "X Bad" not in kept(with_field("X Bad"))
+
+
+def test_R25_redirects_have_a_url():
+    """As Django's own: its test client follows that."""
+    urls = {}
+    for status in (299, 300, 399, 400):
+        sent = HttpResponse(status=status, headers={"Location": "/there/"})
+        urls[status] = getattr(kept(sent), "url", None)
+    assert urls == {299: None, 300: "/there/", 399: "/there/", 400: None}
+
+
+def test_R95_head_that_is_cut_short_is_refused_and_each_final_status_is_one():
+    """Its JSON may be whole, where the length is wrong."""
+    codec = SnapshotCodec()
+    payload = codec.encode(HttpResponse(status=599))
+    assert codec.decode(payload).status == 599
+    length = int.from_bytes(payload[:4], "big") + 1
+    with pytest.raises(ValueError, match="cut short"):
+        codec.decode(length.to_bytes(4, "big") + payload[4:])
 
 
 def test_R30_replay_headers_are_names():
