@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 from django.contrib.sessions.models import Session
 from django.db import connection
@@ -175,7 +177,25 @@ def test_R21_R97_a_cookie_alone_and_a_session_that_is_not_saved_yet_are_nobodys(
             scope_of(session)
 
         assert "_idempotency_scope" not in session
-    assert unsaved.session_key is None
+        assert session.session_key is None or "signed" in engine.__module__
+
+
+@pytest.mark.parametrize("engine", ["db"], indirect=True)
+def test_R97_who_has_no_session_is_nobody_and_is_not_looked_at(engine):
+    """Or the answer would vary with the cookie."""
+    session = engine()
+    for request in (SimpleNamespace(), SimpleNamespace(session=session)):
+        assert not scopes.has_owner(request)
+    assert not session.accessed
+
+
+@pytest.mark.parametrize("engine", ["db", "file"], indirect=True)
+def test_R97_token_of_a_session_that_is_not_saved_yet_gives_it_no_key(engine):
+    """Which an engine would take for that of a session that it has."""
+    session = engine()
+    assert scopes.session_token(session)
+    assert session.session_key is None
+    session.save()
 
 
 @pytest.mark.parametrize("engine", ["signed_cookies"], indirect=True)

@@ -9,6 +9,8 @@ import pytest
 from asgiref.sync import sync_to_async
 from django.contrib import messages
 from django.contrib.auth import login
+from django.contrib.messages.storage.session import SessionStorage
+from django.contrib.sessions.backends.db import SessionStore
 from django.contrib.sessions.models import Session
 from django.db import transaction
 from django.http import HttpRequest, HttpResponse
@@ -246,10 +248,36 @@ def test_R92_coroutine_whose_session_a_middleware_has_marked(mount, settings, tr
 
 
 def test_R92_session_that_is_none_of_djangos_is_left_as_it_is(rf):
-    """As that of a test, or of a middleware of the project's own."""
+    """As that of a test, or of a middleware of the project's own; so are its messages."""
     request = rf.post("/")
     request.session = session = {"cart": ["tea"]}
+    request._messages = told = ["Thank you"]
 
     RequestState(request).restore()
 
     assert request.session is session
+    assert request._messages is told
+
+
+def test_R92_secret_of_csrf_tokens_is_what_it_was(rf):
+    """The request has that which it came with, and none that the work has made."""
+    request = rf.post("/")
+    request.META["CSRF_COOKIE"] = "before"
+    state = RequestState(request)
+    request.META.update(CSRF_COOKIE="after", CSRF_COOKIE_NEEDS_UPDATE=True)
+
+    state.restore()
+
+    assert request.META["CSRF_COOKIE"] == "before"
+    assert "CSRF_COOKIE_NEEDS_UPDATE" not in request.META
+
+
+def test_R92_restored_messages_are_those_of_the_same_request(rf):
+    """One that keeps them in the session finds there the session of the request."""
+    request = rf.post("/")
+    request.session = SessionStore()
+    request._messages = SessionStorage(request)
+
+    RequestState(request).restore()
+
+    assert request._messages.request is request
