@@ -72,6 +72,8 @@ def test_R34_redirect_to_the_login_page_is_never_kept(settings):
         ("/login/", "https://shop.example/login/"): "keep",
         ("/elsewhere/", "/login/"): "keep",
         ("/elsewhere/", ""): "keep",
+        ("/elsewhere/", None): "keep",
+        ("https://[", "/login/"): "keep",
         ("/elsewhere/", "no-such-name"): "keep",
     }
     for (location, settings.LOGIN_URL), verdict in verdicts.items():

@@ -20,8 +20,11 @@ from rest_framework.views import APIView
 
 from django_idempotency import WorkRolledBack
 from django_idempotency.contrib.rest_framework import IdempotencyMixin
+from django_idempotency.exceptions import InProgress
 from django_idempotency.http import IdempotencyViewMixin, idempotent
 from django_idempotency.http.checks import check_middleware, check_views
+from django_idempotency.http.problems import problem_response
+from django_idempotency.policy import HTTPPolicy
 from tests.app.models import Effect, Unique
 from tests.unit.http.cases import name_of
 
@@ -64,6 +67,20 @@ def judged(then: int | None) -> Any:
     return decorator(then, keep=fail_teapots)
 
 
+def lenient(then: int | None) -> Any:
+    return decorator(then, keep="success")
+
+
+def busy(then: int | None) -> Any:
+    """Work that answers with what a guard within it says of another key."""
+
+    def ask(request: HttpRequest) -> HttpResponse:
+        Effect.objects.create()
+        return problem_response(InProgress(), request, HTTPPolicy())
+
+    return idempotent(keep=fail_teapots)(ask)
+
+
 class Work(NamedTuple):
     """Work behind a guard, the status that it returns or None, and whether it commits."""
 
@@ -85,6 +102,8 @@ class Work(NamedTuple):
         Work(decorator, 503, commits=False),
         Work(judged, 418, commits=False),
         Work(judged, 400, commits=True),
+        Work(lenient, 403, commits=True),
+        Work(busy, 409, commits=True),
         Work(coroutine, 403, commits=True, transaction="joined"),
         Work(coroutine, 503, commits=False, transaction="joined"),
         Work(coroutine, None, commits=False, transaction="joined"),
@@ -111,6 +130,11 @@ def test_R58_exception_that_is_not_kept_passes_on(rf, keep, key):
     request = rf.post("/", headers={"Idempotency-Key": key} if key else {})
     with pytest.raises(PermissionDenied):
         decorator(None, keep=keep)(request)
+
+
+def test_R58_view_that_returns_nothing_is_told_of_where_no_url_has_it(rf):
+    with pytest.raises(ValueError, match=r"^The view didn't return an HttpResponse"):
+        idempotent(lambda request: None)(rf.post("/"))
 
 
 @pytest.mark.parametrize("key", KEYS)

@@ -140,6 +140,7 @@ class Mixed(IdempotencyMixin, viewsets.ViewSet):
     permission_classes = [permissions.IsAuthenticated, Permitted]
     idempotency_replay_header = "X-Of-Class"
     idempotency_echo_key = True
+    idempotency_operation = "payment-create"
 
     def create(self, request: Request) -> Response:
         return Response({"id": Effect.objects.create(name="once").pk}, status=201)
@@ -176,7 +177,9 @@ def test_R17_decorator_and_mixin_do_the_work_once(api, mount, policy, place, run
     assert again.headers["X-Of-Decorator"] == "true"
     assert again.headers["Idempotency-Key"] == '"key-1"'  # the class's own
     assert len(runs) == 1
-    assert store_for("memory").get(record_id("http", "alice", "key-1")) is not None
+    record = store_for("memory").get(record_id("http", "alice", "key-1"))
+    assert record is not None
+    assert record.operation == "POST payment-create"  # the class's own, too
     monkeypatch.setattr(Permitted, "withdrawn", True)
     assert api().status_code == 403
 
@@ -196,13 +199,15 @@ def test_R17_keyword_of_action_counts_before_dispatch(api, mount):
 
 @pytest.mark.parametrize(("name", "derive"), [("dispatch", True), ("create", False)])
 def test_R17_R1_of_two_decorators_on_a_method_the_outer_counts_first(api, mount, name, derive):
-    inner = method_decorator(idempotent(required=False, echo_key=True), name=name)
+    said: dict[str, Any] = {"required": False, "echo_key": True, "store": "memory"}
+    inner = method_decorator(idempotent(**said), name=name)
     guarded: Any = inner(type("Base", (Mixed,), dict(OWN_CREATE)))
     outer = method_decorator([never_cache, idempotent(required=True)], name=name)
     view = outer(type("Sub", (guarded,), {}) if derive else guarded)
     api.path = mount(view.as_view({"post": "create"}))
     assert api(key=None).status_code == 400
     assert api().headers["Idempotency-Key"]
+    assert not IdempotencyRecord.objects.exists()  # the outer one says nothing of the store
 
 
 def test_R17_undecorated_override_leaves_what_its_base_said(api, mount):
