@@ -172,7 +172,8 @@ class IdempotencyRecordAdmin(_ModelAdmin):
         may = self._may(request)
         context: dict[str, Any] = {"dashboard_url": self.dashboard_url}
         try:
-            context["overview"] = overview = overviews.overview_of(_store(alias))
+            count = request.GET.get("count") == "stale"
+            context["overview"] = overview = overviews.overview_of(_store(alias), count=count)
             if overview["oldest"] is not None:
                 context["oldest"] = self._row(alias, overview["oldest"], may)
         except (InvalidStore, StoreError) as failure:

@@ -83,6 +83,11 @@ class ListForm(forms.Form):
             del self.fields["scope"]
 
     @property
+    def is_whole(self) -> bool:
+        """Whether it asks for what is looked for among all records."""
+        return self.is_valid() and self.cleaned_data["state"] == "stale"
+
+    @property
     def is_filtered(self) -> bool:
         """Whether it asks for some of the records alone."""
         return self.is_valid() and any(self.cleaned_data.values())
@@ -116,10 +121,13 @@ def find(store: BaseStore, form: ListForm, cursor: str | None) -> Found:
 
 
 def look(store: BaseStore, filters: Filters, cursor: str | None, limit: int) -> Page:
-    """Return a page of the newest records, whatever the store; raise StoreError, ValueError."""
-    page = store.browse(
-        filters=filters, cursor=cursor, limit=limit, within=search.NEWEST, seconds=SECONDS
-    )
+    """
+    Return a page of the newest records, whatever the store; raise StoreError, ValueError.
+
+    Stale leases are looked for among all records: an alert tells of them when newer ones have come.
+    """
+    within = None if filters.stale else search.NEWEST
+    page = store.browse(filters=filters, cursor=cursor, limit=limit, within=within, seconds=SECONDS)
     if isinstance(store, DatabaseStore):
         return page
     newest_first = sorted(page.records, key=lambda it: it.created_at, reverse=True)

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
+from datetime import datetime, timezone
 from typing import Any
+
+from django.core.cache import cache
 
 from django_idempotency.admin import lists
 from django_idempotency.admin.shown import STATES
@@ -16,10 +19,16 @@ __all__ = ["overview_of"]
 
 #: Operations that have a line of their own.
 _OPERATIONS = 20
+#: Seconds for which a number of stale leases is kept: to count reads all records.
+_KEPT = 60
 
 
-def overview_of(store: BaseStore) -> dict[str, Any]:
-    """Return what the newest records of a store tell; raise StoreError."""
+def overview_of(store: BaseStore, *, count: bool = False) -> dict[str, Any]:
+    """
+    Return what the newest records of a store tell; raise StoreError.
+
+    With `count` its stale leases are counted, of all its records.
+    """
     page = lists.look(store, Filters(), None, search.NEWEST)
     records, more = page.records, page.cursor is not None
     by_operation: dict[str, Counter[State]] = {}
@@ -31,6 +40,9 @@ def overview_of(store: BaseStore) -> dict[str, Any]:
     totals = Counter(record.state for record in records)
     held = (record for record in records if record.live)
     backlog, backlog_is_more = _backlog(store, records, more)
+    stale, counted = _counted(store, count=count) if more else (None, None)
+    if not more:
+        stale = sum(record.stale for record in records)
     return {
         "is_table": isinstance(store, DatabaseStore),
         "looked": len(records),
@@ -41,12 +53,25 @@ def overview_of(store: BaseStore) -> dict[str, Any]:
         # Operation, and the numbers in the order of the states.
         "operations": lines[:_OPERATIONS],
         "others": [sum(column) for column in zip(*others, strict=True)],
-        "stale": sum(record.stale for record in records),
+        # How many, and when they were counted: None and None if that is not known.
+        "stale": stale,
+        "counted": counted,
         # The attempt that has held its lease for the longest time.
         "oldest": min(held, key=lambda it: it.updated_at, default=None),
         "backlog": backlog,
         "backlog_is_more": backlog_is_more,
     }
+
+
+def _counted(store: BaseStore, *, count: bool) -> tuple[int | None, datetime | None]:
+    """Return how many leases of the store are stale, and when that was so: a minute ago at most."""
+    name = f"django_idempotency:stale:{store.alias}"
+    known: tuple[int, datetime] | None = cache.get(name)
+    if known is None and count:
+        with store.limited(lists.SECONDS):
+            known = search.stale_leases(store, lists.SECONDS), datetime.now(timezone.utc)
+        cache.set(name, known, _KEPT)
+    return known or (None, None)
 
 
 def _backlog(store: BaseStore, newest: tuple[Record, ...], more: bool) -> tuple[int | None, bool]:

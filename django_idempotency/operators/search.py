@@ -6,17 +6,20 @@ import re
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import datetime
 from uuid import UUID
 
 from django.contrib.auth import get_user_model
 from django.core.exceptions import ImproperlyConfigured, ValidationError
 from django.db import Error
 
+from django_idempotency.exceptions import StoreError
 from django_idempotency.http import scopes
-from django_idempotency.records import Filters, Record
+from django_idempotency.records import Filters, Page, Record, State
 from django_idempotency.stores.base import BaseStore
+from django_idempotency.stores.database import DatabaseStore
 
-__all__ = ["NEWEST", "Found", "find", "scopes_of"]
+__all__ = ["NEWEST", "Found", "find", "scopes_of", "stale_leases", "stale_pages"]
 
 #: How many records are looked at for a key alone: there is no index on it, which would slow claims.
 NEWEST = 10_000
@@ -24,6 +27,8 @@ NEWEST = 10_000
 _MOST = 100
 #: Between a scope and a key; more of them than this are no such words.
 _GAPS = 4
+#: More stale leases than any store has.
+_ALL = 10**9
 
 
 @dataclass(frozen=True)
@@ -74,6 +79,41 @@ def find(
         if found:
             break
     return Found(tuple(found.values()), more)
+
+
+def stale_leases(store: BaseStore, seconds: float) -> int:
+    """
+    Return how many leases are stale, of all records of a store.
+
+    A database counts; call it in a block of `BaseStore.limited`. Another store is read record by
+    record. Raises StoreError if that takes longer than so many seconds.
+    """
+    if isinstance(store, DatabaseStore):
+        return store.count_stale()
+    wanted = Filters(state=State.IN_PROGRESS, stale=True)
+    page = store.browse(filters=wanted, limit=_ALL, seconds=seconds)
+    if page.cursor is not None:
+        raise StoreError(f"The store {store.alias!r} was not read in {seconds} seconds.")
+    return len(page.records)
+
+
+def stale_pages(
+    store: BaseStore, *, operation: str | None = None, created_before: datetime | None = None
+) -> Iterator[Page]:
+    """
+    Yield pages of the records whose lease is stale: all of them, so the whole store is read.
+
+    Raises StoreError.
+    """
+    wanted = Filters(
+        state=State.IN_PROGRESS, stale=True, operation=operation, created_before=created_before
+    )
+    cursor: str | None = None
+    while True:
+        page = store.browse(filters=wanted, cursor=cursor, limit=_MOST)
+        yield page
+        if (cursor := page.cursor) is None:
+            return
 
 
 def _meant(term: str, scope: str | None) -> Iterator[list[Filters]]:

@@ -13,13 +13,13 @@ from prometheus_client.registry import Collector
 from django_idempotency.conf import store_for, stores
 from django_idempotency.exceptions import StoreError
 from django_idempotency.logs import log_failure
-from django_idempotency.records import Filters, State
+from django_idempotency.operators.search import stale_leases
 from django_idempotency.stores.base import BaseStore
 from django_idempotency.stores.database import DatabaseStore
 from django_idempotency.stores.exclusive import ExclusiveStore
 from django_idempotency.stores.forks import in_each_child
 
-__all__ = ["StoreCollector", "stale_leases"]
+__all__ = ["StoreCollector"]
 
 #: Seconds between two looks, at least.
 _LEAST = 60
@@ -27,8 +27,6 @@ _LEAST = 60
 _WAIT = 1
 #: No record has this id: to read it asks whether the store answers.
 _NOBODYS = UUID(int=0)
-#: More records than a store that is read record by record gives in any time.
-_ALL = 10**9
 #: What the gauges tell of each store.
 _GAUGES = {
     "store_up": "Whether the store has answered.",
@@ -128,19 +126,3 @@ class StoreCollector(Collector):
             except StoreError as error:
                 log_failure("The gauges of %s could not be read.", store.alias, error=error)
         return found
-
-
-def stale_leases(store: BaseStore, seconds: float) -> int:
-    """
-    Return how many leases are stale, of all records of a store.
-
-    A database counts; call it in a block of `BaseStore.limited`. Another store is read record by
-    record. Raises StoreError if that takes longer than so many seconds.
-    """
-    if isinstance(store, DatabaseStore):
-        return store.count_stale()
-    wanted = Filters(state=State.IN_PROGRESS, stale=True)
-    page = store.browse(filters=wanted, limit=_ALL, seconds=seconds)
-    if page.cursor is not None:
-        raise StoreError(f"The store {store.alias!r} was not read in {seconds} seconds.")
-    return len(page.records)

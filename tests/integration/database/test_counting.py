@@ -11,9 +11,10 @@ from prometheus_client import CollectorRegistry
 
 from django_idempotency.conf import store_for
 from django_idempotency.contrib.prometheus import collector as collecting
-from django_idempotency.contrib.prometheus.collector import StoreCollector, stale_leases
+from django_idempotency.contrib.prometheus.collector import StoreCollector
 from django_idempotency.exceptions import StoreError
 from django_idempotency.models import IdempotencyRecord
+from django_idempotency.operators.search import stale_leases
 from tests.integration.database import claims
 from tests.integration.database.claims import claim_request
 from tests.services.threads import run_in_threads

@@ -13,6 +13,7 @@ from datetime import timezone as zones
 import pytest
 from django.contrib.admin import AdminSite
 from django.contrib.auth.models import Permission
+from django.core.cache import cache
 from django.db import connection
 from django.http import HttpResponse, JsonResponse
 from django.test import override_settings
@@ -222,7 +223,7 @@ def test_every_store_has_a_list_and_pages_of_its_own(admin_client, memory):
         response = admin_client.get(MEMORY, {"q": query})
         assert [row.record.record_id for row in response.context["rows"]] == [record_id], query
     assert "those that the store gives in 5 seconds" in text(
-        admin_client.get(MEMORY, {"state": "stale"})
+        admin_client.get(MEMORY, {"state": "FAILED"})
     )
     assert "m-1" in text(admin_client.get(f"{MEMORY}{record_id}/"))
     led = admin_client.get(f"{LIST}{record_id}/change/")  # as an entry of the admin log does
@@ -290,6 +291,28 @@ def test_the_overview_counts_what_it_looked_at(admin_client, monkeypatch):
     monkeypatch.setattr(search, "NEWEST", 2)
     content = text(admin_client.get(f"{LIST}store/default/overview/"))
     assert "Of the 2 newest records; the store has more." in content
+    assert "stale leases: count them in all records" in content
+
+
+def test_stale_leases_are_those_of_the_whole_store(admin_client, monkeypatch, memory):
+    """The alert tells of them when newer records have come, so no number of a window is shown."""
+    monkeypatch.setattr(search, "NEWEST", 2)
+    for number in range(1, 4):
+        add(number, state=State.IN_PROGRESS, lease=-60, expires_at=timezone.now())
+    for number in range(4, 8):
+        add(number)
+    overview = f"{LIST}store/default/overview/"
+    cache.clear()
+    assert admin_client.get(overview).context["overview"]["stale"] is None
+    content = text(admin_client.get(f"{overview}?count=stale"))
+    assert re.search(r"<strong>3</strong> stale leases, counted 0\sminutes ago", content)
+    response = admin_client.get(LIST, {"state": "stale"})
+    assert len(response.context["rows"]) == 3
+    IdempotencyRecord.objects.filter(state=State.IN_PROGRESS).delete()
+    for url in (overview, f"{overview}?count=stale"):  # they are counted once a minute at most
+        assert admin_client.get(url).context["overview"]["stale"] == 3
+    cache.clear()
+    assert "All records of the store are looked at, for 5 seconds a page." in text(response)
 
 
 # The page of a record.

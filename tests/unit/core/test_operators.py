@@ -16,6 +16,7 @@ from unittest.mock import Mock
 import pytest
 from django.contrib.auth.models import User
 from django.core.management import CommandError, call_command
+from django.utils import timezone
 
 import django_idempotency as idempotency
 from django_idempotency import codecs, keys
@@ -295,6 +296,10 @@ class Terminal(io.StringIO):
         ("release", "Name a record"),
         ("release RECORD --erase", "--erase takes a --scope"),
         ("release --erase --scope scope --epoch 1", "and no record or --epoch"),
+        ("show", "Name a record, or give --stale"),
+        ("show RECORD --stale", "--stale takes no record"),
+        ("show --stale --scope scope", "--stale takes no record"),
+        ("show RECORD --older-than 2h", "go with --stale"),
         ("show RECORD --store defualt", "has no alias 'defualt'. Did you mean 'default'"),
     ],
 )
@@ -308,6 +313,58 @@ def test_wrong_usage_is_told_with_what_to_write(
 
     assert (code, said in text) == (2, True), text
     assert seen_again(store, record).state is State.IN_PROGRESS
+
+
+def test_all_stale_leases_are_listed_however_many_newer_records_there_are(
+    store: MemoryStore, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the alert's runbook says: filters of the admin look at the newest records alone."""
+    monkeypatch.setattr(search, "_MOST", 2)
+    monkeypatch.setattr(search, "NEWEST", 2)
+    stale = [claim(store, "scope", f"key {n}", operation="charge") for n in range(3)]
+    claim(store, "scope", "other", operation="mail")
+    clock.advance(3661)
+    young = claim(store, "scope", "young", operation="charge")
+    clock.advance(61)
+    for number in range(5):
+        claim(store, "scope", f"live {number}", operation="charge")
+
+    code, text = manage("show", "--stale", "--operation", "charge")
+    assert code == 0
+    for lease in [*stale, young]:
+        assert f"{lease.record_id}  stale  charge" in text
+    assert text.splitlines()[-1] == "4 leases are stale. The oldest was claimed 1 h 2 min ago."
+
+    code, text = manage("show", "--stale", "--json")
+    assert (code, len(json.loads(text)["records"])) == (0, 5)
+
+
+@pytest.mark.parametrize(("age", "found"), [("90s", 2), ("30min", 1), ("2h", 1), ("1d", 0)])
+def test_stale_leases_are_listed_by_their_age(store: MemoryStore, age: str, found: int) -> None:
+    for key, hours in {"old": 3, "young": 0.25}.items():
+        created = timezone.now() - timedelta(hours=hours)
+        lease = claim(store, "scope", key)
+        store._records[lease.record_id] = replace(
+            seen(store, lease), created_at=created, lease_until=created
+        )
+
+    code, text = manage("show", "--stale", "--older-than", age, "--json")
+
+    assert (code, len(json.loads(text)["records"])) == (0, found)
+    assert "write 90s, 30min, 2h or 1d" in manage("show", "--stale", "--older-than", "2 hours")[1]
+
+
+def test_no_stale_lease_is_no_error_and_a_store_that_is_down_is_one(
+    settings: Any, store: MemoryStore, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    claim(store, "scope", "live")
+    assert manage("show", "--stale") == (0, "No lease is stale.\n")
+    settings.IDEMPOTENCY = {**settings.IDEMPOTENCY, "same": settings.IDEMPOTENCY["default"]}
+    clock.advance(61)
+    down = store_for("same")
+    monkeypatch.setattr(down, "browse", Mock(side_effect=StoreError("It is down.")))
+    code, text = manage("show", "--stale")
+    assert (code, "same: It is down." in text) == (1, True)
 
 
 @pytest.mark.django_db

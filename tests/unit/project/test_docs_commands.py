@@ -31,6 +31,7 @@ MASKS = (
     (r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d[+-]\d\d:\d\d", "TIME"),
     (r"\(in [^)]+\)|\([^)]+ ago\)", "(SPAN)"),
     (r"\d+ min \d+ s old", "OLD"),
+    (r"\d+ min \d+ s ago", "AGO"),
     (r"\b\d{16}\b", "EPOCH"),
 )
 
@@ -91,5 +92,5 @@ def outputs() -> list[str]:
 def test_commands_write_what_the_page_shows(shop: None) -> None:
     shown = [block.text for block in BLOCKS if block.page == PAGE and block.language == "console"]
     told = outputs()
-    assert len(told) == 7
+    assert len(told) == 8
     assert [masked(text) for text in told] == [masked(text) for text in shown]
