@@ -15,7 +15,7 @@ from django.test import Client
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from django_idempotency.exceptions import ResultTooLarge
+from django_idempotency.exceptions import InProgress, ResultTooLarge
 from django_idempotency.exceptions.base import SessionLost
 from django_idempotency.http import idempotent
 from django_idempotency.http.snapshot import SnapshotCodec
@@ -208,6 +208,31 @@ def test_R58_hook_that_raises_after_the_commit_of_atomic_requests(
     assert Effect.objects.count() == len(runs) == 1
 
 
+@pytest.mark.parametrize("mode", ["single"], indirect=True)
+@pytest.mark.parametrize("status", [400, 409])
+def test_R58_error_of_an_idempotent_call_in_a_hook_of_a_refusal_is_the_hooks_own(
+    api, mount, mode, status
+):
+    """Of one that is returned and not kept, and of one that is kept without its work."""
+
+    def meet() -> None:
+        raise InProgress
+
+    class Refusing(GuardedView):
+        def post(self, request: Request) -> Response:
+            if status == 409:
+                raise Refusal(409)
+            transaction.on_commit(meet)
+            return Response(status=status)
+
+        def handle_exception(self, exc: Exception) -> Any:
+            transaction.on_commit(meet)
+            return super().handle_exception(exc)
+
+    with pytest.raises(InProgress):
+        api(path=mount(Refusing))
+
+
 @BOTH
 @BESIDE
 @KEYED
@@ -303,10 +328,13 @@ def test_R61_store_down_at_the_claim_is_503(api, mode, runs):
 @BOTH
 @BESIDE
 @pytest.mark.usefixtures("store_is_down")
-def test_R61_R90_requests_without_a_key_do_not_need_the_store_unless_they_join_it(api, mode, runs):
+def test_R61_R90_requests_without_a_key_do_not_need_the_store_unless_they_join_it(
+    api, mode, runs, caplog
+):
     assert api(method="GET", body="").status_code == 200
     assert api(key=None, path="/optional/").status_code == (201 if mode == "separate" else 503)
     assert runs == (["first"] if mode == "separate" else [])
+    assert ("store unavailable" in caplog.text) == (mode == "joined")
 
 
 # R95: what a store gives back is input; which forged results there are: core/test_codecs.py.

@@ -11,7 +11,7 @@ import pytest
 from django.db import connection, connections
 
 from django_idempotency.conf import store_for
-from django_idempotency.exceptions import LeaseLost, StoreError
+from django_idempotency.exceptions import InProgress, LeaseLost, StoreError
 from django_idempotency.exceptions.base import SessionLost
 from django_idempotency.models import IdempotencyRecord
 from django_idempotency.stores.database import DatabaseStore
@@ -174,6 +174,7 @@ def test_R55_R56_what_becomes_of_an_exception(api, mode, policy, keep):
     ("then", "error", "said"),
     [
         ("boom", RuntimeError, r"^boom$"),
+        ("loses_theirs", LeaseLost, r"^The lease was lost"),
         ("nothing", ValueError, r"^The view \S+ didn't return an HttpResponse .*None instead\.$"),
     ],
 )
@@ -201,6 +202,7 @@ def test_R66_lost_lease_of_the_work_is_told_and_that_of_a_call_within_is_the_wor
     assert api.then("loses_theirs").status_code == 500
     assert states() == {"key-1": "FAILED"}
     assert problem(api.then("loses_ours", key="key-2")) == (409, "lease_lost")
+    assert api.then("loses_and_meets", key="key-3").status_code == 500
 
 
 @pytest.mark.parametrize(
@@ -224,9 +226,15 @@ def test_R66_R78_lost_lease_whose_stored_answer_cannot_be_read_is_a_problem(api,
 
 
 @pytest.mark.parametrize(
-    ("kind", "mode"), [("function", "single"), ("async-function", "joined")], indirect=True
+    ("kind", "mode", "atomic_requests"),
+    [
+        ("function", "single", False),
+        ("function", "separate", True),
+        ("async-function", "joined", False),
+    ],
+    indirect=True,
 )
-def test_R58_error_of_an_idempotent_call_in_a_hook_is_the_hooks_own(api, mode):
+def test_R58_error_of_an_idempotent_call_in_a_hook_is_the_hooks_own(api, mode, atomic_requests):
     """This key is not in progress: its work has committed."""
     first, again = api.then("hook_busy"), api.then("hook_busy")
 
@@ -365,6 +373,22 @@ def test_R61_R83_fail_open_passes_exceptions_on_and_keeps_atomic_requests(
 
     assert (len(runs), Effect.objects.count()) == (1, 0)
     assert not connection.in_atomic_block
+
+
+@both
+@a_function
+@pytest.mark.parametrize("key", ["key-1", None])
+def test_R61_R90_error_of_a_call_in_keep_is_its_own_where_there_is_no_record(
+    api, down, policy, key
+):
+    """No key of this request is in progress."""
+
+    def keep(response, exception):
+        raise InProgress
+
+    policy(HTTP={"KEEP": keep})
+
+    assert api(key=key).status_code == 500
 
 
 @both

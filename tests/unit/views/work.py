@@ -157,6 +157,12 @@ def loses_ours(data, effect):
     lose(idempotency.current())
 
 
+def loses_and_meets(data, effect):
+    """The lease of this work is lost, and a call within it meets another attempt."""
+    idempotency.current().mark_lost()
+    raise idempotency.InProgress
+
+
 def paused(data, effect):
     gates["gate"].passed()
     return gates["gate"].work(data)(data, effect)
@@ -165,7 +171,7 @@ def paused(data, effect):
 THEN = {
     function.__name__: function
     for function in (
-        *(broken_stream, created, hook_busy, loses_ours, loses_theirs, nested),
+        *(broken_stream, created, hook_busy, loses_and_meets, loses_ours, loses_theirs, nested),
         *(nothing, paused, replaced, status, stream, template),
     )
 } | {then: raising(error, then) for then, error in RAISED.items()}
