@@ -14,9 +14,12 @@ from django.test import RequestFactory
 from rest_framework.request import Request
 from rest_framework.views import APIView
 
+from django_idempotency.conf import store_for
 from django_idempotency.contrib.rest_framework import IdempotencyMixin
+from django_idempotency.exceptions import LeaseLost
 from django_idempotency.http import idempotent, scopes
 from django_idempotency.models import IdempotencyRecord
+from django_idempotency.stores.database import DatabaseStore
 from tests.unit.http.api import problem, replayed
 from tests.unit.http.conftest import Mount, SetPolicy
 from tests.unit.http.shoppers import Overtaken, Shopper
@@ -192,6 +195,61 @@ def test_R51_a_request_that_was_refused_before_its_claim_keeps_its_session(to):
     assert shopper.post(to("fill"), key='""').status_code == 400
 
     assert shopper.kept["seen"] == 1
+
+
+@pytest.mark.django_db(transaction=True, databases=["default", "other"])
+@pytest.mark.usefixtures("store_is_down")
+def test_R51_R61_session_of_a_request_without_a_key_is_the_middlewares_where_the_store_is_down(
+    policy, mount, settings
+):
+    """No other attempt is known, so the cookie of a session that is gone is deleted."""
+    settings.MIDDLEWARE = [*settings.MIDDLEWARE, f"{__name__}.looks_afterwards"]
+    policy(TRANSACTION="joined")
+    url, shopper = f"{mount(checkout)}?work=fill", Shopper()
+    Session.objects.all().delete()
+
+    answer = shopper.post(url, key=None)
+
+    assert (answer.status_code, answer.cookies["sessionid"].value) == (503, "")
+
+
+def test_R51_work_that_stands_has_its_session_whatever_the_answer(to, monkeypatch):
+    """As where its completion was part of a transaction of its own, with another result."""
+    complete = DatabaseStore.complete
+
+    def completed_before(store: Any, lease: Any, result: bytes, **given: Any) -> Any:
+        expires_at = complete(store, lease, result, **given)
+        lease.completed_before = store.get(lease.record_id)
+        return expires_at
+
+    monkeypatch.setattr(DatabaseStore, "complete", completed_before)
+    shopper = Shopper()
+
+    assert replayed(shopper.post(to("fill")))
+
+    assert shopper.cart == ["tea", "coffee"]
+
+
+def test_R51_work_that_is_rolled_back_for_another_answer_leaves_the_session(
+    to, policy, monkeypatch
+):
+    """To the attempt whose answer that is; what middleware has written goes with the request."""
+    url = to("fill")
+    Shopper().post(url)
+    record = store_for().get(IdempotencyRecord.objects.get().pk)
+    IdempotencyRecord.objects.all().delete()
+
+    def lost(store: Any, *args: Any, **given: Any) -> Any:
+        monkeypatch.setattr(DatabaseStore, "get", lambda store, record_id: record)
+        raise LeaseLost
+
+    monkeypatch.setattr(DatabaseStore, "complete", lost)
+    policy(TRANSACTION="single")
+    shopper = Shopper()
+
+    assert replayed(shopper.post(url))
+
+    assert shopper.kept == {"cart": ["tea"]}
 
 
 def test_R51_work_that_comes_after_all_has_its_session(to, in_progress):

@@ -114,6 +114,22 @@ def test_R57_unguarded_requests_keep_djangos_transaction(api, mount, policy, ato
     assert not IdempotencyRecord.objects.exists()
 
 
+def test_R84_error_of_an_exempt_view_is_answered_outside_of_a_transaction(
+    api, mount, policy, atomic
+):
+    policy(TRANSACTION="separate")
+    within: list[bool] = []
+
+    class Answering(EffectView):
+        def handle_exception(self, exc: Exception) -> Response:
+            within.append(connection.in_atomic_block)
+            return super().handle_exception(exc)
+
+    for view in (Answering.as_view(), transaction.non_atomic_requests(Answering.as_view())):
+        assert api.then("raised", status=409, path=mount(view), key=f"{len(within)}").data
+    assert within == [True, False]
+
+
 # R91: work that returned, and can only be rolled back.
 
 
