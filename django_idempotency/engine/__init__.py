@@ -212,6 +212,14 @@ class Engine:
 
     def _waiter(self, attempt: Attempt, busy: InProgress) -> Waiter:
         """Return what to wait with for the attempt that is `busy`; raise that if time is over."""
+        if attempt.is_within_itself:
+            raise InProgress(
+                "The attempt that is in progress is that of your own outer call, which waits for "
+                "this one. Give the inner call another key, such as lease.derive_key().",
+                record=busy.record,
+                retry_after=busy.retry_after,
+                stale=busy.stale,
+            ) from busy
         waiter = attempt.waiter
         if waiter is None:
             waiter = attempt.waiter = attempt.operation.waiter()

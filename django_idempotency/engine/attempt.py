@@ -17,7 +17,7 @@ from django_idempotency import codecs, keys
 from django_idempotency.callables import refuse_lazy
 from django_idempotency.claims import ClaimAgain, Decision, decide
 from django_idempotency.codecs import encryption
-from django_idempotency.context import Running
+from django_idempotency.context import Running, running
 from django_idempotency.engine.cancellation import finish
 from django_idempotency.engine.ending import NOTHING
 from django_idempotency.engine.operation import Operation
@@ -159,6 +159,15 @@ class Attempt(Running):
     def is_bare(self) -> bool:
         """Whether the work of a coroutine has neither a record nor a transaction."""
         return not self.operation.recorded and self.request.transaction == "separate"
+
+    @property
+    def is_within_itself(self) -> bool:
+        """Whether an attempt around this one has its record."""
+        return any(
+            other is not self and other.record_id == self.record_id and other.store is self.store
+            for other in running()
+            if isinstance(other, Attempt)
+        )
 
     @property
     def is_completing(self) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 from contextlib import suppress
+from contextvars import Context
 from datetime import timedelta
 
 import pytest
@@ -22,7 +23,18 @@ from django_idempotency import (
 )
 from django_idempotency.records import State
 from tests.app.models import Child, Effect, Unique
-from tests.unit.core.conftest import Call, begin, callers, fail, joining, kept, names, never, run
+from tests.unit.core.conftest import (
+    MEMORY,
+    Call,
+    begin,
+    callers,
+    fail,
+    joining,
+    kept,
+    names,
+    never,
+    run,
+)
 
 
 def warnings_of(caplog):
@@ -107,6 +119,27 @@ def test_R71_R73_refused_a_lapsed_lease_is_stale_until_an_operator_decides(memor
         assert (kept().expires_at, memory.sweep()) == (None, 0)
         attempt.complete(1)
     assert attempt.outcome.expires_at == clock() + timedelta(seconds=100)
+
+
+@pytest.mark.parametrize("wait", [0, 60])
+def test_R49_a_call_within_its_own_key_is_told_so_and_does_not_wait(memory, wait):
+    def outer(lease):
+        return run(never, wait=wait).result
+
+    with pytest.raises(InProgress, match=r"your own outer call.+derive_key") as caught:
+        run(outer)
+    assert caught.value.retry_after >= 1
+    with begin(key="outer"):
+        assert run(lambda lease: "of another key").result == "of another key"
+
+
+def test_R49_a_call_within_the_same_key_of_another_store_is_another_attempt(settings, memory):
+    settings.IDEMPOTENCY = {**settings.IDEMPOTENCY, "second": {"BACKEND": MEMORY}}
+    elsewhere, context = begin(store="second"), Context()
+    context.run(elsewhere.__enter__).complete("theirs")
+    with pytest.raises(InProgress, match=r"^Another attempt"):
+        run(lambda lease: run(never, store="second"))
+    context.run(elsewhere.__exit__, None, None, None)
 
 
 class TestErrors:
