@@ -9,6 +9,7 @@ import time
 TABLES = {
     "http": "B1 and B2: requests and replays",
     "server": "B1 and B2 behind gunicorn",
+    "network": "B14: the servers a network away",
     "stores": "B3: a store alone",
     "growth": "B5: a store alone, as the table grows",
     "sweep": "B6: the sweep",

@@ -109,6 +109,14 @@ class ByHand(Unguarded):
         driver.prepare_threshold = 0
         return psycopg.Cursor(driver)
 
+    def together(self, *statements: tuple[str, tuple[Any, ...]]) -> psycopg.Cursor[Any]:
+        """Send the statements in one round trip; return the cursor of the first."""
+        cursors = [self.cursor() for _ in statements]
+        with connection.connection.pipeline():
+            for cursor, (statement, parameters) in zip(cursors, statements, strict=True):
+                cursor.execute(statement, parameters)
+        return cursors[0]
+
     def answer(self, request: Request) -> Response:
         """Do the work, and render its response."""
         response: Response = self.finalize_response(request, self.work(request))
@@ -131,8 +139,10 @@ ON CONFLICT (id) DO NOTHING
 """
 LOOK = "SELECT state, fingerprint, status, body FROM site_floorrecord WHERE id = %s"
 COMPLETE = """
-UPDATE site_floorrecord SET state = 'COMPLETED', status = %s, body = %s
- WHERE id = %s AND token = %s AND state = 'IN_PROGRESS'
+WITH done AS (
+     UPDATE site_floorrecord SET state = 'COMPLETED', status = %s, body = %s
+      WHERE id = %s AND token = %s AND state = 'IN_PROGRESS' RETURNING 1)
+SELECT 1 / (SELECT count(*) FROM done)
 """
 
 
@@ -148,15 +158,14 @@ class TwoPhase(ByHand):
             return self.replay(fingerprint, cursor.execute(LOOK, (record,)).fetchone())
         with transaction.atomic():
             response = self.answer(request)
-            cursor.execute(COMPLETE, (response.status_code, response.content, record, token))
-            if cursor.rowcount != 1:
-                raise RuntimeError("the lease is lost")
+            result = response.status_code, response.content
+            self.together((COMPLETE, (*result, record, token)), ("COMMIT", ()))
         return response
 
 
 LOCK = """
-SELECT pg_try_advisory_xact_lock(%s),
-       (SELECT state FROM site_floorrecord WHERE id = %s)
+SELECT pg_try_advisory_xact_lock(%s), state, fingerprint, status, body
+  FROM (SELECT) AS always LEFT JOIN site_floorrecord ON id = %s
 """
 INSERT = f"""
 INSERT INTO site_floorrecord
@@ -171,19 +180,17 @@ class LateInsert(ByHand):
 
     def post(self, request: Request) -> Any:
         record, fingerprint = self.begun(request)
-        cursor = self.cursor()
-        if (found := cursor.execute(LOOK, (record,)).fetchone()) is not None:
-            return self.replay(fingerprint, found)
+        lock = int.from_bytes(record.bytes[:8], "big", signed=True)
         with transaction.atomic():
-            lock = int.from_bytes(record.bytes[:8], "big", signed=True)
-            [(locked, state)] = cursor.execute(LOCK, (lock, record)).fetchall()
-            if not locked or state is not None:
+            self.cursor()  # connects
+            [(locked, *found)] = self.together((LOCK, (lock, record))).fetchall()
+            if found[0] is not None:
+                return self.replay(fingerprint, found)
+            if not locked:
                 return HttpResponse(status=409)
             response = self.answer(request)
-            cursor.execute(
-                INSERT,
-                (record, fingerprint, uuid.uuid4(), response.status_code, response.content),
-            )
+            result = response.status_code, response.content
+            self.together((INSERT, (record, fingerprint, uuid.uuid4(), *result)), ("COMMIT", ()))
         return response
 
 

@@ -23,7 +23,10 @@ from tests.integration.database.claims import effects, operation, state_of, work
 from tests.integration.database.sessions import PATIENCE, execute
 from tests.services.processes import wait_until
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.leg("postgres18")]
+pytestmark = [
+    pytest.mark.django_db(transaction=True),
+    pytest.mark.leg("postgres18", "postgres16"),
+]
 
 MODES = pytest.mark.parametrize("mode", ["single", "joined"])
 
