@@ -244,17 +244,23 @@ def test_R63_what_fails_after_the_cancellation_is_its_cause(in_loop):
         if outcome is not None:
             raise outcome
 
-    async def cancelled(outcome):
-        task = asyncio.ensure_future(finish(ending(outcome)))
-        await asyncio.sleep(0)
-        task.cancel()
+    async def call(outcome):
         with pytest.raises(asyncio.CancelledError) as raised:
-            await task
-        return raised.value.__cause__
+            await finish(ending(outcome))
+        return raised.value
+
+    async def cancelled(outcome):
+        task = asyncio.ensure_future(call(outcome))
+        await asyncio.sleep(0)
+        task.cancel("by the caller")
+        error = await task
+        assert error.args == ("by the caller",)
+        return error.__cause__
 
     failure = ValueError("boom")
     assert in_loop(lambda: cancelled(failure)) is failure
     assert in_loop(lambda: cancelled(None)) is None
+    assert in_loop(lambda: cancelled(asyncio.CancelledError("by itself"))) is None
 
 
 # A store whose client needs no thread of the work.
