@@ -9,10 +9,12 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
+from functools import partial
 
 import pytest
 
 from django_idempotency import FingerprintMismatch, InProgress, StoreError
+from django_idempotency.claims import placeholder
 from django_idempotency.engine import Engine, waiting
 from django_idempotency.engine.threads import StoreThreads
 from django_idempotency.engine.waiting import Poller, Waiter
@@ -243,6 +245,72 @@ def test_failed_look_wakes_all_and_each_claims_for_itself(
     assert len(lines) < len(store.looks)  # one of each thread, and a new one is rare
 
 
+def test_server_that_cannot_be_connected_to_lets_nobody_wait_for_a_look(store, poller):
+    won(store.claim(asked()))
+    waiter = Waiter(asked().record_id, timedelta(seconds=5))
+    assert waiter.goes_on(lost(store.claim(asked())))
+    store.fresh_connection = lambda: _raise(StoreError("down"))
+    assert poller.wait(store, waiter) is None
+    assert waiter.left
+
+
+def _raise(error):
+    raise error
+
+
+@pytest.fixture
+def poll(store, poller, monkeypatch):
+    """`poll(*looks)`: look as often, with what each look returns or raises."""
+
+    def poll(*looks):
+        left = list(looks)
+
+        def look(store, asking):
+            look = left.pop(0)
+            return _raise(look) if isinstance(look, Exception) else look
+
+        with monkeypatch.context() as patched:
+            patched.setattr(poller, "_look", look)
+            patched.setattr(poller, "_due", lambda store, connected: [] if left else None)
+            patched.setitem(poller._waiters, store, set())
+            poller._poll(store)
+
+    return poll
+
+
+def test_each_outage_is_told_once(poll, caplog):
+    """One ends with a look that reads; one for which there was nobody left says nothing."""
+    down, defect = StoreError("the server is down"), ZeroDivisionError("a secret")
+    poll(False, down, False, down, True, defect, defect)
+    words = [message.rpartition(": ")[2] for message in caplog.messages]
+    assert words == ["the server is down", "ZeroDivisionError"]
+
+
+def test_connection_that_cannot_be_closed_ends_no_looks(store, poll, caplog):
+    store.idle = lambda: _raise(OSError("gone"))
+    poll(True, True)
+    assert caplog.text.count("could not be closed") == 2
+
+
+def test_one_connection_is_used_for_5_seconds(store, poller, monkeypatch):
+    """As long as there are waiters: a proxy may have dropped it, and nothing would tell."""
+    won(store.claim(asked()))
+    waiter, now = Waiter(asked().record_id, timedelta(seconds=PATIENCE)), 0.0
+    assert waiter.goes_on(lost(store.claim(asked())))
+
+    def due(store, connected):
+        nonlocal now
+        now += 1
+        return [waiter] if now < 10 else []
+
+    with monkeypatch.context() as patched:
+        patched.setattr(waiting.time, "monotonic", lambda: now)
+        patched.setattr(poller, "_due", due)
+        patched.setitem(poller._waiters, store, {waiter})
+        assert poller._look(store, [])
+    assert (now, len(store.looks)) == (5.0, 5)
+
+
 def test_store_that_fails_is_met_by_each_waiter_itself(store, poller, engine):
     won(store.claim(asked()))
 
@@ -350,6 +418,43 @@ def test_R52_what_a_waiter_may_claim(store):
         assert (record, waiter.is_unchanged(record)) == (record, False)
         assert (record, waiter.may_claim(record)) == (record, may_claim)
     assert waiter.is_unchanged(met)
+
+
+@pytest.fixture
+def tell(store, poller, monkeypatch):
+    """
+    `tell(record, met)`: tell four waiters what was read; return them, and which are woken.
+
+    The first of them has gone meanwhile, and the loop of the third was closed.
+    """
+
+    def tell(record, met):
+        waiters, woken = [Waiter(met.record_id, timedelta(seconds=60)) for _ in range(4)], []
+        for number, waiter in enumerate(waiters):
+            waiter.met, waiter.wake = met, partial(woken.append, number)
+        waiters[2].wake = lambda: _raise(RuntimeError("Event loop is closed"))
+        with monkeypatch.context() as patched:
+            patched.setitem(poller._waiters, store, set(waiters[1:]))
+            poller._tell(store, waiters, {} if record is None else {met.record_id: record})
+        return waiters, woken
+
+    return tell
+
+
+def test_one_who_has_gone_keeps_nobody_from_being_woken(store, tell):
+    """Neither the one who may claim, nor those who have an answer."""
+    won(store.claim(asked()))
+    met = lost(store.claim(asked()))
+    assert tell(None, met)[1] == [1]
+    assert tell(replace(met, epoch=met.epoch + 1), met)[1] == [1, 3]
+
+
+def test_what_the_claim_knows_of_a_record_is_not_lost_for_a_placeholder(tell):
+    met = placeholder(asked(), datetime.now(timezone.utc))
+    read = replace(met, scope="", key="")
+    waiters, woken = tell(read, met)
+    assert woken == []
+    assert all(waiter.seen is met for waiter in waiters)
 
 
 def test_looks_come_less_often_as_a_wait_lasts(monkeypatch):
