@@ -133,9 +133,11 @@ class Guard:
         return await self.handler.afinal(response)
 
     def _operation_of_coroutine(self) -> Operation:
-        # It may read the session from its database: never on the event loop.
+        # Both may read the session from its database: never on the event loop. The name that the
+        # scope gives to it is part of what was before the work.
+        operation = self.asked.operation(coroutine=True)
         self.before = RequestState(self.request)
-        return self.asked.operation(coroutine=True)
+        return operation
 
     def without_store(self, operation: Operation, error: StoreError) -> Operation:
         """

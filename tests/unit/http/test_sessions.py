@@ -12,16 +12,18 @@ from django.contrib.auth import login
 from django.contrib.messages.storage.session import SessionStorage
 from django.contrib.sessions.backends.db import SessionStore
 from django.contrib.sessions.models import Session
+from django.core.exceptions import PermissionDenied
 from django.db import transaction
 from django.http import HttpRequest, HttpResponse
 from rest_framework.request import Request
 from rest_framework.views import APIView
 
 from django_idempotency.contrib.rest_framework import IdempotencyMixin
-from django_idempotency.http import idempotent
+from django_idempotency.http import idempotent, scopes
 from django_idempotency.http.sessions import RequestState
 from tests.app.models import Child, Effect
 from tests.app.views import Refusal
+from tests.unit.http.api import replayed
 from tests.unit.http.shoppers import Shopper
 from tests.unit.http.test_work import swallow
 from tests.unit.http.views import ANYONE, KEYED
@@ -245,6 +247,21 @@ def test_R92_coroutine_whose_session_a_middleware_has_marked(mount, settings, tr
 
     assert (answer.status_code, answer.content) == (201, b"tea")
     assert shopper.cart == ["tea"]
+
+
+@pytest.mark.parametrize("made", [sync_to_async, partial], ids=["coroutine", "function"])
+def test_R92_R97_name_of_the_session_outlives_work_that_is_rolled_back(mount, settings, made):
+    """Its kept answer is found by the name alone, where nothing else in a cookie names it."""
+    settings.SESSION_ENGINE = "django.contrib.sessions.backends.signed_cookies"
+
+    def work(request: HttpRequest) -> HttpResponse:
+        raise PermissionDenied
+
+    guarded = idempotent(transaction="joined", scope=scopes.session, keep="stripe")
+    shopper = Shopper(AsgiClient() if made is sync_to_async else None)
+    url = mount(guarded(made(work)))
+
+    assert [replayed(shopper.post(url)) for _ in range(2)] == [False, True]
 
 
 def test_R92_session_that_is_none_of_djangos_is_left_as_it_is(rf):
