@@ -7,6 +7,8 @@ A line of the logger ``django_idempotency``, and for the end of an attempt the s
 from __future__ import annotations
 
 import logging
+import math
+import time
 from collections.abc import Iterator
 from functools import lru_cache
 from typing import Any
@@ -45,6 +47,9 @@ _QUOTING_NAMES = {"DataError", "IntegrityError"}
 _TELLING = 6
 #: The name in a line for a call of ``run`` or ``attempt`` without an operation.
 _UNNAMED = "call without a name"
+#: When an error of these classes was last written with its traceback; and how long that is enough.
+_traced: dict[tuple[type, ...], float] = {}
+_TRACED_SECONDS = 60
 
 
 def tell_claim(store: type, facts: dict[str, Any], *, takeover: bool) -> None:
@@ -128,14 +133,27 @@ def log_failure(
     """
     Write the line of an error of a store, with the classes of the driver's errors.
 
-    Their texts may quote a key, a payload or an address (R79). They are for a line at DEBUG, unless
-    they are known to quote the record.
+    A store that is down fails with each request: the traceback of the same error follows once a
+    minute. The texts may quote a key, a payload or an address (R79). They are for a line at DEBUG,
+    unless they are known to quote the record.
     """
-    logger.error(message, *args, exc_info=_without_texts(error), extra=extra, stacklevel=3)
     causes = [error, *_causes(error)]
+    traced = None if _is_traced_lately(causes) else _without_texts(error)
+    logger.error(message, *args, exc_info=traced, extra=extra, stacklevel=3)
     if logger.isEnabledFor(logging.DEBUG) and not any(_quotes(cause, key) for cause in causes):
         told = f"{type(causes[-1]).__name__}: {causes[-1]}"
         logger.debug("The driver's error was: %s", told, exc_info=error, extra=extra, stacklevel=3)
+
+
+def _is_traced_lately(causes: list[BaseException]) -> bool:
+    """Return whether a traceback of such an error of a store was written a minute ago or less."""
+    if not isinstance(causes[0], StoreError):
+        return False
+    kinds, now = tuple(map(type, causes)), time.monotonic()
+    lately = now - _traced.get(kinds, -math.inf) < _TRACED_SECONDS
+    if not lately:
+        _traced[kinds] = now
+    return lately
 
 
 def _log_store_error(facts: dict[str, Any], error: StoreError, key: str = "") -> None:

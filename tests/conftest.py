@@ -16,7 +16,7 @@ import pytest
 from django.test import TransactionTestCase
 
 from django_idempotency.conf import stores
-from django_idempotency.logs import log_once
+from django_idempotency.logs import _traced, log_once
 from django_idempotency.stores.memory import MemoryStore
 from tests.services import MISSING_VARIABLE, current_leg
 from tests.services.processes import ROOT, RUN_VARIABLE, descendants, describe, marked, wait_until
@@ -55,8 +55,9 @@ def memory_is_empty() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def nothing_was_said_once() -> None:
-    """Let the log say again what it says once in a process."""
+    """Let the log say again what it says once in a process, or in a minute."""
     log_once.cache_clear()
+    _traced.clear()
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -7,7 +7,14 @@ import logging
 import pytest
 from django.db import OperationalError, transaction
 
-from django_idempotency import FingerprintMismatch, InProgress, InvalidKey, LeaseLost, StoreError
+from django_idempotency import (
+    FingerprintMismatch,
+    InProgress,
+    InvalidKey,
+    LeaseLost,
+    StoreError,
+    logs,
+)
 from django_idempotency.logs import log_failure
 from django_idempotency.stores.database import DatabaseStore
 from tests.unit.core.conftest import Call, fail, never
@@ -17,11 +24,13 @@ from tests.unit.core.conftest import run as run_work
 class Down(DatabaseStore):
     """A store whose server does not answer."""
 
+    error = OperationalError
+
     def get(self, record_id):
         return self.claim(None)
 
     def claim(self, request):
-        cause = OperationalError("could not connect to db.internal")
+        cause = self.error("could not connect to db.internal")
         raise StoreError("The store could not run its CLAIM.") from cause
 
 
@@ -115,6 +124,24 @@ def test_R61_an_error_of_the_store_is_one_line_with_its_cause(settings, lines, c
     shown = logging.Formatter().format(line)
     assert "OperationalError" in shown
     assert "db.internal" not in shown
+
+
+def test_R61_a_store_that_is_down_is_a_line_for_each_call_and_a_traceback_a_minute(
+    settings, lines, monkeypatch
+):
+    settings.IDEMPOTENCY = {"default": {"BACKEND": f"{__name__}.Down"}}
+
+    def traced(seconds_later=0):
+        for kinds in logs._traced:
+            logs._traced[kinds] -= seconds_later
+        with pytest.raises(StoreError):
+            run(never)
+        [line] = lines()
+        return line.exc_info is not None
+
+    assert [traced(), traced(), traced(58), traced(61), traced()] == [1, 0, 0, 1, 0]
+    monkeypatch.setattr(Down, "error", ConnectionResetError)
+    assert traced()
 
 
 @pytest.mark.parametrize("key", ["another", "db.internal"])
