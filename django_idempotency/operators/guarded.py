@@ -17,6 +17,7 @@ from django.utils.module_loading import import_string
 from django_idempotency.callables import name_of
 from django_idempotency.conf import Plan
 from django_idempotency.http.atomic_requests import atomic_aliases
+from django_idempotency.http.class_views import class_of
 from django_idempotency.http.inventory import guards_of, routes
 from django_idempotency.http.middleware import IdempotencyMiddleware
 from django_idempotency.http.verdicts import verdict_for
@@ -31,7 +32,8 @@ def guarded(*, every: bool = False) -> Iterator[dict[str, Any]]:
     Yield the facts of all that is guarded, as JSON values.
 
     These are views by their place in the URLconf, then middleware, then tasks. Their policy is what
-    differs from the defaults, or all of it. What has no valid policy has its "problem" instead.
+    differs from the defaults, or all of it. What has no valid policy has its "problem" instead, and
+    a view that is only read a "note".
     """
     yield from _merged(_views(every))
     yield from _middleware(every)
@@ -39,6 +41,8 @@ def guarded(*, every: bool = False) -> Iterator[dict[str, Any]]:
 
 
 def _views(every: bool) -> Iterator[dict[str, Any]]:
+    only_read: dict[str, dict[str, Any]] = {}
+    written = set()
     for route, view in routes():
         for found in guards_of(view):
             facts: dict[str, Any] = {"kind": "view", "name": found.name}
@@ -46,12 +50,21 @@ def _views(every: bool) -> Iterator[dict[str, Any]]:
             if (plan := _plan_of(found, facts)) is None:
                 yield facts
             elif methods := found.guarded_methods(plan):
+                written.add(found.name)
                 facts["methods"] = [*methods]
                 facts["name"] += f".{found.action}" if found.action else ""
                 own = {"operation": plan.operation_name, "per request": ", ".join(plan.computed)}
                 options = {name: value for name, value in own.items() if value}
                 joins = plan.joins and not found.is_coroutine
                 yield facts | _facts_of(plan, options, joins=joins, every=every)
+            elif (
+                class_of(view) is not None
+            ):  # a guard of a ninja router is around what is read, too
+                only_read.setdefault(found.name, facts)
+    note = "its guard does nothing: it has no method that the guard is for"
+    for name, facts in only_read.items():
+        if name not in written:
+            yield facts | {"note": note}
 
 
 def _merged(found: Iterator[dict[str, Any]]) -> Iterator[dict[str, Any]]:

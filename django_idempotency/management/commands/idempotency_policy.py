@@ -53,6 +53,9 @@ def _lines(facts: dict[str, Any]) -> Iterator[str]:
     if "problem" in facts:
         yield f"  not valid: {facts['problem']}"
         return
+    if "note" in facts:
+        yield f"  {facts['note']}"
+        return
     rows = {"store": f"{facts['store']} ({facts['backend']})", "commits": facts["transaction"]}
     rows |= {name: value for name, value in facts.items() if name not in _APART}
     for name, value in facts["policy"].items():

@@ -51,6 +51,10 @@ class Checkout(View):
     get = put = post = answer
 
 
+class Report(IdempotencyViewMixin, View):
+    get = answer
+
+
 @method_decorator(idempotent(keep="success"), name="dispatch")
 @method_decorator(idempotent(keep="stripe"), name="put")
 class Nearer(Checkout):
@@ -114,6 +118,7 @@ def project(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         path("shop/", include([path("apay/", apay), path("checkout/", Checkout.as_view())])),
         path("nearer/", Nearer.as_view()),
         path("refund/", Refund.as_view()),
+        path("report/", Report.as_view()),
         path("around/", idempotent(Around.as_view())),
         path("order/", order),
         path("quote/", quote),
@@ -226,7 +231,11 @@ def test_R55_R56_a_view_its_policy_and_what_becomes_of_each_status(
 
 def test_nothing_else_is_guarded_and_what_is_not_valid_is_told(project: None) -> None:
     every = {found["name"]: found for found in json.loads(shown("--json"))["guarded"]}
-    assert len(every) == 13
+    assert len(every) == 14
+    note = "its guard does nothing: it has no method that the guard is for"
+    assert every[f"{HERE}.Report"]["note"] == note
+    assert [name for name, facts in every.items() if "note" in facts] == [f"{HERE}.Report"]
+    assert shown(f"{HERE}.Report") == f"view {HERE}.Report: /report/\n  {note}\n"
     assert "has no alias 'elsewhere'" in every[f"{HERE}.lost"]["problem"]
     assert "around its as_view()" in every[f"{HERE}.Around"]["problem"]
     assert every["charge"]["on_failed"] == "replay"
