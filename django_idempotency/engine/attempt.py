@@ -372,6 +372,11 @@ class Attempt(Running):
         return joined or (bool(self.beside) and not self.beside.committed)
 
     @property
+    def commits_single(self) -> bool:
+        """Whether the attempt is `single` in a transaction of its own, not in the caller's."""
+        return self.request.transaction == "single" and self.operation.commit_hooks is None
+
+    @property
     def completes_itself(self) -> bool:
         """Whether the completion is a write of its own, right after the work."""
         return self.request.transaction == "separate" and self.operation.outer is None

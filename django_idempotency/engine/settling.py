@@ -165,7 +165,7 @@ class Settling:
             return self._settle_joined(attempt, raised)
         if attempt.completes_itself and self._complete_again(attempt):
             return raised
-        if isinstance(raised, StoreError) and raised.unreachable:
+        if attempt.commits_single and not _is_told(raised):
             raise raised  # its COMMIT may have been sent, too: see `settle_single`
         return self._give_up(attempt, raised)
 
@@ -318,6 +318,11 @@ class Settling:
         except (ClaimAgain, FingerprintMismatch, InProgress, LeaseLost, StoreError) as unknown:
             return _unknown(unknown)
         return None if isinstance(raised, Exception) else raised
+
+
+def _is_told(raised: BaseException) -> bool:
+    """Whether the store has refused the completion: no COMMIT has followed it then."""
+    return isinstance(raised, StoreError) and not raised.unreachable
 
 
 def _unknown(cause: Exception) -> StoreError:

@@ -76,20 +76,24 @@ class Block(transaction.Atomic):
         return None
 
     @staticmethod
-    def closing(connection: BaseDatabaseWrapper) -> Block | None:
+    def closing(connection: BaseDatabaseWrapper, token: UUID) -> Block | None:
         """
-        Return the transaction of the running attempt if the next statement is the last one in it.
+        Return the transaction of an attempt whose own completion, under `token`, ends it.
 
-        That is so where the attempt completes, and no other block is around its work or within it.
+        So it does where no other block is around the work or within it.
         """
         if not connection.atomic_blocks:
             return None
-        first, *savepoints = connection.atomic_blocks
-        if not (isinstance(first, Block) and first.may_close):
+        first, *inner = connection.atomic_blocks
+        if not (isinstance(first, Block) and first.may_close and first.owner is not None):
             return None
-        if not all(isinstance(block, Block) and block.ends_with_commit for block in savepoints):
+        attempt = first.owner
+        if not attempt.is_completing or attempt.request.token != token:
             return None
-        return first if first.owner is not None and first.owner.is_completing else None
+        # `single` alone has a block within its transaction, that of the work.
+        most = 1 if attempt.request.transaction == "single" else 0
+        ends = all(isinstance(block, Block) and block.ends_with_commit for block in inner)
+        return first if ends and len(inner) <= most else None
 
     @classmethod
     def is_foreign(cls, connection: BaseDatabaseWrapper) -> bool:

@@ -111,7 +111,7 @@ def execute(
         begins = is_first and not driver.autocommit
         if begins and not _begins_plainly(driver):
             return None
-        closing = _closing(connection) if name in _ENDS else None
+        closing = _closing(connection, parameters["token"]) if name in _ENDS else None
         wanted = name if closing is None else f"{name}_OR_RAISE"
         text = texts[_PREPARED_AS.get(name, wanted), table]
         if not session.may_run(name, text, is_first):
@@ -185,10 +185,13 @@ def _inherits(wrapper: Hashable, methods: frozenset[str]) -> bool:
     return all(getattr(wrapper, name) is getattr(DatabaseWrapper, name) for name in methods)
 
 
-def _closing(connection: Any) -> Block | None:
+def _closing(connection: Any, token: uuid.UUID) -> Block | None:
     """Return the transaction whose COMMIT is to go out with this completion, if it may."""
-    may = _HAS_PIPELINE and _has_djangos(connection, _COMMITS)
-    return Block.closing(connection) if may else None
+    if not (_HAS_PIPELINE and _has_djangos(connection, _COMMITS)):
+        return None
+    if connection.connection._num_transactions:  # psycopg's own blocks forbid a COMMIT
+        return None
+    return Block.closing(connection, token)
 
 
 def _begins_plainly(driver: psycopg.Connection[Any]) -> bool:
@@ -225,8 +228,8 @@ def _results_of(
 ) -> list[pq.abc.PGresult]:
     """Send all of it, wait once, and return the results: one error, and what it has aborted."""
     pgconn = driver.pgconn
-    pgconn.enter_pipeline_mode()
     try:
+        pgconn.enter_pipeline_mode()
         results = driver.wait(_results(pgconn, [*sends, pgconn.pipeline_sync]))
         if pgconn.status != _BAD:
             pgconn.exit_pipeline_mode()
@@ -250,7 +253,7 @@ def _results(
             if all(result.status in _SUCCESS for result in results):
                 raise
             return results  # one of them says why the server has ended the session
-    return results[:-1]  # without that of the synchronization
+    return [result for result in results if result.status != pq.ExecStatus.PIPELINE_SYNC]
 
 
 def _server_pid(driver: psycopg.Connection[Any]) -> int:
@@ -330,12 +333,12 @@ class _Session:
         prepared: _Prepared,
         parameters: Mapping[str, Any],
         transaction: Block,
-    ) -> list[Row]:
+    ) -> list[Row] | None:
         """
         Run a completion that raises where it writes nothing, and the COMMIT of its transaction.
 
-        Returns no rows in that case: the transaction goes on as it was before. What the server says
-        against the COMMIT is the transaction's, whose end raises it.
+        Returns None in that case: the transaction goes on as it was before, and a cursor tells why.
+        What the server says against the COMMIT is the transaction's, whose end raises it.
         """
         pgconn = driver.pgconn
         results = _results_of(
@@ -346,18 +349,19 @@ class _Session:
                 partial(pgconn.send_query_params, b"COMMIT", None),
             ],
         )
-        failed = [result for result in results if result.status not in _SUCCESS]
-        if failed:
-            error = errors.error_from_result(failed[0], encoding="utf-8")
-            if failed == results[2:]:
-                transaction.refusal = error
+        _, completion, *_ = results
+        failed = next((it for it in results if it.status not in _SUCCESS), None)
+        if failed is not None:
+            error = errors.error_from_result(failed, encoding="utf-8")
+            if completion.status in _SUCCESS:
+                transaction.refusal = error  # it is about the COMMIT
             elif error.sqlstate == _WRITES_NOTHING:
                 _ask(driver, pgconn.send_query, _UNDO_COMPLETION)
                 transaction.may_close = False
-                return []
+                return None
             else:
                 raise error
-        return self._rows(results[1])
+        return self._rows(completion)
 
     def may_open(self, texts: tuple[str, str], insist: bool) -> bool:
         """Return whether `open_single` may run: nothing is to be prepared, or to be so anew."""

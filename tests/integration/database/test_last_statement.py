@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager, nullcontext
+import os
+import signal
+from contextlib import contextmanager, nullcontext, suppress
+from dataclasses import replace
 
 import pytest
 from asgiref.sync import async_to_sync, sync_to_async
-from django.db import IntegrityError, connection, connections, transaction
+from django.db import Error, IntegrityError, connection, connections, transaction
 from django.db.backends.postgresql.base import DatabaseWrapper
 
+from django_idempotency import keys, signals
 from django_idempotency.conf import store_for
 from django_idempotency.engine import Engine
 from django_idempotency.exceptions import LeaseLost, StoreError, TransactionOpen
@@ -24,7 +28,7 @@ from tests.integration.database.sessions import PATIENCE, execute
 from tests.services.processes import wait_until
 
 pytestmark = [
-    pytest.mark.django_db(transaction=True),
+    pytest.mark.django_db(transaction=True, databases=["default", "other"]),
     pytest.mark.leg("postgres18", "postgres16"),
 ]
 
@@ -159,6 +163,74 @@ def test_a_completion_that_the_work_writes_itself_is_not_the_last_statement(engi
     assert other(effects) == ["mine"]
 
 
+def test_I3_an_attempt_in_a_hook_of_another_alias_does_not_commit_the_one_around_it(engine, other):
+    """The outer work has ended, and has sent nothing: the inner claim is the first statement."""
+    told = []
+
+    def inner(lease):
+        transaction.on_commit(lambda: told.append("inner"))
+        return work("inner")(lease)
+
+    def hook():
+        engine.run(operation("inner", transaction="joined"), inner)
+
+    def outer(lease):
+        transaction.on_commit(hook, using="other")
+        other(take_over)
+        return "outer"
+
+    asked = replace(operation(transaction="joined"), aliases=("other",))
+    with pytest.raises(LeaseLost):
+        engine.run(asked, outer)
+    assert (told, other(effects)) == ([], ["theirs"])
+    assert other(state_of, engine.store, "inner") is None
+
+
+@MODES
+def test_the_completion_of_another_lease_is_not_the_last_statement(engine, store, other, mode):
+    theirs = claims.won(other(store.claim, claims.claim_request("theirs", transaction="joined")))
+    seen = []
+
+    def hook():
+        store.complete(theirs, claims.packed("theirs"), retention=claims.RETENTION)
+        seen.append(other(effects))
+
+    def do(lease):
+        transaction.on_commit(hook, using="other")
+        return work("mine")(lease)
+
+    engine.run(replace(operation(transaction=mode), aliases=("other",)), do)
+    assert (seen, other(effects)) == ([[]], ["mine"])
+
+
+def test_a_block_of_the_stores_that_a_coroutine_has_left_open_takes_all_along(engine, store, other):
+    block = store.atomic()
+
+    async def do(lease):
+        await sync_to_async(block.__enter__)()
+        await sync_to_async(work("lost"))(lease)
+        return "lost"
+
+    with pytest.raises(TransactionOpen):
+        async_to_sync(engine.arun)(operation(transaction="joined"), do)
+    assert other(effects) == []
+
+
+@MODES
+def test_a_transaction_of_the_drivers_own_forbids_the_commit(engine, other, mode):
+    kept = []
+
+    def do(lease):
+        work("mine")(lease)
+        kept.append(connection.connection.transaction())
+        kept[0].__enter__()
+        return "mine"
+
+    with pytest.raises(Error):
+        engine.run(operation(transaction=mode), do)
+    assert other(effects) == []
+
+
 def test_a_store_without_an_attempt_commits_nothing(engine, store, other):
     with store.atomic():
         lease = claims.won(store.claim(claims.claim_request(transaction="joined")))
@@ -275,6 +347,27 @@ def test_R98_work_that_has_changed_its_role_completes_in_that_of_the_claim(wired
     assert other(state_of, engine.store) is State.COMPLETED
 
 
+@MODES
+@pytest.mark.parametrize("when", ["BEFORE", "AFTER"])
+def test_an_error_of_a_trigger_is_no_lost_lease(engine, other, mode, when):
+    """It is the error by which we know a completion that writes nothing."""
+    other(
+        execute,
+        f"""
+        CREATE FUNCTION breaks() RETURNS trigger LANGUAGE plpgsql AS
+        'BEGIN IF NEW.state = ''COMPLETED'' THEN PERFORM 1 / 0; END IF; RETURN NEW; END';
+        CREATE TRIGGER breaks {when} INSERT OR UPDATE ON idempotency_record
+        FOR EACH ROW EXECUTE FUNCTION breaks()
+        """,
+    )
+    try:
+        with pytest.raises(StoreError, match=r"could not run its (COMPLETE|SINGLE_INSERT)"):
+            engine.run(operation(transaction=mode), work("mine"))
+    finally:
+        other(execute, "DROP FUNCTION breaks CASCADE")
+    assert other(effects) == []
+
+
 @pytest.mark.parametrize("seen", [claims.failed, claims.released, claims.expired])
 def test_I2_another_try_of_single_goes_out_with_the_commit(wired, engine, store, seen):
     seen(store, claims.claim_request())
@@ -331,11 +424,12 @@ def test_F8_the_answer_is_lost_and_the_server_out_of_reach(wired, engine, other,
     assert engine.run(operation(transaction=mode), work("again")).result == "mine"
 
 
-@MODES
-@pytest.mark.parametrize("where", ["at the completion", "at the COMMIT"])
-def test_F9_the_session_ends_between_them(engine, other, mode, where):
-    """The server has read both, and waits: for the records' table, or in a constraint's trigger."""
-    table = "idempotency_record" if where == "at the completion" else "gate"
+WAITS = "SELECT wait_event_type = 'Lock' FROM pg_stat_activity WHERE pid = {}"
+
+
+@pytest.fixture
+def gate(other):
+    """A table that each COMMIT with an Effect locks for a moment."""
     other(
         execute,
         """
@@ -346,11 +440,21 @@ def test_F9_the_session_ends_between_them(engine, other, mode, where):
         DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION pass_the_gate()
         """,
     )
+    yield
+    connection.close()
+    other(execute, "DROP TABLE gate; DROP FUNCTION pass_the_gate CASCADE")
+
+
+@MODES
+@pytest.mark.parametrize("where", ["at the completion", "at the COMMIT"])
+@pytest.mark.usefixtures("gate")
+def test_F9_the_session_ends_between_them(engine, other, mode, where):
+    """The server has read both, and waits: for the records' table, or in a constraint's trigger."""
+    table = "idempotency_record" if where == "at the completion" else "gate"
     ours = execute("SELECT pg_backend_pid()")
-    waits = f"SELECT wait_event_type = 'Lock' FROM pg_stat_activity WHERE pid = {ours}"
 
     def end():
-        wait_until(lambda: execute(waits), seconds=PATIENCE, what="our session to wait")
+        wait_until(lambda: execute(WAITS.format(ours)), seconds=PATIENCE, what="the session")
         execute(f"SELECT pg_terminate_backend({ours}, {PATIENCE * 1000})")
         execute("ROLLBACK")
 
@@ -361,14 +465,11 @@ def test_F9_the_session_ends_between_them(engine, other, mode, where):
         return work("mine")(lease)
 
     ended = []
-    try:
-        with pytest.raises(StoreError):
-            engine.run(operation(transaction=mode), do)
-        ended[0].result(PATIENCE)
-        assert other(effects) == []
-        assert engine.run(operation(transaction=mode), work("again")).result == "again"
-    finally:
-        other(execute, "DROP TABLE gate; DROP FUNCTION pass_the_gate CASCADE")
+    with pytest.raises(StoreError):
+        engine.run(operation(transaction=mode), do)
+    ended[0].result(PATIENCE)
+    assert other(effects) == []
+    assert engine.run(operation(transaction=mode), work("again")).result == "again"
 
 
 @MODES
@@ -395,10 +496,50 @@ def test_an_interrupt_between_both_and_their_answer(engine, other, mode, monkeyp
     assert engine.run(operation(transaction=mode), work("again")).replayed
 
 
+class TimeLimit(Exception):
+    """As Celery raises it, from the handler of a signal."""
+
+
+@MODES
+def test_F8_a_time_limit_before_the_answer_is_not_told_as_failed(engine, other, mode, gate):
+    """The COMMIT stands at the gate, and goes through once the limit was raised."""
+    told = []
+
+    def fails(**facts):
+        told.append("failed")
+
+    def limit(*arguments):
+        other(execute, "ROLLBACK")  # the gate is open
+        raise TimeLimit
+
+    def do(lease):
+        other(execute, "BEGIN")
+        other(execute, "LOCK TABLE gate IN SHARE MODE")
+        ours = execute("SELECT pg_backend_pid()")
+        other.start(at_the_gate, ours)
+        return work("mine")(lease)
+
+    def at_the_gate(ours):
+        wait_until(lambda: execute(WAITS.format(ours)), seconds=PATIENCE, what="our COMMIT")
+        os.kill(os.getpid(), signal.SIGALRM)
+
+    signals.failed.connect(fails)
+    before = signal.signal(signal.SIGALRM, limit)
+    try:
+        with suppress(TimeLimit, StoreError):  # as the server is faster, or we are
+            engine.run(operation(transaction=mode), do)
+    finally:
+        signal.signal(signal.SIGALRM, before)
+        signals.failed.disconnect(fails)
+    wait_until(lambda: other(effects) == ["mine"], seconds=PATIENCE, what="the COMMIT")
+    assert told == []
+    assert engine.run(operation(transaction=mode), work("again")).replayed
+
+
 def test_no_transaction_is_closing_outside_of_an_attempt(store):
-    assert Block.closing(connection) is None
+    assert Block.closing(connection, keys.new_token()) is None
     with store.atomic():
-        assert Block.closing(connection) is None
+        assert Block.closing(connection, keys.new_token()) is None
 
 
 @MODES
