@@ -292,7 +292,7 @@ def test_a_connection_with_a_commit_of_its_own_sends_that(engine, other):
 
 
 @MODES
-def test_R57_what_the_server_says_against_the_commit_passes_on(wired, engine, other, mode):
+def test_R57_F15_what_the_server_says_against_the_commit_passes_on(wired, engine, other, mode):
     told = []
 
     def do(lease):
@@ -393,7 +393,7 @@ def test_R76_a_record_that_was_swept_meanwhile_is_inserted(engine, store, other)
 
 
 @MODES
-def test_F8_both_arrive_and_the_answer_is_lost(wired, engine, other, mode):
+def test_F9_both_arrive_and_the_answer_is_lost(wired, engine, other, mode):
     wired.cut_after(b"idempotency_completion")
     outcome = engine.run(operation(transaction=mode), work("mine"))
     assert wired.fired.is_set()
@@ -414,7 +414,7 @@ def test_F9_neither_arrives(wired, engine, other, mode):
 
 
 @MODES
-def test_F8_the_answer_is_lost_and_the_server_out_of_reach(wired, engine, other, mode):
+def test_F9_the_answer_is_lost_and_the_server_out_of_reach(wired, engine, other, mode):
     wired.refuse()
     wired.cut_after(b"idempotency_completion")
     with pytest.raises(StoreError, match="not known"):
@@ -501,7 +501,7 @@ class TimeLimit(Exception):
 
 
 @MODES
-def test_F8_a_time_limit_before_the_answer_is_not_told_as_failed(engine, other, mode, gate):
+def test_F9_a_time_limit_before_the_answer_is_not_told_as_failed(engine, other, mode, gate):
     """The COMMIT stands at the gate, and goes through once the limit was raised."""
     told = []
 
