@@ -47,8 +47,9 @@ _QUOTING_NAMES = {"DataError", "IntegrityError"}
 _TELLING = 6
 #: The name in a line for a call of ``run`` or ``attempt`` without an operation.
 _UNNAMED = "call without a name"
-#: When an error of these classes was last written with its traceback; and how long that is enough.
-_traced: dict[tuple[type, ...], float] = {}
+#: When an error of a store, by its classes, was last written with its traceback, and for how many
+#: seconds that is enough.
+_traced: dict[tuple[Any, ...], float] = {}
 _TRACED_SECONDS = 60
 
 
@@ -129,27 +130,25 @@ def log_failure(
     error: BaseException,
     key: str = "",
     extra: dict[str, Any] | None = None,
+    traced: bool = True,
 ) -> None:
     """
     Write the line of an error of a store, with the classes of the driver's errors.
 
-    A store that is down fails with each request: the traceback of the same error follows once a
-    minute. The texts may quote a key, a payload or an address (R79). They are for a line at DEBUG,
-    unless they are known to quote the record.
+    Their texts may quote a key, a payload or an address (R79). They are for a line at DEBUG, unless
+    they are known to quote the record.
     """
+    shown = _without_texts(error) if traced else None
+    logger.error(message, *args, exc_info=shown, extra=extra, stacklevel=3)
     causes = [error, *_causes(error)]
-    traced = None if _is_traced_lately(causes) else _without_texts(error)
-    logger.error(message, *args, exc_info=traced, extra=extra, stacklevel=3)
     if logger.isEnabledFor(logging.DEBUG) and not any(_quotes(cause, key) for cause in causes):
         told = f"{type(causes[-1]).__name__}: {causes[-1]}"
         logger.debug("The driver's error was: %s", told, exc_info=error, extra=extra, stacklevel=3)
 
 
-def _is_traced_lately(causes: list[BaseException]) -> bool:
+def _is_traced_lately(alias: str, causes: list[BaseException]) -> bool:
     """Return whether a traceback of such an error of a store was written a minute ago or less."""
-    if not isinstance(causes[0], StoreError):
-        return False
-    kinds, now = tuple(map(type, causes)), time.monotonic()
+    kinds, now = (alias, *map(type, causes)), time.monotonic()
     lately = now - _traced.get(kinds, -math.inf) < _TRACED_SECONDS
     if not lately:
         _traced[kinds] = now
@@ -157,7 +156,12 @@ def _is_traced_lately(causes: list[BaseException]) -> bool:
 
 
 def _log_store_error(facts: dict[str, Any], error: StoreError, key: str = "") -> None:
-    """Write the line of a store's error, with its cause."""
+    """
+    Write the line of a store's error, with its cause.
+
+    A store that is down fails with each request: the traceback of the same error follows once a
+    minute.
+    """
     causes = list(_causes(error))
     [error, *causes][-1].__suppress_context__ = True  # it may be the work's exception (R79)
     quotes = any(_quotes(cause, key) for cause in causes)
@@ -172,6 +176,7 @@ def _log_store_error(facts: dict[str, Any], error: StoreError, key: str = "") ->
         error=error,
         key=key,
         extra=shown,
+        traced=not _is_traced_lately(facts["alias"], [error, *causes]),
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextvars import Context
 from datetime import timedelta
 
 import pytest
@@ -111,7 +112,10 @@ def test_R38_R51_R71_mismatch_and_a_stale_attempt_are_not_waited_for(
 def test_R51_run_and_arun_wait_but_not_in_a_callers_transaction(looks):
     """Of another database than the store's, which would be held just as long."""
     given = {"key": "k", "scope": "s", "store": "memory", "wait": 0.5}
-    with idempotency.attempt(**given):
+    holder = idempotency.attempt(**given)
+    elsewhere = Context()  # as if it were another request
+    elsewhere.run(holder.__enter__)
+    try:
         for run in (idempotency.run, async_to_sync(idempotency.arun)):
             looks.busy = 0
             with transaction.atomic(), pytest.raises(idempotency.InProgress):
@@ -120,6 +124,8 @@ def test_R51_run_and_arun_wait_but_not_in_a_callers_transaction(looks):
             with pytest.raises(idempotency.InProgress):
                 run(pytest.fail, **given)
             assert looks.busy > 0
+    finally:
+        elsewhere.run(holder.__exit__, None, None, None)
 
 
 def test_R18_default_of_async_views_is_separate(in_loop):
