@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from contextvars import Context
 from typing import Any
 
 import pytest
@@ -144,8 +145,10 @@ def test_R51_coroutine_that_waits_gives_back_the_pooled_connection_of_its_reques
     policy(WAIT=0.1, TRANSACTION="separate")
     monkeypatch.setattr(poller, "await_", noting)
     if stack == "call within ASGI":
-        with attempt(key="k", scope="s"):
-            in_loop(call_within)
+        elsewhere, holder = Context(), attempt(key="k", scope="s")
+        elsewhere.run(holder.__enter__)
+        in_loop(call_within)
+        elsewhere.run(holder.__exit__, None, None, None)
     else:
         wsgi = api_for("wsgi", "/async-function/")
         wsgi(body)
