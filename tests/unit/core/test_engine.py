@@ -133,12 +133,15 @@ def test_R49_a_call_within_its_own_key_is_told_so_and_does_not_wait(memory, wait
         assert run(lambda lease: "of another key").result == "of another key"
 
 
-def test_R49_a_call_within_the_same_key_of_another_store_is_another_attempt(settings, memory):
+def test_R49_a_call_within_another_key_or_the_same_of_another_store_is_another_attempt(
+    settings, memory
+):
     settings.IDEMPOTENCY = {**settings.IDEMPOTENCY, "second": {"BACKEND": MEMORY}}
     elsewhere, context = begin(store="second"), Context()
     context.run(elsewhere.__enter__).complete("theirs")
-    with pytest.raises(InProgress, match=r"^Another attempt"):
-        run(lambda lease: run(never, store="second"))
+    for around in ({"key": "k"}, {"key": "another", "store": "second"}):
+        with pytest.raises(InProgress, match=r"^Another attempt"):
+            run(lambda lease: run(never, store="second"), **around)
     context.run(elsewhere.__exit__, None, None, None)
 
 
