@@ -397,8 +397,8 @@ class Attempt(Running):
             return self.ending.word
         if self.report.unwritten is not None:
             return "store unavailable"
-        if self.operation.outer is not None:
-            return None  # the completion comes with the caller's commit, and is told then
+        if self.operation.outer is not None and self.outcome.expires_at is None:
+            return None  # the completion is to come with the caller's commit
         return self.ending.word
 
     def _word_for(self, error: BaseException) -> str | None:
