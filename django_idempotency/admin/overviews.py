@@ -40,9 +40,10 @@ def overview_of(store: BaseStore, *, count: bool = False) -> dict[str, Any]:
     totals = Counter(record.state for record in records)
     held = (record for record in records if record.live)
     backlog, backlog_is_more = _backlog(store, records, more)
-    stale, counted = _counted(store, count=count) if more else (None, None)
-    if not more:
-        stale = sum(record.stale for record in records)
+    stale: int | None = sum(record.stale for record in records)
+    counted: datetime | None = None
+    if more:  # no number of a window is shown
+        stale, counted = _counted(store, count=count)
     return {
         "is_table": isinstance(store, DatabaseStore),
         "looked": len(records),
