@@ -39,15 +39,15 @@ def sessions_here(
 
     They are those of all connections of the thread, or of those `among` which to look.
 
-    One round trip for each connection that is open; another one has no session yet. Raises
-    SessionLost.
+    One round trip for each connection that is open; another one has what it is to be opened with.
+    Raises SessionLost.
     """
     found = []
     for connection in connections.all(initialized_only=True) if among is None else among:
         if connection.vendor != "postgresql":
             continue
         names = [*_USUAL, *(variables if connection.alias == using else ())]
-        settings = {} if connection.connection is None else _settings(connection, names)
+        settings = _settings(connection, names)
         tenant = getattr(connection, "tenant", None)
         if tenant is not None or settings:
             found.append(Session(connection.alias, tenant, settings))
@@ -55,6 +55,9 @@ def sessions_here(
 
 
 def _settings(connection: BaseDatabaseWrapper, names: list[str]) -> dict[str, str]:
+    if connection.connection is None:
+        opening = vars(connection).get("connect")
+        return opening.settings if isinstance(opening, _Connect) else {}
     try:
         with connection.cursor() as cursor:
             cursor.execute(_READ, [names])
@@ -94,14 +97,15 @@ class _Connect:
 
     def __init__(self, connection: Any, settings: dict[str, str]) -> None:
         self._connection = connection
-        self._given = {"names": list(settings), "values": list(settings.values())}
+        self.settings = settings
 
     def __call__(self) -> None:
         connection = self._connection
         type(connection).connect(connection)
         try:
             with connection.cursor() as cursor:
-                cursor.execute(PostgreSQL.RESTORE, self._given)
+                names, values = list(self.settings), list(self.settings.values())
+                cursor.execute(PostgreSQL.RESTORE, {"names": names, "values": values})
         except BaseException:
             connection.close()  # a statement would go to another schema
             raise

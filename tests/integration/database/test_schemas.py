@@ -103,9 +103,9 @@ def test_R98_long_work_of_two_tenants_keeps_its_leases(tenants, sessions):
     assert [rows(tenant) for tenant in tenants] == [[("COMPLETED", 1)]] * 2
 
 
-def waiting():
+def waiting(mode="separate"):
     """An operation that waits, and lets its connection go meanwhile, as a request does."""
-    given = operation(transaction="separate")
+    given = operation(transaction=mode)
     object.__setattr__(given, "wait", timedelta(seconds=PATIENCE))
     object.__setattr__(given, "closes_connections", True)
     return given
@@ -145,9 +145,10 @@ def test_R98_I10_each_of_two_tenants_that_wait_gets_its_own_answer(
 
 
 @pytest.mark.parametrize("max_age", [0, 60])
+@pytest.mark.parametrize("mode", ["joined", "separate"])
 @pytest.mark.parametrize("how", ["role", "search_path", "search_path of a coroutine"])
 def test_R98_who_waits_and_then_runs_is_where_it_was(
-    store, tenants, sessions, monkeypatch, max_age, how
+    store, tenants, sessions, monkeypatch, max_age, how, mode
 ):
     """Its connection was let go meanwhile: the new one knows nothing of what was set before."""
     monkeypatch.setitem(connections.settings["default"], "CONN_MAX_AGE", max_age)
@@ -164,8 +165,8 @@ def test_R98_who_waits_and_then_runs_is_where_it_was(
             return [execute("SELECT current_schema()"), execute("SELECT current_user")]
 
         if how == "search_path of a coroutine":
-            return async_to_sync(Engine(store).arun)(waiting(), sync_to_async(work)).result
-        return Engine(store).run(waiting(), work).result
+            return async_to_sync(Engine(store).arun)(waiting(mode), sync_to_async(work)).result
+        return Engine(store).run(waiting(mode), work).result
 
     with granted("pg_write_all_data", tenants[0]):
         answer = waiter.start(wait)
