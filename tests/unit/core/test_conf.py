@@ -10,7 +10,7 @@ import pytest
 from django.core.exceptions import ImproperlyConfigured
 from django.test import override_settings
 
-from django_idempotency import InvalidStore
+from django_idempotency import InvalidStore, run
 from django_idempotency.conf import engine_for, http_policy_for, policy_for, store_for, stores
 from django_idempotency.options import HTTPPolicyOptions, PolicyOptions, secrets_in
 from django_idempotency.policy import UNSET, HTTPPolicy, Policy, UnknownField, merge
@@ -65,6 +65,13 @@ def test_each_alias_has_its_store_and_policy_until_the_setting_changes():
             assert store_for() is during
     assert store_for() not in (before, during)
     assert policy_for("default").lease == timedelta(seconds=60)
+
+
+@pytest.mark.django_db
+def test_two_aliases_on_one_store_share_its_keys():
+    with configured(default={}, long={"RETENTION": timedelta(days=30)}):
+        run(lambda lease: "done", key="k", scope="s")
+        assert run(lambda lease: "again", key="k", scope="s", store="long").result == "done"
 
 
 def test_no_default_or_a_setting_of_another_type(settings):

@@ -272,10 +272,11 @@ ARGUMENTS = [
     *(({"key": key}, InvalidKey, "key") for key in ("", " ", "k" * 256, "a\x00", None, 5, b"k")),
     *(({"scope": scope}, TypeError, "scope") for scope in ("", None)),
     ({"leese": 3}, TypeError, "Did you mean 'lease'"),
+    ({"required": True}, TypeError, "give it to a view, or to 'HTTP' of the alias"),
     ({"on_stale": "panic"}, ValueError, "on_stale"),
     *(({"transaction": it}, ValueError, "can only do 'separate'") for it in ("single", "joined")),
     ({"payload": object()}, TypeError, "object"),
-    ({"store": "fats"}, InvalidStore, "no alias 'fats'"),
+    ({"store": "fats"}, InvalidStore, "no alias 'fats'. It has 'default'"),
 ]
 
 
