@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from contextvars import ContextVar
 from functools import wraps
 from typing import Any, Protocol, TypeVar
 from unittest.mock import patch
+from urllib.parse import urlencode, urlsplit
 from uuid import uuid4
 
+from django.apps import apps
+from django.conf import settings
 from django.test import AsyncClient, Client
+from django.test.client import encode_multipart
 from django.test.utils import TestContextDecorator
+from django.urls import Resolver404, resolve
+from django.utils.module_loading import import_string
+
+from django_idempotency import keys
+from django_idempotency.http.inventory import guards_of
+from django_idempotency.http.middleware import IdempotencyMiddleware
+from django_idempotency.http.plans import ViewPlan
+from django_idempotency.policy import HTTPPolicy
 
 __all__ = ["keyed_client", "keyed_clients"]
 
@@ -42,6 +54,9 @@ def keyed_client(
 ) -> C:
     """
     Let a test client, of Django or DRF, add a new key to each unsafe request without one.
+
+    A form to a plain view gets the key in its field, as a browser sends it (R89), and a client
+    without a session begins one, as the page with the form does.
 
     A class gives a subclass: ``client_class = keyed_client(APIClient)``. A client is changed, and
     returned. A request with ``headers={"Idempotency-Key": None}`` is sent without a key.
@@ -92,29 +107,79 @@ def _with_keys(generic: Any, header: str, new_key: Callable[[], str]) -> Any:
         headers = dict(given.get("headers") or {})
         named = {_field(name): name for name in headers}
         known = {*named, *map(_field, client.defaults), *map(_field, given)}
+        kind = str((*args, given.get("content_type"))[0])
+        needs_session = False
         if (name := named.get(_field(header))) is not None and headers[name] is None:
             del headers[name]
-        elif (
-            method.upper() not in _SAFE_METHODS
-            and _field(header) not in known
-            and not _has_form_field(data, *args, **given)
-        ):
+        elif method.upper() in _SAFE_METHODS or _field(header) in known:
+            pass
+        elif not kind.startswith(_FORMS):
             headers[header] = new_key()
-        token = _keyed.set(True)
-        try:
-            return generic(client, method, path, data, *args, **{**given, "headers": headers})
-        finally:
-            _keyed.reset(token)
+        elif _FORM_FIELD not in (body := data.encode() if isinstance(data, str) else data):
+            if (policy := _policy_of_form(method, path)) is None:
+                headers[header] = new_key()
+            else:
+                data = _hidden(policy.form_field, keys.parse(new_key()), kind) + body
+                needs_session = policy.scope is None and _may_begin_session(client)
+
+        def sent() -> Any:
+            token = _keyed.set(True)
+            try:
+                return generic(client, method, path, data, *args, **{**given, "headers": headers})
+            finally:
+                _keyed.reset(token)
+
+        if needs_session and isinstance(client, AsyncClient):
+            return _with_session(client, sent)
+        if needs_session:
+            client.session  # noqa: B018
+        return sent()
 
     return send
 
 
-def _has_form_field(
-    data: Any, content_type: str | None = "application/octet-stream", *args: Any, **given: Any
-) -> bool:
-    """Return whether the body is a form with a key of its own; a member of JSON is none."""
-    is_form = str(content_type).startswith(_FORMS)
-    return is_form and _FORM_FIELD in (data.encode() if isinstance(data, str) else data)
+async def _with_session(client: AsyncClient, sent: Callable[[], Any]) -> Any:
+    await client.asession()
+    return await sent()
+
+
+def _may_begin_session(client: Any) -> bool:
+    return (
+        isinstance(client, (Client, AsyncClient))
+        and apps.is_installed("django.contrib.sessions")
+        and settings.SESSION_COOKIE_NAME not in client.cookies
+    )
+
+
+def _policy_of_form(method: str, path: Any) -> HTTPPolicy | None:
+    """Return the policy of the guard that reads a form's key from its field; None without one."""
+    try:
+        view: Any = resolve(urlsplit(str(path)).path).func
+    except Resolver404:
+        return None
+    if getattr(view, "csrf_exempt", False):  # an API, of REST framework for example
+        return None
+    own = [guarded.plan() for guarded in guards_of(view)]
+    for plan in own or _plans_of_middleware():
+        if plan.form and method == "POST" and method in plan.methods:
+            return plan.http_policy
+    return None
+
+
+def _plans_of_middleware() -> Iterator[ViewPlan]:
+    for name in settings.MIDDLEWARE:
+        middleware = import_string(name)
+        if isinstance(middleware, type) and issubclass(middleware, IdempotencyMiddleware):
+            yield middleware.declared().plan()
+
+
+def _hidden(name: str, key: str, content_type: str) -> bytes:
+    """Return the beginning of a form's body, with the key in a field."""
+    if not content_type.startswith("multipart"):
+        return urlencode({name: key}).encode() + b"&"
+    boundary = content_type.partition("boundary=")[2].strip('"')
+    whole: bytes = encode_multipart(boundary, {name: key})
+    return whole.removesuffix(f"--{boundary}--\r\n".encode())
 
 
 def _field(name: str) -> str:

@@ -1,4 +1,4 @@
-"""The pytest plugin: fixtures for projects, and the report of store contracts after a run."""
+"""The pytest plugin: fixtures and hints for projects, and what is told of store contracts."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 from collections import Counter
 from collections.abc import Generator, Iterator
 from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
 
 import pytest
 
@@ -34,6 +35,11 @@ pytest.register_assert_rewrite(
 )
 
 _PROPERTY = "django_idempotency store contract"
+_KEYLESS = (
+    "A request without an idempotency key was refused. If this test is older than REQUIRED, "
+    "@pytest.mark.idempotency_keys adds the keys."
+)
+_refused = pytest.StashKey[list[Exception]]()
 
 
 @pytest.fixture
@@ -84,11 +90,28 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 
 
 @pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """Note each request that is refused since it has no key: the log need not have its line."""
+    from django_idempotency.exceptions import KeyRequired
+
+    refused = item.stash[_refused] = []
+
+    def note(error: KeyRequired, *args: Any, **kwargs: Any) -> None:
+        refused.append(error)
+        super(KeyRequired, error).__init__(*args, **kwargs)
+
+    with patch.object(KeyRequired, "__init__", note):
+        return (yield)
+
+
+@pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(
     item: pytest.Item,
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Let the reports of a store's contract say what was left out of it."""
+    """Say of a failed test that it sent no key, and of a store's contract what was left out."""
     report = yield
+    if report.failed and item.stash.get(_refused, []):
+        report.sections.append(("django-idempotency", _KEYLESS))
     case: Any = getattr(item, "cls", None)
     left_out = getattr(case, "left_out", None)
     if report.when == "call" and isinstance(left_out, dict):

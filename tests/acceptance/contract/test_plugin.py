@@ -35,6 +35,35 @@ class TestForgetful(TestMine):
     backend = "test_mine.Forgetful"
 """
 
+# A suite from before REQUIRED.
+KEYLESS = """
+import django
+from django.conf import settings
+
+settings.configure(ROOT_URLCONF=__name__)
+django.setup()
+
+from django.http import HttpResponse
+from django.test import Client
+from django.urls import path
+from django_idempotency.http import idempotent
+
+@idempotent(required=True)
+def pay(request):
+    return HttpResponse(status=201)
+
+urlpatterns = [path("", pay)]
+
+def test_old():
+    assert Client().post("/").status_code == 201
+
+def test_passes():
+    assert Client().post("/").status_code == 400
+
+def test_fails_otherwise():
+    assert Client().get("/").status_code == 400
+"""
+
 
 def run(directory, *arguments):
     """Run Python in a project of its own, which has no settings."""
@@ -79,3 +108,15 @@ def test_contracts_are_summed_up_without_Django_and_over_the_workers_of_xdist(tm
         "assert None is not None",  # pytest's own explanation
     ):
         assert line in done.stdout
+
+
+def test_a_test_that_fails_and_has_sent_no_key_is_told_of_the_marker(tmp_path):
+    (tmp_path / "test_mine.py").write_text(KEYLESS)
+
+    done = run(tmp_path, "-m", "pytest", "-p", "no:cacheprovider", "-p", "no:django", "-rA")
+
+    assert "2 failed, 1 passed" in done.stdout, done.stdout + done.stderr
+    old, otherwise = done.stdout.split("___ test_fails_otherwise ___")
+    assert "assert 400 == 201" in old
+    assert "@pytest.mark.idempotency_keys adds the keys" in old
+    assert "idempotency_keys" not in otherwise

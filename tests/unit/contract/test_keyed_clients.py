@@ -5,11 +5,18 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from django.contrib.auth.models import User
 from django.http import HttpResponse
 from django.test import AsyncClient, Client, SimpleTestCase, TestCase
 from django.urls import path
+from django.utils.decorators import method_decorator
+from django.views import View
+from django.views.decorators.csrf import csrf_exempt
+from rest_framework.decorators import api_view
 from rest_framework.test import APIClient, RequestsClient
 
+from django_idempotency.http import idempotent
+from django_idempotency.models import IdempotencyRecord
 from django_idempotency.testing import keyed_client, keyed_clients
 
 METHODS = ("post", "put", "patch", "delete")
@@ -19,7 +26,44 @@ def show(request):
     return HttpResponse(request.headers.get("Idempotency-Key", "none"), headers={"X-As": "shown"})
 
 
-urlpatterns = [path("", show)]
+def form(request):
+    """Show the key of the form, or else of the header field."""
+    key = request.POST.get("idempotency_key") or request.POST.get("other")
+    return HttpResponse(key) if key else show(request)
+
+
+class Checkout(View):
+    @method_decorator(idempotent(required=True))
+    def post(self, request):
+        return form(request)
+
+
+ANYONE = "django_idempotency.http.scopes.anyone"
+of_anyone = idempotent(required=True, scope=ANYONE)
+
+
+@of_anyone
+@api_view(["POST"])
+def api(request):
+    return show(request)
+
+
+@api_view(["POST"])
+@of_anyone
+def below(request):
+    return show(request)
+
+
+urlpatterns = [
+    path("", show),
+    path("bare/", form),
+    path("exempt/", csrf_exempt(form)),
+    path("form/", idempotent(required=True)(form)),
+    path("class/", Checkout.as_view()),
+    path("named/", idempotent(required=True, form_field="other", scope=ANYONE)(form)),
+    path("api/", api),
+    path("below/", below),
+]
 
 
 @pytest.fixture(autouse=True)
@@ -27,9 +71,9 @@ def urls(settings):
     settings.ROOT_URLCONF = __name__
 
 
-def sent(client, method="post", **given):
+def sent(client, method="post", to="/", **given):
     """Return the key with which a request of the client has arrived."""
-    answer = getattr(client, method)("/", **given)
+    answer = getattr(client, method)(to, **given)
     if asyncio.iscoroutine(answer):
         answer = asyncio.run(answer)
     return answer.content.decode()
@@ -81,6 +125,54 @@ def test_a_form_has_its_own_key_and_a_member_of_JSON_is_none(keyed):
     assert sent(keyed(), data={"idempotency_key": "hidden"}) == "none"
     assert sent(keyed(), data=form, content_type="application/x-www-form-urlencoded") == "none"
     assert sent(keyed(), data='{"idempotency_key": 1}', content_type="application/json") != "none"
+
+
+MULTIPART = {"data": {"item": "tea"}}
+URLENCODED = {"data": "item=tea", "content_type": "application/x-www-form-urlencoded"}
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("to", ["/form/", "/class/"])
+def test_R89_a_visitors_form_has_its_key_in_the_field_and_belongs_to_one_session(keyed, to):
+    client = keyed()
+
+    keys = [sent(client, to=to, **given) for given in (MULTIPART, URLENCODED)]
+
+    assert [len(key) for key in {*keys}] == [36, 36], "a bare UUID"
+    [scope] = IdempotencyRecord.objects.values_list("scope", flat=True).distinct()
+    assert scope.startswith("session:")
+
+
+@pytest.mark.django_db
+def test_R89_a_users_form_is_the_users():
+    user = User.objects.create(username="alice")
+    keyed_client(client := Client()).force_login(user)
+
+    assert len(sent(client, to="/form/", **MULTIPART)) == 36
+    assert IdempotencyRecord.objects.get().scope == f"user:auth.user:{user.pk}"
+
+
+@pytest.mark.django_db
+def test_R89_the_middleware_reads_a_form_unless_its_view_is_exempt(settings):
+    guard = "django_idempotency.http.middleware.IdempotencyMiddleware"
+    settings.MIDDLEWARE = [*settings.MIDDLEWARE, guard]
+    client = keyed_client(Client())
+
+    assert len(sent(client, to="/bare/", **MULTIPART)) == 36
+    assert "scope_missing" in sent(client, to="/exempt/", **MULTIPART)  # by a header field
+
+
+@pytest.mark.django_db
+def test_R89_the_field_is_that_of_the_view_and_the_header_field_where_no_guard_reads_a_form():
+    client = keyed_client(APIClient())
+
+    assert len(sent(client, to="/named/", **MULTIPART)) == 36
+    assert not client.cookies, "a scope of its own needs no session"
+    for method, to in (
+        ("put", "/named/"),
+        *(("post", to) for to in ("/bare/", "/api/", "/below/")),
+    ):
+        assert len(sent(client, method, to, **MULTIPART)) == 38
 
 
 def test_outside_of_the_block_clients_add_nothing_and_credentials_stay(kind):
