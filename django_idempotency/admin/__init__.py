@@ -27,6 +27,7 @@ from django_idempotency.keys import short
 from django_idempotency.models import IdempotencyRecord
 from django_idempotency.operators import search
 from django_idempotency.operators.decisions import Decision, NotResolved, Seen
+from django_idempotency.operators.guarded import guard_of
 from django_idempotency.records import Record
 from django_idempotency.stores.base import BaseStore
 from django_idempotency.stores.database import DatabaseStore
@@ -205,10 +206,19 @@ class IdempotencyRecordAdmin(_ModelAdmin):
             "decide",
             title=decisions.ACTIONS[action][0],
             action=action,
+            may=may,
             form=form,
             decisions=rows,
+            question=self._question(about),
             possible=any(it.obstacle is None for it in about),
         )
+
+    def _question(self, about: list[Decision]) -> dict[str, Any] | None:
+        """Return what the page asks about the work of the one record that is decided about."""
+        store, record = about[0].store, about[0].record
+        if len(about) > 1 or record is None:
+            return None
+        return decisions.question_of(store, record, guard_of(store.alias, record))
 
     def _carry_out(
         self,

@@ -19,11 +19,11 @@ from django.utils.translation import gettext_lazy, pgettext_lazy
 from django_idempotency.exceptions import IdempotencyError, StoreError
 from django_idempotency.operators.decisions import Decision, NotResolved, Seen
 from django_idempotency.operators.results import given_result, kind_of
-from django_idempotency.records import State
+from django_idempotency.records import Record, State
 from django_idempotency.stores.base import BaseStore
 from django_idempotency.stores.database import DatabaseStore
 
-__all__ = ["ACTIONS", "DecisionForm", "asked_for", "carry_out", "signed"]
+__all__ = ["ACTIONS", "DecisionForm", "asked_for", "carry_out", "question_of", "signed"]
 
 #: What the buttons say, and what the log says afterwards.
 ACTIONS = {
@@ -33,6 +33,24 @@ ACTIONS = {
         pgettext_lazy("idempotency", "Completed"),
     ),
     "expire": (pgettext_lazy("idempotency", "Expire"), pgettext_lazy("idempotency", "Expired")),
+}
+#: What each answer to "Was the work done?" leads to.
+_ANSWERS = {
+    "complete": gettext_lazy("It was done: each duplicate gets the result that you give."),
+    "release": gettext_lazy("It was not done: the next duplicate runs it."),
+}
+_TOGETHER = gettext_lazy(
+    "The mode is %(mode)s: the database of the store has none of the attempt's rows. Another "
+    "service may have done what the attempt asked of it."
+)
+#: What may be left of a stale attempt, by the mode of its view or task.
+_LEFT = {
+    "joined": _TOGETHER,
+    "single": _TOGETHER,
+    "separate": gettext_lazy(
+        "The mode is %(mode)s: rows of the attempt may be in the database. Another service may "
+        "have done what the attempt asked of it."
+    ),
 }
 #: The fields of a view's answer.
 _OF_ANSWER = ("status", "content_type", "body")
@@ -68,6 +86,31 @@ def asked_for(store: BaseStore, form: QueryDict) -> list[Decision]:
     except signing.BadSignature as error:
         raise NotResolved(_("This form is not of this store. Begin anew.")) from error
     return [Decision(store, action, it, store.get(it.record_id), force=True) for it in seen]
+
+
+def question_of(
+    store: BaseStore, record: Record, guard: dict[str, Any] | None
+) -> dict[str, Any] | None:
+    """
+    Return what a page asks about the work of a record, and the answers to it.
+
+    None while an attempt is running, and where neither answer can be carried out.
+    """
+    seen = Seen.of(record)
+    answers = [
+        (name, ACTIONS[name][0], text, Decision(store, name, seen, record, force=True).obstacle)
+        for name, text in _ANSWERS.items()
+    ]
+    if record.live or all(obstacle for *_told, obstacle in answers):
+        return None
+    mode = guard["transaction"] if guard else ""
+    if guard and "transaction" in guard.get("per request", ""):  # it may have been another one
+        mode = ""
+    return {
+        "left": _LEFT[mode] % {"mode": mode} if record.stale and mode else "",
+        # Name and label of the action, what it is for, and why it cannot be carried out.
+        "answers": answers,
+    }
 
 
 class DecisionForm(forms.Form):

@@ -13,11 +13,12 @@ from django.utils.text import Truncator
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext, pgettext
 
-from django_idempotency.admin.decisions import ACTIONS
+from django_idempotency.admin.decisions import ACTIONS, question_of
 from django_idempotency.admin.shown import STATES, May, link_to_user, moment
 from django_idempotency.models import IdempotencyRecord
 from django_idempotency.operators.decisions import Decision, Seen
 from django_idempotency.operators.facts import ago, told
+from django_idempotency.operators.guarded import guard_of, lines
 from django_idempotency.operators.results import Answer, answer_of
 from django_idempotency.records import NAMED, Record, State
 from django_idempotency.stores.base import BaseStore
@@ -33,6 +34,9 @@ def context_of(
 ) -> dict[str, Any]:
     """Return what the page of a record shows of it."""
     alias, seen = store.alias, Seen.of(record)
+    guard = guard_of(alias, record)
+    question = question_of(store, record, guard) if record.stale else None
+    answers = [] if question is None else [name for name, *_told in question["answers"]]
     context = {
         "record": record,
         "may": may,
@@ -48,8 +52,11 @@ def context_of(
         "actions": {
             name: label
             for name, (label, _done) in ACTIONS.items()
-            if Decision(store, name, seen, record, force=True).obstacle is None
+            if name not in answers
+            and Decision(store, name, seen, record, force=True).obstacle is None
         },
+        "policy": "" if guard is None else "\n".join(lines(guard)),
+        "question": question,
     }
     if record.result is not None and may.view_result:
         context["answer"] = answer = answer_of(alias, record)

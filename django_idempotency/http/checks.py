@@ -42,7 +42,7 @@ def check_views(
     """A guarded view needs a policy and a scope, and the guard stands where it can guard."""
     found: list[CheckMessage] = []
     checked: list[Declared] = []
-    for _, view in routes():
+    for _, _, view in routes():
         for guarded in guards_of(view):
             problems, plan = _policy(guarded.name, guarded.plan, _subject(view))
             # One policy for all of a router, or of what a decorator is given to.
@@ -219,7 +219,7 @@ def check_middleware(
         found.extend(problems)
         if plan is None:
             continue
-        for _, view in routes():
+        for _, _, view in routes():
             found.extend(_left_to_middleware(view, plan))
         if plan.http_policy.scope or _authenticates(before):
             continue

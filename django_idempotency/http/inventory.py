@@ -78,22 +78,27 @@ def operations_behind(view: Any) -> list[GuardedView]:
     return [operation for operations in frameworks for operation in operations(view)]
 
 
-def routes() -> Iterator[tuple[str, Any]]:
-    """Yield the route of each view of the URLconf, and the view function."""
+def routes() -> Iterator[tuple[str, str, Any]]:
+    """Yield the route of each view of the URLconf, how records name it (R40), and the function."""
     from django.contrib.admindocs.views import simplify_regex  # no request needs it
 
     if getattr(settings, "ROOT_URLCONF", None):
-        for route, view in _routes(get_resolver().url_patterns, ""):
-            yield simplify_regex(route), view
+        for route, name, view in _routes(get_resolver().url_patterns, "", ""):
+            yield simplify_regex(route), name, view
 
 
-def _routes(patterns: Sequence[URLPattern | URLResolver], before: str) -> Iterator[tuple[str, Any]]:
+def _routes(
+    patterns: Sequence[URLPattern | URLResolver], before: str, namespace: str
+) -> Iterator[tuple[str, str, Any]]:
     for pattern in patterns:
-        route = before + str(pattern.pattern)
+        own = str(pattern.pattern)
+        route = before + (own.removeprefix("^") if before else own)  # as ResolverMatch.route
         if isinstance(pattern, URLResolver):
-            yield from _routes(pattern.url_patterns, route)
+            inner = f"{namespace}{pattern.namespace}:" if pattern.namespace else namespace
+            yield from _routes(pattern.url_patterns, route, inner)
         else:
-            yield route, pattern.callback
+            name = f"{namespace}{pattern.name}" if pattern.name else route or "/"
+            yield route, name, pattern.callback
 
 
 def guards_of(view: Any) -> Iterator[GuardedView]:

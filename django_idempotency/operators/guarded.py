@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import fields
 from datetime import timedelta
 from http import HTTPStatus
@@ -21,10 +22,18 @@ from django_idempotency.http.class_views import class_of
 from django_idempotency.http.inventory import guards_of, routes
 from django_idempotency.http.middleware import IdempotencyMiddleware
 from django_idempotency.http.verdicts import verdict_for
+from django_idempotency.operators.results import kind_of
 from django_idempotency.options import SECRETS
 from django_idempotency.policy import HTTPPolicy, Policy
+from django_idempotency.records import Record
 
-__all__ = ["guarded"]
+__all__ = ["guard_of", "guarded", "lines"]
+
+#: The facts that are no line of their own.
+_APART = ["kind", "name", "methods", "routes", "store", "backend", "transaction", "policy"]
+_APART += ["answers", "operations"]
+#: What happens to an answer, and so to its key.
+_DONE = {"keep": "replays", "release": "frees key", "fail": "runs again"}
 
 
 def guarded(*, every: bool = False) -> Iterator[dict[str, Any]]:
@@ -40,18 +49,59 @@ def guarded(*, every: bool = False) -> Iterator[dict[str, Any]]:
     yield from _tasks(every)
 
 
-def _views(every: bool) -> Iterator[dict[str, Any]]:
+def guard_of(alias: str, record: Record) -> dict[str, Any] | None:
+    """
+    Return the facts of the view or task whose operation a record of this store has.
+
+    None if no one of them is known: of a call of `run`, say, or of a view of the middleware.
+    """
+    operation, kind, found = record.operation, kind_of(record), list[dict[str, Any]]()
+    if kind == "http":
+        found = [*_merged(_views(False, operation))]
+    elif kind == "task":
+        with suppress(ImportError):  # a module of tasks may need what only workers have
+            found = [*_tasks(False)]
+    found = [it for it in found if operation in it["operations"] and it.get("store") == alias]
+    return found[0] if len(found) == 1 else None
+
+
+def lines(facts: dict[str, Any]) -> Iterator[str]:
+    """Yield what `guarded` says of one view or task, a line each."""
+    where = f"{' '.join(facts['methods'])} {', '.join(facts['routes'])}".strip()
+    yield f"{facts['kind']} {facts['name']}" + (f": {where}" if where else "")
+    if "problem" in facts:
+        yield f"  not valid: {facts['problem']}"
+        return
+    if "note" in facts:
+        yield f"  {facts['note']}"
+        return
+    rows = {"store": f"{facts['store']} ({facts['backend']})", "commits": facts["transaction"]}
+    rows |= {name: value for name, value in facts.items() if name not in _APART}
+    for name, value in facts["policy"].items():
+        if name != "transaction":
+            rows[name] = ", ".join(value) if isinstance(value, list) else value
+    for verdict, statuses in facts.get("answers", {}).items():
+        rows[_DONE.get(verdict, verdict)] = statuses
+    width = max(map(len, rows))
+    yield from (f"  {name:<{width}}  {value}" for name, value in rows.items())
+
+
+def _views(every: bool, operation: str | None = None) -> Iterator[dict[str, Any]]:
+    """Yield the facts of each guarded view, or of those whose records have this operation."""
     only_read: dict[str, dict[str, Any]] = {}
     written = set()
-    for route, view in routes():
+    for route, name, view in routes():
         for found in guards_of(view):
             facts: dict[str, Any] = {"kind": "view", "name": found.name}
-            facts |= {"methods": [], "routes": [route]}
+            facts |= {"methods": [], "routes": [route], "operations": []}
             if (plan := _plan_of(found, facts)) is None:
                 yield facts
             elif methods := found.guarded_methods(plan):
                 written.add(found.name)
                 facts["methods"] = [*methods]
+                facts["operations"] = [f"{it} {plan.operation_name or name}" for it in methods]
+                if operation not in (None, *facts["operations"]):
+                    continue
                 facts["name"] += f".{found.action}" if found.action else ""
                 own = {"operation": plan.operation_name, "per request": ", ".join(plan.computed)}
                 options = {name: value for name, value in own.items() if value}
@@ -71,8 +121,9 @@ def _merged(found: Iterator[dict[str, Any]]) -> Iterator[dict[str, Any]]:
     """Yield each view once, with all of its methods and routes."""
     views: dict[str, dict[str, Any]] = {}
     for each in found:
-        view = views.setdefault(repr({**each, "methods": [], "routes": []}), each)
-        for name in ("methods", "routes"):
+        lists = ("methods", "routes", "operations")
+        view = views.setdefault(repr({**each, **dict.fromkeys(lists)}), each)
+        for name in lists:
             view[name] = [*dict.fromkeys([*view[name], *each[name]])]
     for view in views.values():  # REST framework has each route twice: once with a format's suffix
         view["routes"] = [it for it in view["routes"] if "<format>" not in it] or view["routes"]
@@ -86,6 +137,7 @@ def _middleware(every: bool) -> Iterator[dict[str, Any]]:
             continue
         places = ["every plain view without a guard of its own"]
         facts = {"kind": "middleware", "name": name, "methods": [], "routes": places}
+        facts["operations"] = []
         if (plan := _plan_of(middleware.declared(), facts)) is not None:
             facts["methods"] = sorted(plan.methods)
             facts |= _facts_of(plan, {}, joins=plan.joins, every=every)
@@ -99,6 +151,7 @@ def _tasks(every: bool) -> Iterator[dict[str, Any]]:
         return
     for task, guard in guarded_tasks():
         facts = {"kind": "task", "name": task.name, "methods": [], "routes": []}
+        facts["operations"] = [guard.operation or task.name]
         if (plan := _plan_of(guard, facts)) is not None:
             key = name_of(guard.key) if callable(guard.key) else str(guard.key or "the task's id")
             names = ("on_duplicate", "on_in_progress", "on_failed")

@@ -22,7 +22,7 @@ def check_actions(
 ) -> list[CheckMessage]:
     """The names in ``idempotency_actions`` are actions: a typo would leave one unguarded."""
     views: dict[Any, list[Any]] = {}
-    for _, view in routes():
+    for _, _, view in routes():
         view_class = getattr(view, "cls", None)
         actions = getattr(view_class, "idempotency_actions", None)
         if actions and not is_property(actions):

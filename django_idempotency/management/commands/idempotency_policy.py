@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any, ClassVar
 
 from django.core.management.base import CommandError, CommandParser
 
 from django_idempotency.management.shell import ShellCommand
-from django_idempotency.operators.guarded import guarded
+from django_idempotency.operators.guarded import guarded, lines
 
 __all__ = ["Command"]
 
@@ -38,37 +37,10 @@ class Command(ShellCommand):
         if options["json"]:
             self.write_json({"guarded": chosen})
             return
-        self.write_lines(line for facts in chosen for line in _lines(facts))
+        self.write_lines(line for facts in chosen for line in lines(facts))
         if not chosen:
             self.write_lines(["Nothing is guarded."])
 
 
 def _has(facts: dict[str, Any], names: list[str]) -> bool:
     return any(name in text for name in names for text in (facts["name"], *facts["routes"]))
-
-
-def _lines(facts: dict[str, Any]) -> Iterator[str]:
-    where = f"{' '.join(facts['methods'])} {', '.join(facts['routes'])}".strip()
-    yield f"{facts['kind']} {facts['name']}" + (f": {where}" if where else "")
-    if "problem" in facts:
-        yield f"  not valid: {facts['problem']}"
-        return
-    if "note" in facts:
-        yield f"  {facts['note']}"
-        return
-    rows = {"store": f"{facts['store']} ({facts['backend']})", "commits": facts["transaction"]}
-    rows |= {name: value for name, value in facts.items() if name not in _APART}
-    for name, value in facts["policy"].items():
-        if name != "transaction":
-            rows[name] = ", ".join(value) if isinstance(value, list) else value
-    for verdict, statuses in facts.get("answers", {}).items():
-        rows[_DONE.get(verdict, verdict)] = statuses
-    width = max(map(len, rows))
-    yield from (f"  {name:<{width}}  {value}" for name, value in rows.items())
-
-
-#: The facts that are no line of their own.
-_APART = ["kind", "name", "methods", "routes", "store", "backend", "transaction", "policy"]
-_APART += ["answers"]
-#: What happens to an answer, and so to its key.
-_DONE = {"keep": "replays", "release": "frees key", "fail": "runs again"}

@@ -89,7 +89,7 @@ def test_find_by_a_users_key_filter_stale_read_release_and_refuse_the_owner(
     expect(page.locator("#result_list tbody tr")).to_have_count(1)
     page.locator("#result_list tbody a").click()
     expect(page.locator(".field-status")).to_have_text("201")
-    expect(page.locator("pre")).to_contain_text('"status": "captured"')
+    expect(page.locator(".field-answer pre")).to_contain_text('"status": "captured"')
     expect(page.get_by_text("It would get the stored result.")).to_be_visible()
 
     page.goto(LISTS[alias])
@@ -128,7 +128,7 @@ def test_R80_hostile_keys_and_bodies_stay_text(page, log_in, alias):
     expect(row).to_contain_text(owners.SCRIPT[:20])
     row.locator("a").click()
     expect(page.locator(".field-key")).to_have_text(owners.IMAGE)
-    expect(page.locator("pre")).to_have_text(owners.SCRIPT + owners.IMAGE)
+    expect(page.locator(".field-answer pre")).to_have_text(owners.SCRIPT + owners.IMAGE)
     page.goto(f"{LIST}store/{alias}/overview/")
     expect(page.get_by_role("link", name=owners.SCRIPT)).to_be_visible()
     assert page.locator("#content img, #content script").count() == 0

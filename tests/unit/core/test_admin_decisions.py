@@ -4,20 +4,26 @@ from __future__ import annotations
 
 import html
 import json
+import re
 import uuid
+from datetime import timedelta
 from unittest.mock import Mock
 
 import pytest
 from django.contrib.admin.models import LogEntry
 from django.contrib.auth.models import Permission
 from django.db import connection
-from django.test import Client
+from django.http import HttpResponse
+from django.test import Client, override_settings
+from django.urls import include, path
+from django.views import View
 
 from django_idempotency import codecs, keys
 from django_idempotency.admin.decisions import signed
 from django_idempotency.claims import ClaimRequest
 from django_idempotency.conf import stores
 from django_idempotency.exceptions import LeaseLost, StoreError
+from django_idempotency.http import IdempotencyViewMixin, idempotent
 from django_idempotency.leases import Lease
 from django_idempotency.operators.decisions import Seen
 from django_idempotency.operators.results import answer_of
@@ -29,9 +35,11 @@ LIST = "/admin/django_idempotency/idempotencyrecord/"
 ALIASES = ["default", "memory"]
 
 
-def claim(alias, key="key-1", kind="http", operation="POST shop:pay", state=State.IN_PROGRESS):
+def claim(
+    alias, key="key-1", kind="http", operation="POST shop:pay", state=State.IN_PROGRESS, **given
+):
     record_id = keys.record_id(kind, "billing", key)
-    lease = stores[alias].claim(ClaimRequest(record_id, "billing", key, operation))
+    lease = stores[alias].claim(ClaimRequest(record_id, "billing", key, operation, **given))
     assert isinstance(lease, Lease)
     if state is State.FAILED:
         stores[alias].fail(lease, "builtins.ValueError")
@@ -302,3 +310,88 @@ def test_a_decision_takes_the_permission_a_post_and_a_signed_form(operator, djan
     strict.force_login(clerk)
     assert Operator(strict, operator.alias).decide("release", seen).status_code == 403
     assert stores[operator.alias].get(lease.record_id).state is State.FAILED
+
+
+# What helps to decide.
+
+
+class Computed(IdempotencyViewMixin, View):
+    """Its mode is another for each request."""
+
+    @property
+    def idempotency_transaction(self):
+        return self.request.headers["X-Mode"]
+
+    def post(self, request):
+        return HttpResponse()
+
+
+def view(request):
+    return HttpResponse()
+
+
+urlpatterns = [
+    path("joined/", idempotent(view), name="joined"),
+    path("separate/", idempotent(transaction="separate")(view), name="separate"),
+    path("memory/", idempotent(store="memory")(view), name="memory"),
+    path("computed/", Computed.as_view(), name="computed"),
+    path("", include("tests.app.urls")),
+]
+NONE = "The mode is joined: the database of the store has none of the attempt's rows."
+SOME = "The mode is separate: rows of the attempt may be in the database."
+A_MOMENT = timedelta(milliseconds=1)
+
+
+@override_settings(ROOT_URLCONF=__name__)
+@pytest.mark.parametrize(
+    ("alias", "name", "said"),
+    [
+        ("default", "joined", NONE),
+        ("default", "separate", SOME),
+        ("memory", "memory", SOME),
+        ("memory", "joined", ""),  # of another store: the record is older than the policy
+        ("default", "computed", ""),
+        ("default", "nonesuch", ""),
+    ],
+)
+def test_pages_of_a_stale_record_ask_whether_the_work_was_done(admin_client, alias, name, said):
+    stores.reset()
+    operator = Operator(admin_client, alias)
+    lease = claim(alias, operation=f"POST {name}", lease=A_MOMENT)
+    shown = told(admin_client.get(f"{LIST}store/{alias}/{lease.record_id}/"))
+    decided = told(operator.ask("complete", operator.seen(lease)))
+    for content in (shown, decided):
+        assert "Was the work done?" in content
+        assert "It was done: each duplicate gets the result that you give." in content
+        assert "It was not done: the next duplicate runs it." in content
+        assert (said in content, "The mode is" in content) == (True, said != "")
+        assert f"POST {name}" in content
+        assert re.search(r"claimed \d+ s ago, 1 attempt\b", content)
+    assert (f"/{name}/\n  store" in shown) is (said != "" or name == "computed")
+
+
+def test_the_buttons_of_a_question_lead_to_the_other_decision(operator):
+    lease = claim(operator.alias, lease=A_MOMENT)
+    seen = operator.seen(lease)
+    button = 'class="button {0}" name="action" value="{0}"'
+    shown = told(operator.client.get(f"{LIST}store/{operator.alias}/{lease.record_id}/"))
+    for content, names in (
+        (shown, ("complete", "release", "expire")),
+        (told(operator.ask("complete", seen)), ("release",)),
+        (told(operator.ask("release", seen)), ("complete",)),
+        (told(operator.ask("expire", seen)), ("complete", "release")),
+    ):
+        found = [it for it in ("complete", "release", "expire") if button.format(it) in content]
+        assert (found, content.count('name="action" value=')) == (
+            [*names],
+            len(names) + (content is not shown),  # the hidden field of the form itself
+        )
+
+
+def test_no_page_asks_about_work_that_runs_is_done_or_may_run_again(operator):
+    running, done = claim(operator.alias), claim(operator.alias, "done", state=State.COMPLETED)
+    several = [claim(operator.alias, f"key {n}", lease=A_MOMENT) for n in range(2)]
+    for action, leases in (("release", [running]), ("expire", [done]), ("release", several)):
+        content = told(operator.ask(action, operator.seen(*leases)))
+        assert 'name="confirm"' in content
+        assert "Was the work done?" not in content

@@ -13,7 +13,7 @@ import pytest
 from celery import Celery, _state
 from django.core.management import CommandError, call_command
 from django.http import HttpResponse
-from django.urls import include, path, re_path
+from django.urls import include, path, re_path, resolve
 from django.utils.decorators import method_decorator
 from django.views import View
 from rest_framework import viewsets
@@ -23,6 +23,8 @@ from rest_framework.routers import SimpleRouter
 from django_idempotency.contrib.celery import idempotent_task
 from django_idempotency.contrib.rest_framework import IdempotencyMixin
 from django_idempotency.http import IdempotencyViewMixin, idempotent
+from django_idempotency.http.content import operation_of
+from django_idempotency.http.inventory import dotted_name
 from django_idempotency.policy import HTTPPolicy
 
 HERE = __name__
@@ -111,9 +113,11 @@ class Payments(IdempotencyMixin, viewsets.ViewSet):
 def project(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     router = SimpleRouter()
     router.register("payments", Payments, basename="payment")
+    in_v2 = [re_path(r"^of/(\d+)/$", order), path("named/", order, name="order")]
     urls = ModuleType("urls_of_a_project")
     urls.urlpatterns = [  # type: ignore[attr-defined]
         path("pay/<int:pk>/", pay),
+        re_path("^v2/", include((in_v2, "api"), namespace="v2")),
         re_path(r"^again/(?P<pk>\d+)/$", pay),
         path("shop/", include([path("apay/", apay), path("checkout/", Checkout.as_view())])),
         path("nearer/", Nearer.as_view()),
@@ -201,7 +205,11 @@ VIEWS = {
         transaction="separate",
         options={"operation": "refund", "per request": "lease"},
     ),
-    f"{HERE}.order": Shown(["/order/"], policy={"keep": "success", **KEPT}, answers=BY_SUCCESS),
+    f"{HERE}.order": Shown(
+        ["/v2/of/<var>/", "/v2/named/", "/order/"],
+        policy={"keep": "success", **KEPT},
+        answers=BY_SUCCESS,
+    ),
     f"{HERE}.quote": Shown(["/quote/"], policy={"keep": "success", **KEPT}, answers=BY_SUCCESS),
     f"{HERE}.Payments.create": Shown(["/payments/"]),
     f"{HERE}.Payments.capture": Shown(
@@ -227,6 +235,30 @@ def test_R55_R56_a_view_its_policy_and_what_becomes_of_each_status(
     assert (found["store"], found["transaction"]) == (view.store, view.transaction)
     assert (found["policy"], found["answers"]) == (view.policy, view.answers)
     assert {it: found[it] for it in ("operation", "per request") if it in found} == view.options
+
+
+@pytest.mark.parametrize(
+    ("url", "given"),
+    [
+        ("/pay/1/", "payment-create"),
+        ("/again/1/", "payment-create"),
+        ("/shop/apay/", ""),
+        ("/v2/of/1/", ""),
+        ("/v2/named/", ""),
+        ("/payments/", ""),
+        ("/payments/1/capture/", "take"),
+        ("/refund/", "refund"),
+    ],
+)
+def test_R40_the_operations_of_a_view_are_those_of_its_records(
+    project: None, rf: Any, url: str, given: str
+) -> None:
+    request = rf.post(url)
+    request.resolver_match = resolve(url)
+    every = json.loads(shown("--json"))["guarded"]
+    [name] = [it["name"] for it in every if operation_of(request, given) in it["operations"]]
+    view = request.resolver_match.func
+    assert name.startswith(dotted_name(view))
 
 
 def test_nothing_else_is_guarded_and_what_is_not_valid_is_told(project: None) -> None:
