@@ -7,35 +7,51 @@ from typing import Any
 
 from django.http import HttpResponse
 
+from django_idempotency.exceptions.refusals import REFUSALS
 from django_idempotency.http.problems import PROBLEM_TYPE
 from django_idempotency.http.verdicts import verdict_for
 from django_idempotency.policy import KEY_FORMATS, HTTPPolicy, Policy
 
 __all__ = ["PROBLEM", "describe"]
 
+_MEMBERS: dict[str, dict[str, Any]] = {
+    "type": {
+        "type": "string",
+        "format": "uri",
+        "description": "The address of a page about this kind of problem.",
+    },
+    "title": {"type": "string", "description": "The kind of problem, in words for people."},
+    "status": {"type": "integer", "description": "The status of the response."},
+    "detail": {"type": "string", "description": "What has happened, in words for people."},
+    "instance": {
+        "type": "string",
+        "format": "uri-reference",
+        "description": "The path of the request.",
+    },
+    "code": {
+        # In allOf, where drf-spectacular does not find it: it would rename the CodeEnum of a
+        # project that has a field `code` of its own.
+        "allOf": [{"type": "string", "enum": [row.code for row in REFUSALS]}],
+        "description": "The kind of problem, for programs. It is never translated.",
+    },
+    "retryable": {
+        "type": "boolean",
+        "description": "Whether the same request may be sent again with the same key.",
+    },
+    "safe_new_key": {
+        "type": "boolean",
+        "description": (
+            "Whether the request may be sent again with a new key. If not, it may have been "
+            "carried out already, and a new key would carry it out a second time."
+        ),
+    },
+}
 #: The schema of a problem (R78).
 PROBLEM: dict[str, Any] = {
     "type": "object",
-    "properties": {
-        "type": {"type": "string", "format": "uri"},
-        "title": {"type": "string"},
-        "status": {"type": "integer"},
-        "detail": {"type": "string"},
-        "instance": {"type": "string", "format": "uri-reference"},
-        "code": {"type": "string"},
-        "retryable": {"type": "boolean"},
-        "safe_new_key": {"type": "boolean"},
-    },
-    "required": [
-        "type",
-        "title",
-        "status",
-        "detail",
-        "instance",
-        "code",
-        "retryable",
-        "safe_new_key",
-    ],
+    "description": "A problem with the idempotency key of a request (RFC 9457).",
+    "properties": _MEMBERS,
+    "required": [*_MEMBERS],
 }
 
 
@@ -129,8 +145,8 @@ def _problems(http: HTTPPolicy, policy: Policy) -> Iterator[tuple[int, str, dict
             "description": "After so many seconds, send the same request again.",
         }
     }
-    missing_key = "The key is missing or invalid, or nobody is logged in whose key it could be."
-    invalid_key = "The key is invalid, or nobody is logged in whose key it could be."
+    missing_key = "The key is missing or invalid, or the caller is not logged in."
+    invalid_key = "The key is invalid, or the caller is not logged in."
     yield 400, missing_key if http.required else invalid_key, {}
     if http.replay_check is not None:
         yield 403, "The answer to the first request may no longer be shown.", {}

@@ -107,6 +107,25 @@ def test_R1_R78_each_answer_of_the_guard_is_described_and_no_word_of_ours():
     assert (dict(vars(Payments)), Payments.create.__dict__) == before
 
 
+def test_R78_the_schema_of_a_problem_describes_its_members_and_lists_the_codes():
+    class Voucher(serializers.Serializer[Any]):
+        code = serializers.ChoiceField(["spring", "autumn"])
+
+    @extend_schema(responses=Voucher)
+    @api_view(["GET"])
+    def voucher(request: Request, id: int) -> Response:
+        raise NotImplementedError
+
+    told = document(pay=CREATE, voucher=voucher)["components"]
+
+    members = told["IdempotencyProblem"]["properties"]
+    assert [name for name, member in members.items() if not member["description"]] == []
+    assert sorted(told["IdempotencyProblem"]["required"]) == sorted(members)
+    [code] = members["code"]["allOf"]
+    assert {"in_progress", "stale", "replay_refused"} < set(code["enum"])
+    assert [name for name in told if name.endswith("Enum")] == ["CodeEnum"]  # the voucher's
+
+
 def test_R1_R77_kept_answers_tell_of_replay_and_expiry_and_the_project_comes_first():
     capture = Payments.as_view({"post": "capture"}, idempotency_required=False)  # as routers do
     told = document(refund=Payments.as_view({"post": "refund"}), capture=capture)
