@@ -66,6 +66,9 @@ class RedisContract(StoreContract):
                 assert link.fired.is_set(), "no answer was lost"
             finally:
                 store._clients._client.close()
+                for client in store._clients._connections._free:
+                    client.connection_pool.disconnect()
+                    client.close()
                 store._clients = direct
 
 
