@@ -76,7 +76,9 @@ def run(
     if is_coroutine_function(func):
         raise TypeError("run() does not await: await arun() for a coroutine function.")
     plan = plan_of_call(store, policy)
-    guarded = call_operation(plan, key, scope, payload, operation, codec, coroutine=False)
+    guarded = call_operation(
+        plan, key, scope, payload, operation, codec, coroutine=False, label=name_of(func)
+    )
     try:
         return plan.engine.run(guarded, func)
     except TypeError as error:
@@ -99,7 +101,7 @@ async def arun(
     """Await ``func(lease)`` once per key and scope; see `run`. The default mode is ``separate``."""
     plan = plan_of_call(store, policy)
     guarded = await sync_to_async(call_operation)(
-        plan, key, scope, payload, operation, codec, coroutine=True
+        plan, key, scope, payload, operation, codec, coroutine=True, label=name_of(func)
     )
     try:
         return await plan.engine.arun(guarded, func)
@@ -272,8 +274,9 @@ def call_operation(
     codec: Codec | None,
     *,
     coroutine: bool,
+    label: str = "",
 ) -> Operation:
-    """Return the operation of a call."""
+    """Return the operation of a call; `label` names its function to the log."""
     if not keys.is_scope(scope):
         raise TypeError("scope must be a string that says whose key it is, not empty.")
     policy, open_transactions = plan.policy, OpenTransactions(plan.store)
@@ -282,7 +285,7 @@ def call_operation(
     try:
         keys.check(key)
     except InvalidKey as error:
-        log_refusal(plan.alias, operation, error)
+        log_refusal(plan.alias, operation, error, label)
         raise
     fingerprint = Fingerprint.of((operation.encode(), asked), fingerprint_secrets(policy))
     return plan.operation(
@@ -295,4 +298,5 @@ def call_operation(
         mode=mode,
         open_transactions=open_transactions,
         wait=policy.wait,
+        label=label,
     )

@@ -114,6 +114,7 @@ class Plan:
         unstorable_ok: bool | None = None,
         checks_replay: bool = False,
         make_waiter: Callable[[Operation], Waiter] | None = None,
+        label: str = "",
     ) -> Operation:
         """
         Return the operation of one request, delivery or call.
@@ -138,6 +139,7 @@ class Plan:
             commit_hooks=open_transactions.commit_hooks() if is_within else None,
             checks_replay=checks_replay,
             make_waiter=make_waiter,
+            label=label,
         )
 
 

@@ -45,7 +45,7 @@ _QUOTING = (AttributeError, LookupError, TypeError, ValueError)
 _QUOTING_NAMES = {"DataError", "IntegrityError"}
 #: A shorter key is found in texts that do not quote it.
 _TELLING = 6
-#: The name in a line for a call of ``run`` or ``attempt`` without an operation.
+#: The name in a line for a block of ``attempt`` without an operation.
 _UNNAMED = "call without a name"
 #: When an error of a store, by its classes, was last written with its traceback, and for how many
 #: seconds that is enough.
@@ -53,12 +53,16 @@ _traced: dict[tuple[Any, ...], float] = {}
 _TRACED_SECONDS = 60
 
 
-def tell_claim(store: type, facts: dict[str, Any], *, takeover: bool) -> None:
-    """Tell that an attempt has won its claim: a line for a take-over, and the signal."""
+def tell_claim(store: type, facts: dict[str, Any], *, takeover: bool, label: str = "") -> None:
+    """
+    Tell that an attempt has won its claim: a line for a take-over, and the signal.
+
+    The line names the operation, or else has the `label`.
+    """
     facts["takeover"] = takeover
     if takeover:
         facts["outcome"] = "taken over"
-        _log(facts)
+        _log(facts, label)
     signals.claimed.send_robust(store, **facts, error=None)
 
 
@@ -69,15 +73,16 @@ def tell_end(
     *,
     key: str = "",
     logged: bool = False,
+    label: str = "",
 ) -> None:
     """Tell how an attempt has ended: one line, unless its error has one, and one signal."""
     outcome = facts["outcome"]
     if outcome == "store unavailable" and isinstance(error, IdempotencyError):
         failure = error if isinstance(error, StoreError) else StoreError(str(error))
         if not (logged or failure.told):
-            _log_store_error(facts, failure, key)
+            _log_store_error(facts, failure, key, label)
     elif not logged:
-        _log(facts)
+        _log(facts, label)
     ended = SIGNALS[outcome]
     if ended.receivers:
         facts.pop("attempts", None)  # of a replay alone: it is for the log
@@ -90,10 +95,10 @@ def word_for(error: BaseException) -> str | None:
     return None if refusal is None else refusal.word
 
 
-def log_refusal(alias: str, operation: str, error: IdempotencyError) -> None:
+def log_refusal(alias: str, operation: str, error: IdempotencyError, label: str = "") -> None:
     """Write the line of a request that made no attempt; no signal tells of it."""
     if outcome := word_for(error):
-        _log(_facts(alias, operation, outcome))
+        _log(_facts(alias, operation, outcome), label)
 
 
 @lru_cache(maxsize=1024)
@@ -114,13 +119,13 @@ def extra(facts: dict[str, Any]) -> dict[str, Any]:
     return {**facts, "record_id": keys.short(record_id) if record_id else ""}
 
 
-def _log(facts: dict[str, Any]) -> None:
+def _log(facts: dict[str, Any], label: str) -> None:
     """Write one line: the operation, its outcome, and its record."""
     if not logger.isEnabledFor(logging.INFO):
         return
     shown = extra(facts)
     record = f"record {shown['record_id']}, " if shown["record_id"] else ""
-    named = shown["operation"] or _UNNAMED
+    named = shown["operation"] or label or _UNNAMED
     logger.info("%s: %s (%sstore %s)", named, shown["outcome"], record, shown["alias"], extra=shown)
 
 
@@ -155,7 +160,9 @@ def _is_traced_lately(alias: str, causes: list[BaseException]) -> bool:
     return lately
 
 
-def _log_store_error(facts: dict[str, Any], error: StoreError, key: str = "") -> None:
+def _log_store_error(
+    facts: dict[str, Any], error: StoreError, key: str = "", label: str = ""
+) -> None:
     """
     Write the line of a store's error, with its cause.
 
@@ -169,7 +176,7 @@ def _log_store_error(facts: dict[str, Any], error: StoreError, key: str = "") ->
     shown = extra(facts)
     log_failure(
         "%s: store unavailable (record %s, store %s). %s",
-        shown["operation"] or _UNNAMED,
+        shown["operation"] or label or _UNNAMED,
         shown["record_id"] or "unknown",
         shown["alias"],
         _text(error, causes, quotes=True),

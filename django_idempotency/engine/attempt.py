@@ -83,7 +83,7 @@ class Attempt(Running):
         self._outcome: Outcome | None = None
         #: The last envelope that was encrypted, and what became of it.
         self._encrypted = b"", b""
-        self.report = Report(store, self.request)
+        self.report = Report(store, self.request, operation.label)
 
     def compare(self, record: Record) -> bool:
         """

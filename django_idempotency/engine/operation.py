@@ -51,6 +51,8 @@ class Operation:
     checks_replay: bool = False
     #: Makes what the adapter waits with, in place of `wait`.
     make_waiter: Callable[[Operation], Waiter] | None = None
+    #: What a line of the log calls it if it has no name.
+    label: str = ""
 
     def waiter(self) -> Waiter:
         """Return what says how long an attempt waits for another."""

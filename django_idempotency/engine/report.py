@@ -20,9 +20,10 @@ __all__ = ["Report", "is_heard"]
 class Report:
     """Tells of one attempt, which begins when this is made."""
 
-    def __init__(self, store: BaseStore, request: ClaimRequest) -> None:
+    def __init__(self, store: BaseStore, request: ClaimRequest, label: str) -> None:
         self._store = store
         self._request = request
+        self._label = label
         self._began = time.monotonic()
         #: For a replay: how many attempts its record has had.
         self.attempts: int | None = None
@@ -48,7 +49,8 @@ class Report:
     def claimed(self, lease: Lease) -> None:
         """Tell that the claim is won."""
         self._claim_told = True
-        tell_claim(type(self._store), self.facts("claimed"), takeover=lease.takeover)
+        facts = self.facts("claimed")
+        tell_claim(type(self._store), facts, takeover=lease.takeover, label=self._label)
 
     def left(self, outcome: str | None, error: BaseException | None) -> None:
         """Tell that the attempt has left its block, and how it has ended, if that is known yet."""
@@ -73,6 +75,7 @@ class Report:
             self.unwritten or error,
             key=self._request.key,
             logged=self.unwritten is not None,
+            label=self._label,
         )
 
 

@@ -13,11 +13,13 @@ from django_idempotency import (
     InvalidKey,
     LeaseLost,
     StoreError,
+    arun,
     logs,
 )
+from django_idempotency.callables import name_of
 from django_idempotency.logs import log_failure
 from django_idempotency.stores.database import DatabaseStore
-from tests.unit.core.conftest import Call, fail, never
+from tests.unit.core.conftest import Call, begin, fail, never
 from tests.unit.core.conftest import run as run_work
 
 
@@ -93,13 +95,48 @@ def test_R79_take_over_lost_lease_and_late_completion_are_lines_of_their_own(
 
 
 def test_R79_the_line_names_the_short_record_id_and_no_key(memory, lines):
-    for name, said in (("bill", "bill"), ("", "call without a name")):
-        outcome = run(lambda lease: "done", f"confidential-{name}", operation=name)
+    def work(lease):
+        return "done"
+
+    for name, said in (("bill", "bill"), ("", name_of(work))):
+        outcome = run(work, f"confidential-{name}", operation=name)
         [line] = lines()
         short = str(outcome.record_id)[:12]
         assert line.getMessage() == f"{said}: completed (record {short}, store default)"
         assert (line.alias, line.operation, line.record_id) == ("default", name, short)
         assert "confidential" not in str(vars(line))
+
+
+def test_R79_a_call_without_a_name_is_named_by_its_function_in_each_line(
+    memory, clock, lines, in_loop
+):
+    def work(lease):
+        clock.advance(61)
+        run(never_again, operation="")
+        return "late"
+
+    def never_again(lease):
+        return "done"
+
+    async def acall():
+        with pytest.raises(InvalidKey):
+            await arun(work, key="", scope="s")
+
+    with pytest.raises(LeaseLost):
+        run(work, operation="")
+    in_loop(acall)
+
+    names = [line.getMessage().partition(": ")[0] for line in lines()]
+    assert names == [name_of(it) for it in (never_again, never_again, work, work)]
+    assert name_of(work).endswith("in_each_line.<locals>.work")
+
+
+def test_R79_a_block_without_a_name_is_one(memory, lines):
+    with begin() as attempt:
+        attempt.complete(1)
+
+    [line] = lines()
+    assert line.getMessage().startswith("call without a name: completed")
 
 
 def test_the_line_of_a_replay_says_how_often_the_work_was_tried(memory, lines):
@@ -118,7 +155,7 @@ def test_R61_an_error_of_the_store_is_one_line_with_its_cause(settings, lines, c
         Call(caller, mode)(never)
     [line] = lines()
     assert line.levelname == "ERROR"
-    assert line.getMessage().startswith("call without a name: store unavailable (record ")
+    assert line.getMessage().startswith(f"{name_of(never)}: store unavailable (record ")
     assert line.getMessage().endswith("could not run its CLAIM. (OperationalError)")
     assert isinstance(line.exc_info[1].__cause__, OperationalError)
     shown = logging.Formatter().format(line)
