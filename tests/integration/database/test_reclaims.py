@@ -108,6 +108,17 @@ def test_R53_write_in_an_open_transaction_holds_no_record_but_its_own(two, does)
         assert won(two.other(two.theirs.claim, claim_request("two"))).takeover
 
 
+@pytest.mark.leg("postgres18", "postgres16")
+@pytest.mark.parametrize("before", [claims.lapsed, claims.live_beyond_expiry], ids=["", "live"])
+def test_R75_sweep_in_an_open_transaction_holds_no_record_that_it_leaves(two, before):
+    claims.expired(two.theirs, claim_request("expired"))
+    lease = before(two.theirs, claim_request())
+    with transaction.atomic():
+        assert two.mine.sweep() == 1
+        two.other.at_once(two.theirs.complete, lease, packed("theirs"), retention=claims.RETENTION)
+    assert two.mine.get(lease.record_id).state is State.COMPLETED
+
+
 @pytest.mark.leg("postgres18", "postgres16", "mariadb")
 def test_R69_renewal_does_not_meet_the_lock_of_another_record(two):
     lease, _ = (claims.lapsed(two.theirs, claim_request(key)) for key in ("one", "two"))

@@ -28,7 +28,7 @@ from django_idempotency.models import IdempotencyRecord
 from django_idempotency.records import State
 from django_idempotency.stores.database import DatabaseStore
 from django_idempotency.stores.memory import MemoryStore
-from django_idempotency.transactions.outer import OuterTransaction
+from django_idempotency.transactions.outer import CommitHooks, OuterTransaction
 from tests import claims
 from tests.app.models import Effect
 from tests.claims import FINGERPRINT, OTHER_FINGERPRINT, asked, found, record_id
@@ -157,6 +157,13 @@ def test_R60_an_interrupted_completion_that_cannot_be_repeated_is_told(memory, c
     with pytest.raises(Interrupt):
         call(done)
     assert told == ["store unavailable"]
+
+
+def test_an_attempt_whose_completion_is_interrupted_again_and_again_has_one_end(memory, call, told):
+    memory.complete = Mock(side_effect=[Interrupt, Interrupt])
+    with pytest.raises(Interrupt):
+        call(done)
+    assert len(told) == 1
 
 
 @pytest.mark.django_db(transaction=True)
@@ -716,6 +723,25 @@ def test_R58_of_single_an_end_that_fails_otherwise_is_not_tried_again(expired):
     with pytest.raises(RuntimeError, match="broken"):
         perform(store, "single", fail)
     assert store.fail.call_count == 1
+
+
+def test_R60_a_completion_of_single_that_the_store_refuses_leaves_nothing_to_be_asked(expired):
+    """Its transaction is still there: in another one the key may have been claimed meanwhile."""
+    store = expired()
+    store.complete = Mock(side_effect=StoreError("refused by a trigger"))
+    store.claim = Mock(wraps=store.claim, side_effect=[DEFAULT, InProgress()])
+    with pytest.raises(StoreError, match="by a trigger"):
+        perform(store, "single")
+    assert store.get(record_id()).state is State.FAILED
+
+
+def test_R60_a_completion_that_is_lost_in_the_callers_transaction_has_not_committed(expired):
+    store, error = expired(), StoreError("out of reach", unreachable=True)
+    store.complete = store.fail = Mock(side_effect=error)
+    store.claim = Mock(wraps=store.claim, side_effect=[DEFAULT, error])
+    operation = replace(claims.operation(transaction="single"), commit_hooks=CommitHooks([]))
+    with pytest.raises(StoreError, match="out of reach"):
+        Engine(store).run(operation, done)
 
 
 def test_R58_an_error_of_the_work_is_not_masked_by_its_COMMIT(expired):
