@@ -15,12 +15,13 @@ from django.db import transaction
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
 from django.urls import path, reverse
+from django.utils import timezone
 from django.utils.text import capfirst
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext, pgettext
 
 from django_idempotency.admin import decisions, lists, overviews, records
-from django_idempotency.admin.shown import May, Row
+from django_idempotency.admin.shown import May, Row, moments
 from django_idempotency.conf import DEFAULT_ALIAS, InvalidStore, stores
 from django_idempotency.exceptions import StoreError
 from django_idempotency.keys import short
@@ -140,6 +141,7 @@ class IdempotencyRecordAdmin(_ModelAdmin):
             found=found,
             most=search.NEWEST,
             seconds=lists.SECONDS,
+            zone=timezone.get_current_timezone_name(),
             next=f"?{urlencode(query)}" if found.cursor else None,
             is_continued="cursor" in request.GET,
             is_filtered=form.is_filtered,
@@ -175,8 +177,9 @@ class IdempotencyRecordAdmin(_ModelAdmin):
         try:
             count = request.GET.get("count") == "stale"
             context["overview"] = overview = overviews.overview_of(_store(alias), count=count)
-            if overview["oldest"] is not None:
-                context["oldest"] = self._row(alias, overview["oldest"], may)
+            for name in ("oldest", "oldest_stale"):
+                if (record := overview[name]) is not None:
+                    context[name] = self._row(alias, record, may)
         except (InvalidStore, StoreError) as failure:
             context["error"] = failure
         return self._page(request, alias, "overview", **context)
@@ -284,11 +287,12 @@ class IdempotencyRecordAdmin(_ModelAdmin):
         seen = decisions.signed(Seen.of(record), alias) if may.resolve else ""
         return Row(record, may, self._record_url(alias, record.record_id), seen)
 
-    def _log_of(self, record_id: UUID) -> Any:
-        """Return the decisions about this record, newest first."""
+    def _log_of(self, record_id: UUID) -> list[tuple[list[str], LogEntry]]:
+        """Return the decisions about this record and their times, newest first."""
         kind = ContentType.objects.get_for_model(IdempotencyRecord)
         entries = LogEntry.objects.filter(content_type=kind, object_id=str(record_id))
-        return entries.select_related("user").order_by("-action_time")[:20]
+        newest = entries.select_related("user").order_by("-action_time")[:20]
+        return [(moments(entry.action_time), entry) for entry in newest]
 
     def _elsewhere(self, request: HttpRequest, alias: str, record_id: UUID) -> HttpResponse:
         """

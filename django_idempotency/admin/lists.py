@@ -7,6 +7,7 @@ from datetime import datetime, timedelta, timezone
 from typing import Any
 
 from django import forms
+from django.utils.text import format_lazy
 from django.utils.translation import gettext_lazy as _
 from django.utils.translation import pgettext_lazy
 
@@ -30,6 +31,9 @@ _AGES = {
     "over-1h": ("created_before", timedelta(hours=1)),
     "over-1d": ("created_before", timedelta(days=1)),
 }
+
+
+_OR_WHOSE = _("So is a user, or a scope.")
 
 
 class ListForm(forms.Form):
@@ -81,6 +85,9 @@ class ListForm(forms.Form):
         super().__init__(data)
         if not view_key:  # it would tell whose records there are
             del self.fields["scope"]
+        else:
+            help_text = self.fields["q"].help_text
+            self.fields["q"].help_text = format_lazy("{} {}", help_text, _OR_WHOSE)
 
     @property
     def is_whole(self) -> bool:
@@ -113,9 +120,13 @@ def find(store: BaseStore, form: ListForm, cursor: str | None) -> Found:
         page = look(store, filters, cursor, _PAGE)
         return Found(page.records, looked=True, cursor=page.cursor)
     found = search.find(store, term, results=False, seconds=SECONDS)
-    if not found.records and filters.operation is None:
-        page = look(store, Filters(operation=term), cursor, _PAGE)
-        found = Found(page.records, looked=True, cursor=page.cursor) if page.records else found
+    others = [Filters(operation=term)] if filters.operation is None else []
+    if "scope" in form.fields and filters.scope is None:
+        others.append(replace(filters, scope=[*search.scopes_of(term)]))
+    for wanted in others:
+        if not found.records:
+            page = look(store, wanted, cursor, _PAGE)
+            found = Found(page.records, looked=True, cursor=page.cursor) if page.records else found
     matching = tuple(filter(filters.match, found.records))
     return replace(found, records=matching, more=found.more and not found.records)
 

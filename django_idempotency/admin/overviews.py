@@ -38,11 +38,13 @@ def overview_of(store: BaseStore, *, count: bool = False) -> dict[str, Any]:
     lines = [(name, [count[state] for state in State]) for name, count in largest]
     others = [numbers for _, numbers in lines[_OPERATIONS:]]
     totals = Counter(record.state for record in records)
-    held = (record for record in records if record.live)
+    longest = sorted(records, key=lambda it: it.updated_at)
+    stale_ones = [record for record in longest if record.stale]
     backlog, backlog_is_more = _backlog(store, records, more)
-    stale: int | None = sum(record.stale for record in records)
+    stale: int | None = len(stale_ones)
     counted: datetime | None = None
-    if more:  # no number of a window is shown
+    if more:  # nothing of a window is shown
+        stale_ones = []
         stale, counted = _counted(store, count=count)
     return {
         "is_table": isinstance(store, DatabaseStore),
@@ -58,7 +60,9 @@ def overview_of(store: BaseStore, *, count: bool = False) -> dict[str, Any]:
         "stale": stale,
         "counted": counted,
         # The attempt that has held its lease for the longest time.
-        "oldest": min(held, key=lambda it: it.updated_at, default=None),
+        "oldest": next((record for record in longest if record.live), None),
+        # The stale one that was claimed first; None if there is none, or it is not known.
+        "oldest_stale": next(iter(stale_ones), None),
         "backlog": backlog,
         "backlog_is_more": backlog_is_more,
     }

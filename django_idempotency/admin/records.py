@@ -14,7 +14,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import ngettext, pgettext
 
 from django_idempotency.admin.decisions import ACTIONS, question_of
-from django_idempotency.admin.shown import STATES, May, link_to_user, moment
+from django_idempotency.admin.shown import STATES, May, link_to_user, moments
 from django_idempotency.models import IdempotencyRecord
 from django_idempotency.operators.decisions import Decision, Seen
 from django_idempotency.operators.facts import ago, told
@@ -22,6 +22,7 @@ from django_idempotency.operators.guarded import guard_of, lines
 from django_idempotency.operators.results import Answer, answer_of
 from django_idempotency.records import NAMED, Record, State
 from django_idempotency.stores.base import BaseStore
+from django_idempotency.templatetags.idempotency_admin import grouped
 
 __all__ = ["body_of", "context_of"]
 
@@ -71,11 +72,11 @@ def _label(name: str) -> str:
     return str(getattr(IdempotencyRecord, name).field.verbose_name)
 
 
-def _time_line(record: Record) -> list[tuple[str, str, str]]:
+def _time_line(record: Record) -> list[tuple[list[str], str, str]]:
     """
     Return what happened to the record, as far as it is kept, and what will.
 
-    Each event is a time, how long ago it was or in how long it will be, and a text.
+    Each event is a time in each zone, how long ago it was or in how long it will be, and a text.
     """
     is_running = record.state is State.IN_PROGRESS
     events: list[tuple[datetime | None, str]] = [
@@ -96,7 +97,7 @@ def _time_line(record: Record) -> list[tuple[str, str, str]]:
         events.append((record.expires_at, pgettext("idempotency", "Expired")))
     else:
         events.append((record.expires_at, pgettext("idempotency", "Expires")))
-    return [(moment(when), ago(record, when) if when else "", text) for when, text in events]
+    return [(moments(when), ago(record, when) if when else "", text) for when, text in events]
 
 
 def body_of(answer: Answer) -> tuple[str | None, str]:
@@ -110,8 +111,8 @@ def body_of(answer: Answer) -> tuple[str | None, str]:
     if answer.note:
         return None, answer.note
     if text is None:
-        said = _("%(size)d bytes, %(type)s")
-        return None, said % {"size": len(answer.body), "type": answer.content_type}
+        said = _("%(size)s bytes, %(type)s")
+        return None, said % {"size": grouped(len(answer.body)), "type": answer.content_type}
     if "json" in answer.content_type:
         with suppress(ValueError, RecursionError):  # a view may call anything JSON
             text = _indented(text)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from datetime import datetime
+from datetime import timezone as zones
 from typing import Any
 
 from django.apps import apps
@@ -23,7 +24,7 @@ from django_idempotency.keys import short
 from django_idempotency.operators.facts import ago, span
 from django_idempotency.records import Record, State
 
-__all__ = ["STATES", "May", "Row", "link_to_user", "moment"]
+__all__ = ["STATES", "May", "Row", "link_to_user", "moments"]
 
 _MASKED = "•••••"
 #: The names of the states.
@@ -75,8 +76,16 @@ class Row:
 
 
 def moment(value: datetime | None) -> str:
-    """Return a time to the second, in the time zone of the project."""
+    """Return a time to the second, in the current time zone."""
     return "-" if value is None else f"{timezone.localtime(value):%Y-%m-%d %H:%M:%S}"
+
+
+def moments(value: datetime | None) -> list[str]:
+    """Return a time with its zone: the current one, and UTC if that is another."""
+    if value is None:
+        return ["-"]
+    both = timezone.localtime(value), value.astimezone(zones.utc)
+    return list(dict.fromkeys(f"{it:%Y-%m-%d %H:%M:%S %Z}" for it in both))
 
 
 def link_to_user(scope: str, site: AdminSite, request: HttpRequest) -> str:

@@ -72,10 +72,10 @@ class OperatorCommand(ShellCommand):
                 partly.append(store.alias)
         for failure in failures:
             self.stderr.write(failure)
-        if partly:
+        if partly and len(seen) != 1:  # else it is what was asked for
             self.stderr.write(
-                f"Of {', '.join(partly)}, only {NEWEST} records were searched, the newest ones if "
-                f"the store can order. Give --scope, or the whole record id, to search them all."
+                f"Of {', '.join(partly)}, only {NEWEST:,} records were searched, the newest ones "
+                f"if the store can order. Give --scope, or the whole record id, to search them all."
             )
         if not seen:
             raise CommandError("No record was found.")

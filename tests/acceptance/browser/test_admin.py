@@ -127,12 +127,41 @@ def test_R80_hostile_keys_and_bodies_stay_text(page, log_in, alias):
     row = row_of(page, "<img src=x")
     expect(row).to_contain_text(owners.SCRIPT[:20])
     row.locator("a").click()
-    expect(page.locator(".field-key")).to_have_text(owners.IMAGE)
+    expect(page.locator("#idempotency-key")).to_have_text(owners.IMAGE)
     expect(page.locator(".field-answer pre")).to_have_text(owners.SCRIPT + owners.IMAGE)
     page.goto(f"{LIST}store/{alias}/overview/")
     expect(page.get_by_role("link", name=owners.SCRIPT)).to_be_visible()
     assert page.locator("#content img, #content script").count() == 0
     assert "taken" not in page.title()
+
+
+def test_all_of_a_page_are_selected_and_a_key_is_copied(page, log_in, context):
+    """By scripts of a file: a Content-Security-Policy may forbid all others."""
+    context.grant_permissions(["clipboard-read", "clipboard-write"])
+    log_in(f"/admin/login/?next={LIST}", "operator")
+    every, boxes = page.get_by_label("Select all on this page"), page.locator("[name=seen]")
+    every.check()
+    expect(page.locator("[name=seen]:checked")).to_have_count(boxes.count())
+    boxes.nth(1).uncheck()
+    expect(every).not_to_be_checked()
+    boxes.nth(1).check()
+    expect(every).to_be_checked()
+    every.uncheck()
+    expect(page.locator("[name=seen]:checked")).to_have_count(0)
+    row_of(page, "<img src=x").locator("a").click()
+    page.locator(".field-key").get_by_role("button", name="Copy").click()
+    expect(page.locator(".field-key").get_by_role("button")).to_have_text("Copied")
+    assert page.evaluate("navigator.clipboard.readText()") == owners.IMAGE
+
+
+@pytest.mark.parametrize("scripts", [False])
+def test_without_scripts_no_box_or_button_does_nothing(page, log_in, scripts):
+    log_in(f"/admin/login/?next={LIST}", "operator")
+    expect(page.locator("[name=seen]").first).to_be_visible()
+    expect(page.locator("#idempotency-all")).to_be_hidden()
+    page.locator("#result_list tbody a").first.click()
+    expect(page.locator(".field-key")).to_be_visible()
+    expect(page.locator(".idempotency-copy").first).to_be_hidden()
 
 
 def shown(page, name, scheme):

@@ -48,14 +48,20 @@ SEEING = ("view_idempotencyrecord", "view_key")
 TOKEN = uuid.UUID("beefbeef-beef-4eef-8eef-beefbeefbeef")
 
 
-def add(number=1, *, state=State.COMPLETED, lease=None, **fields):
+def unsaved(number=1, *, state=State.COMPLETED, lease=None, **fields):
     now = timezone.now()
     ours = {"id": uuid.UUID(int=number), "scope": "scope-of-it", "key": f"key-{number}"}
     ours |= {"operation": "POST shop:pay", "fingerprint": b"\x01" * 32, "state": state}
     ours |= {"epoch": 5, "token": TOKEN, "created_at": now, "updated_at": now}
     ours |= {"lease_until": None if lease is None else now + timedelta(seconds=lease)}
     ours |= {"expires_at": now + timedelta(hours=1)}
-    return IdempotencyRecord.objects.create(**{**ours, **fields})
+    return IdempotencyRecord(**{**ours, **fields})
+
+
+def add(number=1, **fields):
+    record = unsaved(number, **fields)
+    record.save(force_insert=True)
+    return record
 
 
 def answered(response):
@@ -132,6 +138,11 @@ def test_R71_the_list_shows_every_record_and_filters_them(admin_client, listed, 
         ({"scope": "admin"}, {3}),
         ({"scope": "scope-of-it", "age": "over-1d"}, {4}),
         ({"age": "10m"}, {1, 2, 3}),
+        ({"q": "admin"}, {3}),
+        ({"q": "admin", "state": "FAILED"}, set()),
+        ({"q": "admin", "operation": "POST shop:pay"}, {3}),
+        ({"q": "admin", "scope": "scope-of-it"}, set()),
+        ({"q": "scope-of-it", "state": "FAILED"}, {4}),
         ({"state": "nonsense"}, set()),
     ]:
         assert listed(query) == found, query
@@ -159,6 +170,15 @@ def test_a_filter_looks_at_the_newest_records_says_so_and_goes_on_from_there(
     for key, numbers in (("key-8", {8}), ("key-1", set())):
         assert listed(key) == numbers
         assert (said in html.unescape(text(admin_client.get(LIST, {"q": key})))) is (not numbers)
+
+
+def test_a_name_finds_nobodys_records_for_who_may_not_see_whose_they_are(client, clerk):
+    add(1, scope="scope-of-it")
+    for permissions, number in ((SEEING[:1], 0), (SEEING, 1)):
+        clerk(*permissions)
+        response = client.get(LIST, {"q": "scope-of-it"})
+        assert len(response.context["rows"]) == number
+        assert ("So is a user, or a scope." in text(response)) is (number == 1)
 
 
 def test_pages_of_the_list_have_each_record_once(admin_client, monkeypatch):
@@ -305,6 +325,7 @@ def test_stale_leases_are_those_of_the_whole_store(admin_client, monkeypatch, me
     cache.clear()
     assert admin_client.get(overview).context["overview"]["stale"] is None
     content = text(admin_client.get(f"{overview}?count=stale"))
+    assert "oldest stale" not in content
     assert re.search(r"<strong>3</strong> stale leases, counted 0\sminutes ago", content)
     response = admin_client.get(LIST, {"state": "stale"})
     assert len(response.context["rows"]) == 3
@@ -315,7 +336,46 @@ def test_stale_leases_are_those_of_the_whole_store(admin_client, monkeypatch, me
     assert "All records of the store are looked at, for 5 seconds a page." in text(response)
 
 
+def test_the_overview_shows_ages_of_leases_that_there_are(admin_client):
+    add(1)
+    overview, now = f"{LIST}store/default/overview/", timezone.now()
+    assert "oldest" not in text(admin_client.get(overview))
+    for number, minutes in ((2, 5), (3, 7), (4, 3)):
+        claimed = now - timedelta(minutes=minutes)
+        add(number, state=State.IN_PROGRESS, lease=-60, updated_at=claimed)
+    content = text(admin_client.get(overview))
+    assert re.search(r"0003/change/\"><strong>7 min \d+ s</strong> oldest stale lease", content)
+    assert "oldest lease" not in content
+
+
+def test_numbers_have_the_separators_of_the_language(admin_client, settings):
+    add(0, attempts=1234, result=b"x" * 1500)
+    IdempotencyRecord.objects.bulk_create(unsaved(number) for number in range(1, 1201))
+    overview, one = f"{LIST}store/default/overview/", IdempotencyRecord(pk=uuid.UUID(int=0))
+    for language, dot in (("en", ","), ("de", ".")):
+        settings.LANGUAGE_CODE = language
+        content = text(admin_client.get(overview))
+        assert f"<strong>1{dot}201</strong>" in content  # of the state
+        assert content.count(f"1{dot}201") == 3  # of all, and of the operation
+        assert f"10{dot}000 " in text(admin_client.get(LIST, {"state": "FAILED"}))
+        content = text(admin_client.get(page(one)))
+        assert f"<dd>1{dot}234</dd>" in content
+        assert re.search(rf"1\{dot}500 bytes in the store|1\{dot}500 Bytes im Speicher", content)
+
+
 # The page of a record.
+
+
+def test_times_are_those_of_the_zone_and_the_record_has_utc_beside_them(admin_client, settings):
+    summer = datetime(2026, 7, 8, 9, 10, 11, tzinfo=zones.utc)
+    record = add(1, created_at=summer)
+    assert text(admin_client.get(page(record))).count("2026-07-08") == 1
+    settings.TIME_ZONE = "Europe/Berlin"
+    both = "2026-07-08 11:10:11 CEST = 2026-07-08 09:10:11 UTC"
+    assert both in text(admin_client.get(page(record)))
+    content = text(admin_client.get(LIST))
+    assert "2026-07-08 11:10:11" in content
+    assert "Created<br>Europe/Berlin</th>" in content
 
 
 def test_shows_the_record_and_no_token(admin_client, admin_user):

@@ -127,6 +127,17 @@ def test_a_record_is_found_by_what_an_operator_has_of_it(
     assert find(store, "alice order 0").records  # computed, so it is found among all
 
 
+def test_a_window_is_told_unless_the_record_is_found(
+    store: MemoryStore, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number, key in enumerate(["old", "twice", "twice", "new"]):
+        claim(store, f"scope {number}", key)
+        clock.advance(1)
+    monkeypatch.setattr(search, "NEWEST", 3)
+    for key, is_told in (("new", False), ("twice", True), ("old", True)):
+        assert ("records were searched" in manage("show", key)[1]) is is_told, key
+
+
 def test_a_search_ends_in_its_time_and_a_record_that_is_browsed_twice_is_one(
     store: MemoryStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
