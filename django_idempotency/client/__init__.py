@@ -15,6 +15,7 @@ __all__ = ["Problem", "RetryPolicy", "problem_of"]
 def _missing(package: str) -> ImportError:
     """Return the error of a module whose package is not installed: it names the extra."""
     return ImportError(
-        f"This client needs {package}: python -m pip install 'django-idempotency[{package}]'",
+        f"This client needs {package}: run pip install '.[{package}]' in a checkout of "
+        f"django-idempotency.",
         name=package,
     )

@@ -49,8 +49,8 @@ def problems_of(keys: Sequence[Secret]) -> list[str]:
         _cipher(Secret(bytes(_KEY_BYTES)), UUID(int=0))
     except ImportError:
         found.append(
-            "encryption_keys needs cryptography: "
-            "python -m pip install 'django-idempotency[encryption]'"
+            "encryption_keys needs cryptography: run pip install '.[encryption]' in a checkout of "
+            "django-idempotency."
         )
     return found
 

@@ -8,6 +8,7 @@ __all__ = ["missing"]
 def missing(package: str, extra: str) -> ImportError:
     """Return the error of an adapter whose package is not installed: it names the extra."""
     return ImportError(
-        f"This adapter needs {package}: python -m pip install 'django-idempotency[{extra}]'",
+        f"This adapter needs {package}: run pip install '.[{extra}]' in a checkout of "
+        f"django-idempotency.",
         name=package,
     )

@@ -117,7 +117,8 @@ def _search(expression: str) -> Callable[[Any], Any]:
         import jmespath as library
     except ImportError as error:
         raise ImportError(
-            'JMESPath keys need jmespath: pip install "django-idempotency[events]"'
+            "JMESPath keys need jmespath: run pip install '.[events]' in a checkout of "
+            "django-idempotency."
         ) from error
     search: Callable[[Any], Any] = library.compile(expression).search
     return search

@@ -45,8 +45,8 @@ class GuardedViewExtension(OpenApiViewExtension):
         callback: Any = getattr(self, "target_callback", None)
         if callback is None:
             warn(
-                "Guarded operations need drf-spectacular 0.29 or newer to be described: "
-                "python -m pip install 'django-idempotency[openapi]'"
+                "Guarded operations need drf-spectacular 0.29 or newer to be described: run "
+                "pip install '.[openapi]' in a checkout of django-idempotency."
             )
             older: type[Any] = self.target
             return older

@@ -23,7 +23,7 @@ class OpenTelemetryConfig(AppConfig):
             from django_idempotency.contrib.opentelemetry.metrics import metrics
         except ImportError as error:
             raise ImproperlyConfigured(
-                "Metrics and spans need opentelemetry-api: "
-                'pip install "django-idempotency[opentelemetry]"'
+                "Metrics and spans need opentelemetry-api: run pip install '.[opentelemetry]' in a "
+                "checkout of django-idempotency."
             ) from error
         metrics.connect(self.max_operations)

@@ -23,6 +23,7 @@ class PrometheusConfig(AppConfig):
             from django_idempotency.contrib.prometheus.metrics import metrics
         except ImportError as error:
             raise ImproperlyConfigured(
-                'Metrics need prometheus_client: pip install "django-idempotency[prometheus]"'
+                "Metrics need prometheus_client: run pip install '.[prometheus]' in a checkout of "
+                "django-idempotency."
             ) from error
         metrics.connect(self.max_operations)

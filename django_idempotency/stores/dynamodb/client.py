@@ -63,7 +63,8 @@ class Client:
             self._boto3 = importlib.import_module("boto3")
         except ImportError as error:
             raise ImportError(
-                'DynamoDBStore needs boto3: python -m pip install "django-idempotency[dynamodb]"'
+                "DynamoDBStore needs boto3: run pip install '.[dynamodb]' in a checkout of "
+                "django-idempotency."
             ) from error
         self._errors: Any = importlib.import_module("botocore.exceptions")
         self._config_class: Any = importlib.import_module("botocore.config").Config

@@ -86,7 +86,8 @@ class RedisStore(BaseStore):
             from django_idempotency.stores.redis.clients import Clients
         except ImportError as error:
             raise ImportError(
-                'RedisStore needs redis-py: python -m pip install "django-idempotency[redis]"'
+                "RedisStore needs redis-py: run pip install '.[redis]' in a checkout of "
+                "django-idempotency."
             ) from error
         self.prefix = prefix
         self.timeout = seconds_of("timeout", timeout)

@@ -115,7 +115,7 @@ def test_without_the_client_the_check_names_the_extra(configure, monkeypatch):
     configure(url=URL)
     [message] = run_checks(tags=["idempotency"])
     assert message.id == "django_idempotency.E002"
-    assert 'pip install "django-idempotency[redis]"' in message.msg
+    assert "pip install '.[redis]'" in message.msg
 
 
 def ids(store):

@@ -46,6 +46,18 @@ def test_the_first_page_leads_somewhere_from_a_package_index(wheel: zipfile.ZipF
         assert not target.startswith(home) or (ROOT / "docs" / page).is_file()
 
 
+def test_no_page_and_no_error_asks_an_index_for_a_package_that_has_no_release() -> None:
+    pages = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
+    texts = [*pages, *Path(django_idempotency.__file__).parent.rglob("*.py")]
+    written = ("releasing.md", "changelog.md")
+    asked = re.compile(r"pip install .?django-idempotency|django-idempotency\[")
+
+    found = [it.name for it in texts if asked.search(it.read_text()) and it.name not in written]
+
+    assert found == []
+    assert "[project.urls]" not in (ROOT / "pyproject.toml").read_text(), "none is published"
+
+
 def test_each_extra_is_tried_by_itself() -> None:
     assert set(EXTRAS) == {"", *extras_of_the_project()}
 
