@@ -6,7 +6,6 @@ from django.apps import apps
 from django.contrib import admin
 from django.contrib.staticfiles.urls import staticfiles_urlpatterns
 from django.urls import include, path
-from django.views.generic import RedirectView
 from drf_spectacular.views import SpectacularAPIView
 from rest_framework.routers import DefaultRouter
 
@@ -20,6 +19,7 @@ from example_project.shop.views import (
     TransferViewSet,
 )
 from example_project.shop.webhooks import payment_received
+from example_project.start import start_page
 
 router = DefaultRouter()
 router.register("accounts", AccountViewSet, basename="account")
@@ -28,7 +28,7 @@ router.register("orders", OrderViewSet, basename="api-order")
 router.register("payments", PaymentViewSet, basename="payment")
 
 urlpatterns = [
-    path("", RedirectView.as_view(pattern_name="docs")),
+    path("", start_page, name="start"),
     path("checkout/", checkout, name="checkout"),
     path("orders/<uuid:pk>/", order_page, name="order"),
     path("quotes/", create_quote, name="quotes"),

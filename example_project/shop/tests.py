@@ -400,6 +400,19 @@ class PageTests(TestCase):
             keys = [p for p in parameters if p["name"] == "Idempotency-Key"]
             self.assertEqual([(p["in"], p["required"]) for p in keys], [("header", True)])
 
+    def test_start_page_leads_to_each_page_and_names_the_users_that_are_seeded(self) -> None:
+        with override_settings(SEED_KNOWN_PASSWORDS=False):
+            self.assertNotContains(self.client.get("/"), "alice-demo")
+        with override_settings(SEED_KNOWN_PASSWORDS=True):
+            page = self.client.get("/")
+        for password in ("alice-demo", "bob-demo", "admin-demo"):
+            self.assertContains(page, password)
+        links = re.findall(r'href="([^"]+)"', page.content.decode())
+        self.assertGreaterEqual(set(links), {"/checkout/", PAYMENTS, "/api/docs/", "/admin/"})
+        self.client.force_login(User.objects.create_superuser("root"))
+        for link in links:
+            self.assertIn(self.client.get(link).status_code, (200, 302), link)
+
     def test_reference_is_one_file(self) -> None:
         page = self.client.get("/api/docs/").content.decode()
         self.assertIn("Idempotency-Key", page)

@@ -51,6 +51,14 @@ def judged(page):
     ]
 
 
+def test_the_start_page_of_the_shop_is_accessible_and_leads_to_the_checkout(page):
+    page.goto("/")
+    assert judged(page) == []
+
+    page.get_by_role("link", name="Checkout").click()
+    expect(page).to_have_title("Checkout")
+
+
 def test_R89_checkout_mistake_order_and_problem_are_accessible(page):
     button = page.get_by_role("button", name="Place order")
     page.goto("/checkout/")
