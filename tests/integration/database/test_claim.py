@@ -125,6 +125,7 @@ def test_records_that_expire_at_the_same_time_are_on_a_page_each(store):
         page = store.browse(limit=1, cursor=cursor)
         found += [record.record_id for record in page.records]
         cursor = page.cursor
+        assert len(found) <= 4, "it goes round in circles"
     assert found == sorted(ids, reverse=True)
 
 
@@ -145,6 +146,7 @@ def test_damaged_record_is_left_out_of_a_page_and_ends_none(store, caplog):
         pages.append([record.record_id for record in page.records])
         named += page.damaged
         cursor = page.cursor
+        assert len(pages) <= 3, "it goes round in circles"
     assert (pages, named) == ([[first], [last]], [str(damaged)[:12]])
     assert "cannot be shown" in caplog.text
     assert "NO STATE" not in caplog.text
