@@ -135,6 +135,13 @@ def test_R74_fingerprint_of_an_expired_record_does_not_outlive_it(two):
         Engine(two.mine).run(single(), work("first again"))
 
 
+@EVERYWHERE
+def test_R74_record_that_has_expired_takes_the_name_of_what_is_done_now(two):
+    claims.expired(two.theirs, claim_request(operation="what was done"))
+    outcome = Engine(two.mine).run(replace(single(), name="what is done"), work("mine"))
+    assert two.mine.get(outcome.record_id).operation == "what is done"
+
+
 @pytest.mark.parametrize(
     ("mode", "before"),
     [("single", claims.absent), ("joined", claims.failed), ("separate", claims.expired)],
