@@ -6,6 +6,7 @@ from typing import ClassVar
 
 from django.db import models
 from django.utils.translation import gettext_lazy as _
+from django.utils.translation import pgettext_lazy
 
 from django_idempotency.fields import AnyUUIDField
 from django_idempotency.keys import MAX_LENGTH
@@ -22,26 +23,26 @@ class IdempotencyRecord(models.Model):
     """
 
     class State(models.TextChoices):
-        IN_PROGRESS = "IN_PROGRESS", _("in progress")
-        COMPLETED = "COMPLETED", _("completed")
-        FAILED = "FAILED", _("failed")
-        RELEASED = "RELEASED", _("released")
+        IN_PROGRESS = "IN_PROGRESS", pgettext_lazy("idempotency", "in progress")
+        COMPLETED = "COMPLETED", pgettext_lazy("idempotency", "completed")
+        FAILED = "FAILED", pgettext_lazy("idempotency", "failed")
+        RELEASED = "RELEASED", pgettext_lazy("idempotency", "released")
 
-    id = AnyUUIDField(_("record id"), primary_key=True, editable=False)
-    scope = models.CharField(_("scope"), max_length=MAX_LENGTH)
-    key = models.CharField(_("idempotency key"), max_length=MAX_LENGTH)
-    operation = models.CharField(_("operation"), max_length=MAX_LENGTH, blank=True)
-    fingerprint = models.BinaryField(_("fingerprint"), null=True)
-    state = models.CharField(_("state"), max_length=11, choices=State.choices)
-    epoch = models.BigIntegerField(_("epoch"))
-    token = AnyUUIDField(_("token"))
-    lease_until = models.DateTimeField(_("lease until"), null=True)
-    created_at = models.DateTimeField(_("created at"))
-    updated_at = models.DateTimeField(_("updated at"))
-    expires_at = models.DateTimeField(_("expires at"), null=True)
-    attempts = models.IntegerField(_("attempts"), default=1)
-    result = models.BinaryField(_("result"), null=True)
-    error = models.CharField(_("error"), max_length=MAX_LENGTH, blank=True)
+    id = AnyUUIDField("record id", primary_key=True, editable=False)
+    scope = models.CharField("scope", max_length=MAX_LENGTH)
+    key = models.CharField("idempotency key", max_length=MAX_LENGTH)
+    operation = models.CharField("operation", max_length=MAX_LENGTH, blank=True)
+    fingerprint = models.BinaryField("fingerprint", null=True)
+    state = models.CharField("state", max_length=11, choices=State.choices)
+    epoch = models.BigIntegerField("epoch")
+    token = AnyUUIDField("token")
+    lease_until = models.DateTimeField("lease until", null=True)
+    created_at = models.DateTimeField("created at")
+    updated_at = models.DateTimeField("updated at")
+    expires_at = models.DateTimeField("expires at", null=True)
+    attempts = models.IntegerField("attempts", default=1)
+    result = models.BinaryField("result", null=True)
+    error = models.CharField("error", max_length=MAX_LENGTH, blank=True)
 
     class Meta:
         db_table = "idempotency_record"

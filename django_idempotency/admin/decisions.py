@@ -40,7 +40,7 @@ _ANSWERS = {
     "release": gettext_lazy("It was not done: the next duplicate runs it."),
 }
 _TOGETHER = gettext_lazy(
-    "The mode is %(mode)s: the database of the store has none of the attempt's rows. Another "
+    "The mode is %(mode)s: nothing that the attempt wrote in its transaction is committed. Another "
     "service may have done what the attempt asked of it."
 )
 #: What may be left of a stale attempt, by the mode of its view or task.
@@ -128,18 +128,18 @@ class DecisionForm(forms.Form):
         label=pgettext_lazy("idempotency", "Body"),
         required=False,
         strip=False,
-        widget=forms.Textarea(attrs={"rows": 8, "cols": 80}),
+        widget=forms.Textarea(attrs={"rows": 8, "cols": 80, "dir": "ltr"}),
     )
     value = forms.CharField(
         label=gettext_lazy("Result, as JSON"),
         initial="null",
-        widget=forms.Textarea(attrs={"rows": 8, "cols": 80}),
+        widget=forms.Textarea(attrs={"rows": 8, "cols": 80, "dir": "ltr"}),
     )
     reason = forms.CharField(
         label=pgettext_lazy("idempotency", "Reason"),
         max_length=200,
         help_text=gettext_lazy("It stands in the admin log and in the project's log."),
-        widget=forms.TextInput(attrs={"size": 80, "autocomplete": "off"}),
+        widget=forms.TextInput(attrs={"size": 80, "autocomplete": "off", "dir": "auto"}),
     )
     force = forms.BooleanField(
         label=gettext_lazy("End the running attempt"),

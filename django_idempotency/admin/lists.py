@@ -11,8 +11,8 @@ from django.utils.text import format_lazy
 from django.utils.translation import gettext_lazy as _
 from django.utils.translation import pgettext_lazy
 
-from django_idempotency.admin.shown import STATES
 from django_idempotency.operators import search
+from django_idempotency.operators.facts import STATES
 from django_idempotency.operators.search import Found
 from django_idempotency.records import Filters, Page, State
 from django_idempotency.stores.base import BaseStore
@@ -50,7 +50,9 @@ class ListForm(forms.Form):
             "alice 8e03978e. Whose may be a scope, a user, a tenant and a user, or a task. "
             "A key, or an operation, alone is looked for among the newest records."
         ),
-        widget=forms.TextInput(attrs={"type": "search", "aria-describedby": "id_q_helptext"}),
+        widget=forms.TextInput(
+            attrs={"type": "search", "aria-describedby": "id_q_helptext", "dir": "auto"}
+        ),
     )
     state = forms.ChoiceField(
         label=pgettext_lazy("idempotency", "State"),
@@ -65,9 +67,13 @@ class ListForm(forms.Form):
     operation = forms.CharField(
         label=pgettext_lazy("idempotency", "Operation"),
         required=False,
-        widget=forms.TextInput(attrs={"list": "operations"}),
+        widget=forms.TextInput(attrs={"list": "operations", "dir": "auto"}),
     )
-    scope = forms.CharField(label=pgettext_lazy("idempotency", "Scope or user"), required=False)
+    scope = forms.CharField(
+        label=pgettext_lazy("idempotency", "Scope or user"),
+        required=False,
+        widget=forms.TextInput(attrs={"dir": "auto"}),
+    )
     age = forms.ChoiceField(
         label=pgettext_lazy("idempotency", "Created"),
         required=False,

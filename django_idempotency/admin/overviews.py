@@ -9,8 +9,8 @@ from typing import Any
 from django.core.cache import cache
 
 from django_idempotency.admin import lists
-from django_idempotency.admin.shown import STATES
 from django_idempotency.operators import search
+from django_idempotency.operators.facts import STATES
 from django_idempotency.records import Filters, Record, State
 from django_idempotency.stores.base import BaseStore
 from django_idempotency.stores.database import DatabaseStore

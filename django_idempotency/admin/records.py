@@ -14,10 +14,10 @@ from django.utils.translation import gettext as _
 from django.utils.translation import ngettext, pgettext
 
 from django_idempotency.admin.decisions import ACTIONS, question_of
-from django_idempotency.admin.shown import STATES, May, link_to_user, moments
+from django_idempotency.admin.shown import May, link_to_user, moments
 from django_idempotency.models import IdempotencyRecord
 from django_idempotency.operators.decisions import Decision, Seen
-from django_idempotency.operators.facts import ago, told
+from django_idempotency.operators.facts import STATES, ago, told
 from django_idempotency.operators.guarded import guard_of, lines
 from django_idempotency.operators.results import Answer, answer_of
 from django_idempotency.records import NAMED, Record, State

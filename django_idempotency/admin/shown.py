@@ -17,23 +17,16 @@ from django.http import HttpRequest
 from django.urls import NoReverseMatch, reverse
 from django.utils import timezone
 from django.utils.html import format_html
-from django.utils.translation import pgettext, pgettext_lazy
+from django.utils.translation import pgettext
 
 from django_idempotency.http import scopes
 from django_idempotency.keys import short
-from django_idempotency.operators.facts import ago, span
-from django_idempotency.records import Record, State
+from django_idempotency.operators.facts import STATES, ago, span
+from django_idempotency.records import Record
 
-__all__ = ["STATES", "May", "Row", "link_to_user", "moments"]
+__all__ = ["May", "Row", "link_to_user", "moments"]
 
 _MASKED = "•••••"
-#: The names of the states.
-STATES = {
-    State.IN_PROGRESS: pgettext_lazy("idempotency", "in progress"),
-    State.COMPLETED: pgettext_lazy("idempotency", "completed"),
-    State.FAILED: pgettext_lazy("idempotency", "failed"),
-    State.RELEASED: pgettext_lazy("idempotency", "released"),
-}
 #: The scope of a user, as `http.scopes` makes it.
 _OF_USER = re.compile(r"user:(?P<model>[a-z0-9_]+\.[a-z0-9_]+):(?P<pk>.+)")
 

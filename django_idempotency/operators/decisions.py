@@ -15,6 +15,7 @@ from django_idempotency.codecs.encryption import sealed
 from django_idempotency.conf import policy_for
 from django_idempotency.exceptions import IdempotencyError, StoreError
 from django_idempotency.observers import logger
+from django_idempotency.operators.facts import STATES
 from django_idempotency.operators.results import kind_of
 from django_idempotency.records import Record, State
 from django_idempotency.stores.base import BaseStore
@@ -68,12 +69,12 @@ class Decision:
             return _("It is gone from the store.")
         if Seen.of(record) != self.seen:
             said = _("It has changed since you saw it: it is %(state)s now. Look at it again.")
-            return said % {"state": record.state}
+            return said % {"state": STATES[record.state]}
         if record.expired:
             return _("It has expired: the next request with this key runs.")
         if self.action != "expire" and record.state not in _OPEN:
             said = _("It is %(state)s, and such a record can only be expired.")
-            return said % {"state": record.state}
+            return said % {"state": STATES[record.state]}
         if self.action == "complete" and kind_of(record) is None:
             return _(
                 "Its scope is not stored whole, so nothing tells what made it: complete it in "

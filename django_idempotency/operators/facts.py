@@ -8,14 +8,32 @@ from typing import Any
 
 from django.utils import timezone as zones
 from django.utils.translation import gettext as _
-from django.utils.translation import pgettext
+from django.utils.translation import pgettext, pgettext_lazy
 
 from django_idempotency.codecs import is_unavailable
 from django_idempotency.operators.results import answer_of, codec_in, kind_of
 from django_idempotency.records import Record, State
 
-__all__ = ["KINDS", "ago", "answer_facts", "answer_lines", "facts", "line", "lines", "span", "told"]
+__all__ = [
+    "KINDS",
+    "STATES",
+    "ago",
+    "answer_facts",
+    "answer_lines",
+    "facts",
+    "line",
+    "lines",
+    "span",
+    "told",
+]
 
+#: The names of the states.
+STATES = {
+    State.IN_PROGRESS: pgettext_lazy("idempotency", "in progress"),
+    State.COMPLETED: pgettext_lazy("idempotency", "completed"),
+    State.FAILED: pgettext_lazy("idempotency", "failed"),
+    State.RELEASED: pgettext_lazy("idempotency", "released"),
+}
 _UNITS = ((86400, "d"), (3600, "h"), (60, "min"))
 #: What made a record, by its kind; the scope of one without a kind is not stored whole.
 KINDS = {"http": "a view", "task": "a task", "call": "a call", None: "unknown"}

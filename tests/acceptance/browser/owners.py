@@ -38,6 +38,7 @@ def fill() -> None:
     bob = scopes.of_user(User.objects.get(username="bob"))
     paid = JsonResponse({"id": 17, "amount": 4200, "status": "captured"}, status=201)
     for alias in ALIASES:
+        _end(alias, _claim(alias, alice, "k" * 255), paid)
         _end(alias, _claim(alias, alice, "order-17"), paid)
         for number in range(12):
             scope, operation = (alice, bob)[number % 2], OPERATIONS[number % 4]

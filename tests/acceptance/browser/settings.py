@@ -6,7 +6,10 @@ import os
 
 from example_project.demo.settings import *  # noqa: F403
 from example_project.demo.settings import IDEMPOTENCY as SHOPS
+from example_project.demo.settings import MIDDLEWARE as SHOP_MIDDLEWARE
 
+MIDDLEWARE = [*SHOP_MIDDLEWARE]
+MIDDLEWARE.insert(2, "django.middleware.locale.LocaleMiddleware")
 IDEMPOTENCY = {
     **SHOPS,
     "redis": {

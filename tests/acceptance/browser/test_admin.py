@@ -164,6 +164,90 @@ def test_without_scripts_no_box_or_button_does_nothing(page, log_in, scripts):
     expect(page.locator(".idempotency-copy").first).to_be_hidden()
 
 
+def pages(page):
+    """Open each page in turn, and yield its name."""
+    page.goto(LIST)
+    yield "list"
+    for query in ("alice+order-17", "k" * 255):
+        page.goto(f"{LIST}?q={query}")
+        page.locator("#result_list tbody a").click()
+        expect(page.locator(".field-answer")).to_be_visible()
+        yield "record"
+    page.goto(f"{LIST}?state=stale")
+    page.locator("#result_list tbody a").click()
+    expect(page.locator(".field-answer")).to_be_visible()
+    yield "stale record"
+    page.locator("button[value=complete]").click()
+    expect(page.locator("#id_reason")).to_be_visible()
+    yield "decision"
+    page.goto(f"{LIST}store/default/overview/")
+    yield "overview"
+
+
+SIDEWAYS = "document.scrollingElement.scrollWidth - document.scrollingElement.clientWidth"
+#: Words of the page that stand on two lines; keys and ids are none.
+BROKEN = r"""() => {
+  const texts = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+  const range = new Range(), broken = [];
+  while (texts.nextNode()) {
+    const text = texts.currentNode;
+    if (text.parentElement.closest("pre, code, script, .field-key")) continue;
+    for (const word of text.data.matchAll(/[\p{L}\d]+/gu)) {
+      range.setStart(text, word.index);
+      range.setEnd(text, word.index + word[0].length);
+      const lines = new Set([...range.getClientRects()].map((line) => line.top));
+      if (lines.size > 1) broken.push(word[0]);
+    }
+  }
+  return broken;
+}"""
+#: Texts of which the last character, a full stop say, stands left of the one before it.
+TURNED = r"""() => {
+  const texts = document.createTreeWalker(
+    document.querySelector("#content-main"), NodeFilter.SHOW_TEXT
+  );
+  const range = new Range(), turned = [];
+  const left = (text, at) => {
+    range.setStart(text, at);
+    range.setEnd(text, at + 1);
+    return range.getBoundingClientRect().left;
+  };
+  while (texts.nextNode()) {
+    const text = texts.currentNode, end = text.data.trimEnd().length;
+    if (!/[a-z0-9)][.:?)\u2026]$/.test(text.data.trimEnd())) continue;
+    if (left(text, end - 1) < left(text, end - 2)) turned.push(text.data.trim());
+  }
+  return turned;
+}"""
+
+
+@pytest.mark.parametrize("language", ["en", "de", "he"])
+def test_no_page_scrolls_sideways_and_no_word_breaks(page, log_in, context, language):
+    log_in(f"/admin/login/?next={LIST}", "operator")
+    context.set_extra_http_headers({"Accept-Language": language})
+    for width in (1280, 800, 390):
+        page.set_viewport_size({"width": width, "height": 800})
+        for name in pages(page):
+            assert page.locator("html").get_attribute("lang") == language
+            assert page.evaluate(SIDEWAYS) <= 0, (name, width)
+            assert page.evaluate(BROKEN) == [], (name, width)
+            if name != "overview":
+                heads = page.locator(".stacks thead th:visible").count()
+                assert (heads > 1) is (width == 1280), "its rows are cards"
+
+
+def test_what_is_not_translated_reads_from_left_to_right_in_a_page_from_right_to_left(
+    page, log_in, context
+):
+    log_in(f"/admin/login/?next={LIST}", "operator")
+    context.set_extra_http_headers({"Accept-Language": "he"})
+    for name in pages(page):
+        assert page.locator("html").get_attribute("dir") == "rtl"
+        for each in page.locator("#content-main :is(code, pre)").all():
+            assert each.evaluate("it => getComputedStyle(it).direction") == "ltr"
+        assert page.evaluate(TURNED) == [], name
+
+
 def shown(page, name, scheme):
     """Judge the page as it is, and take its picture for the tour."""
     expect(page.locator("#content-main")).to_be_visible()

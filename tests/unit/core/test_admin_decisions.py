@@ -172,12 +172,19 @@ def test_several_are_released_or_expired_together(operator):
     assert "can only be expired" in told(operator.ask("release", seen))
     content = told(operator.decide("release", seen))
     assert "Released: 2 records." in content
-    assert f"Record {keys.short(completed.record_id)}: It is COMPLETED" in content
+    assert f"Record {keys.short(completed.record_id)}: It is completed" in content
     expired = told(operator.decide("expire", operator.seen(*leases, completed)))
     assert "Expired: 3 records." in expired
     assert store.get(completed.record_id).expired
     assert LogEntry.objects.count() == 5
     assert "Complete one record at a time" in told(operator.decide("complete", seen))
+
+
+def test_a_state_in_an_operators_sentence_is_translated(admin_client, settings):
+    settings.LANGUAGE_CODE = "de"
+    operator, completed = Operator(admin_client, "default"), claim("default", state=State.COMPLETED)
+    content = told(operator.ask("release", operator.seen(completed)))
+    assert "Er ist abgeschlossen und kann nur noch ablaufen." in content
 
 
 def test_of_several_the_entry_of_the_one_that_ran_says_so(operator):
@@ -337,7 +344,7 @@ urlpatterns = [
     path("computed/", Computed.as_view(), name="computed"),
     path("", include("tests.app.urls")),
 ]
-NONE = "The mode is joined: the database of the store has none of the attempt's rows."
+NONE = "The mode is joined: nothing that the attempt wrote in its transaction is committed."
 SOME = "The mode is separate: rows of the attempt may be in the database."
 A_MOMENT = timedelta(milliseconds=1)
 

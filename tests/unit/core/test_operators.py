@@ -170,9 +170,9 @@ def test_a_search_ends_in_its_time_and_a_record_that_is_browsed_twice_is_one(
         ("stale", "take over and run", "- - -"),
         ("kept stale", "refused: stale (409), until an operator", "- - -"),
         ("failed", "run again", "- - -"),
-        ("released", "whatever it asks for", "RELEASED RELEASED -"),
-        ("completed", "the stored result", "COMPLETED COMPLETED -"),
-        ("not kept", "result unavailable", "COMPLETED COMPLETED -"),
+        ("released", "whatever it asks for", "released released -"),
+        ("completed", "the stored result", "completed completed -"),
+        ("not kept", "result unavailable", "completed completed -"),
         ("expired", "would run: the record has expired", "expired expired expired"),
     ],
 )
@@ -218,7 +218,7 @@ def test_R71_a_decision_is_about_what_was_seen_and_can_be_forced(
     result = b"given" if action == "complete" else None
     before = ended(store, clock, "failed")
     owner = claim(store, "scope", "key")
-    with pytest.raises(NotResolved, match="it is IN_PROGRESS now"):
+    with pytest.raises(NotResolved, match="it is in progress now"):
         decision(store, before, action, force=True).carry_out(result=result)
     running = seen(store, owner)
     with pytest.raises(NotResolved, match="lasts for 60 s unless renewed"):
@@ -466,7 +466,7 @@ def test_R71_an_owner_that_completes_while_the_operator_reads_keeps_its_result(
     code, text = manage(action, "scope key", "--force", *given)
 
     assert code == 1
-    assert "It has changed since you saw it: it is COMPLETED now." in text
+    assert "It has changed since you saw it: it is completed now." in text
     assert seen(store, lease).result == result
 
 
