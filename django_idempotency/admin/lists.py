@@ -33,7 +33,7 @@ _AGES = {
 }
 
 
-_OR_WHOSE = _("So is a user, or a scope.")
+_OR_WHOSE = _("So is a user.")
 
 
 class ListForm(forms.Form):
@@ -126,15 +126,17 @@ def find(store: BaseStore, form: ListForm, cursor: str | None) -> Found:
         page = look(store, filters, cursor, _PAGE)
         return Found(page.records, looked=True, cursor=page.cursor)
     found = search.find(store, term, results=False, seconds=SECONDS)
+    if found.records:
+        return replace(found, records=tuple(filter(filters.match, found.records)), more=False)
     others = [Filters(operation=term)] if filters.operation is None else []
     if "scope" in form.fields and filters.scope is None:
-        others.append(replace(filters, scope=[*search.scopes_of(term)]))
+        _itself, *users = search.scopes_of(term)
+        others += [replace(filters, scope=users)] if users else []
     for wanted in others:
-        if not found.records:
-            page = look(store, wanted, cursor, _PAGE)
-            found = Found(page.records, looked=True, cursor=page.cursor) if page.records else found
-    matching = tuple(filter(filters.match, found.records))
-    return replace(found, records=matching, more=found.more and not found.records)
+        if (page := look(store, wanted, cursor, _PAGE)).records:
+            matching = tuple(filter(filters.match, page.records))
+            return Found(matching, looked=True, cursor=page.cursor)
+    return found
 
 
 def look(store: BaseStore, filters: Filters, cursor: str | None, limit: int) -> Page:

@@ -114,7 +114,7 @@ def test_no_statement_of_a_page_reads_more_than_a_look(admin_client, monkeypatch
     monkeypatch.setattr(base, "LOOKED_AT", 500)  # of all records, for stale leases
     for name, url in pages(30_000).items():
         page = Page(admin_client, url)
-        assert len(page.statements) < (90 if name == "filter: stale" else 20), name
+        assert len(page.statements) < (90 if name == "filter: stale" else 24), name
         assert page.plans, name
         assert page.read <= 501 + SORTED_AT_ONCE, (name, page.nodes)
         assert {node["Node Type"] for node in page.nodes}.isdisjoint({"Seq Scan"}), name
