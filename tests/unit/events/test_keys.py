@@ -103,7 +103,7 @@ def test_keys_that_cannot_be_are_refused_at_once(monkeypatch):
     with pytest.raises(ValueError, match="at least one"):
         events.composite()
     monkeypatch.setitem(sys.modules, "jmespath", None)
-    with pytest.raises(ImportError, match=r"django-idempotency\[events\]"):
+    with pytest.raises(ImportError, match=r"pip install '\.\[events\]'"):
         events.jmespath("id")
 
 
