@@ -144,9 +144,10 @@ def _render(
     subject: Any,
 ) -> HttpResponse:
     pages = policy.documentation_url
-    if not pages.endswith(("/", "#", "=")):  # a folder, a page's anchors or a query
-        pages += "/"
-    page = f"{pages}{problem.code}.html"
+    if pages.endswith(("#", "=")):  # a page's anchors, or a query
+        page = f"{pages}{problem.code}"
+    else:
+        page = f"{pages.removesuffix('/')}/{problem.code}.html"
     members: dict[str, Any] = {
         "type": page,
         "title": str(problem.title),
