@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -13,8 +13,10 @@ from asgiref.sync import (
     markcoroutinefunction,
     sync_to_async,
 )
+from django.conf import settings
 from django.http import HttpRequest
 from django.http.response import HttpResponseBase
+from django.utils.module_loading import import_string
 
 from django_idempotency.conf import DEFAULT_ALIAS
 from django_idempotency.http.atomic_requests import is_marked
@@ -30,7 +32,7 @@ from django_idempotency.http.decorators import guarding
 from django_idempotency.http.inventory import operations_behind
 from django_idempotency.http.plans import Declared
 
-__all__ = ["IdempotencyMiddleware"]
+__all__ = ["IdempotencyMiddleware", "in_settings"]
 
 
 class IdempotencyMiddleware:
@@ -131,3 +133,11 @@ def _guards_itself(view: Callable[..., Any], request: HttpRequest) -> bool:
         return True
     drf = sys.modules.get("rest_framework.views")
     return drf is not None and view_class is not None and issubclass(view_class, drf.APIView)
+
+
+def in_settings() -> Iterator[tuple[str, type[IdempotencyMiddleware]]]:
+    """Yield each guard of MIDDLEWARE, by the name that it has there."""
+    for name in settings.MIDDLEWARE:
+        middleware = import_string(name)
+        if isinstance(middleware, type) and issubclass(middleware, IdempotencyMiddleware):
+            yield name, middleware

@@ -10,17 +10,15 @@ from datetime import timedelta
 from http import HTTPStatus
 from typing import Any
 
-from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
 from django.http import HttpResponse
-from django.utils.module_loading import import_string
 
 from django_idempotency.callables import name_of
 from django_idempotency.conf import Plan
 from django_idempotency.http.atomic_requests import atomic_aliases
 from django_idempotency.http.class_views import class_of
 from django_idempotency.http.inventory import guards_of, routes
-from django_idempotency.http.middleware import IdempotencyMiddleware
+from django_idempotency.http.middleware import in_settings
 from django_idempotency.http.verdicts import verdict_for
 from django_idempotency.operators.results import kind_of
 from django_idempotency.options import SECRETS
@@ -107,9 +105,8 @@ def _views(every: bool, operation: str | None = None) -> Iterator[dict[str, Any]
                 options = {name: value for name, value in own.items() if value}
                 joins = plan.joins and not found.is_coroutine
                 yield facts | _facts_of(plan, options, joins=joins, every=every)
-            elif (
-                class_of(view) is not None
-            ):  # a guard of a ninja router is around what is read, too
+            elif class_of(view) is not None:
+                # Not of a router of ninja, whose guard is around what is read, too.
                 only_read.setdefault(found.name, facts)
     note = "its guard does nothing: it has no method that the guard is for"
     for name, facts in only_read.items():
@@ -131,10 +128,7 @@ def _merged(found: Iterator[dict[str, Any]]) -> Iterator[dict[str, Any]]:
 
 
 def _middleware(every: bool) -> Iterator[dict[str, Any]]:
-    for name in settings.MIDDLEWARE:
-        middleware = import_string(name)
-        if not isinstance(middleware, type) or not issubclass(middleware, IdempotencyMiddleware):
-            continue
+    for name, middleware in in_settings():
         places = ["every plain view without a guard of its own"]
         facts = {"kind": "middleware", "name": name, "methods": [], "routes": places}
         facts["operations"] = []

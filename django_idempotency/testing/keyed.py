@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import ExitStack
 from contextvars import ContextVar
 from functools import wraps
@@ -17,12 +17,10 @@ from django.test import AsyncClient, Client
 from django.test.client import encode_multipart
 from django.test.utils import TestContextDecorator
 from django.urls import Resolver404, resolve
-from django.utils.module_loading import import_string
 
 from django_idempotency import keys
 from django_idempotency.http.inventory import guards_of
-from django_idempotency.http.middleware import IdempotencyMiddleware
-from django_idempotency.http.plans import ViewPlan
+from django_idempotency.http.middleware import in_settings
 from django_idempotency.policy import HTTPPolicy
 
 __all__ = ["keyed_client", "keyed_clients"]
@@ -160,17 +158,10 @@ def _policy_of_form(method: str, path: Any) -> HTTPPolicy | None:
     if getattr(view, "csrf_exempt", False):  # an API, of REST framework for example
         return None
     own = [guarded.plan() for guarded in guards_of(view)]
-    for plan in own or _plans_of_middleware():
+    for plan in own or (guard.declared().plan() for _, guard in in_settings()):
         if plan.form and method == "POST" and method in plan.methods:
             return plan.http_policy
     return None
-
-
-def _plans_of_middleware() -> Iterator[ViewPlan]:
-    for name in settings.MIDDLEWARE:
-        middleware = import_string(name)
-        if isinstance(middleware, type) and issubclass(middleware, IdempotencyMiddleware):
-            yield middleware.declared().plan()
 
 
 def _hidden(name: str, key: str, content_type: str) -> bytes:
