@@ -51,6 +51,8 @@ class ClaimRequest:
     on_stale: str = "take_over"
     #: In ``single``: the block of the work follows the claim, with nothing in between that writes.
     opens_work: bool = False
+    #: Whether the work has steps: without them a record with a journal is not claimed (S10).
+    steps: bool = False
 
     def __post_init__(self) -> None:
         """Raise TypeError for a value that is not a duration."""
@@ -105,6 +107,8 @@ def decide(record: Record, request: ClaimRequest) -> Decision:
         return Decision.MISMATCH
     if record.state is State.COMPLETED:
         return Decision.REPLAY
+    if record.steps is not None and not request.steps and not record.live:
+        return Decision.STALE
     if record.state is State.FAILED:
         return Decision.CLAIM_AGAIN
     if record.live:

@@ -36,6 +36,7 @@ class Lease:
         seen: Record | None = None,
         written: bool = True,
         place: str | None = None,
+        journal: bytes | None = None,
     ) -> None:
         self.request = request
         #: The primary key of the record in every store.
@@ -56,6 +57,8 @@ class Lease:
         self.written = written
         #: Where the claim was made, in a store with several places; see `BaseStore.at`.
         self.place = place
+        #: What earlier attempts have noted of their steps; None if they have noted nothing.
+        self.journal = journal
         #: The record, where `transact_item` had completed it with another result than the work's.
         self.completed_before: Record | None = None
         self._lost = False

@@ -79,6 +79,8 @@ class Record:
     error: str
     #: The store's clock when the record was read.
     now: datetime
+    #: The journal of its steps, None without any; see `journal`.
+    steps: bytes | None = field(default=None, repr=False)
     #: Where a claim has met it, in a store with several places; see `BaseStore.at`.
     place: str | None = field(default=None, compare=False, repr=False)
 

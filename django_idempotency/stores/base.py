@@ -37,6 +37,9 @@ class BaseStore:
     # Can the work and its record commit in one transaction? That of the database `using`.
     supports_join: ClassVar[bool] = False
 
+    # Can the store note steps? Without it ``transaction="steps"`` is InvalidStore.
+    supports_steps: ClassVar[bool] = False
+
     # Does the store delete expired records by itself?
     native_expiry: ClassVar[bool] = False
 
@@ -64,7 +67,8 @@ class BaseStore:
 
         One atomic step. The claim is won when the record is absent, expired, released, failed with
         the same fingerprint, or in progress under a lapsed lease with the same fingerprint
-        (``on_stale="take_over"``). Otherwise nothing changes. A claim repeated under its own token
+        (``on_stale="take_over"``). Of a failed or lapsed record with a journal the request must
+        have steps (S10), and its lease gets the journal. Otherwise nothing changes. A claim repeated under its own token
         returns the same lease again, or, once that lease has ended, the record or a new lease. A
         claim that lost a race is not an error. Raises ResultUnavailable for a completed record
         whose result the store has lost. Raises ClaimAgain only inside a caller's database
@@ -93,6 +97,18 @@ class BaseStore:
 
     def release(self, lease: Lease) -> bool | None:
         """End the lease and forget the fingerprint; otherwise as `fail`."""
+        raise NotImplementedError
+
+    def note(self, lease: Lease, entry: bytes, *, duration: timedelta, held: bool) -> None:
+        """
+        Append an entry to the journal of the record, and extend its lease to `duration` from now.
+
+        The recovery point and the fence of a step in one write (S1 to S4). Within `atomic` it
+        commits with the work. It leaves at least half of the record's lifetime; a `held` record
+        does not expire at all until the next write. Raises LeaseLost unless the record is in
+        progress under the lease's epoch and token, with ``gone=True`` if there is no record. Sent
+        again it succeeds: the entry then stands twice, and means the same.
+        """
         raise NotImplementedError
 
     def renew(self, leases: Iterable[Lease], duration: timedelta) -> set[Lease]:

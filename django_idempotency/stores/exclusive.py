@@ -58,6 +58,8 @@ class Records(ABC):
 class ExclusiveStore(BaseStore):
     """A store whose operations exclude each other; subclasses say how."""
 
+    supports_steps = True
+
     @abstractmethod
     def exclusively(self) -> AbstractContextManager[Records]:
         """
@@ -92,6 +94,7 @@ class ExclusiveStore(BaseStore):
                 result=None,
                 error="",
                 now=now,
+                steps=old.steps if old else None,
             )
             records.put(record)
             takeover = old is not None and old.state is State.IN_PROGRESS
@@ -128,6 +131,24 @@ class ExclusiveStore(BaseStore):
             if record := self.owned(records, lease):
                 expires_at = record.expires_at or records.now + lease.request.retention
                 _end(records, record, State.RELEASED, fingerprint=None, expires_at=expires_at)
+
+    def note(self, lease: Lease, entry: bytes, *, duration: timedelta, held: bool) -> None:
+        """See `BaseStore.note`."""
+        duration = as_duration(duration)
+        with self.exclusively() as records:
+            record = self.owned(records, lease)
+            if record is None:
+                raise LeaseLost(gone=records.get(lease.record_id) is None)
+            now, lifetime, expires_at = records.now, lease.request.lifetime, record.expires_at
+            if held:
+                expires_at = None
+            elif expires_at is None or expires_at < now + lifetime / 2:
+                expires_at = now + lifetime
+            noted = (record.steps or b"") + entry
+            lease_until = now + duration
+            records.put(
+                replace(record, steps=noted, lease_until=lease_until, expires_at=expires_at)
+            )
 
     def renew(self, leases: Iterable[Lease], duration: timedelta) -> set[Lease]:
         """See `BaseStore.renew`."""
@@ -175,7 +196,7 @@ class ExclusiveStore(BaseStore):
                 return False
             if action != "expire" and seen.state not in (State.IN_PROGRESS, State.FAILED):
                 return False
-            new = {"epoch": seen.epoch + 1, "token": keys.new_token()}
+            new = {"epoch": seen.epoch + 1, "token": keys.new_token(), "steps": None}
             if action == "complete":
                 new |= {"result": resolution.result, "error": "", "expires_at": now + retention}
                 _end(records, seen, State.COMPLETED, **new)
@@ -229,9 +250,11 @@ def _lease(record: Record, request: ClaimRequest, *, takeover: bool = False) -> 
         lease_until=record.lease_until,
         claimed_at=record.now,
         takeover=takeover,
+        journal=record.steps,
     )
 
 
 def _end(records: Records, record: Record, state: State, **changes: Any) -> None:
-    ended = replace(record, state=state, lease_until=None, updated_at=records.now)
+    steps = record.steps if state is State.FAILED else None
+    ended = replace(record, state=state, lease_until=None, updated_at=records.now, steps=steps)
     records.put(replace(ended, **changes))
