@@ -67,12 +67,12 @@ class BaseStore:
 
         One atomic step. The claim is won when the record is absent, expired, released, failed with
         the same fingerprint, or in progress under a lapsed lease with the same fingerprint
-        (``on_stale="take_over"``). Of a failed or lapsed record with a journal the request must
-        have steps (S10), and its lease gets the journal. Otherwise nothing changes. A claim repeated under its own token
-        returns the same lease again, or, once that lease has ended, the record or a new lease. A
-        claim that lost a race is not an error. Raises ResultUnavailable for a completed record
-        whose result the store has lost. Raises ClaimAgain only inside a caller's database
-        transaction whose snapshot is older than the record.
+        (``on_stale="take_over"``). A failed or lapsed record with a journal is only for a request
+        with steps (S10), whose lease gets the journal. Otherwise nothing changes. A claim repeated
+        under its own token returns the same lease again, or, once that lease has ended, the record
+        or a new lease. A claim that lost a race is not an error. Raises ResultUnavailable for a
+        completed record whose result the store has lost. Raises ClaimAgain only inside a caller's
+        database transaction whose snapshot is older than the record.
         """
         raise NotImplementedError
 
