@@ -51,6 +51,11 @@ _LEFT = {
         "The mode is %(mode)s: rows of the attempt may be in the database. Another service may "
         "have done what the attempt asked of it."
     ),
+    "steps": gettext_lazy(
+        "The mode is %(mode)s: what its steps have noted is done, and the same request goes on "
+        "behind them. Of the step in which the attempt ended, the database keeps nothing; another "
+        "service may have done what it was asked."
+    ),
 }
 #: The fields of a view's answer.
 _OF_ANSWER = ("status", "content_type", "body")

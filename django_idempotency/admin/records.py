@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from contextlib import suppress
 from datetime import datetime
 from typing import Any
@@ -19,7 +20,8 @@ from django_idempotency.models import IdempotencyRecord
 from django_idempotency.operators.decisions import Decision, Seen
 from django_idempotency.operators.facts import STATES, ago, told
 from django_idempotency.operators.guarded import guard_of, lines
-from django_idempotency.operators.results import Answer, answer_of
+from django_idempotency.operators.results import Answer, answer_of, result_of_step
+from django_idempotency.operators.steps import Steps, steps_of
 from django_idempotency.records import NAMED, Record, State
 from django_idempotency.stores.base import BaseStore
 from django_idempotency.templatetags.idempotency_admin import grouped
@@ -59,10 +61,28 @@ def context_of(
         "policy": "" if guard is None else "\n".join(lines(guard)),
         "question": question,
     }
+    if (steps := steps_of(record)) is not None:
+        context["steps"] = steps
+        context["noted"] = [*_noted(alias, record, steps, may)]
     if record.result is not None and may.view_result:
         context["answer"] = answer = answer_of(alias, record)
         context["body"], context["note"] = body_of(answer)
     return context
+
+
+def _noted(
+    alias: str, record: Record, steps: Steps, may: May
+) -> Iterator[tuple[str, int, str | None, str]]:
+    """
+    Yield name and size of each step that the record has noted, and its result.
+
+    That is a text, or None and why there is none; it takes the permission to see results.
+    """
+    for name, payload in steps.noted.items():
+        shown: tuple[str | None, str] = (None, "")
+        if may.view_result:
+            shown = body_of(result_of_step(alias, record, name, payload))
+        yield name, len(payload), *shown
 
 
 def _label(name: str) -> str:

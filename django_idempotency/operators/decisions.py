@@ -17,6 +17,7 @@ from django_idempotency.exceptions import IdempotencyError, StoreError
 from django_idempotency.observers import logger
 from django_idempotency.operators.facts import STATES
 from django_idempotency.operators.results import kind_of
+from django_idempotency.operators.steps import forgotten
 from django_idempotency.records import Record, State
 from django_idempotency.stores.base import BaseStore
 
@@ -115,6 +116,8 @@ class Decision:
             said.append(
                 _("The stored result is replayed no more, and the work runs a second time.")
             )
+        if record is not None and self.action != "complete" and (steps := forgotten(record)):
+            said.append(steps)
         return " ".join([*said, str(_NEXT[self.action])])
 
     def carry_out(

@@ -8,10 +8,17 @@ from typing import Any
 
 from django.utils import timezone as zones
 from django.utils.translation import gettext as _
-from django.utils.translation import pgettext, pgettext_lazy
+from django.utils.translation import ngettext, pgettext, pgettext_lazy
 
 from django_idempotency.codecs import is_unavailable
-from django_idempotency.operators.results import answer_of, codec_in, kind_of
+from django_idempotency.operators.results import (
+    Answer,
+    answer_of,
+    codec_in,
+    kind_of,
+    result_of_step,
+)
+from django_idempotency.operators.steps import Steps, steps_of
 from django_idempotency.records import Record, State
 
 __all__ = [
@@ -23,6 +30,8 @@ __all__ = [
     "facts",
     "line",
     "lines",
+    "noted_facts",
+    "noted_lines",
     "span",
     "told",
 ]
@@ -63,8 +72,16 @@ def facts(alias: str, record: Record) -> dict[str, Any]:
         "result": None
         if record.result is None
         else {"codec": codec_in(record.result), "bytes": len(record.result)},
+        "steps": _facts_of_steps(steps_of(record)),
         "told": told(alias, record),
     }
+
+
+def _facts_of_steps(steps: Steps | None) -> dict[str, Any] | None:
+    if steps is None:
+        return None
+    noted = [{"name": name, "bytes": len(payload)} for name, payload in steps.noted.items()]
+    return {"bytes": steps.size, "damage": steps.damage, "noted": noted}
 
 
 def lines(alias: str, record: Record) -> Iterator[str]:
@@ -72,7 +89,17 @@ def lines(alias: str, record: Record) -> Iterator[str]:
     yield f"Record {record.record_id} (store {alias})"
     for name, value in _rows(record):
         yield f"  {name:<12} {value}"
+    yield from _lines_of_steps(steps_of(record))
     yield f"A duplicate sent now: {told(alias, record)}"
+
+
+def _lines_of_steps(steps: Steps | None) -> Iterator[str]:
+    if steps is None:
+        return
+    yield f"  {'steps':<12} {steps.damage or f'{len(steps.noted)} noted, {steps.size} bytes'}"
+    width = max(map(len, steps.noted), default=0)
+    for name, payload in steps.noted.items():
+        yield f"    {name:<{width}}  {len(payload)} bytes"
 
 
 def line(alias: str, record: Record) -> str:
@@ -94,10 +121,32 @@ def answer_facts(alias: str, record: Record) -> dict[str, Any] | None:
     """Return the stored result, as JSON values; None if there is none."""
     if record.result is None:
         return None
-    answer = answer_of(alias, record)
+    return _facts_of_answer(answer_of(alias, record), len(record.result))
+
+
+def noted_facts(alias: str, record: Record) -> list[dict[str, Any]]:
+    """Return the results of the steps that were noted, as JSON values, in their order."""
+    steps = steps_of(record)
+    return [
+        {
+            "name": name,
+            **_facts_of_answer(result_of_step(alias, record, name, payload), len(payload)),
+        }
+        for name, payload in (steps.noted.items() if steps else ())
+    ]
+
+
+def noted_lines(alias: str, record: Record) -> Iterator[str]:
+    """Yield the results of the steps that were noted, a line each."""
+    steps = steps_of(record)
+    for name, payload in steps.noted.items() if steps else ():
+        yield f"{name}: {_text_of(result_of_step(alias, record, name, payload))}"
+
+
+def _facts_of_answer(answer: Answer, size: int) -> dict[str, Any]:
     return {
         "codec": answer.codec,
-        "bytes": len(record.result),
+        "bytes": size,
         "status": answer.status,
         "headers": [list(pair) for pair in answer.headers],
         "body": answer.text,
@@ -113,11 +162,15 @@ def answer_lines(alias: str, record: Record) -> Iterator[str]:
         yield str(answer.status)
         yield from (f"{name}: {value}" for name, value in answer.headers)
         yield ""
+    yield _text_of(answer)
+
+
+def _text_of(answer: Answer) -> str:
+    """Return the body of a result, or why there is none to read."""
     if answer.note:
-        yield answer.note
-    else:
-        size = f"{len(answer.body)} bytes that are no text"
-        yield size if answer.text is None else answer.text
+        return answer.note
+    text = answer.text
+    return f"{len(answer.body)} bytes that are no text" if text is None else text
 
 
 def _rows(record: Record) -> Iterator[tuple[str, str]]:
@@ -170,6 +223,9 @@ def _told_the_same(alias: str, record: Record) -> str:
             said = _("It would be refused: store unavailable (503), the result cannot be read.")
             return f"{said} {error}"
         return _("It would get the stored result.")
+    steps = steps_of(record)
+    if steps is not None and not record.live:
+        return _told_of_steps(record, steps)
     if record.state is State.FAILED:
         return _("It would run again: the last attempt failed.")
     if record.live:
@@ -181,6 +237,24 @@ def _told_the_same(alias: str, record: Record) -> str:
     if record.expires_at is None:
         return _("It would be refused: stale (409), until an operator decides.")
     return _("It would take over and run: the lease has lapsed.")
+
+
+def _told_of_steps(record: Record, steps: Steps) -> str:
+    """Return what the same request would be told of a record whose attempt has ended halfway."""
+    if steps.damage:
+        said = _("It would be refused: store unavailable (503), the steps cannot be read.")
+        return f"{said} {steps.damage}"
+    if record.state is State.IN_PROGRESS and record.expires_at is None:
+        return _("It would be refused: stale (409), until an operator decides.")
+    number = len(steps.noted)
+    said = ngettext(
+        "It would go on after %d step: the work of an attempt is half done. Code without steps is "
+        "refused: stale (409).",
+        "It would go on after %d steps: the work of an attempt is half done. Code without steps is "
+        "refused: stale (409).",
+        number,
+    )
+    return said % number
 
 
 def ago(record: Record, when: datetime) -> str:

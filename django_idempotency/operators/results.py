@@ -18,7 +18,7 @@ from django_idempotency.exceptions import ResultTooLarge, ResultUnavailable, Sto
 from django_idempotency.http.snapshot import SnapshotCodec
 from django_idempotency.records import Record
 
-__all__ = ["Answer", "answer_of", "codec_in", "given_result", "kind_of"]
+__all__ = ["Answer", "answer_of", "codec_in", "given_result", "kind_of", "result_of_step"]
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,15 @@ def codec_in(envelope: bytes) -> str:
 
 def answer_of(alias: str, record: Record) -> Answer:
     """Return the stored result of a record, which must have one."""
-    envelope = record.result or b""
+    return _answer_in(alias, record, record.result or b"")
+
+
+def result_of_step(alias: str, record: Record, name: str, payload: bytes) -> Answer:
+    """Return the result of a step that the journal of a record has under this name."""
+    return _answer_in(alias, record, payload, name)
+
+
+def _answer_in(alias: str, record: Record, envelope: bytes, step: str = "") -> Answer:
     name, policy = codec_in(envelope), policy_for(alias)
     codec: Any = SnapshotCodec()
     if name != SnapshotCodec.id:

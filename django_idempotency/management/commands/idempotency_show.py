@@ -20,6 +20,8 @@ from django_idempotency.operators.facts import (
     facts,
     line,
     lines,
+    noted_facts,
+    noted_lines,
 )
 from django_idempotency.operators.search import stale_pages
 from django_idempotency.records import Record
@@ -43,7 +45,7 @@ class Command(OperatorCommand):
     def add_arguments(self, parser: CommandParser) -> None:
         """Declare the options."""
         super().add_arguments(parser)
-        parser.add_argument("--result", action="store_true", help="show the stored answer, too")
+        parser.add_argument("--result", action="store_true", help="show stored results, too")
         parser.add_argument(
             "--stale",
             action="store_true",
@@ -73,6 +75,8 @@ class Command(OperatorCommand):
                 shown.append(facts(store.alias, record))
                 if options["result"]:
                     shown[-1]["answer"] = answer_facts(store.alias, record)
+                    if shown[-1]["steps"] is not None:
+                        shown[-1]["steps"]["noted"] = noted_facts(store.alias, record)
             self.write_json({"records": shown})
             return
         if len(found) > 1:
@@ -82,6 +86,8 @@ class Command(OperatorCommand):
         self.write_lines(lines(store.alias, record))
         if options["result"] and record.result is not None:
             self.write_lines(["", *answer_lines(store.alias, record)])
+        if options["result"] and record.steps is not None:
+            self.write_lines(["", *noted_lines(store.alias, record)])
 
     def _show_stale(self, options: dict[str, Any]) -> None:
         if options["record"] is not None or options["scope"] is not None or options["result"]:

@@ -21,7 +21,7 @@ from django.test.utils import CaptureQueriesContext
 from django.urls import include, path, reverse
 from django.utils import timezone, translation
 
-from django_idempotency import api, codecs, keys
+from django_idempotency import api, codecs, journal, keys
 from django_idempotency.admin import IdempotencyRecordAdmin
 from django_idempotency.admin.records import body_of
 from django_idempotency.claims import ClaimRequest
@@ -434,6 +434,37 @@ def test_pages_mask_what_the_user_may_not_see(client, clerk, django_user_model):
     assert "key-1" not in content
     client.logout()
     assert client.get(LIST).status_code == 302
+
+
+def test_S15_S16_the_page_of_a_record_lists_its_steps_and_says_if_they_are_damaged(
+    client, clerk, memory
+):
+    record_id = keys.record_id("call", "billing", "m-2")
+    lease = memory.claim(ClaimRequest(record_id, "billing", "m-2", "charge"))
+    url = f"{MEMORY}{record_id}/"
+    clerk("view_idempotencyrecord", "view_result")
+    assert "idempotency-steps" not in text(client.get(url))
+
+    for name, result in {"order": {"id": 17}, HOSTILE[0]: b"\x00"}.items():
+        entry = journal.entry(name, codecs.pack(codecs.JSONCodec(), result, max_bytes=1000))
+        memory.note(lease, entry, duration=60, held=False)
+    content = text(client.get(url))
+    assert [part for part in ("order", "Result", "#bytes", "16") if part not in content] == []
+    assert '{\n  "id": 17\n}' in html.unescape(content)
+    assert HOSTILE[0] not in content
+    assert html.unescape(content).count(HOSTILE[0]) == 2
+    clerk("view_idempotencyrecord")
+    response = client.get(url)
+    content = text(response)
+    assert [body for *_told, body, _note in response.context["noted"]] == [None, None]
+    assert ("order" in content, "17" in content.split("idempotency-steps")[1]) == (True, False)
+    assert "Their results take the permission" in content
+
+    clerk("view_idempotencyrecord", "view_result")
+    memory.note(lease, journal.entry("torn", b"\x01")[:-1], duration=60, held=False)
+    content = html.unescape(text(client.get(url)))
+    assert "The journal of the record's steps is damaged" in content
+    assert "order" not in content
 
 
 def test_R80_no_more_is_indented_than_is_shown(monkeypatch, memory):

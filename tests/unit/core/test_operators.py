@@ -19,7 +19,7 @@ from django.core.management import CommandError, call_command
 from django.utils import timezone
 
 import django_idempotency as idempotency
-from django_idempotency import codecs, keys
+from django_idempotency import codecs, journal, keys
 from django_idempotency.claims import RESOLUTIONS
 from django_idempotency.codecs import JSONCodec
 from django_idempotency.conf import store_for
@@ -484,6 +484,103 @@ def test_results_that_are_encrypted_are_shown_and_given(settings: Any) -> None:
     assert all(b"hand" not in (record.result or b"") for record in store.browse().records)
     outcome = idempotency.run(lambda lease: None, key="other", scope="scope")
     assert (outcome.result, outcome.replayed) == ("by hand", True)
+
+
+# The steps that a record has noted.
+
+
+def noted(store: MemoryStore, lease: Lease, **results: Any) -> Record:
+    """The record of an attempt that has noted these results, under the names of its steps."""
+    for name, result in results.items():
+        entry = journal.entry(name, codecs.pack(JSONCodec(), result, max_bytes=1000))
+        store.note(lease, entry, duration=timedelta(seconds=60), held=False)
+    return seen(store, lease)
+
+
+@pytest.mark.django_db
+def test_S15_the_steps_of_a_record_are_shown_and_their_results_where_they_are_asked_for(
+    store: MemoryStore,
+) -> None:
+    record = noted(store, claim(store, "scope", "key"), order={"id": 17}, charge="ch_1")
+    [browsed] = store.browse().records
+    assert browsed.steps == record.steps
+
+    assert manage("show", "scope other")[0] == 1
+    text = manage("show", "scope key")[1]
+    assert "  steps        2 noted, 54 bytes\n    order   16 bytes\n    charge  13 bytes\n" in text
+    assert "ch_1" not in text
+    assert manage("show", "scope key", "--result")[1].endswith(
+        '\n\norder: {"id":17}\ncharge: "ch_1"\n'
+    )
+
+    [plain] = json.loads(manage("show", "scope key", "--json")[1])["records"]
+    noted_ = [{"name": "order", "bytes": 16}, {"name": "charge", "bytes": 13}]
+    assert plain["steps"] == {"bytes": 54, "damage": "", "noted": noted_}
+    [opened] = json.loads(manage("show", "scope key", "--json", "--result")[1])["records"]
+    assert [(it["name"], it["body"]) for it in opened["steps"]["noted"]] == [
+        ("order", '{"id":17}'),
+        ("charge", '"ch_1"'),
+    ]
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("damaged", [b"\x00", journal.entry("order", b"x")[:-1]])
+def test_S16_a_damaged_journal_says_so(store: MemoryStore, damaged: bytes) -> None:
+    lease = claim(store, "scope", "key")
+    store.note(lease, damaged, duration=timedelta(seconds=60), held=False)
+    store.fail(lease, "why")
+
+    code, text = manage("show", "scope key", "--result")
+
+    assert code == 0
+    assert "steps        The journal of the record's steps is damaged" in text
+    assert "refused: store unavailable (503), the steps cannot be read" in text
+    [facts] = json.loads(manage("show", "scope key", "--json", "--result")[1])["records"]
+    assert (facts["steps"]["noted"], "damaged" in facts["steps"]["damage"]) == ([], True)
+    told_ = decision(store, seen(store, lease), "release").consequence
+    assert "cannot be read, and is forgotten" in told_
+
+
+@pytest.mark.parametrize(
+    ("ending", "said"),
+    [
+        ("live", "refused: in progress (409). The lease"),
+        ("stale", "go on after 2 steps"),
+        ("kept stale", "refused: stale (409), until an operator"),
+        ("failed", "go on after 2 steps"),
+    ],
+)
+def test_S8_S10_a_duplicate_goes_on_behind_the_steps_unless_its_code_has_none(
+    store: MemoryStore, clock: FakeClock, ending: str, said: str
+) -> None:
+    lease = claim(
+        store, "scope", "key", on_stale="refuse" if ending == "kept stale" else "take_over"
+    )
+    held = ending == "kept stale"
+    for name in ("order", "charge"):
+        entry = journal.entry(name, codecs.pack(JSONCodec(), 1, max_bytes=10))
+        store.note(lease, entry, duration=timedelta(seconds=60), held=held)
+    if ending == "failed":
+        store.fail(lease, "why")
+    elif ending != "live":
+        clock.advance(61)
+
+    text = told(store.alias, seen(store, lease))
+
+    assert said in text
+    assert ("Code without steps is refused: stale (409)." in text) is ("go on" in said)
+
+
+def test_S9_a_decision_says_which_steps_it_forgets(store: MemoryStore) -> None:
+    record = noted(store, claim(store, "scope", "key"), order=17, charge="ch_1")
+    few = "These steps were done, are forgotten, and run again: order, charge."
+    for action, found in {"release": True, "expire": True, "complete": False}.items():
+        assert (few in decision(store, record, action, force=True).consequence) is found, action
+    rows = {f"rows-{number}": number for number in range(12)}
+    record = noted(store, claim(store, "scope", "many"), **rows)
+    assert "rows-8, rows-9 and 2 more." in decision(store, record, "release", True).consequence
+    record = seen(store, claim(store, "scope", "none"))
+    assert "steps" not in decision(store, record, "release", True).consequence
 
 
 @pytest.mark.django_db
