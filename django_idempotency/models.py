@@ -43,6 +43,7 @@ class IdempotencyRecord(models.Model):
     attempts = models.IntegerField("attempts", default=1)
     result = models.BinaryField("result", null=True)
     error = models.CharField("error", max_length=MAX_LENGTH, blank=True)
+    steps = models.BinaryField("steps", null=True)
 
     class Meta:
         db_table = "idempotency_record"

@@ -48,6 +48,7 @@ class Dialect:
     COMPLETE: ClassVar[str]
     FAIL: ClassVar[str]
     RELEASE: ClassVar[str]
+    NOTE: ClassVar[str]
     RENEW: ClassVar[str]
     RESOLVE: ClassVar[str]
     ERASE: ClassVar[str]

@@ -57,11 +57,11 @@ class MariaDB(Dialect):
 SET STATEMENT innodb_lock_wait_timeout = 0 FOR
 INSERT INTO idempotency_record (
        id, {NAMES}, fingerprint, state, epoch, token,
-       lease_until, created_at, updated_at, expires_at, attempts, result, error)
+       lease_until, created_at, updated_at, expires_at, attempts, result, error, steps)
 VALUES (%(id)s, {GIVEN}, %(fingerprint)s, 'IN_PROGRESS',
        TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)), %(token)s,
        UTC_TIMESTAMP(6) + INTERVAL %(lease)s MICROSECOND, UTC_TIMESTAMP(6), UTC_TIMESTAMP(6),
-       UTC_TIMESTAMP(6) + INTERVAL %(lifetime)s MICROSECOND, 1, NULL, '')
+       UTC_TIMESTAMP(6) + INTERVAL %(lifetime)s MICROSECOND, 1, NULL, '', NULL)
 RETURNING epoch, lease_until, updated_at, 'read committed', NULL
 """
 
@@ -101,6 +101,7 @@ UPDATE idempotency_record
        created_at = CASE WHEN expires_at <= UTC_TIMESTAMP(6)
                          THEN UTC_TIMESTAMP(6) ELSE created_at END,
        attempts = CASE WHEN expires_at <= UTC_TIMESTAMP(6) THEN 1 ELSE attempts + 1 END,
+       steps = CASE WHEN expires_at <= UTC_TIMESTAMP(6) THEN NULL ELSE steps END,
        state = 'IN_PROGRESS',
        token = %(token)s,
        lease_until = UTC_TIMESTAMP(6) + INTERVAL %(lease)s MICROSECOND,
@@ -117,9 +118,17 @@ UPDATE idempotency_record
         OR state = 'RELEASED'
         OR (-- the same request, and no attempt is at work
             (fingerprint IS NULL OR fingerprint IN %(fingerprints)s)
+            AND (steps IS NULL OR %(resumes)s)
             AND (state = 'FAILED'
                  OR (state = 'IN_PROGRESS' AND lease_until <= UTC_TIMESTAMP(6)
                      AND %(take_over)s))))
+"""
+
+    # After a RECLAIM, which gives no rows, for a request with steps: until another claim nobody but
+    # its owner writes it.
+    JOURNAL = """
+SELECT steps FROM idempotency_record
+ WHERE id = %(id)s AND epoch = %(epoch)s AND token = %(token)s
 """
 
     #: How often a claim goes around an expired row that a sweep holds, or another claimant: nobody
@@ -128,7 +137,7 @@ UPDATE idempotency_record
 
     COMPLETE = """
 UPDATE idempotency_record
-   SET state = 'COMPLETED', result = %(result)s, lease_until = NULL,
+   SET state = 'COMPLETED', result = %(result)s, steps = NULL, lease_until = NULL,
        updated_at = UTC_TIMESTAMP(6),
        attempts = attempts + 0 * LAST_INSERT_ID(
                       TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))),
@@ -148,8 +157,21 @@ UPDATE idempotency_record
     RELEASE = """
 SET STATEMENT innodb_lock_wait_timeout = 5 FOR
 UPDATE idempotency_record
-   SET state = 'RELEASED', fingerprint = NULL, lease_until = NULL, updated_at = UTC_TIMESTAMP(6),
+   SET state = 'RELEASED', fingerprint = NULL, steps = NULL, lease_until = NULL,
+       updated_at = UTC_TIMESTAMP(6),
        expires_at = COALESCE(expires_at, UTC_TIMESTAMP(6) + INTERVAL %(retention)s MICROSECOND)
+ WHERE id = %(id)s AND epoch = %(epoch)s AND token = %(token)s AND state = 'IN_PROGRESS'
+"""
+
+    # Fence and recovery point of a step: its row lock keeps claims out until the COMMIT.
+    NOTE = """
+UPDATE idempotency_record
+   SET steps = CONCAT(COALESCE(steps, ''), %(entry)s),
+       lease_until = UTC_TIMESTAMP(6) + INTERVAL %(duration)s MICROSECOND,
+       expires_at = CASE WHEN %(held)s THEN NULL
+                         WHEN expires_at >= UTC_TIMESTAMP(6) + INTERVAL %(half)s MICROSECOND
+                         THEN expires_at
+                         ELSE UTC_TIMESTAMP(6) + INTERVAL %(lifetime)s MICROSECOND END
  WHERE id = %(id)s AND epoch = %(epoch)s AND token = %(token)s AND state = 'IN_PROGRESS'
 """
 
@@ -180,6 +202,7 @@ UPDATE idempotency_record
                     ELSE state END,
        result = CASE WHEN %(action)s = 'complete' THEN %(result)s ELSE result END,
        error = CASE WHEN %(action)s = 'complete' THEN '' ELSE error END,
+       steps = NULL,
        epoch = epoch + 1, token = %(token)s,
        lease_until = NULL, updated_at = UTC_TIMESTAMP(6),
        expires_at = CASE %(action)s
@@ -312,7 +335,12 @@ SELECT count(*) FROM idempotency_record
         now = datetime(1970, 1, 1) + timedelta(microseconds=cursor.lastrowid)
         if name == "RECLAIM":
             epoch = max(parameters["seen_epoch"] + 1, cursor.lastrowid)
-            return [(epoch, now + parameters["lease"], now, READ_COMMITTED, None)]
+            row = (epoch, now + parameters["lease"], now, READ_COMMITTED, None)
+            if not parameters["resumes"]:
+                return [(None, *row)]
+            claimed = {"id": parameters["id"], "epoch": epoch, "token": parameters["token"]}
+            cursor.execute(self.JOURNAL, self.adapted(claimed))
+            return [(journal, *row) for (journal,) in cursor.fetchall()]
         return [(now + parameters["retention"],)]
 
     @contextmanager

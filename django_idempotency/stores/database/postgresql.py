@@ -81,11 +81,11 @@ class PostgreSQL(Dialect):
     CLAIM = f"""
 INSERT INTO idempotency_record (
        id, {NAMES}, fingerprint, state, epoch, token,
-       lease_until, created_at, updated_at, expires_at, attempts, result, error)
+       lease_until, created_at, updated_at, expires_at, attempts, result, error, steps)
 SELECT %(id)s::uuid, {GIVEN}, %(fingerprint)s::bytea, 'IN_PROGRESS',
        (extract(epoch FROM clock.now) * 1000000)::bigint, %(token)s::uuid,
        clock.now + %(lease)s::interval, clock.now, clock.now, clock.now + %(lifetime)s::interval,
-       1, NULL, ''
+       1, NULL, '', NULL
   FROM (SELECT clock_timestamp() AS now OFFSET 0) AS clock
  WHERE NOT EXISTS (SELECT 1 FROM idempotency_record WHERE id = %(id)s::uuid)
    AND pg_try_advisory_xact_lock(hashtextextended(
@@ -106,11 +106,11 @@ WITH seen AS MATERIALIZED (
      claimed AS (
      INSERT INTO idempotency_record (
             id, {NAMES}, fingerprint, state, epoch, token,
-            lease_until, created_at, updated_at, expires_at, attempts, result, error)
+            lease_until, created_at, updated_at, expires_at, attempts, result, error, steps)
      SELECT %(id)s::uuid, {GIVEN}, %(fingerprint)s::bytea, 'IN_PROGRESS',
             (extract(epoch FROM clock.now) * 1000000)::bigint, %(token)s::uuid,
             clock.now + %(lease)s::interval, clock.now, clock.now,
-            clock.now + %(lifetime)s::interval, 1, NULL, ''
+            clock.now + %(lifetime)s::interval, 1, NULL, '', NULL
        FROM (SELECT clock_timestamp() AS now OFFSET 0) AS clock
       WHERE NOT EXISTS (SELECT 1 FROM seen)
         AND pg_try_advisory_xact_lock(hashtextextended(
@@ -182,7 +182,8 @@ UPDATE idempotency_record AS record
        expires_at = clock.now + %(lifetime)s::interval,
        attempts = CASE WHEN record.expires_at <= clock.now THEN 1 ELSE record.attempts + 1 END,
        result = NULL,
-       error = ''
+       error = '',
+       steps = CASE WHEN record.expires_at <= clock.now THEN NULL ELSE record.steps END
   FROM (SELECT clock_timestamp() AS now OFFSET 0) AS clock,
        (SELECT id FROM idempotency_record WHERE id = %(id)s::uuid
            FOR NO KEY UPDATE SKIP LOCKED) AS free
@@ -194,12 +195,13 @@ UPDATE idempotency_record AS record
         OR record.state = 'RELEASED'
         OR (-- the same request, and no attempt is at work
             (record.fingerprint IS NULL OR record.fingerprint = ANY (%(fingerprints)s::bytea[]))
+            AND (record.steps IS NULL OR %(resumes)s)
             AND (record.state = 'FAILED'
                  OR (record.state = 'IN_PROGRESS' AND record.lease_until <= clock.now
                      AND %(take_over)s))))
    AND pg_try_advisory_xact_lock(hashtextextended(
            %(id)s::uuid::text, 'idempotency_record'::regclass::oid::bigint))
-RETURNING record.epoch, record.lease_until AT TIME ZONE 'UTC',
+RETURNING record.steps, record.epoch, record.lease_until AT TIME ZONE 'UTC',
           record.updated_at AT TIME ZONE 'UTC', current_setting('default_transaction_isolation'),
           json_build_array(
               (pg_identify_object('pg_class'::regclass, 'idempotency_record'::regclass, 0)
@@ -226,7 +228,7 @@ SELECT EXISTS (
     # now: a HOT update.
     COMPLETE = """
 UPDATE idempotency_record AS record
-   SET state = 'COMPLETED', result = %(result)s::bytea, lease_until = NULL,
+   SET state = 'COMPLETED', result = %(result)s::bytea, steps = NULL, lease_until = NULL,
        updated_at = clock.now,
        expires_at = CASE WHEN record.expires_at BETWEEN clock.now + %(retention)s::interval
                                                     AND clock.now + %(retention)s::interval * 1.1
@@ -258,7 +260,8 @@ UPDATE idempotency_record AS record
 
     RELEASE = """
 UPDATE idempotency_record AS record
-   SET state = 'RELEASED', fingerprint = NULL, lease_until = NULL, updated_at = clock.now,
+   SET state = 'RELEASED', fingerprint = NULL, steps = NULL, lease_until = NULL,
+       updated_at = clock.now,
        expires_at = coalesce(record.expires_at, clock.now + %(retention)s::interval)
   FROM (SELECT clock_timestamp() AS now,
                set_config('lock_timeout', CASE WHEN %(alone)s THEN '5s'
@@ -269,6 +272,24 @@ UPDATE idempotency_record AS record
    AND record.token = %(token)s::uuid
    AND record.state = 'IN_PROGRESS'
    AND coalesce(current_setting('role') = %(session)s::text, true)
+"""
+
+    # Fence and recovery point of a step: its row lock keeps claims out until the COMMIT. The
+    # indexed expires_at is left alone for half of the lifetime: a HOT update. There is no clock in
+    # FROM: it would take longer to plan than all the rest.
+    NOTE = """
+UPDATE idempotency_record
+   SET steps = coalesce(steps, ''::bytea) || %(entry)s::bytea,
+       lease_until = clock_timestamp() + %(duration)s::interval,
+       expires_at = CASE WHEN %(held)s THEN NULL
+                         WHEN expires_at >= clock_timestamp() + %(half)s::interval THEN expires_at
+                         ELSE clock_timestamp() + %(lifetime)s::interval END
+ WHERE id = %(id)s::uuid
+   AND epoch = %(epoch)s
+   AND token = %(token)s::uuid
+   AND state = 'IN_PROGRESS'
+   AND coalesce(current_setting('role') = %(session)s::text, true)
+RETURNING epoch
 """
 
     # A row that another session holds is not waited for, and counts as held.
@@ -314,11 +335,11 @@ SELECT {RECORD},
     SINGLE_INSERT = f"""
 INSERT INTO idempotency_record (
        id, {NAMES}, fingerprint, state, epoch, token,
-       lease_until, created_at, updated_at, expires_at, attempts, result, error)
+       lease_until, created_at, updated_at, expires_at, attempts, result, error, steps)
 SELECT %(id)s::uuid, {GIVEN}, %(fingerprint)s::bytea, %(state)s,
        %(epoch)s, %(token)s::uuid,
        NULL, %(claimed_at)s::timestamptz, clock.now, clock.now + %(retention)s::interval,
-       1, %(result)s::bytea, %(error)s
+       1, %(result)s::bytea, %(error)s, NULL
   FROM (SELECT clock_timestamp() AS now OFFSET 0) AS clock
  WHERE transaction_timestamp() <= %(claimed_at)s::timestamptz
    AND coalesce(current_setting('role') = %(session)s::text, true)
@@ -341,7 +362,8 @@ UPDATE idempotency_record AS record
        expires_at = clock.now + %(retention)s::interval,
        attempts = CASE WHEN record.expires_at <= clock.now THEN 1 ELSE record.attempts + 1 END,
        result = %(result)s::bytea,
-       error = %(error)s
+       error = %(error)s,
+       steps = NULL
   FROM (SELECT clock_timestamp() AS now, current_setting('lock_timeout') AS bound,
                set_config('lock_timeout', CASE current_setting('lock_timeout')
                                                WHEN '0' THEN '5s'
@@ -358,6 +380,7 @@ UPDATE idempotency_record AS record
         OR record.state = 'RELEASED'
         OR (-- the same request, and no attempt is at work
             (record.fingerprint IS NULL OR record.fingerprint = ANY (%(fingerprints)s::bytea[]))
+            AND record.steps IS NULL
             AND (record.state = 'FAILED'
                  OR (record.state = 'IN_PROGRESS' AND record.lease_until <= clock.now))))
 RETURNING record.expires_at AT TIME ZONE 'UTC', set_config('lock_timeout', clock.bound, true)
@@ -381,6 +404,7 @@ UPDATE idempotency_record AS record
                           THEN NULL ELSE record.fingerprint END,
        result = CASE WHEN %(action)s = 'complete' THEN %(result)s::bytea ELSE record.result END,
        error = CASE WHEN %(action)s = 'complete' THEN '' ELSE record.error END,
+       steps = NULL,
        epoch = record.epoch + 1, token = %(token)s::uuid,
        lease_until = NULL, updated_at = clock.now,
        expires_at = CASE %(action)s

@@ -59,7 +59,9 @@ _OPENS = frozenset(("CLAIM", "CLAIM_ASYNC", "LOOK", "SINGLE_LOCK"))
 _FOLLOWS = frozenset(("LOOK_AGAIN", "RECLAIM", "RECLAIM_ASYNC"))
 #: These commit with the work. They follow a claim on the same connection.
 _ENDS = frozenset(("COMPLETE", "SINGLE_INSERT", "SINGLE_UPDATE"))
-_HOT = _OPENS | _FOLLOWS | _ENDS
+#: This is the last statement of a step's transaction, or commits by itself.
+_NOTES = frozenset(("NOTE",))
+_HOT = _OPENS | _FOLLOWS | _ENDS | _NOTES
 #: What runs in their place where it is prepared.
 _PREPARED_AS = {"CLAIM": "CLAIM_OR_LOOK", "CLAIM_ASYNC": "CLAIM_OR_LOOK_ASYNC"}
 _HAS_PIPELINE = psycopg.capabilities.has_pipeline()
@@ -498,14 +500,19 @@ _INTERVAL: tuple[str, Callable[[Any], bytes]] = ("interval", _interval)
 _KINDS: dict[str, tuple[str, Callable[[Any], bytes]]] = {
     **dict.fromkeys(NAMED, _TEXT),
     "claimed_at": ("timestamptz", _time),
+    "duration": _INTERVAL,
+    "entry": _BYTES,
     "epoch": ("int8", struct.Struct(">q").pack),
     "error": _TEXT,
     "fingerprint": _BYTES,
     "fingerprints": ("bytea[]", _bytes_array),
+    "half": _INTERVAL,
+    "held": _BOOLEAN,
     "id": _UUID,
     "lease": _INTERVAL,
     "lifetime": _INTERVAL,
     "result": _BYTES,
+    "resumes": _BOOLEAN,
     "retention": _INTERVAL,
     "seen_state": _TEXT,
     "session": _TEXT,

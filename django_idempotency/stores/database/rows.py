@@ -18,7 +18,6 @@ __all__ = [
     "TIMES",
     "claim_parameters",
     "is_takeover",
-    "lease_of_resent",
     "proof_parameters",
     "record_of",
     "request_parameters",
@@ -31,7 +30,7 @@ __all__ = [
 #: The columns of the table, in the order in which statements read them.
 COLUMNS = ("id", *KEPT)
 TIMES = ("lease_until", "created_at", "updated_at", "expires_at")
-_BYTES = ("fingerprint", "result")
+_BYTES = ("fingerprint", "result", "steps")
 
 _STATES = {state.value: state for state in State}
 
@@ -61,18 +60,6 @@ def record_of(columns: Sequence[Any], place: str | None = None) -> tuple[Record 
     return record, clock
 
 
-def lease_of_resent(request: ClaimRequest, record: Record) -> Lease:
-    """Return the lease of a claim that had already been won under its token."""
-    return Lease(
-        request,
-        record.epoch,
-        lease_until=record.lease_until,
-        claimed_at=record.updated_at,
-        renewable=request.transaction == "separate",
-        place=record.place,
-    )
-
-
 def is_takeover(seen: Record | None) -> bool:
     return seen is not None and seen.state is State.IN_PROGRESS and not seen.expired
 
@@ -93,6 +80,7 @@ def claim_parameters(request: ClaimRequest) -> dict[str, Any]:
         "lease": request.lease,
         "lifetime": None if request.on_stale == "refuse" else request.lifetime,
         "take_over": request.on_stale == "take_over",
+        "resumes": request.steps,
     }
 
 

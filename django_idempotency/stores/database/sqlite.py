@@ -54,14 +54,14 @@ class SQLite(Dialect):
     CLAIM = f"""
 INSERT INTO idempotency_record (
        id, {NAMES}, fingerprint, state, epoch, token,
-       lease_until, created_at, updated_at, expires_at, attempts, result, error)
+       lease_until, created_at, updated_at, expires_at, attempts, result, error, steps)
 VALUES (%(id)s, {GIVEN}, %(fingerprint)s, 'IN_PROGRESS',
        CAST(round((julianday('now') - 2440587.5) * 86400000) AS INTEGER) * 1000, %(token)s,
        strftime('%%Y-%%m-%%d %%H:%%M:%%f', 'now', %(lease)s),
        strftime('%%Y-%%m-%%d %%H:%%M:%%f', 'now'),
        strftime('%%Y-%%m-%%d %%H:%%M:%%f', 'now'),
        strftime('%%Y-%%m-%%d %%H:%%M:%%f', 'now', %(lifetime)s),
-       1, NULL, '')
+       1, NULL, '', NULL)
     ON CONFLICT (id) DO NOTHING
 RETURNING epoch, lease_until, updated_at, 'read committed', NULL
 """
@@ -102,7 +102,9 @@ UPDATE idempotency_record
        attempts = CASE WHEN expires_at <= strftime('%%Y-%%m-%%d %%H:%%M:%%f', 'now')
                        THEN 1 ELSE attempts + 1 END,
        result = NULL,
-       error = ''
+       error = '',
+       steps = CASE WHEN expires_at <= strftime('%%Y-%%m-%%d %%H:%%M:%%f', 'now')
+                    THEN NULL ELSE steps END
  WHERE id = %(id)s
    AND token = %(seen_token)s
    AND (-- expired
@@ -113,11 +115,12 @@ UPDATE idempotency_record
         OR (-- the same request, and no attempt is at work
             (fingerprint IS NULL
              OR hex(fingerprint) IN (SELECT value FROM json_each(%(fingerprints)s)))
+            AND (steps IS NULL OR %(resumes)s)
             AND (state = 'FAILED'
                  OR (state = 'IN_PROGRESS'
                      AND lease_until <= strftime('%%Y-%%m-%%d %%H:%%M:%%f', 'now')
                      AND %(take_over)s))))
-RETURNING epoch, lease_until, updated_at, 'read committed', NULL
+RETURNING steps, epoch, lease_until, updated_at, 'read committed', NULL
 """
 
     # The first statement of the work's transaction: it takes the write lock under the busy timeout.
@@ -128,7 +131,7 @@ UPDATE idempotency_record SET updated_at = updated_at
 
     COMPLETE = """
 UPDATE idempotency_record
-   SET state = 'COMPLETED', result = %(result)s, lease_until = NULL,
+   SET state = 'COMPLETED', result = %(result)s, steps = NULL, lease_until = NULL,
        updated_at = strftime('%%Y-%%m-%%d %%H:%%M:%%f', 'now'),
        expires_at = strftime('%%Y-%%m-%%d %%H:%%M:%%f', 'now', %(retention)s)
  WHERE id = %(id)s AND epoch = %(epoch)s AND token = %(token)s AND state = 'IN_PROGRESS'
@@ -146,10 +149,22 @@ UPDATE idempotency_record
 
     RELEASE = """
 UPDATE idempotency_record
-   SET state = 'RELEASED', fingerprint = NULL, lease_until = NULL,
+   SET state = 'RELEASED', fingerprint = NULL, steps = NULL, lease_until = NULL,
        updated_at = strftime('%%Y-%%m-%%d %%H:%%M:%%f', 'now'),
        expires_at = coalesce(expires_at,
                              strftime('%%Y-%%m-%%d %%H:%%M:%%f', 'now', %(retention)s))
+ WHERE id = %(id)s AND epoch = %(epoch)s AND token = %(token)s AND state = 'IN_PROGRESS'
+"""
+
+    # Fence and recovery point of a step. Without the CAST the journal is text, and ends at a NUL.
+    NOTE = """
+UPDATE idempotency_record
+   SET steps = CAST(coalesce(steps, x'') || %(entry)s AS BLOB),
+       lease_until = strftime('%%Y-%%m-%%d %%H:%%M:%%f', 'now', %(duration)s),
+       expires_at = CASE WHEN %(held)s THEN NULL
+                         WHEN expires_at >= strftime('%%Y-%%m-%%d %%H:%%M:%%f', 'now', %(half)s)
+                         THEN expires_at
+                         ELSE strftime('%%Y-%%m-%%d %%H:%%M:%%f', 'now', %(lifetime)s) END
  WHERE id = %(id)s AND epoch = %(epoch)s AND token = %(token)s AND state = 'IN_PROGRESS'
 """
 
@@ -175,6 +190,7 @@ UPDATE idempotency_record
                           THEN NULL ELSE fingerprint END,
        result = CASE WHEN %(action)s = 'complete' THEN %(result)s ELSE result END,
        error = CASE WHEN %(action)s = 'complete' THEN '' ELSE error END,
+       steps = NULL,
        epoch = epoch + 1, token = %(token)s,
        lease_until = NULL, updated_at = strftime('%%Y-%%m-%%d %%H:%%M:%%f', 'now'),
        expires_at = CASE %(action)s

@@ -56,7 +56,7 @@ _TRIES = 3
 #: What opens an attempt; it is refused where another's transaction is open on the connection.
 _CLAIMS = ("CLAIM", "CLAIM_ASYNC", "RECLAIM", "RECLAIM_ASYNC", "SINGLE_LOCK")
 #: Statements that are conditional on the proof of ownership, and so may be sent twice.
-_OWNERS_WRITES = ("COMPLETE", "FAIL", "RELEASE")
+_OWNERS_WRITES = ("COMPLETE", "FAIL", "RELEASE", "NOTE")
 #: Statements that do nothing in a session of another role, or with other variables.
 _IN_THEIR_SESSION = (*_OWNERS_WRITES, "SINGLE_INSERT", "SINGLE_UPDATE")
 #: What a name of a session's variable looks like; `text` puts it into statements.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from datetime import datetime, timedelta, timezone
 from functools import partial
@@ -32,12 +32,11 @@ from django_idempotency.policy import Policy
 from django_idempotency.records import Record, State, as_duration
 from django_idempotency.stores.database.browsing import Browsing
 from django_idempotency.stores.database.checks import misfits, problems
-from django_idempotency.stores.database.dialect import READ_COMMITTED, Row
+from django_idempotency.stores.database.dialect import READ_COMMITTED
 from django_idempotency.stores.database.places import is_one_table
 from django_idempotency.stores.database.rows import (
     claim_parameters,
     is_takeover,
-    lease_of_resent,
     proof_parameters,
     record_of,
     request_parameters,
@@ -81,6 +80,7 @@ class DatabaseStore(Browsing, Sweeping):
     """
 
     supports_join: ClassVar[bool] = True
+    supports_steps: ClassVar[bool] = True
 
     _told_of_isolation = False
 
@@ -146,12 +146,13 @@ class DatabaseStore(Browsing, Sweeping):
                 if (record := seen) is None:
                     continue
                 if record.state is State.IN_PROGRESS and record.token == request.token:
-                    return lease_of_resent(request, record)
+                    return self._lease_of_resent(request, record, connection)
                 if decide(record, request) is not Decision.CLAIM_AGAIN:
                     return record
                 parameters = claim_parameters(request) | seen_parameters(record)
                 if rows := self._execute(reclaim, parameters, connection):
-                    return self._lease(request, rows[0], record, connection)
+                    journal, *row = rows[0]  # of the version that it has changed, not of the look
+                    return self._lease(request, row, record, connection, journal)
             except StoreError as error:
                 if is_held(error):
                     break
@@ -236,7 +237,12 @@ class DatabaseStore(Browsing, Sweeping):
         )
 
     def _lease(
-        self, request: ClaimRequest, row: Row, seen: Record | None, connection: BaseDatabaseWrapper
+        self,
+        request: ClaimRequest,
+        row: Sequence[Any],
+        seen: Record | None,
+        connection: BaseDatabaseWrapper,
+        journal: Any = None,
     ) -> Lease:
         epoch, lease_until, now, isolation, place = row
         return Lease(
@@ -247,21 +253,37 @@ class DatabaseStore(Browsing, Sweeping):
             takeover=is_takeover(seen),
             renewable=self._renewable(request, isolation, connection),
             place=place,
+            journal=None if journal is None else bytes(journal),
+        )
+
+    def _lease_of_resent(
+        self, request: ClaimRequest, record: Record, connection: BaseDatabaseWrapper
+    ) -> Lease:
+        """Return the lease of a claim that had already been won under its token."""
+        separate = request.transaction == "separate"
+        return Lease(
+            request,
+            record.epoch,
+            lease_until=record.lease_until,
+            claimed_at=record.updated_at,
+            renewable=separate and self._renewable(request, None, connection),
+            place=record.place,
+            journal=record.steps,
         )
 
     def _renewable(
-        self, request: ClaimRequest, isolation: str, connection: BaseDatabaseWrapper
+        self, request: ClaimRequest, isolation: str | None, connection: BaseDatabaseWrapper
     ) -> bool:
         """Whether another connection can see the row, and may write it while the work runs."""
         if request.transaction == "single" or connection.in_atomic_block:
             return False
-        if request.transaction == "separate":
+        if request.transaction == "separate" and not request.steps:
             return True
-        # Joined: where writers queue, the work's transaction keeps the other writers out.
+        # Where writers queue, the transaction of joined work keeps the other writers out.
         dialect, options = self.dialect, connection.settings_dict["OPTIONS"]
-        return not dialect.writers_queue and dialect.may_renew_joined(
-            options, self._execute, isolation
-        )
+        if dialect.writers_queue:
+            return request.steps
+        return dialect.may_renew_joined(options, self._execute, isolation)
 
     # The owner's writes.
 
@@ -297,6 +319,27 @@ class DatabaseStore(Browsing, Sweeping):
     def release(self, lease: Lease) -> bool:
         """See `BaseStore.release`."""
         return self._end(lease, State.RELEASED, "RELEASE", error="")
+
+    def note(self, lease: Lease, entry: bytes, *, duration: timedelta, held: bool) -> None:
+        """See `BaseStore.note`."""
+        lifetime = lease.request.lifetime
+        parameters = {
+            **proof_parameters(lease),
+            "entry": entry,
+            "duration": as_duration(duration),
+            "lifetime": lifetime,
+            "half": lifetime / 2,
+            "held": held,
+        }
+        # In a step's transaction it is meant to be part of that.
+        within = connections[self.using].in_atomic_block
+        written = (
+            self._execute("NOTE", parameters, counts=True, place=lease.place)
+            if within
+            else self._write("NOTE", parameters, lease, counts=True)
+        )
+        if not written:
+            raise LeaseLost(gone=self._look(lease.record_id, place=lease.place)[0] is None)
 
     def _end(self, lease: Lease, state: State, name: str, *, error: str) -> bool:
         """End the lease, and return whether its proof stood."""
