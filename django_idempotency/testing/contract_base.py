@@ -81,6 +81,10 @@ class ContractBase:
     shared: ClassVar[bool] = True
     #: Is the time that of a server, whatever the clocks of the processes' hosts say?
     own_clock: ClassVar[bool] = False
+    #: Does the store note steps? If not, the rules about steps are skipped.
+    supports_steps: ClassVar[bool] = True
+    #: Does a write of the store commit with the work, in one transaction?
+    supports_join: ClassVar[bool] = False
     #: Does the store delete expired records by itself, so that `sweep` has nothing to do?
     native_expiry: ClassVar[bool] = False
     #: Does `browse` give the newest records first?
@@ -178,6 +182,10 @@ class ContractBase:
             lacking["lost answers"] = "there is no hook lose_answer()"
         if cls.between_read_and_write is ContractBase.between_read_and_write:
             lacking["interleavings"] = "there is no hook between_read_and_write()"
+        if not cls.supports_steps:
+            lacking["steps"] = "it does not note steps"
+        if not cls.supports_join:
+            lacking["join"] = "it has no transactions"
         if not cls.shared:
             lacking["processes"] = "its records belong to one process"
         if not cls.own_clock or not cls.shared:

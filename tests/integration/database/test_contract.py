@@ -25,6 +25,8 @@ class DatabaseHooks:
     """What the contract asks of the tests of a store."""
 
     backend = "tests.integration.database.sessions.InterruptedStore"
+    supports_steps = False
+    supports_join = True
     moment = timedelta(milliseconds=20)
     patience = 60  # each process imports Django, which takes seconds on a busy machine
 

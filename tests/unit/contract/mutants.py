@@ -11,6 +11,7 @@ import inspect
 import json
 import re
 import time
+from contextlib import contextmanager, nullcontext
 from copy import copy
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -27,11 +28,11 @@ PAGE = HERE.parents[2] / "docs" / "contributing" / "mutants.md"
 NOTICED = json.loads((HERE.parents[1] / "proof" / "mutants.json").read_text())
 #: What the defects need; a gap is for another thread to come in between.
 NAMES = {"__name__": __name__, "ClaimAgain": ClaimAgain, "placeholder": placeholder, "time": time}
-NAMES |= {"GAP": 0.002, "StoreError": StoreError}
+NAMES |= {"GAP": 0.002, "StoreError": StoreError, "nullcontext": nullcontext}
 _IMPORTS = re.compile(r"^from (__future__|django_idempotency\.stores\.exclusive) .*\n", re.M)
 _SOURCE = "".join(_IMPORTS.sub("", inspect.getsource(module)) for module in (exclusive, memory))
 _SOURCE = _SOURCE.partition("def _all_forked")[0]
-_NUMBERS = re.compile(r"((?:[RI]\d+_)+)")
+_NUMBERS = re.compile(r"((?:[RIS]\d+_)+)")
 _HEAD = """# Mutants of a store
 
 A contract that every store passes proves nothing unless it fails those that are wrong. So here are
@@ -51,7 +52,11 @@ proved by these tests:
 
 
 def sound(base):
-    """Return a memory store that can lose answers, and be changed before a write and in secret."""
+    """
+    Return a memory store that can lose answers, and be changed before a write and in secret.
+
+    Its transactions are for one thread at a time.
+    """
 
     def written(name):
         def write(self, *arguments, **more):
@@ -68,14 +73,25 @@ def sound(base):
     class Sound(base):
         #: Whether the next write is done, and its answer lost; what happens before it.
         losing, callback = False, None
+        supports_join = True
         claim, complete, fail, release = map(written, ("claim", "complete", "fail", "release"))
-        renew, resolve = map(written, ("renew", "resolve"))
+        note, renew, resolve = map(written, ("note", "renew", "resolve"))
         erase, sweep = map(written, ("erase", "sweep"))
 
         def between(self):
             callback, self.callback = self.callback, None
             if callback is not None:
                 callback()
+
+        @contextmanager
+        def atomic(self, *, committed=None):
+            before = dict(self._records)
+            try:
+                yield
+            except BaseException:
+                self._records.clear()
+                self._records.update(before)
+                raise
 
         def damage(self, record_id):
             damaged = copy(self._records[record_id])

@@ -17,6 +17,7 @@ class Contract(StoreContract):
     """The contract on a clock that is moved."""
 
     shared = False
+    supports_join = True
     thread_keys = 10
     store_class = sound(MemoryStore)
 
