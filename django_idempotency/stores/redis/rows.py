@@ -84,6 +84,7 @@ def claim_arguments(request: ClaimRequest) -> list[Any]:
         request.lease // _MICROSECOND,
         request.on_stale,
         lifetime,
+        int(request.steps),
         *request.named.values(),
         *map(bytes.hex, request.fingerprints),
     ]
@@ -106,13 +107,14 @@ def claimed_of(request: ClaimRequest, answer: list[Any]) -> tuple[Lease | Record
             raise StoreError("Redis answered a claim with no record.")
         return record, record.attempts
     try:
-        epoch, lease_until, now, taken_over, attempts = values
+        epoch, lease_until, now, taken_over, attempts, steps = values
         lease = Lease(
             request,
             int(epoch),
             lease_until=time_of(lease_until),
             claimed_at=time_of(now),
             takeover=bool(taken_over),
+            journal=steps,
         )
     except (OverflowError, TypeError, ValueError) as error:
         raise StoreError(_CORRUPT) from error
@@ -153,12 +155,14 @@ def record_of(record_id: UUID, answer: Sequence[Any] | None) -> Record | None:
             result=found["result"],
             error=found["error"].decode(),
             now=time_of(now),
+            steps=found["steps"],
         )
     except (AttributeError, OverflowError, TypeError, ValueError) as error:
         raise StoreError(_CORRUPT) from error
     in_progress = record.state is State.IN_PROGRESS
+    may_be_held = in_progress or (record.state is State.FAILED and record.steps is not None)
     if (record.lease_until is None) is in_progress or (
-        record.expires_at is None and not in_progress
+        record.expires_at is None and not may_be_held
     ):
         raise StoreError(_CORRUPT)
     if record.state is State.COMPLETED and record.result is None:

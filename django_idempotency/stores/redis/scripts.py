@@ -23,6 +23,7 @@ __all__ = [
     "ERASE",
     "FAIL",
     "LOOK",
+    "NOTE",
     "OWNER",
     "RELEASE",
     "RENEW",
@@ -33,8 +34,8 @@ __all__ = [
 # Parts of scripts: all fields of a record, the last arguments of a claim, and their fields.
 PARTS = {
     "{FIELDS}": ", ".join(f"'{name}'" for name in KEPT),
-    "{NAMED}": ", ".join(f"'{name}', ARGV[{4 + n}]" for n, name in enumerate(NAMED, 1)),
-    "{NEWEST}": str(5 + len(NAMED)),
+    "{NAMED}": ", ".join(f"'{name}', ARGV[{5 + n}]" for n, name in enumerate(NAMED, 1)),
+    "{NEWEST}": str(6 + len(NAMED)),
 }
 
 
@@ -84,9 +85,10 @@ CLAIM = _script(
     "CLAIM",
     """
 -- Give this attempt the right to run, or return the record that stands against it.
--- Returns {1, epoch, lease_until, clock, taken over?, attempts} or {0, the record's fields, clock}.
+-- Returns {1, epoch, lease_until, clock, taken over?, attempts, journal} or {0, fields, clock}.
 local token, lease, on_stale = ARGV[1], tonumber(ARGV[2]), ARGV[3]
 local lifetime = tonumber(ARGV[4])   -- empty with on_stale="refuse": it does not expire
+local resumes = ARGV[5] == '1'       -- the work has steps, so it goes on behind those of a journal
 local newest = ARGV[{NEWEST}]        -- the first fingerprint; older ones follow
 
 local time = redis.call('TIME')
@@ -97,14 +99,15 @@ local exists = redis.call('EXISTS', KEYS[1]) == 1
 local record = exists and redis.call('HMGET', KEYS[1], {FIELDS}) or {}
 local fingerprint, state, epoch, owner = record[4], record[5], tonumber(record[6]), record[7]
 local lease_until, created_at = tonumber(record[8]), record[9]
-local expires_at, attempts = tonumber(record[11]), tonumber(record[12])
+local expires_at, attempts, steps = tonumber(record[11]), tonumber(record[12]), record[15]
 
 -- An incomplete record is an error, and not an absent record: its work may have been done.
 if exists then
   local running = state == 'IN_PROGRESS'
   local ended = state == 'COMPLETED' or state == 'FAILED' or state == 'RELEASED'
   if not (epoch and owner and tonumber(created_at) and attempts
-          and ((running and lease_until) or (ended and expires_at))) then
+          and ((running and lease_until) or (ended and expires_at)
+               or (state == 'FAILED' and steps))) then
     return redis.error_reply('CORRUPT this is not a whole record')
   end
 end
@@ -112,7 +115,7 @@ end
 -- This attempt has already won: the answer was lost, and the client sent the claim again.
 if state == 'IN_PROGRESS' and owner == token then
   redis.call('HSET', KEYS[1], 'token', token)   -- WAIT waits for a write, so this is one
-  return {1, record[6], record[8], now, 0, attempts}
+  return {1, record[6], record[8], now, 0, attempts, steps}
 end
 
 local live = state == 'IN_PROGRESS' and lease_until > now
@@ -121,13 +124,14 @@ local same = not fingerprint
 for i = {NEWEST}, #ARGV do
   same = same or fingerprint == ARGV[i]
 end
+local ready = same and (not steps or resumes)   -- the request is the same, and skips what is noted
 
 local won =
   not state                                     -- absent
   or expired                                    -- its time is over, and no lease is live
   or state == 'RELEASED'                        -- released: any request may claim it
-  or (state == 'FAILED' and same)               -- failed, and the request is the same
-  or (state == 'IN_PROGRESS' and same           -- in progress, the request is the same,
+  or (state == 'FAILED' and ready)              -- failed, and the request is ready
+  or (state == 'IN_PROGRESS' and ready          -- in progress, the request is ready,
       and not live                              -- the lease has lapsed,
       and on_stale == 'take_over')              -- and it may be taken over
 
@@ -141,7 +145,7 @@ if not (again and fingerprint) then
   fingerprint = newest
 end
 if not again then
-  created_at, attempts = whole(now), 0
+  created_at, attempts, steps = whole(now), 0, false
 end
 attempts = attempts + 1
 epoch = whole(math.max(now, (epoch or 0) + 1))  -- it only grows
@@ -160,6 +164,10 @@ if fingerprint then
   table.insert(fields, 'fingerprint')
   table.insert(fields, fingerprint)
 end
+if steps then
+  table.insert(fields, 'steps')
+  table.insert(fields, steps)
+end
 if lifetime then
   table.insert(fields, 'expires_at')
   table.insert(fields, whole(now + lifetime))
@@ -168,7 +176,7 @@ redis.call('HSET', KEYS[1], unpack(fields))
 if lifetime then
   redis.call('PEXPIREAT', KEYS[1], whole(math.ceil((now + lifetime) / 1000)))
 end
-return {1, epoch, lease_until, now, taken_over and 1 or 0, attempts}
+return {1, epoch, lease_until, now, taken_over and 1 or 0, attempts, steps}
 """,
 )
 
@@ -197,7 +205,7 @@ if seen[1] ~= 'IN_PROGRESS' then
 end
 
 local expires_at = whole(now + retention)
-redis.call('HDEL', KEYS[1], 'lease_until')
+redis.call('HDEL', KEYS[1], 'lease_until', 'steps')
 redis.call('HSET', KEYS[1], 'state', 'COMPLETED', 'result', result, 'updated_at', whole(now),
            'expires_at', expires_at)
 redis.call('PEXPIREAT', KEYS[1], whole(math.ceil((now + retention) / 1000)))
@@ -245,10 +253,46 @@ if seen[1] ~= 'IN_PROGRESS' or seen[2] ~= epoch or seen[3] ~= token then
 end
 
 local expires_at = tonumber(seen[4]) or now + retention   -- none with on_stale="refuse"
-redis.call('HDEL', KEYS[1], 'lease_until', 'fingerprint')
+redis.call('HDEL', KEYS[1], 'lease_until', 'fingerprint', 'steps')
 redis.call('HSET', KEYS[1], 'state', 'RELEASED', 'updated_at', whole(now),
            'expires_at', whole(expires_at))
 redis.call('PEXPIREAT', KEYS[1], whole(math.ceil(expires_at / 1000)))
+return 1
+""",
+)
+
+NOTE = _script(
+    "NOTE",
+    """
+-- Append an entry to the journal; return 1, nil if the proof does not stand, 0 without a record.
+local epoch, token, duration, lifetime = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
+local held, entry = ARGV[5] == '1', ARGV[6]     -- held: the record does not expire
+
+local time = redis.call('TIME')
+local now = tonumber(time[1]) * 1000000 + tonumber(time[2])
+local function whole(number) return string.format('%.0f', number) end
+
+local seen = redis.call('HMGET', KEYS[1], 'state', 'epoch', 'token', 'expires_at', 'steps')
+if not seen[1] and redis.call('EXISTS', KEYS[1]) == 0 then
+  return 0                                      -- deleted, evicted or lost
+end
+if seen[1] ~= 'IN_PROGRESS' or seen[2] ~= epoch or seen[3] ~= token then
+  return false
+end
+
+local lease_until, expires_at = now + duration, tonumber(seen[4])
+if not expires_at or expires_at < now + lifetime / 2 then
+  expires_at = now + lifetime
+end
+redis.call('HDEL', KEYS[1], 'lease_until', 'expires_at')
+redis.call('HSET', KEYS[1], 'steps', (seen[5] or '') .. entry, 'lease_until', whole(lease_until))
+if held then
+  redis.call('PERSIST', KEYS[1])
+  return 1
+end
+redis.call('HSET', KEYS[1], 'expires_at', whole(expires_at))
+-- The server must not delete it under a live lease either.
+redis.call('PEXPIREAT', KEYS[1], whole(math.ceil(math.max(expires_at, lease_until) / 1000)))
 return 1
 """,
 )
@@ -328,7 +372,7 @@ if action ~= 'expire' and state ~= 'IN_PROGRESS' and state ~= 'FAILED' then
   return 0                                      -- COMPLETED and RELEASED can only expire
 end
 
-redis.call('HDEL', KEYS[1], 'lease_until')
+redis.call('HDEL', KEYS[1], 'lease_until', 'steps')
 if action == 'complete' then
   state, expires_at = 'COMPLETED', now + retention
   redis.call('HSET', KEYS[1], 'result', result, 'error', '')

@@ -11,7 +11,7 @@ from uuid import UUID
 
 from django_idempotency import keys
 from django_idempotency.claims import ClaimRequest, Resolution
-from django_idempotency.exceptions import StoreError
+from django_idempotency.exceptions import LeaseLost, StoreError
 from django_idempotency.exceptions.base import AFTER_SETUP
 from django_idempotency.leases import Lease
 from django_idempotency.observers import logger
@@ -35,6 +35,7 @@ from django_idempotency.stores.redis.scripts import (
     ERASE,
     FAIL,
     LOOK,
+    NOTE,
     OWNER,
     RELEASE,
     RENEW,
@@ -59,6 +60,7 @@ class RedisStore(BaseStore):
     server.
     """
 
+    supports_steps: ClassVar[bool] = True
     native_expiry: ClassVar[bool] = True
     checks_server: ClassVar[bool] = True
 
@@ -179,6 +181,14 @@ class RedisStore(BaseStore):
     def release(self, lease: Lease) -> None:
         """See `BaseStore.release`."""
         self._clients.run(RELEASE, self._key(lease.record_id), ending_arguments(lease))
+
+    def note(self, lease: Lease, entry: bytes, *, duration: timedelta, held: bool) -> None:
+        """See `BaseStore.note`."""
+        lasts = [micros(duration), micros(lease.request.lifetime)]
+        arguments = [*proof_arguments(lease), *lasts, int(held), entry]
+        answer = self._clients.run(NOTE, self._key(lease.record_id), arguments)
+        if not answer:
+            raise LeaseLost(gone=answer == 0)
 
     def renew(self, leases: Iterable[Lease], duration: timedelta) -> set[Lease]:
         """

@@ -28,7 +28,6 @@ def server(request, urls):
 @pytest.mark.usefixtures("server")
 class RedisContract(StoreContract):
     backend = "django_idempotency.stores.redis.RedisStore"
-    supports_steps = False
     native_expiry = True
     newest_first = False
     own_clock = True
