@@ -17,6 +17,8 @@ __all__ = [
     "COMPLETE_OVERFLOW",
     "ERASE",
     "FAIL",
+    "NOTE",
+    "NOTE_HELD",
     "RELEASE",
     "RENEW",
     "RESOLVE_COMPLETE",
@@ -41,6 +43,7 @@ CONSTANTS: dict[str, dict[str, Any]] = {
     ":none": {"B": NO_FINGERPRINT},
     ":zero": {"N": "0"},
     ":one": {"N": "1"},
+    ":nothing": {"L": []},
 }
 
 # A record is expired if its time is over and no lease is live. A lease is live until `clock_skew`
@@ -58,16 +61,17 @@ CLAIMABLE = " ".join(
         "AND (attribute_not_exists(#expiry) OR #expiry > :now)",
         # Released: any request may claim it.
         "AND (#status = :RELEASED",
-        # Failed, with the same fingerprint or none.
-        "OR #status = :FAILED AND #fingerprint IN (:fingerprint, :none)",
-        # In progress under a lapsed lease, with the same fingerprint or none. With
-        # on_stale="refuse" :stale is zero, so that no lease has lapsed.
-        "OR #status = :IN_PROGRESS AND #lockExpiry <= :stale",
-        "AND #fingerprint IN (:fingerprint, :none))",
+        # Failed, or in progress under a lapsed lease. With on_stale="refuse" :stale is zero, so
+        # that no lease has lapsed.
+        "OR (#status = :FAILED OR #status = :IN_PROGRESS AND #lockExpiry <= :stale)",
+        # With the same fingerprint or none.
+        "AND #fingerprint IN (:fingerprint, :none)",
+        # Without a journal, or for work with steps: without them :resumes is zero.
+        "AND (attribute_not_exists(#steps) OR #attempts < :resumes))",
     )
 )
 
-# What a claim names.
+# What a claim names. It leaves the journal: where there is one, the work goes on behind it.
 EACH_GIVEN = ", ".join(f"#{name} = :{name}" for name in NAMED)
 
 # The epoch starts from the clock in microseconds, so that it grows over a deletion by TTL, too.
@@ -118,7 +122,7 @@ COMPLETE: Statement = (
         #responsePayload = :responsePayload,
         #expiry = :expiry,
         #updatedAt = :now
-    REMOVE #lockExpiry
+    REMOVE #lockExpiry, #steps
     """,
     OWNED,
 )
@@ -130,7 +134,7 @@ COMPLETE_OVERFLOW: Statement = (
         #overflowHash = :overflowHash,
         #expiry = :expiry,
         #updatedAt = :now
-    REMOVE #lockExpiry
+    REMOVE #lockExpiry, #steps
     """,
     OWNED,
 )
@@ -152,7 +156,26 @@ RELEASE: Statement = (
         #fingerprint = :none,
         #expiry = if_not_exists(#expiry, :expiry),
         #updatedAt = :now
-    REMOVE #lockExpiry
+    REMOVE #lockExpiry, #steps
+    """,
+    OWNED,
+)
+
+NOTE: Statement = (
+    """
+    SET #steps = list_append(if_not_exists(#steps, :nothing), :entry),
+        #lockExpiry = :lockExpiry,
+        #expiry = :expiry
+    """,
+    OWNED,
+)
+
+# A held record does not expire.
+NOTE_HELD: Statement = (
+    """
+    SET #steps = list_append(if_not_exists(#steps, :nothing), :entry),
+        #lockExpiry = :lockExpiry
+    REMOVE #expiry
     """,
     OWNED,
 )
@@ -178,7 +201,7 @@ RESOLVE_COMPLETE: Statement = (
         #responsePayload = :responsePayload,
         #expiry = :expiry,
         #updatedAt = :now
-    REMOVE #lockExpiry, #error
+    REMOVE #lockExpiry, #steps, #error
     """,
     RESOLVABLE,
 )
@@ -192,7 +215,7 @@ RESOLVE_COMPLETE_OVERFLOW: Statement = (
         #overflowHash = :overflowHash,
         #expiry = :expiry,
         #updatedAt = :now
-    REMOVE #lockExpiry, #error
+    REMOVE #lockExpiry, #steps, #error
     """,
     RESOLVABLE,
 )
@@ -205,7 +228,7 @@ RESOLVE_RELEASE: Statement = (
         #fingerprint = :none,
         #expiry = if_not_exists(#expiry, :expiry),
         #updatedAt = :now
-    REMOVE #lockExpiry
+    REMOVE #lockExpiry, #steps
     """,
     RESOLVABLE,
 )
@@ -216,6 +239,7 @@ RESOLVE_EXPIRE: Statement = (
         #token = :token,
         #expiry = :expiry,
         #updatedAt = :now
+    REMOVE #steps
     """,
     RESOLVABLE,
 )
@@ -229,7 +253,7 @@ RESOLVE_EXPIRE_STALE: Statement = (
         #fingerprint = :none,
         #expiry = :expiry,
         #updatedAt = :now
-    REMOVE #lockExpiry
+    REMOVE #lockExpiry, #steps
     """,
     RESOLVABLE,
 )

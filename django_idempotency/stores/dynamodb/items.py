@@ -52,6 +52,7 @@ ATTRIBUTES = (
     "overflowName",
     "overflowHash",
     "error",
+    "steps",
 )
 
 
@@ -132,23 +133,25 @@ class Names:
                 result=self._maybe(item, "responsePayload", "B"),
                 error=self._maybe(item, "error", "S") or "",
                 now=now,
+                steps=self._journal(item),
             )
         except (KeyError, OSError, OverflowError, TypeError, ValueError) as error:
             raise StoreError(
                 f"The item of record {keys.short(record_id)} is damaged: {type(error).__name__}."
             ) from error
 
-    def before(self, item: Item) -> tuple[int | None, str | None]:
+    def before(self, item: Item) -> tuple[int | None, str | None, bytes | None]:
         """
-        Return the epoch and the status of an item that a claim has changed; None without.
+        Return the epoch, the status and the journal of an item that a claim has changed.
 
-        Raises StoreError for an epoch that is no whole number.
+        Each is None if the item lacks it. Raises StoreError for an epoch that is no whole number,
+        and for what is no journal.
         """
-        epoch = self._maybe(item, "epoch", "N")
+        epoch, status = self._maybe(item, "epoch", "N"), self._maybe(item, "status", "S")
         try:
-            return None if epoch is None else int(epoch), self._maybe(item, "status", "S")
-        except ValueError as error:
-            raise StoreError("The epoch of an item is damaged.") from error
+            return None if epoch is None else int(epoch), status, self._journal(item)
+        except (KeyError, TypeError, ValueError) as error:
+            raise StoreError("The epoch or the journal of an item is damaged.") from error
 
     def overflow(self, item: Item) -> tuple[str, bytes] | None:
         """Return the name and the hash of the object that holds an item's result, if one does."""
@@ -163,6 +166,10 @@ class Names:
     def _fingerprint(self, item: Item) -> bytes | None:
         fingerprint = bytes(self._value(item, "fingerprint", "B"))
         return None if fingerprint == NO_FINGERPRINT else fingerprint
+
+    def _journal(self, item: Item) -> bytes | None:
+        entries = item.get(self.of["steps"])
+        return None if entries is None else b"".join(entry["B"] for entry in entries["L"])
 
     def _value(self, item: Item, name: str, kind: str) -> Any:
         return item[self.of[name]][kind]

@@ -68,6 +68,7 @@ class DynamoDBStore(BaseStore):
     results that are too large for an item.
     """
 
+    supports_steps: ClassVar[bool] = True
     checks_server: ClassVar[bool] = True
 
     def __init__(
@@ -131,7 +132,8 @@ class DynamoDBStore(BaseStore):
                 continue
             seen = self.names.record(item, now, self._skew)
             if seen.token == request.token and seen.state is State.IN_PROGRESS:
-                return self._lease(request, seen.epoch, now, seen.lease_until)
+                until = seen.lease_until
+                return self._lease(request, seen.epoch, now, until, journal=seen.steps)
             decision = decide(seen, request)
             if decision is Decision.REPLAY:
                 seen = self._with_result(seen, item)
@@ -152,13 +154,15 @@ class DynamoDBStore(BaseStore):
             ":clock": number(microseconds(now)),
             ":now": seconds(now),
             ":stale": _NEVER if refuse else seconds(now - self._skew),
+            ":resumes": _END_OF_TIME if request.steps else _NEVER,
         }
         statement = "CLAIM_WITHOUT_EXPIRY" if refuse else "CLAIM"
         answer = self.table.update(statement, request.record_id, values, ReturnValues="ALL_OLD")
-        epoch, state = self.names.before(answer.get("Attributes", {}))
+        # What this write has replaced: a note may have come since the last look.
+        epoch, state, journal = self.names.before(answer.get("Attributes", {}))
         epoch = microseconds(now) if epoch is None else epoch
-        takeover = state == State.IN_PROGRESS
-        return self._lease(request, epoch + 1, now, now + request.lease, takeover=takeover)
+        until, takeover = now + request.lease, state == State.IN_PROGRESS
+        return self._lease(request, epoch + 1, now, until, takeover=takeover, journal=journal)
 
     def _claim_expired(self, request: ClaimRequest, seen: Record, now: datetime) -> Lease:
         epoch = max(microseconds(now), seen.epoch + 1)
@@ -187,8 +191,11 @@ class DynamoDBStore(BaseStore):
         until: datetime | None,
         *,
         takeover: bool = False,
+        journal: bytes | None = None,
     ) -> Lease:
-        lease = ItemLease(request, epoch, lease_until=until, claimed_at=now, takeover=takeover)
+        lease = ItemLease(
+            request, epoch, lease_until=until, claimed_at=now, takeover=takeover, journal=journal
+        )
         lease.item_of = partial(self._item_of, lease)
         return lease
 
@@ -215,6 +222,22 @@ class DynamoDBStore(BaseStore):
     def release(self, lease: Lease) -> None:
         """See `BaseStore.release`."""
         self._end("RELEASE", lease, {})
+
+    def note(self, lease: Lease, entry: bytes, *, duration: timedelta, held: bool) -> None:
+        """See `BaseStore.note`."""
+        now = self._now()
+        values = {
+            **proof_values(lease),
+            ":entry": {"L": [binary(entry)]},
+            ":lockExpiry": seconds(now + as_duration(duration)),
+        }
+        if not held:
+            values[":expiry"] = seconds(whole_seconds(now + lease.request.lifetime))
+        try:
+            self.table.update("NOTE_HELD" if held else "NOTE", lease.record_id, values)
+        except ConditionFailed as failed:
+            item = failed.item or self.table.item(lease.record_id)
+            raise LeaseLost(gone=item is None) from None
 
     def renew(self, leases: Iterable[Lease], duration: timedelta) -> set[Lease]:
         """

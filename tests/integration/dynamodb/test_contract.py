@@ -47,7 +47,6 @@ def server(request, servers):
 @pytest.mark.usefixtures("server")
 class DynamoDBContract(StoreContract):
     backend = "django_idempotency.stores.dynamodb.DynamoDBStore"
-    supports_steps = False
     newest_first = False
     precision = timedelta(seconds=1)  # of an expiry, which TTL wants in whole seconds
     # Each process imports boto3 and builds a client, which takes seconds on a busy machine.

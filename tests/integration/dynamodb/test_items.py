@@ -45,7 +45,7 @@ def put(store, item):
 def test_completed_item_has_the_attributes_that_the_documentation_names(store):
     store.complete(won(store.claim(asked(operation="pay"))), b"done", retention=HOUR)
     item = raw(store)
-    absent = {"lockExpiry", "overflowName", "overflowHash", "error"}
+    absent = {"lockExpiry", "overflowName", "overflowHash", "error", "steps"}
     assert set(item) == {"idempotencyKey", *ATTRIBUTES} - absent
     assert item["idempotencyKey"] == {"S": str(record_id())}
     assert item["status"] == {"S": "COMPLETED"}
