@@ -16,6 +16,8 @@ from django.db import connection, connections
 
 import django_idempotency as idempotency
 from django_idempotency import InProgress
+from django_idempotency.claims import ClaimRequest
+from django_idempotency.leases import Lease
 from django_idempotency.stores.database import DatabaseStore, prepared
 from tests.acceptance.processes.clients import post
 from tests.acceptance.processes.conftest import Serve
@@ -166,6 +168,30 @@ def test_R88_claim_work_and_completion_are_in_their_transactions(mode, writes):
     found = [(what, places.index(transaction)) for what, transaction, _ in written]
     assert found == EXPECTED[mode]
     assert (len({session for *_, session in written}) > 1) == (mode != "single")
+
+
+@pytest.mark.usefixtures("behind")
+def test_R88_S5_step_and_its_note_are_in_one_transaction(writes):
+    store = DatabaseStore()
+    request = ClaimRequest(uuid4(), scope="s", key="k", steps=True)
+    lease = store.claim(request)
+    assert isinstance(lease, Lease)
+    for number in range(2):
+        with store.atomic():
+            Effect.objects.create(name=f"step {number}")
+            store.note(lease, b"%d" % number, duration=request.lease, held=False)
+    store.note(lease, b"by itself", duration=request.lease, held=False)
+    record = store.get(lease.record_id)
+    assert record is not None
+    assert record.steps == b"01by itself"
+    written = writes()
+    places = list(dict.fromkeys(transaction for _, transaction, _ in written))
+    assert [(what, places.index(transaction)) for what, transaction, _ in written] == [
+        ("insert record", 0),
+        *(("insert effect", 1), ("update record", 1)),
+        *(("insert effect", 2), ("update record", 2)),
+        ("update record", 3),
+    ]
 
 
 @pytest.mark.usefixtures("behind")

@@ -89,6 +89,20 @@ def test_from_the_third_use_on_a_connection(store):
 
 
 @pytest.mark.usefixtures("at_once")
+def test_note_is_prepared_in_the_transaction_of_its_step_and_by_itself(store):
+    lease = won(store.claim(claim_request(steps=True)))
+    with store.atomic():
+        work("step")(lease)
+        store.note(lease, b"\0", duration=claims.RETENTION, held=False)
+    store.note(lease, b"1", duration=claims.RETENTION, held=True)
+    assert names() == ["WITH", "UPDATE"]
+    runs = "SELECT sum(generic_plans + custom_plans) FROM pg_prepared_statements"
+    assert execute(f"{runs} WHERE statement LIKE '%UPDATE%'") == 2
+    record = store.get(lease.record_id)
+    assert (record.steps, record.expires_at) == (b"\x001", None)
+
+
+@pytest.mark.usefixtures("at_once")
 @pytest.mark.parametrize("prepare", [True, False])
 def test_R53_claim_of_one_key_is_not_that_of_another(prepare):
     store = DatabaseStore(prepare=prepare)

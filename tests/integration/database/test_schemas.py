@@ -452,11 +452,13 @@ def end(store, lease, state):
         store.complete(lease, packed("done"), retention=claims.RETENTION)
     elif state == "FAILED":
         store.fail(lease, "boom")
+    elif state == "IN_PROGRESS":
+        store.note(lease, b"noted", duration=timedelta(hours=1), held=False)
     else:
         store.release(lease)
 
 
-@pytest.mark.parametrize("ends", ["COMPLETED", "FAILED", "RELEASED", "single"])
+@pytest.mark.parametrize("ends", ["COMPLETED", "FAILED", "RELEASED", "IN_PROGRESS", "single"])
 def test_R98_end_is_written_in_the_role_of_its_claim_where_another_sees_the_row(
     guarded, store, ends
 ):
@@ -478,7 +480,8 @@ def test_R98_end_is_written_in_the_role_of_its_claim_where_another_sees_the_row(
         execute(f"SET ROLE {other}")
         end(store, lease, ends)
     connection.close()
-    assert rows("public", "state, tenant") == [(ends, role)]
+    noted = b"noted" if ends == "IN_PROGRESS" else None
+    assert rows("public", "state, tenant, steps") == [(ends, role, noted)]
 
 
 def test_R98_with_autocommit_off_the_role_of_the_work_is_left_as_it_was(guarded, store):

@@ -59,10 +59,11 @@ def test_R95_row_of_SQLite_may_hold_anything():
     row = dict.fromkeys((field.column for field in IdempotencyRecord._meta.concrete_fields), "")
     row |= {"id": token, "token": token, "state": "COMPLETED", "epoch": 1, "attempts": 1}
     row |= dict.fromkeys(("created_at", "updated_at", "expires_at", "clock"), at)
-    row |= {"fingerprint": None, "lease_until": None, "result": b""}
+    row |= {"fingerprint": None, "lease_until": None, "result": b"", "steps": None}
     assert record_of(row.values())[0] is not None
     fingerprints = [("fingerprint", value) for value in (10**12, "text", b"")]
-    for column, value in (*fingerprints, ("created_at", None), ("result", 10**12), ("epoch", "1")):
+    others = [("created_at", None), ("result", 10**12), ("steps", "text"), ("epoch", "1")]
+    for column, value in fingerprints + others:
         with pytest.raises(StoreError, match="damaged"):
             record_of({**row, column: value}.values())
 
