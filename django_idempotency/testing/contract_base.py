@@ -85,6 +85,8 @@ class ContractBase:
     supports_steps: ClassVar[bool] = True
     #: Does a write of the store commit with the work, in one transaction?
     supports_join: ClassVar[bool] = False
+    #: Does each write wait for every open transaction that has written?
+    writers_queue: ClassVar[bool] = False
     #: Does the store delete expired records by itself, so that `sweep` has nothing to do?
     native_expiry: ClassVar[bool] = False
     #: Does `browse` give the newest records first?
@@ -186,6 +188,8 @@ class ContractBase:
             lacking["steps"] = "it does not note steps"
         if not cls.supports_join:
             lacking["join"] = "it has no transactions"
+        if cls.writers_queue:
+            lacking["writers"] = "its writers wait for one another"
         if not cls.shared:
             lacking["processes"] = "its records belong to one process"
         if not cls.own_clock or not cls.shared:

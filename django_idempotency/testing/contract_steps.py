@@ -298,7 +298,7 @@ class StepRules(EndingRules, LostAnswerRules, RaceRules):
         record = self.record(store, lease)
         assert unchanged(before, record) if fails else record.steps == JOURNAL
 
-    @needs("steps", "join")
+    @needs("steps", "join", "writers")
     def test_S6_claim_does_not_wait_for_a_note_to_commit(self, store: BaseStore) -> None:
         lease = self.lapsed(store, steps=True)
         request = self.again(lease.request, lease=HOUR)

@@ -25,7 +25,6 @@ class DatabaseHooks:
     """What the contract asks of the tests of a store."""
 
     backend = "tests.integration.database.sessions.InterruptedStore"
-    supports_steps = False
     supports_join = True
     moment = timedelta(milliseconds=20)
     patience = 60  # each process imports Django, which takes seconds on a busy machine
@@ -74,6 +73,7 @@ class DatabaseHooks:
 
 class TestDatabaseStore(DatabaseHooks, StoreContract):
     own_clock = current_leg() != "sqlite"
+    writers_queue = current_leg() == "sqlite"
     # Of which make proof has more.
     thread_keys = 10
     racers = 2

@@ -99,6 +99,25 @@ def test_S6_claim_is_told_in_progress_at_once_until_the_note_commits(two, steps)
     assert (record.token, decide(record, request)) == (lease.token, Decision.IN_PROGRESS)
 
 
+@pytest.mark.leg("sqlite")
+def test_S6_nobody_takes_over_until_the_note_commits_where_writers_wait_for_one_another(two):
+    """A live lease is told at once; what would have to be written waits for the busy timeout."""
+    lease = won(two.mine.claim(asked()))
+    two.other(execute, "PRAGMA busy_timeout = 0")
+    with two.mine.atomic():
+        two.mine.fence(lease)
+        note(two.mine, lease)
+        assert lost(two.other(two.theirs.claim, asked())).live
+    claims.lapse()
+    with two.mine.atomic():
+        two.mine.fence(lease)
+        note(two.mine, lease, TWO)
+        with pytest.raises(StoreError):
+            two.other(two.theirs.claim, asked())
+    record = lost(two.other(two.theirs.claim, asked()))
+    assert (record.token, record.live, record.steps) == (lease.token, True, ONE + TWO)
+
+
 @pytest.mark.usefixtures("at_once")
 def test_S17_notes_of_one_lease_from_many_threads_all_land(store, run_in_threads):
     """Half of them in the transactions of steps, half by themselves."""

@@ -20,8 +20,8 @@ LEVELS = [
     names.split()
     for names in (
         "arguments callables claims codecs codecs.* context exceptions exceptions.* fields "
-        "fingerprint keys leases logs observers options policy records signals client client.* "
-        "transactions transactions.*",
+        "fingerprint journal keys leases logs observers options policy records signals client "
+        "client.* transactions transactions.*",
         "stores stores.*",
         "engine engine.*",
         "conf api models migrations migrations.* checks sweep",
@@ -97,7 +97,7 @@ def test_each_module_has_a_docstring_and_is_on_one_level_and_each_pattern_stands
     assert [name for name in MODULES if len(levels_of(name)) != 1] == []
     assert [pattern for pattern in patterns if not fnmatch.filter(TREES, pattern)] == []
     assert [n for n, tree in TREES.items() if tree.body and not ast.get_docstring(tree)] == []
-    assert len([path for path in PACKAGE.glob("*.py") if path.stem != "__init__"]) <= 21
+    assert len([path for path in PACKAGE.glob("*.py") if path.stem != "__init__"]) <= 22
 
 
 def test_a_module_imports_its_own_level_and_lower_ones_and_of_others_only_what_it_may():
