@@ -86,6 +86,14 @@ def client(url):
 
 
 @pytest.fixture
+def memory_full(client):
+    """Make the server's memory be full until the end of the test."""
+    before = client.config_get("maxmemory")["maxmemory"]
+    yield lambda: client.config_set("maxmemory", "1")
+    client.config_set("maxmemory", before)
+
+
+@pytest.fixture
 def start_server():
     """Start servers of the test's own, to be killed and started again."""
     with ExitStack() as stack:
@@ -134,9 +142,11 @@ def whole_life(store):
         assert lost(store.claim(asked(key))).state is State.IN_PROGRESS
         store.complete(leases[key], key.encode(), retention=HOUR)
         assert lost(store.claim(asked(key))).result == key.encode()
-    ended = won(store.claim(asked("failed")))
+    ended = won(store.claim(asked("failed", steps=True)))
+    store.note(ended, b"noted", duration=HOUR, held=False)
     store.fail(ended, "boom")
-    again = won(store.claim(asked("failed")))
+    again = won(store.claim(asked("failed", steps=True)))
+    assert again.journal == b"noted"
     assert store.renew([ended, again], HOUR) == {again}
     store.release(again)
     seen = found(store, "failed")

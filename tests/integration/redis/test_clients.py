@@ -218,7 +218,7 @@ def test_clients_of_a_store_that_nobody_uses_are_not_kept(url):
 def linked(link, url, client, make_store):
     """A store whose connection is open and whose scripts are known to the server."""
     store = make_store(through(url, link))
-    for script in ("COMPLETE", "FAIL", "LOOK", "RELEASE", "RENEW", "RESOLVE"):
+    for script in ("COMPLETE", "FAIL", "LOOK", "NOTE", "RELEASE", "RENEW", "RESOLVE"):
         client.script_load(getattr(scripts, script).text)
     store.complete(won(store.claim(asked("complete"))), b"result", retention=HOUR)
     link.spoken.clear()
@@ -229,6 +229,7 @@ CALLS = {
     "claim of a duplicate": lambda store, lease: lost(store.claim(asked("complete"))),
     "completion": lambda store, lease: store.complete(lease, b"result", retention=HOUR),
     "release": lambda store, lease: store.release(lease),
+    "note": lambda store, lease: store.note(lease, b"entry", duration=HOUR, held=False),
     "look": lambda store, lease: store.get(lease.record_id),
     "resolution": lambda store, lease: store.resolve(
         record_id("complete"), Resolution("expire", epoch=0, state=State.COMPLETED)

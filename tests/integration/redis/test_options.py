@@ -95,6 +95,7 @@ def every_operation(store):
     store.fail(lease, "boom")
     lease = won(store.claim(replace(lease.request, token=uuid4(), on_stale="refuse")))
     assert store.renew([lease], HOUR) == {lease}
+    store.note(lease, b"entry", duration=HOUR, held=True)
     key, arguments = store._key(lease.record_id), claim_arguments(lease.request)
     _, reached = store._clients.replicated(CLAIM, key, arguments, 0, 0.1)
     assert reached == 0

@@ -61,14 +61,6 @@ class TestServer(ServerStory):
         return lambda timeout: make_store(through(url, link), timeout=timeout)
 
 
-@pytest.fixture
-def memory_full(client):
-    """Make the server's memory be full until the end of the test."""
-    before = client.config_get("maxmemory")["maxmemory"]
-    yield lambda: client.config_set("maxmemory", "1")
-    client.config_set("maxmemory", before)
-
-
 @pytest.mark.parametrize("version", ["valkey9", "redis6"])
 def test_server_whose_memory_is_full_takes_what_running_work_has_to_say_and_no_new_key(
     store, memory_full

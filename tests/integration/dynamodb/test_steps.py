@@ -1,0 +1,185 @@
+"""The journal of steps in an item: its list, notes that race with a claim, and large ones."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+
+from django_idempotency import journal
+from django_idempotency.claims import Decision, decide
+from django_idempotency.exceptions import LeaseLost, StoreError
+from django_idempotency.keys import new_token
+from tests.claims import (
+    DAY,
+    FINGERPRINT,
+    HOUR,
+    OTHER_FINGERPRINT,
+    asked,
+    found,
+    lost,
+    record_id,
+    won,
+)
+from tests.integration.dynamodb.conftest import once
+from tests.integration.dynamodb.wire import Throttle
+
+ENTRY = journal.entry("charge", bytes(range(256)))
+UPDATE, PUT, GET = "UpdateItem", "PutItem", "GetItem"
+both_servers = pytest.mark.parametrize("kind", ["moto", "dynalite"])
+
+
+@pytest.fixture
+def store(make_store, clock):
+    return make_store(clock_skew=0, clock=clock)
+
+
+def noted(store, entries=(ENTRY,), **fields):
+    lease = won(store.claim(asked(steps=True, **fields)))
+    for entry in entries:
+        store.note(lease, entry, duration=HOUR, held=False)
+    return lease
+
+
+def again(lease, **fields):
+    return replace(lease.request, token=new_token(), **fields)
+
+
+def raw(store):
+    item = store.table.item(record_id())
+    assert item is not None
+    return item
+
+
+def put(store, **attributes):
+    item = {**raw(store), **attributes}
+    store.table.client.send("put_item", {"TableName": store.table.name, "Item": item})
+
+
+@both_servers
+def test_S1_journal_is_a_list_of_the_item_and_a_note_is_one_call(store, wire):
+    lease = won(store.claim(asked(steps=True)))
+    wire.taken()
+    for entry in (ENTRY, b"\0"):
+        store.note(lease, entry, duration=HOUR, held=False)
+    assert wire.taken() == [UPDATE, UPDATE]
+    assert raw(store)["steps"] == {"L": [{"B": ENTRY}, {"B": b"\0"}]}
+    store.fail(lease, "boom")
+    wire.taken()
+    retry = won(store.claim(again(lease)))
+    assert (retry.journal, wire.taken()) == (ENTRY + b"\0", [UPDATE])
+    store.complete(retry, b"result", retention=HOUR)
+    assert "steps" not in raw(store)
+
+
+def test_S2_note_that_is_refused_says_whether_there_is_a_record(store, wire):
+    lease = noted(store)
+    store.release(lease)
+    for gone in (False, True):
+        if gone:
+            assert store.erase(record_id())
+        with pytest.raises(LeaseLost) as raised:
+            store.note(lease, ENTRY, duration=HOUR, held=False)
+        assert raised.value.gone is gone
+
+
+def test_S4_expiry_of_a_note_is_what_TTL_takes(store, clock):
+    lease = noted(store, retention=DAY, max_duration=HOUR)
+    clock.advance(DAY)
+    store.note(lease, ENTRY, duration=HOUR, held=False)
+    assert raw(store)["expiry"]["N"].isdigit()
+    expires_at = found(store).expires_at
+    assert timedelta(0) <= expires_at - clock() - 1.1 * DAY < timedelta(seconds=1)
+    store.note(lease, ENTRY, duration=HOUR, held=True)
+    assert "expiry" not in raw(store)
+
+
+@both_servers
+@pytest.mark.parametrize("resumes", [True, False])
+@pytest.mark.parametrize("fails", [True, False], ids=["failed", "lapsed"])
+def test_S7_S10_note_between_the_look_and_the_write_of_a_claim(store, clock, fails, resumes):
+    """The first update fails, since it asks with the newest fingerprint; then comes the note."""
+    owner = won(store.claim(asked(lease=timedelta(seconds=1), steps=True)))
+    clock.advance(timedelta(seconds=1))
+    request = asked(fingerprints=(OTHER_FINGERPRINT, FINGERPRINT), steps=resumes)
+
+    def note():
+        store.note(owner, ENTRY, duration=timedelta(0), held=False)
+        if fails:
+            store.fail(owner, "boom")
+
+    once(store, "update", lambda: once(store, "update", note))
+    told = store.claim(request)
+
+    if resumes:
+        assert won(told).journal == ENTRY
+    else:
+        assert decide(lost(told), request) is Decision.STALE
+    assert found(store).steps == ENTRY
+
+
+def test_S11_claim_that_is_throttled_after_it_was_won_gets_the_journal(store, wire):
+    lease = noted(store)
+    store.fail(lease, "boom")
+    throttle = Throttle(store, "InternalServerError", status=500, times=1, applied=True)
+
+    retry = won(store.claim(again(lease)))
+
+    assert throttle.refused == 1
+    assert (retry.journal, found(store).attempts) == (ENTRY, 2)
+
+
+def test_S12_note_whose_answer_is_lost_is_sent_again_and_means_the_same(store):
+    lease = won(store.claim(asked(steps=True)))
+    throttle = Throttle(store, "InternalServerError", status=500, times=1, applied=True)
+
+    store.note(lease, ENTRY, duration=HOUR, held=False)
+
+    assert throttle.refused == 1
+    assert raw(store)["steps"] == {"L": [{"B": ENTRY}, {"B": ENTRY}]}
+    assert journal.read(found(store).steps) == {"charge": bytes(range(256))}
+
+
+@both_servers
+@pytest.mark.parametrize(("number", "size"), [(300, 200), (20, 4096), (3, 75_000)])
+def test_S1_large_journal_comes_back_whole(store, number, size):
+    entries = [journal.entry(f"step {n}", bytes([n % 256]) * size) for n in range(number)]
+    lease = noted(store, entries)
+    store.fail(lease, "boom")
+
+    retry = won(store.claim(again(lease)))
+
+    is_kept = retry.journal == b"".join(entries)  # pytest would draw up the difference
+    assert is_kept
+
+
+@pytest.mark.parametrize("kind", ["dynalite"])
+def test_S2_note_for_which_an_item_has_no_room_is_an_error_that_changes_nothing(store):
+    lease = noted(store)
+    before = raw(store)
+    with pytest.raises(StoreError) as raised:
+        store.note(lease, bytes(400 * 1024), duration=2 * HOUR, held=False)
+    assert (raised.value.code, raw(store)) == ("ValidationException", before)
+
+
+@pytest.mark.parametrize(
+    "value", [{"S": "text"}, {"L": [{"S": "text"}]}, {"B": b"bytes"}, {"NULL": True}], ids=str
+)
+def test_R95_S16_forged_journal_is_an_error(store, value):
+    lease = won(store.claim(asked(steps=True)))
+    store.fail(lease, "boom")
+    put(store, steps=value)
+    for call in (lambda: store.get(record_id()), lambda: store.claim(again(lease))):
+        with pytest.raises(StoreError, match="damaged"):
+            call()
+
+
+def test_S9_expired_item_is_replaced_without_its_journal(store, clock, wire):
+    lease = noted(store)
+    store.fail(lease, "boom")
+    clock.advance(2 * DAY)
+    wire.taken()
+    assert won(store.claim(again(lease))).journal is None
+    assert wire.taken() == [UPDATE, PUT]
+    assert "steps" not in raw(store)

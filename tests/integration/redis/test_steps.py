@@ -1,0 +1,163 @@
+"""The journal of steps in Redis: the field, its expiry, a full server, and a lost answer."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+
+from django_idempotency import journal
+from django_idempotency.claims import Decision, decide
+from django_idempotency.exceptions import StoreError
+from django_idempotency.keys import new_token
+from django_idempotency.stores.redis import scripts
+from tests.claims import DAY, HOUR, asked, found, lost, record_id, won
+from tests.integration.redis.conftest import MOMENT, lapse, through
+
+ENTRY = journal.entry("charge", bytes(range(256)))
+
+
+@pytest.fixture
+def name(prefix):
+    """The server's key of the record of "key"."""
+    return f"{prefix}{record_id()}"
+
+
+def noted(store, entries=(ENTRY,), **fields):
+    lease = won(store.claim(asked(steps=True, **fields)))
+    for entry in entries:
+        store.note(lease, entry, duration=HOUR, held=False)
+    return lease
+
+
+def again(lease, **fields):
+    return replace(lease.request, token=new_token(), **fields)
+
+
+def minutes_left(client, name):
+    """What is left, to the minute, until the server deletes the record; None if it never will."""
+    left = client.pttl(name)
+    assert left != -2, "there is no record"
+    return None if left == -1 else timedelta(minutes=round(left / 60_000))
+
+
+def test_S1_journal_is_a_field_of_the_hash_until_the_record_is_completed(store, client, name):
+    lease = noted(store, [ENTRY, b"\0"])
+    assert client.hget(name, "steps") == ENTRY + b"\0"
+    store.complete(lease, b"result", retention=HOUR)
+    assert not client.hexists(name, "steps")
+
+
+def test_S4_server_keeps_a_noted_record_for_the_lifetime_and_for_its_lease(store, client, name):
+    lease = noted(store, retention=DAY, max_duration=HOUR, lease=MOMENT)
+    assert minutes_left(client, name) == 1.1 * DAY
+    store.note(lease, ENTRY, duration=2 * DAY, held=False)
+    assert minutes_left(client, name) == 2 * DAY
+    assert found(store).expires_at < found(store).now + DAY + 3 * HOUR
+    store.note(lease, ENTRY, duration=HOUR, held=False)
+    assert minutes_left(client, name) == 1.1 * DAY
+
+
+def test_S4_expiry_is_left_alone_for_half_of_the_lifetime(store, client, name):
+    lease = noted(store, retention=DAY, max_duration=HOUR)
+    for left, kept in ((14 * HOUR, 14 * HOUR), (13 * HOUR, 1.1 * DAY)):
+        expires_at = found(store).now + left
+        client.hset(name, "expires_at", int(expires_at.timestamp() * 1_000_000))
+        store.note(lease, ENTRY, duration=MOMENT, held=False)
+        assert minutes_left(client, name) == kept
+
+
+def test_S4_server_never_deletes_a_held_record_until_the_next_note(store, client, name):
+    lease = noted(store, retention=DAY)
+    store.note(lease, ENTRY, duration=MOMENT, held=True)
+    assert (minutes_left(client, name), found(store).expires_at) == (None, None)
+    store.note(lease, ENTRY, duration=MOMENT, held=False)
+    assert minutes_left(client, name) == 1.1 * DAY
+
+
+def test_S8_S14_server_keeps_the_journal_of_a_claim_for_the_claims_lifetime(store, client, name):
+    lease = noted(store, retention=HOUR, max_duration=HOUR)
+    store.fail(lease, "boom")
+    retry = won(store.claim(again(lease, retention=DAY)))
+    assert (retry.journal, found(store).attempts) == (ENTRY, 2)
+    assert minutes_left(client, name) == 1.1 * DAY
+    assert store.erase(record_id(), force=True)
+    assert not client.exists(name)
+
+
+@pytest.mark.parametrize("version", ["valkey9", "redis6"])
+def test_S1_S8_server_whose_memory_is_full_takes_notes_and_gives_them(store, memory_full):
+    lease = noted(store)
+    memory_full()
+
+    store.note(lease, b"second", duration=HOUR, held=False)
+    store.note(lease, b"third", duration=MOMENT, held=True)
+
+    lapse(store)
+    assert won(store.claim(again(lease))).journal == ENTRY + b"secondthird"
+    assert found(store).steps == ENTRY + b"secondthird"
+
+
+def test_S12_note_whose_answer_is_lost_is_sent_again_and_means_the_same(
+    url, link, make_store, client, name
+):
+    client.script_load(scripts.NOTE.text)
+    store = make_store(through(url, link))
+    lease = won(store.claim(asked(steps=True)))
+    link.cut_after(b"EVALSHA")
+
+    store.note(lease, ENTRY, duration=HOUR, held=False)
+
+    assert link.fired.is_set()
+    assert client.hget(name, "steps") == 2 * ENTRY
+    assert journal.read(found(store).steps) == {"charge": bytes(range(256))}
+
+
+@pytest.mark.parametrize(("number", "size"), [(300, 200), (20, 4096), (3, 2**20)])
+def test_S1_large_journal_comes_back_whole(store, number, size):
+    entries = [journal.entry(f"step {n}", bytes([n % 256]) * size) for n in range(number)]
+    lease = noted(store, entries)
+    store.fail(lease, "boom")
+
+    retry = won(store.claim(again(lease)))
+
+    is_kept = retry.journal == b"".join(entries)  # pytest would draw up the difference
+    assert is_kept
+    assert list(journal.read(retry.journal)) == [f"step {n}" for n in range(number)]
+
+
+def test_S8_failed_record_that_is_held_is_whole(store, client, name):
+    """As a release that holds what has failed leaves it."""
+    lease = noted(store)
+    store.fail(lease, "boom")
+    client.hdel(name, "expires_at")
+    client.persist(name)
+
+    assert (found(store).expires_at, found(store).steps) == (None, ENTRY)
+    plain = again(lease, steps=False)
+    assert decide(lost(store.claim(plain)), plain) is Decision.STALE
+    assert won(store.claim(again(lease))).journal == ENTRY
+
+
+@pytest.mark.parametrize("state", ["COMPLETED", "RELEASED"])
+def test_other_ended_record_without_an_expiry_is_damaged_with_a_journal_too(
+    store, client, name, state
+):
+    store.fail(noted(store), "boom")
+    client.hset(name, mapping={"state": state, "result": b"result"})
+    client.hdel(name, "expires_at")
+    with pytest.raises(StoreError):
+        store.claim(asked(steps=True))
+    with pytest.raises(StoreError):
+        store.get(record_id())
+
+
+def test_S8_record_of_the_last_release_is_claimed_and_noted(store, client, name):
+    store.fail(won(store.claim(asked())), "boom")
+    assert not client.hexists(name, "steps")
+    lease = won(store.claim(asked(steps=True)))
+    assert lease.journal is None
+    store.note(lease, ENTRY, duration=HOUR, held=False)
+    store.fail(lease, "boom")
+    assert won(store.claim(again(lease))).journal == ENTRY
