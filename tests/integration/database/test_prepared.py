@@ -91,15 +91,16 @@ def test_from_the_third_use_on_a_connection(store):
 @pytest.mark.usefixtures("at_once")
 def test_note_is_prepared_in_the_transaction_of_its_step_and_by_itself(store):
     lease = won(store.claim(claim_request(steps=True)))
-    with store.atomic():
-        work("step")(lease)
-        store.note(lease, b"\0", duration=claims.RETENTION, held=False)
-    store.note(lease, b"1", duration=claims.RETENTION, held=True)
+    for entry in (b"\0", b"1"):
+        with store.atomic():
+            work("step")(lease)
+            store.note(lease, entry, duration=claims.RETENTION, held=False)
+    store.note(lease, b"2", duration=claims.RETENTION, held=True)
     assert names() == ["WITH", "UPDATE"]
     runs = "SELECT sum(generic_plans + custom_plans) FROM pg_prepared_statements"
-    assert execute(f"{runs} WHERE statement LIKE '%UPDATE%'") == 2
+    assert execute(f"{runs} WHERE statement LIKE '%UPDATE%'") == 3
     record = store.get(lease.record_id)
-    assert (record.steps, record.expires_at) == (b"\x001", None)
+    assert (record.steps, record.expires_at) == (b"\x0012", None)
 
 
 @pytest.mark.usefixtures("at_once")

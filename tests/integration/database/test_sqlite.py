@@ -136,6 +136,11 @@ def test_R69_renewal_that_meets_the_write_lock_counts_as_held(two):
         assert two.other(two.theirs.renew, [lease], timedelta(hours=1)) == {lease}
 
 
+def test_R69_joined_is_not_renewed(store):
+    """Its own transaction would keep the renewal out."""
+    assert not claims.live(store, claim_request(transaction="joined")).renewable
+
+
 def test_R69_renewal_that_fails_otherwise_is_an_error(store, monkeypatch):
     lease = claims.live(store, claim_request())
     monkeypatch.setattr(type(store.dialect), "RENEW", "UPDATE nothing SET lease_until = 1")

@@ -376,7 +376,6 @@ def test_note_is_a_hot_update(store):
         assert execute(hot) == "1 1"
 
 
-@POSTGRESQL
 def test_S4_half_of_the_lifetime_decides(store):
     """A little less is prolonged, a little more is left."""
     lease = won(store.claim(asked()))
