@@ -71,7 +71,7 @@ class StepRules(EndingRules, LostAnswerRules, RaceRules):
             fields = {"lease": short, "retention": short, "max_duration": timedelta(0)}
             lease = self.live(store, steps=True, **fields)
             try:
-                store.note(lease, JOURNAL, duration=short, held=False)
+                store.note(lease, JOURNAL, duration=self.moment, held=False)  # it lapses first
             except LeaseLost:  # it had expired before, and the server has deleted it
                 assert short.total_seconds() < self.patience, "the lease was lost"
                 short *= 2
