@@ -10,12 +10,16 @@ from django_idempotency.exceptions import *  # noqa: F403
 
 if TYPE_CHECKING:
     from django_idempotency.api import (
+        aexternal,
         arun,
+        astep,
         attempt,
         current,
         derive_key,
+        external,
         idempotent_function,
         run,
+        step,
     )
     from django_idempotency.conf import InvalidStore
     from django_idempotency.records import Outcome
@@ -25,24 +29,32 @@ __version__ = "0.1.0"
 __all__ = [
     "InvalidStore",
     "Outcome",
+    "aexternal",
     "arun",
+    "astep",
     "attempt",
     "current",
     "derive_key",
+    "external",
     "idempotent_function",
     "run",
+    "step",
 ]
 __all__ += exceptions.__all__
 
 _HOMES = {
     "InvalidStore": "conf",
     "Outcome": "records",
+    "aexternal": "api",
     "arun": "api",
+    "astep": "api",
     "attempt": "api",
     "current": "api",
     "derive_key": "api",
+    "external": "api",
     "idempotent_function": "api",
     "run": "api",
+    "step": "api",
 }
 
 

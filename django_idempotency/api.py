@@ -1,4 +1,4 @@
-"""The public calls: run, arun, attempt, idempotent_function, current, derive_key."""
+"""The public calls: what runs once, and what belongs inside of it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from contextlib import (
     AbstractContextManager,
 )
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar
 
 from asgiref.sync import sync_to_async
 
@@ -41,7 +41,18 @@ if TYPE_CHECKING:
 
     from django_idempotency.options import PolicyOptions
 
-__all__ = ["arun", "attempt", "current", "derive_key", "idempotent_function", "run"]
+__all__ = [
+    "aexternal",
+    "arun",
+    "astep",
+    "attempt",
+    "current",
+    "derive_key",
+    "external",
+    "idempotent_function",
+    "run",
+    "step",
+]
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -243,10 +254,36 @@ def derive_key(name: str) -> str:
 
     Raises RuntimeError outside of any idempotent work.
     """
+    return _lease_for("derive_key").derive_key(name)
+
+
+def step(name: str, work: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
+    """Run a step of the current work once; see `Lease.step`."""
+    return _lease_for("step").step(name, work, *args, **kwargs)
+
+
+async def astep(name: str, work: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
+    """Run a step of the current work once; see `Lease.astep`."""
+    return await _lease_for("astep").astep(name, work, *args, **kwargs)
+
+
+def external(name: str, call: Callable[[str], R], /, *, uncertain: Literal["repeat"]) -> R:
+    """Call another service as part of the current work; see `Lease.external`."""
+    return _lease_for("external").external(name, call, uncertain=uncertain)
+
+
+async def aexternal(
+    name: str, call: Callable[[str], Awaitable[R]], /, *, uncertain: Literal["repeat"]
+) -> R:
+    """Call another service as part of the current work; see `Lease.aexternal`."""
+    return await _lease_for("aexternal").aexternal(name, call, uncertain=uncertain)
+
+
+def _lease_for(word: str) -> Lease:
     lease = current()
     if lease is None:
-        raise RuntimeError("derive_key() belongs inside idempotent work; there is no lease here.")
-    return lease.derive_key(name)
+        raise RuntimeError(f"{word}() belongs inside idempotent work; there is no lease here.")
+    return lease
 
 
 @dataclass

@@ -20,7 +20,7 @@ from django.utils.module_loading import import_string
 from django_idempotency import keys
 from django_idempotency.codecs import Codec
 from django_idempotency.engine import Engine
-from django_idempotency.engine.modes import OpenTransactions, must_join
+from django_idempotency.engine.modes import OpenTransactions, check_mode
 from django_idempotency.engine.operation import Operation
 from django_idempotency.engine.waiting import Waiter
 from django_idempotency.fingerprint import Fingerprint
@@ -305,8 +305,13 @@ def _configure(alias: str) -> Plan:
     store.alias = alias
     for instrument in instruments:
         observe(instrument, store)
+    if policy.has_steps:
+        raise InvalidStore(
+            f"{where}['TRANSACTION'] cannot be 'steps', which takes the transaction from each view "
+            f'of the alias: write transaction="steps" on the view, the task or the call.'
+        )
     try:
-        must_join(policy, store)
+        check_mode(policy, store)
     except ValueError as error:
         raise InvalidStore(f"{where}['TRANSACTION']: {error}") from error
     return Plan(alias, store, Engine(store), policy, http_policy)

@@ -22,6 +22,7 @@ __all__ = [
     "is_scope",
     "new_key",
     "new_token",
+    "of_step",
     "parse",
     "record_id",
     "record_ids",
@@ -171,6 +172,11 @@ def record_ids(scope: str, key: str) -> tuple[UUID, ...]:
 def derive(seed: UUID, name: str) -> UUID:
     """Return the key of a downstream call called `name`: a UUIDv8 made of the request's seed."""
     return _uuid8(b"derived", seed.bytes, name.encode())
+
+
+def of_step(record_id: UUID, name: str) -> UUID:
+    """Return what the result of a step is sealed for: a UUIDv8 of its record and its name."""
+    return _uuid8(b"step", record_id.bytes, name.encode())
 
 
 def new_token() -> UUID:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from datetime import datetime, timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar
 from uuid import UUID
 
 from django_idempotency import keys
@@ -12,7 +12,13 @@ from django_idempotency.claims import ClaimRequest
 from django_idempotency.exceptions import LeaseLost
 from django_idempotency.records import Record
 
+if TYPE_CHECKING:
+    from django_idempotency.engine.steps import Steps
+
 __all__ = ["ItemLease", "Lease"]
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 class Lease:
@@ -21,8 +27,11 @@ class Lease:
 
     Each owner's write is conditional on both (R68).
 
-    Thread-safe: nothing changes after the claim, except what its end records.
+    Thread-safe: nothing changes after the claim, except what its steps and its end record.
     """
+
+    #: The steps of the attempt that holds it, in mode ``steps``.
+    steps: Steps | None = None
 
     def __init__(
         self,
@@ -88,6 +97,65 @@ class Lease:
         key.
         """
         return str(keys.derive(self.seed, name))
+
+    def step(self, name: str, work: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
+        """
+        Return the noted result of a step, or call ``work(*args, **kwargs)`` and note its result.
+
+        Work and note commit together, in a transaction of their own on the store's database: later
+        attempts do not run it again. The result is JSON, as that of `run`, and comes back as it
+        was decoded. What the work raises passes on, and nothing of the work stands. Raises
+        RuntimeError outside of mode ``steps``, inside of another step, and for a name that was
+        used before; TransactionOpen inside of ``atomic()``; LeaseLost, ResultTooLarge,
+        StoreError and WorkRolledBack, and TypeError for a result that is not JSON.
+        """
+        return self._steps_for("step").step(name, work, args, kwargs)  # type: ignore[no-any-return]
+
+    async def astep(
+        self, name: str, work: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs
+    ) -> R:
+        """
+        See `step`: the plain function `work` runs on the thread of the database connections.
+
+        A cancellation waits for its end and its note.
+        """
+        steps = self._steps_for("astep")
+        return await steps.astep(name, work, args, kwargs)  # type: ignore[no-any-return]
+
+    def external(
+        self, name: str, call: Callable[[str], R], /, *, uncertain: Literal["repeat"]
+    ) -> R:
+        """
+        Return the noted result of a call to another service, or make the call and note its result.
+
+        ``call(key)`` runs in no transaction; `key` is ``derive_key(name)``, the same in each
+        attempt. If an earlier attempt died in the call, or before its note, the call is made again
+        under that key (``uncertain="repeat"``). For the errors see `step`.
+        """
+        steps = self._steps_for("external")
+        return steps.external(name, call, uncertain)  # type: ignore[no-any-return]
+
+    async def aexternal(
+        self, name: str, call: Callable[[str], Awaitable[R]], /, *, uncertain: Literal["repeat"]
+    ) -> R:
+        """
+        See `external`: ``call(key)`` is awaited, at the same time as others under ``gather``.
+
+        A cancellation ends the call. One that outlives the attempt is not noted.
+        """
+        steps = self._steps_for("aexternal")
+        return await steps.aexternal(name, call, uncertain)  # type: ignore[no-any-return]
+
+    def _steps_for(self, word: str) -> Steps:
+        """Return the steps of the attempt; raise RuntimeError, which names the mode (T17)."""
+        if self.steps is not None:
+            return self.steps
+        if self.request.steps:
+            raise RuntimeError(f"No attempt holds this lease, so {word}() cannot be noted.")
+        raise RuntimeError(
+            f'{word}() needs transaction="steps", and the mode of this work is '
+            f"{self.request.transaction!r}."
+        )
 
     def transact_item(self, result: Any = None) -> Any:
         """

@@ -82,7 +82,7 @@ Duration = timedelta | float
 #: Not a str, whose letters would be the names.
 Names = list[str] | tuple[str, ...] | set[str] | frozenset[str]
 Secrets = str | bytes | Sequence[str | bytes]
-Transaction = Literal["single", "joined", "separate"]
+Transaction = Literal["single", "joined", "separate", "steps"]
 OnStale = Literal["take_over", "refuse"]
 Keep = Literal["default", "success", "stripe"] | Callable[[Any, Any], str]
 KeyValidator = Literal["uuid", "uuid7"] | Callable[[str], None]
@@ -99,6 +99,7 @@ class PolicyOptions(TypedDict, total=False):
     transaction: Transaction | None
     on_stale: OnStale
     max_result_bytes: int
+    max_steps_bytes: int
     deadline: Callable[[], float] | None
     fingerprint_secrets: Secrets
     encryption_keys: Secrets

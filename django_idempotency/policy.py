@@ -31,7 +31,7 @@ __all__ = [
     "suggestion",
 ]
 
-TRANSACTIONS = ("single", "joined", "separate")
+TRANSACTIONS = ("single", "joined", "separate", "steps")
 UNSAFE_METHODS = frozenset({"POST", "PUT", "PATCH", "DELETE"})
 KEEP_PRESETS = ("default", "success", "stripe")
 KEY_FORMATS = ("uuid", "uuid7")
@@ -87,12 +87,15 @@ class Policy:
     renew: bool = True
     #: How long a lease is renewed at most; after that, `Lease.check` notices no take-over.
     max_duration: timedelta = timedelta(hours=1)
-    #: "single", "joined", "separate", or None: joined where the store can, separate elsewhere.
+    #: "single", "joined", "separate", "steps" (not on an alias), or None: joined where the store
+    #: can, separate elsewhere.
     transaction: str | None = None
     #: What a lapsed lease means: "take_over", or "refuse" until an operator decides.
     on_stale: str = "take_over"
     #: Bytes that a result may have.
     max_result_bytes: int = 1024 * 1024
+    #: Bytes that the results of all steps of a record may have.
+    max_steps_bytes: int = 64 * 1024
     #: ``() -> seconds`` that are left to this process; the lease ends with them, without renewal.
     deadline: Callable[[], float] | None = None
     #: Secrets that make fingerprints unguessable, newest first.
@@ -109,6 +112,11 @@ class Policy:
     def wait_or(self, default: timedelta) -> timedelta:
         """Return ``wait``, or `default` if no level sets it; an explicit 0 counts as set."""
         return default if isinstance(self.wait, _NotGiven) else self.wait
+
+    @property
+    def has_steps(self) -> bool:
+        """Whether the work has steps, each of which commits by itself."""
+        return self.transaction == "steps"
 
     def attempt_lease(self) -> timedelta:
         """
@@ -146,8 +154,9 @@ class Policy:
         found.extend(_not_booleans(self, "renew"))
         if self.deadline is not None and not callable(self.deadline):
             found.append("deadline must be a callable that returns the seconds left.")
-        if not _whole(self.max_result_bytes) or self.max_result_bytes < 0:
-            found.append("max_result_bytes must be a whole number of bytes.")
+        for name in ("max_result_bytes", "max_steps_bytes"):
+            if not _whole(getattr(self, name)) or getattr(self, name) < 0:
+                found.append(f"{name} must be a whole number of bytes.")
         if not all(_is_secret(item) for item in self.fingerprint_secrets):
             found.append("fingerprint_secrets must be strings or bytes, none of them empty.")
         found.extend(encryption.problems_of(self.encryption_keys))

@@ -28,7 +28,8 @@ __all__ = [
     "swept",
 ]
 
-#: An attempt has won its claim, and its work begins; `takeover` tells of a lapsed lease.
+#: An attempt has won its claim, and its work begins; `takeover` tells of a lapsed lease, and
+#: `steps` of how many steps earlier attempts have noted.
 claimed = Signal()
 
 # The terminal signals: one for each attempt that ends in its process.

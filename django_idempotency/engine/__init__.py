@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager, suppress
+from functools import partial
 from typing import Any
 
 from asgiref.sync import SyncToAsync, sync_to_async
@@ -296,6 +297,8 @@ class Engine:
         if attempt.operation.aliases:
             attempt.beside.__enter__()
         self.renew(attempt)
+        if attempt.steps is not None:
+            attempt.steps.renew = partial(self.renew, attempt)  # each note is a new beginning
         attempt.phase = Phase.WORKING
 
     def renew(self, attempt: Attempt) -> None:
@@ -343,6 +346,8 @@ class Engine:
     ) -> None:
         """Take the ending of the work; commit what is beside the store; let the lease be."""
         waits = False
+        if attempt.steps is not None:
+            attempt.steps.close()
         try:
             verdict = None
             try:
@@ -405,8 +410,9 @@ class Engine:
         attempt.phase = Phase.COMPLETING
         if attempt.returned is NO_RESULT:
             logger.warning(
-                "The block of an attempt ended without complete(): record %s is released.",
+                "The block of an attempt ended without complete(): record %s is %s.",
                 keys.short(attempt.lease.record_id),
+                "failed, since it has noted steps" if attempt.has_notes else "released",
             )
             raise RollBack("release")
         joined, alias = attempt.request.transaction != "separate", self.store.using

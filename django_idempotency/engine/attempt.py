@@ -19,9 +19,10 @@ from django_idempotency.claims import ClaimAgain, Decision, decide
 from django_idempotency.codecs import encryption
 from django_idempotency.context import Running, running
 from django_idempotency.engine.cancellation import finish
-from django_idempotency.engine.ending import NOTHING
+from django_idempotency.engine.ending import NOTHING, Ending
 from django_idempotency.engine.operation import Operation
 from django_idempotency.engine.report import Report, is_heard
+from django_idempotency.engine.steps import Steps
 from django_idempotency.engine.waiting import Waiter
 from django_idempotency.exceptions import (
     FingerprintMismatch,
@@ -34,7 +35,7 @@ from django_idempotency.exceptions import (
 from django_idempotency.leases import ItemLease, Lease
 from django_idempotency.logs import word_for
 from django_idempotency.observers import logger
-from django_idempotency.records import Outcome, Record
+from django_idempotency.records import Outcome, Record, State
 from django_idempotency.stores.base import BaseStore
 from django_idempotency.transactions.aliases import AtomicBlocks
 
@@ -78,8 +79,9 @@ class Attempt(Running):
         self.phase = Phase.CLAIMING
         #: What the work returned, once it has.
         self.returned: Any = NO_RESULT
-        #: What becomes of the record and of the work.
-        self.ending = NOTHING
+        self._ending = NOTHING
+        #: The steps of the work, in mode "steps".
+        self.steps: Steps | None = None
         self._outcome: Outcome | None = None
         #: The last envelope that was encrypted, and what became of it.
         self._encrypted = b"", b""
@@ -227,6 +229,8 @@ class Attempt(Running):
             lease.completion = partial(self._item, lease)
         self.held = lease
         self.phase = Phase.OPENING
+        if self.request.steps:
+            self.steps = lease.steps = Steps(self.store, lease, self.operation.policy)
 
     def _item(self, lease: ItemLease, result: Any) -> Any:
         """Return the completion with `result`, as an item of the caller's own transaction."""
@@ -364,6 +368,23 @@ class Attempt(Running):
     # What has become of the work.
 
     @property
+    def ending(self) -> Ending:
+        """What becomes of the record and of the work."""
+        return self._ending
+
+    @ending.setter
+    def ending(self, ending: Ending) -> None:
+        """Take the ending; after a step a record is failed, and not released (T11)."""
+        if ending.state is State.RELEASED and self.has_notes:
+            ending = replace(ending, state=State.FAILED)
+        self._ending = ending
+
+    @property
+    def has_notes(self) -> bool:
+        """Whether a step of this attempt or of an earlier one is noted, as far as is known."""
+        return self.steps is not None and self.steps.any_noted
+
+    @property
     def rolled_back(self) -> bool:
         """Whether what the work wrote is rolled back; without a transaction it stays."""
         if self.ending.commits:
@@ -404,7 +425,8 @@ class Attempt(Running):
     def _word_for(self, error: BaseException) -> str | None:
         """Return how an attempt has ended, if `error` alone tells."""
         working = self.phase is Phase.WORKING
-        if isinstance(error, StoreError) and not working:
+        of_step = isinstance(error, StoreError) and error.record_id == self.record_id
+        if isinstance(error, StoreError) and (of_step or not working):
             return "store unavailable"
         if self.held is None:
             return word_for(error) or "failed"

@@ -11,7 +11,7 @@ from django_idempotency.stores.base import BaseStore
 from django_idempotency.transactions.outer import CommitHooks, OuterTransaction
 from django_idempotency.transactions.state import is_open
 
-__all__ = ["OpenTransactions", "must_join"]
+__all__ = ["OpenTransactions", "check_mode"]
 
 
 class OpenTransactions:
@@ -42,16 +42,17 @@ class OpenTransactions:
         """
         Return "single", "joined" or "separate": the policy's choice, or the default at this place.
 
+        Work with steps is "separate": what it commits by itself are its steps.
+
         That is "joined" where the store can, and "separate" without `joins`: for coroutines, say.
 
         Inside a transaction that the caller opened the default is "single" within it on a database
         store of that alias, and "separate" on any other store, whose completion then waits for the
-        commit; "joined" and "separate" asked for by name raise TransactionOpen there, as
-        ``atomic(durable=True)`` does. "joined" and "single" on a store that cannot join raise
-        ValueError.
+        commit; "joined", "separate" and "steps" asked for by name raise TransactionOpen
+        there, as ``atomic(durable=True)`` does. What the store cannot do raises ValueError.
         """
         chosen = policy.transaction
-        must_join(policy, self._store)
+        check_mode(policy, self._store)
         if self.within and chosen in (None, "single"):
             return "single"
         if self._open:
@@ -62,7 +63,7 @@ class OpenTransactions:
                 )
             return "separate"
         if chosen is not None:
-            return chosen
+            return "separate" if policy.has_steps else chosen
         return "joined" if self._store.supports_join and joins else "separate"
 
     def outer(self) -> OuterTransaction | None:
@@ -88,10 +89,14 @@ class OpenTransactions:
         return CommitHooks(self._open)
 
 
-def must_join(policy: Policy, store: BaseStore) -> None:
-    """Raise ValueError where the policy asks for "joined" or "single" and the store cannot join."""
+def check_mode(policy: Policy, store: BaseStore) -> None:
+    """Raise ValueError where the policy asks for a mode that the store cannot do."""
     if policy.transaction in ("single", "joined") and not store.supports_join:
         raise ValueError(
             f"transaction={policy.transaction!r} needs a database store; {type(store).__name__} "
             f"can only do 'separate'."
+        )
+    if policy.has_steps and not store.supports_steps:
+        raise ValueError(
+            f"transaction='steps' needs a store that can note them; {type(store).__name__} cannot."
         )

@@ -50,6 +50,7 @@ class Report:
         """Tell that the claim is won."""
         self._claim_told = True
         facts = self.facts("claimed")
+        facts["steps"] = 0 if lease.steps is None else lease.steps.found
         tell_claim(type(self._store), facts, takeover=lease.takeover, label=self._label)
 
     def left(self, outcome: str | None, error: BaseException | None) -> None:

@@ -90,6 +90,8 @@ class Settling:
             payload = attempt.go_without_result(error)
             expires_at = settle(self.store, lease, replace(ending, payload=payload))
         attempt.kept_until(expires_at)
+        if attempt.steps is not None:
+            attempt.steps.tell_unused()
         if lease.completed_before is not None:
             _answer_as_completed(attempt, lease.completed_before)
 
@@ -212,10 +214,9 @@ class Settling:
 
     def _give_up(self, attempt: Attempt, raised: BaseException) -> BaseException | None:
         """Free the key, and keep nothing: this caller alone gets the answer, if there is one."""
-        ending = ending_by(raised)
+        attempt.ending = ending_by(raised)
         if attempt.held is not None:
-            self._end_lease(attempt.held, ending, raised)
-        attempt.ending = ending
+            self._end_lease(attempt.held, attempt.ending, raised)
         if not isinstance(raised, RollBack):
             return raised
         attempt.phase = Phase.COMPLETING

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any
+from uuid import UUID
 
 __all__ = [
     "FingerprintMismatch",
@@ -121,6 +122,8 @@ class StoreError(IdempotencyError):
 
     #: The first call of an attempt failed: nothing was claimed, and no other attempt is known.
     at_claim = False
+    #: The record whose step could not be noted.
+    record_id: UUID | None = None
     #: The text of its line in the log, once written; with DEBUG the problem repeats it.
     told = ""
 

@@ -57,6 +57,7 @@ class IdempotencyAttributes:
     idempotency_transaction: Transaction | None = UNSET
     idempotency_on_stale: OnStale = UNSET
     idempotency_max_result_bytes: int = UNSET
+    idempotency_max_steps_bytes: int = UNSET
     idempotency_deadline: Any = UNSET
     idempotency_fingerprint_secrets: Secrets = UNSET
     idempotency_encryption_keys: Secrets = UNSET

@@ -14,7 +14,7 @@ from django.utils.module_loading import import_string
 
 from django_idempotency.checks import path_problems
 from django_idempotency.conf import UnknownAlias, http_policy_for, policy_for, stores
-from django_idempotency.engine.modes import must_join
+from django_idempotency.engine.modes import check_mode
 from django_idempotency.http.atomic_requests import atomic_aliases, exempt, is_marked
 from django_idempotency.http.attributes import IdempotencyAttributes
 from django_idempotency.http.class_views import class_of, has_guard, is_wrapped, what_to_write
@@ -73,7 +73,7 @@ def _loses_atomic_requests(view: Any, plan: ViewPlan, name: str) -> Iterator[Che
         return
     operations = operations_behind(view)  # have no mark: Django refuses it before the guard
     joins = plan.policy.transaction in ("joined", "single") and not operations
-    lost = atomic_aliases({*exempt(view), *((plan.store.using,) if joins else ())})
+    lost = atomic_aliases({*plan.exempt(exempt(view)), *((plan.store.using,) if joins else ())})
     hint = (
         'Give it transaction="joined", which opens the transaction on the store\'s database, or '
         "non_atomic_requests, which stands below @idempotent."
@@ -329,7 +329,7 @@ def _policy(
 
 def _policy_problems(plan: ViewPlan) -> Iterator[str]:
     if "store" not in plan.computed:
-        must_join(plan.policy, plan.store)
+        check_mode(plan.policy, plan.store)
     of_alias = http_policy_for(plan.alias)
     for field, problem in path_problems(plan.http_policy):
         if getattr(plan.http_policy, field) != getattr(of_alias, field):  # or else it tells

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 from uuid import UUID
 
+from django.db import connections
 from django.http import HttpRequest
 
 from django_idempotency.conf import (
@@ -68,6 +69,9 @@ class ViewPlan(Plan):
         """Return a view's plan; `methods` are guarded if the policy names none."""
         policy, http = plan.policy, plan.http_policy
         check_operation(operation_name)
+        if policy.has_steps:  # a half-done record needs a key to go on, and a place to note in
+            http = replace(http, required=True, fail_open=False)
+            plan = replace(plan, http_policy=http)
         return cls(
             **{item.name: getattr(plan, item.name) for item in fields(Plan)},
             methods=methods if http.methods is None else http.methods,
@@ -94,6 +98,14 @@ class ViewPlan(Plan):
             recorded=False,
             closes_connections=True,
         )
+
+    def exempt(self, named: Collection[str]) -> Collection[str]:
+        """
+        Return the aliases on which a guarded request gets no transaction of ATOMIC_REQUESTS.
+
+        Those that the project has `named`; all of them where each step commits by itself (T17).
+        """
+        return list(connections) if self.policy.has_steps else named
 
     def guards(self, request: HttpRequest) -> bool:
         """Whether the request's method is guarded."""

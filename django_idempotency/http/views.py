@@ -45,7 +45,7 @@ def guarded(
         with AtomicRequests(without=exempt_of(request)):
             unguarded: HttpResponseBase = view(request, *args, **kwargs)
         return unguarded
-    handler, exempted = kind(view, request, args, kwargs), exempt_of(request)
+    handler, exempted = kind(view, request, args, kwargs), plan.exempt(exempt_of(request))
     keyed = plan.carries_key(request)
     return Guard(plan, request, handler, exempt=exempted, keyed=keyed).respond()
 
@@ -68,7 +68,7 @@ async def aguarded(
     keyed = header_field(request, plan.http_policy.header) is not None
     if not keyed:  # to look into a form may take the session, and so the database
         keyed = await sync_to_async(plan.carries_key, thread_sensitive=True)(request)
-    handler, exempted = kind(view, request, args, kwargs), exempt_of(request)
+    handler, exempted = kind(view, request, args, kwargs), plan.exempt(exempt_of(request))
     return await Guard(plan, request, handler, exempt=exempted, keyed=keyed).arespond()
 
 
@@ -80,7 +80,7 @@ async def aunguarded(
     kwargs: Mapping[str, Any],
 ) -> HttpResponseBase:
     """Await the view in the transaction that the policy gives it for ATOMIC_REQUESTS (R96)."""
-    exempted, using = exempt_of(request), plan.store.using
+    exempted, using = {*plan.exempt(exempt_of(request))}, plan.store.using
     joins = plan.policy.transaction in ("joined", "single")
     refuse_coroutine({*exempted, using} if joins else exempted)
     mode = "joined" if joins and using in atomic_aliases(exempted) else "separate"

@@ -14,7 +14,7 @@ from django_idempotency.conf import store_for, stores
 from django_idempotency.contrib.celery.codec import serializer_problem
 from django_idempotency.contrib.celery.guard import TaskGuard
 from django_idempotency.contrib.celery.guarded import guarded_tasks, project_app
-from django_idempotency.engine.modes import must_join
+from django_idempotency.engine.modes import check_mode
 from django_idempotency.policy import Policy
 
 __all__ = ["check_sweep", "check_tasks"]
@@ -43,7 +43,7 @@ def check_tasks(
         try:
             policy = guard.plan().policy
             store = store_for(guard.store)
-            must_join(policy, store)
+            check_mode(policy, store)
         except (ImproperlyConfigured, ValueError) as error:
             if isinstance(error, ImproperlyConfigured) and guard.store in aliases:
                 continue  # the check of the aliases tells
@@ -54,7 +54,7 @@ def check_tasks(
         found.extend(_lost_with_worker(task))
         found.extend(_time_limit(task, policy, app))
         found.extend(_visibility(task, policy, app))
-        if store.supports_join and policy.transaction != "separate":
+        if store.supports_join and policy.transaction not in ("separate", "steps"):
             found.extend(_long_work(task, app))
     return found
 
@@ -122,7 +122,8 @@ def _lost_with_worker(task: Task) -> Iterator[CheckMessage]:
 
 def _time_limit(task: Task, policy: Policy, app: Celery) -> Iterator[CheckMessage]:
     limit = _limit(task, app)
-    if limit is None or policy.transaction == "single":  # no lease is involved there
+    # No lease is involved in "single", and each step prolongs that of "steps".
+    if limit is None or policy.transaction in ("single", "steps"):
         return
     if policy.renew and limit > policy.max_duration.total_seconds():
         yield Warning(

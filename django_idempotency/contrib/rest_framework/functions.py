@@ -60,7 +60,7 @@ def _guard_of_function(
     kwargs: Mapping[str, Any],
 ) -> Guard:
     view: Any = (request.parser_context or {})["view"]
-    exempted = exempt_of(request._request)
+    exempted = plan.exempt(exempt_of(request._request))
     keyed = plan.carries_key(request._request)
     handler = kind(view, function, request, args, kwargs)
     return Guard(plan, request._request, handler, exempt=exempted, keyed=keyed)

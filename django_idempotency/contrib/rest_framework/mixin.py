@@ -90,6 +90,7 @@ class IdempotencyMixin(IdempotencyAttributes, _Base, before=APIView):
                 actions is None or action in actions
             )
         if self._guarded:
+            self._exempt = self._plan.exempt(self._exempt)
             return super().dispatch(request, *args, **kwargs)
         if _is_coroutine(self):
             view: Any = super().dispatch

@@ -1,0 +1,320 @@
+"""The steps of an attempt: pieces of its work that commit one by one, each with its result."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from functools import partial
+from inspect import isawaitable
+from typing import Any
+
+from asgiref.sync import sync_to_async
+from django.db import Error
+
+from django_idempotency import codecs, journal, keys
+from django_idempotency.callables import is_coroutine_function, refuse_lazy
+from django_idempotency.codecs import encryption
+from django_idempotency.engine.cancellation import finish
+from django_idempotency.engine.modes import OpenTransactions
+from django_idempotency.exceptions import (
+    LeaseLost,
+    ResultTooLarge,
+    StoreError,
+    TransactionOpen,
+    WorkRolledBack,
+)
+from django_idempotency.leases import Lease
+from django_idempotency.observers import logger
+from django_idempotency.policy import Policy
+from django_idempotency.stores.base import BaseStore
+
+__all__ = ["Steps"]
+
+_JSON = codecs.JSONCodec()
+#: The steps and calls of which the running code is part, by the attempts that they belong to.
+_around: ContextVar[tuple[Steps, ...]] = ContextVar("idempotency_steps", default=())
+
+
+class Steps:
+    """
+    The steps of one attempt, and what is known of each name: threads may share it.
+
+    A name is known as noted once the commit of its note is known. Where that is not known, the
+    journal that the next claim reads decides, and this attempt does not ask again.
+    """
+
+    def __init__(self, store: BaseStore, lease: Lease, policy: Policy) -> None:
+        """Read the journal of earlier attempts, all of it: raise StoreError for damage (S16)."""
+        self._store = store
+        self._lease = lease
+        self._policy = policy
+        self._lock = threading.Lock()
+        #: The decoded results of the steps that are noted, by name.
+        self._results = {
+            name: self._decoded(name, payload)
+            for name, payload in journal.read(lease.journal).items()
+        }
+        #: How many of them earlier attempts have noted, and which of these were not asked for yet.
+        self.found = len(self._results)
+        self._unused = dict.fromkeys(self._results)
+        #: The names that run, or whose result was given.
+        self._asked: set[str] = set()
+        #: The bytes of the entries that were sent and are not known to be refused.
+        self._sent: dict[str, int] = {}
+        self._size = len(lease.journal or b"")
+        self._closed = False
+        #: When the last note was written; at first, when the lease was won.
+        self.noted_at = time.monotonic()
+        #: Keeps the lease from now on; set by the engine.
+        self.renew: Callable[[], None] | None = None
+        if self.found:
+            logger.info(
+                "Record %s: the work goes on after its noted steps, %d so far.",
+                keys.short(lease.record_id),
+                self.found,
+            )
+
+    @property
+    def any_noted(self) -> bool:
+        """Whether a note is in the record, or may be there (T11)."""
+        return bool(self._results or self._sent)
+
+    # The four calls.
+
+    def step(
+        self, name: str, work: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> Any:
+        """See `Lease.step`."""
+        _refuse_coroutine(name, work)
+        self._refuse_open("step")
+        with self._asking(name, "step") as is_noted:
+            return self._results[name] if is_noted else self._run(name, work, args, kwargs)
+
+    async def astep(
+        self, name: str, work: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> Any:
+        """See `Lease.astep`: a cancellation waits for the note (T15)."""
+        return await finish(sync_to_async(self.step)(name, work, args, kwargs))
+
+    def external(self, name: str, call: Callable[[str], Any], uncertain: object) -> Any:
+        """See `Lease.external`."""
+        _check_repeat(uncertain)
+        _refuse_coroutine(name, call)
+        self._refuse_open("external")
+        with self._asking(name, "external") as is_noted:
+            if is_noted:
+                return self._results[name]
+            answer = call(self._lease.derive_key(name))
+            return self._note_answer(name, answer)
+
+    async def aexternal(
+        self, name: str, call: Callable[[str], Awaitable[Any]], uncertain: object
+    ) -> Any:
+        """See `Lease.aexternal`: a cancellation ends the call, but not the note (T15)."""
+        _check_repeat(uncertain)
+        await sync_to_async(self._refuse_open)("aexternal")
+        with self._asking(name, "aexternal") as is_noted:
+            if is_noted:
+                return self._results[name]
+            answer = call(self._lease.derive_key(name))
+            if not isawaitable(answer):
+                raise TypeError(f"aexternal() awaits its call, and {name!r} returned no awaitable.")
+            return await finish(sync_to_async(self._note_answer)(name, await answer))
+
+    # What is asked first, before anything runs.
+
+    def _refuse_open(self, word: str) -> None:
+        """Raise TransactionOpen where a rollback could undo the work, and not its note (T6)."""
+        if not OpenTransactions(self._store).may_wait:
+            raise TransactionOpen(
+                f"{word}() commits on its own, and a transaction is open here. Call it outside of "
+                f"atomic()."
+            )
+
+    @contextmanager
+    def _asking(self, name: str, word: str) -> Iterator[bool]:
+        """Take the name for the block, and yield whether its result is noted (T3 to T5)."""
+        _check_name(name)
+        if self in _around.get():
+            raise RuntimeError(
+                f"{word}({name!r}) is inside of another step or call of this attempt: each commits "
+                f"by itself. Call them one after the other."
+            )
+        with self._lock:
+            if self._closed:
+                raise RuntimeError(f"{word}({name!r}) comes too late: its attempt has ended.")
+            if name in self._asked:
+                raise RuntimeError(
+                    f"{name!r} names another step of this attempt. In a loop, put the place into "
+                    f'the name: f"rows-{{start}}".'
+                )
+            if name in self._sent and name not in self._results:
+                raise self._told(StoreError(f"Whether {name!r} was noted is not known; try again."))
+            self._lease.check()
+            self._asked.add(name)
+            self._unused.pop(name, None)
+        _around.set((*_around.get(), self))
+        try:
+            yield name in self._results
+        except BaseException:
+            with self._lock:
+                self._asked.discard(name)  # what raises may be asked for again (T7)
+            raise
+        finally:
+            _around.set(tuple(other for other in _around.get() if other is not self))
+
+    # The work and its note.
+
+    def _run(
+        self, name: str, work: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> Any:
+        """Run the work in a transaction whose last statement is its note."""
+        store, lease = self._store, self._lease
+        committed: list[bool] = []
+        result, place = None, "store"
+        try:
+            with store.atomic(committed=partial(committed.append, True)):
+                store.fence(lease)
+                place = "work"
+                returned = refuse_lazy(f"The work of {name!r}", work(*args, **kwargs))
+                place = "store"
+                if store.rolled_back():
+                    raise WorkRolledBack(
+                        f"The work of {name!r} has returned, and can only be rolled back: a "
+                        f"database error was swallowed, or set_rollback(True) was called."
+                    )
+                result, entry = self._packed(name, returned)
+                self._note(name, entry)
+                place = "commit"
+        except BaseException as error:
+            if committed:  # a hook raised: the step stands (T9)
+                self._keep(name, result)
+                raise
+            if place != "work":
+                self._told(error)
+            # Where the answer to a COMMIT is lost, or to the note of a store without one, no other
+            # attempt and not even this one knows what holds.
+            is_refused = isinstance(error, (Error, LeaseLost))
+            if is_refused or (place != "commit" and store.supports_join):
+                self._withdraw(name)
+            raise
+        self._keep(name, result)
+        return result
+
+    def _note_answer(self, name: str, answer: Any) -> Any:
+        """Note what a call has returned, by a write of its own."""
+        result, entry = self._packed(name, refuse_lazy(f"The call {name!r}", answer))
+        try:
+            self._note(name, entry)
+        except BaseException as error:
+            if isinstance(self._told(error), LeaseLost):
+                self._withdraw(name)
+            raise
+        self._keep(name, result)
+        return result
+
+    def _note(self, name: str, entry: bytes) -> None:
+        """Send the note of a step; raise ResultTooLarge, or LeaseLost after the attempt's end."""
+        duration, most = self._policy.attempt_lease(), self._policy.max_steps_bytes
+        with self._lock:
+            if self._closed:
+                raise LeaseLost(f"The attempt has ended before {name!r}, which is not noted.")
+            size = self._size + len(entry)
+            if size > most:
+                raise ResultTooLarge(
+                    f"With {name!r} the steps of this record have {size} bytes, and "
+                    f"max_steps_bytes allows {most}."
+                )
+            self._size, self._sent[name] = size, len(entry)
+        self._store.note(self._lease, entry, duration=duration, held=False)
+
+    def _keep(self, name: str, result: Any) -> None:
+        """Keep the result of a step whose note has committed, and the lease from now on (T16)."""
+        with self._lock:
+            self._results[name] = result
+            self.noted_at = time.monotonic()
+            if self.renew is not None and not self._closed:
+                self.renew()
+        logger.debug("Record %s: %r is noted.", keys.short(self._lease.record_id), name)
+
+    def _withdraw(self, name: str) -> None:
+        """Forget a note that was refused, or rolled back with its work."""
+        with self._lock:
+            self._size -= self._sent.pop(name, 0)
+
+    def _told(self, error: BaseException) -> Any:
+        """Return an error of the store's as one that is about this record."""
+        if isinstance(error, StoreError):
+            error.record_id = self._lease.record_id
+        elif isinstance(error, LeaseLost) and not self._closed:
+            self._lease.mark_lost(gone=error.gone)
+        return error
+
+    # Results as bytes and back.
+
+    def _packed(self, name: str, returned: Any) -> tuple[Any, bytes]:
+        """Return what each attempt gets, this one too (T2), and its entry; raise TypeError (T8)."""
+        most, record_id = self._policy.max_steps_bytes, self._lease.record_id
+        try:
+            envelope = codecs.pack(_JSON, returned, max_bytes=most)
+        except ResultTooLarge:
+            raise ResultTooLarge(
+                f"The result of {name!r} is larger than max_steps_bytes, which allows {most}: "
+                f"return an id, not the document."
+            ) from None
+        sealed = encryption.sealed(
+            envelope, keys.of_step(record_id, name), self._policy.encryption_keys
+        )
+        return codecs.unpack(_JSON, envelope, max_bytes=most), journal.entry(name, sealed)
+
+    def _decoded(self, name: str, payload: bytes) -> Any:
+        """Return the result in an entry; raise StoreError if it is not that of this name (T18)."""
+        sealed_for = keys.of_step(self._lease.record_id, name)
+        envelope = encryption.opened(payload, sealed_for, self._policy.encryption_keys)
+        return codecs.unpack(_JSON, envelope, max_bytes=self._policy.max_steps_bytes)
+
+    # The end of the attempt.
+
+    def close(self) -> None:
+        """Refuse what comes after the attempt's end: hooks, and threads that outlive it."""
+        with self._lock:
+            self._closed = True
+
+    def tell_unused(self) -> None:
+        """Warn of the notes that the completed work has not asked for (T10)."""
+        if self._unused:
+            logger.warning(
+                "Record %s is completed, and its work has not asked for what was noted as %s: were "
+                "these steps removed or renamed?",
+                keys.short(self._lease.record_id),
+                ", ".join(map(repr, self._unused)),
+            )
+
+
+def _check_name(name: Any) -> None:
+    if not isinstance(name, str):
+        raise TypeError(f"The name of a step is a str, not {type(name).__name__}.")
+    if not 1 <= len(name) <= journal.LONGEST_NAME:
+        raise ValueError(
+            f"The name of a step has 1 to {journal.LONGEST_NAME} characters, not {len(name)}."
+        )
+    name.encode()  # a ValueError for half of a surrogate pair, which no text column can hold
+
+
+def _check_repeat(uncertain: object) -> None:
+    if uncertain != "repeat":
+        raise ValueError(
+            f'uncertain must be "repeat", not {uncertain!r}: after a crash the call is made again, '
+            f"under the same key."
+        )
+
+
+def _refuse_coroutine(name: Any, function: Any) -> None:
+    if is_coroutine_function(function):
+        raise TypeError(
+            f"What {name!r} calls is a coroutine function: give astep() a plain function, and "
+            f"await aexternal() for a coroutine."
+        )
