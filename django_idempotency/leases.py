@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar
+from typing import Any, Literal, ParamSpec, TypeVar
 from uuid import UUID
 
 from django_idempotency import keys
 from django_idempotency.claims import ClaimRequest
 from django_idempotency.exceptions import LeaseLost
 from django_idempotency.records import Record
-
-if TYPE_CHECKING:
-    from django_idempotency.engine.steps import Steps
 
 __all__ = ["ItemLease", "Lease"]
 
@@ -30,8 +27,8 @@ class Lease:
     Thread-safe: nothing changes after the claim, except what its steps and its end record.
     """
 
-    #: The steps of the attempt that holds it, in mode ``steps``.
-    steps: Steps | None = None
+    #: The `engine.steps.Steps` of the attempt that holds it, in mode ``steps``.
+    steps: Any = None
 
     def __init__(
         self,
@@ -146,7 +143,7 @@ class Lease:
         steps = self._steps_for("aexternal")
         return await steps.aexternal(name, call, uncertain)  # type: ignore[no-any-return]
 
-    def _steps_for(self, word: str) -> Steps:
+    def _steps_for(self, word: str) -> Any:
         """Return the steps of the attempt; raise RuntimeError, which names the mode (T17)."""
         if self.steps is not None:
             return self.steps

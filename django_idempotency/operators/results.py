@@ -71,8 +71,9 @@ def _answer_in(alias: str, record: Record, envelope: bytes, step: str = "") -> A
     codec: Any = SnapshotCodec()
     if name != SnapshotCodec.id:
         codec = cast("Codec", SimpleNamespace(id=name, decode=bytes))
+    sealed_for = keys.of_step(record.record_id, step) if step else record.record_id
     try:
-        envelope = opened(envelope, record.record_id, policy.encryption_keys) or b""
+        envelope = opened(envelope, sealed_for, policy.encryption_keys) or b""
         result = unpack(codec, envelope, max_bytes=policy.max_result_bytes)
     except ResultUnavailable:
         return Answer(name, note=_("It was not kept."))

@@ -26,10 +26,11 @@ REFUSED = {
     "max_duration": (0, DURATION),
     "transaction": (
         "joint",
-        "must be one of single, joined, separate, not 'joint'. Did you mean 'joined'?",
+        "must be one of single, joined, separate, steps, not 'joint'. Did you mean 'joined'?",
     ),
     "on_stale": ("wait", "must be one of take_over, refuse, not 'wait'."),
     "max_result_bytes": (-1, "must be a whole number of bytes."),
+    "max_steps_bytes": (-1, "must be a whole number of bytes."),
     "deadline": (5, "must be a callable that returns the seconds left."),
     "fingerprint_secrets": ("", "must be strings or bytes, none of them empty."),
     "encryption_keys": (

@@ -130,7 +130,7 @@ def test_each_end_is_one_signal_and_one_line(call, clock, heard):
             happens(call, clock)
         assert heard() == (names, words)
         for facts in heard.last:
-            assert facts.keys() - {"takeover"} == FACTS
+            assert facts.keys() - {"takeover", "steps"} == FACTS
             assert (facts["sender"], facts["alias"]) == (MemoryStore, "default")
             assert isinstance(facts["record_id"], uuid.UUID)
             assert facts["duration"] >= 0
