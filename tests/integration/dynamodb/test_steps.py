@@ -8,9 +8,10 @@ from datetime import timedelta
 import pytest
 
 from django_idempotency import journal
-from django_idempotency.claims import Decision, decide
+from django_idempotency.claims import Decision, Resolution, decide
 from django_idempotency.exceptions import LeaseLost, StoreError
 from django_idempotency.keys import new_token
+from django_idempotency.records import State
 from tests.claims import (
     DAY,
     FINGERPRINT,
@@ -182,4 +183,18 @@ def test_S9_expired_item_is_replaced_without_its_journal(store, clock, wire):
     wire.taken()
     assert won(store.claim(again(lease))).journal is None
     assert wire.taken() == [UPDATE, PUT]
+    assert "steps" not in raw(store)
+
+
+@pytest.mark.parametrize("by_hand", [False, True])
+def test_S9_large_result_drops_the_journal(make_store, storage, by_hand):
+    store = make_store(overflow_storage="overflow")
+    lease = noted(store)
+    large = bytes(2**20)
+    if by_hand:
+        seen = {"epoch": lease.fencing_token, "state": State.IN_PROGRESS, "force": True}
+        assert store.resolve(record_id(), Resolution("complete", result=large, **seen))
+    else:
+        store.complete(lease, large, retention=HOUR)
+    assert "overflowName" in raw(store)
     assert "steps" not in raw(store)

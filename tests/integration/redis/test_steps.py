@@ -140,6 +140,17 @@ def test_S8_failed_record_that_is_held_is_whole(store, client, name):
     assert won(store.claim(again(lease))).journal == ENTRY
 
 
+def test_S8_journal_of_a_record_that_the_server_has_not_deleted_yet_is_forgotten(
+    store, client, name
+):
+    lease = noted(store)
+    store.fail(lease, "boom")
+    client.persist(name)
+    client.hset(name, "expires_at", "1")
+    assert won(store.claim(again(lease))).journal is None
+    assert not client.hexists(name, "steps")
+
+
 @pytest.mark.parametrize("state", ["COMPLETED", "RELEASED"])
 def test_other_ended_record_without_an_expiry_is_damaged_with_a_journal_too(
     store, client, name, state
