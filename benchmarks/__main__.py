@@ -20,6 +20,7 @@ TABLES = {
     "bodies": "B10: fingerprints of bodies",
     "footprint": "B11: start and size",
     "sizing": "B12: what records take",
+    "steps": "B13: work in steps",
 }
 
 

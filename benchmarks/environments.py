@@ -24,6 +24,7 @@ RIVALS: dict[str, tuple[str, ...]] = {
     "django-idempotency-key": ("django-idempotency-key==1.3.0", *_SITE),
     "powertools": ("aws-lambda-powertools==3.37.0", "boto3", *_WORK),
     "celery-once": ("celery-once==3.0.1", "celery[redis]", *_WORK),
+    "dbos": ("dbos==3.4.0", *_WORK),
     "celery-singleton": ("celery-singleton==0.3.1", "celery[redis]", *_WORK),
 }
 
