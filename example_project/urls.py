@@ -11,6 +11,7 @@ from rest_framework.routers import DefaultRouter
 
 from example_project.reference import reference_page
 from example_project.shop.checkout import checkout, order_page
+from example_project.shop.purchases import PurchaseView
 from example_project.shop.quotes import create_quote
 from example_project.shop.views import (
     AccountViewSet,
@@ -35,6 +36,7 @@ urlpatterns = [
     path("webhooks/<slug:provider>/", payment_received, name="webhook"),
     path("api/schema/", SpectacularAPIView.as_view(), name="schema"),
     path("api/docs/", reference_page, name="docs"),
+    path("api/purchases/", PurchaseView.as_view(), name="purchases"),
     path("api/", include(router.urls)),
     path("api-auth/", include("rest_framework.urls")),
     path("admin/", admin.site.urls),

@@ -53,7 +53,7 @@ def announce(out: Printer) -> None:
     """Say what is about to happen, before anything does."""
     out.headline("A payments shop and its clients, on this machine alone, for about a minute")
     out.says("First without the library, then with it: the same payments come twice, and processes")
-    out.says("are killed. Then a story of 17 steps. Last, what the library and its stores cannot")
+    out.says("are killed. Then a story of 18 steps. Last, what the library and its stores cannot")
     out.says("do. Each number is counted in the database: ✓ is right, ✗ is wrong.")
     out.says("All servers and files are the demo's own, and go with it.")
     if os.environ.get("SERVE") == "1":

@@ -16,7 +16,7 @@ import django_idempotency as idempotency
 from example_project.demo import pauses
 
 if TYPE_CHECKING:
-    from example_project.shop.models import Payment
+    from example_project.shop.models import Order, Payment
 
 #: Which guard the payments have: LIBRARY, or what others do instead.
 GUARD = "EXAMPLE_GUARD"
@@ -30,7 +30,11 @@ class DemoConfig(AppConfig):
 
     def ready(self) -> None:
         if pauses.FOLDER in os.environ:
+            from example_project.shop import gateway
+
             post_save.connect(paid, sender="shop.Payment")
+            post_save.connect(marked, sender="shop.Order")
+            gateway.called.connect(charged)
         if os.environ.get(GUARD, LIBRARY) != LIBRARY:
             take_the_guard_off()
 
@@ -45,6 +49,18 @@ def paid(instance: Payment, created: bool, **kwargs: Any) -> None:
         calls.write(f"{instance.reference} {key}\n")
     pauses.stop(pauses.WRITTEN)
     transaction.on_commit(partial(pauses.stop, pauses.COMMITTED))
+
+
+def charged(reference: str, key: str, **kwargs: Any) -> None:
+    """Write down a call that the shop's own code makes."""
+    with Path(os.environ[CALLS]).open("a") as calls:
+        calls.write(f"{reference} {key}\n")
+
+
+def marked(instance: Order, created: bool, **kwargs: Any) -> None:
+    """Stop where the demo wants it, before the step commits that marks an order as paid."""
+    if not created:
+        pauses.stop(pauses.MARKED)
 
 
 def card_company(reference: str) -> list[str]:

@@ -13,8 +13,9 @@ from django.http import HttpRequest, HttpResponse
 
 #: Names the folder of the points. A payment stops at a point while a pipe of its name is there.
 FOLDER = "EXAMPLE_PAUSES"
-#: In the server, before the view; the row is written; its transaction is committed.
-ARRIVED, WRITTEN, COMMITTED = "arrived", "written", "committed"
+#: In the server, before the view; the row is written; its transaction is committed; an order is
+#: marked as paid, and that is not committed.
+ARRIVED, WRITTEN, COMMITTED, MARKED = "arrived", "written", "committed", "marked"
 SECONDS = 60.0
 
 

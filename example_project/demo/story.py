@@ -128,7 +128,8 @@ class Story:
         key, payload = self._key(), self._payment(20_00, "killed")
         self.killed = key
         began = time.monotonic()
-        self._kill_in_mid_payment(key, payload)
+        pid = self._kill_in_the_middle(PAYMENTS, payload, key, pauses.WRITTEN)
+        self.out.says(f"process {pid} killed: the row is written, the transaction not committed")
         self._is("payments in the books", self._payments("killed"), 0)
         answer = self._tell(self.alice.post(PAYMENTS, payload, key), key)
         is_live = time.monotonic() - began < self.lease  # or this machine is a slow one
@@ -256,23 +257,24 @@ class Story:
         self._is("done once", (again.status, again.replayed), (201, True))
         self._is("the same bytes", again.body, first.body)
 
-    def _kill_in_mid_payment(self, key: str, payload: dict[str, Any]) -> None:
+    def _kill_in_the_middle(self, path: str, payload: dict[str, Any], key: str, point: str) -> int:
+        """Send a request, and kill the process that gets to that point; return its id."""
         lost: list[Exception] = []
 
         def client() -> None:
             try:
-                self.alice.post(PAYMENTS, payload, key)
+                self.alice.post(path, payload, key)
             except (OSError, HTTPException) as error:
                 lost.append(error)
 
         thread = threading.Thread(target=client, daemon=True)
-        with pauses.pause(pauses.WRITTEN) as written:
+        with pauses.pause(point) as stopped:
             thread.start()
-            pid = written()
+            pid = stopped()
             os.kill(pid, signal.SIGKILL)
         thread.join(timeout=pauses.SECONDS)
-        self.out.says(f"process {pid} killed: the row is written, the transaction not committed")
         self._is("the client's connection breaks", len(lost), 1)
+        return pid
 
     def _tell(self, answer: Answer, key: str | None = None) -> Answer:
         self.out.says(f"{f'key {key[:8]}' if key else 'no key'}  ->  {answer}")

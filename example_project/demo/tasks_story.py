@@ -11,12 +11,13 @@ from typing import Any
 
 from celery.result import AsyncResult
 
-from example_project.demo import pauses
-from example_project.demo.story import Story
+from example_project.demo import apps, pauses
+from example_project.demo.story import ORDERS, Story
 from example_project.demo.tasks_worker import Worker
 from example_project.shop.tasks import capture_payment
 
 CROWD = 10
+PURCHASES = "/api/purchases/"
 SECONDS = 60.0
 
 
@@ -36,6 +37,7 @@ class TaskStory(Story):
             self.mail_server_down,
             self.process_of_the_worker_killed,
             self.whole_worker_killed,
+            self.steps,
             self.books,
         ):
             step()
@@ -83,6 +85,30 @@ class TaskStory(Story):
         self.out.says("the worker is back; the broker will deliver the message again")
         self._result(task)
         self._is_done_once("whole-worker", 8_00)
+
+    def steps(self) -> None:
+        self.out.headline("18 A checkout in steps is killed between the charge and the mark")
+        key, note = self._key(), f"in-steps-{self.run}"
+        asked = {"product": "tea", "quantity": 2, "note": note, "card": "4242424242424242"}
+        pid = self._kill_in_the_middle(PURCHASES, asked, key, pauses.MARKED)
+        self.out.says(f"process {pid} killed: the card is charged, the order not marked as paid")
+        orders = self.staff.get(ORDERS + note).json["results"]
+        self._is("orders, whose step has committed", len(orders), 1)
+        self._is("it is not paid", orders[0]["paid"] == 0, True)
+        answer = self._tell(self.alice.post(PURCHASES, asked, key), key)
+        deadline = time.monotonic() + self.lease + pauses.SECONDS
+        while answer.status == 409 and time.monotonic() < deadline:
+            time.sleep(answer.retry_after)
+            answer = self._tell(self.alice.post(PURCHASES, asked, key), key)
+        self._is("the retry finishes it", (answer.status, answer.replayed), (201, False))
+        orders = self.staff.get(ORDERS + note).json["results"]
+        self._is("orders", len(orders), 1)
+        self._is("it is the one that was charged", answer.json["id"], orders[0]["id"])
+        self._is("it is paid", orders[0]["paid"] == orders[0]["total"] == 16_00, True)
+        self._is("calls that the gateway got", len(apps.card_company(orders[0]["id"])), 1)
+        self._is("receipts sent", self._mails(note), 1)
+        again = self._tell(self.alice.post(PURCHASES, asked, key), key)
+        self._is("a later retry is a replay", again.replayed, True)
 
     def receipt_lost(self) -> None:
         """What is to happen after a commit can be lost with its process: no step of the story."""
@@ -140,7 +166,11 @@ class TaskStory(Story):
     def _is_done_once(self, name: str, amount: int = 0) -> None:
         self.expected[self.everyday] -= amount
         self._is("payments in the books", self._payments(name), 1)
+        self._is("receipts sent", self._mails(f"{name}-{self.run}"), 1)
+
+    def _mails(self, about: str) -> int:
+        """Return how many mails were sent about that, once there is one."""
         deadline = time.monotonic() + SECONDS
-        while not self.worker.mails(name) and time.monotonic() < deadline:
+        while not self.worker.mails(about) and time.monotonic() < deadline:
             time.sleep(0.05)
-        self._is("receipts sent", self.worker.mails(f"{name}-{self.run}"), 1)
+        return self.worker.mails(about)

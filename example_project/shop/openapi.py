@@ -14,6 +14,7 @@ class RefusalSerializer(serializers.Serializer[Any]):
     detail = serializers.CharField()
 
 
+DECLINES: dict[Any, Any] = {402: OpenApiResponse(RefusalSerializer, "The card was declined.")}
 # Beside the answer of the operation itself.
 REFUSALS: dict[Any, Any] = {
     402: OpenApiResponse(RefusalSerializer, "Not enough money."),

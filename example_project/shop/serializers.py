@@ -67,3 +67,12 @@ class OrderSerializer(serializers.ModelSerializer[Order]):
     class Meta:
         model = Order
         fields = ["id", "product", "quantity", "note", "total", "paid", "created"]
+
+
+class PurchaseSerializer(serializers.ModelSerializer[Order]):
+    card = serializers.RegexField(r"^[0-9]{16}\Z", write_only=True)
+    quantity = serializers.IntegerField(min_value=1, max_value=10)
+
+    class Meta:
+        model = Order
+        fields = ["product", "quantity", "note", "card"]

@@ -9,7 +9,7 @@ from django_idempotency import TaskFailed
 from django_idempotency.contrib.celery import from_parent, idempotent_task
 from example_project.shop import ledger
 from example_project.shop.exceptions import InsufficientFunds
-from example_project.shop.models import Account, Payment
+from example_project.shop.models import Account, Order, Payment
 
 
 # One payment per account and reference, however many messages ask for it. A refusal stays one.
@@ -34,4 +34,18 @@ def send_receipt(payment_id: int) -> None:
         message=f"We have received {payment.amount / 100:.2f} {payment.account.currency}.",
         from_email="shop@example.com",
         recipient_list=[payment.account.owner.email or "nobody@example.com"],
+    )
+
+
+# One receipt per purchase, though the step that starts this task may be repeated.
+@shared_task(autoretry_for=(OSError,), retry_backoff=True, max_retries=10)
+@idempotent_task(key=from_parent("receipt"))
+def send_order_receipt(order_id: str, email: str) -> None:
+    """Send the receipt of an order that was paid by card."""
+    order = Order.objects.get(pk=order_id)
+    send_mail(
+        subject=f"Your order {order.note or order.pk}",
+        message=f"We have received {order.paid / 100:.2f} EUR.",
+        from_email="shop@example.com",
+        recipient_list=[email or "nobody@example.com"],
     )

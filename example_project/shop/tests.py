@@ -13,6 +13,7 @@ import re
 import time
 import uuid
 from typing import Any
+from unittest.mock import patch
 
 from celery.result import EagerResult
 from django.contrib.auth.models import User
@@ -26,12 +27,14 @@ from rest_framework.test import APITestCase
 
 from django_idempotency import TaskFailed
 from django_idempotency.models import IdempotencyRecord
+from example_project.shop import gateway, purchases
 from example_project.shop.exceptions import InsufficientFunds
 from example_project.shop.models import Account, Order, Payment, Quote, Refund, Transfer
 from example_project.shop.tasks import capture_payment
 from example_project.shop.webhooks import MAX_AGE, signature
 
 PAYMENTS = "/api/payments/"
+PURCHASES = "/api/purchases/"
 TRANSFERS = "/api/transfers/"
 MODELS = ("account", "order", "payment", "quote", "refund", "transfer")
 
@@ -395,7 +398,7 @@ class PageTests(TestCase):
         generator = SchemaGenerator()
         schema: dict[str, Any] = generator.get_schema(public=True)
         self.assertFalse(GENERATOR_STATS, "the schema has warnings")
-        for path in (PAYMENTS, TRANSFERS, f"{PAYMENTS}{{id}}/refund/"):
+        for path in (PAYMENTS, TRANSFERS, f"{PAYMENTS}{{id}}/refund/", PURCHASES):
             parameters = schema["paths"][path]["post"]["parameters"]
             keys = [p for p in parameters if p["name"] == "Idempotency-Key"]
             self.assertEqual([(p["in"], p["required"]) for p in keys], [("header", True)])
@@ -433,6 +436,72 @@ class PageTests(TestCase):
         self.client.login(username="root", password="root")
         for page in ("", *(f"shop/{name}/" for name in MODELS)):
             self.assertEqual(self.client.get(f"/admin/{page}").status_code, 200, page)
+
+
+class PurchaseTests(ShopTestCase):
+    """A checkout in steps goes on where an attempt has ended."""
+
+    CARD = "4242424242424242"
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.keys: list[str] = []
+        gateway.called.connect(self.remember)
+        self.addCleanup(gateway.called.disconnect, self.remember)
+
+    def remember(self, key: str, **kwargs: Any) -> None:
+        self.keys.append(key)
+
+    def buy(self, key: str = "k", *, card: str = CARD, quantity: int = 2) -> Any:
+        asked = {"product": "tea", "quantity": quantity, "card": card}
+        return self.send(PURCHASES, asked, key)
+
+    def assert_bought_once(self) -> None:
+        order = Order.objects.get()
+        self.assertEqual((order.total, order.paid), (16_00, 16_00))
+        self.assertEqual(len(set(self.keys)), 1)
+        self.assertEqual([message.subject for message in mail.outbox], [f"Your order {order.pk}"])
+
+    def test_bought_twice(self) -> None:
+        first, again = self.buy(), self.buy()
+        self.assertEqual((first.status_code, again.status_code), (201, 201))
+        self.assertEqual(first.content, again.content)
+        self.assertEqual(again["Idempotency-Replayed"], "true")
+        self.assertEqual(len(self.keys), 1)
+        self.assert_bought_once()
+
+    def test_an_attempt_that_ends_anywhere(self) -> None:
+        for name, calls in (("place", 1), ("charge", 2), ("mark_paid", 1)):
+            with self.subTest(name):
+                Order.objects.all().delete()
+                self.keys.clear()
+                mail.outbox.clear()
+                owner = gateway if name == "charge" else purchases
+                real = getattr(owner, name)
+
+                def ends(*args: Any, real: Any = real, **kwargs: Any) -> Any:
+                    real(*args, **kwargs)
+                    raise ConnectionError
+
+                with patch.object(owner, name, ends), self.assertRaises(ConnectionError):
+                    self.buy(name)
+                self.assertEqual(self.buy(name).status_code, 201)
+                self.assertEqual(len(self.keys), calls)
+                self.assert_bought_once()
+
+    def test_a_card_that_is_declined(self) -> None:
+        answers = [self.buy(card=gateway.DECLINED) for _ in range(2)]
+        self.assertEqual([answer.status_code for answer in answers], [402, 402])
+        self.assertEqual(answers[1]["Idempotency-Replayed"], "true")
+        self.assertFalse(Order.objects.exists())
+
+    def test_mistake_leaves_the_key_free(self) -> None:
+        self.assertEqual(self.buy(quantity=11).status_code, 400)
+        self.assertEqual(self.buy().status_code, 201)
+
+    def test_without_a_key(self) -> None:
+        self.assertEqual(self.client.post(PURCHASES, {}).status_code, 400)
+        self.assertFalse(Order.objects.exists())
 
 
 class TaskTests(TransactionTestCase):

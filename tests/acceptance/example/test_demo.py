@@ -70,7 +70,7 @@ def wait_for_the_end_of(process: subprocess.Popen[str]) -> None:
 
 def assert_told(output: str, mode: str = "joined") -> None:
     """Fail unless `output` is the whole story; the demo itself compares what comes of each step."""
-    assert re.findall(r"(?m)^(\d+) +\S", output) == [str(n) for n in range(1, 18)], output
+    assert re.findall(r"(?m)^(\d+) +\S", output) == [str(n) for n in range(1, 19)], output
     assert "Every step came out right." in output, output
     looked = output.partition("A look at step 6")[2]
     assert re.search(r"attempts +[12]\n.*\n.*\n.*claimed .*\n.*completed ", looked), output
@@ -112,7 +112,7 @@ def test_it_tells_the_whole_story_and_serve_leaves_it_running_until_ctrl_c():
             lines = itertools.takewhile(lambda line: "Ctrl-C ends" not in line, process.stdout)
             told = "".join(lines)
             assert process.poll() is None, told
-            assert "17 steps" in told.partition("Without")[0], "it says what will happen"
+            assert "18 steps" in told.partition("Without")[0], "it says what will happen"
             assert_told(told)
             pages = PAGE.findall(told.partition("Every step came out right.")[2])
             assert {"/admin/django_idempotency/idempotencyrecord/"} <= {page for _, page in pages}
