@@ -15,13 +15,13 @@ __all__ = ["NUMBER", "RULES", "count", "rules_in"]
 
 _TESTS = Path(__file__).parent
 PAGE = _TESTS.parent / "docs" / "reference" / "rules.md"
-_TITLE = re.compile(r"^\*\*([RCI][0-9]+) · (.+?)\.\*\*", re.MULTILINE | re.DOTALL)
+_TITLE = re.compile(r"^\*\*([RCSTI][0-9]+) · (.+?)\.\*\*", re.MULTILINE | re.DOTALL)
 #: Number and title of each rule, in the order of the page.
 RULES: dict[str, str] = dict(_TITLE.findall(PAGE.read_text()))
 
 _TEST = re.compile(r"^ *(?:async )?def (test\w*)", re.MULTILINE)
 _ID = re.compile(r"\bids?=(\[[^]]*\]|\"[^\"]*\")")
-NUMBER = re.compile(r"(?<![A-Za-z0-9])[RCI][1-9][0-9]?(?![A-Za-z0-9])")
+NUMBER = re.compile(r"(?<![A-Za-z0-9])[RCSTI][1-9][0-9]?(?![A-Za-z0-9])")
 
 
 def count():

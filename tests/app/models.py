@@ -36,3 +36,30 @@ class Payment(models.Model):
 
     class Meta:
         ordering = ["pk"]
+
+
+class Order(models.Model):
+    """What the checkout of the documentation creates, in a step of its own."""
+
+    user_id = models.IntegerField(null=True)
+    total = models.DecimalField(max_digits=8, decimal_places=2)
+    state = models.CharField(max_length=20, default="new")
+
+
+class Row(models.Model):
+    """One line of a file that the documentation imports."""
+
+    source = models.CharField(max_length=255)
+    text = models.CharField(max_length=100)
+
+
+class Event(models.Model):
+    """An event that the documentation passes on."""
+
+    text = models.CharField(max_length=100)
+
+
+class Subscriber(models.Model):
+    """Who is told of events."""
+
+    url = models.URLField()

@@ -17,7 +17,7 @@ from django.test import Client
 from rest_framework import serializers
 from rest_framework.test import APIRequestFactory, force_authenticate
 
-from tests.app.models import Payment
+from tests.app.models import Event, Order, Payment, Row, Subscriber
 from tests.pages import ROOT, blocks_of
 
 
@@ -31,7 +31,8 @@ class Gateway:
     def charge(self, amount, *, idempotency_key):
         if idempotency_key not in self.charges:
             self.charged += amount
-            self.charges[idempotency_key] = {"id": f"ch_{len(self.charges)}", "amount": amount}
+            answer = {"id": f"ch_{len(self.charges)}", "amount": amount, "status": "paid"}
+            self.charges[idempotency_key] = answer
         return self.charges[idempotency_key]
 
 
@@ -65,7 +66,8 @@ def run_page(transactional_db, settings, monkeypatch):
         return module
 
     add_module("shop")
-    add_module("shop.models", Payment=Payment)
+    models = (Event, Order, Payment, Row, Subscriber)
+    add_module("shop.models", **{model.__name__: model for model in models})
     add_module("shop.serializers", PaymentSerializer=PaymentSerializer)
 
     templates = {}

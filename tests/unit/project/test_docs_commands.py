@@ -69,6 +69,16 @@ def shop(db: None, settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     for key in ("order-18", "order-19"):
         with pytest.raises(KeyboardInterrupt), idempotency.attempt(key=key, scope="billing"):
             raise KeyboardInterrupt
+
+    def half(lease: Any) -> None:
+        lease.step("order", lambda: {"id": 17})
+        lease.step("charge", lambda: {"status": "declined"})
+        raise TimeoutError
+
+    with pytest.raises(TimeoutError):
+        idempotency.run(
+            half, key="order-20", scope="shop", operation="checkout", transaction="steps"
+        )
     past = timezone.now() - timedelta(minutes=3, seconds=20)
     IdempotencyRecord.objects.update(created_at=past, updated_at=past)
     stale = IdempotencyRecord.objects.filter(key__in=["order-18", "order-19"])
@@ -92,5 +102,5 @@ def outputs() -> list[str]:
 def test_commands_write_what_the_page_shows(shop: None) -> None:
     shown = [block.text for block in BLOCKS if block.page == PAGE and block.language == "console"]
     told = outputs()
-    assert len(told) == 8
+    assert len(told) == 9
     assert [masked(text) for text in told] == [masked(text) for text in shown]

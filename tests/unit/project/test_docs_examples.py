@@ -38,7 +38,7 @@ from django_idempotency.engine.waiting import Waiter
 from django_idempotency.models import IdempotencyRecord
 from django_idempotency.stores.memory import MemoryStore
 from django_idempotency.testing import FakeClock, crash_at, keyed_clients, override_store
-from tests.app.models import Payment
+from tests.app.models import Event, Order, Payment, Row, Subscriber
 from tests.pages import BLOCKS, DOCS, name_of, table_of
 from tests.services.scripted import BROKEN, scripted
 
@@ -601,6 +601,142 @@ def test_operator_releases_a_stale_record(run_page):
     assert [page.release(record.pk, epoch) for epoch in epochs] == [False, True]
     assert page.complete(record.pk, record.epoch + 1, "x") is False, "released"
     assert (run().replayed, run().replayed) == (False, True)
+
+
+class Killed(BaseException):
+    """The end of a process, as its work sees it."""
+
+
+@pytest.fixture
+def checkout(run_page, client):
+    """The page of the checkout, and a client whose requests may end in the middle."""
+    page = run_page("docs/howto/steps.md")
+    receipts = {}
+    sys.modules["shop.page"].send_receipt = lambda order, key: receipts.setdefault(key, order)
+    client.raise_request_exception = False
+
+    def send():
+        return client.post("/checkout/", headers={"Idempotency-Key": "key-1"})
+
+    return SimpleNamespace(page=page, send=send, receipts=receipts, client=client)
+
+
+@pytest.mark.parametrize("fails", ["before the order", "order", "charge", "mark", "receipt", None])
+def test_P1_P2_P6_P7_guide_to_steps_charges_once_wherever_an_attempt_ends(
+    checkout, monkeypatch, fails
+):
+    module, gateway = sys.modules["shop.page"], checkout.page.gateway
+    created, charge, mark = Order.objects.create, gateway.charge, module.set_state
+    left = [fails]
+
+    def failing(place, real):
+        def called(*args, **kwargs):
+            answer = real(*args, **kwargs)
+            if left == [place]:
+                left.clear()
+                raise OSError("the attempt ends here")
+            return answer
+
+        return called
+
+    monkeypatch.setattr(module, "create_order", failing("order", module.create_order))
+    monkeypatch.setattr(gateway, "charge", failing("charge", charge))
+    monkeypatch.setattr(module, "set_state", failing("mark", mark))
+    monkeypatch.setattr(module, "send_receipt", failing("receipt", module.send_receipt))
+    if fails == "before the order":
+        monkeypatch.setattr(module, "create_order", lambda user: created(total="no number"))
+        assert checkout.send().status_code == 500
+        monkeypatch.undo()
+        module.send_receipt = lambda order, key: checkout.receipts.setdefault(key, order)
+    elif fails:
+        assert checkout.send().status_code == 500
+
+    answers = [checkout.send() for _ in range(2)]
+
+    [order] = Order.objects.all()
+    assert [answer.status_code for answer in answers] == [201, 201]
+    assert replays(answers) == [False, True] if fails else True
+    assert (gateway.charged, order.state) == (order.total, "paid")
+    assert list(checkout.receipts.values()) == [order.pk]
+
+
+def test_guide_to_steps_remembers_a_refusal_that_is_returned(checkout, monkeypatch):
+    declined = SimpleNamespace(charge=lambda total, idempotency_key: {"status": "declined"})
+    monkeypatch.setattr(sys.modules["shop.page"], "gateway", declined)
+    answers = [checkout.send() for _ in range(2)]
+    assert [answer.status_code for answer in answers] == [402, 402]
+    assert replays(answers) == [False, True]
+    assert Order.objects.get().state == "declined"
+
+
+def test_R1_T11_guide_to_steps_says_what_it_refuses(checkout):
+    """Rule 7 and rule 8 of the page."""
+    assert code_of(checkout.client.post("/checkout/")) == (400, "idempotency_key_missing")
+    page = checkout.page
+
+    @page.idempotent(transaction="steps")
+    def late(request):
+        request.idempotency.step("order", page.create_order, None)
+        return page.JsonResponse({}, status=400)
+
+    sys.modules["shop.page"].urlpatterns.append(url("late/", late))
+
+    def send(**data):
+        return checkout.client.post("/late/", data, headers={"Idempotency-Key": "late"})
+
+    answers = [send(), send(amount=2), send()]
+
+    assert [answer.status_code for answer in answers] == [400, 422, 400]
+    assert (Order.objects.count(), IdempotencyRecord.objects.get().state) == (1, "FAILED")
+
+
+def test_guide_to_steps_imports_each_row_once(run_page, tmp_path, monkeypatch):
+    page = run_page("docs/howto/steps.md")
+    file, module = tmp_path / "rows.csv", sys.modules["shop.page"]
+    file.write_text("text\n" + "".join(f"row {number}\n" for number in range(1200)))
+    loaded, load = [], module.load
+
+    def dies_once(name, rows):
+        load(name, rows)
+        loaded.append(len(rows))
+        if loaded == [500, 500]:
+            raise KeyboardInterrupt  # P2: the batch rolls back
+
+    monkeypatch.setattr(module, "load", dies_once)
+    with pytest.raises(KeyboardInterrupt):
+        page.import_file(str(file))
+    assert Row.objects.count() == 500
+    IdempotencyRecord.objects.update(lease_until=timezone.now() - timedelta(seconds=1))
+    page.finish_imports()  # eager: it runs here
+
+    assert page.import_file(str(file)) == 1200
+    assert loaded == [500, 500, 500, 200]
+    assert Row.objects.values("text").distinct().count() == Row.objects.count() == 1200
+
+
+def test_guide_to_steps_tells_each_subscriber_once(run_page, client):
+    run_page("docs/howto/steps.md")
+    told = []
+    with scripted([(200, {}, {})]) as up, scripted([(503, {}, {}), (200, {}, {})]) as down:
+        for server in (up, down):
+            Subscriber.objects.create(url=server.url)
+        for _ in range(3):
+            headers = {"X-Event-Id": "evt-1"}
+            body = json.dumps({"text": "paid"})
+            sent = {"content_type": "application/json", "headers": headers}
+            told.append(client.post("/events/", body, **sent).status_code)
+        keys = [[request.key for request in server.seen] for server in (up, down)]
+
+    assert told == [502, 204, 204]
+    assert ([len(each) for each in keys], Event.objects.count()) == ([1, 2], 1)
+    assert (len(set(keys[1])), keys[0][0] != keys[1][0]) == (1, True)
+
+
+def test_S17_guide_to_steps_has_threads(run_page):
+    page = run_page("docs/howto/steps.md")
+    outcomes = [page.load_all(["a", "b", "c"]) for _ in range(2)]
+    assert (outcomes[0].result, outcomes[1].replayed) == (outcomes[1].result, True)
+    assert Row.objects.count() == 3
 
 
 @pytest.fixture
