@@ -15,6 +15,7 @@ from django.utils.module_loading import import_string
 from django_idempotency.callables import signature_problem
 from django_idempotency.conf import stores, written_as
 from django_idempotency.policy import CALLED_WITH, HTTPPolicy, Policy
+from django_idempotency.stores.base import BaseStore
 from django_idempotency.stores.memory import MemoryStore
 
 __all__ = ["check_aliases", "check_databases", "check_names", "check_servers", "path_problems"]
@@ -44,6 +45,7 @@ def check_aliases(
         if not configured.store.checks_server:
             found.extend(configured.store.check())
         found.extend(_lease_and_retention(alias, configured.policy))
+        found.extend(_steps(alias, configured.store, configured.policy))
         found.extend(_importable(alias, configured.http_policy))
         if isinstance(configured.store, MemoryStore) and not settings.DEBUG:
             found.append(
@@ -119,6 +121,16 @@ def _lease_and_retention(alias: str, policy: Policy) -> Iterator[CheckMessage]:
             f"IDEMPOTENCY[{alias!r}] has a LEASE that is longer than its RETENTION.",
             hint="A record should answer for longer than one attempt may take.",
             id="django_idempotency.W001",
+        )
+
+
+def _steps(alias: str, store: BaseStore, policy: Policy) -> Iterator[CheckMessage]:
+    if store.steps_bytes is not None and policy.max_steps_bytes > store.steps_bytes:
+        yield Error(
+            f"IDEMPOTENCY[{alias!r}] has MAX_STEPS_BYTES = {policy.max_steps_bytes}, and a record "
+            f"of its store holds {store.steps_bytes} bytes of notes.",
+            hint="Lower it, and let steps return ids, not documents.",
+            id="django_idempotency.E028",
         )
 
 

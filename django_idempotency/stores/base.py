@@ -40,6 +40,9 @@ class BaseStore:
     # Can the store note steps? Without it ``transaction="steps"`` is InvalidStore.
     supports_steps: ClassVar[bool] = False
 
+    # How many bytes of notes fit into a record? None: as many as MAX_STEPS_BYTES allows.
+    steps_bytes: ClassVar[int | None] = None
+
     # Does the store delete expired records by itself?
     native_expiry: ClassVar[bool] = False
 

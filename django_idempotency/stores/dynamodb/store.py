@@ -69,6 +69,7 @@ class DynamoDBStore(BaseStore):
     """
 
     supports_steps: ClassVar[bool] = True
+    steps_bytes: ClassVar[int | None] = 300 * 1024  # of an item of 400 KiB
     checks_server: ClassVar[bool] = True
 
     def __init__(

@@ -24,6 +24,11 @@ from django_idempotency.stores.database import DatabaseStore
 from tests.services.processes import ROOT
 from tests.unit.core.conftest import MEMORY
 
+DYNAMODB = {
+    "BACKEND": "django_idempotency.stores.dynamodb.DynamoDBStore",
+    "OPTIONS": {"table_name": "records"},
+}
+
 
 @pytest.fixture
 def dummy(monkeypatch):
@@ -66,6 +71,7 @@ def test_each_message_has_its_id_and_a_hint_and_says_what_to_write(dummy):
         ("E026", {"default": {"OPTIONS": {"async_claim": True}}}, "no PostgreSQL database"),
         ("E027", {"default": {"OPTIONS": {"session_variables": ["app.tenant"]}}}, "no PostgreSQL"),
         ("E025", {"default": {"OPTIONS": {"prepare": True}}}, "prepares nothing"),
+        ("E028", {"default": {**DYNAMODB, "MAX_STEPS_BYTES": 300 * 1024 + 1}}, "307200 bytes"),
         ("W001", {"default": {"LEASE": 7200, "RETENTION": 3600}}, ""),
         ("W002", {"default": {"BACKEND": MEMORY}}, ""),
         ("E002", {"default": {"SCOPE_QUOTA": 9}}, "Limit the keys of a scope"),
@@ -75,6 +81,12 @@ def test_each_message_has_its_id_and_a_hint_and_says_what_to_write(dummy):
         assert isinstance(message, checks.Error if number.startswith("E") else checks.Warning)
         assert message.hint
         assert written in message.msg
+
+
+def test_E028_journal_may_have_as_many_bytes_as_an_item_holds():
+    """And on another store as many as the setting says."""
+    assert messages(default={**DYNAMODB, "MAX_STEPS_BYTES": 300 * 1024}) == []
+    assert messages(default={"MAX_STEPS_BYTES": 10 * 1024 * 1024}) == []
 
 
 def test_E025_E026_E027_each_option_that_SQLite_cannot_have_is_told():
