@@ -524,6 +524,25 @@ def test_S15_the_steps_of_a_record_are_shown_and_their_results_where_they_are_as
 
 
 @pytest.mark.django_db
+def test_T18_results_of_steps_that_are_encrypted_are_shown(settings: Any) -> None:
+    settings.IDEMPOTENCY = {"default": {**MEMORY, "ENCRYPTION_KEYS": ["A" * 43]}}
+
+    def work(lease: Any) -> None:
+        lease.step("charge", lambda: "paid by card")
+        raise KeyError
+
+    with pytest.raises(KeyError):
+        idempotency.run(work, key="key", scope="scope", transaction="steps")
+
+    [record] = store_for().browse().records
+    assert b"card" not in (record.steps or b"")
+    assert manage("show", "scope key", "--result")[1].endswith('\n\ncharge: "paid by card"\n')
+    moved = (record.steps or b"").replace(b"charge", b"charme")
+    answer = results.result_of_step("default", record, "charme", journal.read(moved)["charme"])
+    assert "it was not encrypted for this record" in answer.note
+
+
+@pytest.mark.django_db
 @pytest.mark.parametrize("damaged", [b"\x00", journal.entry("order", b"x")[:-1]])
 def test_S16_a_damaged_journal_says_so(store: MemoryStore, damaged: bytes) -> None:
     lease = claim(store, "scope", "key")
