@@ -64,7 +64,7 @@ def _of_guard(guarded: GuardedView, plan: ViewPlan) -> Iterator[CheckMessage]:
     if guarded.guarded_methods(plan):
         yield from _no_scope(guarded, plan)
     if atomic_aliases() and not is_marked(guarded.view):
-        yield from _within_atomic_requests(guarded)
+        yield from _within_atomic_requests(guarded, has_steps=plan.policy.has_steps)
 
 
 def _loses_atomic_requests(view: Any, plan: ViewPlan, name: str) -> Iterator[CheckMessage]:
@@ -73,7 +73,8 @@ def _loses_atomic_requests(view: Any, plan: ViewPlan, name: str) -> Iterator[Che
         return
     operations = operations_behind(view)  # have no mark: Django refuses it before the guard
     joins = plan.policy.transaction in ("joined", "single") and not operations
-    lost = atomic_aliases({*plan.exempt(exempt(view)), *((plan.store.using,) if joins else ())})
+    exempted = exempt(view) if operations else plan.exempt(exempt(view))
+    lost = atomic_aliases({*exempted, *((plan.store.using,) if joins else ())})
     hint = (
         'Give it transaction="joined", which opens the transaction on the store\'s database, or '
         "non_atomic_requests, which stands below @idempotent."
@@ -128,7 +129,7 @@ def _perhaps_no_scope(name: str, subject: Any = None) -> CheckMessage:
     )
 
 
-def _within_atomic_requests(guarded: GuardedView) -> Iterator[CheckMessage]:
+def _within_atomic_requests(guarded: GuardedView, *, has_steps: bool) -> Iterator[CheckMessage]:
     """Report marks that Django does not see, so that it opens its transaction around the guard."""
     view, view_class = guarded.view, class_of(guarded.view)
     lost = "not visible to others, and errors that are raised are not kept"
@@ -144,6 +145,15 @@ def _within_atomic_requests(guarded: GuardedView) -> Iterator[CheckMessage]:
     elif atomic_aliases(exempt(view)):
         place, lost, hint = "on the operation", "not visible to others", _EXEMPT
     else:
+        return
+    if has_steps:
+        yield Error(
+            f"@idempotent stands {place} {guarded.name}: with ATOMIC_REQUESTS each request is a "
+            f"TransactionOpen, because its steps commit by themselves.",
+            hint=hint,
+            obj=_subject(view),
+            id="django_idempotency.E017",
+        )
         return
     yield Warning(
         f"@idempotent stands {place} {guarded.name}: with ATOMIC_REQUESTS its claim is {lost}.",
