@@ -26,6 +26,8 @@ POINTS = (
     "before_claim",
     "after_claim",
     "in_work",
+    "before_note",
+    "after_note",
     "after_work",
     "before_complete",
     "after_complete",
@@ -43,6 +45,7 @@ _OPERATIONS = (
     "complete",
     "fail",
     "release",
+    "note",
     "renew",
     "get",
     "browse",
@@ -54,6 +57,7 @@ _BEFORE = {
     "complete": ("after_work", "before_complete"),
     "fail": ("after_work",),
     "release": ("after_work",),
+    "note": ("before_note",),
     "renew": ("in_renewal",),
     "sweep": ("in_sweep",),
 }
@@ -158,8 +162,8 @@ class crash_at(AbstractContextManager["crash_at"]):
     def _passed(self, name: str, done: Any) -> None:
         if name == "claim" and isinstance(done, Lease):
             self._pass("after_claim")
-        elif name == "complete":
-            self._pass("after_complete")
+        elif name in ("complete", "note"):
+            self._pass(f"after_{name}")
 
     @contextmanager
     def _atomic(

@@ -37,6 +37,13 @@ def attempt(crash=None, error=None, **policy):
     return idempotency.run(work, key="k", scope="s", **policy)
 
 
+def attempt_step(crash=None):
+    def work(lease):
+        lease.step("a", lambda: Effect.objects.create(name="step").pk)
+
+    return idempotency.run(work, key="k", scope="s", transaction="steps")
+
+
 def ask(crash=None, error=None):
     """Call a view that keeps whatever it answers."""
 
@@ -61,6 +68,8 @@ LEFT = {
     "before_claim": (attempt, (0, [])),
     "after_claim": (attempt, DEAD),
     "in_work": (attempt, DEAD),
+    "before_note": (attempt_step, DEAD),
+    "after_note": (attempt_step, DEAD),
     "after_work": (attempt, DEAD),
     "before_complete": (attempt, DEAD),
     "after_complete": (attempt, DEAD),
