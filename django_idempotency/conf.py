@@ -305,7 +305,7 @@ def _configure(alias: str) -> Plan:
     store.alias = alias
     for instrument in instruments:
         observe(instrument, store)
-    if policy.has_steps:
+    if policy.transaction == "steps":
         raise InvalidStore(
             f"{where}['TRANSACTION'] cannot be 'steps', which takes the transaction from each view "
             f'of the alias: write transaction="steps" on the view, the task or the call.'

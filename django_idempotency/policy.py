@@ -113,11 +113,6 @@ class Policy:
         """Return ``wait``, or `default` if no level sets it; an explicit 0 counts as set."""
         return default if isinstance(self.wait, _NotGiven) else self.wait
 
-    @property
-    def has_steps(self) -> bool:
-        """Whether the work has steps, each of which commits by itself."""
-        return self.transaction == "steps"
-
     def attempt_lease(self) -> timedelta:
         """
         Return the duration of the lease of an attempt that starts now.

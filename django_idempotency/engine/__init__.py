@@ -434,7 +434,7 @@ class Engine:
         elif verdict.says == "keep":
             attempt.ending = ending_of(verdict, attempt.pack(attempt.returned))
         else:
-            attempt.ending = ending_of(verdict)
+            attempt.end_without_answer(ending_of(verdict))
             attempt.conclude(attempt.returned, stored=False)
 
 

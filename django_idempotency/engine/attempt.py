@@ -79,7 +79,8 @@ class Attempt(Running):
         self.phase = Phase.CLAIMING
         #: What the work returned, once it has.
         self.returned: Any = NO_RESULT
-        self._ending = NOTHING
+        #: What becomes of the record and of the work.
+        self.ending = NOTHING
         #: The steps of the work, in mode "steps".
         self.steps: Steps | None = None
         self._outcome: Outcome | None = None
@@ -367,17 +368,11 @@ class Attempt(Running):
 
     # What has become of the work.
 
-    @property
-    def ending(self) -> Ending:
-        """What becomes of the record and of the work."""
-        return self._ending
-
-    @ending.setter
-    def ending(self, ending: Ending) -> None:
-        """Take the ending; after a step a record is failed, and not released (T11)."""
+    def end_without_answer(self, ending: Ending) -> None:
+        """Take an ending that keeps nothing; after a step a record is not released (T11)."""
         if ending.state is State.RELEASED and self.has_notes:
             ending = replace(ending, state=State.FAILED)
-        self._ending = ending
+        self.ending = ending
 
     @property
     def has_notes(self) -> bool:

@@ -63,7 +63,7 @@ class OpenTransactions:
                 )
             return "separate"
         if chosen is not None:
-            return "separate" if policy.has_steps else chosen
+            return "separate" if chosen == "steps" else chosen
         return "joined" if self._store.supports_join and joins else "separate"
 
     def outer(self) -> OuterTransaction | None:
@@ -96,7 +96,7 @@ def check_mode(policy: Policy, store: BaseStore) -> None:
             f"transaction={policy.transaction!r} needs a database store; {type(store).__name__} "
             f"can only do 'separate'."
         )
-    if policy.has_steps and not store.supports_steps:
+    if policy.transaction == "steps" and not store.supports_steps:
         raise ValueError(
             f"transaction='steps' needs a store that can note them; {type(store).__name__} cannot."
         )

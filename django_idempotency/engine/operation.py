@@ -74,7 +74,7 @@ class Operation:
             retention=self.policy.retention,
             max_duration=self.policy.max_duration,
             on_stale=self.policy.on_stale,
-            steps=self.policy.has_steps,
+            steps=self.policy.transaction == "steps",
             opens_work=not signals.claimed.receivers,
         )
 

@@ -155,7 +155,7 @@ class Settling:
         if attempt.committed:  # an on_commit hook raised: the record is completed
             return raised
         if attempt.ending is NOTHING:
-            attempt.ending = ending_by(raised)
+            attempt.end_without_answer(ending_by(raised))
             refused = self.ask(attempt, raised, on_error)
             if refused is not None:
                 return self._give_up(attempt, refused)
@@ -214,7 +214,7 @@ class Settling:
 
     def _give_up(self, attempt: Attempt, raised: BaseException) -> BaseException | None:
         """Free the key, and keep nothing: this caller alone gets the answer, if there is one."""
-        attempt.ending = ending_by(raised)
+        attempt.end_without_answer(ending_by(raised))
         if attempt.held is not None:
             self._end_lease(attempt.held, attempt.ending, raised)
         if not isinstance(raised, RollBack):

@@ -64,7 +64,7 @@ def _of_guard(guarded: GuardedView, plan: ViewPlan) -> Iterator[CheckMessage]:
     if guarded.guarded_methods(plan):
         yield from _no_scope(guarded, plan)
     if atomic_aliases() and not is_marked(guarded.view):
-        yield from _within_atomic_requests(guarded, has_steps=plan.policy.has_steps)
+        yield from _within_atomic_requests(guarded, has_steps=plan.policy.transaction == "steps")
 
 
 def _loses_atomic_requests(view: Any, plan: ViewPlan, name: str) -> Iterator[CheckMessage]:

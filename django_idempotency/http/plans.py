@@ -69,7 +69,7 @@ class ViewPlan(Plan):
         """Return a view's plan; `methods` are guarded if the policy names none."""
         policy, http = plan.policy, plan.http_policy
         check_operation(operation_name)
-        if policy.has_steps:  # a half-done record needs a key to go on, and a place to note in
+        if policy.transaction == "steps":  # who has no key or no record cannot go on
             http = replace(http, required=True, fail_open=False)
             plan = replace(plan, http_policy=http)
         return cls(
@@ -105,7 +105,7 @@ class ViewPlan(Plan):
 
         Those that the project has `named`; all of them where each step commits by itself (T17).
         """
-        return list(connections) if self.policy.has_steps else named
+        return list(connections) if self.policy.transaction == "steps" else named
 
     def guards(self, request: HttpRequest) -> bool:
         """Whether the request's method is guarded."""
