@@ -6,8 +6,10 @@ from collections.abc import Iterator
 
 import pytest
 from django.core.management import call_command
-from django.db import connection, connections, transaction
+from django.db import OperationalError, connection, connections, transaction
+from django.utils import timezone
 
+import django_idempotency as idempotency
 from django_idempotency.conf import InvalidStore, store_for
 from django_idempotency.engine import Engine
 from django_idempotency.exceptions import LeaseLost, StoreError
@@ -71,6 +73,33 @@ def test_I13_crash_after_the_commit(server, mode):
         engine.run(operation(transaction=mode), work("again"))
     assert engine.run(operation(transaction=mode), work("again")).replayed
     assert effects() == ["mine"]
+
+
+@pytest.mark.parametrize("is_call", [False, True], ids=["step", "external"])
+def test_P14_a_note_that_has_committed_survives_with_its_work(server, settings, is_call):
+    settings.IDEMPOTENCY = {"default": {}}
+    made = []
+
+    def run(crashes):
+        return idempotency.run(
+            lambda lease: attempt(lease, crashes), key="k", scope="s", transaction="steps"
+        )
+
+    def attempt(lease, crashes):
+        first = lease.step("rows", lambda: Effect.objects.create(name="rows").name)
+        if is_call:
+            lease.external("call", made.append, uncertain="repeat")
+        if crashes:
+            server.crash()
+            server.restart()
+        return [first, lease.step("more", lambda: Effect.objects.create(name="more").name)]
+
+    with pytest.raises(OperationalError):  # the connection was the old server's
+        run(crashes=True)
+    connection.close()
+    IdempotencyRecord.objects.filter(state="IN_PROGRESS").update(lease_until=timezone.now())
+    assert run(crashes=False).result == ["rows", "more"]
+    assert (effects(), len(made)) == (["rows", "more"], int(is_call))
 
 
 # OPTIONS["async_claim"].

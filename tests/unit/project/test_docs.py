@@ -278,6 +278,15 @@ def test_every_failure_and_mode_has_tests():
     assert all(set(MODES) <= modes for modes in named.values())
 
 
+def test_every_failure_of_steps_has_tests():
+    heading = "Work in steps"
+    _places, failures = section(DOCS / "guarantees.md", heading).split("\n\nThis is what")
+    rows = re.findall(r"^\| (P\d+) \| ([^|]+) \|", failures, re.MULTILINE)
+    proved = section(DOCS / "contributing/proof.md", heading)
+    named = re.findall(r"^- (P\d+), (.+):\n  `tests/[\w/]+\.py::\w", proved, re.MULTILINE)
+    assert named == rows
+
+
 @pytest.mark.parametrize("heading", ["Across all modes", "On other stores", "Tasks"])
 def test_every_guarantee_has_tests(heading):
     """A guarantee is an item of the list, by its first sentence."""
