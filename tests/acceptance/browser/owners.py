@@ -8,7 +8,7 @@ from uuid import UUID
 from django.contrib.auth.models import Permission, User
 from django.http import HttpResponse, JsonResponse
 
-from django_idempotency import codecs, keys
+from django_idempotency import codecs, journal, keys
 from django_idempotency.claims import ClaimRequest
 from django_idempotency.conf import stores
 from django_idempotency.exceptions import LeaseLost
@@ -46,10 +46,19 @@ def fill() -> None:
             if number % 5:
                 _end(alias, lease, paid)
             else:
+                if number == 0:
+                    _note(alias, lease, {"order": {"id": 17, "total": "12.50"}, "charge": "ch_1"})
                 stores[alias].fail(lease, "requests.exceptions.ReadTimeout")
         _claim(alias, bob, "order-stale", lease=timedelta(milliseconds=1))
         _claim(alias, alice, "order-running", "POST payment-refund", lease=timedelta(hours=1))
         _end(alias, _claim(alias, SCRIPT, IMAGE, SCRIPT), HttpResponse(SCRIPT + IMAGE))
+
+
+def _note(alias: str, lease: Lease, results: dict[str, object]) -> None:
+    """Note what steps have returned."""
+    for name, result in results.items():
+        entry = journal.entry(name, codecs.pack(codecs.JSONCodec(), result, max_bytes=1000))
+        stores[alias].note(lease, entry, duration=timedelta(seconds=60), held=False)
 
 
 def come_late(alias: str) -> None:

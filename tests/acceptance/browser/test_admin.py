@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from contextlib import ExitStack
 from pathlib import Path
+from uuid import UUID
 
 import pytest
 from playwright.sync_api import expect
@@ -25,6 +26,8 @@ pytestmark = pytest.mark.leg("browser")
 
 LIST = "/admin/django_idempotency/idempotencyrecord/"
 LISTS = {"default": LIST, "redis": f"{LIST}store/redis/", "dynamodb": f"{LIST}store/dynamodb/"}
+#: A record of work in steps.
+STEPS = f"alice+{UUID(int=0)}"
 PICTURES = os.environ.get("IDEMPOTENCY_TEST_SCREENSHOTS")
 #: The pages of the tour, and their colours.
 TOUR = {"list": "light", "record": "dark", "decision": "light", "overview": "light"}
@@ -168,7 +171,7 @@ def pages(page):
     """Open each page in turn, and yield its name."""
     page.goto(LIST)
     yield "list"
-    for query in ("alice+order-17", "k" * 255):
+    for query in ("alice+order-17", "k" * 255, STEPS):
         page.goto(f"{LIST}?q={query}")
         page.locator("#result_list tbody a").click()
         expect(page.locator(".field-answer")).to_be_visible()
@@ -270,6 +273,10 @@ def test_the_pages_in_light_and_dark_are_accessible_and_nothing_falls_off(page, 
     page.goto(f"{LIST}?q=alice+order-17")
     page.locator("#result_list tbody a").click()
     shown(page, "record", scheme)
+    page.goto(f"{LIST}?q={STEPS}")
+    page.locator("#result_list tbody a").click()
+    expect(page.locator(".field-steps tbody tr")).to_have_count(2)
+    shown(page, "steps", scheme)
     page.goto(f"{LIST}?state=stale")
     page.locator("#result_list tbody a").click()
     page.get_by_role("button", name="Complete").click()
