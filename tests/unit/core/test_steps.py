@@ -32,9 +32,8 @@ from django_idempotency.leases import Lease
 from django_idempotency.records import State
 from django_idempotency.stores.base import BaseStore
 from django_idempotency.stores.memory import MemoryStore
-from tests.app.models import Effect
 from tests.claims import asked
-from tests.unit.core.conftest import kept, levels, names, never, run_in_loop
+from tests.unit.core.conftest import kept, levels, never, run_in_loop
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("memory")]
 
@@ -316,25 +315,6 @@ def test_T8_what_is_not_JSON_and_what_is_too_large_is_not_noted():
     assert noted() == ["a", "b"]
     with pytest.raises(ResultTooLarge):
         run(lambda lease: lease.step("c", lambda: "0123456789"), max_steps_bytes=60)
-
-
-def test_T9_a_hook_that_raises_leaves_the_step(settings, calls):
-    settings.IDEMPOTENCY = {"default": {}}  # the database
-
-    def create():
-        transaction.on_commit(calls("hook", Boom()))
-        return Effect.objects.create(name="a").name
-
-    def work(lease):
-        with pytest.raises(Boom):
-            lease.step("a", create)
-        assert lease.step("a", never) == "a"
-        raise KeyError
-
-    with pytest.raises(KeyError):
-        run(work)
-    assert (names(), noted(), calls.made) == (["a"], ["a"], [("hook",)])
-    assert run(lambda lease: lease.step("a", never)).result == "a"
 
 
 # The end.

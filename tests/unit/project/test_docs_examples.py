@@ -603,10 +603,6 @@ def test_operator_releases_a_stale_record(run_page):
     assert (run().replayed, run().replayed) == (False, True)
 
 
-class Killed(BaseException):
-    """The end of a process, as its work sees it."""
-
-
 @pytest.fixture
 def checkout(run_page, client):
     """The page of the checkout, and a client whose requests may end in the middle."""
@@ -688,6 +684,30 @@ def test_R1_T11_guide_to_steps_says_what_it_refuses(checkout):
 
     assert [answer.status_code for answer in answers] == [400, 422, 400]
     assert (Order.objects.count(), IdempotencyRecord.objects.get().state) == (1, "FAILED")
+
+
+@pytest.mark.parametrize("after", [False, True])
+def test_R92_guide_to_steps_says_when_the_session_is_kept(checkout, after):
+    """Rule 6 of the page."""
+    ends = [500, 200]
+
+    @checkout.page.idempotent(transaction="steps")
+    def cart(request):
+        def empty():
+            request.session["cart"] = "empty"
+
+        request.idempotency.step("empty", (lambda: None) if after else empty)
+        if after:
+            empty()
+        return checkout.page.JsonResponse({}, status=ends.pop(0))
+
+    sys.modules["shop.page"].urlpatterns.append(url("cart/", cart))
+    headers = {"Idempotency-Key": "cart"}
+    kept = []
+    for _ in range(2):
+        checkout.client.post("/cart/", headers=headers)
+        kept.append("cart" in checkout.client.session)
+    assert kept == [False, after]
 
 
 def test_guide_to_steps_imports_each_row_once(run_page, tmp_path, monkeypatch):
