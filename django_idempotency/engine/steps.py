@@ -13,6 +13,7 @@ from typing import Any
 
 from asgiref.sync import sync_to_async
 from django.db import Error
+from django.utils.asyncio import async_unsafe
 
 from django_idempotency import codecs, journal, keys
 from django_idempotency.callables import is_coroutine_function, refuse_lazy
@@ -89,7 +90,7 @@ class Steps:
     ) -> Any:
         """See `Lease.step`."""
         _refuse_coroutine(name, work)
-        self._refuse_open("step")
+        self._refuse_around(name, "step")
         with self._asking(name, "step") as is_noted:
             return self._results[name] if is_noted else self._run(name, work, args, kwargs)
 
@@ -103,7 +104,7 @@ class Steps:
         """See `Lease.external`."""
         _check_repeat(uncertain)
         _refuse_coroutine(name, call)
-        self._refuse_open("external")
+        self._refuse_around(name, "external")
         with self._asking(name, "external") as is_noted:
             if is_noted:
                 return self._results[name]
@@ -115,7 +116,7 @@ class Steps:
     ) -> Any:
         """See `Lease.aexternal`: a cancellation ends the call, but not the note (T15)."""
         _check_repeat(uncertain)
-        await sync_to_async(self._refuse_open)("aexternal")
+        await sync_to_async(self._refuse_around)(name, "aexternal")
         with self._asking(name, "aexternal") as is_noted:
             if is_noted:
                 return self._results[name]
@@ -126,23 +127,29 @@ class Steps:
 
     # What is asked first, before anything runs.
 
-    def _refuse_open(self, word: str) -> None:
-        """Raise TransactionOpen where a rollback could undo the work, and not its note (T6)."""
-        if not OpenTransactions(self._store).may_wait:
-            raise TransactionOpen(
-                f"{word}() commits on its own, and a transaction is open here. Call it outside of "
-                f"atomic()."
-            )
+    def _refuse_around(self, name: str, word: str) -> None:
+        """
+        Raise RuntimeError inside of another step or call of the attempt (T5).
 
-    @contextmanager
-    def _asking(self, name: str, word: str) -> Iterator[bool]:
-        """Take the name for the block, and yield whether its result is noted (T3 to T5)."""
-        _check_name(name)
+        Raises TransactionOpen where a rollback could undo the work, and not its note (T6).
+        """
+        if self._store.using is not None:
+            _refuse_loop()  # or else a call would be made that cannot be noted
         if self in _around.get():
             raise RuntimeError(
                 f"{word}({name!r}) is inside of another step or call of this attempt: each commits "
                 f"by itself. Call them one after the other."
             )
+        if not OpenTransactions(self._store).may_wait:
+            raise TransactionOpen(
+                f"{word}() commits on its own, and a transaction is open here. Call it outside of "
+                f"atomic(), with autocommit on."
+            )
+
+    @contextmanager
+    def _asking(self, name: str, word: str) -> Iterator[bool]:
+        """Take the name for the block, and yield whether its result is noted (T3, T4)."""
+        _check_name(name)
         with self._lock:
             if self._closed:
                 raise RuntimeError(f"{word}({name!r}) comes too late: its attempt has ended.")
@@ -183,8 +190,9 @@ class Steps:
                 place = "store"
                 if store.rolled_back():
                     raise WorkRolledBack(
-                        f"The work of {name!r} has returned, and can only be rolled back: a "
-                        f"database error was swallowed, or set_rollback(True) was called."
+                        f"The work of {name!r} has returned, and can only be rolled back: "
+                        f"set_rollback(True) was called, a database error was swallowed outside of "
+                        f"an inner atomic(), or a statement has ended its transaction."
                     )
                 result, entry = self._packed(name, returned)
                 self._note(name, entry)
@@ -265,6 +273,8 @@ class Steps:
                 f"The result of {name!r} is larger than max_steps_bytes, which allows {most}: "
                 f"return an id, not the document."
             ) from None
+        except TypeError as error:
+            raise TypeError(f"{name!r} cannot be noted. {error}") from None
         sealed = encryption.sealed(
             envelope, keys.of_step(record_id, name), self._policy.encryption_keys
         )
@@ -292,6 +302,11 @@ class Steps:
                 keys.short(self._lease.record_id),
                 ", ".join(map(repr, self._unused)),
             )
+
+
+@async_unsafe("step() and external() wait for the database: await astep() or aexternal() instead.")
+def _refuse_loop() -> None:
+    """Raise Django's SynchronousOnlyOperation in a coroutine."""
 
 
 def _check_name(name: Any) -> None:
