@@ -136,8 +136,15 @@ class Attempt(Running):
             raise FingerprintMismatch
         if decision is Decision.CLAIM_AGAIN:
             raise ClaimAgain
-        stale = decision is Decision.STALE
-        raise InProgress(record=record, retry_after=_retry_after(record), stale=stale)
+        stale, message = decision is Decision.STALE, None
+        if stale and record.steps is not None and not self.request.steps:
+            message = (
+                "An attempt in steps has not finished, and this code has no steps. Put "
+                'transaction="steps" back, or let an operator decide.'
+            )
+        elif stale:
+            message = "An attempt has not finished, and an operator has to decide what follows."
+        raise InProgress(message, record=record, retry_after=_retry_after(record), stale=stale)
 
     @property
     def lease(self) -> Lease:

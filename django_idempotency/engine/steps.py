@@ -237,7 +237,8 @@ class Steps:
                     f"max_steps_bytes allows {most}."
                 )
             self._size, self._sent[name] = size, len(entry)
-        self._store.note(self._lease, entry, duration=duration, held=False)
+        held = self._policy.on_stale == "refuse"  # it lasts until an operator decides
+        self._store.note(self._lease, entry, duration=duration, held=held)
 
     def _keep(self, name: str, result: Any) -> None:
         """Keep the result of a step whose note has committed, and the lease from now on (T16)."""

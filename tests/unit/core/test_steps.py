@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import uuid
+from contextvars import Context
 from dataclasses import replace
 from datetime import date, timedelta
 from decimal import Decimal
@@ -749,9 +750,28 @@ def test_T17_each_call_takes_steps(caller, calls):
 
 def test_S10_code_without_steps_leaves_a_half_done_record_to_an_operator():
     fail_after(("a", 1))
-    with pytest.raises(InProgress) as met:
+    with pytest.raises(InProgress, match=r'Put transaction="steps" back') as met:
         idempotency.run(never, key="k", scope="s")
     assert met.value.stale
+
+
+@pytest.mark.parametrize("ends", ["dies", "fails"])
+def test_R71_S4_a_record_that_waits_for_an_operator_expires_after_no_note(clock, ends):
+    def work(lease):
+        assert kept().expires_at is None
+        lease.step("a", lambda: 1)
+        lease.external("b", lambda key: 1, uncertain="repeat")
+        assert kept().expires_at is None
+        if ends == "dies":
+            clock.advance(timedelta(days=400).total_seconds())
+            with pytest.raises(InProgress, match="an operator has to decide") as met:
+                Context().run(run, never, on_stale="refuse")  # as another process does
+            assert met.value.stale
+        raise Boom
+
+    with pytest.raises(Boom):
+        run(work, on_stale="refuse", renew=False)
+    assert kept().expires_at is not None
 
 
 # What the store gives back, and what it does not say.
