@@ -9,7 +9,7 @@ import pytest
 
 from django_idempotency import journal
 from django_idempotency.claims import Decision, decide
-from django_idempotency.exceptions import StoreError
+from django_idempotency.exceptions import LeaseLost, StoreError
 from django_idempotency.keys import new_token
 from django_idempotency.stores.redis import scripts
 from tests.claims import DAY, HOUR, asked, found, lost, record_id, won
@@ -138,6 +138,15 @@ def test_S8_failed_record_that_is_held_is_whole(store, client, name):
     plain = again(lease, steps=False)
     assert decide(lost(store.claim(plain)), plain) is Decision.STALE
     assert won(store.claim(again(lease))).journal == ENTRY
+
+
+def test_S2_owner_of_a_damaged_record_is_not_told_that_it_is_gone(store, client, name):
+    lease = noted(store)
+    client.hdel(name, "state")
+    with pytest.raises(LeaseLost) as raised:
+        store.note(lease, ENTRY, duration=HOUR, held=False)
+    assert not raised.value.gone
+    assert client.hget(name, "steps") == ENTRY
 
 
 def test_S8_journal_of_a_record_that_the_server_has_not_deleted_yet_is_forgotten(
