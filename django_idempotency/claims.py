@@ -85,6 +85,15 @@ class ClaimRequest:
         """
         return max(self.retention + self.retention / 10, self.max_duration + self.lease)
 
+    @property
+    def noted_lifetime(self) -> timedelta:
+        """
+        How long the record lives from a note on at most; a note leaves half of it, or more (S4).
+
+        Half of it covers the longest time until the next note.
+        """
+        return max(self.lifetime, 2 * (self.max_duration + self.lease))
+
 
 _named = attrgetter(*NAMED)
 

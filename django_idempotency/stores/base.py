@@ -107,8 +107,8 @@ class BaseStore:
         Append an entry to the journal of the record, and extend its lease to `duration` from now.
 
         The recovery point and the fence of a step in one write (S1 to S4). Within `atomic` it
-        commits with the work. It leaves at least half of the record's lifetime; a `held` record
-        does not expire at all until the next write. Raises LeaseLost unless the record is in
+        commits with the work. It leaves at least half of the request's `noted_lifetime`; a `held`
+        record does not expire at all until the next write. Raises LeaseLost unless the record is in
         progress under the lease's epoch and token, with ``gone=True`` if there is no record. Sent
         again it succeeds: the entry then stands twice, and means the same.
         """

@@ -139,7 +139,8 @@ class ExclusiveStore(BaseStore):
             record = self.owned(records, lease)
             if record is None:
                 raise LeaseLost(gone=records.get(lease.record_id) is None)
-            now, lifetime, expires_at = records.now, lease.request.lifetime, record.expires_at
+            now, expires_at = records.now, record.expires_at
+            lifetime = lease.request.noted_lifetime
             if held:
                 expires_at = None
             elif expires_at is None or expires_at < now + lifetime / 2:

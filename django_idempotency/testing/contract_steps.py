@@ -276,6 +276,21 @@ class StepRules(EndingRules, LostAnswerRules, RaceRules):
         least = before.now + lifetime / 2 - timedelta(milliseconds=2)
         assert least <= record.expires_at <= record.now + lifetime + self.precision
 
+    @needs("steps")
+    def test_S4_note_leaves_time_for_the_longest_step(self, store: BaseStore) -> None:
+        """However short the retention is: a step that fails at its end leaves its notes."""
+        short = self.moment
+        lease = self.live(store, steps=True, lease=HOUR, retention=short, max_duration=HOUR)
+        claimed = self.record(store, lease)
+        self.pass_time(store, lease.record_id, claimed.now + 2 * self.moment)
+        before = self.record(store, lease)
+
+        store.note(lease, JOURNAL, duration=HOUR, held=False)
+
+        record = self.record(store, lease)
+        assert record.expires_at is not None
+        assert record.expires_at - before.now >= 2 * HOUR - timedelta(milliseconds=2)
+
     # The transaction of a step.
 
     @needs("steps", "join")

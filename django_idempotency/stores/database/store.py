@@ -322,7 +322,7 @@ class DatabaseStore(Browsing, Sweeping):
 
     def note(self, lease: Lease, entry: bytes, *, duration: timedelta, held: bool) -> None:
         """See `BaseStore.note`."""
-        lifetime = lease.request.lifetime
+        lifetime = lease.request.noted_lifetime
         parameters = {
             **proof_parameters(lease),
             "entry": entry,

@@ -233,7 +233,7 @@ class DynamoDBStore(BaseStore):
             ":lockExpiry": seconds(now + as_duration(duration)),
         }
         if not held:
-            values[":expiry"] = seconds(whole_seconds(now + lease.request.lifetime))
+            values[":expiry"] = seconds(whole_seconds(now + lease.request.noted_lifetime))
         try:
             self.table.update("NOTE_HELD" if held else "NOTE", lease.record_id, values)
         except ConditionFailed as failed:

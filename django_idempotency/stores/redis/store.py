@@ -184,7 +184,7 @@ class RedisStore(BaseStore):
 
     def note(self, lease: Lease, entry: bytes, *, duration: timedelta, held: bool) -> None:
         """See `BaseStore.note`."""
-        lasts = [micros(duration), micros(lease.request.lifetime)]
+        lasts = [micros(duration), micros(lease.request.noted_lifetime)]
         arguments = [*proof_arguments(lease), *lasts, int(held), entry]
         answer = self._clients.run(NOTE, self._key(lease.record_id), arguments)
         if not answer:
