@@ -57,9 +57,12 @@ class OpenTransactions:
             return "single"
         if self._open:
             if chosen is not None:
+                way_out = "Leave the choice out to go with that one, or call outside atomic()."
+                if chosen == "steps":  # without the choice there are none
+                    way_out = "Call outside atomic()."
                 raise TransactionOpen(
                     f"transaction={chosen!r} commits on its own, and a transaction is already open "
-                    f"here. Leave the choice out to go with that one, or call outside atomic()."
+                    f"here. {way_out}"
                 )
             return "separate"
         if chosen is not None:
