@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
@@ -98,7 +99,20 @@ class Steps:
         self, name: str, work: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> Any:
         """See `Lease.astep`: a cancellation waits for the note (T15)."""
-        return await finish(sync_to_async(self.step)(name, work, args, kwargs))
+        ended: list[bool] = []
+
+        def step() -> Any:
+            result = self.step(name, work, args, kwargs)
+            ended.append(True)
+            return result
+
+        try:
+            return await finish(sync_to_async(step)())
+        except asyncio.CancelledError:
+            if ended:  # its result was not given, and may be asked for: after a time-out, say
+                with self._lock:
+                    self._asked.discard(name)
+            raise
 
     def external(self, name: str, call: Callable[[str], Any], uncertain: object) -> Any:
         """See `Lease.external`."""

@@ -545,6 +545,38 @@ def test_T15_a_cancelled_step_is_awaited_and_noted():
     assert (kept().state, noted()) == (State.FAILED, ["a"])
 
 
+@pytest.mark.parametrize("cancelled", ["the step", "another of its name"])
+def test_T15_a_step_that_was_cancelled_may_be_asked_for_its_result(cancelled):
+    """After a time-out, say; one whose result was given may not."""
+    leave, ran = threading.Event(), []
+
+    async def work(lease):
+        def step():
+            ran.append(1)
+            assert leave.wait(30)
+            return "result"
+
+        first = asyncio.ensure_future(lease.astep("a", step))
+        while not ran:
+            await asyncio.sleep(0.001)
+        tasks = {"the step": first}
+        if cancelled != "the step":
+            tasks[cancelled] = asyncio.ensure_future(lease.astep("a", never))
+            await asyncio.sleep(0)
+        tasks[cancelled].cancel()
+        leave.set()
+        with pytest.raises(asyncio.CancelledError):
+            await tasks[cancelled]
+        if cancelled == "the step":
+            return await lease.astep("a", never)
+        with pytest.raises(RuntimeError, match="names another step"):
+            await lease.astep("a", never)
+        return await first
+
+    assert arun(work).result == "result"
+    assert ran == [1]
+
+
 def test_T15_a_cancelled_call_ends_and_is_not_noted():
     async def main():
         entered = asyncio.Event()
