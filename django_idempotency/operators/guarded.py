@@ -79,7 +79,8 @@ def lines(facts: dict[str, Any]) -> Iterator[str]:
         if name != "transaction":
             rows[name] = ", ".join(value) if isinstance(value, list) else value
     for verdict, statuses in facts.get("answers", {}).items():
-        rows[_DONE.get(verdict, verdict)] = statuses
+        steps = verdict == "release" and facts["transaction"] == "steps"
+        rows[_DONE.get(verdict, verdict)] = f"{statuses}{', before its first step' * steps}"
     width = max(map(len, rows))
     yield from (f"  {name:<{width}}  {value}" for name, value in rows.items())
 

@@ -26,6 +26,7 @@ from django_idempotency.contrib.ninja import idempotent as idempotent_operation
 from django_idempotency.contrib.rest_framework import IdempotencyMixin
 from django_idempotency.http import IdempotencyViewMixin, idempotent
 from django_idempotency.models import IdempotencyRecord
+from django_idempotency.operators.guarded import guarded, lines
 from django_idempotency.records import State
 from django_idempotency.stores.database import DatabaseStore
 from tests.app.models import Effect
@@ -342,3 +343,9 @@ def test_openapi_and_the_policy_say_that_a_key_is_required():
     schema = api_of_ninja.get_openapi_schema()
     [parameters] = [it["post"]["parameters"] for it in schema["paths"].values()]
     assert [it["required"] for it in parameters if it["name"] == "Idempotency-Key"] == [True]
+
+
+def test_T11_the_policy_says_until_when_a_refusal_frees_the_key():
+    [facts] = [it for it in guarded() if it["name"].endswith(".fails_open")]
+    [line] = [it for it in lines(facts) if "frees key" in it]
+    assert line.endswith(", before its first step")
