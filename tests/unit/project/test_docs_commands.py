@@ -66,8 +66,10 @@ def shop(db: None, settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
             operation="charge",
             retention=timedelta(hours=24, seconds=number),
         )
-    for key in ("order-18", "order-19"):
-        with pytest.raises(KeyboardInterrupt), idempotency.attempt(key=key, scope="billing"):
+    for number in (18, 19):
+        retention = timedelta(hours=24, seconds=number)  # SQLite's clock has milliseconds
+        begun = idempotency.attempt(key=f"order-{number}", scope="billing", retention=retention)
+        with pytest.raises(KeyboardInterrupt), begun:
             raise KeyboardInterrupt
 
     def half(lease: Any) -> None:
