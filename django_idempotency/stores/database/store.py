@@ -303,8 +303,17 @@ class DatabaseStore(Browsing, Sweeping):
 
     def _tell_of_isolation(self, lease: Lease) -> None:
         """Tell, once in a process, that the work has raised the level of its own transaction."""
-        if not self._told_of_isolation:
-            self._told_of_isolation = True
+        if self._told_of_isolation:
+            return
+        self._told_of_isolation = True
+        if lease.request.steps:
+            logger.warning(
+                "Record %s: a step could not be noted, since its work runs above READ COMMITTED, "
+                "where a renewal or another note makes its own fail. Give the work a lease that "
+                "covers its longest step, with renew=False.",
+                keys.short(lease.record_id),
+            )
+        else:
             logger.warning(
                 "Record %s could not be completed: its work runs above READ COMMITTED, where a "
                 'renewal makes the completion fail. Give it transaction="single", a lease that '
@@ -333,11 +342,16 @@ class DatabaseStore(Browsing, Sweeping):
         }
         # In a step's transaction it is meant to be part of that.
         within = connections[self.using].in_atomic_block
-        written = (
-            self._execute("NOTE", parameters, counts=True, place=lease.place)
-            if within
-            else self._write("NOTE", parameters, lease, counts=True)
-        )
+        try:
+            written = (
+                self._execute("NOTE", parameters, counts=True, place=lease.place)
+                if within
+                else self._write("NOTE", parameters, lease, counts=True)
+            )
+        except StoreError as error:
+            if within and lease.renewable and is_newer(error):
+                self._tell_of_isolation(lease)
+            raise
         if not written:
             raise LeaseLost(gone=self._look(lease.record_id, place=lease.place)[0] is None)
 
