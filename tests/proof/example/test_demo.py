@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import signal
+from html import unescape
 
 import pytest
 
@@ -14,6 +15,7 @@ from tests.acceptance.example.test_demo import (
     own_temporary_directory,
     play,
 )
+from tests.pages import ROOT
 
 __all__ = ["own_temporary_directory"]
 
@@ -24,6 +26,14 @@ def test_it_tells_the_whole_story_and_ends() -> None:
     code, output = play()
     assert code == 0, output
     assert_told(output)
+    told = {_without_numbers(line) for line in output.splitlines()}
+    recorded = re.findall("<text.*?>(.*)</text>", (ROOT / "docs/_static/demo.svg").read_text())
+    assert len(recorded) > 50
+    assert [line for line in recorded if _without_numbers(unescape(line)) not in told] == []
+
+
+def _without_numbers(line: str) -> str:
+    return re.sub(r"\d+", "0", line.strip())
 
 
 @pytest.mark.parametrize("transaction", ["single", "separate"])
