@@ -24,15 +24,20 @@ IMAGE = '"><img src=x onerror="document.title=\'taken\'">'
 OPERATIONS = ("POST payment-list", "POST payment-refund", "shop.tasks.charge", "POST transfer-list")
 
 
-def fill() -> None:
-    """Make users and records: completed, stale, running, failed, and hostile ones."""
-    users = {name: User.objects.create_user(name, password=f"{name}-demo", is_staff=True)
+def users() -> None:
+    """Make the users that look at records, and decide about them."""
+    made = {name: User.objects.create_user(name, password=f"{name}-demo", is_staff=True)
              for name in ("clerk", "operator")}  # fmt: skip
     for name, permissions in {
         "clerk": ["view_idempotencyrecord", "view_key"],
         "operator": ["view_idempotencyrecord", "view_key", "view_result", "resolve_record"],
     }.items():
-        users[name].user_permissions.set(Permission.objects.filter(codename__in=permissions))
+        made[name].user_permissions.set(Permission.objects.filter(codename__in=permissions))
+
+
+def fill() -> None:
+    """Make users and records: completed, stale, running, failed, and hostile ones."""
+    users()
     schema.create(stores["dynamodb"])
     alice = scopes.of_user(User.objects.get(username="alice"))
     bob = scopes.of_user(User.objects.get(username="bob"))
