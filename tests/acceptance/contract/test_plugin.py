@@ -113,7 +113,8 @@ def test_contracts_are_summed_up_without_Django_and_over_the_workers_of_xdist(tm
 def test_a_test_that_fails_and_has_sent_no_key_is_told_of_the_marker(tmp_path):
     (tmp_path / "test_mine.py").write_text(KEYLESS)
 
-    done = run(tmp_path, "-m", "pytest", "-p", "no:cacheprovider", "-p", "no:django", "-rA")
+    plain = ("-p", "no:cacheprovider", "-p", "no:django", "-p", "no:randomly", "-rA")
+    done = run(tmp_path, "-m", "pytest", *plain)
 
     assert "2 failed, 1 passed" in done.stdout, done.stdout + done.stderr
     old, otherwise = done.stdout.split("___ test_fails_otherwise ___")
