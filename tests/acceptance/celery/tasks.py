@@ -10,6 +10,7 @@ from typing import Any
 
 from celery import Task, shared_task, signals
 
+import django_idempotency as idempotency
 from django_idempotency.contrib.celery import from_parent, idempotent_task
 from tests.acceptance.celery.stage import LEASE, MODES, stage_of_process
 from tests.app.models import Effect
@@ -141,6 +142,52 @@ def limited(self, name, seconds):
     while time.monotonic() < ends:
         time.sleep(0.05)  # one long sleep would outlast a signal that another thread is given
     return name
+
+
+def leave(name):
+    """Be the work of a step, which a kill may meet anywhere."""
+    Effect.objects.create(name=name)
+    time.sleep(0.02)
+    return name
+
+
+@shared_task(name="tests.checkout", bind=True)
+@idempotent_task(key="name", transaction="steps", lease=1)
+def checkout(self, name):
+    """Make an order, have it charged and paid, and send the receipt: four steps."""
+    with stage_of_process() as stage:
+        stage.tell("begun", id=self.request.id, name=name)
+
+        def charge(key):
+            """Ask a service that knows keys: the answer to the second call is that of the first."""
+            time.sleep(0.02)
+            stage.client.rpush(f"{stage.prefix}asked", key)
+            stage.client.hsetnx(f"{stage.prefix}charges", key, name)
+            time.sleep(0.02)
+            return "ch_1"
+
+        idempotency.step("order", leave, f"order {name}")
+        charged = idempotency.external("charge", charge, uncertain="repeat")
+        idempotency.step("paid", leave, f"paid {name} by {charged}")
+        idempotency.external("receipt", lambda key: receipt.delay(name).id, uncertain="repeat")
+    return name
+
+
+@shared_task(name="tests.import", bind=True)
+@idempotent_task(key="name", transaction="steps", lease=1)
+def import_rows(self, name, count, batch):
+    """Write rows, a step for each batch of them."""
+
+    def load(start):
+        with stage_of_process() as stage:
+            stage.tell("batch", start=start)
+        rows = (Effect(name=f"row {number}") for number in range(start, start + batch))
+        Effect.objects.bulk_create(rows)
+        time.sleep(0.1)
+
+    for start in range(0, count, batch):
+        idempotency.step(f"rows-{start}", load, start)
+    return count
 
 
 def _tell(what):

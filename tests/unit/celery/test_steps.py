@@ -1,0 +1,172 @@
+"""Tasks with steps: by the guard, for a message that comes again, and eagerly (T11, T17)."""
+
+from __future__ import annotations
+
+import pytest
+from celery import shared_task
+from celery.exceptions import Ignore, Reject
+
+import django_idempotency as idempotency
+from django_idempotency import journal
+from django_idempotency.contrib.celery import idempotent_task
+from django_idempotency.contrib.celery.checks import check_tasks
+from django_idempotency.models import IdempotencyRecord
+from tests.app.models import Effect
+from tests.unit.celery.conftest import Done
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+class Boom(Exception):
+    """What ends a task."""
+
+
+class Import:
+    """A task that takes steps, and ends its first runs as `end` says."""
+
+    def __init__(self, app, end, *, times=1, **options):
+        self.runs, self.calls = 0, []
+
+        @idempotent_task(key="name", transaction="steps", **options)
+        def load(task, name):
+            self.runs += 1
+            lease = idempotency.current()
+            first = idempotency.step("first", self.effect, "first")
+            lease.external("call", self.call, uncertain="repeat")
+            if self.runs <= times:
+                end(task)
+            return [first, lease.step("last", self.effect, "last")]
+
+        self.task = app.task(load, bind=True, name="load", default_retry_delay=0)
+
+    def effect(self, name):
+        Effect.objects.create(name=name)
+        return name
+
+    def call(self, key):
+        self.calls.append(key)
+
+
+def boom(task):
+    raise Boom
+
+
+def retry(task):
+    raise task.retry(exc=Boom())
+
+
+def retry_and_go_on(task):
+    task.retry(exc=Boom(), throw=False)
+
+
+def requeue(task):
+    raise Reject("again", requeue=True)
+
+
+def reject(task):
+    raise Reject("no")
+
+
+ENDS = {"raises": boom, "retry": retry, "retry goes on": retry_and_go_on}
+ENDS |= {"Reject requeues": requeue, "Reject": reject}
+
+
+def left():
+    return [*Effect.objects.order_by("pk").values_list("name", flat=True)]
+
+
+def record():
+    return IdempotencyRecord.objects.get()
+
+
+@pytest.mark.parametrize("end", ENDS)
+def test_C7_T11_what_ends_a_run_after_a_step_leaves_it_failed_and_the_next_goes_on(local, end):
+    load = Import(local.app, ENDS[end])
+    message = local.send(load.task, "file")
+
+    local.deliver(message)
+
+    names = ["first", "call"] + (["last"] if end == "retry goes on" else [])
+    assert (record().state, [*journal.read(record().steps)]) == ("FAILED", names)
+    local.sent()
+    assert local.deliver(message) == Done("SUCCESS", ["first", "last"])
+    assert local.deliver(message) == Done("SUCCESS", ["first", "last"])
+    assert (left(), len(load.calls), load.runs) == (["first", "last"], 1, 2)
+    assert (record().state, record().steps) == ("COMPLETED", None)
+
+
+def test_C7_ignore_completes_and_drops_the_steps(local):
+    def ignore(task):
+        raise Ignore
+
+    load = Import(local.app, ignore)
+    message = local.send(load.task, "file")
+    assert local.deliver(message).state == "IGNORED"
+    assert (record().state, record().steps) == ("COMPLETED", None)
+
+
+def test_C7_a_kept_failure_drops_the_steps(local):
+    load = Import(local.app, boom, on_failed="replay")
+    assert local.deliver(local.send(load.task, "file")).state == "FAILURE"
+    assert (record().state, record().steps) == ("COMPLETED", None)
+
+
+@pytest.mark.parametrize("way", ["eager", "called"])
+def test_C12_T17_a_task_runs_eagerly_and_called_as_a_function_with_its_steps(local, way):
+    load = Import(local.app, boom)
+    local.app.conf.task_always_eager = True
+
+    def send():
+        if way == "called":
+            return load.task("file")
+        return load.task.delay("file").get()
+
+    with pytest.raises(Boom):
+        send()
+    assert send() == ["first", "last"]
+    assert (left(), len(load.calls)) == (["first", "last"], 1)
+
+
+def test_C11_T17_no_step_is_taken_by_a_task_in_another_mode(local):
+    @idempotent_task(key="name")
+    def load(name):
+        with pytest.raises(RuntimeError, match="the mode of this work is 'joined'"):
+            idempotency.step("a", lambda: 1)
+        return 1
+
+    message = local.send(local.app.task(load, name="joined"), "file")
+    assert local.deliver(message) == Done("SUCCESS", 1)
+
+
+def test_T16_a_time_limit_says_nothing_against_steps(local, settings, monkeypatch):
+    """Each note is a new beginning for max_duration, and no transaction is long."""
+    options = {"acks_late": True, "reject_on_worker_lost": True, "time_limit": 7200}
+    separate = idempotent_task(key="name", transaction="separate")
+    steps = idempotent_task(key="name", transaction="steps")
+    joined = idempotent_task(key="name", transaction="joined")
+
+    def work(name):
+        return name
+
+    for name, guard in {"separate": separate, "steps": steps, "joined": joined}.items():
+        shared_task(guard(work), name=f"limits.{name}", **options)
+    found = {}
+    for message in check_tasks():
+        for name in ("separate", "steps", "joined"):
+            if f"limits.{name} " in message.msg:
+                found.setdefault(name, []).append(message.id[-4:])
+    assert found == {"separate": ["W030"], "joined": ["W030", "W035"]}
+
+
+def test_E031_a_store_that_cannot_note_is_told_of(local, monkeypatch):
+    from django_idempotency.stores.database import DatabaseStore
+
+    monkeypatch.setattr(DatabaseStore, "supports_steps", False)
+
+    @shared_task(name="unable", acks_late=True, reject_on_worker_lost=True)
+    @idempotent_task(key="name", transaction="steps")
+    def unable(name):
+        return name
+
+    [error] = [it for it in check_tasks() if it.id == "django_idempotency.E031"]
+    assert "needs a store that can note them" in error.msg
