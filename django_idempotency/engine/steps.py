@@ -13,7 +13,7 @@ from inspect import isawaitable
 from typing import Any
 
 from asgiref.sync import sync_to_async
-from django.db import Error
+from django.db import IntegrityError
 from django.utils.asyncio import async_unsafe
 
 from django_idempotency import codecs, journal, keys
@@ -32,6 +32,7 @@ from django_idempotency.leases import Lease
 from django_idempotency.observers import logger
 from django_idempotency.policy import Policy
 from django_idempotency.stores.base import BaseStore
+from django_idempotency.transactions.errors import is_serialization_failure
 
 __all__ = ["Steps"]
 
@@ -217,10 +218,11 @@ class Steps:
                 raise
             if place != "work":
                 self._told(error)
-            # Where the answer to a COMMIT is lost, or to the note of a store without one, no other
-            # attempt and not even this one knows what holds.
-            is_refused = isinstance(error, (Error, LeaseLost))
-            if is_refused or (place != "commit" and store.supports_join):
+            # Where the answer to a COMMIT is lost, or to the note of a store without one, this
+            # attempt does not know what holds.
+            is_refused = isinstance(error, (IntegrityError, LeaseLost))
+            is_undone = place != "commit" and store.supports_join
+            if is_refused or is_undone or is_serialization_failure(error):
                 self._withdraw(name)
             raise
         self._keep(name, result)
