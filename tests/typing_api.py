@@ -120,6 +120,39 @@ def inside(error: InProgress) -> tuple[int, bool]:
     return error.retry_after, error.stale
 
 
+def order(cart_id: int, *, total: int = 0) -> dict[str, int]:
+    return {"id": cart_id, "total": total}
+
+
+async def acharge_by(key: str) -> str:
+    return key
+
+
+def steps(lease: Lease) -> str:
+    made = lease.step("order", order, 7, total=5)
+    assert_type(made, dict[str, int])
+    assert_type(idempotency.step("again", order, 7), dict[str, int])
+    lease.step("wrong", order, "7")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    lease.step("wrong", order)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+    charged = lease.external("charge", lambda key: len(key), uncertain="repeat")
+    assert_type(charged, int)
+    wrong = idempotency.external("x", str, uncertain="maybe")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    return wrong
+
+
+async def asteps(lease: Lease) -> int:
+    assert_type(await lease.astep("order", order, 7), dict[str, int])
+    assert_type(await idempotency.astep("again", order, cart_id=7), dict[str, int])
+    assert_type(await lease.aexternal("a", acharge_by, uncertain="repeat"), str)
+    assert_type(await idempotency.aexternal("b", acharge_by, uncertain="repeat"), str)
+    return 1
+
+
+def with_steps() -> None:
+    outcome = idempotency.run(steps, key="k", scope="s", transaction="steps", max_steps_bytes=9)
+    assert_type(outcome, Outcome[str])
+
+
 @idempotent
 def plain(request: HttpRequest) -> HttpResponse:
     return HttpResponse()

@@ -579,6 +579,32 @@ def test_a_thread_at_another_level_fails_its_step_as_a_whole_and_may_run_it_agai
     assert len([text for text in told if "above READ COMMITTED" in text]) == 1
 
 
+@pytest.mark.leg("postgres18")
+def test_a_step_costs_one_statement_and_no_commit_and_a_call_one_write(wire):
+    def bare():
+        with transaction.atomic():
+            effect()
+
+    def costs(function):
+        """Round trips, and COMMITs that were sent as such."""
+        function()  # a statement is prepared when it is sent for the second time
+        wire.spoken.clear()
+        function()
+        return wire.round_trips, wire.sent.count(b"COMMIT")
+
+    def work(lease):
+        numbers = iter(range(9))
+        steps = costs(lambda: lease.step(f"step {next(numbers)}", effect))
+        calls = costs(
+            lambda: lease.external(f"call {next(numbers)}", lambda key: 1, uncertain="repeat")
+        )
+        return [costs(bare), steps, calls]
+
+    (bare_trips, bare_commits), step, call = run(work).result
+    assert step == [bare_trips + 1, bare_commits]
+    assert call == [1, 0]
+
+
 # Answers that are lost.
 
 

@@ -25,6 +25,8 @@ from django_idempotency import StoreError, journal
 from django_idempotency.contrib.ninja import idempotent as idempotent_operation
 from django_idempotency.contrib.rest_framework import IdempotencyMixin
 from django_idempotency.http import IdempotencyViewMixin, idempotent
+from django_idempotency.http.middleware import IdempotencyMiddleware
+from django_idempotency.http.plans import Declared, ViewPlan, declared_on
 from django_idempotency.models import IdempotencyRecord
 from django_idempotency.operators.guarded import guarded, lines
 from django_idempotency.records import State
@@ -174,6 +176,8 @@ urlpatterns = [
     path("drf/", DRF.as_view()),
     path("set/", Set.as_view({"post": "create", "put": "update"})),
     path("ninja/", api_of_ninja.urls),
+    path("unguarded/", checkout),
+    path("async-unguarded/", acheckout),
     path("fails-open/", fails_open),
     path("async-class/", AsyncClass.as_view()),
 ]
@@ -233,6 +237,25 @@ def test_T1_T17_a_retry_goes_on_behind_the_steps(kind, atomic_requests):
     assert (again.content, replayed(first), replayed(again)) == (first.content, False, True)
     assert len(charges) == 1
     assert (record().state, record().steps, record().attempts) == ("COMPLETED", None, 2)
+
+
+class StepsMiddleware(IdempotencyMiddleware):
+    """Guards views with steps: what no alias of IDEMPOTENCY can say."""
+
+    @classmethod
+    def declared(cls):
+        return Declared(cls.store, {"transaction": "steps"}, methods=frozenset({"POST"}))
+
+
+@pytest.mark.parametrize("kind", ["unguarded", "async-unguarded"])
+def test_T17_a_middleware_of_the_project_gives_steps_to_views_without_a_guard(
+    kind, atomic_requests, settings
+):
+    settings.MIDDLEWARE = [USERS, f"{__name__}.StepsMiddleware"]
+    api = client(kind, raises=False)
+    assert problem(api(key=None)) == (400, "idempotency_key_missing")
+    assert then(api, "raises").status_code == 500
+    assert (api().status_code, Effect.objects.count(), len(charges)) == (201, 1, 1)
 
 
 @every_kind
@@ -335,8 +358,6 @@ def test_a_step_within_works_other_call_is_no_answer_of_this_key(monkeypatch):
 
 
 def test_openapi_and_the_policy_say_that_a_key_is_required():
-    from django_idempotency.http.plans import ViewPlan, declared_on
-
     plan = declared_on(fails_open)[-1].plan()
     assert isinstance(plan, ViewPlan)
     assert (plan.http_policy.required, plan.http_policy.fail_open) == (True, False)
