@@ -19,8 +19,8 @@ BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2
 
 #: The calls of a store that are timed.
 _CALLS = (
-    *("claim", "complete", "fail", "release", "renew", "get", "browse", "resolve", "erase"),
-    "sweep",
+    *("claim", "complete", "fail", "release", "note", "renew", "get", "browse", "resolve"),
+    *("erase", "sweep"),
 )
 #: The operation of a call without a name, and of all operations beyond `max_operations`.
 _UNNAMED, _OTHER = "unnamed", "other"
