@@ -531,14 +531,17 @@ def test_T15_a_cancelled_step_is_awaited_and_noted():
             return 1
 
         async def work(lease):
-            await lease.astep("a", step)
+            try:
+                await lease.astep("a", step)
+            finally:
+                assert noted() == ["a"]
             pytest.fail("went on")
 
         task = asyncio.ensure_future(
             idempotency.arun(work, key="k", scope="s", transaction="steps")
         )
         await entered.wait()
-        for _ in range(3):  # the first one, asgiref waits for itself
+        for _ in range(3):
             task.cancel()
             await asyncio.sleep(0.01)
         leave.set()
@@ -619,7 +622,10 @@ def test_T15_a_cancellation_does_not_interrupt_the_note(memory, monkeypatch):
             return 1
 
         async def work(lease):
-            await lease.aexternal("a", call, uncertain="repeat")
+            try:
+                await lease.aexternal("a", call, uncertain="repeat")
+            finally:
+                assert noted() == ["a"]
             pytest.fail("went on")
 
         task = asyncio.ensure_future(
