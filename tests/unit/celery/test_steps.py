@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from celery import shared_task
 from celery.exceptions import Ignore, Reject
 
 import django_idempotency as idempotency
@@ -149,7 +148,7 @@ def test_T16_a_time_limit_says_nothing_against_steps(local, settings, monkeypatc
         return name
 
     for name, guard in {"separate": separate, "steps": steps, "joined": joined}.items():
-        shared_task(guard(work), name=f"limits.{name}", **options)
+        local.app.task(guard(work), name=f"limits.{name}", **options)
     found = {}
     for message in check_tasks():
         for name in ("separate", "steps", "joined"):
@@ -163,7 +162,7 @@ def test_E031_a_store_that_cannot_note_is_told_of(local, monkeypatch):
 
     monkeypatch.setattr(DatabaseStore, "supports_steps", False)
 
-    @shared_task(name="unable", acks_late=True, reject_on_worker_lost=True)
+    @local.app.task(name="unable", acks_late=True, reject_on_worker_lost=True)
     @idempotent_task(key="name", transaction="steps")
     def unable(name):
         return name
