@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from tests.proof.pairs.features import RETRYING, Case
 from tests.proof.pairs.features_of_tasks import TaskCase
 
@@ -44,8 +46,26 @@ class Expected:
 
     @property
     def has_atomic_requests(self) -> bool:
-        """Whether Django, or the guard in its place, opens a transaction around the view."""
-        return self.case.transactions == "atomic_requests"
+        """Whether Django, or the guard in its place, opens a transaction: not for steps (T17)."""
+        return self.case.transactions == "atomic_requests" and not self.has_steps
+
+    @property
+    def has_steps(self) -> bool:
+        """Whether the work is done in steps: once, however often the view runs (T1)."""
+        return self.case.mode == "steps"
+
+    @property
+    def bare(self) -> Case:
+        """The case of the unguarded project: it has no transaction that steps do not have (T17)."""
+        atomic = self.case.transactions == "atomic_requests"
+        return replace(self.case, transactions="none") if self.has_steps and atomic else self.case
+
+    @property
+    def denial(self) -> int | None:
+        """The status of each request where no step runs: a key and a store are needed (T17)."""
+        if not self.has_steps or self.is_guarded:
+            return None
+        return 400 if self.case.key == "none" else 503
 
     @property
     def is_called_within(self) -> bool:
@@ -101,7 +121,7 @@ class Expected:
         """Whether a row of work is there whose process has died before the completion."""
         if self.is_called_within:  # which has committed before a completion that waits for it (R94)
             return not self.has_block and (self.is_kept or self.case.answer == "stream")
-        return not (self.has_block or self.is_rolled_back)
+        return not (self.has_block or self.is_rolled_back or self.has_steps)
 
     @property
     def is_session_restored(self) -> bool:
@@ -120,7 +140,7 @@ class Expected:
         case = self.case
         # There a renewal would make the completion a serialization failure.
         snapshot = case.isolation == "repeatable read" and case.store == "database"
-        return self.mode == "separate" or (self.mode == "joined" and not snapshot)
+        return self.mode == "separate" or (self.mode != "single" and not snapshot)
 
     @property
     def refused_modes(self) -> list[str]:
@@ -128,8 +148,12 @@ class Expected:
         if not self.is_called_within or not self.is_guarded:
             return []
         if self.case.store == "database":
-            return ["joined", "separate"]
-        return ["joined", "single", "separate"] if self.case.store == "other" else ["separate"]
+            modes = ["joined", "separate"]
+        elif self.case.store == "other":
+            modes = ["joined", "single", "separate"]
+        else:
+            modes = ["separate"]
+        return modes if self.case.guard == "middleware" else [*modes, "steps"]
 
     @property
     def is_replayed(self) -> bool:
@@ -197,12 +221,28 @@ class ExpectedOfTask:
         self.case = case
 
     @property
+    def has_steps(self) -> bool:
+        """Whether the work is done in a step, which is done once (T1)."""
+        return self.case.mode == "steps"
+
+    @property
     def has_block(self) -> bool:
         """Whether the guard opens a transaction around the work (C11)."""
         return self.case.mode in ("joined", "single")
 
+    @property
+    def is_done_once(self) -> bool:
+        """Whether an attempt that dies leaves no effect, or a step that is not done again."""
+        return self.has_block or self.has_steps
+
     def effects(self, bare: list[str]) -> list[str]:
-        """Return what is left of the effects of unguarded runs: of those that failed none (C7)."""
+        """
+        Return what is left of the effects of unguarded runs.
+
+        In a transaction that is nothing of those that failed (C7), in steps that of the first (T1).
+        """
+        if self.has_steps:
+            return bare[:1]
         if not self.has_block:
             return bare
         if self.case.result == "exception":

@@ -26,7 +26,7 @@ REST_CLASSES = ("drf", "viewset", "async_drf", "async_viewset")
 FEATURES: dict[str, tuple[str, ...]] = {
     "view": SYNC_VIEWS + ASYNC_VIEWS,
     "guard": ("decorator", "mixin", "middleware"),
-    "mode": ("default", "joined", "single", "separate"),
+    "mode": ("default", "joined", "single", "separate", "steps"),
     "store": ("database", "other", "memory", "redis"),
     "key": ("header", "form", "none"),
     "wait": ("no", "yes"),
@@ -132,7 +132,9 @@ POSSIBLE: tuple[Possible, ...] = (
     # A decorator on a class view guards its dispatch: REST framework has the mixin.
     (("guard", "view"), lambda g, v: g != "decorator" or v not in REST_CLASSES),
     # Only a database store joins.
-    (("mode", "store"), lambda m, s: m in ("default", "separate") or s in ("database", "other")),
+    (("mode", "store"), lambda m, s: m not in ("joined", "single") or s in ("database", "other")),
+    # Our middleware has the policy of an alias, which has no steps; one of a project's may.
+    (("mode", "guard"), lambda m, g: m != "steps" or g != "middleware"),
     # Django refuses ATOMIC_REQUESTS around coroutines (R96).
     (("transactions", "view"), lambda t, v: t != "atomic_requests" or v not in ASYNC_VIEWS),
     # Django's own transaction is around the paths of ninja; a mode that is asked for is refused.
@@ -145,7 +147,7 @@ POSSIBLE: tuple[Possible, ...] = (
         ("transactions", "view", "store", "server"),
         lambda t, v, s, w: (t, v, w) != ("atomic_requests", "ninja", "testcase") or s == "database",
     ),
-    # A durable block within another one is Django's error.
+    # A durable block within another one is Django's error; so it is in a step.
     (("transactions", "mode"), lambda t, m: t != "durable" or m == "separate"),
     (("transactions", "server"), lambda t, s: t != "durable" or s != "testcase"),
     # A key in a form needs a form, and is a plain view's.

@@ -17,7 +17,7 @@ FEATURES: dict[str, tuple[str, ...]] = {
     "queue": ("default", "named", "routed"),
     "retry": ("none", "self", "autoretry", "reject"),
     "call": ("delay", "countdown", "chain", "group", "chord", "eager", "on_commit"),
-    "mode": ("joined", "single", "separate"),
+    "mode": ("joined", "single", "separate", "steps"),
     "store": ("database", "redis"),
     "key": ("id", "argument", "enum", "template", "callable", "header"),
     "in_progress": ("retry", "ignore", "raise", "wait"),
@@ -61,7 +61,7 @@ class TaskCase:
 
 POSSIBLE: tuple[Possible, ...] = (
     # Only a database store joins.
-    (("mode", "store"), lambda m, s: m == "separate" or s == "database"),
+    (("mode", "store"), lambda m, s: m in ("separate", "steps") or s == "database"),
     # What is called in place has no message: none that is coded, routed or rejected.
     (("call", "serializer"), lambda c, s: c != "eager" or s == "json"),
     (("call", "compression"), lambda c, z: c != "eager" or z == "none"),

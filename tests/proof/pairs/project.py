@@ -84,13 +84,46 @@ class Project:
 
     # The work: the same for each kind of view.
 
-    def work(self, request: Any, body: Any) -> Any:
+    def work(self, request: Any) -> Any:
         """Leave a row, a hook, a session and messages behind, and answer as the case says."""
-        case = self.case
+        self._begin(request)
+        if self._in_steps:
+            request.idempotency.step("row", self._leave_row)
+            request.idempotency.external("call", self._call, uncertain="repeat")
+        else:
+            self._leave_row()
+            self._call()
+        return self._end(request)
+
+    async def awork(self, request: Any) -> Any:
+        """Do the same, and stay until the other coroutine has written its row."""
+        try:
+            await sync_to_async(self._begin)(request)
+            if self._in_steps:
+                await request.idempotency.astep("row", self._leave_row)
+                await request.idempotency.aexternal("call", self._acall, uncertain="repeat")
+            else:
+                await sync_to_async(self._leave_row)()
+                self._call()
+            return await sync_to_async(self._end)(request)
+        finally:
+            if (neighbor := getattr(request, "neighbor", None)) is not None:
+                neighbor.worked.set()
+                await neighbor.written.wait()
+
+    @property
+    def _in_steps(self) -> bool:
+        return self.guarded and self.case.mode == "steps"
+
+    def _begin(self, request: Any) -> None:
+        body = (read_rest if self.case.is_rest else read)(self.case, request)
         self.runs += 1
         self.bodies.append(body)
-        if case.middleware in RETRYING and self.runs == 1:
+        if self.case.middleware in RETRYING and self.runs == 1:
             raise OperationalError("deadlock detected")
+
+    def _leave_row(self) -> None:
+        case = self.case
         own = {"own_atomic": transaction.atomic(), "durable": transaction.atomic(durable=True)}
         with own.get(case.transactions, nullcontext()):
             if case.autocommit == "off":
@@ -100,8 +133,18 @@ class Project:
                 transaction.commit()
             else:
                 transaction.on_commit(lambda: self.hooks.append("hook"))
+
+    def _call(self, key: str = "") -> None:
+        """Call another service."""
+        if self.case.mode == "steps":
+            self.hooks.append("call")
+
+    async def _acall(self, key: str) -> None:
+        self._call()
+
+    def _end(self, request: Any) -> Any:
         self._use_session(request)
-        if case.middleware == "messages":
+        if self.case.middleware == "messages":
             messages.success(getattr(request, "_request", request), "done")
         if self.entered is not None and self.leave is not None:
             self.entered.set()
@@ -177,67 +220,55 @@ class Project:
         return self.guarded and self.case.guard == "decorator"
 
     def _guard(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        return idempotent()(function) if self._decorates else function
+        return idempotent(**self._options)(function) if self._decorates else function
+
+    @property
+    def _options(self) -> Any:
+        return {"transaction": "steps"} if self.case.mode == "steps" else {}
 
     def _function(self) -> Callable[..., Any]:
         def view(request: HttpRequest) -> Any:
-            return self.work(request, read(self.case, request))
+            return self.work(request)
 
         return self._guard(view)
 
     def _async_function(self) -> Callable[..., Any]:
         async def view(request: HttpRequest) -> Any:
-            return await self._aread_and_work(request)
+            return await self.awork(request)
 
         return self._guard(view)
-
-    def _read_and_work(self, request: Any) -> Any:
-        return self.work(request, read(self.case, request))
-
-    async def _aread_and_work(self, request: Any) -> Any:
-        """Work, and stay until the other coroutine has written its row."""
-        read_and_work = self._read_and_work_rest if self.case.is_rest else self._read_and_work
-        try:
-            return await sync_to_async(read_and_work)(request)
-        finally:
-            if (neighbor := getattr(request, "neighbor", None)) is not None:
-                neighbor.worked.set()
-                await neighbor.written.wait()
 
     def _class(self) -> Callable[..., Any]:
         class Paying(View):
             def post(this, request: HttpRequest) -> Any:
-                return self._read_and_work(request)
+                return self.work(request)
 
         return self._class_view(Paying)
 
     def _async_class(self) -> Callable[..., Any]:
         class Paying(View):
             async def post(this, request: HttpRequest) -> Any:
-                return await sync_to_async(self._read_and_work)(request)
+                return await self.awork(request)
 
         return self._class_view(Paying)
 
     def _class_view(self, view: Any) -> Callable[..., Any]:
         if self._decorates:
-            view = method_decorator(idempotent(), name="dispatch")(view)
+            view = method_decorator(idempotent(**self._options), name="dispatch")(view)
         as_view: Callable[..., Any] = view.as_view()
         return as_view
 
     def _drf_function(self) -> Callable[..., Any]:
         def paying(request: Any) -> Any:
-            return self._read_and_work_rest(request)
+            return self.work(request)
 
         return self._guard(api_view(["POST"])(self._rendered(paying)))
 
     def _async_drf_function(self) -> Callable[..., Any]:
         async def paying(request: Any) -> Any:
-            return await self._aread_and_work(request)
+            return await self.awork(request)
 
         return self._guard(async_api_view(["POST"])(self._rendered(paying)))
-
-    def _read_and_work_rest(self, request: Any) -> Any:
-        return self.work(request, read_rest(self.case, request))
 
     def _rendered(self, view: Any) -> Any:
         """Let a view of REST framework render its answers by a template, if those are such."""
@@ -248,7 +279,7 @@ class Project:
     def _drf(self) -> Callable[..., Any]:
         class Paying(*self._bases(APIView)):  # type: ignore[misc]
             def post(this, request: Any) -> Any:
-                return self._read_and_work_rest(request)
+                return self.work(request)
 
         as_view: Callable[..., Any] = self._rendered(Paying).as_view()
         return as_view
@@ -256,7 +287,7 @@ class Project:
     def _async_drf(self) -> Callable[..., Any]:
         class Paying(*self._bases(AsyncAPIView)):  # type: ignore[misc]
             async def post(this, request: Any) -> Any:
-                return await self._aread_and_work(request)
+                return await self.awork(request)
 
         as_view: Callable[..., Any] = self._rendered(Paying).as_view()
         return as_view
@@ -265,7 +296,7 @@ class Project:
         class Paying(*self._bases(ViewSet)):  # type: ignore[misc]
             @action(detail=False, methods=["post"])
             def pay(this, request: Any) -> Any:
-                return self._read_and_work_rest(request)
+                return self.work(request)
 
         as_view: Callable[..., Any] = self._rendered(Paying).as_view({"post": "pay"})
         return as_view
@@ -274,31 +305,32 @@ class Project:
         class Paying(*self._bases(AsyncViewSet)):  # type: ignore[misc]
             @action(detail=False, methods=["post"])
             async def pay(this, request: Any) -> Any:
-                return await self._aread_and_work(request)
+                return await self.awork(request)
 
         as_view: Callable[..., Any] = self._rendered(Paying).as_view({"post": "pay"})
         return as_view
 
     def _bases(self, base: type) -> tuple[type, ...]:
         again = (_Again,) if self.case.middleware == "redispatching" else ()
-        guard = (IdempotencyMixin,) if self.guarded and self.case.guard == "mixin" else ()
+        mixin = _StepsMixin if self.case.mode == "steps" else IdempotencyMixin
+        guard = (mixin,) if self.guarded and self.case.guard == "mixin" else ()
         return (*again, *guard, base)
 
     def _ninja(self) -> Callable[..., Any]:
         def pay(request: HttpRequest) -> Any:
-            return self._read_and_work(request)
+            return self.work(request)
 
         return self._operation(pay)
 
     def _async_ninja(self) -> Callable[..., Any]:
         async def pay(request: HttpRequest) -> Any:
-            return await self._aread_and_work(request)
+            return await self.awork(request)
 
         return self._operation(pay)
 
     def _operation(self, function: Callable[..., Any]) -> Callable[..., Any]:
         if self._decorates:
-            function = guarded_ninja.idempotent()(function)
+            function = guarded_ninja.idempotent(**self._options)(function)
         api = ninja.NinjaAPI(urls_namespace=f"pairs-{id(self)}", docs_url=None, openapi_url=None)
         api.post("/")(function)
         self.apis.append(api)
@@ -323,6 +355,10 @@ def keep(response: Any, error: BaseException | None) -> str:
     """Decide as the default does, after a look into the database."""
     Effect.objects.exists()
     return verdict_for(HTTPPolicy(), response, error)
+
+
+class _StepsMixin(IdempotencyMixin):
+    idempotency_transaction = "steps"
 
 
 class _Again:

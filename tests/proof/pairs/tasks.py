@@ -17,6 +17,7 @@ from django.db import connections, transaction
 from django.test import override_settings
 from kombu import Exchange, Queue
 
+from django_idempotency import step
 from django_idempotency.conf import stores
 from django_idempotency.contrib.celery import idempotent_task
 from tests.app.models import Effect
@@ -118,7 +119,10 @@ class Shop:
 
         def pay(task, order):
             self.runs += 1
-            Effect.objects.create(name=f"run {self.runs}")
+            if self.guarded and case.mode == "steps":
+                step("row", self._leave_row)
+            else:
+                self._leave_row()
             meanwhile, self.meanwhile = self.meanwhile, None
             if meanwhile is not None:
                 self.met = meanwhile()
@@ -148,6 +152,9 @@ class Shop:
             self.followed.append(result)
 
         return task, app.task(other, name="other"), app.task(follow, name="follow")
+
+    def _leave_row(self):
+        Effect.objects.create(name=f"run {self.runs}")
 
     def _end(self, task):
         if self.runs == 1:
