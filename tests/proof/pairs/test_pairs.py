@@ -36,6 +36,12 @@ pytestmark = [
 ]
 
 
+#: A dead process leaves files and cursors open.
+of_the_dead = pytest.mark.filterwarnings(
+    "ignore:Unclosed file:ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"
+)
+
+
 @pytest.fixture(scope="module")
 def servers(django_db_setup, django_db_blocker) -> Iterator[Servers]:
     """A Redis and a pooler, and a schema for each tenant."""
@@ -147,9 +153,13 @@ def is_right_again(expected: Expected, first: Left, again: Left, bare_again: Lef
 def is_done_once(expected: Expected, left: Left) -> None:
     """See that steps are done once, however often the view ran (T1)."""
     if expected.has_steps:
-        rows = [row for row in left.rows if row.startswith("run")]
         hooks = [] if expected.case.server == "testcase" else ["hook"]  # which never commits
-        assert (len(rows), left.hooks) == (1, [*hooks, "call"])
+        assert (len(rows_of_work(left)), left.hooks) == (1, [*hooks, "call"])
+
+
+def rows_of_work(left: Left) -> list[str]:
+    """Return the rows of the view itself."""
+    return [row for row in left.rows if row.startswith("run")]
 
 
 def is_replay(first: Left, again: Left) -> None:
@@ -237,16 +247,40 @@ def is_locked() -> bool:
         return cursor.fetchone() is not None
 
 
-@pytest.mark.filterwarnings("ignore:Unclosed file:ResourceWarning")  # of the dead
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@of_the_dead
 @pytest.mark.parametrize("case", TWICE, ids=str)
 def test_retry_after_a_death(case, servers):
     """The process dies after the work, and a retry comes until it is answered."""
     expected = Expected(case)
+    left = retried_after_a_death(case, servers, "after_work")
+    if left.answer.status == 400 and case.session in ("rotate", "flush"):
+        assert not expected.has_block  # the session of the first one is gone
+        return
+    assert left.runs == 2
+    assert len(rows_of_work(left)) == expected.leaves_row_of_dead + expected.leaves_row
+    is_done_once(expected, left)
+
+
+#: The cases whose work is done in steps.
+STEPS = [case for case in TWICE if Expected(case).has_steps]
+
+
+@of_the_dead
+@pytest.mark.parametrize("case", STEPS, ids=str)
+def test_T1_retry_after_a_death_in_a_step(case, servers):
+    """The process dies before the note: work that its store commits with that is rolled back."""
+    left = retried_after_a_death(case, servers, "before_note")
+    assert left.runs == 2
+    done = 1 if case.store == "database" else 2
+    assert (len(rows_of_work(left)), left.hooks) == (done, [*["hook"] * done, "call"])
+
+
+def retried_after_a_death(case, servers: Servers, point: str) -> Left:
+    """Let the process die there, and send the request until it is answered."""
     site = Site(case, guarded=True, servers=servers, lease=0.2)
     with site.open():
         cookies = dict(site.browser.cookies)
-        with suppress(Crash), crash_at("after_work"):
+        with suppress(Crash), crash_at(point):
             site.post()
         connections.close_all()
         assert site.project.runs == 1
@@ -260,13 +294,7 @@ def test_retry_after_a_death(case, servers):
         wait_until(answered, seconds=20, what="an answer")
         left = site.left(answers[-1])
     gc.collect()  # what the dead has left open is to be told here, and of no other test
-    if answers[-1].status == 400 and case.session in ("rotate", "flush"):
-        assert not expected.has_block  # the session of the first one is gone
-        return
-    assert left.runs == 2
-    rows = [row for row in left.rows if row.startswith("run")]
-    assert len(rows) == expected.leaves_row_of_dead + expected.leaves_row
-    is_done_once(expected, left)
+    return left
 
 
 @pytest.mark.parametrize("case", [case for case in TWICE if case.schema == "tenant"], ids=str)
