@@ -132,7 +132,9 @@ def is_right_again(expected: Expected, first: Left, again: Left, bare_again: Lef
             assert again.answer.status == 400  # who is asking is known without a store
             return
         assert again.runs == bare_again.runs
-        assert plain(again.answer) == plain(bare_again.answer)
+        assert expected.is_interrupted_without_guard or (
+            plain(again.answer) == plain(bare_again.answer)
+        )
         assert again.answer.headers.get("Idempotency-Replayed") is None
     elif not expected.has_owner:
         assert again.answer.status == 400
