@@ -254,35 +254,38 @@ def derive_key(name: str) -> str:
 
     Raises RuntimeError outside of any idempotent work.
     """
-    return _lease_for("derive_key").derive_key(name)
+    return _lease_for("derive_key()").derive_key(name)
 
 
 def step(name: str, work: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
     """Run a step of the current work once; see `Lease.step`."""
-    return _lease_for("step").step(name, work, *args, **kwargs)
+    return _lease_for("step()").step(name, work, *args, **kwargs)
 
 
 async def astep(name: str, work: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
     """Run a step of the current work once; see `Lease.astep`."""
-    return await _lease_for("astep").astep(name, work, *args, **kwargs)
+    return await _lease_for("astep()").astep(name, work, *args, **kwargs)
 
 
 def external(name: str, call: Callable[[str], R], /, *, uncertain: Literal["repeat"]) -> R:
     """Call another service as part of the current work; see `Lease.external`."""
-    return _lease_for("external").external(name, call, uncertain=uncertain)
+    return _lease_for("external()").external(name, call, uncertain=uncertain)
 
 
 async def aexternal(
     name: str, call: Callable[[str], Awaitable[R]], /, *, uncertain: Literal["repeat"]
 ) -> R:
     """Call another service as part of the current work; see `Lease.aexternal`."""
-    return await _lease_for("aexternal").aexternal(name, call, uncertain=uncertain)
+    return await _lease_for("aexternal()").aexternal(name, call, uncertain=uncertain)
 
 
 def _lease_for(word: str) -> Lease:
     lease = current()
     if lease is None:
-        raise RuntimeError(f"{word}() belongs inside idempotent work; there is no lease here.")
+        raise RuntimeError(
+            f"{word} belongs inside idempotent work; there is no lease here. To a thread of your "
+            f"own, pass the lease."
+        )
     return lease
 
 

@@ -150,8 +150,8 @@ class Lease:
         if self.request.steps:
             raise RuntimeError(f"No attempt holds this lease, so {word}() cannot be noted.")
         raise RuntimeError(
-            f'{word}() needs transaction="steps", and the mode of this work is '
-            f"{self.request.transaction!r}."
+            f'{word}() needs transaction="steps" on the view, the task or the call; the mode of '
+            f"this work is {self.request.transaction!r}."
         )
 
     def transact_item(self, result: Any = None) -> Any:

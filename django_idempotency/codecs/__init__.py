@@ -236,8 +236,8 @@ def _plain(value: Any) -> Any:
         if isinstance(value, kind):
             return {tag: write(value)}
     raise TypeError(
-        f"A result of type {type(value).__name__} cannot be kept as JSON; return JSON values, or "
-        f"give a codec."
+        f"A result of type {type(value).__name__} cannot be kept as JSON. Return JSON values: an "
+        f"id in the place of an object, for example."
     )
 
 

@@ -17,7 +17,7 @@ from django.db import IntegrityError
 from django.utils.asyncio import async_unsafe
 
 from django_idempotency import codecs, journal, keys
-from django_idempotency.callables import is_coroutine_function, refuse_lazy
+from django_idempotency.callables import is_coroutine_function, refuse_lazy, signature_problem
 from django_idempotency.codecs import encryption
 from django_idempotency.engine.cancellation import finish
 from django_idempotency.engine.modes import OpenTransactions
@@ -91,7 +91,8 @@ class Steps:
         self, name: str, work: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> Any:
         """See `Lease.step`."""
-        _refuse_coroutine(name, work)
+        _check_name(name)
+        _check_callable(name, work, f"step({name!r}, function, argument)")
         self._refuse_around(name, "step")
         with self._asking(name, "step") as is_noted:
             return self._results[name] if is_noted else self._run(name, work, args, kwargs)
@@ -117,7 +118,9 @@ class Steps:
 
     def external(self, name: str, call: Callable[[str], Any], uncertain: object) -> Any:
         """See `Lease.external`."""
+        _check_name(name)
         _check_repeat(uncertain)
+        _check_call(name, call)
         _refuse_coroutine(name, call)
         self._refuse_around(name, "external")
         with self._asking(name, "external") as is_noted:
@@ -130,7 +133,9 @@ class Steps:
         self, name: str, call: Callable[[str], Awaitable[Any]], uncertain: object
     ) -> Any:
         """See `Lease.aexternal`: a cancellation ends the call, but not the note (T15)."""
+        _check_name(name)
         _check_repeat(uncertain)
+        _check_call(name, call)
         await sync_to_async(self._refuse_around)(name, "aexternal")
         with self._asking(name, "aexternal") as is_noted:
             if is_noted:
@@ -164,7 +169,6 @@ class Steps:
     @contextmanager
     def _asking(self, name: str, word: str) -> Iterator[bool]:
         """Take the name for the block, and yield whether its result is noted (T3, T4)."""
-        _check_name(name)
         with self._lock:
             if self._closed:
                 raise RuntimeError(f"{word}({name!r}) comes too late: its attempt has ended.")
@@ -230,9 +234,12 @@ class Steps:
 
     def _note_answer(self, name: str, answer: Any) -> Any:
         """Note what a call has returned, by a write of its own."""
-        result, entry = self._packed(name, refuse_lazy(f"The call {name!r}", answer))
         try:
+            result, entry = self._packed(name, refuse_lazy(f"The call {name!r}", answer))
             self._note(name, entry)
+        except (ResultTooLarge, TypeError) as error:
+            told = f"{error} The call was made, and each retry will make it again."
+            raise type(error)(told) from None
         except BaseException as error:
             if isinstance(self._told(error), LeaseLost):
                 self._withdraw(name)
@@ -342,6 +349,25 @@ def _check_repeat(uncertain: object) -> None:
             f'uncertain must be "repeat", not {uncertain!r}: after a crash the call is made again, '
             f"under the same key."
         )
+
+
+def _check_callable(name: str, work: Any, example: str) -> None:
+    if not callable(work):
+        raise TypeError(
+            f"{name!r} got a {type(work).__name__} in the place of a function. Give the function "
+            f"and its arguments, not its result: {example}."
+        )
+    _refuse_coroutine(name, work)
+
+
+def _check_call(name: str, call: Any) -> None:
+    if not callable(call):
+        raise TypeError(
+            f"{name!r} got a {type(call).__name__} in the place of a function of the key: "
+            f"lambda key: …"
+        )
+    if problem := signature_problem(f"The call {name!r}", call, "key"):
+        raise TypeError(problem)
 
 
 def _refuse_coroutine(name: Any, function: Any) -> None:

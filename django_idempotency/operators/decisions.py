@@ -116,7 +116,7 @@ class Decision:
             said.append(
                 _("The stored result is replayed no more, and the work runs a second time.")
             )
-        if record is not None and self.action != "complete" and (steps := forgotten(record)):
+        if record is not None and (steps := forgotten(record, completes=self.action == "complete")):
             said.append(steps)
         return " ".join([*said, str(_NEXT[self.action])])
 

@@ -39,10 +39,14 @@ def steps_of(record: Record) -> Steps | None:
         return Steps(len(record.steps), {}, str(error))
 
 
-def forgotten(record: Record) -> str:
-    """Return which steps run again if the journal is dropped; empty if it has none."""
+def forgotten(record: Record, *, completes: bool) -> str:
+    """
+    Return what it means for the steps that a decision drops the journal; empty if it has none.
+
+    They run again, unless the decision completes the record.
+    """
     steps = steps_of(record)
-    if steps is None:
+    if steps is None or (completes and steps.damage):
         return ""
     if steps.damage:
         return _("The journal of its steps cannot be read, and is forgotten: each step runs again.")
@@ -52,4 +56,6 @@ def forgotten(record: Record) -> str:
     if more > 0:
         listed += " " + ngettext("and %d more", "and %d more", more) % more
     said = _("These steps were done, are forgotten, and run again: %(names)s.")
+    if completes:
+        said = _("These steps were done, and what comes after them never runs: %(names)s.")
     return said % {"names": listed}

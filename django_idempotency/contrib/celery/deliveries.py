@@ -222,7 +222,7 @@ class Delivery:
         if not (sent_again or self.request.called_directly):
             logger.warning(
                 "The task %s has failed, and nothing sends it again. Its record %s is failed, so "
-                "that the next task with this key runs.",
+                "that the next task with this key runs, or goes on after its noted steps.",
                 self.task.name,
                 keys.short(self._operation.record_id),
             )

@@ -595,6 +595,8 @@ def test_S9_a_decision_says_which_steps_it_forgets(store: MemoryStore) -> None:
     few = "These steps were done, are forgotten, and run again: order, charge."
     for action, found in {"release": True, "expire": True, "complete": False}.items():
         assert (few in decision(store, record, action, force=True).consequence) is found, action
+    done = "These steps were done, and what comes after them never runs: order, charge."
+    assert done in decision(store, record, "complete", force=True).consequence
     rows = {f"rows-{number}": number for number in range(12)}
     record = noted(store, claim(store, "scope", "many"), **rows)
     assert "rows-8, rows-9 and 2 more." in decision(store, record, "release", True).consequence

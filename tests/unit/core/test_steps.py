@@ -309,8 +309,11 @@ def test_T8_what_is_not_JSON_and_what_is_too_large_is_not_noted():
             lease.step(word, lambda: "0123456789")
         with pytest.raises(ResultTooLarge, match=r"With 'c' the steps .* 81 bytes.* allows 60"):
             lease.step("c", lambda: "0123456789")
-        with pytest.raises(ResultTooLarge, match="With 'd' "):
+        again = "The call was made, and each retry will make it again"
+        with pytest.raises(ResultTooLarge, match=f"With 'd' .* {again}"):
             lease.external("d", lambda key: "0123456789", uncertain="repeat")
+        with pytest.raises(TypeError, match=f"Return JSON values: an id .* {again}"):
+            lease.external("d", lambda key: object(), uncertain="repeat")
         raise Boom
 
     with pytest.raises(Boom):
@@ -513,6 +516,12 @@ def test_T14_what_is_awaited_and_what_is_called_must_be_that():
     assert arun(work).result == 1
 
     def sync_work(lease):
+        with pytest.raises(TypeError, match=r"got a int in the place .* step.'a', function, arg"):
+            lease.step("a", 5)
+        with pytest.raises(TypeError, match=r"got a str in the place .* lambda key"):
+            lease.external("a", "ch_1", uncertain="repeat")
+        with pytest.raises(TypeError, match=r"must take \(key\), and <lambda>\(\) does not"):
+            lease.external("a", lambda: "ch_1", uncertain="repeat")
         with pytest.raises(TypeError, match="coroutine function"):
             lease.step("a", coroutine)
         with pytest.raises(TypeError, match="coroutine function"):
