@@ -25,8 +25,7 @@ pytestmark = [pytest.mark.processes, pytest.mark.leg("postgres18", "mariadb")]
 #: How an owner ends that has lost its lease.
 LEASE_LOST = 7
 #: The work of each attempt; the owner's stops its own process at a place.
-WORK = (
-    """
+WORK = """
 import os, signal, sys
 import django
 django.setup()
@@ -66,10 +65,8 @@ def work(lease):
 try:
     idempotency.run(work, key="k", scope="s", transaction="steps", lease=1)
 except idempotency.LeaseLost:
-    sys.exit(%d)
+    sys.exit(7)
 """
-    % LEASE_LOST
-)
 
 
 @pytest.fixture(autouse=True)
