@@ -127,7 +127,10 @@ class Lease:
 
         ``call(key)`` runs in no transaction; `key` is ``derive_key(name)``, the same in each
         attempt. If an earlier attempt died in the call, or before its note, the call is made again
-        under that key (``uncertain="repeat"``). For the errors see `step`.
+        under that key: so says ``uncertain="repeat"``, which must be given. What the call raises
+        passes on, and nothing is noted: the next attempt makes it again. So it is with a result
+        that cannot be noted (TypeError, ResultTooLarge, StoreError, LeaseLost), though the call was
+        made. For the other errors see `step`; a ValueError is for another `uncertain`.
         """
         steps = self._steps_for("external")
         return steps.external(name, call, uncertain)  # type: ignore[no-any-return]

@@ -44,6 +44,7 @@ class Order(models.Model):
     user_id = models.IntegerField(null=True)
     total = models.DecimalField(max_digits=8, decimal_places=2)
     state = models.CharField(max_length=20, default="new")
+    charge = models.CharField(max_length=100, default="")
 
 
 class Row(models.Model):

@@ -27,6 +27,7 @@ class Gateway:
     def __init__(self):
         self.charges: dict[str, dict[str, Any]] = {}
         self.charged = 0
+        self.voided: list[str] = []
 
     def charge(self, amount, *, idempotency_key):
         if idempotency_key not in self.charges:
@@ -34,6 +35,10 @@ class Gateway:
             answer = {"id": f"ch_{len(self.charges)}", "amount": amount, "status": "paid"}
             self.charges[idempotency_key] = answer
         return self.charges[idempotency_key]
+
+    def void(self, charge, *, idempotency_key):
+        self.voided.append(charge)
+        return {"id": charge, "status": "void"}
 
 
 class PaymentSerializer(serializers.ModelSerializer[Payment]):

@@ -32,10 +32,12 @@ from rest_framework.response import Response
 from rest_framework.test import APIClient, APIRequestFactory, force_authenticate
 
 import django_idempotency as idempotency
+from django_idempotency.claims import Resolution
 from django_idempotency.client import RetryPolicy
 from django_idempotency.conf import stores
 from django_idempotency.engine.waiting import Waiter
 from django_idempotency.models import IdempotencyRecord
+from django_idempotency.records import State
 from django_idempotency.stores.memory import MemoryStore
 from django_idempotency.testing import FakeClock, crash_at, keyed_clients, override_store
 from tests.app.models import Event, Order, Payment, Row, Subscriber
@@ -502,13 +504,14 @@ def test_guide_to_testing_has_tests_that_pass(run_page, settings):
     settings.ROOT_URLCONF = urls
     Payment.objects.all().delete()  # those of the examples above
     suite = unittest.TestSuite()
-    for name in ("Payment", "OldPayment", "Checkout", "Refund", "Charge", "Call", "Order", "Crash"):
+    names = "Payment OldPayment Checkout Refund Charge Call Order Crash Step"
+    for name in names.split():
         case = getattr(page, f"{name}Tests")
         suite.addTests(unittest.defaultTestLoader.loadTestsFromTestCase(case))
     result = unittest.TestResult()
     suite.run(result)
     assert [text for _, text in [*result.errors, *result.failures]] == []
-    assert result.testsRun == 10
+    assert result.testsRun == 11
 
     dora = inspect.unwrap(page.dora)(Client(), User)
     page.test_a_refund_without_a_key(dora)
@@ -653,6 +656,7 @@ def test_P1_P2_P6_P7_guide_to_steps_charges_once_wherever_an_attempt_ends(
     assert [answer.status_code for answer in answers] == [201, 201]
     assert replays(answers) == [False, True] if fails else True
     assert (gateway.charged, order.state) == (order.total, "paid")
+    assert [answer["id"] for answer in gateway.charges.values()] == [order.charge]
     assert list(checkout.receipts.values()) == [order.pk]
 
 
@@ -668,6 +672,7 @@ def test_guide_to_steps_remembers_a_refusal_that_is_returned(checkout, monkeypat
 def test_R1_T11_guide_to_steps_says_what_it_refuses(checkout):
     """Rule 7 and rule 8 of the page."""
     assert code_of(checkout.client.post("/checkout/")) == (400, "idempotency_key_missing")
+    assert checkout.client.get("/checkout/").status_code == 405
     page = checkout.page
 
     @page.idempotent(transaction="steps")
@@ -684,6 +689,83 @@ def test_R1_T11_guide_to_steps_says_what_it_refuses(checkout):
 
     assert [answer.status_code for answer in answers] == [400, 422, 400]
     assert (Order.objects.count(), IdempotencyRecord.objects.get().state) == (1, "FAILED")
+
+
+@pytest.mark.parametrize("fails", [None, "the undo"])
+def test_T7_guide_to_steps_undoes_a_charge_and_goes_on_at_the_undo(checkout, fails):
+    page, module = checkout.page, sys.modules["shop.page"]
+    asked = []
+
+    def reserve(order, key):
+        asked.append(key)
+        return {"status": "none"}
+
+    module.warehouse = SimpleNamespace(reserve=reserve)
+    void, left = page.gateway.void, [fails]
+
+    def failing(charge, *, idempotency_key):
+        if left and left.pop():
+            raise OSError("the provider is down")
+        return void(charge, idempotency_key=idempotency_key)
+
+    page.gateway.void = failing
+
+    @page.idempotent(transaction="steps")
+    def sell(request):
+        lease = request.idempotency
+        order = lease.step("order", page.create_order, None)
+
+        def charge(key):
+            return page.gateway.charge(order["total"], idempotency_key=key)
+
+        return page.reserve(lease, order, lease.external("charge", charge, uncertain="repeat"))
+
+    module.urlpatterns.append(url("sell/", sell))
+    headers = {"Idempotency-Key": "sell"}
+    answers = [checkout.client.post("/sell/", headers=headers).status_code for _ in range(3)]
+
+    assert answers == [500 if fails else 422, 422, 422]
+    assert (len(asked), page.gateway.voided) == (1, ["ch_0"])
+    assert Order.objects.get().state == "voided"
+
+
+def test_S9_guide_to_steps_says_what_a_release_forgets(checkout, monkeypatch):
+    module = sys.modules["shop.page"]
+    monkeypatch.setattr(module, "send_receipt", lambda order, key: 1 / 0)
+    assert checkout.send().status_code == 500
+    monkeypatch.undo()
+    module.send_receipt = lambda order, key: checkout.receipts.setdefault(key, order)
+    record = IdempotencyRecord.objects.get()
+    released = Resolution("release", epoch=record.epoch, state=State.FAILED)
+    assert stores["default"].resolve(record.pk, released)
+
+    assert checkout.send().status_code == 201
+
+    assert Order.objects.count() == 2, "the rows are written a second time"
+    assert len(checkout.page.gateway.charges) == 1, "the call has its old key"
+    assert IdempotencyRecord.objects.get().steps is None, "the completion drops the results"
+
+
+def test_guide_to_steps_goes_on_when_take_over_is_set_again():
+    done = []
+
+    def run(on_stale):
+        def work(lease):
+            return [lease.step(name, done.append, name) for name in ("one", "two")]
+
+        call = {"key": "k", "scope": "tests", "transaction": "steps", "on_stale": on_stale}
+        return idempotency.run(work, **call)
+
+    clock = FakeClock()
+    with override_store("memory", clock=clock):
+        with crash_at("after_note"):
+            run("refuse")
+        clock.advance(timedelta(days=30))
+        with pytest.raises(idempotency.InProgress) as stale:
+            run("refuse")
+        assert stale.value.stale
+        run("take_over")
+    assert done == ["one", "two"]
 
 
 @pytest.mark.parametrize("after", [False, True])
@@ -710,28 +792,48 @@ def test_R92_guide_to_steps_says_when_the_session_is_kept(checkout, after):
     assert kept == [False, after]
 
 
-def test_guide_to_steps_imports_each_row_once(run_page, tmp_path, monkeypatch):
+@pytest.mark.parametrize("ends", ["killed", "raises"])
+def test_guide_to_steps_imports_each_row_once(run_page, tmp_path, monkeypatch, ends):
     page = run_page("docs/howto/steps.md")
     file, module = tmp_path / "rows.csv", sys.modules["shop.page"]
     file.write_text("text\n" + "".join(f"row {number}\n" for number in range(1200)))
-    loaded, load = [], module.load
+    loaded, load, sent = [], module.load, []
+    monkeypatch.setattr(page.import_file, "delay", sent.append)
 
-    def dies_once(name, rows):
+    def ends_once(name, rows):
         load(name, rows)
         loaded.append(len(rows))
-        if loaded == [500, 500]:
-            raise KeyboardInterrupt  # P2: the batch rolls back
+        if loaded == [500, 500]:  # P2: the batch rolls back
+            crash() if ends == "killed" else int("no number")
 
-    monkeypatch.setattr(module, "load", dies_once)
-    with pytest.raises(KeyboardInterrupt):
-        page.import_file(str(file))
+    monkeypatch.setattr(module, "load", ends_once)
+    if ends == "killed":
+        with crash_at("in_work") as crash:
+            page.import_file(str(file))
+        page.finish_imports()
+        assert sent == [], "its lease has not lapsed"
+        IdempotencyRecord.objects.update(lease_until=timezone.now() - timedelta(seconds=1))
+    else:
+        with pytest.raises(ValueError, match="no number"):
+            page.import_file(str(file))
     assert Row.objects.count() == 500
-    IdempotencyRecord.objects.update(lease_until=timezone.now() - timedelta(seconds=1))
-    page.finish_imports()  # eager: it runs here
+    page.finish_imports()
+    assert sent == [str(file)]
 
-    assert page.import_file(str(file)) == 1200
+    assert page.import_file(*sent) == 1200
     assert loaded == [500, 500, 500, 200]
     assert Row.objects.values("text").distinct().count() == Row.objects.count() == 1200
+
+
+def test_guide_to_steps_leaves_an_expired_import_alone(run_page, tmp_path, monkeypatch):
+    page, file, sent = run_page("docs/howto/steps.md"), tmp_path / "rows.csv", []
+    monkeypatch.setattr(page.import_file, "delay", sent.append)
+    file.write_text("no field\nrow\n")
+    with pytest.raises(TypeError):
+        page.import_file(str(file))
+    IdempotencyRecord.objects.update(expires_at=timezone.now() - timedelta(seconds=1))
+    page.finish_imports()
+    assert sent == []
 
 
 def test_guide_to_steps_tells_each_subscriber_once(run_page, client):
