@@ -144,10 +144,16 @@ def limited(self, name, seconds):
     return name
 
 
+def be_killed(stage):
+    """Take long while processes are to be killed, so that no work ends before that."""
+    time.sleep(0.5 if stage.client.exists(f"{stage.prefix}kills") else 0.02)
+
+
 def leave(name):
     """Be the work of a step, which a kill may meet anywhere."""
     Effect.objects.create(name=name)
-    time.sleep(0.02)
+    with stage_of_process() as stage:
+        be_killed(stage)
     return name
 
 
@@ -160,10 +166,10 @@ def checkout(self, name):
 
         def charge(key):
             """Ask a service that knows keys: the answer to the second call is that of the first."""
-            time.sleep(0.02)
+            be_killed(stage)
             stage.client.rpush(f"{stage.prefix}asked", key)
             stage.client.hsetnx(f"{stage.prefix}charges", key, name)
-            time.sleep(0.02)
+            be_killed(stage)
             return "ch_1"
 
         idempotency.step("order", leave, f"order {name}")
@@ -181,9 +187,9 @@ def import_rows(self, name, count, batch):
     def load(start):
         with stage_of_process() as stage:
             stage.tell("batch", start=start)
-        rows = (Effect(name=f"row {number}") for number in range(start, start + batch))
-        Effect.objects.bulk_create(rows)
-        time.sleep(0.1)
+            rows = (Effect(name=f"row {number}") for number in range(start, start + batch))
+            Effect.objects.bulk_create(rows)
+            be_killed(stage)
 
     for start in range(0, count, batch):
         idempotency.step(f"rows-{start}", load, start)
