@@ -42,9 +42,8 @@ class OpenTransactions:
         """
         Return "single", "joined" or "separate": the policy's choice, or the default at this place.
 
-        Work with steps is "separate": what it commits by itself are its steps.
-
-        That is "joined" where the store can, and "separate" without `joins`: for coroutines, say.
+        The default is "joined" where the store can, and "separate" without `joins`: for coroutines,
+        say. Work with steps is "separate": what commits with its note are its steps.
 
         Inside a transaction that the caller opened the default is "single" within it on a database
         store of that alias, and "separate" on any other store, whose completion then waits for the

@@ -77,7 +77,7 @@ def default_store(settings: Any, transactional_db: None) -> None:
 @contextmanager
 def attempt(place: str = "nowhere") -> Iterator[subprocess.Popen[bytes]]:
     """Run the work in a process of its own, which ends with the block."""
-    command = [sys.executable, "-c", WORK.replace("{place!r}", repr(place))]
+    command = [sys.executable, "-c", WORK.format(place=place)]
     with subprocess.Popen(
         command, cwd=ROOT, env={**os.environ, **environment_for_children()}
     ) as process:
