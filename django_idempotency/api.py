@@ -10,7 +10,7 @@ from contextlib import (
     AbstractContextManager,
 )
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from asgiref.sync import sync_to_async
 
@@ -31,7 +31,7 @@ from django_idempotency.engine.modes import OpenTransactions
 from django_idempotency.engine.operation import Operation
 from django_idempotency.exceptions import InvalidKey
 from django_idempotency.fingerprint import Fingerprint, canonical_payload
-from django_idempotency.leases import Lease
+from django_idempotency.leases import Lease, Uncertainty
 from django_idempotency.logs import log_refusal
 from django_idempotency.policy import UNSET, merge
 from django_idempotency.records import Outcome
@@ -267,13 +267,17 @@ async def astep(name: str, work: Callable[P, R], /, *args: P.args, **kwargs: P.k
     return await _lease_for("astep()").astep(name, work, *args, **kwargs)
 
 
-def external(name: str, call: Callable[[str], R], /, *, uncertain: Literal["repeat"]) -> R:
+def external(name: str, call: Callable[[str], R], /, *, uncertain: Uncertainty[R]) -> R:
     """Call another service as part of the current work; see `Lease.external`."""
     return _lease_for("external()").external(name, call, uncertain=uncertain)
 
 
 async def aexternal(
-    name: str, call: Callable[[str], Awaitable[R]], /, *, uncertain: Literal["repeat"]
+    name: str,
+    call: Callable[[str], Awaitable[R]],
+    /,
+    *,
+    uncertain: Uncertainty[Awaitable[R]],
 ) -> R:
     """Call another service as part of the current work; see `Lease.aexternal`."""
     return await _lease_for("aexternal()").aexternal(name, call, uncertain=uncertain)

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from operator import attrgetter
 from uuid import UUID
 
-from django_idempotency import keys
+from django_idempotency import journal, keys
 from django_idempotency.records import NAMED, Record, State, as_duration
 
 __all__ = [
@@ -22,7 +22,7 @@ __all__ = [
 ]
 
 #: The actions of an operator on a record.
-RESOLUTIONS = ("release", "expire", "complete")
+RESOLUTIONS = ("release", "expire", "complete", "resume")
 
 
 @dataclass(frozen=True)
@@ -158,25 +158,48 @@ class Resolution:
     An operator's decision about a record, which had this epoch and state when the operator saw it.
 
     ``"release"`` makes a failed record, or one in progress under a lapsed lease, RELEASED.
-    ``"complete"`` makes it COMPLETED with `result` for `retention`. ``"expire"`` makes any record
-    expire. A live lease prevents all three unless `force` is set. Raises ValueError for an unknown
-    action or state and for a completion without a result, and TypeError for a retention that is not
-    a duration.
+    ``"complete"`` makes it COMPLETED with `result` for `retention`. ``"resume"`` makes it FAILED
+    for `retention`, and keeps its steps: the same request goes on behind them. It may say of the
+    call `step` that it was made, with `result`, or that it was `not_done`. While another call is
+    uncertain, the record is still held. ``"expire"`` makes any record expire. A live lease prevents
+    all four unless `force` is set. Raises ValueError for an unknown action or state and for
+    arguments that do not go together, and TypeError for a retention that is not a duration.
     """
 
     action: str
     epoch: int
     state: State
     force: bool = False
+    #: The envelope of the result, sealed if the alias has keys: of the work, or of the step.
     result: bytes | None = field(default=None, repr=False)
     retention: timedelta = timedelta(hours=24)
+    step: str | None = None
+    not_done: bool = False
 
     def __post_init__(self) -> None:
         """Raise ValueError or TypeError for invalid values."""
         if self.action not in RESOLUTIONS:
             allowed = ", ".join(RESOLUTIONS)
             raise ValueError(f"action must be one of {allowed}, not {self.action!r}.")
-        if (self.action == "complete") is not (self.result is not None):
+        has_result = self.result is not None
+        if self.action != "resume" and (self.step is not None or self.not_done):
+            raise ValueError('step and not_done go with the action "resume" alone.')
+        if self.action == "resume" and (self.step is not None) is not (has_result ^ self.not_done):
+            raise ValueError('"resume" takes a step with a result or with not_done, or neither.')
+        if self.action != "resume" and (self.action == "complete") is not has_result:
             raise ValueError('Give a result with the action "complete", and with no other action.')
         object.__setattr__(self, "state", State(self.state))
         object.__setattr__(self, "retention", as_duration(self.retention))
+
+    @property
+    def entry(self) -> bytes:
+        """What ``"resume"`` appends to the journal."""
+        if self.step is None:
+            return b""
+        if self.result is None:
+            return journal.withdrawn(self.step)
+        return journal.entry(self.step, self.result)
+
+    def holds(self, steps: bytes | None) -> bool:
+        """Whether a call stays uncertain once the entry stands behind these `steps` (S13)."""
+        return bool(journal.read((steps or b"") + self.entry).uncertain)

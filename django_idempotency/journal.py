@@ -2,39 +2,59 @@
 The journal of a record: what its steps have noted.
 
 Entries are appended and never rewritten. An entry is its kind, the lengths of name and payload
-(``>BHI``), the name in UTF-8, and the payload: the envelope of the result.
+(``>BHI``), the name in UTF-8, and the payload: the envelope of a result, or nothing.
 """
 
 from __future__ import annotations
 
 import struct
+from typing import NamedTuple
 
 from django_idempotency.exceptions.base import StoreError
 
-__all__ = ["LONGEST_NAME", "entry", "read"]
+__all__ = ["LONGEST_NAME", "Journal", "entry", "intent", "read", "withdrawn"]
 
 #: Characters that the name of a step may have.
 LONGEST_NAME = 100
 
 _HEAD = struct.Struct(">BHI")
-#: The kind of an entry: a result. There is no other one yet.
-_RESULT = 1
+#: The kinds of an entry: a result, a call that is about to be made, one that was not made.
+_RESULT, _INTENT, _WITHDRAWN = 1, 2, 3
+
+
+class Journal(NamedTuple):
+    """What a journal says."""
+
+    #: The payloads of the steps that were noted, by name, in the order of the notes.
+    results: dict[str, bytes]
+    #: The calls of which nobody knows whether they were made, in the order of their intents.
+    uncertain: tuple[str, ...]
 
 
 def entry(name: str, payload: bytes) -> bytes:
     """Return the entry of a step's result."""
-    named = name.encode()
-    return _HEAD.pack(_RESULT, len(named), len(payload)) + named + payload
+    return _entry(_RESULT, name, payload)
 
 
-def read(journal: bytes | None) -> dict[str, bytes]:
+def intent(name: str) -> bytes:
+    """Return the entry of a call that is about to be made."""
+    return _entry(_INTENT, name)
+
+
+def withdrawn(name: str) -> bytes:
+    """Return the entry that takes the intent of a call back: it was not made."""
+    return _entry(_WITHDRAWN, name)
+
+
+def read(journal: bytes | None) -> Journal:
     """
-    Return the payloads of the steps that were noted, by name, in the order of the notes.
+    Return what a journal says.
 
     The first result of a name stands, whatever follows it. Raises StoreError for a journal that is
     damaged or has entries of a newer release (S16).
     """
-    found: dict[str, bytes] = {}
+    results: dict[str, bytes] = {}
+    intents: dict[str, None] = {}
     left = b"" if journal is None else bytes(journal)
     while left:
         try:
@@ -43,11 +63,23 @@ def read(journal: bytes | None) -> dict[str, bytes]:
             name = left[_HEAD.size : ends].decode()
         except (struct.error, UnicodeDecodeError):
             raise _damaged() from None
-        if kind != _RESULT or not name or len(left) < ends + length:
+        if not name or len(left) < ends + length:
             raise _damaged()
-        found.setdefault(name, left[ends : ends + length])
+        if kind == _RESULT:
+            results.setdefault(name, left[ends : ends + length])
+        elif kind == _INTENT:
+            intents[name] = None
+        elif kind == _WITHDRAWN:
+            intents.pop(name, None)
+        else:
+            raise _damaged()
         left = left[ends + length :]
-    return found
+    return Journal(results, tuple(name for name in intents if name not in results))
+
+
+def _entry(kind: int, name: str, payload: bytes = b"") -> bytes:
+    named = name.encode()
+    return _HEAD.pack(kind, len(named), len(payload)) + named + payload
 
 
 def _damaged() -> StoreError:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from datetime import datetime, timedelta
-from typing import Any, Literal, ParamSpec, TypeVar
+from typing import Any, Literal, ParamSpec, TypeAlias, TypeVar
 from uuid import UUID
 
 from django_idempotency import keys
@@ -12,10 +12,12 @@ from django_idempotency.claims import ClaimRequest
 from django_idempotency.exceptions import LeaseLost
 from django_idempotency.records import Record
 
-__all__ = ["ItemLease", "Lease"]
+__all__ = ["ItemLease", "Lease", "Uncertainty"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
+#: What follows where nobody knows whether a call was made: see `Lease.external`.
+Uncertainty: TypeAlias = Literal["repeat", "refuse"] | Callable[[str], R]
 
 
 class Lease:
@@ -119,29 +121,40 @@ class Lease:
         steps = self._steps_for("astep")
         return await steps.astep(name, work, args, kwargs)  # type: ignore[no-any-return]
 
-    def external(
-        self, name: str, call: Callable[[str], R], /, *, uncertain: Literal["repeat"]
-    ) -> R:
+    def external(self, name: str, call: Callable[[str], R], /, *, uncertain: Uncertainty[R]) -> R:
         """
         Return the noted result of a call to another service, or make the call and note its result.
 
         ``call(key)`` runs in no transaction; `key` is ``derive_key(name)``, the same in each
-        attempt. If an earlier attempt died in the call, or before its note, the call is made again
-        under that key: so says ``uncertain="repeat"``, which must be given. What the call raises
-        passes on, and nothing is noted: the next attempt makes it again. So it is with a result
-        that cannot be noted (TypeError, ResultTooLarge, StoreError, LeaseLost), though the call was
-        made. For the other errors see `step`; a ValueError is for another `uncertain`.
+        attempt. `uncertain` says what follows if an earlier attempt died in the call or before its
+        note, or the call raised. ``"repeat"`` makes it again, under the same key, and what the call
+        raises passes on as if it had not been made. The two others write a note before the call,
+        too. ``"refuse"`` raises Uncertain, until an operator has decided. A function of the key
+        asks the other side: it returns the result, which is noted, or raises NotDone, and then the
+        call is made. A call that raises NotDone itself was not made. An owner that stalled between
+        that note and its call may make it after the function has asked: let the function also close
+        the first call, by voiding it, say.
+
+        A result that cannot be noted (TypeError, ResultTooLarge, StoreError, LeaseLost) leaves a
+        call that was made, and that counts as one that raised. For the other errors see `step`; a
+        ValueError is for another `uncertain`.
         """
         steps = self._steps_for("external")
         return steps.external(name, call, uncertain)  # type: ignore[no-any-return]
 
     async def aexternal(
-        self, name: str, call: Callable[[str], Awaitable[R]], /, *, uncertain: Literal["repeat"]
+        self,
+        name: str,
+        call: Callable[[str], Awaitable[R]],
+        /,
+        *,
+        uncertain: Uncertainty[Awaitable[R]],
     ) -> R:
         """
         See `external`: ``call(key)`` is awaited, at the same time as others under ``gather``.
 
-        A cancellation ends the call. One that outlives the attempt is not noted.
+        So is a function for `uncertain`. A cancellation ends a call that may be repeated, and waits
+        for another one and its note. One that outlives the attempt is not noted.
         """
         steps = self._steps_for("aexternal")
         return await steps.aexternal(name, call, uncertain)  # type: ignore[no-any-return]

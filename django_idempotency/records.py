@@ -142,6 +142,16 @@ class Record:
         """Whether the record is in progress under a lapsed lease."""
         return self.state is State.IN_PROGRESS and not self.live
 
+    @property
+    def held(self) -> bool:
+        """
+        Whether the record does not expire.
+
+        It has a call that may have been made or not, or it waits for an operator if its lease
+        lapses (``on_stale="refuse"``).
+        """
+        return self.expires_at is None
+
 
 #: The combinations of field types that were checked and are right; there are few.
 _right_types: set[tuple[type, ...]] = set()
@@ -168,6 +178,8 @@ class Filters:
     state: State | None = None
     #: Whether the record is in progress under a lapsed lease.
     stale: bool | None = None
+    #: Whether the record does not expire: see `Record.held`.
+    held: bool | None = None
     operation: str | None = None
     #: A scope, or several of which a record has one.
     scope: str | Collection[str] | None = None
@@ -226,6 +238,7 @@ class Filters:
         return (
             self.state in (None, record.state)
             and self.stale in (None, record.stale)
+            and self.held in (None, record.held)
             and self.operation in (None, record.operation)
             and self._names(record)
             and (self.created_before is None or record.created_at < self.created_before)

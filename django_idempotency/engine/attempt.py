@@ -377,8 +377,9 @@ class Attempt(Running):
 
     def end_without_answer(self, ending: Ending) -> None:
         """Take an ending that keeps nothing; after a step a record is not released (T11)."""
-        if ending.state is State.RELEASED and self.has_notes:
-            ending = replace(ending, state=State.FAILED)
+        if self.steps is not None and self.steps.any_noted:
+            state = State.FAILED if ending.state is State.RELEASED else ending.state
+            ending = replace(ending, state=state, held=self.steps.any_uncertain)
         self.ending = ending
 
     @property

@@ -29,6 +29,8 @@ class Ending:
     payload: bytes = b""
     #: FAILED: what the record says of the reason.
     reason: str = ""
+    #: FAILED: whether a call is uncertain, so that the record does not expire (S13).
+    held: bool = False
     #: The work does not commit because it has called ``set_rollback(True)`` itself (R91).
     deliberate: bool = False
 
@@ -76,9 +78,9 @@ def settle(store: BaseStore, lease: Lease, ending: Ending) -> datetime | None:
     if ending.state is State.COMPLETED:
         return store.complete(lease, ending.payload, retention=lease.request.retention)
     if ending.state is State.FAILED:
-        held = store.fail(lease, ending.reason)
+        is_mine = store.fail(lease, ending.reason, held=ending.held)
     else:
-        held = store.release(lease)
-    if held is False:
+        is_mine = store.release(lease)
+    if is_mine is False:
         raise LeaseLost
     return None

@@ -6,7 +6,7 @@ import asyncio
 import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from functools import partial
 from inspect import isawaitable
@@ -23,9 +23,11 @@ from django_idempotency.engine.cancellation import finish
 from django_idempotency.engine.modes import OpenTransactions
 from django_idempotency.exceptions import (
     LeaseLost,
+    NotDone,
     ResultTooLarge,
     StoreError,
     TransactionOpen,
+    Uncertain,
     WorkRolledBack,
 )
 from django_idempotency.leases import Lease
@@ -56,17 +58,22 @@ class Steps:
         self._policy = policy
         self._lock = threading.Lock()
         #: The decoded results of the steps that are noted, by name.
+        kept = journal.read(lease.journal)
         self._results = {
-            name: self._decoded(name, payload)
-            for name, payload in journal.read(lease.journal).items()
+            name: self._decoded(name, payload) for name, payload in kept.results.items()
         }
-        #: How many of them earlier attempts have noted, and which of these were not asked for yet.
+        #: The calls that may have been made or not: their intents stand, or may stand.
+        self._uncertain = set(kept.uncertain)
+        #: How many results earlier attempts have noted, and what was not asked for yet.
         self.found = len(self._results)
-        self._unused = dict.fromkeys(self._results)
+        self._unused = dict.fromkeys((*self._results, *kept.uncertain))
         #: The names that run, or whose result was given.
         self._asked: set[str] = set()
-        #: The bytes of the entries that were sent and are not known to be refused.
+        #: The bytes of the entries that were sent, and of which it is not known whether they stand.
         self._sent: dict[str, int] = {}
+        #: How many notes are on their way that let the record expire.
+        self._unheld = 0
+        self._sending = threading.Condition(self._lock)
         self._size = len(lease.journal or b"")
         self._closed = False
         #: When the last note was written; at first, when the lease was won.
@@ -83,7 +90,12 @@ class Steps:
     @property
     def any_noted(self) -> bool:
         """Whether a note is in the record, or may be there (T11)."""
-        return bool(self._results or self._sent)
+        return bool(self._results or self._sent or self._uncertain)
+
+    @property
+    def any_uncertain(self) -> bool:
+        """Whether a call may have been made or not, so that the record is held (S13)."""
+        return bool(self._uncertain)
 
     # The four calls.
 
@@ -116,34 +128,123 @@ class Steps:
                     self._asked.discard(name)
             raise
 
-    def external(self, name: str, call: Callable[[str], Any], uncertain: object) -> Any:
+    def external(self, name: str, call: Callable[[str], Any], uncertain: Any) -> Any:
         """See `Lease.external`."""
         _check_name(name)
-        _check_repeat(uncertain)
-        _check_call(name, call)
-        _refuse_coroutine(name, call)
+        _check_call(name, call, uncertain)
+        for function in (call, uncertain):
+            _refuse_coroutine(name, function)
         self._refuse_around(name, "external")
         with self._asking(name, "external") as is_noted:
             if is_noted:
                 return self._results[name]
-            answer = call(self._lease.derive_key(name))
-            return self._note_answer(name, answer)
+            key = self._lease.derive_key(name)
+            if self._is_asked(name, key, uncertain):
+                with suppress(NotDone):
+                    return self._note_answer(name, uncertain(key), uncertain)
+            self._intend(name, uncertain)
+            try:
+                answer = call(key)
+            except NotDone:
+                self._take_back(name, uncertain)
+                raise
+            return self._note_answer(name, answer, uncertain)
 
     async def aexternal(
-        self, name: str, call: Callable[[str], Awaitable[Any]], uncertain: object
+        self, name: str, call: Callable[[str], Awaitable[Any]], uncertain: Any
     ) -> Any:
-        """See `Lease.aexternal`: a cancellation ends the call, but not the note (T15)."""
+        """
+        See `Lease.aexternal`.
+
+        A cancellation waits for the note, and for a call that could not be repeated (T15).
+        """
         _check_name(name)
-        _check_repeat(uncertain)
-        _check_call(name, call)
+        _check_call(name, call, uncertain)
         await sync_to_async(self._refuse_around)(name, "aexternal")
         with self._asking(name, "aexternal") as is_noted:
             if is_noted:
                 return self._results[name]
-            answer = call(self._lease.derive_key(name))
-            if not isawaitable(answer):
-                raise TypeError(f"aexternal() awaits its call, and {name!r} returned no awaitable.")
-            return await finish(sync_to_async(self._note_answer)(name, await answer))
+            answered = self._aanswer(name, call, uncertain)
+            return await (answered if uncertain == "repeat" else finish(answered))
+
+    async def _aanswer(
+        self, name: str, call: Callable[[str], Awaitable[Any]], uncertain: Any
+    ) -> Any:
+        """Do what `external` does with a call that is not noted."""
+        key = self._lease.derive_key(name)
+        note_answer = sync_to_async(self._note_answer)
+        if self._is_asked(name, key, uncertain):
+            with suppress(NotDone):
+                return await note_answer(name, await _awaited(name, uncertain(key)), uncertain)
+        await sync_to_async(self._intend)(name, uncertain)
+        try:
+            answer = await _awaited(name, call(key))
+        except NotDone:
+            await sync_to_async(self._take_back)(name, uncertain)
+            raise
+        return await finish(note_answer(name, answer, uncertain))
+
+    # What is known of a call, and its intent.
+
+    def _is_asked(self, name: str, key: str, uncertain: Any) -> bool:
+        """Whether `uncertain` is to be asked about an earlier call; raise Uncertain (T12)."""
+        if uncertain == "repeat" or name not in self._uncertain:
+            return False
+        if uncertain != "refuse":
+            return True
+        logger.error(
+            "Record %s: nobody knows whether the call %r was made. An operator has to decide: see "
+            "idempotency_resume.",
+            keys.short(self._lease.record_id),
+            name,
+        )
+        raise Uncertain(
+            f"Nobody knows whether the call {name!r} was made: an attempt died in it, or it "
+            f"raised. An operator has to decide.",
+            step=name,
+            key=key,
+            record_id=self._lease.record_id,
+        )
+
+    def _intend(self, name: str, uncertain: Any) -> None:
+        """
+        Note that the call is about to be made, unless it may be repeated.
+
+        From then on each note leaves the record without an expiry; the intent waits for those that
+        would give it one and are on their way. It is the fence of the call, too: a lease that was
+        lost makes none.
+        """
+        if uncertain == "repeat":
+            return
+        with self._lock:
+            was_uncertain = name in self._uncertain
+            self._uncertain.add(name)
+            self._sending.wait_for(lambda: self._unheld == 0)
+        try:
+            self._note(name, journal.intent(name))
+        except BaseException as error:
+            told = self._told(error)
+            if isinstance(told, (LeaseLost, ResultTooLarge)):
+                self._withdraw(name)
+                if not was_uncertain:
+                    self._uncertain.discard(name)
+            raise
+        with self._lock:
+            self._landed(name)
+
+    def _take_back(self, name: str, uncertain: Any) -> None:
+        """Note that a call was not made: its intent is withdrawn."""
+        if uncertain == "repeat":
+            return  # no intent of this call's
+        try:
+            self._note(name, journal.withdrawn(name), settles=name)
+        except BaseException as error:
+            if isinstance(self._told(error), LeaseLost):
+                self._withdraw(name)
+            raise
+        with self._lock:
+            self._uncertain.discard(name)
+            self._landed(name)
 
     # What is asked first, before anything runs.
 
@@ -232,13 +333,14 @@ class Steps:
         self._keep(name, result)
         return result
 
-    def _note_answer(self, name: str, answer: Any) -> Any:
+    def _note_answer(self, name: str, answer: Any, uncertain: Any) -> Any:
         """Note what a call has returned, by a write of its own."""
         try:
             result, entry = self._packed(name, refuse_lazy(f"The call {name!r}", answer))
-            self._note(name, entry)
+            self._note(name, entry, settles=name)
         except (ResultTooLarge, TypeError) as error:
-            told = f"{error} The call was made, and each retry will make it again."
+            follows = "each retry will make it again" if uncertain == "repeat" else "is uncertain"
+            told = f"{error} The call was made, and {follows}."
             raise type(error)(told) from None
         except BaseException as error:
             if isinstance(self._told(error), LeaseLost):
@@ -247,8 +349,12 @@ class Steps:
         self._keep(name, result)
         return result
 
-    def _note(self, name: str, entry: bytes) -> None:
-        """Send the note of a step; raise ResultTooLarge, or LeaseLost after the attempt's end."""
+    def _note(self, name: str, entry: bytes, *, settles: str = "") -> None:
+        """
+        Send an entry; raise ResultTooLarge, or LeaseLost after the attempt's end.
+
+        The record is held while a call is uncertain, but for the one that this entry `settles`.
+        """
         duration, most = self._policy.attempt_lease(), self._policy.max_steps_bytes
         with self._lock:
             if self._closed:
@@ -260,17 +366,30 @@ class Steps:
                     f"max_steps_bytes allows {most}."
                 )
             self._size, self._sent[name] = size, len(entry)
-        held = self._policy.on_stale == "refuse"  # it lasts until an operator decides
-        self._store.note(self._lease, entry, duration=duration, held=held)
+            # With "refuse" it lasts until an operator decides.
+            held = self._policy.on_stale == "refuse" or bool(self._uncertain - {settles})
+            self._unheld += not held
+        try:
+            self._store.note(self._lease, entry, duration=duration, held=held)
+        finally:
+            with self._lock:
+                self._unheld -= not held
+                self._sending.notify_all()
 
     def _keep(self, name: str, result: Any) -> None:
         """Keep the result of a step whose note has committed, and the lease from now on (T16)."""
         with self._lock:
             self._results[name] = result
-            self.noted_at = time.monotonic()
-            if self.renew is not None and not self._closed:
-                self.renew()
+            self._uncertain.discard(name)
+            self._landed(name)
         logger.debug("Record %s: %r is noted.", keys.short(self._lease.record_id), name)
+
+    def _landed(self, name: str) -> None:
+        """Take note that the entry of a name stands, which has extended the lease (T16)."""
+        self._sent.pop(name, None)
+        self.noted_at = time.monotonic()
+        if self.renew is not None and not self._closed:
+            self.renew()
 
     def _withdraw(self, name: str) -> None:
         """Forget a note that was refused, or rolled back with its work."""
@@ -343,14 +462,6 @@ def _check_name(name: Any) -> None:
     name.encode()  # a ValueError for half of a surrogate pair, which no text column can hold
 
 
-def _check_repeat(uncertain: object) -> None:
-    if uncertain != "repeat":
-        raise ValueError(
-            f'uncertain must be "repeat", not {uncertain!r}: after a crash the call is made again, '
-            f"under the same key."
-        )
-
-
 def _check_callable(name: str, work: Any, example: str) -> None:
     if not callable(work):
         raise TypeError(
@@ -360,14 +471,26 @@ def _check_callable(name: str, work: Any, example: str) -> None:
     _refuse_coroutine(name, work)
 
 
-def _check_call(name: str, call: Any) -> None:
+def _check_call(name: str, call: Any, uncertain: Any) -> None:
     if not callable(call):
         raise TypeError(
             f"{name!r} got a {type(call).__name__} in the place of a function of the key: "
             f"lambda key: …"
         )
-    if problem := signature_problem(f"The call {name!r}", call, "key"):
-        raise TypeError(problem)
+    if not callable(uncertain) and uncertain not in ("repeat", "refuse"):
+        raise ValueError(
+            f'uncertain must be "repeat", "refuse" or a function of the key, not {uncertain!r}: it '
+            f"says what follows if an earlier attempt died in the call."
+        )
+    for what, function in ((f"The call {name!r}", call), (f"uncertain= of {name!r}", uncertain)):
+        if callable(function) and (problem := signature_problem(what, function, "key")):
+            raise TypeError(problem)
+
+
+async def _awaited(name: str, answer: Any) -> Any:
+    if not isawaitable(answer):
+        raise TypeError(f"aexternal() awaits its functions, and {name!r} returned no awaitable.")
+    return await answer
 
 
 def _refuse_coroutine(name: Any, function: Any) -> None:

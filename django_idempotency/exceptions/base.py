@@ -12,6 +12,7 @@ __all__ = [
     "InvalidKey",
     "KeyRequired",
     "LeaseLost",
+    "NotDone",
     "ResultTooLarge",
     "ResultUnavailable",
     "ScopeMissing",
@@ -69,6 +70,10 @@ class LeaseLost(IdempotencyError):
         super().__init__(message)
         #: The record is gone: no other attempt is known to have taken over.
         self.gone = gone
+
+
+class NotDone(IdempotencyError):
+    """The call was not made, and may be made."""
 
 
 class ResultTooLarge(IdempotencyError):

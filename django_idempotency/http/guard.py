@@ -241,8 +241,8 @@ class Guard:
             return False
         if error is self.raised_by_handler:
             lease = self.begun.held
-            if isinstance(error, StoreError) and error.record_id == self.begun.record_id:
-                return True  # of the note of a step
+            if getattr(error, "record_id", None) == self.begun.record_id:
+                return True  # of a step
             return isinstance(error, LeaseLost) and lease is not None and lease.lost
         return not _has_committed(self.begun)  # or else a hook of the work raised it
 

@@ -34,7 +34,7 @@ def steps_of(record: Record) -> Steps | None:
     if record.steps is None:
         return None
     try:
-        return Steps(len(record.steps), journal.read(record.steps))
+        return Steps(len(record.steps), journal.read(record.steps).results)
     except StoreError as error:
         return Steps(len(record.steps), {}, str(error))
 

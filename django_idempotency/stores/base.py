@@ -90,10 +90,11 @@ class BaseStore:
         """
         raise NotImplementedError
 
-    def fail(self, lease: Lease, error: str) -> bool | None:
+    def fail(self, lease: Lease, error: str, *, held: bool = False) -> bool | None:
         """
         End the lease; the same fingerprint may claim again. Changes nothing if the lease was lost.
 
+        A `held` record does not expire until a later write says so (S13).
         A store that joins returns whether the lease still held; other stores may return None.
         """
         raise NotImplementedError
@@ -215,7 +216,10 @@ class BaseStore:
 
         Conditional on the epoch and state that the operator saw, and on the record not being
         expired. If another session has locked the record, it returns False and does not wait. The
-        epoch grows by one and the token is new, so a former owner has lost its lease.
+        epoch grows by one and the token is new, so a former owner has lost its lease. ``"resume"``
+        appends the resolution's `entry` to a journal and keeps it, with the fingerprint; what
+        `Resolution.holds` says is true of the journal to which it was appended, or nothing changes
+        (S18). Raises StoreError for a journal that cannot be read.
         """
         raise NotImplementedError
 

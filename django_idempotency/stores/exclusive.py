@@ -89,7 +89,7 @@ class ExclusiveStore(BaseStore):
                 lease_until=now + request.lease,
                 created_at=old.created_at if old else now,
                 updated_at=now,
-                expires_at=None if request.on_stale == "refuse" else now + request.lifetime,
+                expires_at=_expiry(old, request, now),
                 attempts=old.attempts + 1 if old else 1,
                 result=None,
                 error="",
@@ -117,11 +117,12 @@ class ExclusiveStore(BaseStore):
                 raise LeaseLost
             return ended.expires_at
 
-    def fail(self, lease: Lease, error: str) -> None:
+    def fail(self, lease: Lease, error: str, *, held: bool = False) -> None:
         """See `BaseStore.fail`."""
         with self.exclusively() as records:
             if record := self.owned(records, lease):
-                expires_at = record.expires_at or records.now + lease.request.retention
+                lasts = record.expires_at or records.now + lease.request.retention
+                expires_at = None if held else lasts
                 error = keys.bounded(error)
                 _end(records, record, State.FAILED, error=error, expires_at=expires_at)
 
@@ -201,6 +202,11 @@ class ExclusiveStore(BaseStore):
             if action == "complete":
                 new |= {"result": resolution.result, "error": "", "expires_at": now + retention}
                 _end(records, seen, State.COMPLETED, **new)
+            elif action == "resume":
+                lasts = None if resolution.holds(seen.steps) else now + retention
+                if seen.steps is not None:
+                    new["steps"] = seen.steps + resolution.entry
+                _end(records, seen, State.FAILED, expires_at=lasts, **new)
             elif action == "release" or seen.state is State.IN_PROGRESS:
                 lasts = now if action == "expire" else seen.expires_at or now + retention
                 _end(records, seen, State.RELEASED, fingerprint=None, expires_at=lasts, **new)
@@ -238,6 +244,12 @@ class ExclusiveStore(BaseStore):
 def place(record: Record) -> str:
     """Return the place of the record in the order of creation, as text that sorts likewise."""
     return f"{record.created_at:%Y-%m-%d %H:%M:%S.%f} {record.record_id}"
+
+
+def _expiry(old: Record | None, request: ClaimRequest, now: datetime) -> datetime | None:
+    """Return when a claimed record expires; a claim does not end a hold (S13)."""
+    is_held = old is not None and old.steps is not None and old.held
+    return None if is_held or request.on_stale == "refuse" else now + request.lifetime
 
 
 def _is_mine(record: Record, lease: Lease) -> bool:

@@ -146,7 +146,7 @@ class StepRules(EndingRules, LostAnswerRules, RaceRules):
 
         retry = self.won(store.claim(self.again(lease.request)))
 
-        assert list(journal.read(retry.journal).items()) == list(PAYLOADS.items())
+        assert list(journal.read(retry.journal).results.items()) == list(PAYLOADS.items())
 
     # The proof.
 
@@ -389,7 +389,7 @@ class StepRules(EndingRules, LostAnswerRules, RaceRules):
 
         self.together(store, [partial(note_all, thread) for thread in range(self.threads)])
 
-        names = list(journal.read(self.record(store, lease).steps))
+        names = list(journal.read(self.record(store, lease).steps).results)
         assert len(names) == self.threads * self.thread_keys
         for thread in range(self.threads):  # those of a thread in their order
             own = [name for name in names if name.startswith(f"{thread}-")]
@@ -564,7 +564,7 @@ class StepRules(EndingRules, LostAnswerRules, RaceRules):
             store.note(lease, entry, duration=HOUR, held=False)
 
         steps = self.record(store, lease).steps
-        assert list(journal.read(steps).items()) == list(PAYLOADS.items())
+        assert list(journal.read(steps).results.items()) == list(PAYLOADS.items())
 
     @needs("steps", "lost answers")
     def test_S12_note_whose_answer_is_lost_is_kept(self, store: BaseStore) -> None:
@@ -573,4 +573,7 @@ class StepRules(EndingRules, LostAnswerRules, RaceRules):
         self.unanswered(store, lambda: store.note(lease, ENTRIES[0], duration=HOUR, held=False))
 
         record = self.record(store, lease)
-        assert (record.state, list(journal.read(record.steps))) == (State.IN_PROGRESS, ["first"])
+        assert (record.state, list(journal.read(record.steps).results)) == (
+            State.IN_PROGRESS,
+            ["first"],
+        )

@@ -321,7 +321,7 @@ class DatabaseStore(Browsing, Sweeping):
                 keys.short(lease.record_id),
             )
 
-    def fail(self, lease: Lease, error: str) -> bool:
+    def fail(self, lease: Lease, error: str, *, held: bool = False) -> bool:
         """See `BaseStore.fail`."""
         return self._end(lease, State.FAILED, "FAIL", error=keys.bounded(error))
 

@@ -216,7 +216,7 @@ class DynamoDBStore(BaseStore):
         statement, values, _ = self._completion(lease, result, retention)
         return {"Update": self.table.parameters(statement, lease.record_id, values)}
 
-    def fail(self, lease: Lease, error: str) -> None:
+    def fail(self, lease: Lease, error: str, *, held: bool = False) -> None:
         """See `BaseStore.fail`."""
         self._end("FAIL", lease, {":error": string(keys.bounded(error))})
 

@@ -173,7 +173,7 @@ class RedisStore(BaseStore):
         arguments = [*proof_arguments(lease), micros(retention), result]
         return kept_until(self._clients.run(COMPLETE, self._key(lease.record_id), arguments))
 
-    def fail(self, lease: Lease, error: str) -> None:
+    def fail(self, lease: Lease, error: str, *, held: bool = False) -> None:
         """See `BaseStore.fail`."""
         arguments = [*ending_arguments(lease), keys.bounded(error)]
         self._clients.run(FAIL, self._key(lease.record_id), arguments)

@@ -108,7 +108,7 @@ def test_P1_to_P8_a_step_is_done_once_and_a_call_again_under_its_key(
 
     assert forks.run(WORK.format(point=point, place=place)) == DIED
     record = IdempotencyRecord.objects.get()
-    assert [*journal.read(record.steps)] == noted
+    assert [*journal.read(record.steps).results] == noted
     assert effects() == done
     if not completed:
         with pytest.raises(idempotency.InProgress):

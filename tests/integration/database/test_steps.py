@@ -62,7 +62,7 @@ def kept(key="k"):
 
 
 def noted(key="k"):
-    return [*journal.read(kept(key).steps)]
+    return [*journal.read(kept(key).steps).results]
 
 
 def lapse():
@@ -437,7 +437,7 @@ def test_P1_P2_P3_P7_P8_a_retry_after_the_lease_goes_on_and_each_step_is_done_on
     with crash_at(point) as crash:
         run(partial(work, crash=crash))
     assert (kept().state, effects()) == (State.IN_PROGRESS, done)
-    assert [*journal.read(kept().steps)] == names
+    assert [*journal.read(kept().steps).results] == names
     with pytest.raises(InProgress):
         run(never)
     lapse()

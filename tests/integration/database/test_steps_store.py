@@ -135,7 +135,7 @@ def test_S17_notes_of_one_lease_from_many_threads_all_land(store, run_in_threads
 
     run_in_threads(threads, note_all)
     names = {f"{index} {number}" for index in range(threads) for number in range(each)}
-    assert journal.read(noted(store)) == {name: name.encode() for name in names}
+    assert journal.read(noted(store)).results == {name: name.encode() for name in names}
     assert len(noted(store)) == sum(len(journal.entry(name, name.encode())) for name in names)
     assert set(effects()) == {name for name in names if not int(name[0]) % 2}
 
@@ -281,7 +281,7 @@ def test_S12_note_whose_answer_is_lost_stands_twice_and_means_the_same(wire, sto
     note(store, lease)
     assert wire.fired.wait(PATIENCE)
     assert other(noted, store) == ONE + ONE
-    assert journal.read(ONE + ONE) == {"one": b"1\0"}
+    assert journal.read(ONE + ONE).results == {"one": b"1\0"}
 
 
 @SERVERS

@@ -538,7 +538,9 @@ def test_T18_results_of_steps_that_are_encrypted_are_shown(settings: Any) -> Non
     assert b"card" not in (record.steps or b"")
     assert manage("show", "scope key", "--result")[1].endswith('\n\ncharge: "paid by card"\n')
     moved = (record.steps or b"").replace(b"charge", b"charme")
-    answer = results.result_of_step("default", record, "charme", journal.read(moved)["charme"])
+    answer = results.result_of_step(
+        "default", record, "charme", journal.read(moved).results["charme"]
+    )
     assert "it was not encrypted for this record" in answer.note
 
 

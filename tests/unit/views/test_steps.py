@@ -282,7 +282,7 @@ def test_T11_what_a_refusal_would_release_is_failed_after_a_step(kind, end, stat
     api = client(kind)
     assert then(api, end).status_code == status
     assert record().state == State.FAILED.value
-    assert [*journal.read(record().steps)] == ["order", "charge"]
+    assert [*journal.read(record().steps).results] == ["order", "charge"]
     assert problem(api({"name": "another"})) == (422, "idempotency_key_reused")
     assert (api().status_code, Effect.objects.count(), len(charges)) == (201, 1, 1)
 
