@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import uuid
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from datetime import timedelta
 from functools import partial
 
@@ -15,7 +15,7 @@ from django_idempotency.engine.modes import OpenTransactions
 from django_idempotency.engine.operation import Operation
 from django_idempotency.exceptions import InvalidKey, KeyRequired, ScopeMissing
 from django_idempotency.http import scopes
-from django_idempotency.http.atomic_requests import atomic_aliases, refuse_coroutine
+from django_idempotency.http.atomic_requests import refuse_coroutine
 from django_idempotency.http.content import (
     ask,
     endpoint_of,
@@ -46,15 +46,15 @@ class Asked:
         request: HttpRequest,
         handler: Handler,
         *,
-        exempt: Collection[str],
+        atomic: Sequence[str],
         keyed: bool,
     ) -> None:
         self.plan = plan
         self.http = plan.http_policy
         self.request = request
         self.handler = handler
-        #: Aliases that the view exempts from ATOMIC_REQUESTS.
-        self.exempt = exempt
+        #: The aliases on which ATOMIC_REQUESTS gives the request a transaction.
+        self.atomic = atomic
         #: Whether the request carries a key, or must carry one.
         self.keyed = keyed
 
@@ -101,17 +101,16 @@ class Asked:
     def _mode(self, open_transactions: OpenTransactions, *, coroutine: bool) -> str:
         """Return how the work commits; refuse a coroutine that would lose its ATOMIC_REQUESTS."""
         plan = self.plan
-        joins = not coroutine and (plan.joins or plan.store.using in atomic_aliases(self.exempt))
+        joins = not coroutine and (plan.joins or plan.store.using in self.atomic)
         mode = open_transactions.mode(plan.policy, joins=joins)
         if coroutine:
-            own = (plan.store.using,) if mode != "separate" else ()
-            refuse_coroutine({*self.exempt, *own})
+            refuse_coroutine(self.atomic, plan.store.using if mode != "separate" else None)
         return mode
 
     def _aliases(self, *, joined: bool, without: Collection[str | None] = ()) -> list[str]:
         """Return the aliases of ATOMIC_REQUESTS on which the guard opens transactions."""
-        own = (self.plan.store.using,) if joined else ()
-        return atomic_aliases({*self.exempt, *own, *without})
+        own = self.plan.store.using if joined else None
+        return [alias for alias in self.atomic if alias != own and alias not in without]
 
     def unrecorded(self, *, joined: bool, without: Collection[str | None] = ()) -> Operation:
         """Return the operation without a record, whose work may have the store's transaction."""

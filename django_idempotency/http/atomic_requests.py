@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, TypeVar
 
 from django.db import connections
+from django.http import HttpRequest
 
 from django_idempotency.transactions.aliases import AtomicBlocks
 
 __all__ = [
-    "AtomicRequests",
     "answering",
     "atomic_aliases",
+    "atomic_of",
+    "blocks_on",
     "exempt",
     "is_marked",
     "mark",
@@ -34,18 +36,6 @@ class _EveryAlias(set[str]):
         return True
 
 
-class AtomicRequests(AtomicBlocks):
-    """
-    The transactions of ATOMIC_REQUESTS, as a block.
-
-    One for each ATOMIC_REQUESTS alias but those `without`; around them one for each alias `beside`,
-    which is the store's.
-    """
-
-    def __init__(self, *, without: Collection[str] = (), beside: Collection[str] = ()) -> None:
-        super().__init__([*beside, *atomic_aliases({*without, *beside})], of_store=beside)
-
-
 def mark(view: View) -> View:
     """Mark a view as non_atomic_requests, for every database."""
     view._non_atomic_requests = _EveryAlias(exempt(view))  # type: ignore[attr-defined]
@@ -62,17 +52,33 @@ def exempt(view: Callable[..., Any] | None) -> set[str]:
     return set(getattr(view, "_non_atomic_requests", ()))
 
 
-@contextmanager
-def answering(*, without: Collection[str] = ()) -> Iterator[None]:
+def atomic_of(request: HttpRequest, dispatch: Callable[..., Any] | None = None) -> list[str]:
     """
-    Open the blocks in which DRF turns an exception into an answer (R84).
+    Return the aliases on which ATOMIC_REQUESTS gives a transaction to the view of a request.
+
+    The project may exempt some on the view that the URLconf names, and on a class's `dispatch`.
+    """
+    atomic = atomic_aliases()
+    if not atomic:
+        return atomic
+    match = request.resolver_match
+    return atomic_aliases(exempt(match.func if match else None) | exempt(dispatch))
+
+
+def blocks_on(aliases: Sequence[str]) -> AbstractContextManager[Any]:
+    """Return a transaction on each of the aliases, as one block."""
+    return AtomicBlocks(aliases) if aliases else nullcontext()
+
+
+def answering(atomic: Collection[str]) -> AbstractContextManager[Any]:
+    """
+    Return the block in which DRF turns an exception of a view with `atomic` into an answer (R84).
 
     DRF then marks each open transaction of an ATOMIC_REQUESTS alias for rollback. So it finds a
     block of the guard, never that of the caller or of a TestCase, also on exempt aliases.
     """
-    closed = {alias for alias in without if not connections[alias].in_atomic_block}
-    with AtomicRequests(without=closed):
-        yield
+    aliases = atomic_aliases()
+    return blocks_on([it for it in aliases if it in atomic or connections[it].in_atomic_block])
 
 
 def atomic_aliases(without: Collection[str | None] = ()) -> list[str]:
@@ -83,7 +89,7 @@ def atomic_aliases(without: Collection[str | None] = ()) -> list[str]:
     ]
 
 
-def refuse_coroutine(without: Collection[str | None]) -> None:
-    """Raise Django's error for a coroutine view that would lose its ATOMIC_REQUESTS (R96)."""
-    if atomic_aliases(without):
+def refuse_coroutine(atomic: Collection[str], own: str | None) -> None:
+    """Raise Django's error for a coroutine that would lose its ATOMIC_REQUESTS but its `own`."""
+    if any(alias != own for alias in atomic):  # R96
         raise RuntimeError("You cannot use ATOMIC_REQUESTS with async views.")

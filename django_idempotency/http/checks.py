@@ -73,8 +73,8 @@ def _loses_atomic_requests(view: Any, plan: ViewPlan, name: str) -> Iterator[Che
         return
     operations = operations_behind(view)  # have no mark: Django refuses it before the guard
     joins = plan.policy.transaction in ("joined", "single") and not operations
-    exempted = exempt(view) if operations else plan.exempt(exempt(view))
-    lost = atomic_aliases({*exempted, *((plan.store.using,) if joins else ())})
+    atomic = atomic_aliases({*exempt(view), *((plan.store.using,) if joins else ())})
+    lost = atomic if operations else plan.atomic(atomic)
     hint = (
         'Give it transaction="joined", which opens the transaction on the store\'s database, or '
         "non_atomic_requests, which stands below @idempotent."

@@ -13,11 +13,11 @@ from django.http import HttpRequest
 from django.http.response import HttpResponseBase
 from django.views import View
 
-from django_idempotency.http.atomic_requests import AtomicRequests, is_marked, mark
+from django_idempotency.http.atomic_requests import atomic_of, blocks_on, is_marked, mark
 from django_idempotency.http.attributes import IdempotencyAttributes, plan_of
 from django_idempotency.http.guard import is_guarded_already
 from django_idempotency.http.plans import Declared, ViewPlan
-from django_idempotency.http.views import aguarded, aunguarded, exempt_of, guarded
+from django_idempotency.http.views import aguarded, aunguarded, guarded
 from django_idempotency.observers import logger
 from django_idempotency.options import conceal
 from django_idempotency.policy import UNSAFE_METHODS
@@ -263,7 +263,7 @@ def unguarded_as_view(declared: Declared, view: Any) -> Callable[..., Any]:
             return view(request, *args, **kwargs)
         plan = declared.plan()
         refuse_if_required(plan, request)
-        with AtomicRequests(without=exempt_of(request)):
+        with blocks_on(atomic_of(request)):
             response = view(request, *args, **kwargs)
         return told(plan, request, response)
 

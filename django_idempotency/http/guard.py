@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Sequence
 from datetime import timezone
 from email.utils import format_datetime
 from typing import Any
@@ -25,11 +25,7 @@ from django_idempotency.exceptions import (
 )
 from django_idempotency.exceptions.base import SessionLost
 from django_idempotency.http.asked import Asked
-from django_idempotency.http.atomic_requests import (
-    AtomicRequests,
-    answering,
-    atomic_aliases,
-)
+from django_idempotency.http.atomic_requests import answering
 from django_idempotency.http.content import (
     ask,
 )
@@ -41,6 +37,7 @@ from django_idempotency.http.snapshot import LEFT_OUT, Snapshot, is_stream
 from django_idempotency.http.verdicts import commits, leads_to_login, verdict_on
 from django_idempotency.logs import log_once, log_refusal, log_store_error
 from django_idempotency.records import Outcome
+from django_idempotency.transactions.aliases import AtomicBlocks
 
 __all__ = ["Guard", "is_guarded_already"]
 
@@ -65,14 +62,14 @@ class Guard:
         request: HttpRequest,
         handler: Handler,
         *,
-        exempt: Collection[str],
+        atomic: Sequence[str],
         keyed: bool,
     ) -> None:
         self.plan = plan
         self.http = plan.http_policy
         self.request = request
         self.handler = handler
-        self.asked = Asked(plan, request, handler, exempt=exempt, keyed=keyed)
+        self.asked = Asked(plan, request, handler, atomic=atomic, keyed=keyed)
 
     def respond(self) -> HttpResponseBase:
         """
@@ -151,7 +148,7 @@ class Guard:
             raise error
         using = self.plan.store.using
         if operation.recorded:
-            return self.asked.unrecorded(joined=using in atomic_aliases(self.asked.exempt))
+            return self.asked.unrecorded(joined=using in self.asked.atomic)
         log_store_error(self.plan.alias, self.asked.name, error)
         return self.asked.unrecorded(joined=False, without=(using,))
 
@@ -190,7 +187,7 @@ class Guard:
         if error is not self.raised_by_handler or self._is_own(error):
             raise error
         self.forget()
-        with answering(without=self.asked.exempt):
+        with answering(self.asked.atomic):
             response = self.handler.answer(error, self.http)
         verdict = verdict_on(self.http, response, error)
         if verdict != "keep" and is_outside(response):
@@ -295,10 +292,11 @@ class Guard:
         """Ask the policy's ``replay_check``, in transactions such as the handler had (R34)."""
         using = self.plan.store.using
         joined = attempt.request.transaction != "separate"
-        beside = (using,) if joined and using is not None else ()
+        own = (using,) if joined and using is not None else ()
+        aliases = [*own, *(alias for alias in self.asked.atomic if alias not in own)]
         seen = False
         try:
-            with AtomicRequests(without=self.asked.exempt, beside=beside):
+            with AtomicBlocks(aliases, of_store=own):
                 seen = bool(ask("replay_check", check, self.handler.subject, attempt.record))
         finally:
             attempt.tell_replay(refused=not seen)

@@ -7,7 +7,6 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 from uuid import UUID
 
-from django.db import connections
 from django.http import HttpRequest
 
 from django_idempotency.conf import (
@@ -99,13 +98,9 @@ class ViewPlan(Plan):
             closes_connections=True,
         )
 
-    def exempt(self, named: Collection[str]) -> Collection[str]:
-        """
-        Return the aliases on which a guarded request gets no transaction of ATOMIC_REQUESTS.
-
-        Those that the project has `named`; all of them where each step commits by itself (T17).
-        """
-        return list(connections) if self.policy.transaction == "steps" else named
+    def atomic(self, aliases: Sequence[str]) -> Sequence[str]:
+        """Return those on which a guarded request has ATOMIC_REQUESTS: none with steps (T17)."""
+        return () if self.policy.transaction == "steps" else aliases
 
     def guards(self, request: HttpRequest) -> bool:
         """Whether the request's method is guarded."""

@@ -9,12 +9,7 @@ from asgiref.sync import sync_to_async
 from django.http import HttpRequest
 from django.http.response import HttpResponseBase
 
-from django_idempotency.http.atomic_requests import (
-    AtomicRequests,
-    atomic_aliases,
-    exempt,
-    refuse_coroutine,
-)
+from django_idempotency.http.atomic_requests import atomic_of, blocks_on, refuse_coroutine
 from django_idempotency.http.content import header_field
 from django_idempotency.http.guard import Guard, is_guarded_already
 from django_idempotency.http.handlers import ViewHandler
@@ -23,7 +18,6 @@ from django_idempotency.http.plans import ViewPlan
 __all__ = [
     "aguarded",
     "aunguarded",
-    "exempt_of",
     "guarded",
 ]
 
@@ -42,12 +36,12 @@ def guarded(
         return within
     request.idempotency = None  # type: ignore[attr-defined]
     if not plan.guards(request):
-        with AtomicRequests(without=exempt_of(request)):
+        with blocks_on(atomic_of(request)):
             unguarded: HttpResponseBase = view(request, *args, **kwargs)
         return unguarded
-    handler, exempted = kind(view, request, args, kwargs), plan.exempt(exempt_of(request))
+    handler, atomic = kind(view, request, args, kwargs), plan.atomic(atomic_of(request))
     keyed = plan.carries_key(request)
-    return Guard(plan, request, handler, exempt=exempted, keyed=keyed).respond()
+    return Guard(plan, request, handler, atomic=atomic, keyed=keyed).respond()
 
 
 async def aguarded(
@@ -68,8 +62,8 @@ async def aguarded(
     keyed = header_field(request, plan.http_policy.header) is not None
     if not keyed:  # to look into a form may take the session, and so the database
         keyed = await sync_to_async(plan.carries_key, thread_sensitive=True)(request)
-    handler, exempted = kind(view, request, args, kwargs), plan.exempt(exempt_of(request))
-    return await Guard(plan, request, handler, exempt=exempted, keyed=keyed).arespond()
+    handler, atomic = kind(view, request, args, kwargs), plan.atomic(atomic_of(request))
+    return await Guard(plan, request, handler, atomic=atomic, keyed=keyed).arespond()
 
 
 async def aunguarded(
@@ -80,17 +74,11 @@ async def aunguarded(
     kwargs: Mapping[str, Any],
 ) -> HttpResponseBase:
     """Await the view in the transaction that the policy gives it for ATOMIC_REQUESTS (R96)."""
-    exempted, using = {*plan.exempt(exempt_of(request))}, plan.store.using
+    atomic, using = plan.atomic(atomic_of(request)), plan.store.using
     joins = plan.policy.transaction in ("joined", "single")
-    refuse_coroutine({*exempted, using} if joins else exempted)
-    mode = "joined" if joins and using in atomic_aliases(exempted) else "separate"
+    refuse_coroutine(atomic, using if joins else None)
+    mode = "joined" if joins and using in atomic else "separate"
     async with plan.engine.aattempt(plan.unrecorded("", transaction=mode)) as attempt:
         attempt.complete(await view(request, *args, **kwargs))
     response: HttpResponseBase = attempt.result
     return response
-
-
-def exempt_of(request: HttpRequest) -> set[str]:
-    """Return the aliases that the project itself exempts, on the view that the URLconf names."""
-    match = request.resolver_match
-    return exempt(match.func if match else None)

@@ -11,9 +11,9 @@ from rest_framework.request import Request
 
 from django_idempotency.contrib.rest_framework.handler import RestHandler
 from django_idempotency.engine.modes import OpenTransactions
+from django_idempotency.http.atomic_requests import atomic_of
 from django_idempotency.http.guard import Guard
 from django_idempotency.http.plans import Declared, ViewPlan
-from django_idempotency.http.views import exempt_of
 from django_idempotency.policy import HTTPPolicy
 
 __all__ = ["aguarded_function", "guarded_function"]
@@ -60,10 +60,10 @@ def _guard_of_function(
     kwargs: Mapping[str, Any],
 ) -> Guard:
     view: Any = (request.parser_context or {})["view"]
-    exempted = plan.exempt(exempt_of(request._request))
+    atomic = plan.atomic(atomic_of(request._request))
     keyed = plan.carries_key(request._request)
     handler = kind(view, function, request, args, kwargs)
-    return Guard(plan, request._request, handler, exempt=exempted, keyed=keyed)
+    return Guard(plan, request._request, handler, atomic=atomic, keyed=keyed)
 
 
 class _HandlerWithin(RestHandler):

@@ -10,7 +10,7 @@ the transaction that does the work.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
@@ -24,12 +24,12 @@ from rest_framework.views import APIView
 from django_idempotency.contrib.rest_framework.browsable import give_keys
 from django_idempotency.contrib.rest_framework.handler import RestHandler
 from django_idempotency.contrib.rest_framework.objects import object_permissions
-from django_idempotency.http.atomic_requests import AtomicRequests, answering, exempt, mark
+from django_idempotency.http.atomic_requests import answering, atomic_of, blocks_on, mark
 from django_idempotency.http.attributes import IdempotencyAttributes, plan_of
 from django_idempotency.http.guard import Guard, is_guarded_already
 from django_idempotency.http.plans import Declared, ViewPlan
 from django_idempotency.http.spool import tee
-from django_idempotency.http.views import aunguarded, exempt_of
+from django_idempotency.http.views import aunguarded
 from django_idempotency.options import conceal
 from django_idempotency.policy import UNSAFE_METHODS, HTTPPolicy
 
@@ -56,8 +56,8 @@ class IdempotencyMixin(IdempotencyAttributes, _Base, before=APIView):
     _guarded: bool = False
     _keyed: bool = False
     _plan: ViewPlan
-    # The aliases that the project itself exempts, on `dispatch` or in the URLconf.
-    _exempt: Collection[str] = ()
+    # The aliases on which ATOMIC_REQUESTS gives it a transaction.
+    _atomic: Sequence[str] = ()
 
     @classmethod
     def as_view(cls, *args: Any, **initkwargs: Any) -> Any:
@@ -80,7 +80,7 @@ class IdempotencyMixin(IdempotencyAttributes, _Base, before=APIView):
 
         One that a guard around this view has is not guarded by it a second time (R17).
         """
-        self._exempt = exempt(type(self).dispatch) | exempt_of(request)
+        self._atomic = atomic_of(request, type(self).dispatch)
         if not is_guarded_already(request):
             request.idempotency = None  # type: ignore[attr-defined]
             method, actions = str(request.method).lower(), self.idempotency_actions
@@ -90,7 +90,7 @@ class IdempotencyMixin(IdempotencyAttributes, _Base, before=APIView):
                 actions is None or action in actions
             )
         if self._guarded:
-            self._exempt = self._plan.exempt(self._exempt)
+            self._atomic = self._plan.atomic(self._atomic)
             return super().dispatch(request, *args, **kwargs)
         if _is_coroutine(self):
             view: Any = super().dispatch
@@ -98,7 +98,7 @@ class IdempotencyMixin(IdempotencyAttributes, _Base, before=APIView):
                 view = partial(aunguarded, self._plan, view)
                 return cast("HttpResponseBase", view(request, args, kwargs))
             return cast("HttpResponseBase", view(request, *args, **kwargs))
-        with AtomicRequests(without=self._exempt):
+        with blocks_on(self._atomic):
             return super().dispatch(request, *args, **kwargs)
 
     def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
@@ -109,7 +109,7 @@ class IdempotencyMixin(IdempotencyAttributes, _Base, before=APIView):
         self._keyed = self._plan.carries_key(request._request)
         if self._keyed:
             tee(request._request)  # who authenticates may read the body, too
-        with AtomicRequests(without=self._exempt):
+        with blocks_on(self._atomic):
             super().initial(request, *args, **kwargs)
         for method in map(str.lower, UNSAFE_METHODS):  # `initial` of the view may change it
             handler = getattr(self, method, None)
@@ -126,7 +126,7 @@ class IdempotencyMixin(IdempotencyAttributes, _Base, before=APIView):
         """Answer an exception; what that marks for rollback is a block of ours (R84)."""
         if not self._guarded or _is_coroutine(self):  # on a loop there is no transaction to mark
             return super().handle_exception(exc)
-        with answering(without=self._exempt):
+        with answering(self._atomic):
             return super().handle_exception(exc)
 
     def _idempotent(
@@ -140,8 +140,8 @@ class IdempotencyMixin(IdempotencyAttributes, _Base, before=APIView):
     ) -> Any:
         """Stand in for the method's handler."""
         handler = RestHandler(self, method, request, args, kwargs)
-        exempt, keyed = self._exempt, self._keyed
-        guard = Guard(self._plan, request._request, handler, exempt=exempt, keyed=keyed)
+        atomic, keyed = self._atomic, self._keyed
+        guard = Guard(self._plan, request._request, handler, atomic=atomic, keyed=keyed)
         return respond(guard)
 
 

@@ -16,7 +16,7 @@ KNOWN = {
     "plain joined": ((190, 5), (113, 1)),
     "plain single": ((195, 5), (112, 1)),
     "plain separate": ((160, 3), (112, 1)),
-    "drf joined": ((207, 5), (131, 1)),
+    "drf joined": ((207, 5), (128, 1)),
     "drf single": ((212, 5), (130, 1)),
     "drf separate": ((177, 3), (130, 1)),
     "task joined": ((188, 5), (108, 1)),
