@@ -46,6 +46,7 @@ LOSSES = (
     "resolved: release",
     "resolved: complete",
     "resolved: expire",
+    "resolved: resume",
 )
 losses = pytest.mark.parametrize("loss", LOSSES)
 durations = pytest.mark.parametrize("write", ["complete", "renew", "resolve"])

@@ -9,13 +9,14 @@ from uuid import uuid4
 
 import pytest
 
-from django_idempotency import keys
+from django_idempotency import journal, keys
 from django_idempotency.claims import RESOLUTIONS, Resolution
 from django_idempotency.exceptions import LeaseLost, StoreError
 from django_idempotency.leases import Lease
 from django_idempotency.records import Filters, Record, State
 from django_idempotency.stores.base import BaseStore
 from django_idempotency.testing.contract_base import (
+    ENDED,
     HOUR,
     OTHER_FINGERPRINT,
     ContractBase,
@@ -211,6 +212,21 @@ class OperatorRules(ContractBase):
         assert [record.record_id for record in found[0]] == [stale.record_id]
         assert {record.record_id for record in found[1]} == {lease.record_id for lease in others}
 
+    @needs("steps")
+    def test_S15_browse_by_hold(self, store: BaseStore) -> None:
+        scope = f"browse {uuid4()}"
+        held = [self.live(store, scope=scope, steps=True) for _ in range(2)]
+        for lease in held:
+            store.note(lease, journal.intent("charge"), duration=HOUR, held=True)
+        store.fail(held[1], "builtins.RuntimeError", held=True)
+        held.append(self.live(store, scope=scope, on_stale="refuse"))
+        others = [self.ended(store, ending, scope=scope) for ending in ENDED]
+
+        found = [self.browsed(store, 2, scope=scope, held=value) for value in (True, False)]
+
+        assert {record.record_id for record in found[0]} == {lease.record_id for lease in held}
+        assert {record.record_id for record in found[1]} == {lease.record_id for lease in others}
+
     @pytest.mark.parametrize("operation", ["POST payments", "'; DROP TABLE x; -- %s {}"])
     def test_browse_by_operation(self, store: BaseStore, operation: str) -> None:
         scope, [lease] = self.some(store, 1, operation=operation)
@@ -337,6 +353,8 @@ class OperatorRules(ContractBase):
         self.is_lost(lease, record)
         if action == "release":
             assert (record.state, record.fingerprint) == (State.RELEASED, None)
+        elif action == "resume":
+            assert (record.state, record.fingerprint) == (State.FAILED, lease.request.fingerprint)
         else:
             assert (record.state, record.result, record.error) == (State.COMPLETED, b"operator", "")
             assert record.fingerprint == lease.request.fingerprint
@@ -419,7 +437,7 @@ class OperatorRules(ContractBase):
         self.is_resolved(store, lease, "expire")
 
     @forced
-    @pytest.mark.parametrize("action", ["release", "complete"])
+    @pytest.mark.parametrize("action", ["release", "complete", "resume"])
     @pytest.mark.parametrize("ending", ["completed", "released"])
     def test_I3_operator_makes_nothing_else_of_what_has_ended(
         self, store: BaseStore, ending: str, action: str, force: bool

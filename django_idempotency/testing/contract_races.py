@@ -190,7 +190,7 @@ class RaceRules(ContractBase):
 
     # Operators.
 
-    @pytest.mark.parametrize("action", ["release", "expire"])
+    @pytest.mark.parametrize("action", ["release", "expire", "resume"])
     def test_one_of_many_operators_resolves_a_record(self, store: BaseStore, action: str) -> None:
         for lease in self.lapsed_ones(store)[:5]:
             resolve = partial(

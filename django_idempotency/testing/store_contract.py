@@ -14,12 +14,14 @@ from django_idempotency.testing.contract_operators import OperatorRules
 from django_idempotency.testing.contract_processes import ProcessRules
 from django_idempotency.testing.contract_races import RaceRules
 from django_idempotency.testing.contract_steps import StepRules
+from django_idempotency.testing.contract_uncertain import UncertainRules
 from django_idempotency.testing.contract_waiting import WaitingRules
 
 __all__ = ["StoreContract"]
 
 
 class StoreContract(
+    UncertainRules,
     StepRules,
     ClaimRules,
     EndingRules,

@@ -72,10 +72,10 @@ class BelongsToOneProcess(FileStore):
 
 
 class IsNotFenced(FileStore):
-    def fail(self, lease, error):
+    def fail(self, lease, error, *, held=False):
         record = self.get(lease.record_id)
         request = replace(lease.request, token=record.token)
-        super().fail(Lease(request, record.epoch), error)
+        super().fail(Lease(request, record.epoch), error, held=held)
 
 
 class IsNeverTakenOver(FileStore):
