@@ -119,8 +119,8 @@ class Engine:
                 failure = self._end(attempt, raised, on_error, judge)
                 if failure is not None:
                     raise failure
-        if attempt.raised_by_hook is not None:
-            raise attempt.raised_by_hook
+        if attempt.blocks.raised_by_hook is not None:
+            raise attempt.blocks.raised_by_hook
         if attempt.phase is Phase.CLAIMING:
             yield attempt
 
@@ -272,10 +272,10 @@ class Engine:
     def _claim_within(self, attempt: Attempt) -> None:
         """Claim in the transaction of the work; it ends at once where the record answers."""
         with ExitStack() as transaction:
-            transaction.enter_context(self.store.atomic(committed=attempt.note_commit))
+            transaction.enter_context(self.store.atomic(committed=attempt.blocks.note_commit))
             attempt.take(self.store.claim(attempt.request))
             if attempt.held is not None:
-                attempt.transaction = transaction.pop_all()
+                attempt.blocks.whole = transaction.pop_all()
 
     # The work.
 
@@ -286,19 +286,19 @@ class Engine:
             attempt.report.claimed(lease)
         match attempt.request.transaction:
             case "joined":
-                attempt.enter(self.store.atomic(committed=attempt.note_commit))
+                attempt.blocks.open(self.store.atomic(committed=attempt.blocks.note_commit))
                 if lease is not None:
                     self.store.fence(lease)
             case "single":
-                attempt.enter(self.store.atomic())  # a savepoint
+                attempt.blocks.open(self.store.atomic())  # a savepoint
             case _:
                 if attempt.operation.outer is not None:
-                    attempt.enter(attempt.operation.outer)
+                    attempt.blocks.open(attempt.operation.outer)
         if attempt.operation.aliases:
-            attempt.beside.__enter__()
+            attempt.blocks.beside.__enter__()
         self.renew(attempt)
-        if attempt.steps is not None:
-            attempt.steps.renew = partial(self.renew, attempt)  # each note is a new beginning
+        if lease is not None and lease.steps is not None:
+            lease.steps.renew = partial(self.renew, attempt)  # each note is a new beginning
         attempt.phase = Phase.WORKING
 
     def renew(self, attempt: Attempt) -> None:
@@ -324,9 +324,9 @@ class Engine:
         """
         outer, error = attempt.operation.outer, None
         try:
-            with attempt.transaction:  # `single`: all of it is one transaction
+            with attempt.blocks.whole:  # `single`: all of it is one transaction
                 try:
-                    with attempt.block:
+                    with attempt.blocks.work:
                         self._end_work(attempt, raised, judge)
                         self.settling.settle(attempt)
                 except BaseException as raised_in_block:
@@ -345,30 +345,31 @@ class Engine:
         judge: Callable[[Any], Verdict] | None,
     ) -> None:
         """Take the ending of the work; commit what is beside the store; let the lease be."""
-        waits = False
-        if attempt.steps is not None:
-            attempt.steps.close()
+        waits, lease = False, attempt.held
+        if lease is not None and lease.steps is not None:
+            lease.steps.close()
         try:
             verdict = None
             try:
                 with ExitStack() as beside:
                     if attempt.operation.aliases:
-                        beside.push(attempt.beside)
+                        beside.push(attempt.blocks.beside)
                     if raised is not None:
                         raise raised
                     if not attempt.concluded:
                         verdict = self._verdict(attempt, judge)
             except Exception as error:
-                if not attempt.beside.committed:
+                if not attempt.blocks.beside.committed:
                     raise
-                attempt.raised_by_hook = error  # the work stands, so its answer is kept (R58)
+                # The work stands, so its answer is kept (R58).
+                attempt.blocks.raised_by_hook = error
             if verdict is not None:
                 self._conclude(attempt, verdict)
             # Its completion is to come with the caller's commit (R94).
             waits = attempt.operation.outer is not None and attempt.ending.keeps
         finally:
-            if not waits and attempt.held is not None:
-                self.renewer.remove(attempt.held)
+            if not waits and lease is not None:
+                self.renewer.remove(lease)
 
     async def _aend(
         self,
@@ -420,7 +421,7 @@ class Engine:
             is_rolled_back(connections[alias])  # raises what no completion would tell in time
         around: list[Any] = [self.store if joined else attempt.operation.outer]
         if attempt.operation.aliases:
-            around.append(attempt.beside)
+            around.append(attempt.blocks.beside)
         doomed = [block for block in around if block is not None and block.rolled_back()]
         if doomed:  # none commits without the others (R91)
             deliberate = all(block.rollback_is_deliberate() for block in doomed)

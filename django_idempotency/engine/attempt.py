@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import enum
 import math
-from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
@@ -18,6 +17,7 @@ from django_idempotency.callables import refuse_lazy
 from django_idempotency.claims import ClaimAgain, Decision, decide
 from django_idempotency.codecs import encryption
 from django_idempotency.context import Running, running
+from django_idempotency.engine.blocks import WorkBlocks
 from django_idempotency.engine.cancellation import finish
 from django_idempotency.engine.ending import NOTHING, Ending
 from django_idempotency.engine.operation import Operation
@@ -37,13 +37,9 @@ from django_idempotency.logs import word_for
 from django_idempotency.observers import logger
 from django_idempotency.records import Outcome, Record, State
 from django_idempotency.stores.base import BaseStore
-from django_idempotency.transactions.aliases import AtomicBlocks
 
 __all__ = ["NO_RESULT", "Attempt", "Phase"]
 
-#: In the place of a block that an attempt does not open.
-_NOT_OPEN = nullcontext()
-_NO_ALIASES = AtomicBlocks(())
 #: In the place of a result that was not given.
 NO_RESULT = object()
 
@@ -68,21 +64,12 @@ class Attempt(Running):
         self.record: Record | None = None
         #: What the attempt waits with for another one, once it does.
         self.waiter: Waiter | None = None
-        #: The transaction of `single`, and the block of the work, where they are open.
-        self.transaction: AbstractContextManager[Any] = _NOT_OPEN
-        self.block: AbstractContextManager[Any] = _NOT_OPEN
-        #: The transactions of the work on other aliases; what a hook raised after they committed.
-        self.beside = AtomicBlocks(operation.aliases) if operation.aliases else _NO_ALIASES
-        self.raised_by_hook: Exception | None = None
-        #: The transaction of work and completion is known to have committed.
-        self.committed = False
+        self.blocks = WorkBlocks(operation.aliases)
         self.phase = Phase.CLAIMING
         #: What the work returned, once it has.
         self.returned: Any = NO_RESULT
         #: What becomes of the record and of the work.
         self.ending = NOTHING
-        #: The steps of the work, in mode "steps".
-        self.steps: Steps | None = None
         self._outcome: Outcome | None = None
         #: The last envelope that was encrypted, and what became of it.
         self._encrypted = b"", b""
@@ -152,6 +139,11 @@ class Attempt(Running):
         if self.held is None:
             raise RuntimeError("A replay has no lease: nothing is to be run.")
         return self.held
+
+    @property
+    def steps(self) -> Steps | None:
+        """The steps of the work, in mode ``steps``."""
+        return None if self.held is None else self.held.steps
 
     @property
     def replayed(self) -> bool:
@@ -225,12 +217,6 @@ class Attempt(Running):
         if isinstance(error, StoreError) and self.held is None:
             error.at_claim = self.waiter is None
 
-    def enter(self, block: AbstractContextManager[Any]) -> None:
-        """Open the block of the work, which the attempt's end leaves."""
-        opened = ExitStack()
-        opened.enter_context(block)
-        self.block = opened
-
     def won(self, lease: Lease) -> None:
         """Take the lease that the claim gave."""
         if isinstance(lease, ItemLease):
@@ -238,7 +224,7 @@ class Attempt(Running):
         self.held = lease
         self.phase = Phase.OPENING
         if self.request.steps:
-            self.steps = lease.steps = Steps(self.store, lease, self.operation.policy)
+            lease.steps = Steps(self.store, lease, self.operation.policy)
 
     def _item(self, lease: ItemLease, result: Any) -> Any:
         """Return the completion with `result`, as an item of the caller's own transaction."""
@@ -369,10 +355,6 @@ class Attempt(Running):
         """Note when the record expires that holds the outcome."""
         self._outcome = replace(self.outcome, expires_at=expires_at)
 
-    def note_commit(self) -> None:
-        """Note that the transaction of the work has committed."""
-        self.committed = True
-
     # What has become of the work.
 
     def end_without_answer(self, ending: Ending) -> None:
@@ -393,7 +375,8 @@ class Attempt(Running):
         if self.ending.commits:
             return False
         joined = self.request.transaction != "separate"
-        return joined or (bool(self.beside) and not self.beside.committed)
+        beside = self.blocks.beside
+        return joined or (bool(beside) and not beside.committed)
 
     @property
     def commits_single(self) -> bool:

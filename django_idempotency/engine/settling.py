@@ -90,8 +90,8 @@ class Settling:
             payload = attempt.go_without_result(error)
             expires_at = settle(self.store, lease, replace(ending, payload=payload))
         attempt.kept_until(expires_at)
-        if attempt.steps is not None:
-            attempt.steps.tell_unused()
+        if lease.steps is not None:
+            lease.steps.tell_unused()
         if lease.completed_before is not None:
             _answer_as_completed(attempt, lease.completed_before)
 
@@ -152,7 +152,7 @@ class Settling:
         on_error: Callable[[Exception], Any] | None = None,
     ) -> BaseException | None:
         """Write the ending of work that an exception has rolled back (R57, R58, R60)."""
-        if attempt.committed:  # an on_commit hook raised: the record is completed
+        if attempt.blocks.committed:  # an on_commit hook raised: the record is completed
             return raised
         if attempt.ending is NOTHING:
             attempt.end_without_answer(ending_by(raised))
@@ -289,7 +289,7 @@ class Settling:
         whether the first one is still alive, has committed, or is gone.
         """
         ending = attempt.ending
-        if attempt.committed:  # an on_commit hook raised
+        if attempt.blocks.committed:  # an on_commit hook raised
             return raised
         if attempt.request.transaction != "single" or not attempt.concluded:
             return raised  # the ending itself has failed: no second one is tried

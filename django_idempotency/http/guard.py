@@ -234,7 +234,7 @@ class Guard:
         """Whether the error is about this key, and not one of the work's other idempotent calls."""
         if self.begun is None:
             return True
-        if error is self.begun.raised_by_hook:
+        if error is self.begun.blocks.raised_by_hook:
             return False
         if error is self.raised_by_handler:
             lease = self.begun.held
@@ -316,7 +316,7 @@ def is_guarded_already(request: Any) -> bool:
 def _has_committed(attempt: Attempt) -> bool:
     """Whether the work stands, or its error is kept; `single` commits without them, too."""
     kept = attempt.concluded and attempt.outcome.expires_at is not None
-    return attempt.committed and (kept or not attempt.rolled_back)
+    return attempt.blocks.committed and (kept or not attempt.rolled_back)
 
 
 def _quoted(key: str) -> str:
