@@ -11,7 +11,7 @@ from django_idempotency.leases import Lease
 from django_idempotency.records import State
 from django_idempotency.stores.base import BaseStore
 
-__all__ = ["NOTHING", "Ending", "ending_by", "ending_of", "reason_of", "settle"]
+__all__ = ["NOTHING", "Ending", "ending_by", "ending_of", "reason_of", "write_ending"]
 
 _STATES = {"keep": State.COMPLETED, "release": State.RELEASED, "fail": State.FAILED}
 _NOT_KEPT = "not kept"
@@ -68,7 +68,7 @@ def reason_of(error: BaseException) -> str:
     return f"{type(error).__module__}.{type(error).__qualname__}"
 
 
-def settle(store: BaseStore, lease: Lease, ending: Ending) -> datetime | None:
+def write_ending(store: BaseStore, lease: Lease, ending: Ending) -> datetime | None:
     """
     Write an ending into the record of a lease: the owner's last write, conditional on its proof.
 

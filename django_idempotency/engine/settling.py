@@ -15,7 +15,7 @@ from typing import Any
 from django_idempotency import codecs, keys
 from django_idempotency.claims import ClaimAgain
 from django_idempotency.engine.attempt import Attempt, Phase
-from django_idempotency.engine.ending import NOTHING, Ending, ending_by, settle
+from django_idempotency.engine.ending import NOTHING, Ending, ending_by, write_ending
 from django_idempotency.engine.operation import RollBack
 from django_idempotency.exceptions import (
     FingerprintMismatch,
@@ -65,7 +65,7 @@ class Settling:
     def _commit_end(self, lease: Lease, ending: Ending) -> None:
         """Fail or release the record in the transaction of the work (R57)."""
         try:
-            settle(self.store, lease, ending)
+            write_ending(self.store, lease, ending)
         except LeaseLost:
             raise LeaseLost(gone=self._read(lease) is None) from None
 
@@ -73,7 +73,7 @@ class Settling:
         """Fail or release the record; a store that cannot be reached masks nothing (R58)."""
         try:
             with suppress(LeaseLost):
-                settle(self.store, lease, ending)
+                write_ending(self.store, lease, ending)
         except StoreError as unwritten:
             _leave_to_lapse(lease, unwritten, raised)
 
@@ -85,10 +85,10 @@ class Settling:
     def _complete(self, attempt: Attempt, lease: Lease, ending: Ending) -> None:
         """Complete with the payload, or without it if it is too large for the store itself."""
         try:
-            expires_at = settle(self.store, lease, ending)
+            expires_at = write_ending(self.store, lease, ending)
         except ResultTooLarge as error:
             payload = attempt.go_without_result(error)
-            expires_at = settle(self.store, lease, replace(ending, payload=payload))
+            expires_at = write_ending(self.store, lease, replace(ending, payload=payload))
         attempt.kept_until(expires_at)
         if lease.steps is not None:
             lease.steps.tell_unused()
@@ -267,7 +267,7 @@ class Settling:
         try:
             with self.store.working_connection():
                 with suppress(LeaseLost):
-                    settle(self.store, lease, other)
+                    write_ending(self.store, lease, other)
                 record = self._read(lease)
         except StoreError as unknown:
             return _unknown(unknown)
@@ -308,9 +308,9 @@ class Settling:
                     if ending.commits:
                         attempt.ending = ending_by(raised)
                         with suppress(LeaseLost):
-                            settle(self.store, claimed, attempt.ending)
+                            write_ending(self.store, claimed, attempt.ending)
                         return raised
-                    attempt.kept_until(settle(self.store, claimed, ending))
+                    attempt.kept_until(write_ending(self.store, claimed, ending))
                 elif claimed.token != attempt.request.token or claimed.state is not State.COMPLETED:
                     attempt.replay(attempt.replayable(claimed))
                 else:

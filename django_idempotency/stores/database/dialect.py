@@ -17,11 +17,11 @@ __all__ = [
     "Execute",
     "Row",
     "bounded",
+    "browsed",
+    "columns_of",
     "held",
     "listed",
     "narrowed",
-    "read",
-    "shown",
 ]
 
 READ_COMMITTED = "read committed"
@@ -158,13 +158,13 @@ def listed(names: Iterable[str], form: str = "{}") -> str:
     return ", ".join(form.format(name) for name in names)
 
 
-def read(table: str, *, time: str = "{}", name: str = "{}") -> str:
+def columns_of(table: str, *, time: str = "{}", name: str = "{}") -> str:
     """Return what a SELECT reads of a record: each column of `table`, a time in the form `time`."""
     forms = {it: time if it in TIMES else "{}" for it in COLUMNS}
     return ", ".join(form.format(f"{table}.{name.format(it)}") for it, form in forms.items())
 
 
-def shown(columns: str) -> str:
+def browsed(columns: str) -> str:
     """Return what BROWSE reads of a record: the same, but for a result that is not asked for."""
     return re.sub(r"(record\.`?result\b`?)", r"CASE WHEN %(results)s THEN \1 END", columns)
 

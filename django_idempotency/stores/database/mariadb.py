@@ -17,11 +17,11 @@ from django_idempotency.stores.database.dialect import (
     Execute,
     Row,
     bounded,
+    browsed,
+    columns_of,
     held,
     listed,
     narrowed,
-    read,
-    shown,
 )
 from django_idempotency.transactions.errors import is_held
 
@@ -32,8 +32,8 @@ _OLDEST = (10, 6)
 _LOW_LEVELS = (READ_COMMITTED, "read uncommitted")
 
 # Parts of statements: the columns that they read, and those that a claim names.
-RECORD = read("record", name="`{}`")
-SHOWN = shown(RECORD)
+RECORD = columns_of("record", name="`{}`")
+SHOWN = browsed(RECORD)
 NAMES, GIVEN = listed(NAMED, "`{}`"), listed(NAMED, "%({})s")
 EACH_GIVEN = listed(NAMED, "`{0}` = %({0})s")
 

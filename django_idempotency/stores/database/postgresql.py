@@ -16,10 +16,10 @@ from django_idempotency.stores.database.dialect import (
     Dialect,
     Execute,
     bounded,
+    browsed,
+    columns_of,
     listed,
     narrowed,
-    read,
-    shown,
 )
 
 __all__ = ["PostgreSQL"]
@@ -31,9 +31,9 @@ _ROLE = "current_setting('role')"
 _TABLE = re.compile(r"(')?\bidempotency_record\b(?(1)')")
 
 # Parts of statements: the columns that they read, and those that a claim names.
-RECORD = read("record", time="{} AT TIME ZONE 'UTC'")
-SEEN = read("seen", time="{} AT TIME ZONE 'UTC'")
-SHOWN = shown(RECORD)
+RECORD = columns_of("record", time="{} AT TIME ZONE 'UTC'")
+SEEN = columns_of("seen", time="{} AT TIME ZONE 'UTC'")
+SHOWN = browsed(RECORD)
 NAMES, GIVEN = listed(NAMED), listed(NAMED, "%({})s")
 EACH_GIVEN = listed(NAMED, "{0} = %({0})s")
 

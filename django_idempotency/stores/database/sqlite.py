@@ -18,11 +18,11 @@ from django_idempotency.stores.database.dialect import (
     Dialect,
     Execute,
     bounded,
+    browsed,
+    columns_of,
     held,
     listed,
     narrowed,
-    read,
-    shown,
 )
 
 __all__ = ["SQLite"]
@@ -32,8 +32,8 @@ _OLDEST = (3, 35)
 _STEPS = 10_000
 
 # Parts of statements: the columns that they read, and those that a claim names.
-RECORD = read("record")
-SHOWN = shown(RECORD).replace("record.expires_at", "CAST(record.expires_at AS TEXT)")
+RECORD = columns_of("record")
+SHOWN = browsed(RECORD).replace("record.expires_at", "CAST(record.expires_at AS TEXT)")
 NAMES, GIVEN = listed(NAMED), listed(NAMED, "%({})s")
 EACH_GIVEN = listed(NAMED, "{0} = %({0})s")
 

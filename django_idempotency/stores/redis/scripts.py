@@ -35,7 +35,7 @@ __all__ = [
 PARTS = {
     "{FIELDS}": ", ".join(f"'{name}'" for name in KEPT),
     "{NAMED}": ", ".join(f"'{name}', ARGV[{5 + n}]" for n, name in enumerate(NAMED, 1)),
-    "{NEWEST}": str(6 + len(NAMED)),
+    "{FINGERPRINTS}": str(6 + len(NAMED)),
 }
 
 
@@ -89,7 +89,7 @@ CLAIM = _script(
 local token, lease, on_stale = ARGV[1], tonumber(ARGV[2]), ARGV[3]
 local lifetime = tonumber(ARGV[4])   -- empty with on_stale="refuse": it does not expire
 local resumes = ARGV[5] == '1'       -- the work has steps, so it goes on behind those of a journal
-local newest = ARGV[{NEWEST}]        -- the first fingerprint; older ones follow
+local newest = ARGV[{FINGERPRINTS}]  -- the first fingerprint; older ones follow
 
 local time = redis.call('TIME')
 local now = tonumber(time[1]) * 1000000 + tonumber(time[2])
@@ -121,7 +121,7 @@ end
 local live = state == 'IN_PROGRESS' and lease_until > now
 local expired = expires_at and expires_at <= now and not live
 local same = not fingerprint
-for i = {NEWEST}, #ARGV do
+for i = {FINGERPRINTS}, #ARGV do
   same = same or fingerprint == ARGV[i]
 end
 local ready = same and (not steps or resumes)   -- the request is the same, and skips what is noted
