@@ -147,6 +147,9 @@ end
 if not again then
   created_at, attempts, steps = whole(now), 0, false
 end
+if steps and not expires_at then
+  lifetime = nil                                -- held: a claim does not end that
+end
 attempts = attempts + 1
 epoch = whole(math.max(now, (epoch or 0) + 1))  -- it only grows
 lease_until = now + lease
@@ -218,6 +221,7 @@ FAIL = _script(
     """
 -- End the lease and keep the fingerprint; nothing happens if the proof does not stand.
 local epoch, token, retention, failure = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4]
+local held = ARGV[5] == '1'          -- a call is uncertain: the record does not expire
 
 local time = redis.call('TIME')
 local now = tonumber(time[1]) * 1000000 + tonumber(time[2])
@@ -229,9 +233,13 @@ if seen[1] ~= 'IN_PROGRESS' or seen[2] ~= epoch or seen[3] ~= token then
 end
 
 local expires_at = tonumber(seen[4]) or now + retention   -- none with on_stale="refuse"
-redis.call('HDEL', KEYS[1], 'lease_until')
-redis.call('HSET', KEYS[1], 'state', 'FAILED', 'error', failure, 'updated_at', whole(now),
-           'expires_at', whole(expires_at))
+redis.call('HDEL', KEYS[1], 'lease_until', 'expires_at')
+redis.call('HSET', KEYS[1], 'state', 'FAILED', 'error', failure, 'updated_at', whole(now))
+if held and redis.call('HEXISTS', KEYS[1], 'steps') == 1 then   -- or else no call was made
+  redis.call('PERSIST', KEYS[1])
+  return 1
+end
+redis.call('HSET', KEYS[1], 'expires_at', whole(expires_at))
 redis.call('PEXPIREAT', KEYS[1], whole(math.ceil(expires_at / 1000)))
 return 1
 """,
@@ -346,14 +354,17 @@ RESOLVE = _script(
     """
 -- Do what an operator decided, if the record is still as it was seen; return whether it was done.
 local action, seen_epoch, seen_state, force = ARGV[1], ARGV[2], ARGV[3], ARGV[4] == '1'
-local token, retention, result = ARGV[5], tonumber(ARGV[6]), ARGV[7]
+local token, retention = ARGV[5], tonumber(ARGV[6])
+local kept = ARGV[7]                            -- a result, or the entry of "resume"
+local length, held = tonumber(ARGV[8]), ARGV[9] == '1'   -- of the journal that was read for it
 
 local time = redis.call('TIME')
 local now = tonumber(time[1]) * 1000000 + tonumber(time[2])
 local function whole(number) return string.format('%.0f', number) end
 
-local seen = redis.call('HMGET', KEYS[1], 'state', 'epoch', 'token', 'lease_until', 'expires_at')
-local state, epoch = seen[1], seen[2]
+local seen = redis.call('HMGET', KEYS[1], 'state', 'epoch', 'token', 'lease_until', 'expires_at',
+                        'steps')
+local state, epoch, steps = seen[1], seen[2], seen[6]
 local lease_until, expires_at = tonumber(seen[4]), tonumber(seen[5])
 if seen[3] == token then
   return 1                                      -- done already: the answer was lost
@@ -371,14 +382,22 @@ end
 if action ~= 'expire' and state ~= 'IN_PROGRESS' and state ~= 'FAILED' then
   return 0                                      -- COMPLETED and RELEASED can only expire
 end
+if action == 'resume' and #(steps or '') ~= length then
+  return 0                                      -- a note has come since then
+end
 
-redis.call('HDEL', KEYS[1], 'lease_until', 'steps')
+redis.call('HDEL', KEYS[1], 'lease_until', 'expires_at', 'steps')
 if action == 'complete' then
   state, expires_at = 'COMPLETED', now + retention
-  redis.call('HSET', KEYS[1], 'result', result, 'error', '')
+  redis.call('HSET', KEYS[1], 'result', kept, 'error', '')
 elseif action == 'release' then
   state, expires_at = 'RELEASED', expires_at or now + retention
   redis.call('HDEL', KEYS[1], 'fingerprint')
+elseif action == 'resume' then
+  state, expires_at = 'FAILED', not held and now + retention
+  if steps then
+    redis.call('HSET', KEYS[1], 'steps', steps .. kept)
+  end
 else
   expires_at = now
   if state == 'IN_PROGRESS' then
@@ -387,7 +406,12 @@ else
   end
 end
 redis.call('HSET', KEYS[1], 'state', state, 'epoch', whole(tonumber(epoch) + 1), 'token', token,
-           'updated_at', whole(now), 'expires_at', whole(expires_at))
+           'updated_at', whole(now))
+if not expires_at then
+  redis.call('PERSIST', KEYS[1])
+  return 1
+end
+redis.call('HSET', KEYS[1], 'expires_at', whole(expires_at))
 -- An expired record stays for a minute: if the answer is lost, the same decision meets its token.
 local gone_at = action == 'expire' and now + 60000000 or expires_at
 redis.call('PEXPIREAT', KEYS[1], whole(math.ceil(gone_at / 1000)))

@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from typing import Any, ClassVar
 from uuid import UUID
 
-from django_idempotency import keys
+from django_idempotency import journal, keys
 from django_idempotency.claims import ClaimRequest, Resolution
 from django_idempotency.exceptions import LeaseLost, StoreError
 from django_idempotency.exceptions.base import AFTER_SETUP
@@ -164,7 +164,8 @@ class RedisStore(BaseStore):
             if attempts == 1:
                 self.release(lease)
             else:
-                self.fail(lease, "not replicated")
+                held = bool(journal.read(lease.journal).uncertain)
+                self.fail(lease, "not replicated", held=held)
 
     # The owner's writes.
 
@@ -175,7 +176,7 @@ class RedisStore(BaseStore):
 
     def fail(self, lease: Lease, error: str, *, held: bool = False) -> None:
         """See `BaseStore.fail`."""
-        arguments = [*ending_arguments(lease), keys.bounded(error)]
+        arguments = [*ending_arguments(lease), keys.bounded(error), int(held)]
         self._clients.run(FAIL, self._key(lease.record_id), arguments)
 
     def release(self, lease: Lease) -> None:
@@ -245,8 +246,8 @@ class RedisStore(BaseStore):
         return page, looked
 
     def resolve(self, record_id: UUID, resolution: Resolution) -> bool:
-        """See `BaseStore.resolve`."""
-        arguments = [
+        """See `BaseStore.resolve`; False, too, if a note comes after the look of ``"resume"``."""
+        arguments: list[Any] = [
             resolution.action,
             resolution.epoch,
             resolution.state.value,
@@ -255,6 +256,12 @@ class RedisStore(BaseStore):
             micros(resolution.retention),
             resolution.result or b"",
         ]
+        if resolution.action == "resume":
+            seen = self.get(record_id)
+            if seen is None:
+                return False
+            steps = seen.steps or b""
+            arguments[-1:] = [resolution.entry, len(steps), int(resolution.holds(steps))]
         return bool(self._clients.run(RESOLVE, self._key(record_id), arguments))
 
     def erase(self, record_id: UUID, *, force: bool = False) -> bool:

@@ -7,6 +7,7 @@ from contextlib import ExitStack
 
 import pytest
 
+from django_idempotency import journal
 from django_idempotency.exceptions import StoreError
 from django_idempotency.records import State
 from django_idempotency.stores.redis.rows import claim_arguments
@@ -82,6 +83,18 @@ def test_I6_claim_after_a_failure_that_is_given_back_keeps_the_fingerprint(store
         hasty.claim(asked())
     record = found(store)
     assert (record.state, record.fingerprint is None) == (State.FAILED, False)
+
+
+def test_S13_claim_of_a_held_record_that_is_given_back_does_not_end_the_hold(store, hasty, replica):
+    for held in (True, False):
+        lease = won(store.claim(asked(steps=True)))
+        entry = journal.intent("charge") if held else journal.withdrawn("charge")
+        store.note(lease, entry, duration=HOUR, held=held)
+        store.fail(lease, "boom", held=held)
+        with stopped(replica), pytest.raises(StoreError):
+            hasty.claim(asked(steps=True))
+        record = found(store)
+        assert (record.state, record.error, record.held) == (State.FAILED, "not replicated", held)
 
 
 # On the wire.

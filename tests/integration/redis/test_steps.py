@@ -8,14 +8,16 @@ from datetime import timedelta
 import pytest
 
 from django_idempotency import journal
-from django_idempotency.claims import Decision, decide
+from django_idempotency.claims import Decision, Resolution, decide
 from django_idempotency.exceptions import LeaseLost, StoreError
 from django_idempotency.keys import new_token
+from django_idempotency.records import State
 from django_idempotency.stores.redis import scripts
 from tests.claims import DAY, HOUR, asked, found, lost, record_id, won
 from tests.integration.redis.conftest import MOMENT, lapse, through
 
 ENTRY = journal.entry("charge", bytes(range(256)))
+INTENT, ENTRY_PAID = journal.intent("charge"), journal.entry("charge", b"paid")
 
 
 @pytest.fixture
@@ -33,6 +35,12 @@ def noted(store, entries=(ENTRY,), **fields):
 
 def again(lease, **fields):
     return replace(lease.request, token=new_token(), **fields)
+
+
+def resume(store, **decided):
+    seen = found(store)
+    decided = {"epoch": seen.epoch, "state": seen.state, **decided}
+    return store.resolve(record_id(), Resolution("resume", **decided))
 
 
 def minutes_left(client, name):
@@ -76,6 +84,59 @@ def test_S4_server_never_deletes_a_held_record_until_the_next_note(store, client
     assert minutes_left(client, name) == 1.1 * DAY
 
 
+def test_S13_server_never_deletes_a_held_record_until_a_failure_says_so(store, client, name):
+    lease = noted(store, [ENTRY, INTENT], retention=DAY)
+    assert minutes_left(client, name) is not None
+    for _ in range(2):
+        store.fail(lease, "boom", held=True)
+        assert (minutes_left(client, name), found(store).expires_at) == (None, None)
+        lease = won(store.claim(again(lease)))
+        assert (minutes_left(client, name), found(store).expires_at) == (None, None)
+    store.fail(lease, "boom")
+    assert minutes_left(client, name) == DAY
+
+
+def test_S13_failure_without_a_journal_holds_nothing(store, client, name):
+    """The note of the intent was refused or lost, so the call was not made."""
+    store.fail(won(store.claim(asked(steps=True, retention=DAY))), "boom", held=True)
+    assert minutes_left(client, name) == 1.1 * DAY
+    won(store.claim(asked()))
+
+
+def test_S18_server_keeps_a_resumed_record_for_the_retention_unless_it_is_held(store, client, name):
+    store.fail(noted(store, [INTENT]), "boom")
+    assert resume(store)
+    assert (minutes_left(client, name), found(store).expires_at) == (None, None)
+    assert resume(store, step="charge", result=b"paid", retention=2 * HOUR)
+    assert minutes_left(client, name) == 2 * HOUR
+    assert client.hmget(name, "steps", "result") == [INTENT + ENTRY_PAID, None]
+
+
+@pytest.mark.parametrize("action", ["resume", "release"])
+def test_S18_note_after_the_look_of_a_decision_to_resume(store, monkeypatch, action):
+    lease = noted(store, [INTENT])
+    look = store.get
+
+    def get(record_id):
+        record = look(record_id)
+        store.note(lease, journal.intent("mail"), duration=HOUR, held=True)
+        return record
+
+    before = found(store)
+    decision = Resolution(action, before.epoch, before.state, force=True)
+    monkeypatch.setattr(store, "get", get)
+    done = store.resolve(record_id(), decision)
+    monkeypatch.undo()
+
+    if action == "resume":
+        assert not done
+        assert (found(store).state, found(store).held) == (State.IN_PROGRESS, True)
+        assert resume(store, step="charge", not_done=True, force=True)
+        assert found(store).held
+    else:  # which looks at nothing first
+        assert done
+
+
 def test_S8_S14_server_keeps_the_journal_of_a_claim_for_the_claims_lifetime(store, client, name):
     lease = noted(store, retention=HOUR, max_duration=HOUR)
     store.fail(lease, "boom")
@@ -97,6 +158,18 @@ def test_S1_S8_server_whose_memory_is_full_takes_notes_and_gives_them(store, mem
     lapse(store)
     assert won(store.claim(again(lease))).journal == ENTRY + b"secondthird"
     assert found(store).steps == ENTRY + b"secondthird"
+
+
+@pytest.mark.parametrize("version", ["valkey9", "redis6"])
+def test_S13_S18_server_whose_memory_is_full_holds_and_resumes(store, memory_full):
+    lease = noted(store, [INTENT])
+    memory_full()
+
+    store.fail(lease, "boom", held=True)
+    assert found(store).held
+
+    assert resume(store, step="charge", result=b"paid")
+    assert (found(store).steps, found(store).held) == (INTENT + ENTRY_PAID, False)
 
 
 def test_S12_note_whose_answer_is_lost_is_sent_again_and_means_the_same(
@@ -128,12 +201,10 @@ def test_S1_large_journal_comes_back_whole(store, number, size):
 
 
 def test_S8_failed_record_that_is_held_is_whole(store, client, name):
-    """As a release that holds what has failed leaves it."""
     lease = noted(store)
-    store.fail(lease, "boom")
-    client.hdel(name, "expires_at")
-    client.persist(name)
+    store.fail(lease, "boom", held=True)
 
+    assert not client.hexists(name, "expires_at")
     assert (found(store).expires_at, found(store).steps) == (None, ENTRY)
     plain = again(lease, steps=False)
     assert decide(lost(store.claim(plain)), plain) is Decision.STALE
