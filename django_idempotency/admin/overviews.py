@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from datetime import datetime, timezone
 from typing import Any
 
@@ -17,6 +17,8 @@ from django_idempotency.stores.database import DatabaseStore
 
 __all__ = ["overview_of"]
 
+#: Records that the overview looks at: twice as many take twice as long.
+_NEWEST = 5_000
 #: Operations that have a line of their own.
 _OPERATIONS = 20
 #: Seconds for which a number of stale leases is kept: to count reads all records.
@@ -29,16 +31,17 @@ def overview_of(store: BaseStore, *, count: bool = False) -> dict[str, Any]:
 
     With `count` its stale leases are counted, of all its records.
     """
-    page = lists.look(store, Filters(), None, search.NEWEST)
+    page = lists.look(store, Filters(), None, _NEWEST)
     records, more = page.records, page.cursor is not None
-    by_operation: dict[str, Counter[State]] = {}
+    by_operation: defaultdict[str, Counter[State]] = defaultdict(Counter)
     for record in records:
-        by_operation.setdefault(record.operation, Counter())[record.state] += 1
+        by_operation[record.operation][record.state] += 1
     largest = sorted(by_operation.items(), key=lambda it: (-it[1].total(), it[0]))
     lines = [(name, [count[state] for state in State]) for name, count in largest]
     others = [numbers for _, numbers in lines[_OPERATIONS:]]
     totals = Counter(record.state for record in records)
-    longest = sorted(records, key=lambda it: it.updated_at)
+    in_progress = [record for record in records if record.state is State.IN_PROGRESS]
+    longest = sorted(in_progress, key=lambda it: it.updated_at)
     stale_ones = [record for record in longest if record.stale]
     backlog, backlog_is_more = _backlog(store, records, more)
     stale: int | None = len(stale_ones)

@@ -129,8 +129,10 @@ def kept_until(answer: bytes | int | None) -> datetime:
     return time_of(answer)
 
 
-def record_of(record_id: UUID, answer: Sequence[Any] | None) -> Record | None:
-    """Return the record of a LOOK; raise StoreError for an incomplete one."""
+def record_of(
+    record_id: UUID, answer: Sequence[Any] | None, *, results: bool = True
+) -> Record | None:
+    """Return the record of a LOOK, its result left out or not; raise StoreError if incomplete."""
     if answer is None:
         return None
     columns, now = answer
@@ -152,7 +154,7 @@ def record_of(record_id: UUID, answer: Sequence[Any] | None) -> Record | None:
             updated_at=time_of(found["updated_at"]),
             expires_at=None if expires_at is None else time_of(expires_at),
             attempts=int(found["attempts"]),
-            result=found["result"],
+            result=found["result"] if results else None,
             error=found["error"].decode(),
             now=time_of(now),
             steps=found["steps"],
@@ -165,6 +167,6 @@ def record_of(record_id: UUID, answer: Sequence[Any] | None) -> Record | None:
         record.expires_at is None and not may_be_held
     ):
         raise StoreError(_CORRUPT)
-    if record.state is State.COMPLETED and record.result is None:
+    if record.state is State.COMPLETED and found["result"] is None:
         raise StoreError(_CORRUPT)
     return record

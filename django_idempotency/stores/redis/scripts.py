@@ -31,9 +31,11 @@ __all__ = [
     "Script",
 ]
 
-# Parts of scripts: all fields of a record, the last arguments of a claim, and their fields.
+# Parts of scripts: all fields of a record, where its result is among them, the last arguments of a
+# claim, and their fields.
 PARTS = {
     "{FIELDS}": ", ".join(f"'{name}'" for name in KEPT),
+    "{RESULT}": str(1 + KEPT.index("result")),
     "{NAMED}": ", ".join(f"'{name}', ARGV[{5 + n}]" for n, name in enumerate(NAMED, 1)),
     "{FINGERPRINTS}": str(6 + len(NAMED)),
 }
@@ -336,6 +338,7 @@ LOOK = _script(
     "LOOK",
     """
 -- Return {the record's fields, the clock}, or nil if there is no record.
+local results = ARGV[1] ~= '0'       -- return the result; else '' if there is one
 if redis.call('EXISTS', KEYS[1]) == 0 then
   return false
 end
@@ -344,6 +347,8 @@ local now = tonumber(time[1]) * 1000000 + tonumber(time[2])
 local record = redis.pcall('HMGET', KEYS[1], {FIELDS})
 if record.err then
   record = {}                                   -- no hash: a damaged record
+elseif record[{RESULT}] and not results then
+  record[{RESULT}] = ''
 end
 return {record, now}
 """,

@@ -235,7 +235,7 @@ class RedisStore(BaseStore):
         found: list[Record] = []
         damaged: list[str] = []
         looked = 0
-        for record in self._look_at(place.left[:most], damaged):
+        for record in self._look_at(place.left[:most], damaged, results):
             looked += 1
             if record is not None and filters.match(record):
                 found.append(record)
@@ -352,18 +352,21 @@ class RedisStore(BaseStore):
                 found.append(UUID(name.decode()[len(self.prefix) :]))
         return found
 
-    def _look_at(self, record_ids: Sequence[UUID], damaged: list[str]) -> Iterator[Record | None]:
+    def _look_at(
+        self, record_ids: Sequence[UUID], damaged: list[str], results: bool
+    ) -> Iterator[Record | None]:
         """
         Yield each record, None if it is gone.
 
         A damaged one is logged and noted in `damaged`, and None, too.
         """
-        answers = self._clients.run_many(LOOK, [(self._key(x), ()) for x in record_ids])
+        wanted = [int(results)]
+        answers = self._clients.run_many(LOOK, [(self._key(x), wanted) for x in record_ids])
         for record_id, answer in zip(record_ids, answers, strict=True):
             if isinstance(answer, StoreError):
                 raise answer
             try:
-                yield record_of(record_id, answer)
+                yield record_of(record_id, answer, results=results)
             except StoreError as error:
                 # Without a traceback: its cause would quote the record (R79).
                 logger.error("Record %s cannot be shown. %s", keys.short(record_id), error)

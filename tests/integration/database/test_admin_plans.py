@@ -9,6 +9,7 @@ import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
+from django_idempotency.admin import overviews
 from django_idempotency.operators import search
 from django_idempotency.stores import base
 
@@ -111,6 +112,7 @@ def pages(rows):
 
 def test_no_statement_of_a_page_reads_more_than_a_look(admin_client, monkeypatch):
     monkeypatch.setattr(search, "NEWEST", 500)
+    monkeypatch.setattr(overviews, "_NEWEST", 500)
     monkeypatch.setattr(base, "LOOKED_AT", 500)  # of all records, for stale leases
     for name, url in pages(30_000).items():
         page = Page(admin_client, url)

@@ -254,6 +254,23 @@ def test_a_page_ends_in_its_time_be_it_empty(store, others):
     assert (page.records, page.cursor is None) == ((), False)
 
 
+def test_a_page_without_results_has_the_server_send_none(store, monkeypatch):
+    store.complete(won(store.claim(asked())), b"a result", retention=HOUR)
+    answers, run_many = [], store._clients.run_many
+
+    def noted(script, calls):
+        answers.append(run_many(script, calls))
+        return answers[-1]
+
+    monkeypatch.setattr(store._clients, "run_many", noted)
+    for results, expected in ((False, None), (True, b"a result")):
+        [record] = store.browse(results=results).records
+        assert record.result == expected
+        assert ("a result" in repr(answers)) is results
+        answers.clear()
+    assert found(store).result == b"a result"
+
+
 @pytest.mark.parametrize("prefix", ["a*c:", "[abc]:", "a?c:", "a\\c:"])
 def test_a_prefix_is_taken_as_it_is(url, make_store, prefix):
     own = f"{uuid4().hex}{prefix}"

@@ -22,7 +22,7 @@ from django.urls import include, path, reverse
 from django.utils import timezone, translation
 
 from django_idempotency import api, codecs, journal, keys
-from django_idempotency.admin import IdempotencyRecordAdmin
+from django_idempotency.admin import IdempotencyRecordAdmin, overviews
 from django_idempotency.admin.records import body_of
 from django_idempotency.claims import ClaimRequest
 from django_idempotency.conf import stores
@@ -313,7 +313,7 @@ def test_the_overview_counts_what_it_looked_at(admin_client, monkeypatch):
     assert (len(overview["operations"]), overview["others"]) == (20, [0, 0, 2, 0])
     assert "<b>" not in content
     assert re.search(r"1 min \d+ s</bdi></strong>\s+oldest lease", content)
-    monkeypatch.setattr(search, "NEWEST", 2)
+    monkeypatch.setattr(overviews, "_NEWEST", 2)
     content = text(admin_client.get(f"{LIST}store/default/overview/"))
     assert "Of the 2 newest records; the store has more." in content
     assert "stale leases: count them in all records" in content
@@ -321,6 +321,7 @@ def test_the_overview_counts_what_it_looked_at(admin_client, monkeypatch):
 
 def test_stale_leases_are_those_of_the_whole_store(admin_client, monkeypatch, memory):
     """The alert tells of them when newer records have come, so no number of a window is shown."""
+    monkeypatch.setattr(overviews, "_NEWEST", 2)
     monkeypatch.setattr(search, "NEWEST", 2)
     for number in range(1, 4):
         add(number, state=State.IN_PROGRESS, lease=-60, expires_at=timezone.now())
