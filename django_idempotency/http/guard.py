@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from datetime import timezone
 from email.utils import format_datetime
 from typing import Any
 
 from asgiref.sync import sync_to_async
-from django.http import HttpRequest
 from django.http.response import HttpResponseBase
 
 from django_idempotency.context import running
@@ -29,8 +28,7 @@ from django_idempotency.http.atomic_requests import answering
 from django_idempotency.http.content import (
     ask,
 )
-from django_idempotency.http.handlers import Handler, is_outside
-from django_idempotency.http.plans import ViewPlan
+from django_idempotency.http.handlers import is_outside
 from django_idempotency.http.problems import problem_response, replay_refused
 from django_idempotency.http.sessions import RequestState, leave_session
 from django_idempotency.http.snapshot import LEFT_OUT, Snapshot, is_stream
@@ -56,20 +54,12 @@ class Guard:
     #: The session and messages from before the claim, until they are restored.
     before: RequestState | None = None
 
-    def __init__(
-        self,
-        plan: ViewPlan,
-        request: HttpRequest,
-        handler: Handler,
-        *,
-        atomic: Sequence[str],
-        keyed: bool,
-    ) -> None:
-        self.plan = plan
-        self.http = plan.http_policy
-        self.request = request
-        self.handler = handler
-        self.asked = Asked(plan, request, handler, atomic=atomic, keyed=keyed)
+    def __init__(self, asked: Asked) -> None:
+        self.asked = asked
+        self.plan = asked.plan
+        self.http = asked.http
+        self.request = asked.request
+        self.handler = asked.handler
 
     def respond(self) -> HttpResponseBase:
         """

@@ -9,6 +9,7 @@ from asgiref.sync import sync_to_async
 from django.http import HttpRequest
 from django.http.response import HttpResponseBase
 
+from django_idempotency.http.asked import Asked
 from django_idempotency.http.atomic_requests import atomic_of, blocks_on, refuse_coroutine
 from django_idempotency.http.content import header_field
 from django_idempotency.http.guard import Guard, is_guarded_already
@@ -41,7 +42,7 @@ def guarded(
         return unguarded
     handler, atomic = kind(view, request, args, kwargs), plan.atomic(atomic_of(request))
     keyed = plan.carries_key(request)
-    return Guard(plan, request, handler, atomic=atomic, keyed=keyed).respond()
+    return Guard(Asked(plan, request, handler, atomic=atomic, keyed=keyed)).respond()
 
 
 async def aguarded(
@@ -63,7 +64,7 @@ async def aguarded(
     if not keyed:  # to look into a form may take the session, and so the database
         keyed = await sync_to_async(plan.carries_key, thread_sensitive=True)(request)
     handler, atomic = kind(view, request, args, kwargs), plan.atomic(atomic_of(request))
-    return await Guard(plan, request, handler, atomic=atomic, keyed=keyed).arespond()
+    return await Guard(Asked(plan, request, handler, atomic=atomic, keyed=keyed)).arespond()
 
 
 async def aunguarded(
