@@ -181,12 +181,13 @@ class Resolution:
         if self.action not in RESOLUTIONS:
             allowed = ", ".join(RESOLUTIONS)
             raise ValueError(f"action must be one of {allowed}, not {self.action!r}.")
-        has_result = self.result is not None
-        if self.action != "resume" and (self.step is not None or self.not_done):
+        has_result, has_step = self.result is not None, self.step is not None
+        if self.action == "resume":
+            if has_result + self.not_done != has_step:
+                raise ValueError('"resume" takes a step with a result or not_done, or no step.')
+        elif has_step or self.not_done:
             raise ValueError('step and not_done go with the action "resume" alone.')
-        if self.action == "resume" and (self.step is not None) is not (has_result ^ self.not_done):
-            raise ValueError('"resume" takes a step with a result or with not_done, or neither.')
-        if self.action != "resume" and (self.action == "complete") is not has_result:
+        elif has_result is not (self.action == "complete"):
             raise ValueError('Give a result with the action "complete", and with no other action.')
         object.__setattr__(self, "state", State(self.state))
         object.__setattr__(self, "retention", as_duration(self.retention))

@@ -86,6 +86,19 @@ def test_R71_resolution_knows_its_state_by_name_and_makes_sense():
     for action, result in (("complete", None), ("delete", None), *by_operator):
         with pytest.raises(ValueError, match=r"action|result"):
             Resolution(action, epoch=1, state=State.FAILED, result=result)
+    for wrong in (
+        {"step": "charge"},
+        {"result": b"result"},
+        {"not_done": True},
+        {"result": b"result", "not_done": True},
+        {"step": "charge", "result": b"result", "not_done": True},
+    ):
+        with pytest.raises(ValueError, match="takes a step with a result or not_done, or no step"):
+            Resolution("resume", epoch=1, state=State.FAILED, **wrong)
+    for action, result in (("complete", b"result"), ("release", None), ("expire", None)):
+        for wrong in ({"step": "charge"}, {"not_done": True}):
+            with pytest.raises(ValueError, match='"resume" alone'):
+                Resolution(action, epoch=1, state=State.FAILED, result=result, **wrong)
     with pytest.raises(ValueError, match="'LAPSED' is not a valid State"):
         Resolution("release", epoch=1, state="LAPSED")
 
