@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any, assert_type
+from uuid import UUID
 
 import httpx
 from celery import shared_task
@@ -128,6 +129,14 @@ async def acharge_by(key: str) -> str:
     return key
 
 
+def found(key: str) -> int:
+    raise idempotency.NotDone
+
+
+async def afound(key: str) -> str:
+    raise idempotency.NotDone("The bank has no such transfer.")
+
+
 def steps(lease: Lease) -> str:
     made = lease.step("order", order, 7, total=5)
     assert_type(made, dict[str, int])
@@ -136,6 +145,12 @@ def steps(lease: Lease) -> str:
     lease.step("wrong", order)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
     charged = lease.external("charge", lambda key: len(key), uncertain="repeat")
     assert_type(charged, int)
+    assert_type(lease.external("refuse", len, uncertain="refuse"), int)
+    assert_type(lease.external("ask", len, uncertain=found), int)
+    assert_type(idempotency.external("refuse", len, uncertain="refuse"), int)
+    assert_type(idempotency.external("ask", len, uncertain=lambda key: len(key)), int)
+    lease.external("wrong", len, uncertain=len, again=True)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+    idempotency.external("wrong", len)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
     wrong = idempotency.external("x", str, uncertain="maybe")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     return wrong
 
@@ -145,7 +160,16 @@ async def asteps(lease: Lease) -> int:
     assert_type(await idempotency.astep("again", order, cart_id=7), dict[str, int])
     assert_type(await lease.aexternal("a", acharge_by, uncertain="repeat"), str)
     assert_type(await idempotency.aexternal("b", acharge_by, uncertain="repeat"), str)
+    assert_type(await lease.aexternal("refuse", acharge_by, uncertain="refuse"), str)
+    assert_type(await lease.aexternal("ask", acharge_by, uncertain=afound), str)
+    assert_type(await idempotency.aexternal("ask", acharge_by, uncertain=afound), str)
+    await lease.aexternal("wrong", acharge_by, uncertain=found)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    await lease.aexternal("wrong", found, uncertain="refuse")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     return 1
+
+
+def uncertain(error: idempotency.Uncertain) -> tuple[bool, str, str, UUID | None]:
+    return error.stale, error.step, error.key, error.record_id
 
 
 def with_steps() -> None:
