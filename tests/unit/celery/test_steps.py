@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import pytest
 from celery.exceptions import Ignore, Reject
 
 import django_idempotency as idempotency
-from django_idempotency import journal
+from django_idempotency import Uncertain, journal
 from django_idempotency.contrib.celery import idempotent_task
 from django_idempotency.contrib.celery.checks import check_tasks
 from django_idempotency.models import IdempotencyRecord
@@ -108,6 +110,50 @@ def test_C7_a_kept_failure_drops_the_steps(local):
     load = Import(local.app, boom, on_failed="replay")
     assert local.deliver(local.send(load.task, "file")).state == "FAILURE"
     assert (record().state, record().steps) == ("COMPLETED", None)
+
+
+def refused(app, calls, task=None, **options):
+    """Return a task whose one call is uncertain from its first run on."""
+
+    def call(key):
+        calls.append(key)
+        raise TimeoutError
+
+    @app.task(name="pay", **(task or {}))
+    @idempotent_task(key="name", transaction="steps", **options)
+    def pay(name):
+        with suppress(TimeoutError):
+            idempotency.external("charge", call, uncertain="refuse")
+        idempotency.external("charge", call, uncertain="refuse")
+
+    return pay
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"on_in_progress": "ignore"},
+        {"on_in_progress": "raise"},
+        {"on_in_progress": "wait", "wait": 60},
+        {"on_failed": "replay"},
+        {"on_duplicate": "raise"},
+        {"on_duplicate": "ignore"},
+        {"task": {"autoretry_for": (Exception,), "dont_autoretry_for": (Uncertain,)}},
+    ],
+    ids=str,
+)
+def test_T12_a_task_with_an_uncertain_call_fails_and_so_does_each_duplicate(local, options):
+    calls = []
+    task = refused(local.app, calls, **options)
+    message, duplicate = local.send(task, "bill"), local.send(task, "bill")
+    for delivered in (message, message, duplicate):
+        done = local.deliver(delivered)
+        assert (done.state, type(done.value), done.value.step) == ("FAILURE", Uncertain, "charge")
+        assert local.sent() == []
+        assert record().state == "FAILED"
+        assert journal.read(record().steps).uncertain == ("charge",)
+    assert calls == [done.value.key]
 
 
 @pytest.mark.parametrize("way", ["eager", "called"])

@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
+from unittest.mock import Mock
 from uuid import uuid4
 
 import pytest
@@ -21,7 +23,7 @@ from rest_framework.views import APIView
 from rest_framework.viewsets import ViewSet
 
 import django_idempotency as idempotency
-from django_idempotency import StoreError, journal
+from django_idempotency import StoreError, Uncertain, journal
 from django_idempotency.contrib.ninja import idempotent as idempotent_operation
 from django_idempotency.contrib.rest_framework import IdempotencyMixin
 from django_idempotency.http import IdempotencyViewMixin, idempotent
@@ -54,6 +56,10 @@ def charge(key):
     return "ch_1"
 
 
+def uncertain(request):
+    return request.headers.get("X-Uncertain", "repeat")
+
+
 def ending(then):
     if then == "raises":
         raise ArithmeticError
@@ -64,12 +70,12 @@ def ending(then):
 
 
 def checkout(request):
-    """Be the work of each view; the header field says how it is to end."""
+    """Be the work of each view; header fields say how it is to end, and what is uncertain."""
     assert not connection.in_atomic_block
     lease = request.idempotency
     lease.step("order", create_order, "order")
     assert not connection.in_atomic_block
-    idempotency.external("charge", charge, uncertain="repeat")
+    idempotency.external("charge", charge, uncertain=uncertain(request))
     return ending(request.headers.get("X-Then"))
 
 
@@ -79,7 +85,7 @@ async def acheckout(request):
     async def acharge(key):
         return charge(key)
 
-    await idempotency.aexternal("charge", acharge, uncertain="repeat")
+    await idempotency.aexternal("charge", acharge, uncertain=uncertain(request))
     return await sync_to_async(ending)(request.headers.get("X-Then"))
 
 
@@ -342,19 +348,49 @@ def test_P10_a_step_that_was_taken_over_answers_lease_lost(kind, monkeypatch):
     assert (Effect.objects.count(), charges) == (0, [])
 
 
-def test_a_step_within_works_other_call_is_no_answer_of_this_key(monkeypatch):
-    """A StoreError of another call inside of an external is the work's own: a 500."""
+@every_kind
+def test_T12_an_uncertain_call_is_answered_with_stale_until_an_operator_decides(kind, monkeypatch):
+    api, refuse = client(kind, raises=False), {"X-Uncertain": "refuse"}
+    with monkeypatch.context() as patched:
+        patched.setattr(f"{__name__}.charge", Mock(side_effect=TimeoutError))
+        assert api(headers=refuse).status_code == 500
+    for _ in range(2):
+        answer = api(headers=refuse)
+        assert problem(answer) == (409, "stale")
+        members = json.loads(answer.content)
+        assert (members["retryable"], members["safe_new_key"]) == (False, False)
+        assert "An operator has to decide" in members["detail"]
+        assert "Retry-After" not in answer.headers
+        assert record().state == "FAILED"
+        assert journal.read(record().steps).uncertain == ("charge",)
+    assert (charges, Effect.objects.count()) == ([], 1)
+    assert api().status_code == 201  # its code says now that the call may be repeated
+
+
+def store_down(lease):
+    raise StoreError("of another call")
+
+
+def uncertain_call(lease):
+    with suppress(TimeoutError):
+        lease.external("inner", Mock(side_effect=TimeoutError), uncertain="refuse")
+    lease.external("inner", charge, uncertain="refuse")
+
+
+@pytest.mark.parametrize("kind", ["function", "drf", "async-function"])
+@pytest.mark.parametrize(("work", "error"), [(store_down, StoreError), (uncertain_call, Uncertain)])
+def test_a_step_within_works_other_call_is_no_answer_of_this_key(kind, work, error, monkeypatch):
+    """An error of another operation inside of an external is the work's own: a 500."""
 
     def inner(key):
-        def work(lease):
-            raise StoreError("of another call")
-
-        return idempotency.run(work, key="inner", scope="s", store="memory").result
+        called = {"key": "inner", "scope": "s", "store": "memory", "transaction": "steps"}
+        return idempotency.run(work, **called).result
 
     with monkeypatch.context() as patched:
         patched.setattr(f"{__name__}.charge", inner)
-        with pytest.raises(StoreError, match="of another call"):
-            client("function")()
+        with pytest.raises(error):
+            client(kind)()
+    assert (record().state, journal.read(record().steps).uncertain) == ("FAILED", ())
 
 
 def test_openapi_and_the_policy_say_that_a_key_is_required():
