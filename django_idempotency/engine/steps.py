@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from functools import partial
@@ -57,23 +57,23 @@ class Steps:
         self._lease = lease
         self._policy = policy
         self._lock = threading.Lock()
-        #: The decoded results of the steps that are noted, by name.
         kept = journal.read(lease.journal)
+        #: The decoded results of the steps that are noted, by name.
         self._results = {
             name: self._decoded(name, payload) for name, payload in kept.results.items()
         }
-        #: The calls that may have been made or not: their intents stand, or may stand.
+        #: The calls whose intents stand, or may stand: they may have been made or not.
         self._uncertain = set(kept.uncertain)
-        #: How many results earlier attempts have noted, and what was not asked for yet.
+        #: How many results earlier attempts have noted, and which of these were not asked for yet.
         self.found = len(self._results)
-        self._unused = dict.fromkeys((*self._results, *kept.uncertain))
+        self._unused = dict.fromkeys(self._results)
         #: The names that run, or whose result was given.
         self._asked: set[str] = set()
         #: The bytes of the entries that were sent, and of which it is not known whether they stand.
         self._sent: dict[str, int] = {}
-        #: How many notes are on their way that let the record expire.
-        self._unheld = 0
-        self._sending = threading.Condition(self._lock)
+        #: The names whose notes are on their way and let the record expire.
+        self._unheld: set[str] = set()
+        self._note_has_ended = threading.Condition(self._lock)
         self._size = len(lease.journal or b"")
         self._closed = False
         #: When the last note was written; at first, when the lease was won.
@@ -139,14 +139,18 @@ class Steps:
             if is_noted:
                 return self._results[name]
             key = self._lease.derive_key(name)
-            if self._is_asked(name, key, uncertain):
+            if uncertain == "repeat":
+                return self._note_answer(name, call(key), uncertain)
+            if name in self._uncertain:
+                if uncertain == "refuse":
+                    raise self._refusal(name, key)
                 with suppress(NotDone):
                     return self._note_answer(name, uncertain(key), uncertain)
-            self._intend(name, uncertain)
+            self._intend(name)
             try:
                 answer = call(key)
             except NotDone:
-                self._take_back(name, uncertain)
+                self._take_back(name)
                 raise
             return self._note_answer(name, answer, uncertain)
 
@@ -164,41 +168,41 @@ class Steps:
         with self._asking(name, "aexternal") as is_noted:
             if is_noted:
                 return self._results[name]
-            answered = self._aanswer(name, call, uncertain)
-            return await (answered if uncertain == "repeat" else finish(answered))
+            key = self._lease.derive_key(name)
+            if uncertain == "repeat":
+                answer = await _awaited(name, call(key))
+                return await finish(sync_to_async(self._note_answer)(name, answer, uncertain))
+            return await finish(self._call_once(name, key, call, uncertain))
 
-    async def _aanswer(
-        self, name: str, call: Callable[[str], Awaitable[Any]], uncertain: Any
+    async def _call_once(
+        self, name: str, key: str, call: Callable[[str], Awaitable[Any]], uncertain: Any
     ) -> Any:
-        """Do what `external` does with a call that is not noted."""
-        key = self._lease.derive_key(name)
+        """Do what `external` does with a call that may not be repeated."""
         note_answer = sync_to_async(self._note_answer)
-        if self._is_asked(name, key, uncertain):
+        if name in self._uncertain:
+            if uncertain == "refuse":
+                raise self._refusal(name, key)
             with suppress(NotDone):
                 return await note_answer(name, await _awaited(name, uncertain(key)), uncertain)
-        await sync_to_async(self._intend)(name, uncertain)
+        await sync_to_async(self._intend)(name)
         try:
             answer = await _awaited(name, call(key))
         except NotDone:
-            await sync_to_async(self._take_back)(name, uncertain)
+            await sync_to_async(self._take_back)(name)
             raise
-        return await finish(note_answer(name, answer, uncertain))
+        return await note_answer(name, answer, uncertain)
 
-    # What is known of a call, and its intent.
+    # Calls that may not be repeated (T12).
 
-    def _is_asked(self, name: str, key: str, uncertain: Any) -> bool:
-        """Whether `uncertain` is to be asked about an earlier call; raise Uncertain (T12)."""
-        if uncertain == "repeat" or name not in self._uncertain:
-            return False
-        if uncertain != "refuse":
-            return True
+    def _refusal(self, name: str, key: str) -> Uncertain:
+        """Tell that an operator has to decide about a call; return the error that says so."""
         logger.error(
             "Record %s: nobody knows whether the call %r was made. An operator has to decide: see "
             "idempotency_resume.",
             keys.short(self._lease.record_id),
             name,
         )
-        raise Uncertain(
+        return Uncertain(
             f"Nobody knows whether the call {name!r} was made: an attempt died in it, or it "
             f"raised. An operator has to decide.",
             step=name,
@@ -206,42 +210,31 @@ class Steps:
             record_id=self._lease.record_id,
         )
 
-    def _intend(self, name: str, uncertain: Any) -> None:
+    def _intend(self, name: str) -> None:
         """
-        Note that the call is about to be made, unless it may be repeated.
+        Note that the call is about to be made; raise LeaseLost where it must not be made.
 
-        From then on each note leaves the record without an expiry; the intent waits for those that
-        would give it one and are on their way. It is the fence of the call, too: a lease that was
-        lost makes none.
+        From then on each note holds the record. One that does not, and is on its way, could land
+        after the intent and end the hold (S13), so the intent waits for it.
         """
-        if uncertain == "repeat":
-            return
         with self._lock:
             was_uncertain = name in self._uncertain
             self._uncertain.add(name)
-            self._sending.wait_for(lambda: self._unheld == 0)
+            # No deadlock: a note on its way waits for the store alone, where this thread has no
+            # transaction open (T6).
+            self._note_has_ended.wait_for(lambda: not self._unheld)
         try:
-            self._note(name, journal.intent(name))
-        except BaseException as error:
-            told = self._told(error)
-            if isinstance(told, (LeaseLost, ResultTooLarge)):
-                self._withdraw(name)
-                if not was_uncertain:
-                    self._uncertain.discard(name)
+            self._note_alone(name, journal.intent(name))
+        except (LeaseLost, ResultTooLarge):  # it does not stand
+            if not was_uncertain:
+                self._uncertain.discard(name)
             raise
         with self._lock:
             self._landed(name)
 
-    def _take_back(self, name: str, uncertain: Any) -> None:
-        """Note that a call was not made: its intent is withdrawn."""
-        if uncertain == "repeat":
-            return  # no intent of this call's
-        try:
-            self._note(name, journal.withdrawn(name), settles=name)
-        except BaseException as error:
-            if isinstance(self._told(error), LeaseLost):
-                self._withdraw(name)
-            raise
+    def _take_back(self, name: str) -> None:
+        """Note that a call was not made."""
+        self._note_alone(name, journal.withdrawn(name), settles=name)
         with self._lock:
             self._uncertain.discard(name)
             self._landed(name)
@@ -278,7 +271,7 @@ class Steps:
                     f"{name!r} names another step of this attempt. In a loop, put the place into "
                     f'the name: f"rows-{{start}}".'
                 )
-            if name in self._sent and name not in self._results:
+            if name in self._sent:
                 raise self._told(StoreError(f"Whether {name!r} was noted is not known; try again."))
             self._lease.check()
             self._asked.add(name)
@@ -337,17 +330,23 @@ class Steps:
         """Note what a call has returned, by a write of its own."""
         try:
             result, entry = self._packed(name, refuse_lazy(f"The call {name!r}", answer))
-            self._note(name, entry, settles=name)
+            self._note_alone(name, entry, settles=name)
         except (ResultTooLarge, TypeError) as error:
-            follows = "each retry will make it again" if uncertain == "repeat" else "is uncertain"
-            told = f"{error} The call was made, and {follows}."
-            raise type(error)(told) from None
+            follows = "each retry will make it again"
+            if uncertain != "repeat":
+                follows = "counts as uncertain"
+            raise type(error)(f"{error} The call was made, and {follows}.") from None
+        self._keep(name, result)
+        return result
+
+    def _note_alone(self, name: str, entry: bytes, *, settles: str = "") -> None:
+        """Send an entry by a write of its own; see `_note`."""
+        try:
+            self._note(name, entry, settles=settles)
         except BaseException as error:
             if isinstance(self._told(error), LeaseLost):
                 self._withdraw(name)
             raise
-        self._keep(name, result)
-        return result
 
     def _note(self, name: str, entry: bytes, *, settles: str = "") -> None:
         """
@@ -356,25 +355,27 @@ class Steps:
         The record is held while a call is uncertain, but for the one that this entry `settles`.
         """
         duration, most = self._policy.attempt_lease(), self._policy.max_steps_bytes
-        with self._lock:
-            if self._closed:
-                raise LeaseLost(f"The attempt has ended before {name!r}, which is not noted.")
-            size = self._size + len(entry)
-            if size > most:
-                raise ResultTooLarge(
-                    f"With {name!r} the steps of this record have {size} bytes, and "
-                    f"max_steps_bytes allows {most}."
-                )
-            self._size, self._sent[name] = size, len(entry)
-            # With "refuse" it lasts until an operator decides.
-            held = self._policy.on_stale == "refuse" or bool(self._uncertain - {settles})
-            self._unheld += not held
         try:
+            with self._lock:
+                if self._closed:
+                    raise LeaseLost(f"The attempt has ended before {name!r}, which is not noted.")
+                size = self._size + len(entry)
+                # A withdrawal has no limit: without it the call would be uncertain.
+                if size > most and entry != journal.withdrawn(name):
+                    raise ResultTooLarge(
+                        f"With {name!r} the steps of this record have {size} bytes, and "
+                        f"max_steps_bytes allows {most}."
+                    )
+                self._size, self._sent[name] = size, len(entry)
+                # With "refuse" it lasts until an operator decides.
+                held = self._policy.on_stale == "refuse" or bool(self._uncertain - {settles})
+                if not held:
+                    self._unheld.add(name)
             self._store.note(self._lease, entry, duration=duration, held=held)
         finally:
             with self._lock:
-                self._unheld -= not held
-                self._sending.notify_all()
+                self._unheld.discard(name)
+                self._note_has_ended.notify_all()
 
     def _keep(self, name: str, result: Any) -> None:
         """Keep the result of a step whose note has committed, and the lease from now on (T16)."""
@@ -437,14 +438,26 @@ class Steps:
             self._closed = True
 
     def tell_unused(self) -> None:
-        """Warn of the notes that the completed work has not asked for (T10)."""
+        """Warn of what the completion has dropped: unused notes (T10), and uncertain calls."""
+        record = keys.short(self._lease.record_id)
         if self._unused:
             logger.warning(
                 "Record %s is completed, and its work has not asked for what was noted as %s: were "
                 "these steps removed or renamed?",
-                keys.short(self._lease.record_id),
-                ", ".join(map(repr, self._unused)),
+                record,
+                _listed(self._unused),
             )
+        if self._uncertain:
+            logger.warning(
+                "Record %s is completed, and nobody knows whether these calls were made: %s. Its "
+                "work has swallowed what they raised, or does not ask for them any more.",
+                record,
+                _listed(sorted(self._uncertain)),
+            )
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(map(repr, names))
 
 
 @async_unsafe("step() and external() wait for the database: await astep() or aexternal() instead.")

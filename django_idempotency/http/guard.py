@@ -21,6 +21,7 @@ from django_idempotency.exceptions import (
     LeaseLost,
     ScopeMissing,
     StoreError,
+    Uncertain,
 )
 from django_idempotency.exceptions.base import SessionLost
 from django_idempotency.http.asked import Asked
@@ -228,8 +229,8 @@ class Guard:
             return False
         if error is self.raised_by_handler:
             lease = self.begun.held
-            if getattr(error, "record_id", None) == self.begun.record_id:
-                return True  # of a step
+            if isinstance(error, (StoreError, Uncertain)):  # of a step, or of another record
+                return error.record_id == self.begun.record_id
             return isinstance(error, LeaseLost) and lease is not None and lease.lost
         return not _has_committed(self.begun)  # or else a hook of the work raised it
 

@@ -14,6 +14,7 @@ from django.db import connections
 from hypothesis import settings as hypothesis_settings
 
 import django_idempotency as idempotency
+from django_idempotency import journal
 from django_idempotency.conf import store_for
 from django_idempotency.keys import record_id
 from django_idempotency.testing import FakeClock
@@ -71,6 +72,32 @@ def begin(key: str = "k", **arguments: Any) -> Any:
 def kept(key: str = "k", kind: str = "call") -> Any:
     """What the default store keeps of a call."""
     return store_for().get(record_id(kind, "s", key))
+
+
+def noted(key: str = "k") -> list[str]:
+    """The steps whose results are in the journal of a call."""
+    return [*journal.read(kept(key).steps).results]
+
+
+class Calls:
+    """``calls("a", result)`` is work that notes that it ran, and returns or raises `result`."""
+
+    def __init__(self) -> None:
+        self.made: list[tuple[Any, ...]] = []
+
+    def __call__(self, name: str, result: Any = None) -> Callable[..., Any]:
+        def work(*args: Any, **kwargs: Any) -> Any:
+            self.made.append((name, *args))
+            if isinstance(result, BaseException):
+                raise result
+            return result
+
+        return work
+
+
+@pytest.fixture
+def calls() -> Calls:
+    return Calls()
 
 
 def names() -> list[str]:

@@ -36,7 +36,7 @@ from django_idempotency.stores.base import BaseStore
 from django_idempotency.stores.memory import MemoryStore
 from tests.claims import asked
 from tests.services.processes import wait_until
-from tests.unit.core.conftest import kept, levels, never, run_in_loop
+from tests.unit.core.conftest import kept, levels, never, noted, run_in_loop
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("memory")]
 
@@ -54,32 +54,6 @@ def arun(func, key="k", **arguments):
     return run_in_loop(
         lambda: idempotency.arun(func, key=key, scope="s", transaction="steps", **arguments)
     )
-
-
-class Calls:
-    """``calls("a", result)`` is work that notes that it ran, and returns or raises `result`."""
-
-    def __init__(self):
-        self.made = []
-
-    def __call__(self, name, result=None):
-        def work(*args, **kwargs):
-            self.made.append((name, *args))
-            if isinstance(result, BaseException):
-                raise result
-            return result
-
-        return work
-
-
-@pytest.fixture
-def calls():
-    return Calls()
-
-
-def noted(key="k"):
-    """The names in the journal of a call."""
-    return [*journal.read(kept(key).steps).results]
 
 
 def fail_after(*steps, error=Boom):
