@@ -12,6 +12,7 @@ from unittest import mock
 
 from django.http.response import HttpResponseBase
 
+from django_idempotency import journal
 from django_idempotency.conf import DEFAULT_ALIAS, store_for
 from django_idempotency.context import running
 from django_idempotency.engine.attempt import Attempt
@@ -26,6 +27,8 @@ POINTS = (
     "before_claim",
     "after_claim",
     "in_work",
+    "before_intent",
+    "after_intent",
     "before_note",
     "after_note",
     "after_work",
@@ -57,6 +60,7 @@ _BEFORE = {
     "complete": ("after_work", "before_complete"),
     "fail": ("after_work",),
     "release": ("after_work",),
+    "intent": ("before_intent",),
     "note": ("before_note",),
     "renew": ("in_renewal",),
     "sweep": ("in_sweep",),
@@ -154,6 +158,8 @@ class crash_at(AbstractContextManager["crash_at"]):
             raise StoreError("The process was made to crash.") from None
 
     def _call(self, name: str, operation: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        if name == "note" and journal.read(args[1]).uncertain:
+            name = "intent"
         self._begin(name)
         done = operation(*args, **kwargs)
         self._passed(name, done)
@@ -162,7 +168,7 @@ class crash_at(AbstractContextManager["crash_at"]):
     def _passed(self, name: str, done: Any) -> None:
         if name == "claim" and isinstance(done, Lease):
             self._pass("after_claim")
-        elif name in ("complete", "note"):
+        elif name in ("complete", "intent", "note"):
             self._pass(f"after_{name}")
 
     @contextmanager

@@ -44,6 +44,13 @@ def attempt_step(crash=None):
     return idempotency.run(work, key="k", scope="s", transaction="steps")
 
 
+def attempt_call(crash=None):
+    def work(lease):
+        lease.external("a", lambda key: Effect.objects.create(name="call").pk, uncertain="refuse")
+
+    return idempotency.run(work, key="k", scope="s", transaction="steps")
+
+
 def ask(crash=None, error=None):
     """Call a view that keeps whatever it answers."""
 
@@ -68,6 +75,8 @@ LEFT = {
     "before_claim": (attempt, (0, [])),
     "after_claim": (attempt, DEAD),
     "in_work": (attempt, DEAD),
+    "before_intent": (attempt_call, DEAD),
+    "after_intent": (attempt_call, DEAD),
     "before_note": (attempt_step, DEAD),
     "after_note": (attempt_step, DEAD),
     "after_work": (attempt, DEAD),
