@@ -215,14 +215,12 @@ class UncertainRules(StepRules):
         before = self.record(store, lease)
         self.pass_time(store, lease.record_id, before.now)
 
-        assert self.resume(store, lease, said, retention=3 * HOUR)
+        assert self.resume(store, lease, said)
 
         record = self.record(store, lease)
         assert record.token != lease.token
         assert record.updated_at > before.updated_at
         assert record.held is (said == "go on")
-        if record.expires_at is not None:
-            assert abs(record.expires_at - record.updated_at - 3 * HOUR) <= self.precision
         kept = {name: getattr(record, name) for name in ("token", "updated_at", "expires_at")}
         expected = replace(
             before,
@@ -283,6 +281,19 @@ class UncertainRules(StepRules):
         record = self.record(store, lease)
         assert (record.state, record.steps, record.held) == (State.FAILED, None, False)
         assert self.won(store.claim(self.again(lease.request, steps=False))).journal is None
+
+    @needs("steps")
+    @pytest.mark.parametrize("is_noted", [True, False])
+    def test_S18_resumed_record_lasts_for_the_retention(
+        self, store: BaseStore, is_noted: bool
+    ) -> None:
+        lease = self.noted(store, "failed") if is_noted else self.ended(store, "failed")
+
+        assert self.resume(store, lease, retention=3 * HOUR)
+
+        record = self.record(store, lease)
+        assert record.expires_at is not None
+        assert abs(record.expires_at - record.updated_at - 3 * HOUR) <= self.precision
 
     @needs("steps")
     @saying

@@ -12,11 +12,13 @@ from django_idempotency.stores.dynamodb.items import NO_FINGERPRINT
 __all__ = [
     "CLAIM",
     "CLAIM_EXPIRED",
+    "CLAIM_HELD",
     "CLAIM_WITHOUT_EXPIRY",
     "COMPLETE",
     "COMPLETE_OVERFLOW",
     "ERASE",
     "FAIL",
+    "FAIL_HELD",
     "NOTE",
     "NOTE_HELD",
     "RELEASE",
@@ -26,6 +28,9 @@ __all__ = [
     "RESOLVE_EXPIRE",
     "RESOLVE_EXPIRE_STALE",
     "RESOLVE_RELEASE",
+    "RESOLVE_RESUME",
+    "RESOLVE_RESUME_HELD",
+    "RESOLVE_RESUME_WITHOUT_STEPS",
     "SWEEP",
     "Statement",
     "prepare",
@@ -89,7 +94,9 @@ CLAIM: Statement = (
         #updatedAt = :now
     REMOVE #responsePayload, #overflowName, #overflowHash, #error
     """,
-    CLAIMABLE,
+    # A record that is held is for CLAIM_HELD: no update can leave out an expiry, depending on the
+    # item.
+    f"{CLAIMABLE} AND (attribute_not_exists(#steps) OR attribute_exists(#expiry))",
 )
 
 # With on_stale="refuse" a record in progress has no expiry.
@@ -107,6 +114,12 @@ CLAIM_WITHOUT_EXPIRY: Statement = (
     REMOVE #expiry, #responsePayload, #overflowName, #overflowHash, #error
     """,
     CLAIMABLE,
+)
+
+# Of a record with a journal that is held, and stays so.
+CLAIM_HELD: Statement = (
+    CLAIM_WITHOUT_EXPIRY[0],
+    f"{CLAIMABLE} AND attribute_exists(#steps) AND attribute_not_exists(#expiry)",
 )
 
 # Replaces the expired item that the claim has met, with new attempts and creation. CLAIM keeps
@@ -146,6 +159,16 @@ FAIL: Statement = (
         #expiry = if_not_exists(#expiry, :expiry),
         #updatedAt = :now
     REMOVE #lockExpiry
+    """,
+    OWNED,
+)
+
+FAIL_HELD: Statement = (
+    """
+    SET #status = :FAILED,
+        #error = :error,
+        #updatedAt = :now
+    REMOVE #lockExpiry, #expiry
     """,
     OWNED,
 )
@@ -256,6 +279,47 @@ RESOLVE_EXPIRE_STALE: Statement = (
     REMOVE #lockExpiry, #steps
     """,
     RESOLVABLE,
+)
+
+# With the journal that was read, by which the operator's entry holds the record or does not: under
+# one epoch it only grows.
+RESUMABLE = f"{RESOLVABLE} AND size(#steps) = :noted"
+
+RESOLVE_RESUME: Statement = (
+    """
+    SET #status = :FAILED,
+        #epoch = #epoch + :one,
+        #token = :token,
+        #steps = list_append(#steps, :entry),
+        #expiry = :expiry,
+        #updatedAt = :now
+    REMOVE #lockExpiry
+    """,
+    RESUMABLE,
+)
+
+RESOLVE_RESUME_HELD: Statement = (
+    """
+    SET #status = :FAILED,
+        #epoch = #epoch + :one,
+        #token = :token,
+        #steps = list_append(#steps, :entry),
+        #updatedAt = :now
+    REMOVE #lockExpiry, #expiry
+    """,
+    RESUMABLE,
+)
+
+RESOLVE_RESUME_WITHOUT_STEPS: Statement = (
+    """
+    SET #status = :FAILED,
+        #epoch = #epoch + :one,
+        #token = :token,
+        #expiry = :expiry,
+        #updatedAt = :now
+    REMOVE #lockExpiry
+    """,
+    f"{RESOLVABLE} AND attribute_not_exists(#steps)",
 )
 
 SWEEP: Statement = (None, EXPIRED)

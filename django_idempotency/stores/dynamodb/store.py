@@ -117,7 +117,7 @@ class DynamoDBStore(BaseStore):
         See `BaseStore.claim`: one conditional update, whose failure brings the record.
 
         An expired record that TTL has not deleted yet takes a second write, which replaces it. So
-        does a record with an older fingerprint, which it keeps.
+        does a record with an older fingerprint, or one that is held, which it keeps.
         """
         seen: Record | None = None
         for _ in range(TRIES):
@@ -125,7 +125,7 @@ class DynamoDBStore(BaseStore):
             try:
                 if seen is not None and seen.expired:
                     return self._claim_expired(request, seen, now)
-                return self._claim(request, None if seen is None else seen.fingerprint, now)
+                return self._claim(request, seen, now)
             except ConditionFailed as failed:
                 item = failed.item or self.table.item(request.record_id)
             if item is None:  # deleted between the two
@@ -147,9 +147,10 @@ class DynamoDBStore(BaseStore):
                 return seen
         return placeholder(request, self._now())
 
-    def _claim(self, request: ClaimRequest, fingerprint: bytes | None, now: datetime) -> Lease:
-        """Claim a new record, or one that has `fingerprint`; None means the request's newest."""
+    def _claim(self, request: ClaimRequest, seen: Record | None, now: datetime) -> Lease:
+        """Claim a new record, or the one that was seen: with its fingerprint, and held if it is."""
         refuse = request.on_stale == "refuse"
+        fingerprint = seen.fingerprint if seen is not None else None
         values = {
             **claimed_values(request, fingerprint or request.fingerprint, now),
             ":clock": number(microseconds(now)),
@@ -158,6 +159,9 @@ class DynamoDBStore(BaseStore):
             ":resumes": _END_OF_TIME if request.steps else _NEVER,
         }
         statement = "CLAIM_WITHOUT_EXPIRY" if refuse else "CLAIM"
+        if not refuse and seen is not None and seen.held and seen.steps is not None:
+            statement = "CLAIM_HELD"
+            del values[":expiry"]
         answer = self.table.update(statement, request.record_id, values, ReturnValues="ALL_OLD")
         # What this write has replaced: a note may have come since the last look.
         epoch, state, journal = self.names.before(answer.get("Attributes", {}))
@@ -218,7 +222,8 @@ class DynamoDBStore(BaseStore):
 
     def fail(self, lease: Lease, error: str, *, held: bool = False) -> None:
         """See `BaseStore.fail`."""
-        self._end("FAIL", lease, {":error": string(keys.bounded(error))})
+        values = {":error": string(keys.bounded(error))}
+        self._end("FAIL_HELD" if held else "FAIL", lease, values)
 
     def release(self, lease: Lease) -> None:
         """See `BaseStore.release`."""
@@ -317,8 +322,9 @@ class DynamoDBStore(BaseStore):
 
     def _end(self, statement: str, lease: Lease, values: dict[str, Any]) -> None:
         now = self._now()
-        expiry = seconds(whole_seconds(now + lease.request.retention))
-        values = {**proof_values(lease), **values, ":expiry": expiry, ":now": seconds(now)}
+        values = {**proof_values(lease), **values, ":now": seconds(now)}
+        if statement != "FAIL_HELD":
+            values[":expiry"] = seconds(whole_seconds(now + lease.request.retention))
         try:
             self.table.update(statement, lease.record_id, values)
         except ConditionFailed:
@@ -391,7 +397,7 @@ class DynamoDBStore(BaseStore):
             raise ValueError("The DynamoDB store did not make this cursor.") from error
 
     def resolve(self, record_id: UUID, resolution: Resolution) -> bool:
-        """See `BaseStore.resolve`."""
+        """See `BaseStore.resolve`; False, too, if a note comes after the look of ``"resume"``."""
         action, state = resolution.action, resolution.state
         if action != "expire" and state not in (State.IN_PROGRESS, State.FAILED):
             return False
@@ -411,7 +417,13 @@ class DynamoDBStore(BaseStore):
             ":expiry": seconds(whole_seconds(expires_at)),
         }
         statement = f"RESOLVE_{action.upper()}"
-        if resolution.result is not None:
+        if action == "resume":
+            how, appended = self._resumption(record_id, resolution)
+            statement += how
+            values |= appended
+            if how == "_HELD":
+                del values[":expiry"]
+        elif resolution.result is not None:
             overflow, kept = self._kept(record_id, token, resolution.result)
             statement += overflow
             values |= kept
@@ -424,6 +436,17 @@ class DynamoDBStore(BaseStore):
             # True for a write that was sent again, and meets itself.
             return item is not None and self.names.record(item, now, self._skew).token == token
         return True
+
+    def _resumption(self, record_id: UUID, resolution: Resolution) -> tuple[str, dict[str, Any]]:
+        """Return the end of the name of the statement that resumes the item, and its values."""
+        item = self.table.item(record_id) or {}
+        _, _, steps = self.names.before(item)
+        if steps is None:
+            return "_WITHOUT_STEPS", {}
+        noted = len(item[self.names.of["steps"]]["L"])
+        entry = [binary(resolution.entry)] if resolution.entry else []
+        values = {":noted": number(noted), ":entry": {"L": entry}}
+        return "_HELD" if resolution.holds(steps) else "", values
 
     def erase(self, record_id: UUID, *, force: bool = False) -> bool:
         """

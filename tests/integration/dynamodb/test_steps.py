@@ -27,6 +27,7 @@ from tests.integration.dynamodb.conftest import once
 from tests.integration.dynamodb.wire import Throttle
 
 ENTRY = journal.entry("charge", bytes(range(256)))
+ORDER, INTENT = journal.entry("order", b"17"), journal.intent("charge")
 UPDATE, PUT, GET = "UpdateItem", "PutItem", "GetItem"
 both_servers = pytest.mark.parametrize("kind", ["moto", "dynalite"])
 
@@ -45,6 +46,12 @@ def noted(store, entries=(ENTRY,), **fields):
 
 def again(lease, **fields):
     return replace(lease.request, token=new_token(), **fields)
+
+
+def resume(store, **decided):
+    seen = found(store)
+    decided = {"epoch": seen.epoch, "state": seen.state, **decided}
+    return store.resolve(record_id(), Resolution("resume", **decided))
 
 
 def raw(store):
@@ -118,6 +125,130 @@ def test_S7_S10_note_between_the_look_and_the_write_of_a_claim(store, clock, fai
     else:
         assert decide(lost(told), request) is Decision.STALE
     assert found(store).steps == ENTRY
+
+
+@both_servers
+def test_S13_claim_of_a_held_item_is_two_writes_the_first_of_which_is_refused(
+    store, kind, clock, wire
+):
+    lease = noted(store, [INTENT], retention=DAY)
+    for _ in range(2):
+        store.fail(lease, "boom", held=True)
+        assert "expiry" not in raw(store)
+        wire.taken()
+        lease = won(store.claim(again(lease)))
+        looks = [] if kind == "moto" else [GET]
+        assert (lease.journal, wire.taken()) == (INTENT, [UPDATE, *looks, UPDATE])
+        assert "expiry" not in raw(store)
+        clock.advance(2 * DAY)
+    store.fail(lease, "boom")
+    assert found(store).expires_at - clock() >= DAY
+    wire.taken()
+    lease = won(store.claim(again(lease)))
+    assert (lease.journal, wire.taken()) == (INTENT, [UPDATE])
+    assert "expiry" in raw(store)
+
+
+def test_S13_failure_that_holds_an_item_takes_its_expiry(store):
+    lease = noted(store)
+    assert "expiry" in raw(store)
+    store.fail(lease, "boom", held=True)
+    assert "expiry" not in raw(store)
+
+
+def test_S13_process_that_dies_after_the_first_write_of_a_claim_leaves_the_hold(store, monkeypatch):
+    lease = noted(store, [INTENT])
+    store.fail(lease, "boom", held=True)
+    before = raw(store)
+
+    def dies(**call):
+        raise SystemExit
+
+    once(store, "update", lambda: once(store, "update", dies))
+    with pytest.raises(SystemExit):
+        store.claim(again(lease))
+
+    assert raw(store) == before
+
+
+@both_servers
+@pytest.mark.parametrize("ends", [True, False])
+def test_S13_hold_that_ends_between_the_two_writes_of_a_claim(store, clock, ends):
+    owner = won(store.claim(asked(lease=timedelta(seconds=1), steps=True)))
+    store.note(owner, INTENT, duration=timedelta(0), held=True)
+    clock.advance(timedelta(seconds=1))
+
+    def note():
+        store.note(owner, journal.withdrawn("charge"), duration=timedelta(0), held=not ends)
+
+    once(store, "update", lambda: once(store, "update", note))
+    lease = won(store.claim(again(owner)))
+
+    assert lease.journal == INTENT + journal.withdrawn("charge")
+    assert found(store).held is not ends
+
+
+def test_S13_item_that_waits_for_an_operator_is_claimed_without_a_hold_where_nothing_is_noted(
+    store, clock
+):
+    for fingerprints in ((FINGERPRINT,), (OTHER_FINGERPRINT, FINGERPRINT)):
+        assert store.erase(record_id(), force=True)
+        lease = won(store.claim(asked(on_stale="refuse", lease=HOUR, steps=True)))
+        clock.advance(2 * HOUR)
+        request = again(lease, on_stale="take_over", fingerprints=fingerprints)
+        assert won(store.claim(request)).journal is None
+        assert not found(store).held
+
+
+@pytest.mark.parametrize("held", [True, False])
+def test_S8_S13_journal_under_an_older_secret_goes_on_and_is_held_as_it_was(store, held):
+    store.fail(noted(store), "boom", held=held)
+    request = asked(fingerprints=(OTHER_FINGERPRINT, FINGERPRINT), steps=True)
+    assert won(store.claim(request)).journal == ENTRY
+    assert (found(store).fingerprint, found(store).held) == (FINGERPRINT, held)
+
+
+@both_servers
+def test_S18_decision_to_resume_is_one_look_and_one_write(store, clock, wire):
+    store.fail(noted(store, [INTENT]), "boom")
+    wire.taken()
+    assert resume(store)
+    assert wire.taken() == [GET, GET, UPDATE]  # the first is of the operator
+    assert "expiry" not in raw(store)
+    assert raw(store)["steps"] == {"L": [{"B": INTENT}]}
+    assert resume(store, step="charge", result=b"paid", retention=2 * HOUR)
+    assert raw(store)["steps"] == {"L": [{"B": INTENT}, {"B": journal.entry("charge", b"paid")}]}
+    assert "responsePayload" not in raw(store)
+    expires_at = found(store).expires_at
+    assert timedelta(0) <= expires_at - clock() - 2 * HOUR < timedelta(seconds=1)
+
+
+@both_servers
+@pytest.mark.parametrize("entries", [[ORDER], []], ids=["noted", "nothing noted"])
+@pytest.mark.parametrize("decided", [{}, {"step": "mail", "not_done": True}], ids=["go on", "mail"])
+def test_S18_note_between_the_look_and_the_write_of_a_decision_to_resume(store, entries, decided):
+    lease = noted(store, entries)
+
+    def note():
+        store.note(lease, INTENT, duration=HOUR, held=True)
+
+    once(store, "update", note)
+    assert not resume(store, force=True, **decided)
+
+    assert found(store).steps == b"".join(entries) + INTENT
+    assert (found(store).state, found(store).held) == (State.IN_PROGRESS, True)
+    assert resume(store, force=True, **decided)
+    assert (found(store).state, found(store).held) == (State.FAILED, True)
+
+
+def test_S18_decision_to_resume_that_is_throttled_after_it_was_made_is_made_once(store):
+    store.fail(noted(store, [INTENT]), "boom", held=True)
+    throttle = Throttle(
+        store, "InternalServerError", status=500, times=1, operation=UPDATE, applied=True
+    )
+    assert resume(store, step="charge", not_done=True)
+    assert throttle.refused == 1
+    assert found(store).steps == INTENT + journal.withdrawn("charge")
 
 
 def test_S11_claim_that_is_throttled_after_it_was_won_gets_the_journal(store, wire):

@@ -52,7 +52,7 @@ def test_each_claim_of_sql_writes_every_column():
 def test_claims_of_redis_and_dynamodb_write_every_column():
     written = scripts.CLAIM.text.split("local fields", 1)[1]
     assert [name for name in KEPT if f"'{name}'" not in written] == ["result"]
-    for update, _ in (expressions.CLAIM, expressions.CLAIM_WITHOUT_EXPIRY):
+    for update, _ in (expressions.CLAIM, expressions.CLAIM_HELD, expressions.CLAIM_WITHOUT_EXPIRY):
         left = [name for name in ATTRIBUTES if not re.search(rf"#{name}\b", update)]
         assert left == ["steps"]  # a claim goes on behind them
 
