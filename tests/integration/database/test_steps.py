@@ -357,6 +357,42 @@ def test_S17_steps_in_threads_have_connections_and_transactions_of_their_own():
     assert sorted(effects()) == expected
 
 
+def test_T14_S13_intents_and_notes_of_threads_wait_for_each_other_and_all_end():
+    """Each call finds its record held, whatever the others note meanwhile."""
+
+    def work(lease):
+        failures, ended = [], []
+
+        def call(key):
+            assert kept().expires_at is None
+            return key
+
+        def in_thread(number):
+            try:
+                for n in range(5):
+                    lease.step(f"step-{number}-{n}", effect)
+                    lease.external(f"call-{number}-{n}", call, uncertain="refuse")
+                    lease.external(f"note-{number}-{n}", lambda key: key, uncertain="repeat")
+                ended.append(number)
+            except BaseException as error:
+                failures.append(error)
+            finally:
+                connections.close_all()
+
+        threads = [threading.Thread(target=in_thread, args=[n], daemon=True) for n in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(PATIENCE)
+        assert (failures, sorted(ended)) == ([], [0, 1, 2, 3])
+        raise Boom
+
+    with pytest.raises(Boom):
+        run(work)
+    assert (kept().held, journal.read(kept().steps).uncertain) == (False, ())
+    assert (len(noted()), len(effects())) == (60, 20)
+
+
 def test_T14_T15_coroutines():
     async def work(lease, fails):
         async def call(name, key):

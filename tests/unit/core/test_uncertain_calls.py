@@ -724,8 +724,9 @@ def test_T14_an_uncertain_call_takes_no_other_along(made):
     assert sorted(noted()) == ["a", "b"]
 
 
-def test_T14_S13_an_intent_waits_for_a_note_that_would_end_its_hold(memory, monkeypatch):
-    """A step of another thread was noted before the intent, and its note arrives after it."""
+@pytest.mark.parametrize("way", ["external", "external on the loop", "aexternal"])
+def test_T14_S13_an_intent_waits_for_a_note_that_would_end_its_hold(memory, monkeypatch, way):
+    """The note of a step, in another thread, was sent before the intent, and arrives after it."""
     note, on_its_way, intended = memory.note, threading.Event(), threading.Event()
 
     def slow(lease, entry, *, held, **how):
@@ -736,14 +737,21 @@ def test_T14_S13_an_intent_waits_for_a_note_that_would_end_its_hold(memory, monk
         if held:
             intended.set()
 
-    def work(lease):
+    def order(lease):
         thread = threading.Thread(target=lease.step, args=["order", lambda: 17])
         thread.start()
         assert on_its_way.wait(30)
-        try:
+
+    def work(lease):
+        order(lease)
+        lease.external("charge", call, uncertain="refuse")
+
+    async def awork(lease):
+        order(lease)
+        if way == "aexternal":
+            await lease.aexternal("charge", coroutine(call), uncertain="refuse")
+        else:
             lease.external("charge", call, uncertain="refuse")
-        finally:
-            thread.join(30)
 
     def call(key):
         assert noted() == ["order"]
@@ -752,7 +760,7 @@ def test_T14_S13_an_intent_waits_for_a_note_that_would_end_its_hold(memory, monk
 
     monkeypatch.setattr(memory, "note", slow)
     with pytest.raises(Boom):
-        run(work)
+        run(work) if way == "external" else arun(awork)
     assert left() == HELD
 
 
