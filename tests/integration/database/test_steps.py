@@ -616,7 +616,7 @@ def test_a_thread_at_another_level_fails_its_step_as_a_whole_and_may_run_it_agai
 
 
 @pytest.mark.leg("postgres18")
-def test_a_step_costs_one_statement_and_no_commit_and_a_call_one_write(wire):
+def test_a_step_costs_one_statement_and_no_commit_and_a_call_one_or_two_writes(wire):
     def bare():
         with transaction.atomic():
             effect()
@@ -630,15 +630,17 @@ def test_a_step_costs_one_statement_and_no_commit_and_a_call_one_write(wire):
 
     def work(lease):
         numbers = iter(range(9))
-        steps = costs(lambda: lease.step(f"step {next(numbers)}", effect))
-        calls = costs(
-            lambda: lease.external(f"call {next(numbers)}", lambda key: 1, uncertain="repeat")
-        )
-        return [costs(bare), steps, calls]
 
-    (bare_trips, bare_commits), step, call = run(work).result
+        def call(uncertain):
+            lease.external(f"call {next(numbers)}", lambda key: 1, uncertain=uncertain)
+
+        step = costs(lambda: lease.step(f"step {next(numbers)}", effect))
+        calls = [costs(partial(call, uncertain)) for uncertain in ("repeat", "refuse", never)]
+        return [costs(bare), step, *calls]
+
+    (bare_trips, bare_commits), step, *calls = run(work).result
     assert step == [bare_trips + 1, bare_commits]
-    assert call == [1, 0]
+    assert calls == [[1, 0], [2, 0], [2, 0]]
 
 
 # Answers that are lost.

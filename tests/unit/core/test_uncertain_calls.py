@@ -27,6 +27,7 @@ from django_idempotency.claims import Resolution
 from django_idempotency.conf import engine_for, store_for
 from django_idempotency.engine.operation import RollBack
 from django_idempotency.records import State
+from django_idempotency.testing import crash_at
 from tests.unit.core.conftest import kept, levels, never, noted, run_in_loop
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("memory")]
@@ -263,6 +264,41 @@ def test_T12_what_a_late_owner_has_left_is_asked_of_the_next(clock, calls, left_
             run(charge(never))
     else:
         assert run(never).result == "ch_2"
+
+
+#: Where an attempt dies, how often it has made the call, and what is known of that.
+DEATHS = {
+    "P4": ("before_intent", 0, "not made"),
+    "P5": ("after_intent", 0, "uncertain"),
+    "P2": ("in_work", 1, "uncertain"),
+    "P6": ("before_note", 1, "uncertain"),
+    "P7": ("after_note", 1, "noted"),
+    "P8": ("before_complete", 1, "noted"),
+}
+
+
+@pytest.mark.parametrize("uncertain", ["refuse", "function"])
+@pytest.mark.parametrize(("point", "times", "known"), DEATHS.values(), ids=DEATHS)
+def test_P2_P4_to_P8_a_call_is_uncertain_from_its_intent_to_its_note(
+    point, times, known, uncertain, clock, calls
+):
+    def call(key, crash=lambda: None):
+        calls.made.append(("charge", key))
+        crash()
+        return "ch_1"
+
+    asks = "refuse" if uncertain == "refuse" else calls("asked", "ch_1")
+    with crash_at(point) as crash:
+        run(charge(partial(call, crash=crash) if point == "in_work" else call, asks))
+    assert of(calls) == ["charge"] * times
+    clock.advance(61)
+    if (known, uncertain) == ("uncertain", "refuse"):
+        with pytest.raises(Uncertain):
+            run(charge(never, asks))
+        return
+    assert run(charge(call, asks)).result == "ch_1"
+    last = {"not made": ["charge"], "uncertain": ["asked"], "noted": []}[known]
+    assert of(calls) == ["charge"] * times + last
 
 
 # What the call raises.
