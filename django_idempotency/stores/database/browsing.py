@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from datetime import datetime, timezone
 from typing import Any
 from uuid import UUID
@@ -40,10 +41,13 @@ class Browsing(Statements):
         self, filters: Filters, cursor: str | None, limit: int, most: int, results: bool
     ) -> tuple[Page, int]:
         """See `BaseStore.look_on`; one statement."""
-        if filters == Filters():  # each row that is looked at is on the page
+        if replace(filters, held=None) == Filters():  # each row that is looked at is on the page
             most = min(most, limit)
         room = {"most": most, "one_more": most + 1, "limit": limit + 1, "results": results}
-        parameters = {**self._place_of(cursor), **_asked(filters), **room}
+        place = self._place_of(cursor)
+        # Records that are held have a part of the index for themselves.
+        place["endless"] &= filters.held is not False
+        parameters = {**place, "expiring": filters.held is not True, **_asked(filters), **room}
         rows: list[Row] = self._execute(self._statement_for(filters), parameters)
         page, damaged = [row for row in rows[:limit] if row[_NUMBER] <= most], list[str]()
         found = (_readable(row[:_NUMBER], damaged) for row in page)

@@ -106,7 +106,8 @@ UPDATE idempotency_record
        token = %(token)s,
        lease_until = UTC_TIMESTAMP(6) + INTERVAL %(lease)s MICROSECOND,
        updated_at = UTC_TIMESTAMP(6),
-       expires_at = UTC_TIMESTAMP(6) + INTERVAL %(lifetime)s MICROSECOND,
+       expires_at = CASE WHEN steps IS NOT NULL AND expires_at IS NULL THEN NULL
+                         ELSE UTC_TIMESTAMP(6) + INTERVAL %(lifetime)s MICROSECOND END,
        result = NULL,
        error = ''
  WHERE id = %(id)s
@@ -150,7 +151,9 @@ UPDATE idempotency_record
 SET STATEMENT innodb_lock_wait_timeout = 5 FOR
 UPDATE idempotency_record
    SET state = 'FAILED', error = %(error)s, lease_until = NULL, updated_at = UTC_TIMESTAMP(6),
-       expires_at = COALESCE(expires_at, UTC_TIMESTAMP(6) + INTERVAL %(retention)s MICROSECOND)
+       expires_at = CASE WHEN %(held)s THEN NULL
+                         ELSE COALESCE(expires_at,
+                                       UTC_TIMESTAMP(6) + INTERVAL %(retention)s MICROSECOND) END
  WHERE id = %(id)s AND epoch = %(epoch)s AND token = %(token)s AND state = 'IN_PROGRESS'
 """
 
@@ -198,21 +201,24 @@ UPDATE idempotency_record
                             OR (%(action)s = 'expire' AND state = 'IN_PROGRESS')
                           THEN NULL ELSE fingerprint END,
        state = CASE WHEN %(action)s = 'complete' THEN 'COMPLETED'
+                    WHEN %(action)s = 'resume' THEN 'FAILED'
                     WHEN %(action)s = 'release' OR state = 'IN_PROGRESS' THEN 'RELEASED'
                     ELSE state END,
        result = CASE WHEN %(action)s = 'complete' THEN %(result)s ELSE result END,
        error = CASE WHEN %(action)s = 'complete' THEN '' ELSE error END,
-       steps = NULL,
+       steps = CASE WHEN %(action)s = 'resume' THEN CONCAT(steps, %(entry)s) END,
        epoch = epoch + 1, token = %(token)s,
        lease_until = NULL, updated_at = UTC_TIMESTAMP(6),
-       expires_at = CASE %(action)s
-                         WHEN 'expire' THEN UTC_TIMESTAMP(6)
-                         WHEN 'complete' THEN UTC_TIMESTAMP(6) + INTERVAL %(retention)s MICROSECOND
-                         ELSE COALESCE(expires_at,
-                                       UTC_TIMESTAMP(6) + INTERVAL %(retention)s MICROSECOND) END
+       expires_at = CASE WHEN %(held)s THEN NULL
+                         WHEN %(action)s = 'expire' THEN UTC_TIMESTAMP(6)
+                         WHEN %(action)s = 'release'
+                         THEN COALESCE(expires_at,
+                                       UTC_TIMESTAMP(6) + INTERVAL %(retention)s MICROSECOND)
+                         ELSE UTC_TIMESTAMP(6) + INTERVAL %(retention)s MICROSECOND END
  WHERE id = %(id)s
    AND epoch = %(seen_epoch)s
    AND state = %(seen_state)s
+   AND (%(action)s <> 'resume' OR COALESCE(OCTET_LENGTH(steps), 0) = %(seen_size)s)
    AND (-- not expired
            expires_at IS NULL OR expires_at > UTC_TIMESTAMP(6)
         OR (state = 'IN_PROGRESS' AND lease_until > UTC_TIMESTAMP(6)))
@@ -246,6 +252,7 @@ SELECT {SHOWN}, UTC_TIMESTAMP(6), place.number
                 UNION ALL
                 (SELECT id, expires_at FROM idempotency_record
                   WHERE TRUE
+                    AND %(expiring)s
                     AND expires_at <= %(after)s AND (expires_at < %(after)s OR id < %(after_id)s)
                   ORDER BY expires_at DESC, id DESC
                   LIMIT %(one_more)s)) AS looked) AS place

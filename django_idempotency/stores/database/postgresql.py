@@ -179,7 +179,8 @@ UPDATE idempotency_record AS record
        created_at = CASE WHEN record.expires_at <= clock.now
                          THEN clock.now ELSE record.created_at END,
        updated_at = clock.now,
-       expires_at = clock.now + %(lifetime)s::interval,
+       expires_at = CASE WHEN record.steps IS NOT NULL AND record.expires_at IS NULL THEN NULL
+                         ELSE clock.now + %(lifetime)s::interval END,
        attempts = CASE WHEN record.expires_at <= clock.now THEN 1 ELSE record.attempts + 1 END,
        result = NULL,
        error = '',
@@ -246,7 +247,8 @@ RETURNING record.expires_at AT TIME ZONE 'UTC'
     FAIL = """
 UPDATE idempotency_record AS record
    SET state = 'FAILED', error = %(error)s, lease_until = NULL, updated_at = clock.now,
-       expires_at = coalesce(record.expires_at, clock.now + %(retention)s::interval)
+       expires_at = CASE WHEN %(held)s THEN NULL
+                         ELSE coalesce(record.expires_at, clock.now + %(retention)s::interval) END
   FROM (SELECT clock_timestamp() AS now,
                set_config('lock_timeout', CASE WHEN %(alone)s THEN '5s'
                                                ELSE current_setting('lock_timeout') END, true)
@@ -397,6 +399,7 @@ RETURNING record.expires_at AT TIME ZONE 'UTC', set_config('lock_timeout', clock
     RESOLVE = """
 UPDATE idempotency_record AS record
    SET state = CASE WHEN %(action)s = 'complete' THEN 'COMPLETED'
+                    WHEN %(action)s = 'resume' THEN 'FAILED'
                     WHEN %(action)s = 'release' OR record.state = 'IN_PROGRESS' THEN 'RELEASED'
                     ELSE record.state END,
        fingerprint = CASE WHEN %(action)s = 'release'
@@ -404,19 +407,21 @@ UPDATE idempotency_record AS record
                           THEN NULL ELSE record.fingerprint END,
        result = CASE WHEN %(action)s = 'complete' THEN %(result)s::bytea ELSE record.result END,
        error = CASE WHEN %(action)s = 'complete' THEN '' ELSE record.error END,
-       steps = NULL,
+       steps = CASE WHEN %(action)s = 'resume' THEN record.steps || %(entry)s::bytea END,
        epoch = record.epoch + 1, token = %(token)s::uuid,
        lease_until = NULL, updated_at = clock.now,
-       expires_at = CASE %(action)s
-                         WHEN 'expire' THEN clock.now
-                         WHEN 'complete' THEN clock.now + %(retention)s::interval
-                         ELSE coalesce(record.expires_at, clock.now + %(retention)s::interval) END
+       expires_at = CASE WHEN %(held)s THEN NULL
+                         WHEN %(action)s = 'expire' THEN clock.now
+                         WHEN %(action)s = 'release'
+                         THEN coalesce(record.expires_at, clock.now + %(retention)s::interval)
+                         ELSE clock.now + %(retention)s::interval END
   FROM (SELECT clock_timestamp() AS now OFFSET 0) AS clock,
        (SELECT id FROM idempotency_record WHERE id = %(id)s::uuid
            FOR NO KEY UPDATE SKIP LOCKED) AS free
  WHERE record.id = free.id
    AND record.epoch = %(seen_epoch)s
    AND record.state = %(seen_state)s
+   AND (%(action)s <> 'resume' OR coalesce(octet_length(record.steps), 0) = %(seen_size)s)
    AND (-- not expired
            record.expires_at IS NULL OR record.expires_at > clock.now
         OR (record.state = 'IN_PROGRESS' AND record.lease_until > clock.now))
@@ -449,7 +454,8 @@ SELECT {SHOWN},
          WHERE TRUE
            AND ((%(endless)s AND expires_at IS NULL
                  AND (%(after_id)s::uuid IS NULL OR id < %(after_id)s))
-                OR (expires_at <= %(after)s AND (expires_at < %(after)s OR id < %(after_id)s)))
+                OR (%(expiring)s AND expires_at <= %(after)s
+                    AND (expires_at < %(after)s OR id < %(after_id)s)))
          LIMIT %(one_more)s) AS record
  WHERE record.number >= %(most)s
     OR ((%(state)s::text IS NULL OR record.state = %(state)s)

@@ -98,7 +98,8 @@ UPDATE idempotency_record
        created_at = CASE WHEN expires_at <= strftime('%%Y-%%m-%%d %%H:%%M:%%f', 'now')
                          THEN strftime('%%Y-%%m-%%d %%H:%%M:%%f', 'now') ELSE created_at END,
        updated_at = strftime('%%Y-%%m-%%d %%H:%%M:%%f', 'now'),
-       expires_at = strftime('%%Y-%%m-%%d %%H:%%M:%%f', 'now', %(lifetime)s),
+       expires_at = CASE WHEN steps IS NOT NULL AND expires_at IS NULL THEN NULL
+                         ELSE strftime('%%Y-%%m-%%d %%H:%%M:%%f', 'now', %(lifetime)s) END,
        attempts = CASE WHEN expires_at <= strftime('%%Y-%%m-%%d %%H:%%M:%%f', 'now')
                        THEN 1 ELSE attempts + 1 END,
        result = NULL,
@@ -142,8 +143,10 @@ RETURNING expires_at
 UPDATE idempotency_record
    SET state = 'FAILED', error = %(error)s, lease_until = NULL,
        updated_at = strftime('%%Y-%%m-%%d %%H:%%M:%%f', 'now'),
-       expires_at = coalesce(expires_at,
-                             strftime('%%Y-%%m-%%d %%H:%%M:%%f', 'now', %(retention)s))
+       expires_at = CASE WHEN %(held)s THEN NULL
+                         ELSE coalesce(
+                              expires_at,
+                              strftime('%%Y-%%m-%%d %%H:%%M:%%f', 'now', %(retention)s)) END
  WHERE id = %(id)s AND epoch = %(epoch)s AND token = %(token)s AND state = 'IN_PROGRESS'
 """
 
@@ -183,6 +186,7 @@ RETURNING token
     RESOLVE = """
 UPDATE idempotency_record
    SET state = CASE WHEN %(action)s = 'complete' THEN 'COMPLETED'
+                    WHEN %(action)s = 'resume' THEN 'FAILED'
                     WHEN %(action)s = 'release' OR state = 'IN_PROGRESS' THEN 'RELEASED'
                     ELSE state END,
        fingerprint = CASE WHEN %(action)s = 'release'
@@ -190,19 +194,21 @@ UPDATE idempotency_record
                           THEN NULL ELSE fingerprint END,
        result = CASE WHEN %(action)s = 'complete' THEN %(result)s ELSE result END,
        error = CASE WHEN %(action)s = 'complete' THEN '' ELSE error END,
-       steps = NULL,
+       steps = CASE WHEN %(action)s = 'resume' THEN CAST(steps || %(entry)s AS BLOB) END,
        epoch = epoch + 1, token = %(token)s,
        lease_until = NULL, updated_at = strftime('%%Y-%%m-%%d %%H:%%M:%%f', 'now'),
-       expires_at = CASE %(action)s
-                         WHEN 'expire' THEN strftime('%%Y-%%m-%%d %%H:%%M:%%f', 'now')
-                         WHEN 'complete'
-                         THEN strftime('%%Y-%%m-%%d %%H:%%M:%%f', 'now', %(retention)s)
-                         ELSE coalesce(
+       expires_at = CASE WHEN %(held)s THEN NULL
+                         WHEN %(action)s = 'expire'
+                         THEN strftime('%%Y-%%m-%%d %%H:%%M:%%f', 'now')
+                         WHEN %(action)s = 'release'
+                         THEN coalesce(
                               expires_at,
-                              strftime('%%Y-%%m-%%d %%H:%%M:%%f', 'now', %(retention)s)) END
+                              strftime('%%Y-%%m-%%d %%H:%%M:%%f', 'now', %(retention)s))
+                         ELSE strftime('%%Y-%%m-%%d %%H:%%M:%%f', 'now', %(retention)s) END
  WHERE id = %(id)s
    AND epoch = %(seen_epoch)s
    AND state = %(seen_state)s
+   AND (%(action)s <> 'resume' OR coalesce(length(steps), 0) = %(seen_size)s)
    AND (-- not expired
            expires_at IS NULL OR expires_at > strftime('%%Y-%%m-%%d %%H:%%M:%%f', 'now')
         OR (state = 'IN_PROGRESS'
@@ -240,6 +246,7 @@ SELECT {SHOWN},
                 SELECT * FROM (
                 SELECT id, expires_at FROM idempotency_record
                  WHERE TRUE
+                   AND %(expiring)s
                    AND expires_at <= %(after)s AND (expires_at < %(after)s OR id < %(after_id)s)
                  ORDER BY expires_at DESC, id DESC
                  LIMIT %(one_more)s))) AS place

@@ -323,7 +323,7 @@ class DatabaseStore(Browsing, Sweeping):
 
     def fail(self, lease: Lease, error: str, *, held: bool = False) -> bool:
         """See `BaseStore.fail`."""
-        return self._end(lease, State.FAILED, "FAIL", error=keys.bounded(error))
+        return self._end(lease, State.FAILED, "FAIL", error=keys.bounded(error), held=held)
 
     def release(self, lease: Lease) -> bool:
         """See `BaseStore.release`."""
@@ -355,13 +355,15 @@ class DatabaseStore(Browsing, Sweeping):
         if not written:
             raise LeaseLost(gone=self._look(lease.record_id, place=lease.place)[0] is None)
 
-    def _end(self, lease: Lease, state: State, name: str, *, error: str) -> bool:
+    def _end(
+        self, lease: Lease, state: State, name: str, *, error: str, held: bool = False
+    ) -> bool:
         """End the lease, and return whether its proof stood."""
         connection = connections[self.using]
         if lease.written:
             alone = not connection.in_atomic_block or Block.is_foreign(connection)
             retention = lease.request.retention
-            parameters = {"retention": retention, "alone": alone, "error": error}
+            parameters = {"retention": retention, "alone": alone, "error": error, "held": held}
             parameters |= proof_parameters(lease)
             return bool(self._write(name, parameters, lease, counts=True) == 1)
         if not connection.in_atomic_block:  # `single`: there is no row to end
@@ -488,7 +490,10 @@ class DatabaseStore(Browsing, Sweeping):
         return found
 
     def resolve(self, record_id: UUID, resolution: Resolution) -> bool:
-        """See `BaseStore.resolve`."""
+        """See `BaseStore.resolve`; ``"resume"`` reads the journal before, and nothing else does."""
+        steps = None
+        if resolution.action == "resume" and (seen := self.get(record_id)) is not None:
+            steps = seen.steps
         parameters = {
             "id": record_id,
             "action": resolution.action,
@@ -497,6 +502,10 @@ class DatabaseStore(Browsing, Sweeping):
             "force": resolution.force,
             "result": resolution.result,
             "retention": resolution.retention,
+            "entry": resolution.entry,
+            "held": resolution.holds(steps),
+            # The journal of an epoch only grows: of this size it is the one that was read.
+            "seen_size": len(steps or b""),
             "token": keys.new_token(),
         }
         try:
