@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import timedelta
 
 import pytest
@@ -10,7 +9,6 @@ import pytest
 from django_idempotency import journal
 from django_idempotency.claims import Decision, Resolution, decide
 from django_idempotency.exceptions import LeaseLost, StoreError
-from django_idempotency.keys import new_token
 from django_idempotency.records import State
 from tests.claims import (
     DAY,
@@ -25,9 +23,9 @@ from tests.claims import (
 )
 from tests.integration.dynamodb.conftest import once
 from tests.integration.dynamodb.wire import Throttle
+from tests.steps import ENTRY, INTENT, again, noted, resume
 
-ENTRY = journal.entry("charge", bytes(range(256)))
-ORDER, INTENT = journal.entry("order", b"17"), journal.intent("charge")
+ORDER = journal.entry("order", b"17")
 UPDATE, PUT, GET = "UpdateItem", "PutItem", "GetItem"
 both_servers = pytest.mark.parametrize("kind", ["moto", "dynalite"])
 
@@ -35,23 +33,6 @@ both_servers = pytest.mark.parametrize("kind", ["moto", "dynalite"])
 @pytest.fixture
 def store(make_store, clock):
     return make_store(clock_skew=0, clock=clock)
-
-
-def noted(store, entries=(ENTRY,), **fields):
-    lease = won(store.claim(asked(steps=True, **fields)))
-    for entry in entries:
-        store.note(lease, entry, duration=HOUR, held=False)
-    return lease
-
-
-def again(lease, **fields):
-    return replace(lease.request, token=new_token(), **fields)
-
-
-def resume(store, **decided):
-    seen = found(store)
-    decided = {"epoch": seen.epoch, "state": seen.state, **decided}
-    return store.resolve(record_id(), Resolution("resume", **decided))
 
 
 def raw(store):

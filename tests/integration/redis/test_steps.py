@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import timedelta
 
 import pytest
@@ -10,37 +9,19 @@ import pytest
 from django_idempotency import journal
 from django_idempotency.claims import Decision, Resolution, decide
 from django_idempotency.exceptions import LeaseLost, StoreError
-from django_idempotency.keys import new_token
 from django_idempotency.records import State
 from django_idempotency.stores.redis import scripts
 from tests.claims import DAY, HOUR, asked, found, lost, record_id, won
 from tests.integration.redis.conftest import MOMENT, lapse, through
+from tests.steps import ENTRY, INTENT, again, noted, resume
 
-ENTRY = journal.entry("charge", bytes(range(256)))
-INTENT, ENTRY_PAID = journal.intent("charge"), journal.entry("charge", b"paid")
+PAID = journal.entry("charge", b"paid")
 
 
 @pytest.fixture
 def name(prefix):
     """The server's key of the record of "key"."""
     return f"{prefix}{record_id()}"
-
-
-def noted(store, entries=(ENTRY,), **fields):
-    lease = won(store.claim(asked(steps=True, **fields)))
-    for entry in entries:
-        store.note(lease, entry, duration=HOUR, held=False)
-    return lease
-
-
-def again(lease, **fields):
-    return replace(lease.request, token=new_token(), **fields)
-
-
-def resume(store, **decided):
-    seen = found(store)
-    decided = {"epoch": seen.epoch, "state": seen.state, **decided}
-    return store.resolve(record_id(), Resolution("resume", **decided))
 
 
 def minutes_left(client, name):
@@ -109,7 +90,7 @@ def test_S18_server_keeps_a_resumed_record_for_the_retention_unless_it_is_held(s
     assert (minutes_left(client, name), found(store).expires_at) == (None, None)
     assert resume(store, step="charge", result=b"paid", retention=2 * HOUR)
     assert minutes_left(client, name) == 2 * HOUR
-    assert client.hmget(name, "steps", "result") == [INTENT + ENTRY_PAID, None]
+    assert client.hmget(name, "steps", "result") == [INTENT + PAID, None]
 
 
 @pytest.mark.parametrize("action", ["resume", "release"])
@@ -169,7 +150,7 @@ def test_S13_S18_server_whose_memory_is_full_holds_and_resumes(store, memory_ful
     assert found(store).held
 
     assert resume(store, step="charge", result=b"paid")
-    assert (found(store).steps, found(store).held) == (INTENT + ENTRY_PAID, False)
+    assert (found(store).steps, found(store).held) == (INTENT + PAID, False)
 
 
 def test_S12_note_whose_answer_is_lost_is_sent_again_and_means_the_same(
