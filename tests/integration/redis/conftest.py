@@ -22,6 +22,7 @@ from tests.claims import HOUR, asked, found, lost, operation, record_id, won
 from tests.services import or_skip
 from tests.services.processes import wait_until
 from tests.services.redis import RedisServer, redis_url
+from tests.steps import INTENT
 
 BACKEND = "django_idempotency.stores.redis.RedisStore"
 #: A lease that lapses soon.
@@ -143,10 +144,13 @@ def whole_life(store):
         store.complete(leases[key], key.encode(), retention=HOUR)
         assert lost(store.claim(asked(key))).result == key.encode()
     ended = won(store.claim(asked("failed", steps=True)))
-    store.note(ended, b"noted", duration=HOUR, held=False)
-    store.fail(ended, "boom")
+    store.note(ended, INTENT, duration=HOUR, held=True)
+    store.fail(ended, "boom", held=True)
+    seen = found(store, "failed")
+    decision = Resolution("resume", seen.epoch, seen.state, step="charge", not_done=True)
+    assert (seen.held, store.resolve(seen.record_id, decision)) == (True, True)
     again = won(store.claim(asked("failed", steps=True)))
-    assert again.journal == b"noted"
+    assert again.journal == INTENT + decision.entry
     assert store.renew([ended, again], HOUR) == {again}
     store.release(again)
     seen = found(store, "failed")
