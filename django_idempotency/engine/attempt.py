@@ -358,10 +358,17 @@ class Attempt(Running):
     # What has become of the work.
 
     def end_without_answer(self, ending: Ending) -> None:
-        """Take an ending that keeps nothing; after a step a record is not released (T11)."""
+        """
+        Take an ending that keeps nothing; after a step a record is not released (T11).
+
+        It is held while a call is uncertain, and where the journal, which may say so, could not be
+        read (S13, S16).
+        """
         if self.steps is not None and self.steps.any_noted:
             state = State.FAILED if ending.state is State.RELEASED else ending.state
             ending = replace(ending, state=state, held=self.steps.any_uncertain)
+        elif self.steps is None and self.held is not None and self.held.journal is not None:
+            ending = replace(ending, held=True)
         self.ending = ending
 
     @property

@@ -865,7 +865,7 @@ def test_S16_nothing_runs_for_a_damaged_journal(memory, caplog):
     put(memory, kept().steps[:-1])
     with pytest.raises(StoreError, match="damaged"):
         run(never)
-    assert kept().state is State.FAILED
+    assert (kept().state, kept().held) == (State.FAILED, True)  # it may tell of an uncertain call
     assert "store unavailable" in caplog.text
 
 
