@@ -348,6 +348,25 @@ def test_P10_a_step_that_was_taken_over_answers_lease_lost(kind, monkeypatch):
     assert (Effect.objects.count(), charges) == (0, [])
 
 
+@pytest.mark.parametrize("kind", ["function", "drf", "async-function"])
+def test_T18_steps_that_were_swapped_in_the_table_are_503_and_nothing_runs(kind, settings, caplog):
+    alias = {**settings.IDEMPOTENCY["default"], "ENCRYPTION_KEYS": ["A" * 43]}
+    settings.IDEMPOTENCY = {**settings.IDEMPOTENCY, "default": alias}
+    api = client(kind, raises=False)
+    assert then(api, "raises").status_code == 500
+    whole = record().steps
+    order, call = journal.read(whole).results.values()
+    swapped = journal.entry("order", call) + journal.entry("charge", order)
+    IdempotencyRecord.objects.update(steps=swapped)
+
+    assert problem(api()) == (503, "store_unavailable")
+
+    assert (Effect.objects.count(), len(charges), record().steps) == (1, 1, swapped)
+    assert "damaged: it was not encrypted for this record" in caplog.text
+    IdempotencyRecord.objects.update(steps=whole)
+    assert (api().status_code, Effect.objects.count(), len(charges)) == (201, 1, 1)
+
+
 @every_kind
 def test_T12_an_uncertain_call_is_answered_with_stale_until_an_operator_decides(kind, monkeypatch):
     api, refuse = client(kind, raises=False), {"X-Uncertain": "refuse"}
