@@ -49,9 +49,9 @@ class IdempotencyRecordAdmin(_ModelAdmin):
     """
     The records of every store: a list, an overview, a page per record, and decisions.
 
-    Nothing can be added, changed or deleted but by `release`, `complete` and `expire`, which are
-    the store's own `resolve`. The store ``default`` has the usual URLs of a ModelAdmin, each other
-    one its own below ``store/ALIAS/``.
+    Nothing can be added, changed or deleted but by `release`, `complete`, `expire` and `resume`,
+    which are the store's own `resolve`. The store ``default`` has the usual URLs of a ModelAdmin,
+    each other one its own below ``store/ALIAS/``.
     """
 
     #: The address of a dashboard, which has the rates: the overview links to it.
@@ -175,9 +175,9 @@ class IdempotencyRecordAdmin(_ModelAdmin):
         may = self._may(request)
         context: dict[str, Any] = {"dashboard_url": self.dashboard_url}
         try:
-            count = request.GET.get("count") == "stale"
+            count = request.GET.get("count") == "waiting"
             context["overview"] = overview = overviews.overview_of(_store(alias), count=count)
-            for name in ("oldest", "oldest_stale"):
+            for name in ("oldest", "oldest_stale", "oldest_held"):
                 if (record := overview[name]) is not None:
                     context[name] = self._row(alias, record, may)
         except (InvalidStore, StoreError) as failure:
@@ -199,7 +199,7 @@ class IdempotencyRecordAdmin(_ModelAdmin):
         form = decisions.DecisionForm(about, request.POST if confirmed else None)
         if confirmed and form.is_valid():
             return self._carry_out(request, about, form)
-        action, rows = about[0].action, []
+        action, rows = request.POST["action"], []
         for it in about:
             row = None if it.record is None else self._row(alias, it.record, may)
             rows.append((short(it.seen.record_id), row, it, decisions.signed(it.seen, alias)))
@@ -211,6 +211,7 @@ class IdempotencyRecordAdmin(_ModelAdmin):
             action=action,
             may=may,
             form=form,
+            step=about[0].step,
             decisions=rows,
             question=self._question(about),
             possible=any(it.obstacle is None for it in about),
@@ -219,7 +220,7 @@ class IdempotencyRecordAdmin(_ModelAdmin):
     def _question(self, about: list[Decision]) -> dict[str, Any] | None:
         """Return what the page asks about the work of the one record that is decided about."""
         store, record = about[0].store, about[0].record
-        if len(about) > 1 or record is None:
+        if len(about) > 1 or record is None or about[0].step is not None:
             return None
         return decisions.question_of(store, record, guard_of(store.alias, record))
 
@@ -246,7 +247,7 @@ class IdempotencyRecordAdmin(_ModelAdmin):
             self.message_user(request, said, messages.ERROR)
         if done:
             said = ngettext("%(done)s: %(n)d record.", "%(done)s: %(n)d records.", done)
-            words = {"done": decisions.ACTIONS[action][1], "n": done}
+            words = {"done": decisions.past_of(about[0]), "n": done}
             self.message_user(request, said % words, messages.SUCCESS)
         # Some stores delete what has expired: its page would be gone.
         if len(about) == 1 and about[0].record is not None and not (done and action == "expire"):

@@ -16,6 +16,7 @@ from django.http import QueryDict
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, pgettext_lazy
 
+from django_idempotency import keys
 from django_idempotency.exceptions import IdempotencyError, StoreError
 from django_idempotency.operators.decisions import Decision, NotResolved, Seen
 from django_idempotency.operators.results import given_result, kind_of
@@ -23,7 +24,16 @@ from django_idempotency.records import Record, State
 from django_idempotency.stores.base import BaseStore
 from django_idempotency.stores.database import DatabaseStore
 
-__all__ = ["ACTIONS", "DecisionForm", "asked_for", "carry_out", "question_of", "signed"]
+__all__ = [
+    "ACTIONS",
+    "CALLS",
+    "DecisionForm",
+    "asked_for",
+    "carry_out",
+    "past_of",
+    "question_of",
+    "signed",
+]
 
 #: What the buttons say, and what the log says afterwards.
 ACTIONS = {
@@ -33,11 +43,24 @@ ACTIONS = {
         pgettext_lazy("idempotency", "Completed"),
     ),
     "expire": (pgettext_lazy("idempotency", "Expire"), pgettext_lazy("idempotency", "Expired")),
+    "resume": (pgettext_lazy("idempotency", "Go on"), pgettext_lazy("idempotency", "Resumed")),
+    # To resume it with a word about a call.
+    "done": (
+        pgettext_lazy("idempotency", "It was done"),
+        gettext_lazy("Resumed (%(step)s was done)"),
+    ),
+    "not_done": (
+        pgettext_lazy("idempotency", "It was not done"),
+        gettext_lazy("Resumed (%(step)s was not done)"),
+    ),
 }
+#: Those about a call.
+CALLS = ("done", "not_done")
 #: What each answer to "Was the work done?" leads to.
 _ANSWERS = {
     "complete": gettext_lazy("It was done: each duplicate gets the result that you give."),
     "release": gettext_lazy("It was not done: the next duplicate runs it."),
+    "resume": gettext_lazy("It was half done: the same request goes on behind its steps."),
 }
 _TOGETHER = gettext_lazy(
     "The mode is %(mode)s: nothing that the attempt wrote in its transaction is committed. Another "
@@ -84,13 +107,24 @@ def asked_for(store: BaseStore, form: QueryDict) -> list[Decision]:
         raise NotResolved(_("Choose an action."))
     if not texts:
         raise NotResolved(_("Select the records first."))
-    if action == "complete" and len(texts) > 1:
-        raise NotResolved(_("Complete one record at a time."))
+    if action in ("complete", *CALLS) and len(texts) > 1:
+        raise NotResolved(_("Decide about one record at a time."))
     try:
         seen = [_unsigned(text, store.alias) for text in texts]
     except signing.BadSignature as error:
         raise NotResolved(_("This form is not of this store. Begin anew.")) from error
-    return [Decision(store, action, it, store.get(it.record_id), force=True) for it in seen]
+    step = form.get("step", "") if action in CALLS else None
+    name, not_done = action if step is None else "resume", action == "not_done"
+    found = ((it, store.get(it.record_id)) for it in seen)
+    return [Decision(store, name, it, record, True, step, not_done) for it, record in found]
+
+
+def past_of(decision: Decision) -> str:
+    """Return what the log says of a decision that was carried out."""
+    name = decision.action
+    if decision.step is not None:
+        name = "not_done" if decision.not_done else "done"
+    return str(ACTIONS[name][1]) % {"step": keys.bounded(decision.step or "")}
 
 
 def question_of(
@@ -105,6 +139,7 @@ def question_of(
     answers = [
         (name, ACTIONS[name][0], text, Decision(store, name, seen, record, force=True).obstacle)
         for name, text in _ANSWERS.items()
+        if name != "resume" or record.steps is not None
     ]
     if record.live or all(obstacle for *_told, obstacle in answers):
         return None
@@ -154,23 +189,24 @@ class DecisionForm(forms.Form):
 
     def __init__(self, about: Sequence[Decision], data: Any = None) -> None:
         """Ask for what these decisions take: a completion for a result of the record's adapter."""
-        super().__init__(data)
+        super().__init__(data, initial={} if about[0].step is None else {"value": ""})
         self.decision = about[0]
         #: The result that the record is to have, once the form is valid.
         self.result: bytes | None = None
         completed = self.decision.record if self.decision.action == "complete" else None
         is_view = completed is not None and kind_of(completed) == "http"
+        was_done = self.decision.step is not None and not self.decision.not_done
         taken = {
             "reason": True,
             "force": any(it.ends_attempt for it in about),
-            "value": completed is not None and not is_view,
+            "value": was_done or (completed is not None and not is_view),
             **dict.fromkeys(_OF_ANSWER, is_view),
         }
         self.fields = {name: field for name, field in self.fields.items() if taken[name]}
 
     def clean(self) -> dict[str, Any]:
         """Refuse what no header field may have, what is no JSON, and what cannot be kept."""
-        data, record = self.cleaned_data, self.decision.record
+        data, record, step = self.cleaned_data, self.decision.record, self.decision.step
         kind, name = data.get("content_type", ""), "value" if "value" in data else "body"
         if not kind.isprintable():
             self.add_error("content_type", _("It has a character that cannot be printed."))
@@ -182,7 +218,7 @@ class DecisionForm(forms.Form):
         given = {each: data[each] for each in (*_OF_ANSWER, "value") if each in data}
         if given and record is not None and not self.errors:
             try:
-                self.result = given_result(self.decision.store.alias, record, **given)
+                self.result = given_result(self.decision.store.alias, record, **given, step=step)
             except ValueError as error:
                 self.add_error(name, str(error))
         return data
@@ -205,7 +241,7 @@ def carry_out(
     entry = _("%(done)s in the store %(alias)s: %(reason)s")
     if decision.ends_attempt:  # of several, one may run
         entry = _("%(done)s in the store %(alias)s, with a running attempt: %(reason)s")
-    words = {"done": ACTIONS[decision.action][1], "alias": store.alias, "reason": data["reason"]}
+    words = {"done": past_of(decision), "alias": store.alias, "reason": data["reason"]}
     using = router.db_for_write(LogEntry)
     try:
         with transaction.atomic(using=using):

@@ -60,8 +60,9 @@ class ListForm(forms.Form):
         choices=[
             ("", pgettext_lazy("idempotency", "any")),
             *((state.value, name) for state, name in STATES.items()),
-            ("held", pgettext_lazy("idempotency", "in progress, running")),
+            ("running", pgettext_lazy("idempotency", "in progress, running")),
             ("stale", pgettext_lazy("idempotency", "in progress, stale")),
+            ("held", pgettext_lazy("idempotency", "held: an operator decides")),
         ],
     )
     operation = forms.CharField(
@@ -98,7 +99,7 @@ class ListForm(forms.Form):
     @property
     def is_whole(self) -> bool:
         """Whether it asks for what is looked for among all records."""
-        return self.is_valid() and self.cleaned_data["state"] == "stale"
+        return self.is_valid() and self.cleaned_data["state"] in ("stale", "held")
 
     @property
     def is_filtered(self) -> bool:
@@ -109,7 +110,9 @@ class ListForm(forms.Form):
         """Return what the fields but the search ask for."""
         state, age = self.cleaned_data["state"], self.cleaned_data["age"]
         wanted: dict[str, Any] = {"state": state or None}
-        if state in ("held", "stale"):
+        if state == "held":
+            wanted = {"held": True}
+        elif state in ("running", "stale"):
             wanted = {"state": State.IN_PROGRESS, "stale": state == "stale"}
         if age:
             bound, ago = _AGES[age]
@@ -143,11 +146,14 @@ def look(store: BaseStore, filters: Filters, cursor: str | None, limit: int) -> 
     """
     Return a page of the newest records, whatever the store; raise StoreError, ValueError.
 
-    Stale leases are looked for among all records: an alert tells of them when newer ones have come.
+    Stale leases and held records are looked for among all records: an alert tells of them when
+    newer ones have come. Of the held ones, those wait for an operator that no attempt works on.
     """
-    within = None if filters.stale else search.NEWEST
+    within = None if filters.stale or filters.held else search.NEWEST
     page = store.browse(filters=filters, cursor=cursor, limit=limit, within=within, seconds=SECONDS)
-    if isinstance(store, DatabaseStore):
+    if filters.held:
+        page = replace(page, records=tuple(search.held_in(page.records)))
+    if filters.held or isinstance(store, DatabaseStore):
         return page
     newest_first = sorted(page.records, key=lambda it: it.created_at, reverse=True)
     return replace(page, records=tuple(newest_first))

@@ -21,7 +21,7 @@ __all__ = ["overview_of"]
 _NEWEST = 5_000
 #: Operations that have a line of their own.
 _OPERATIONS = 20
-#: Seconds for which a number of stale leases is kept: to count reads all records.
+#: Seconds for which the numbers of all records are kept: to count reads them.
 _KEPT = 60
 
 
@@ -29,7 +29,7 @@ def overview_of(store: BaseStore, *, count: bool = False) -> dict[str, Any]:
     """
     Return what the newest records of a store tell; raise StoreError.
 
-    With `count` its stale leases are counted, of all its records.
+    With `count` its stale leases and held records are counted, of all its records.
     """
     page = lists.look(store, Filters(), None, _NEWEST)
     records, more = page.records, page.cursor is not None
@@ -44,13 +44,19 @@ def overview_of(store: BaseStore, *, count: bool = False) -> dict[str, Any]:
     longest = sorted(in_progress, key=lambda it: it.updated_at)
     stale_ones = [record for record in longest if record.stale]
     backlog, backlog_is_more = _backlog(store, records, more)
+    held_ones = search.held_in(records)
     stale: int | None = len(stale_ones)
+    held: int | None = len(held_ones)
     counted: datetime | None = None
+    is_table = isinstance(store, DatabaseStore)
     if more:  # nothing of a window is shown
-        stale_ones = []
-        stale, counted = _counted(store, count=count)
+        known = _counted(store, count=count)
+        stale_ones, stale, counted = [], known.get("stale"), known.get("counted")
+        if not (is_table and records) or records[-1].held:  # a table gives all held ones first
+            held, first = known.get("held"), known.get("first")
+            held_ones = search.held_in(filter(None, [first and store.get(first)]))
     return {
-        "is_table": isinstance(store, DatabaseStore),
+        "is_table": is_table,
         "looked": len(records),
         # There are more records than were looked at.
         "more": more,
@@ -59,27 +65,33 @@ def overview_of(store: BaseStore, *, count: bool = False) -> dict[str, Any]:
         # Operation, and the numbers in the order of the states.
         "operations": lines[:_OPERATIONS],
         "others": [sum(column) for column in zip(*others, strict=True)],
-        # How many, and when they were counted: None and None if that is not known.
+        # How many, and when they were counted: None if that is not known.
         "stale": stale,
+        "held": held,
         "counted": counted,
         # The attempt that has held its lease for the longest time.
         "oldest": next((record for record in longest if record.live), None),
         # The stale one that was claimed first; None if there is none, or it is not known.
         "oldest_stale": next(iter(stale_ones), None),
+        # The one that was created first, likewise.
+        "oldest_held": next(iter(held_ones), None),
         "backlog": backlog,
         "backlog_is_more": backlog_is_more,
     }
 
 
-def _counted(store: BaseStore, *, count: bool) -> tuple[int | None, datetime | None]:
-    """Return how many leases of the store are stale, and when that was so: a minute ago at most."""
-    name = f"django_idempotency:stale:{store.alias}"
-    known: tuple[int, datetime] | None = cache.get(name)
-    if known is None and count:
+def _counted(store: BaseStore, *, count: bool) -> dict[str, Any]:
+    """Return the numbers of all records, and when they were counted; {} if they are not known."""
+    name = f"django_idempotency:waiting:{store.alias}"
+    known: dict[str, Any] = cache.get(name, {})
+    if not known and count:
         with store.limited(lists.SECONDS):
-            known = search.stale_leases(store, lists.SECONDS), datetime.now(timezone.utc)
+            waiting = search.Waiting(store, lists.SECONDS)
+            held, known = waiting.held, {"stale": waiting.stale}
+        first = held[0].record_id if held else None  # a record has what is not for every cache
+        known |= {"held": len(held), "first": first, "counted": datetime.now(timezone.utc)}
         cache.set(name, known, _KEPT)
-    return known or (None, None)
+    return known
 
 
 def _backlog(store: BaseStore, newest: tuple[Record, ...], more: bool) -> tuple[int | None, bool]:

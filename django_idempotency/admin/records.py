@@ -14,7 +14,7 @@ from django.utils.text import Truncator
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext, pgettext
 
-from django_idempotency.admin.decisions import ACTIONS, question_of
+from django_idempotency.admin.decisions import ACTIONS, CALLS, question_of
 from django_idempotency.admin.shown import May, link_to_user, moments
 from django_idempotency.models import IdempotencyRecord
 from django_idempotency.operators.decisions import Decision, Seen
@@ -55,7 +55,8 @@ def context_of(
         "actions": {
             name: label
             for name, (label, _done) in ACTIONS.items()
-            if name not in answers
+            if name not in (*answers, *CALLS)
+            and (name != "resume" or (record.steps is not None and not record.live))
             and Decision(store, name, seen, record, force=True).obstacle is None
         },
         "policy": "" if guard is None else "\n".join(lines(guard)),
@@ -64,6 +65,8 @@ def context_of(
     if (steps := steps_of(record)) is not None:
         context["steps"] = steps
         context["noted"] = [*_noted(alias, record, steps, may)]
+        if may.resolve and Decision(store, "resume", seen, record).obstacle is None:
+            context["calls"] = {name: ACTIONS[name][0] for name in CALLS}
     if record.result is not None and may.view_result:
         context["answer"] = answer = answer_of(alias, record)
         context["body"], context["note"] = body_of(answer)

@@ -57,6 +57,7 @@ class Row:
             self.lease = pgettext("idempotency", "stale")
         #: How long the last attempt has held the record.
         self.held_for = span(record.now - record.updated_at)
+        self.age = span(record.now - record.created_at)
         self.created = moment(record.created_at)
         self.created_ago = ago(record, record.created_at)
         self.expires = moment(record.expires_at)

@@ -125,7 +125,9 @@ class DecisionCommand(OperatorCommand):
         seen = Seen.of(record)
         if options["epoch"] is not None:
             seen = replace(seen, epoch=options["epoch"])
-        decision = Decision(store, action, seen, record, force=options["force"])
+        decision = Decision(
+            store, action, seen, record, force=options["force"], **self.about(record, options)
+        )
         if (why := decision.obstacle) is not None:
             raise CommandError(f"Record {short} was not changed. {why}")
         given = self.given(alias, record, options)
@@ -144,12 +146,16 @@ class DecisionCommand(OperatorCommand):
             records = [] if now is None else [facts(alias, now)]
             self.write_json({"action": action, "records": records})
             return
-        self.write_lines([f"Record {short} is {action}d."])
+        self.write_lines([f"Record {short} is {action}d. {decision.of_steps}".rstrip()])
         if now is not None:
             self.write_lines([*lines(alias, now)][-1:])
 
+    def about(self, record: Record, options: dict[str, Any]) -> dict[str, Any]:
+        """Return what a `Decision` takes besides: to resume takes a call."""
+        return {}
+
     def given(self, alias: str, record: Record, options: dict[str, Any]) -> dict[str, Any]:
-        """Return what an action takes besides: a completion takes a result."""
+        """Return what an action takes besides: a result."""
         return {}
 
     def one(self, options: dict[str, Any]) -> tuple[BaseStore, Record]:

@@ -17,7 +17,7 @@ from django_idempotency.exceptions import IdempotencyError, StoreError
 from django_idempotency.observers import logger
 from django_idempotency.operators.facts import STATES
 from django_idempotency.operators.results import kind_of
-from django_idempotency.operators.steps import forgotten
+from django_idempotency.operators.steps import forgotten, resumed, why_not_resumed
 from django_idempotency.records import Record, State
 from django_idempotency.stores.base import BaseStore
 
@@ -29,6 +29,7 @@ _NEXT = {
     "release": gettext_lazy("The next request with this key runs, whatever it asks for."),
     "complete": gettext_lazy("Each duplicate gets the given result, until the record expires."),
     "expire": gettext_lazy("The next request with this key runs as if it were the first one."),
+    "resume": gettext_lazy("The same request runs, and skips the steps that are done."),
 }
 
 
@@ -52,7 +53,7 @@ class Seen:
 
 @dataclass(frozen=True)
 class Decision:
-    """To release, complete or expire a record of a store."""
+    """To release, complete, expire or resume a record of a store."""
 
     store: BaseStore
     action: str
@@ -61,6 +62,9 @@ class Decision:
     record: Record | None
     #: End a live lease, too.
     force: bool = False
+    #: "resume": the call of which it says that it was made, with a result, or that it was not.
+    step: str | None = None
+    not_done: bool = False
 
     @property
     def obstacle(self) -> str | None:
@@ -81,6 +85,8 @@ class Decision:
                 "Its scope is not stored whole, so nothing tells what made it: complete it in "
                 "code, by resolve()."
             )
+        if self.action == "resume" and (why := why_not_resumed(record, self.step)) is not None:
+            return why
         if record.live and not self.force:
             said = _("An attempt is running. Wait for its end, or force the decision.")
             if (left := record.lease_left) is not None:
@@ -116,9 +122,16 @@ class Decision:
             said.append(
                 _("The stored result is replayed no more, and the work runs a second time.")
             )
-        if record is not None and (steps := forgotten(record, completes=self.action == "complete")):
-            said.append(steps)
-        return " ".join([*said, str(_NEXT[self.action])])
+        return " ".join(filter(None, [*said, self.of_steps, str(_NEXT[self.action])]))
+
+    @property
+    def of_steps(self) -> str:
+        """What it will do to the steps of the record, and to its calls that are uncertain."""
+        if self.record is None:
+            return ""
+        if self.action == "resume":
+            return resumed(self.record, self.step, not_done=self.not_done)
+        return forgotten(self.record, completes=self.action == "complete")
 
     def carry_out(
         self,
@@ -131,8 +144,9 @@ class Decision:
         """
         Do it if the record is as the operator saw it, and write a line of the log.
 
-        `result` is for "complete": see `django_idempotency.operators.results`. It is encrypted here
-        if the alias has keys. `retention` is how long it is kept; the alias's by default. Raises
+        `result` is for "complete", and for the call of "resume": see
+        `django_idempotency.operators.results`. It is encrypted here if the alias has keys.
+        `retention` is how long the record is kept; the alias's by default. Raises
         NotResolved, with the reason, if the record was not changed, and StoreError if that is not
         known: to decide again is safe, because the epoch that the operator saw is part of the
         condition.
@@ -141,9 +155,14 @@ class Decision:
         policy = policy_for(store.alias)
         retention = policy.retention if retention is None else retention
         if result is not None:
-            result = sealed(result, seen.record_id, policy.encryption_keys)
-        resolution = Resolution(action, seen.epoch, seen.state, self.force, result, retention)
+            owner = seen.record_id if self.step is None else keys.of_step(seen.record_id, self.step)
+            result = sealed(result, owner, policy.encryption_keys)
+        resolution = Resolution(
+            action, seen.epoch, seen.state, self.force, result, retention, self.step, self.not_done
+        )
         short = keys.short(seen.record_id)
+        if self.step is not None:
+            action += f" ({self.step!r} was {'not done' if self.not_done else 'done'})"
         words = [short, action, keys.bounded(who) or "an operator"]
         words += [keys.bounded(reason) or "none given", store.alias]
         try:

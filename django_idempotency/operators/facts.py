@@ -18,7 +18,7 @@ from django_idempotency.operators.results import (
     kind_of,
     result_of_step,
 )
-from django_idempotency.operators.steps import Steps, steps_of
+from django_idempotency.operators.steps import Steps, listed, steps_of
 from django_idempotency.records import Record, State
 
 __all__ = [
@@ -55,6 +55,7 @@ def facts(alias: str, record: Record) -> dict[str, Any]:
         "store": alias,
         "state": record.state.value,
         "stale": record.stale,
+        "held": record.held,
         "expired": record.expired,
         "scope": record.scope,
         "key": record.key,
@@ -81,7 +82,8 @@ def _facts_of_steps(steps: Steps | None) -> dict[str, Any] | None:
     if steps is None:
         return None
     noted = [{"name": name, "bytes": len(payload)} for name, payload in steps.noted.items()]
-    return {"bytes": steps.size, "damage": steps.damage, "noted": noted}
+    facts = {"bytes": steps.size, "damage": steps.damage, "noted": noted}
+    return {**facts, "uncertain": [*steps.uncertain]}
 
 
 def lines(alias: str, record: Record) -> Iterator[str]:
@@ -96,10 +98,14 @@ def lines(alias: str, record: Record) -> Iterator[str]:
 def _lines_of_steps(steps: Steps | None) -> Iterator[str]:
     if steps is None:
         return
-    yield f"  {'steps':<12} {steps.damage or f'{len(steps.noted)} noted, {steps.size} bytes'}"
-    width = max(map(len, steps.noted), default=0)
+    uncertain = f", {len(steps.uncertain)} uncertain" if steps.uncertain else ""
+    counted = f"{len(steps.noted)} noted{uncertain}, {steps.size} bytes"
+    yield f"  {'steps':<12} {steps.damage or counted}"
+    width = max(map(len, [*steps.noted, *steps.uncertain]), default=0)
     for name, payload in steps.noted.items():
         yield f"    {name:<{width}}  {len(payload)} bytes"
+    for name in steps.uncertain:
+        yield f"    {name:<{width}}  uncertain"
 
 
 def line(alias: str, record: Record) -> str:
@@ -244,7 +250,7 @@ def _told_of_steps(record: Record, steps: Steps) -> str:
     if steps.damage:
         said = _("It would be refused: store unavailable (503), the steps cannot be read.")
         return f"{said} {steps.damage}"
-    if record.state is State.IN_PROGRESS and record.expires_at is None:
+    if record.state is State.IN_PROGRESS and record.held and not steps.uncertain:
         return _("It would be refused: stale (409), until an operator decides.")
     number = len(steps.noted)
     said = ngettext(
@@ -254,7 +260,13 @@ def _told_of_steps(record: Record, steps: Steps) -> str:
         "refused: stale (409).",
         number,
     )
-    return said % number
+    if not steps.uncertain:
+        return said % number
+    asked = _(
+        'Nobody knows whether these calls were made: %(names)s. One with uncertain="refuse" is '
+        "refused: stale (409), until an operator decides."
+    )
+    return f"{said % number} {asked % {'names': listed(steps.uncertain)}}"
 
 
 def ago(record: Record, when: datetime) -> str:

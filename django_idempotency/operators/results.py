@@ -10,9 +10,9 @@ from typing import Any, cast
 from django.http import HttpResponse
 from django.utils.translation import gettext as _
 
-from django_idempotency import keys
+from django_idempotency import journal, keys
 from django_idempotency.codecs import Codec, JSONCodec, pack, unpack
-from django_idempotency.codecs.encryption import opened
+from django_idempotency.codecs.encryption import opened, sealed
 from django_idempotency.conf import policy_for
 from django_idempotency.exceptions import ResultTooLarge, ResultUnavailable, StoreError
 from django_idempotency.http.snapshot import SnapshotCodec
@@ -102,24 +102,38 @@ def given_result(
     body: bytes | str = b"",
     content_type: str = "application/json",
     value: str = "",
+    step: str | None = None,
 ) -> bytes:
     """
     Return the result that an operator gives a record, in the form of the adapter that made it.
 
     With a `status` it is the answer of a view; text is encoded in the charset of its content type.
     Otherwise it is a `value`, as JSON text, of a task, or of a call or consumer with the default
-    codec. Raises ValueError, with the reason, for one that cannot be kept.
+    codec. With a `step` it is the `value` of a call of the record's, in the form in which results
+    are shown: ``{"#decimal": "1.50"}``. Raises ValueError, with the reason, for one that cannot be
+    kept.
     """
-    most = policy_for(alias).max_result_bytes
+    policy = policy_for(alias)
+    most = policy.max_result_bytes
     try:
+        if step is not None:
+            most, owner = policy.max_steps_bytes, keys.of_step(record.record_id, step)
+            result = pack(JSONCodec(), JSONCodec().decode(value.encode()), max_bytes=most)
+            entry = journal.entry(step, sealed(result, owner, policy.encryption_keys))
+            if len(record.steps or b"") + len(entry) > most:
+                raise ResultTooLarge
+            return result
         if status is None:
             return pack(_codec_of(record), json.loads(value), max_bytes=most)
         if not 200 <= status <= 599:
             raise ValueError("The status of an answer is a number from 200 to 599.")
         answer = HttpResponse(body, status=status, content_type=content_type)
         return pack(SnapshotCodec(max_bytes=most), answer, max_bytes=most)
-    except (LookupError, RecursionError, TypeError, ResultTooLarge) as error:
+    except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError) as error:
         raise ValueError(str(error)) from error
+    except ResultTooLarge as error:
+        said = _("The steps have more than max_steps_bytes with it, which allows %(most)d.")
+        raise ValueError(str(error) if step is None else said % {"most": most}) from error
 
 
 def _codec_of(record: Record) -> Codec:

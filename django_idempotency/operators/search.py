@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import datetime
+from functools import cached_property
 from uuid import UUID
 
 from django.contrib.auth import get_user_model
@@ -15,11 +15,11 @@ from django.db import Error
 
 from django_idempotency.exceptions import StoreError
 from django_idempotency.http import scopes
-from django_idempotency.records import Filters, Page, Record, State
+from django_idempotency.records import Filters, Page, Record
 from django_idempotency.stores.base import BaseStore
 from django_idempotency.stores.database import DatabaseStore
 
-__all__ = ["NEWEST", "Found", "find", "scopes_of", "stale_leases", "stale_pages"]
+__all__ = ["NEWEST", "Found", "Waiting", "find", "held_in", "pages", "scopes_of"]
 
 #: How many records are looked at for a key alone: there is no index on it, which would slow claims.
 NEWEST = 10_000
@@ -27,7 +27,7 @@ NEWEST = 10_000
 _MOST = 100
 #: Between a scope and a key; more of them than this are no such words.
 _GAPS = 4
-#: More stale leases than any store has.
+#: More records than any store has.
 _ALL = 10**9
 
 
@@ -81,33 +81,56 @@ def find(
     return Found(tuple(found.values()), more)
 
 
-def stale_leases(store: BaseStore, seconds: float) -> int:
+class Waiting:
     """
-    Return how many leases are stale, of all records of a store.
+    What waits for a retry or an operator, of all records of a store.
 
-    A database counts; call it in a block of `BaseStore.limited`. Another store is read record by
-    record. Raises StoreError if that takes longer than so many seconds.
+    A database is asked by `BaseStore.count_stale` and its index; use it in a block of
+    `BaseStore.limited`. Another store is read record by record, once. Each property raises
+    StoreError if that takes longer than so many seconds.
     """
-    if isinstance(store, DatabaseStore):
-        return store.count_stale()
-    wanted = Filters(state=State.IN_PROGRESS, stale=True)
-    page = store.browse(filters=wanted, limit=_ALL, seconds=seconds)
-    if page.cursor is not None:
-        raise StoreError(f"The store {store.alias!r} was not read in {seconds} seconds.")
-    return len(page.records)
+
+    def __init__(self, store: BaseStore, seconds: float) -> None:
+        self._store, self._seconds = store, seconds
+
+    @property
+    def stale(self) -> int:
+        """How many leases are stale."""
+        if isinstance(self._store, DatabaseStore):
+            return self._store.count_stale()
+        return sum(record.stale for record in self._read)
+
+    @property
+    def held(self) -> list[Record]:
+        """See `held_in`."""
+        return held_in(self._read)
+
+    @cached_property
+    def _read(self) -> tuple[Record, ...]:
+        store, seconds = self._store, self._seconds
+        if isinstance(store, DatabaseStore):  # limited by the block: SQLite ends an outer limit
+            return store.browse(filters=Filters(held=True), limit=_ALL).records
+        page = store.browse(filters=_StaleOrHeld(), limit=_ALL, seconds=seconds)
+        if page.cursor is not None:
+            raise StoreError(f"The store {store.alias!r} was not read in {seconds} seconds.")
+        return page.records
 
 
-def stale_pages(
-    store: BaseStore, *, operation: str | None = None, created_before: datetime | None = None
-) -> Iterator[Page]:
-    """
-    Yield pages of the records whose lease is stale: all of them, so the whole store is read.
+class _StaleOrHeld(Filters):
+    """Both, so that a store is read once."""
 
-    Raises StoreError.
-    """
-    wanted = Filters(
-        state=State.IN_PROGRESS, stale=True, operation=operation, created_before=created_before
-    )
+    def match(self, record: Record) -> bool:
+        return record.stale or record.held
+
+
+def held_in(records: Iterable[Record]) -> list[Record]:
+    """Return the records that wait for an operator, the oldest first: held, and no attempt runs."""
+    held = (record for record in records if record.held and not record.live)
+    return sorted(held, key=lambda record: record.created_at)
+
+
+def pages(store: BaseStore, wanted: Filters) -> Iterator[Page]:
+    """Yield pages of all records that match, so the whole store is read; raise StoreError."""
     cursor: str | None = None
     while True:
         page = store.browse(filters=wanted, cursor=cursor, limit=_MOST)

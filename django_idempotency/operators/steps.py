@@ -1,7 +1,8 @@
-"""The steps that a record has noted, as an operator sees them."""
+"""The steps of a record, noted or uncertain, as an operator sees them."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from django.utils.translation import gettext as _
@@ -11,7 +12,7 @@ from django_idempotency import journal
 from django_idempotency.exceptions import StoreError
 from django_idempotency.records import Record
 
-__all__ = ["Steps", "forgotten", "steps_of"]
+__all__ = ["Steps", "forgotten", "listed", "resumed", "steps_of", "why_not_resumed"]
 
 #: How many steps a sentence names.
 _NAMED = 10
@@ -25,18 +26,20 @@ class Steps:
     size: int
     #: The stored results by the names of their steps, in the order of the notes.
     noted: dict[str, bytes]
+    #: The calls of which nobody knows whether they were made.
+    uncertain: tuple[str, ...] = ()
     #: Why the journal cannot be read, as a sentence; empty if it can be.
     damage: str = ""
 
 
 def steps_of(record: Record) -> Steps | None:
-    """Return the steps that a record has noted; None if it has no journal."""
+    """Return the steps of a record; None if it has no journal."""
     if record.steps is None:
         return None
     try:
-        return Steps(len(record.steps), journal.read(record.steps).results)
+        return Steps(len(record.steps), *journal.read(record.steps))
     except StoreError as error:
-        return Steps(len(record.steps), {}, str(error))
+        return Steps(len(record.steps), {}, damage=str(error))
 
 
 def forgotten(record: Record, *, completes: bool) -> str:
@@ -50,12 +53,49 @@ def forgotten(record: Record, *, completes: bool) -> str:
         return ""
     if steps.damage:
         return _("The journal of its steps cannot be read, and is forgotten: each step runs again.")
-    names = [*steps.noted]
-    more = len(names) - _NAMED
-    listed = ", ".join(names[:_NAMED])
+    said = [_("These steps were done, are forgotten, and run again: %(names)s.")]
+    said += [_("Nobody knows whether these calls were made, and they are made again: %(names)s.")]
+    if completes:
+        said = [_("These steps were done, and what comes after them never runs: %(names)s.")]
+        said += [
+            _("Nobody knows whether these calls were made, and no attempt asks again: %(names)s.")
+        ]
+    both = zip(said, (steps.noted, steps.uncertain), strict=True)
+    return " ".join(text % {"names": listed([*names])} for text, names in both if names)
+
+
+def why_not_resumed(record: Record, step: str | None) -> str | None:
+    """Return why a record cannot be resumed with a word about a call; None if it can."""
+    steps = steps_of(record)
+    if steps is not None and steps.damage:
+        return f"{_('Its steps cannot be read.')} {steps.damage}"
+    uncertain = () if steps is None else steps.uncertain
+    if step is None or step in uncertain:
+        return None
+    if not uncertain:
+        return _("None of its calls is uncertain.")
+    said = _("It has no uncertain call %(step)s. Uncertain are: %(names)s.")
+    return said % {"step": step, "names": listed(uncertain)}
+
+
+def resumed(record: Record, step: str | None, *, not_done: bool) -> str:
+    """Return what a decision to go on means for the calls of a record."""
+    said = []
+    if step is not None:
+        told = _("The call %(step)s counts as made, and has the result that you give.")
+        if not_done:
+            told = _("The call %(step)s counts as not made: the next attempt makes it.")
+        said.append(told % {"step": step})
+    steps = steps_of(record)
+    if left := [it for it in (steps.uncertain if steps else ()) if it != step]:
+        told = _("These calls stay uncertain, and the record does not expire: %(names)s.")
+        said.append(told % {"names": listed(left)})
+    return " ".join(said)
+
+
+def listed(names: Sequence[str]) -> str:
+    """Return names with commas, the first ones of many."""
+    listed, more = ", ".join(names[:_NAMED]), len(names) - _NAMED
     if more > 0:
         listed += " " + ngettext("and %d more", "and %d more", more) % more
-    said = _("These steps were done, are forgotten, and run again: %(names)s.")
-    if completes:
-        said = _("These steps were done, and what comes after them never runs: %(names)s.")
-    return said % {"names": listed}
+    return listed

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from typing import Any, ClassVar
 
@@ -23,8 +24,8 @@ from django_idempotency.operators.facts import (
     noted_facts,
     noted_lines,
 )
-from django_idempotency.operators.search import stale_pages
-from django_idempotency.records import Record
+from django_idempotency.operators.search import pages
+from django_idempotency.records import Filters, Record, State
 from django_idempotency.stores.base import BaseStore
 
 __all__ = ["Command"]
@@ -34,40 +35,48 @@ _UNITS = {"s": "seconds", "min": "minutes", "h": "hours", "d": "days"}
 
 
 class Command(OperatorCommand):
-    """Show a record, and what a duplicate sent now would be told; or list all stale leases."""
+    """Show a record, and what a duplicate sent now would be told; or list all that wait."""
 
     help = (
         "Shows an idempotency record, and what a duplicate sent now would be told. With --stale it "
-        "lists every record whose attempt has ended without a word."
+        "lists every record whose attempt has ended without a word, with --held every one that "
+        "waits for an operator."
     )
-    nargs: ClassVar[str | None] = "?"  # --stale takes none
+    nargs: ClassVar[str | None] = "?"  # a list takes none
 
     def add_arguments(self, parser: CommandParser) -> None:
         """Declare the options."""
         super().add_arguments(parser)
         parser.add_argument("--result", action="store_true", help="show stored results, too")
-        parser.add_argument(
+        which = parser.add_mutually_exclusive_group()
+        which.add_argument(
             "--stale",
             action="store_true",
             help="list all records in progress under a lapsed lease; reads every record of a store",
         )
-        parser.add_argument("--operation", help="with --stale: those of this operation")
+        which.add_argument(
+            "--held",
+            action="store_true",
+            help="list all records that do not expire, but for those of running attempts",
+        )
+        parser.add_argument("--operation", help="in a list: those of this operation")
         parser.add_argument(
             "--older-than",
             type=_age,
             metavar="AGE",
-            help="with --stale: those that were claimed before this: 90s, 30min, 2h, 1d",
+            help="in a list: those that were claimed before this: 90s, 30min, 2h, 1d",
         )
 
     def handle(self, *args: Any, **options: Any) -> None:
         """Show the record; list several."""
-        if options["stale"]:
-            self._show_stale(options)
+        if options["stale"] or options["held"]:
+            self._show_list(options)
             return
         if options["record"] is None:
-            raise CommandError("Name a record, or give --stale.", returncode=2)
+            raise CommandError("Name a record, or give --stale or --held.", returncode=2)
         if options["operation"] is not None or options["older_than"] is not None:
-            raise CommandError("--operation and --older-than go with --stale.", returncode=2)
+            told = "--operation and --older-than go with --stale or --held."
+            raise CommandError(told, returncode=2)
         found = self.found(options)
         if options["json"]:
             shown = []
@@ -89,40 +98,40 @@ class Command(OperatorCommand):
         if options["result"] and record.steps is not None:
             self.write_lines(["", *noted_lines(store.alias, record)])
 
-    def _show_stale(self, options: dict[str, Any]) -> None:
+    def _show_list(self, options: dict[str, Any]) -> None:
         if options["record"] is not None or options["scope"] is not None or options["result"]:
-            told = "--stale takes no record, --scope or --result."
+            told = "--stale and --held take no record, --scope or --result."
             raise CommandError(told, returncode=2)
         failures: list[str] = []
         found = []
-        for store, record in self._stale(options, failures):
+        for store, record in self._listed(options, failures):
             if not options["json"]:  # each as it is found: a store may be large
                 self.write_lines([line(store.alias, record)])
             found.append((store, record))
         if options["json"]:
             self.write_json({"records": [facts(store.alias, record) for store, record in found]})
         else:
-            self.write_lines([_summary([record for _, record in found])])
+            self.write_lines([_summary([record for _, record in found], held=options["held"])])
         if failures:
             raise CommandError("\n".join(failures))
 
-    def _stale(
+    def _listed(
         self, options: dict[str, Any], failures: list[str]
     ) -> Iterator[tuple[BaseStore, Record]]:
-        """Yield the stale leases of each store; one that two aliases share comes once."""
-        before = None
+        """Yield what is listed of each store; a record that two aliases share comes once."""
+        wanted = Filters(held=True) if options["held"] else Filters(State.IN_PROGRESS, stale=True)
+        wanted = replace(wanted, operation=options["operation"])
         if options["older_than"] is not None:
             before = datetime.now(timezone.utc) - options["older_than"]
+            wanted = replace(wanted, created_before=before)
         seen = set()
         for store in chosen_stores(options["store"], options["schema"]):
             damaged: list[str] = []
             try:
-                for page in stale_pages(
-                    store, operation=options["operation"], created_before=before
-                ):
+                for page in pages(store, wanted):
                     damaged += page.damaged
                     for record in page.records:
-                        if record.token not in seen:
+                        if record.token not in seen and not record.live:
                             seen.add(record.token)
                             yield store, record
             except (NotImplementedError, StoreError) as error:
@@ -140,9 +149,11 @@ def _age(text: str) -> timedelta:
     return timedelta(**{_UNITS[match[2]]: int(match[1])})
 
 
-def _summary(found: list[Record]) -> str:
+def _summary(found: list[Record], *, held: bool) -> str:
+    what, state = ("record", "held") if held else ("lease", "stale")
     if not found:
-        return "No lease is stale."
+        return f"No {what} is {state}."
     oldest = min(found, key=lambda record: record.created_at)
-    number = "1 lease is stale" if len(found) == 1 else f"{len(found):,} leases are stale"
+    one = len(found) == 1
+    number = f"1 {what} is {state}" if one else f"{len(found):,} {what}s are {state}"
     return f"{number}. The oldest was claimed {ago(oldest, oldest.created_at)}."

@@ -53,7 +53,11 @@ def fill() -> None:
             else:
                 if number == 0:
                     _note(alias, lease, {"order": {"id": 17, "total": "12.50"}, "charge": "ch_1"})
-                stores[alias].fail(lease, "requests.exceptions.ReadTimeout")
+                uncertain = ("label", "mail to the customer") if number == 5 else ()
+                for name in uncertain:
+                    intent = journal.intent(name)
+                    stores[alias].note(lease, intent, duration=timedelta(seconds=60), held=True)
+                stores[alias].fail(lease, "requests.exceptions.ReadTimeout", held=bool(uncertain))
         _claim(alias, bob, "order-stale", lease=timedelta(milliseconds=1))
         _claim(alias, alice, "order-running", "POST payment-refund", lease=timedelta(hours=1))
         _end(alias, _claim(alias, SCRIPT, IMAGE, SCRIPT), HttpResponse(SCRIPT + IMAGE))

@@ -8,6 +8,7 @@ from example_project.demo.settings import *  # noqa: F403
 from example_project.demo.settings import IDEMPOTENCY as SHOPS
 from example_project.demo.settings import MIDDLEWARE as SHOP_MIDDLEWARE
 
+ROOT_URLCONF = "tests.acceptance.browser.urls"
 MIDDLEWARE = [*SHOP_MIDDLEWARE]
 MIDDLEWARE.insert(2, "django.middleware.locale.LocaleMiddleware")
 IDEMPOTENCY = {

@@ -11,6 +11,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from uuid import UUID
 
+import psycopg
 import pytest
 from playwright.sync_api import expect
 
@@ -28,6 +29,8 @@ LIST = "/admin/django_idempotency/idempotencyrecord/"
 LISTS = {"default": LIST, "redis": f"{LIST}store/redis/", "dynamodb": f"{LIST}store/dynamodb/"}
 #: A record of work in steps.
 STEPS = f"alice+{UUID(int=0)}"
+#: One with calls of which nobody knows whether they were made.
+UNCERTAIN = f"bob+{UUID(int=5 * 7**40)}"
 PICTURES = os.environ.get("IDEMPOTENCY_TEST_SCREENSHOTS")
 #: The pages of the tour, and their colours.
 TOUR = {"list": "light", "record": "dark", "decision": "light", "overview": "light"}
@@ -116,6 +119,48 @@ def test_find_by_a_users_key_filter_stale_read_release_and_refuse_the_owner(
     run(office[1], f"come_late({alias!r})")
 
 
+#: All of them, as if they had been written that long ago.
+AGED = """
+UPDATE idempotency_record
+   SET created_at = created_at - interval '25 hours', updated_at = updated_at - interval '25 hours',
+       expires_at = expires_at - interval '25 hours'
+ WHERE operation = 'POST label'
+"""
+
+
+def test_S13_S18_a_record_held_beyond_its_retention_is_resumed_and_the_retry_completes(
+    page, log_in, office, database
+):
+    def send():
+        key = {"Idempotency-Key": '"label-17"', "Content-Type": "application/json"}
+        answer = page.request.post("/labels/", headers=key, data="{}")
+        return answer.status, answer.json() if "json" in answer.headers["content-type"] else None
+
+    assert send()[0] == 500
+    assert send()[1]["code"] == "stale"
+    with psycopg.connect(office[1]["EXAMPLE_DATABASE_URL"], autocommit=True) as session:
+        assert session.execute(AGED).rowcount == 1
+    commands('call("idempotency_sweep", verbosity=0)', office[1])
+    assert send()[1]["code"] == "stale"
+
+    log_in(f"/admin/login/?next={LIST}store/default/overview/", "operator")
+    expect(page.get_by_role("link", name="held records")).to_contain_text("2")
+    page.get_by_role("link", name="oldest held record").click()
+    expect(page.get_by_text("Nobody knows whether these calls were made: label.")).to_be_visible()
+    page.get_by_role("form", name="label").get_by_role("button", name="It was done").click()
+    expect(page.get_by_text("The call label counts as made")).to_be_visible()
+    page.get_by_label("Result, as JSON").fill('{"id": "L-17"}')
+    page.get_by_label("Reason").fill("The carrier has printed it.")
+    page.get_by_role("button", name="It was done").click()
+    expect(page.get_by_text("Resumed (label was done): 1 record.")).to_be_visible()
+    entry = page.get_by_role("row").filter(has_text="in the store default")
+    expect(entry).to_contain_text("The carrier has printed it.")
+    expect(page.get_by_text("It would go on after 2 steps")).to_be_visible()
+
+    assert send() == (201, {"order": 17, "label": "L-17"})
+    assert send() == (201, {"order": 17, "label": "L-17"})
+
+
 def test_who_may_not_see_an_answer_sees_that_there_is_one(page, log_in, alias):
     log_in(f"/admin/login/?next={LISTS[alias]}%3Fq%3Dalice%2Border-17", "clerk")
     page.locator("#result_list tbody a").click()
@@ -171,7 +216,7 @@ def pages(page):
     """Open each page in turn, and yield its name."""
     page.goto(LIST)
     yield "list"
-    for query in ("alice+order-17", "k" * 255, STEPS):
+    for query in ("alice+order-17", "k" * 255, STEPS, UNCERTAIN):
         page.goto(f"{LIST}?q={query}")
         page.locator("#result_list tbody a").click()
         expect(page.locator(".field-answer")).to_be_visible()
@@ -279,6 +324,13 @@ def test_the_pages_in_light_and_dark_are_accessible_and_nothing_falls_off(page, 
     page.locator("#result_list tbody a").click()
     expect(page.locator(".field-steps tbody tr")).to_have_count(2)
     shown(page, "steps", scheme)
+    page.goto(f"{LIST}?q={UNCERTAIN}")
+    page.locator("#result_list tbody a").click()
+    expect(page.locator(".field-steps form")).to_have_count(2)
+    shown(page, "uncertain", scheme)
+    page.get_by_role("form", name="label").get_by_role("button", name="It was done").click()
+    expect(page.get_by_label("Result, as JSON")).to_be_visible()
+    shown(page, "call", scheme)
     page.goto(f"{LIST}?state=stale")
     page.locator("#result_list tbody a").click()
     page.get_by_role("button", name="Complete").click()

@@ -10,6 +10,7 @@ from dataclasses import replace
 from datetime import timedelta
 from functools import cache
 from typing import Any
+from unittest.mock import Mock
 from uuid import uuid4
 
 import pytest
@@ -21,6 +22,7 @@ from django_idempotency import keys
 from django_idempotency.conf import store_for
 from django_idempotency.exceptions import LeaseLost
 from django_idempotency.leases import Lease
+from django_idempotency.operators.search import Waiting
 from django_idempotency.records import Page
 from django_idempotency.stores.base import BaseStore
 from django_idempotency.stores.database import DatabaseStore
@@ -133,7 +135,7 @@ def test_a_record_is_shown_by_whatever_an_operator_has_of_it(store: BaseStore) -
         assert manage("show", *words)[0] == code, words
 
 
-@pytest.mark.parametrize("action", ["release", "complete", "expire"])
+@pytest.mark.parametrize("action", ["release", "complete", "expire", "resume"])
 def test_R71_a_decision_is_carried_out_and_the_former_owner_is_refused(
     store: BaseStore, action: str
 ) -> None:
@@ -158,7 +160,7 @@ def test_R71_a_decision_is_carried_out_and_the_former_owner_is_refused(
     assert (outcome.result, outcome.replayed) == (paid, action == "complete")
 
 
-@pytest.mark.parametrize("action", ["release", "complete", "expire"])
+@pytest.mark.parametrize("action", ["release", "complete", "expire", "resume"])
 def test_R71_a_live_lease_stands_unless_it_is_forced(store: BaseStore, action: str) -> None:
     lease = claim(store, "order 17")
     given = ["--value", "8"] if action == "complete" else []
@@ -169,6 +171,38 @@ def test_R71_a_live_lease_stands_unless_it_is_forced(store: BaseStore, action: s
     assert manage(action, "billing order 17", *given, "--yes", "--force")[0] == 0
 
     is_refused(store, lease)
+
+
+def test_S13_S18_an_uncertain_call_is_listed_and_goes_on_as_the_operator_has_said(
+    store: BaseStore,
+) -> None:
+    def checkout(charge: Callable[[str], Any]) -> Any:
+        def work(lease: Any) -> Any:
+            order = lease.step("order", lambda: 17)
+            return [order, lease.external("charge", charge, uncertain="refuse")]
+
+        return idempotency.run(work, key="order 17", scope="shop", transaction="steps")
+
+    with pytest.raises(TimeoutError):
+        checkout(Mock(side_effect=TimeoutError))
+    with pytest.raises(idempotency.Uncertain):
+        checkout(Mock())
+    claim(store, "running", on_stale="refuse")
+    waiting = Waiting(store, 60)
+    assert ([record.key for record in waiting.held], waiting.stale) == (["order 17"], 0)
+    code, text = manage("show", "--held", "--json")
+    [held] = json.loads(text)["records"]
+    assert (code, held["key"], held["steps"]["uncertain"]) == (0, "order 17", ["charge"])
+    seen = ["shop order 17", "--yes", "--epoch", str(held["epoch"])]
+
+    code, text = manage("resume", *seen, "--done", '{"id": "ch_1"}')
+
+    assert code == 0, text
+    assert "go on after 2 steps" in text
+    assert manage("show", "--held") == (0, "No record is held.\n")
+    code, text = manage("resume", *seen, "--not-done")
+    assert (code, "has changed since you saw it" in text) == (1, True)
+    assert checkout(Mock(side_effect=ZeroDivisionError)).result == [17, {"id": "ch_1"}]
 
 
 def test_I3_a_completed_record_is_not_completed_again_and_an_ambiguous_key_is_refused(

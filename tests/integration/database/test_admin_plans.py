@@ -36,6 +36,7 @@ PAGES = {
     "list": "",
     "next page": "?cursor={cursor}",
     "filter: stale": "?state=stale",
+    "filter: held": "?state=held",
     "filter: none found": "?state=RELEASED",
     "filter: operation": "?operation=POST+shop%3A7",
     "filter: user": "?scope=admin",

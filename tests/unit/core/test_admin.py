@@ -43,6 +43,7 @@ State = IdempotencyRecord.State
 HOSTILE = ["<script>alert(1)</script>", "\"><img src=x onerror='alert(1)'>", "{{7*7}}{% debug %}"]
 HOSTILE += ["';--", "\\" * 255, "%00%0d%0aX: 1", "\u202egnp.exe"]
 SEEING = ("view_idempotencyrecord", "view_key")
+A_MOMENT = timedelta(milliseconds=1)
 
 
 TOKEN = uuid.UUID("beefbeef-beef-4eef-8eef-beefbeefbeef")
@@ -129,7 +130,9 @@ def test_R71_the_list_shows_every_record_and_filters_them(admin_client, listed, 
     for query, found in [
         ({}, {1, 2, 3, 4}),
         ({"state": "stale"}, {2}),
-        ({"state": "held"}, {1}),
+        ({"state": "running"}, {1}),
+        ({"state": "held"}, {2}),
+        ({"state": "held", "q": four}, set()),
         ({"state": "IN_PROGRESS"}, {1, 2}),
         ({"state": "FAILED", "q": four}, {4}),
         ({"state": "COMPLETED", "q": four}, set()),
@@ -308,6 +311,7 @@ def test_the_overview_counts_what_it_looked_at(admin_client, monkeypatch):
     overview, content = response.context["overview"], text(response)
     assert [number for _, _, number in overview["states"]] == [3, 1, 21, 0]
     assert (overview["stale"], overview["oldest"].record_id.int) == (1, 1)
+    assert (overview["held"], overview["oldest_held"]) == (0, None)
     assert (overview["looked"], overview["more"], overview["backlog"]) == (25, False, 1)
     assert overview["operations"][0] == ("POST shop:pay", [3, 1, 0, 0])
     assert (len(overview["operations"]), overview["others"]) == (20, [0, 0, 2, 0])
@@ -330,16 +334,79 @@ def test_stale_leases_are_those_of_the_whole_store(admin_client, monkeypatch, me
     overview = f"{LIST}store/default/overview/"
     cache.clear()
     assert admin_client.get(overview).context["overview"]["stale"] is None
-    content = text(admin_client.get(f"{overview}?count=stale"))
+    content = text(admin_client.get(f"{overview}?count=waiting"))
     assert "oldest stale" not in content
     assert re.search(r"<strong>3</strong> stale leases, counted 0\sminutes ago", content)
     response = admin_client.get(LIST, {"state": "stale"})
     assert len(response.context["rows"]) == 3
     IdempotencyRecord.objects.filter(state=State.IN_PROGRESS).delete()
-    for url in (overview, f"{overview}?count=stale"):  # they are counted once a minute at most
+    for url in (overview, f"{overview}?count=waiting"):  # they are counted once a minute at most
         assert admin_client.get(url).context["overview"]["stale"] == 3
     cache.clear()
     assert "All records of the store are looked at, for 5 seconds a page." in text(response)
+
+
+def held_of(client, url, query=""):
+    """What an overview says of held records, and the number of the oldest one."""
+    found = client.get(f"{url}{query}").context["overview"]
+    oldest = found["oldest_held"]
+    return found["held"], None if oldest is None else oldest.record_id.int
+
+
+def test_S13_held_records_are_those_of_the_whole_table_but_of_running_attempts(
+    admin_client, listed, monkeypatch
+):
+    """The index gives them first, so that a look at the table finds all of them."""
+    overview, now = f"{LIST}store/default/overview/", timezone.now()
+    cache.clear()
+    add(50, state=State.IN_PROGRESS, lease=60, expires_at=None)
+    assert held_of(admin_client, overview) == (0, None)
+    for number, hours in ((1, 30), (2, 49), (3, 1)):
+        created = now - timedelta(hours=hours)
+        add(number, state=State.FAILED, expires_at=None, created_at=created)
+    add(4, state=State.IN_PROGRESS, lease=-60, expires_at=None)
+    for number in range(60, 65):
+        add(number)
+    assert held_of(admin_client, overview) == (4, 2)
+    content = text(admin_client.get(overview))
+    assert re.search(r"state=held\"><strong>4</strong> held records", content)
+    assert re.search(r"0002/change/\">.*2 d 1 h</bdi></strong> oldest held record", content)
+    assert listed({"state": "held"}) == {1, 2, 3, 4}
+    monkeypatch.setattr(search, "NEWEST", 6)
+    assert held_of(admin_client, overview) == (4, 2)  # the sixth does expire
+    assert listed({"state": "held"}) == {1, 2, 3, 4}
+    monkeypatch.setattr(search, "NEWEST", 3)
+    assert held_of(admin_client, overview) == (None, None)
+    assert "held records: count them in all records" in text(admin_client.get(overview))
+    assert held_of(admin_client, overview, "?count=waiting") == (4, 2)
+    IdempotencyRecord.objects.filter(pk=uuid.UUID(int=2)).delete()
+    assert held_of(admin_client, overview) == (4, None)  # they are counted once a minute at most
+    cache.clear()
+    assert held_of(admin_client, overview, "?count=waiting") == (3, 1)
+
+
+def test_S13_held_records_of_a_store_without_an_order_are_counted_when_they_are_asked_for(
+    admin_client, monkeypatch, memory
+):
+    overview = f"{LIST}store/memory/overview/"
+    cache.clear()
+    for number in range(2, 6):
+        held = "refuse" if number < 4 else "take_over"
+        request = ClaimRequest(
+            uuid.UUID(int=number), "billing", f"m-{number}", "charge", on_stale=held, lease=A_MOMENT
+        )
+        memory.claim(request)
+    assert held_of(admin_client, overview) == (2, 2)
+    monkeypatch.setattr(search, "NEWEST", 2)
+    looks, browse = [], memory.browse
+    monkeypatch.setattr(memory, "browse", lambda **asked: looks.append(asked) or browse(**asked))
+    assert held_of(admin_client, overview) == (None, None)
+    assert len(looks) == 1
+    assert held_of(admin_client, overview, "?count=waiting") == (2, 2)
+    assert (len(looks), looks[-1]["seconds"]) == (3, 5)  # stale and held ones by one more
+    assert held_of(admin_client, overview, "?count=waiting") == (2, 2)
+    assert len(looks) == 4
+    cache.clear()
 
 
 def test_the_overview_shows_ages_of_leases_that_there_are(admin_client):
@@ -454,6 +521,11 @@ def test_S15_S16_the_page_of_a_record_lists_its_steps_and_says_if_they_are_damag
     assert '{\n  "id": 17\n}' in html.unescape(content)
     assert HOSTILE[0] not in content
     assert html.unescape(content).count(HOSTILE[0]) == 2
+    memory.note(lease, journal.intent(HOSTILE[1]), duration=60, held=True)
+    content = text(client.get(url))
+    assert HOSTILE[1] not in content
+    assert html.unescape(content).count(HOSTILE[1]) == 1
+    assert re.search(r"uncertain</span></td>", content)
     clerk("view_idempotencyrecord")
     response = client.get(url)
     content = text(response)

@@ -18,7 +18,7 @@ from django.test import Client, override_settings
 from django.urls import include, path
 from django.views import View
 
-from django_idempotency import codecs, keys
+from django_idempotency import codecs, journal, keys
 from django_idempotency.admin.decisions import signed
 from django_idempotency.claims import ClaimRequest
 from django_idempotency.conf import stores
@@ -26,7 +26,7 @@ from django_idempotency.exceptions import LeaseLost, StoreError
 from django_idempotency.http import IdempotencyViewMixin, idempotent
 from django_idempotency.leases import Lease
 from django_idempotency.operators.decisions import Seen
-from django_idempotency.operators.results import answer_of
+from django_idempotency.operators.results import answer_of, result_of_step
 from django_idempotency.records import State
 
 pytestmark = pytest.mark.django_db
@@ -65,8 +65,8 @@ class Operator:
         found = {row.record.record_id: row.seen for row in rows}
         return [found[lease.record_id] for lease in leases]
 
-    def ask(self, action, seen):
-        return self.client.post(self.url, {"action": action, "seen": seen})
+    def ask(self, action, seen, **more):
+        return self.client.post(self.url, {"action": action, "seen": seen, **more})
 
     def decide(self, action, seen, reason="asked the bank", **more):
         data = {"action": action, "seen": seen, "reason": reason, "confirm": "x", **more}
@@ -177,7 +177,7 @@ def test_several_are_released_or_expired_together(operator):
     assert "Expired: 3 records." in expired
     assert store.get(completed.record_id).expired
     assert LogEntry.objects.count() == 5
-    assert "Complete one record at a time" in told(operator.decide("complete", seen))
+    assert "Decide about one record at a time" in told(operator.decide("complete", seen))
 
 
 def test_a_state_in_an_operators_sentence_is_translated(admin_client, settings):
@@ -317,6 +317,143 @@ def test_a_decision_takes_the_permission_a_post_and_a_signed_form(operator, djan
     strict.force_login(clerk)
     assert Operator(strict, operator.alias).decide("release", seen).status_code == 403
     assert stores[operator.alias].get(lease.record_id).state is State.FAILED
+
+
+# The calls of which nobody knows whether they were made.
+
+HOUR = timedelta(hours=1)
+HOSTILE = "<script>alert(1)</script>"
+
+
+def half_done(alias, *calls, key="key-1", state=State.FAILED, **given):
+    """A record whose step is noted, and whose calls are uncertain."""
+    lease, store = claim(alias, key, **given), stores[alias]
+    for entry in (journal.entry("order", packed(17)), *map(journal.intent, calls)):
+        store.note(lease, entry, duration=given.get("lease", HOUR), held=bool(calls))
+    if state is State.FAILED:
+        store.fail(lease, "builtins.TimeoutError", held=bool(calls))
+    return lease
+
+
+def page_of(operator, lease):
+    url = f"{LIST}store/{operator.alias}/{lease.record_id}/"
+    return told(operator.client.get(url))
+
+
+def buttons(content):
+    """What the buttons of a page would do."""
+    return re.findall(r'name="action" value="(\w+)"', content)
+
+
+@pytest.mark.parametrize(
+    ("action", "given", "said", "payload"),
+    [
+        ("done", {"value": '{"id": "ch_1"}'}, "Resumed (charge was done)", {"id": "ch_1"}),
+        ("not_done", {}, "Resumed (charge was not done)", None),
+    ],
+)
+def test_S18_an_operator_says_of_a_call_whether_it_was_made(
+    operator, action, given, said, payload, settings
+):
+    alias = {**settings.IDEMPOTENCY[operator.alias], "ENCRYPTION_KEYS": ["A" * 43]}
+    settings.IDEMPOTENCY = {**settings.IDEMPOTENCY, operator.alias: alias}
+    lease = half_done(operator.alias, "charge", "mail")
+    store, seen = stores[operator.alias], operator.seen(lease)
+    content = page_of(operator, lease)
+    assert buttons(content) == [
+        "release",
+        "complete",
+        "expire",
+        "resume",
+        *2 * ["done", "not_done"],
+    ]
+    assert content.count('aria-label="charge"') == 1
+    asked = told(operator.ask(action, seen, step="charge"))
+    assert "Was the work done?" not in asked
+    for part in ("The call charge counts as", "record does not expire: mail", 'value="charge"'):
+        assert part in asked
+    assert ("Result, as JSON" in asked) is (action == "done")
+    if given:
+        for wrong in ("{", '{"#uuid": 1}', json.dumps("x" * 70_000)):
+            refused = operator.decide(action, seen, step="charge", value=wrong)
+            assert 'class="errorlist"' in told(refused)
+    assert store.get(lease.record_id).epoch == lease.fencing_token
+
+    content = told(operator.decide(action, seen, step="charge", **given))
+
+    assert f"{said}: 1 record." in content
+    [entry] = LogEntry.objects.all()
+    assert entry.get_change_message() == f"{said} in the store {operator.alias}: asked the bank"
+    record = store.get(lease.record_id)
+    assert (record.state, record.held, record.epoch) == (
+        State.FAILED,
+        True,
+        lease.fencing_token + 1,
+    )
+    results, uncertain = journal.read(record.steps)
+    assert uncertain == ("mail",)
+    assert b"ch_1" not in record.steps
+    if payload is not None:
+        answer = result_of_step(operator.alias, record, "charge", results["charge"])
+        assert json.loads(answer.text) == payload
+    assert "changed since you saw it" in told(operator.ask("done", seen, step="mail"))
+
+
+def test_a_record_with_steps_goes_on_and_one_without_is_not_asked_to(operator):
+    lease, plain = half_done(operator.alias), claim(operator.alias, "plain", state=State.FAILED)
+    live = half_done(operator.alias, "charge", key="live", state=State.IN_PROGRESS)
+    stale = half_done(
+        operator.alias, key="stale", state=State.IN_PROGRESS, lease=A_MOMENT, operation="POST none"
+    )
+    assert buttons(page_of(operator, lease)) == ["release", "complete", "expire", "resume"]
+    assert buttons(page_of(operator, plain)) == ["release", "complete", "expire"]
+    assert buttons(page_of(operator, live)) == ["release", "complete", "expire"]
+    content = page_of(operator, stale)
+    assert buttons(content) == ["complete", "release", "resume", "expire"]
+    assert "It was half done: the same request goes on behind its steps." in content
+    seen = operator.seen(lease)
+    assert "skips the steps that are done" in told(operator.ask("resume", seen))
+    assert "Resumed: 1 record." in told(operator.decide("resume", seen))
+    record = stores[operator.alias].get(lease.record_id)
+    assert [*journal.read(record.steps).results] == ["order"]
+    assert record.expires_at is not None
+
+
+@pytest.mark.parametrize("step", ["order", "", HOSTILE, "x\x00", None])
+def test_a_call_that_is_not_uncertain_is_not_decided_about(operator, step):
+    lease = half_done(operator.alias, "charge")
+    seen, given = operator.seen(lease), {} if step is None else {"step": step}
+    asked = operator.ask("not_done", seen, **given)
+    assert "It has no uncertain call" in told(asked)
+    assert 'name="confirm"' not in told(asked)
+    assert HOSTILE not in asked.content.decode()
+    assert "It has no uncertain call" in told(operator.decide("not_done", seen, **given))
+    assert LogEntry.objects.count() == 0
+    both = [*seen, *operator.seen(half_done(operator.alias, "charge", key="key-2"))]
+    about = operator.decide("not_done", both, step="charge")
+    assert "Decide about one record at a time." in told(about)
+
+
+def test_a_running_attempt_loses_its_call_if_the_operator_says_so(operator):
+    live = half_done(operator.alias, "charge", state=State.IN_PROGRESS)
+    store, seen = stores[operator.alias], operator.seen(live)
+    asked = told(operator.ask("not_done", seen, step="charge"))
+    for part in ("The running attempt loses its lease", "End the running attempt"):
+        assert part in asked
+    assert "An attempt is running" in told(operator.decide("not_done", seen, step="charge"))
+    operator.decide("not_done", seen, step="charge", force="on")
+    with pytest.raises(LeaseLost):
+        store.note(live, journal.entry("charge", b"late"), duration=HOUR, held=False)
+    assert journal.read(store.get(live.record_id).steps).uncertain == ()
+
+
+def test_who_may_not_decide_sees_no_button_of_a_call(operator, django_user_model):
+    lease = half_done(operator.alias, "charge")
+    clerk = django_user_model.objects.create_user("clerk", is_staff=True)
+    clerk.user_permissions.set(Permission.objects.filter(codename="view_idempotencyrecord"))
+    operator.client.force_login(clerk)
+    content = page_of(operator, lease)
+    assert ("uncertain</span>" in content, buttons(content)) == (True, [])
 
 
 # What helps to decide.

@@ -8,8 +8,10 @@ import logging
 import os
 import subprocess
 import sys
+from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
+from decimal import Decimal
 from typing import Any
 from unittest.mock import Mock
 
@@ -307,10 +309,12 @@ class Terminal(io.StringIO):
         ("release", "Name a record"),
         ("release RECORD --erase", "--erase takes a --scope"),
         ("release --erase --scope scope --epoch 1", "and no record or --epoch"),
-        ("show", "Name a record, or give --stale"),
-        ("show RECORD --stale", "--stale takes no record"),
-        ("show --stale --scope scope", "--stale takes no record"),
-        ("show RECORD --older-than 2h", "go with --stale"),
+        ("show", "Name a record, or give --stale or --held"),
+        ("show RECORD --stale", "--stale and --held take no record"),
+        ("show RECORD --held", "--stale and --held take no record"),
+        ("show --stale --scope scope", "--stale and --held take no record"),
+        ("show RECORD --older-than 2h", "go with --stale or --held"),
+        ("resume RECORD --step charge", "--step goes with --done or --not-done"),
         ("show RECORD --store defualt", "has no alias 'defualt'. Did you mean 'default'"),
     ],
 )
@@ -515,7 +519,7 @@ def test_S15_the_steps_of_a_record_are_shown_and_their_results_where_they_are_as
 
     [plain] = json.loads(manage("show", "scope key", "--json")[1])["records"]
     noted_ = [{"name": "order", "bytes": 16}, {"name": "charge", "bytes": 13}]
-    assert plain["steps"] == {"bytes": 54, "damage": "", "noted": noted_}
+    assert plain["steps"] == {"bytes": 54, "damage": "", "noted": noted_, "uncertain": []}
     [opened] = json.loads(manage("show", "scope key", "--json", "--result")[1])["records"]
     assert [(it["name"], it["body"]) for it in opened["steps"]["noted"]] == [
         ("order", '{"id":17}'),
@@ -604,6 +608,284 @@ def test_S9_a_decision_says_which_steps_it_forgets(store: MemoryStore) -> None:
     assert "rows-8, rows-9 and 2 more." in decision(store, record, "release", True).consequence
     record = seen(store, claim(store, "scope", "none"))
     assert "steps" not in decision(store, record, "release", True).consequence
+
+
+# The calls of which nobody knows whether they were made.
+
+
+def half_done(*calls: str, key: str = "key", **options: Any) -> Record:
+    """The record of work whose step is noted, and whose calls were answered by nobody."""
+
+    def work(lease: Any) -> None:
+        lease.step("order", lambda: 17)
+        for name in calls:
+            with suppress(TimeoutError):
+                lease.external(name, Mock(side_effect=TimeoutError), uncertain="refuse")
+        raise TimeoutError
+
+    with pytest.raises(TimeoutError):
+        idempotency.run(work, key=key, scope="scope", transaction="steps", **options)
+    record = store_for().get(keys.record_id("call", "scope", key))
+    assert record is not None
+    return record
+
+
+def go_on(*calls: str, key: str = "key", **options: Any) -> tuple[Any, list[str]]:
+    """Run the work again; return what its calls have returned, and the names of those made."""
+    made: list[str] = []
+
+    def call(name: str) -> str:
+        made.append(name)
+        return f"new {name}"
+
+    def work(lease: Any) -> Any:
+        lease.step("order", Mock(side_effect=ZeroDivisionError))
+        return [
+            lease.external(name, lambda key, name=name: call(name), uncertain="refuse")
+            for name in calls
+        ]
+
+    outcome = idempotency.run(work, key=key, scope="scope", transaction="steps", **options)
+    return outcome.result, made
+
+
+@pytest.mark.django_db
+def test_S13_uncertain_calls_are_shown_and_what_they_mean_for_a_duplicate(
+    store: MemoryStore, clock: FakeClock
+) -> None:
+    record = half_done("charge", "mail")
+    text = manage("show", "scope key")[1]
+    assert "  steps        1 noted, 2 uncertain, 45 bytes\n    order   9 bytes\n" in text
+    assert "    charge  uncertain\n    mail    uncertain\n" in text
+    assert "  expires      never\n" in text
+    for said in ("go on after 1 step", "were made: charge, mail", "refused: stale (409), until"):
+        assert said in told(store.alias, record)
+    [facts] = json.loads(manage("show", "scope key", "--json")[1])["records"]
+    assert facts["held"] is True
+    assert facts["steps"]["uncertain"] == ["charge", "mail"]
+    assert len(facts["steps"]["noted"]) == 1
+
+    clock.advance(timedelta(days=30).total_seconds())
+    assert store.sweep() == 0
+    with pytest.raises(idempotency.Uncertain):
+        go_on("charge", "mail")
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize(
+    ("words", "calls", "result", "made"),
+    [
+        ([], [], None, []),
+        (["--not-done"], ["charge"], ["new charge"], ["charge"]),
+        (["--done", '"ch_1"'], ["charge"], ["ch_1"], []),
+        (["--done", "null"], ["charge"], [None], []),
+        (["--done", '{"#decimal": "1.50"}'], ["charge"], [Decimal("1.50")], []),
+        (["--done", '{"##decimal": "1.50"}'], ["charge"], [{"#decimal": "1.50"}], []),
+    ],
+)
+@pytest.mark.parametrize("secret", [False, True])
+def test_S18_a_resumed_record_goes_on_with_what_the_operator_has_said(
+    settings: Any,
+    clock: FakeClock,
+    caplog: pytest.LogCaptureFixture,
+    words: list[str],
+    calls: list[str],
+    result: Any,
+    made: list[str],
+    secret: bool,
+) -> None:
+    alias = {**MEMORY, "OPTIONS": {"clock": clock}, "RETENTION": 7200}
+    alias |= {"ENCRYPTION_KEYS": ["A" * 43]} if secret else {}
+    settings.IDEMPOTENCY = {"default": alias}
+    before = half_done("charge")
+    clock.advance(timedelta(days=2).total_seconds())
+    caplog.clear()
+
+    code, text = manage("resume", "scope key", *words, "--yes", "--reason", "Asked the bank.")
+
+    assert code == 0, text
+    record = seen_again(store_for(), before)  # type: ignore[arg-type]
+    assert (record.state, record.epoch) == (State.FAILED, before.epoch + 1)
+    assert (record.token != before.token, record.fingerprint) == (True, before.fingerprint)
+    said = {"--done": " ('charge' was done)", "--not-done": " ('charge' was not done)"}
+    about = said[words[0]] if words else ""
+    assert f"Record {keys.short(record.record_id)}: resume{about} by " in caplog.text
+    assert caplog.text.count("Asked the bank.") == 1
+    assert "ch_1" not in caplog.text
+    assert b"ch_1" not in (record.steps or b"") or not secret
+    assert f"Record {keys.short(record.record_id)} is resumed. " in text
+    if not words:
+        assert record.held
+        assert "These calls stay uncertain, and the record does not expire: charge." in text
+        with pytest.raises(idempotency.Uncertain):
+            go_on("charge")
+        return
+    assert record.expires_at == record.now + timedelta(hours=2)
+    with pytest.raises(idempotency.FingerprintMismatch):
+        go_on(payload=8)
+    assert go_on(*calls) == (result, made)
+
+
+@pytest.mark.parametrize(
+    ("calls", "ending", "step", "said"),
+    [
+        (["charge"], "failed", "charge", None),
+        (["charge"], "failed", None, None),
+        (["charge"], "failed", "order", "no uncertain call order. Uncertain are: charge."),
+        (["charge", "mail"], "failed", "", "Uncertain are: charge, mail."),
+        ([], "failed", None, None),
+        ([], "failed", "charge", "None of its calls is uncertain."),
+        ([], "no steps", None, None),
+        ([], "no steps", "charge", "None of its calls is uncertain."),
+        ([], "damaged", None, "Its steps cannot be read. The journal of the"),
+        ([], "released", None, "It is released, and such a record"),
+        ([], "completed", "charge", "It is completed, and such a record"),
+        (["charge"], "live", "charge", "An attempt is running"),
+        (["charge"], "stale", "charge", None),
+    ],
+)
+def test_S18_what_stands_against_a_decision_to_resume(
+    store: MemoryStore,
+    clock: FakeClock,
+    calls: list[str],
+    ending: str,
+    step: str | None,
+    said: str | None,
+) -> None:
+    lease = claim(store, "scope", "key")
+    entries = [journal.intent(name) for name in calls] if ending != "no steps" else []
+    if ending in ("failed", "damaged"):
+        entries.append(b"\x00" if ending == "damaged" else journal.entry("order", b"x"))
+    for entry in entries:
+        store.note(lease, entry, duration=timedelta(seconds=60), held=bool(calls))
+    if ending in ("failed", "no steps", "damaged"):
+        store.fail(lease, "why", held=bool(calls))
+    elif ending == "released":
+        store.release(lease)
+    elif ending == "completed":
+        store.complete(lease, b"", retention=HOUR)
+    elif ending == "stale":
+        clock.advance(61)
+    record = seen(store, lease)
+    decided = replace(decision(store, record, "resume"), step=step, not_done=step is not None)
+
+    why = decided.obstacle
+
+    assert (said in why) if said and why else (why is said), why
+    if said is None:
+        decided.carry_out()
+        assert seen(store, lease).state is State.FAILED
+
+
+def test_S18_a_late_note_of_the_call_is_refused_after_the_decision(
+    store: MemoryStore, clock: FakeClock
+) -> None:
+    owner = claim(store, "scope", "key")
+    store.note(owner, journal.intent("charge"), duration=timedelta(seconds=60), held=True)
+    forced = replace(decision(store, seen(store, owner), "resume", True), step="charge")
+    assert "The running attempt loses its lease" in forced.consequence
+
+    replace(forced, not_done=True).carry_out()
+
+    with pytest.raises(idempotency.LeaseLost):
+        store.note(
+            owner, journal.entry("charge", b"late"), duration=timedelta(seconds=60), held=False
+        )
+    assert journal.read(seen(store, owner).steps) == ({}, ())
+
+
+@pytest.mark.django_db
+def test_S9_S13_a_decision_says_what_it_means_for_uncertain_calls(store: MemoryStore) -> None:
+    record = half_done("charge", "mail")
+    for action, said in {
+        "release": "whether these calls were made, and they are made again: charge, mail.",
+        "expire": "whether these calls were made, and they are made again: charge, mail.",
+        "complete": "whether these calls were made, and no attempt asks again: charge, mail.",
+        "resume": "stay uncertain, and the record does not expire: charge, mail.",
+    }.items():
+        assert said in decision(store, record, action).consequence
+        assert (
+            "and skips the steps that are done" in decision(store, record, action).consequence
+        ) is (action == "resume")
+    about = replace(decision(store, record, "resume"), step="mail")
+    told_ = "The call mail counts as made, and has the result that you give."
+    assert about.consequence.startswith(f"{told_} These calls stay uncertain")
+    told_ = "The call mail counts as not made: the next attempt makes it."
+    assert told_ in replace(about, not_done=True).consequence
+    assert "does not expire: charge." in about.consequence
+    assert "made again" not in decision(store, half_done(key="other"), "release").consequence
+
+
+@pytest.mark.django_db
+def test_S13_a_release_that_is_not_asked_about_names_what_it_forgets(store: MemoryStore) -> None:
+    half_done("charge")
+    code, text = manage("release", "scope key", "--yes")
+    assert code == 0
+    assert "is released. These steps were done, are forgotten, and run again: order. " in text
+    assert "and they are made again: charge." in text
+
+
+@pytest.mark.django_db
+def test_T8_a_result_of_a_call_is_what_run_can_keep_and_fits_the_journal(settings: Any) -> None:
+    settings.IDEMPOTENCY = {"default": {**MEMORY, "MAX_STEPS_BYTES": 66}}
+    assert len(half_done("charge").steps or b"") == 34
+    bad = (
+        "{",
+        "{'a': 1}",
+        '{"#uuid": 1}',
+        '{"#decimal": "x"}',
+        '{"#timedelta": null}',
+        "[" * 10**5,
+    )
+    for value in bad:
+        code, text = manage("resume", "scope key", "--done", value, "--yes")
+        assert (code, "This result cannot be kept" in text) == (2, True), value
+    for length, code in ((11, 2), (10, 0)):  # behind a head of 7 bytes, a name and an envelope
+        done = manage("resume", "scope key", "--done", json.dumps("x" * length), "--yes")
+        assert done[0] == code, done
+        assert ("max_steps_bytes with it, which allows 66" in done[1]) is (code == 2)
+
+
+@pytest.mark.django_db
+def test_S18_the_call_is_named_where_several_are_uncertain(store: MemoryStore) -> None:
+    record = half_done("charge", "mail")
+    assert manage("resume", "scope key", "--done", "1", "--yes") == (
+        2,
+        "Name the call by --step: charge, mail.",
+    )
+    code, text = manage("resume", "scope key", "--done", "1", "--step", "order", "--yes")
+    assert (code, "no uncertain call order. Uncertain are: charge, mail." in text) == (1, True)
+    assert seen_again(store, record) == record
+    assert manage("resume", "scope key", "--step", "mail", "--done", "1", "--yes")[0] == 0
+    assert seen_again(store, record).held
+    assert manage("resume", "scope key", "--not-done", "--yes")[0] == 0  # the one that is left
+    assert go_on("charge", "mail") == (["new charge", 1], ["charge"])
+    code, text = manage("resume", "scope key", "--not-done", "--yes")
+    assert (code, "It is completed" in text) == (1, True)
+
+
+@pytest.mark.django_db
+def test_held_records_are_listed_but_those_of_running_attempts(
+    store: MemoryStore, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(search, "_MOST", 2)
+    monkeypatch.setattr(search, "NEWEST", 2)
+    assert manage("show", "--held") == (0, "No record is held.\n")
+    held = half_done("charge", operation="checkout")
+    ended(store, clock, "kept stale", "stale")
+    claim(store, "scope", "live", on_stale="refuse")
+    for number in range(5):
+        claim(store, "scope", f"key {number}")
+
+    code, text = manage("show", "--held")
+
+    assert code == 0
+    lines = text.splitlines()
+    assert any("  stale  " in line and "key stale" in line for line in lines[:2])
+    assert any(line.startswith(f"{held.record_id}  FAILED  checkout") for line in lines[:2])
+    assert lines[2:] == ["2 records are held. The oldest was claimed 1 min 1 s ago."]
+    assert "1 record is held." in manage("show", "--held", "--operation", "checkout")[1]
+    assert "No record" in manage("show", "--held", "--older-than", "2h")[1]
 
 
 @pytest.mark.django_db

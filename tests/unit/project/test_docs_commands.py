@@ -81,6 +81,15 @@ def shop(db: None, settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         idempotency.run(
             half, key="order-20", scope="shop", operation="checkout", transaction="steps"
         )
+
+    def uncertain(lease: Any) -> None:
+        lease.step("order", lambda: {"id": 17})
+        lease.external("charge", lambda key: 1 / 0, uncertain="refuse")
+
+    with pytest.raises(ZeroDivisionError):
+        idempotency.run(
+            uncertain, key="order-21", scope="shop", operation="checkout", transaction="steps"
+        )
     past = timezone.now() - timedelta(minutes=3, seconds=20)
     IdempotencyRecord.objects.update(created_at=past, updated_at=past)
     stale = IdempotencyRecord.objects.filter(key__in=["order-18", "order-19"])
@@ -104,5 +113,5 @@ def outputs() -> list[str]:
 def test_commands_write_what_the_page_shows(shop: None) -> None:
     shown = [block.text for block in BLOCKS if block.page == PAGE and block.language == "console"]
     told = outputs()
-    assert len(told) == 9
+    assert len(told) == 11
     assert [masked(text) for text in told] == [masked(text) for text in shown]
