@@ -1,4 +1,4 @@
-"""Gauges that ask the stores: stale leases and records that wait for a sweep."""
+"""Gauges that ask the stores: stale leases, held records, and those that wait for a sweep."""
 
 from __future__ import annotations
 
@@ -31,6 +31,7 @@ _NOBODYS = UUID(int=0)
 _GAUGES = {
     "store_up": "Whether the store has answered.",
     "stale_leases": "Records in progress under a lapsed lease.",
+    "held_records": "Records that do not expire, and that no attempt works on.",
     "expired_records": "Expired records that the next sweep would delete.",
     "store_look_age_seconds": "How old the numbers of the store are.",
 }
@@ -122,7 +123,9 @@ class StoreCollector(Collector):
                 with store.fresh_connection(), store.limited(self._seconds):
                     if not store.native_expiry and (expired := store.count_expired()) is not None:
                         found["expired_records"] = expired
-                    found["stale_leases"] = Waiting(store, self._seconds).stale
+                    waiting = Waiting(store, self._seconds)
+                    found["held_records"] = len(waiting.held)
+                    found["stale_leases"] = waiting.stale
             except StoreError as error:
                 log_failure("The gauges of %s could not be read.", store.alias, error=error)
         return found

@@ -59,12 +59,24 @@ def test_a_statement_that_takes_too_long_ends_and_the_next_may_take_its_time(
     with monkeypatch.context() as patch:
         patch.setitem(store._texts, ("COUNT_STALE", None), ENDLESS)
         with pytest.raises(StoreError, match="COUNT_STALE"), store.limited(0.2):
-            Waiting(store, 60).stale
+            assert Waiting(store, 60).stale
     with connection.cursor() as cursor:  # the project's own, which has no limit
         cursor.execute(ENDLESS.replace("1000000000", "40"))
         assert cursor.fetchone()[0] > 2_000_000
     with store.limited(60):
         assert Waiting(store, 60).stale == stale
+
+
+def test_S13_held_records_are_found_in_one_statement_but_those_of_running_attempts(store, stale):
+    for row in IdempotencyRecord.objects.filter(key__in=["stale 7", "stale 8", "held"]):
+        row.expires_at, row.created_at = None, row.created_at - timedelta(hours=int(row.pk) % 7)
+        row.save()
+    oldest = IdempotencyRecord.objects.filter(expires_at=None).exclude(key="held")
+    with store.limited(60), CaptureQueriesContext(connection) as asked:
+        held = Waiting(store, 60).held
+    assert [record.key for record in held] == [row.key for row in oldest.order_by("created_at")]
+    statements = [query["sql"] for query in asked.captured_queries]
+    assert sum("FROM idempotency_record" in each for each in statements) == 1
 
 
 @pytest.mark.leg("postgres18", "mariadb")
@@ -93,13 +105,13 @@ def test_numbers_are_absent_where_they_take_too_long_and_the_store_is_up(
     def gauges():
         registry = CollectorRegistry()
         registry.register(StoreCollector(["default"], seconds=1))
-        names = ("store_up", "stale_leases", "expired_records")
+        names = ("store_up", "stale_leases", "held_records", "expired_records")
         labels = {"alias": "default"}
         return [registry.get_sample_value(f"django_idempotency_{it}", labels) for it in names]
 
-    assert gauges() == [1, stale, 0]
+    assert gauges() == [1, stale, 0, 0]
     monkeypatch.setitem(store_for()._texts, ("COUNT_STALE", None), ENDLESS)
-    assert gauges() == [1, None, 0]
+    assert gauges() == [1, None, 0, 0]
     assert "The gauges of default could not be read." in caplog.text
 
 

@@ -92,13 +92,16 @@ def test_stale_leases_and_the_backlog_are_asked_for_once_a_minute_at_most(
 ):
     collector, registry = scraped(every=0)
     run(done, "expired", retention=1)
-    left = [begin(key, lease=1, retention=1000) for key in ("a", "b")]
+    stale = {"a": {"lease": 1}, "b": {"lease": 1, "on_stale": "refuse"}}
+    running = {"c": {"lease": 100, "on_stale": "refuse"}}
+    left = [begin(key, retention=1000, **given) for key, given in {**stale, **running}.items()]
     [block.__enter__() for block in left]
     clock.advance(10)
 
     found = gauges(registry)
     assert 0 <= found.pop("store_look_age_seconds") < 60
-    assert found == {"store_up": 1, "stale_leases": 2, "expired_records": 1}
+    numbers = {"stale_leases": 2, "held_records": 1, "expired_records": 1}
+    assert found == {"store_up": 1, **numbers}
     assert sweep("default") == {"default": 1}
     later(collector, 30)
     assert gauges(registry)["expired_records"] == 1
@@ -152,8 +155,11 @@ class Costly(BaseStore):
     def get(self, record_id):
         return None
 
+    reads = 0
+
     def browse(self, **arguments):
         self.read = True
+        self.reads += 1
         return Page(())
 
     def count_expired(self):
@@ -166,7 +172,8 @@ def test_a_store_that_must_be_read_whole_is_asked_if_that_is_wanted(settings, sc
     assert {*gauges(scraped()[1])} == {"store_up", "store_look_age_seconds"}
     assert not hasattr(store_for(), "read")
     found = gauges(scraped(full_reads=True)[1])
-    assert (found["stale_leases"], found["expired_records"]) == (0, 3)
+    assert (found["stale_leases"], found["held_records"], found["expired_records"]) == (0, 0, 3)
+    assert store_for().reads == 1  # of all that it has: it charges for each
 
 
 def test_a_store_that_is_not_read_in_its_time_tells_no_number(
@@ -174,7 +181,7 @@ def test_a_store_that_is_not_read_in_its_time_tells_no_number(
 ):
     settings.IDEMPOTENCY = {"default": {"BACKEND": f"{__name__}.Costly"}}
     monkeypatch.setattr(Costly, "browse", lambda self, **arguments: Page((), "more"))
-    assert "stale_leases" not in gauges(scraped(full_reads=True)[1])
+    assert {"stale_leases", "held_records"}.isdisjoint(gauges(scraped(full_reads=True)[1]))
     assert "was not read in 5 seconds" in caplog.text
 
 
