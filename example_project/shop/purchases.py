@@ -18,7 +18,7 @@ from rest_framework.views import APIView
 
 import django_idempotency as idempotency
 from django_idempotency.contrib.rest_framework import IdempotencyMixin
-from example_project.shop import gateway
+from example_project.shop import carrier, gateway
 from example_project.shop.checkout import PRICES
 from example_project.shop.models import Order
 from example_project.shop.openapi import DECLINES
@@ -33,7 +33,7 @@ class PurchaseView(IdempotencyMixin, APIView):
 
     @extend_schema(request=PurchaseSerializer, responses={201: OrderSerializer, **DECLINES})
     def post(self, request: Request) -> Response:
-        """Place an order, charge the card, mark the order as paid, and send a receipt."""
+        """Place an order, charge the card, mark it as paid, book a parcel, and send a receipt."""
         asked = PurchaseSerializer(data=request.data)
         asked.is_valid(raise_exception=True)  # before the first step: a 400 leaves the key free
         card = asked.validated_data.pop("card")
@@ -50,10 +50,15 @@ class PurchaseView(IdempotencyMixin, APIView):
             idempotency.step("declined", cancel, order["id"])
             return Response({"detail": "The card was declined."}, status.HTTP_402_PAYMENT_REQUIRED)
         idempotency.step("paid", mark_paid, order["id"])
+        parcel = idempotency.external(
+            "parcel",
+            lambda key: carrier.book(order["id"]),
+            uncertain="refuse",  # the carrier knows no keys: an operator looks whether it has one
+        )
         email = getattr(request.user, "email", "")
         idempotency.external(
             "receipt",  # published twice by a repeat, sent once: the task has its key from here
-            lambda key: send_order_receipt.delay(order["id"], email).id,
+            lambda key: send_order_receipt.delay(order["id"], email, parcel).id,
             uncertain="repeat",
         )
         paid = Order.objects.get(pk=order["id"])

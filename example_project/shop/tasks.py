@@ -40,12 +40,12 @@ def send_receipt(payment_id: int) -> None:
 # One receipt per purchase, though the step that starts this task may be repeated.
 @shared_task(autoretry_for=(OSError,), retry_backoff=True, max_retries=10)
 @idempotent_task(key=from_parent("receipt"))
-def send_order_receipt(order_id: str, email: str) -> None:
+def send_order_receipt(order_id: str, email: str, parcel: str) -> None:
     """Send the receipt of an order that was paid by card."""
     order = Order.objects.get(pk=order_id)
     send_mail(
         subject=f"Your order {order.note or order.pk}",
-        message=f"We have received {order.paid / 100:.2f} EUR.",
+        message=f"We have received {order.paid / 100:.2f} EUR. Your parcel is {parcel}.",
         from_email="shop@example.com",
         recipient_list=[email or "nobody@example.com"],
     )

@@ -27,7 +27,7 @@ from rest_framework.test import APITestCase
 
 from django_idempotency import TaskFailed
 from django_idempotency.models import IdempotencyRecord
-from example_project.shop import gateway, purchases
+from example_project.shop import carrier, gateway, purchases
 from example_project.shop.exceptions import InsufficientFunds
 from example_project.shop.models import Account, Order, Payment, Quote, Refund, Transfer
 from example_project.shop.tasks import capture_payment
@@ -494,6 +494,21 @@ class PurchaseTests(ShopTestCase):
         self.assertEqual([answer.status_code for answer in answers], [402, 402])
         self.assertEqual(answers[1]["Idempotency-Replayed"], "true")
         self.assertFalse(Order.objects.exists())
+
+    def test_a_parcel_that_may_be_booked(self) -> None:
+        with (
+            patch.object(carrier, "book", side_effect=TimeoutError),
+            self.assertRaises(TimeoutError),
+        ):
+            self.buy()
+        with patch.object(carrier, "book") as book:
+            self.assertEqual(self.buy().json()["code"], "stale")
+            decision = ("--step", "parcel", "--done", '"par_1"', "--yes")
+            call_command("idempotency_resume", "k", *decision, verbosity=0)
+            self.assertEqual(self.buy().status_code, 201)
+        book.assert_not_called()
+        self.assert_bought_once()
+        self.assertIn("par_1", mail.outbox[0].body)
 
     def test_mistake_leaves_the_key_free(self) -> None:
         self.assertEqual(self.buy(quantity=11).status_code, 400)
