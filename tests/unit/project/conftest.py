@@ -41,6 +41,42 @@ class Gateway:
         return {"id": charge, "status": "void"}
 
 
+class Bank:
+    """A bank that knows no keys, and finds a transfer by its reference."""
+
+    def __init__(self):
+        self.transfers: list[dict[str, Any]] = []
+        self.cancelled: set[str] = set()
+
+    def send(self, iban, amount, *, reference):
+        if reference in self.cancelled:
+            raise ValueError("this reference is cancelled")
+        transfer = {"iban": iban, "amount": amount, "reference": reference, "status": "sent"}
+        self.transfers.append(transfer)
+        return transfer
+
+    def find(self, *, reference):
+        found = [each for each in self.transfers if each["reference"] == reference]
+        return found[0] if found else None
+
+    def cancel(self, reference):
+        if found := self.find(reference=reference):
+            return found
+        self.cancelled.add(reference)
+        return {"status": "cancelled"}
+
+
+class Carrier:
+    """A carrier that cannot be asked, and prints a label for each call."""
+
+    def __init__(self):
+        self.labels: list[Any] = []
+
+    def print_label(self, order):
+        self.labels.append(order)
+        return {"id": f"L-{len(self.labels)}"}
+
+
 class PaymentSerializer(serializers.ModelSerializer[Payment]):
     class Meta:
         model = Payment
@@ -79,7 +115,8 @@ def run_page(transactional_db, settings, monkeypatch):
 
     def run(name):
         forget_tasks()  # those of another page, or of this one before
-        module = add_module("shop.page", gateway=Gateway())
+        others = {"gateway": Gateway(), "bank": Bank(), "carrier": Carrier()}
+        module = add_module("shop.page", **others)
         for block in blocks_of(ROOT / name):
             if block.language == "html+django":
                 own = re.fullmatch(r"template=(\S+)", block.marker)

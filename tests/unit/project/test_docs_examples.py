@@ -10,7 +10,7 @@ import re
 import sys
 import time
 import unittest
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from datetime import timedelta
 from itertools import product
 from types import ModuleType, SimpleNamespace
@@ -21,6 +21,7 @@ from django.contrib.auth.models import AnonymousUser, User
 from django.core import checks
 from django.core.exceptions import BadRequest
 from django.core.files.uploadedfile import SimpleUploadedFile
+from django.core.management import call_command
 from django.db import connections
 from django.http import Http404
 from django.test import Client, override_settings
@@ -766,6 +767,182 @@ def test_guide_to_steps_goes_on_when_take_over_is_set_again():
         assert stale.value.stale
         run("take_over")
     assert done == ["one", "two"]
+
+
+@pytest.fixture
+def uncertain(run_page):
+    """`run(work)` of one key in steps; `ended()` ends its lease, as the time does."""
+    page = run_page("docs/howto/steps.md")
+
+    def run(work):
+        return idempotency.run(work, key="k", scope="tests", transaction="steps").result
+
+    def ended():
+        IdempotencyRecord.objects.update(lease_until=timezone.now() - timedelta(seconds=1))
+
+    return SimpleNamespace(page=page, run=run, ended=ended)
+
+
+ENDS = {
+    "P5-killed before": 0,
+    "P6-killed after": 1,
+    "raises before": 0,
+    "raises after": 1,
+    "refused": 0,
+}
+
+
+@pytest.mark.parametrize("ends", ENDS)
+def test_T12_guide_to_steps_asks_the_bank(uncertain, monkeypatch, ends):
+    page, run = uncertain.page, uncertain.run
+    bank, send = page.bank, page.bank.send
+    error = ConnectionRefusedError if ends == "refused" else TimeoutError
+
+    def ending(iban, amount, *, reference):
+        if ENDS[ends]:
+            send(iban, amount, reference=reference)
+        if ends.startswith("P"):
+            crash()
+        raise error
+
+    def work(lease):
+        return page.pay_out(lease, "DE02", 5)
+
+    monkeypatch.setattr(bank, "send", ending)
+    if ends.startswith("P"):
+        with crash_at("in_work") as crash:
+            run(work)
+        uncertain.ended()
+    else:
+        with pytest.raises(idempotency.NotDone if ends == "refused" else error):
+            run(work)
+    assert IdempotencyRecord.objects.get().expires_at is None or ends == "refused"
+    monkeypatch.undo()
+    asked = []
+    monkeypatch.setattr(bank, "find", lambda find=bank.find, **by: asked.append(1) or find(**by))
+
+    assert run(work) == bank.transfers[0]
+    assert (len(bank.transfers), len(asked)) == (1, 0 if ends == "refused" else 1)
+    assert IdempotencyRecord.objects.get().expires_at is not None
+
+
+@pytest.mark.parametrize("done", [True, False])
+def test_T12_S13_S18_guide_to_steps_lets_an_operator_decide(checkout, monkeypatch, done):
+    page, carrier = checkout.page, checkout.page.carrier
+    print_label, ordered = carrier.print_label, []
+
+    @page.idempotent(transaction="steps")
+    def ship(request):
+        order = request.idempotency.step("order", lambda: ordered.append(1) or {"id": 17})
+        return page.JsonResponse(page.print_label(request.idempotency, order))
+
+    sys.modules["shop.page"].urlpatterns.append(url("ship/", ship))
+
+    def send():
+        return checkout.client.post("/ship/", headers={"Idempotency-Key": "ship"})
+
+    def times_out(order):
+        if done:
+            print_label(order)
+        raise TimeoutError
+
+    monkeypatch.setattr(carrier, "print_label", times_out)
+    assert send().status_code == 500
+    monkeypatch.undo()
+    refused = [send() for _ in range(2)]
+    assert [code_of(answer) for answer in refused] == [(409, "stale")] * 2
+    assert "Retry-After" not in refused[0].headers
+
+    [held] = stores["default"].browse(filters={"held": True}).records
+    assert (held.key, held.state, held.expires_at) == ("ship", State.FAILED, None)
+    said = ["--done", '{"id": "L-1"}'] if done else ["--not-done"]
+    call_command("idempotency_resume", "ship", "--step", "label", *said, "--yes", verbosity=0)
+    assert stores["default"].browse(filters={"held": True}).records == ()
+
+    assert json.loads(send().content) == {"id": "L-1"}
+    assert (len(carrier.labels), ordered) == (1, [1])
+
+
+@pytest.mark.parametrize(("status", "held"), [(200, False), (503, True)])
+def test_T10_T12_guide_to_steps_says_what_swallowing_forgets(
+    checkout, monkeypatch, caplog, status, held
+):
+    page = checkout.page
+
+    @page.idempotent(transaction="steps")
+    def ship(request):
+        with suppress(TimeoutError):
+            page.print_label(request.idempotency, {"id": 17})
+        return page.JsonResponse({}, status=status)
+
+    def times_out(order):
+        raise TimeoutError
+
+    monkeypatch.setattr(page.carrier, "print_label", times_out)
+    sys.modules["shop.page"].urlpatterns.append(url("ship/", ship))
+    checkout.client.post("/ship/", headers={"Idempotency-Key": "ship"})
+
+    record = IdempotencyRecord.objects.get()
+    assert (record.state, record.expires_at is None) == ("FAILED" if held else "COMPLETED", held)
+    assert ("nobody knows whether these calls were made" in caplog.text) is not held
+
+
+@pytest.mark.parametrize("before", ["repeat", "refuse"])
+@pytest.mark.parametrize("after", ["repeat", "refuse", "function"])
+def test_T12_guide_to_steps_says_what_another_answer_does(uncertain, before, after):
+    made, asked = [], []
+
+    def call(key):
+        made.append(key)
+        if len(made) == 1:
+            raise TimeoutError
+        return "made"
+
+    def ask(key):
+        asked.append(key)
+        return "asked"
+
+    def run(answer):
+        given = ask if answer == "function" else answer
+        return uncertain.run(lambda lease: lease.external("call", call, uncertain=given))
+
+    with pytest.raises(TimeoutError):
+        run(before)
+    if (before, after) == ("refuse", "refuse"):
+        with pytest.raises(idempotency.InProgress) as told:
+            run(after)
+        error = told.value
+        assert isinstance(error, idempotency.Uncertain)
+        assert (error.step, error.key, error.stale) == ("call", made[0], True)
+    else:
+        assert run(after) == ("asked" if asked else "made")
+    is_made_again = "repeat" in (before, after)
+    assert len(made) == (2 if is_made_again else 1)
+    assert len(set(made)) == 1
+    assert len(asked) == ((before, after) == ("refuse", "function"))
+
+
+@pytest.mark.parametrize("closes", [True, False])
+def test_P10_guide_to_steps_closes_the_call_of_a_process_that_stalls(
+    uncertain, monkeypatch, closes
+):
+    page, run, bank = uncertain.page, uncertain.run, uncertain.page.bank
+    pay, send, stalls = page.pay_out_once if closes else page.pay_out, bank.send, [True]
+
+    def work(lease):
+        return pay(lease, "DE02", 5)
+
+    def stalling(iban, amount, *, reference):
+        if stalls:
+            stalls.clear()
+            uncertain.ended()
+            assert run(work)["status"] == "sent", "the other attempt"
+        return send(iban, amount, reference=reference)
+
+    monkeypatch.setattr(bank, "send", stalling)
+    with pytest.raises(ValueError if closes else idempotency.LeaseLost):
+        run(work)
+    assert len(bank.transfers) == (1 if closes else 2)
 
 
 @pytest.mark.parametrize("after", [False, True])
