@@ -298,7 +298,7 @@ class Engine:
             attempt.blocks.beside.__enter__()
         self.renew(attempt)
         if lease is not None and lease.steps is not None:
-            lease.steps.renew = partial(self.renew, attempt)  # each note is a new beginning
+            lease.steps.notes.renew = partial(self.renew, attempt)  # each note is a new beginning
         attempt.phase = Phase.WORKING
 
     def renew(self, attempt: Attempt) -> None:
@@ -347,7 +347,7 @@ class Engine:
         """Take the ending of the work; commit what is beside the store; let the lease be."""
         waits, lease = False, attempt.held
         if lease is not None and lease.steps is not None:
-            lease.steps.close()
+            lease.steps.notes.close()
         try:
             verdict = None
             try:

@@ -364,9 +364,9 @@ class Attempt(Running):
         It is held while a call is uncertain, and where the journal, which may say so, could not be
         read (S13, S16).
         """
-        if self.steps is not None and self.steps.any_noted:
+        if self.steps is not None and self.steps.notes.any_written:
             state = State.FAILED if ending.state is State.RELEASED else ending.state
-            ending = replace(ending, state=state, held=self.steps.any_uncertain)
+            ending = replace(ending, state=state, held=bool(self.steps.notes.uncertain))
         elif self.steps is None and self.held is not None and self.held.journal is not None:
             ending = replace(ending, held=True)
         self.ending = ending
@@ -374,7 +374,7 @@ class Attempt(Running):
     @property
     def has_notes(self) -> bool:
         """Whether a step of this attempt or of an earlier one is noted, as far as is known."""
-        return self.steps is not None and self.steps.any_noted
+        return self.steps is not None and self.steps.notes.any_written
 
     @property
     def rolled_back(self) -> bool:

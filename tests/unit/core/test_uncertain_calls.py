@@ -890,11 +890,11 @@ def test_T16_an_intent_extends_the_lease_and_begins_the_time_of_a_renewal_anew(
         return (record.lease_until - record.now).total_seconds()
 
     def work(lease):
-        began = lease.steps.noted_at
+        began = lease.steps.notes.noted_at
 
         def call(key):
             assert (len(added), lease_left()) == (2, 20)
-            assert lease.steps.noted_at > began
+            assert lease.steps.notes.noted_at > began
             clock.advance(5)
             raise NotDone
 
