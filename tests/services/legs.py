@@ -43,6 +43,9 @@ DATABASE_FOLDERS = (
     "tests/acceptance/processes",
 )
 
+#: What of the proof each database runs.
+DYING = "tests/proof/test_dying_steps.py"
+
 
 @dataclass(frozen=True)
 class Run:
@@ -82,6 +85,7 @@ def runs_of(target: str) -> list[Run]:
             return [
                 Run("proof", "postgres18", ("tests/proof",)),
                 Run("proof-postgres16", "postgres16", DATABASE_FOLDERS[-1:]),
+                *(Run(f"proof-{leg}", leg, (DYING,)) for leg in ("sqlite", "mariadb")),
             ]
         case "test":
             parts = ("unit", "acceptance", "integration", *LEGS[1:])

@@ -15,6 +15,7 @@ from django.contrib.auth.models import User
 
 from tests.acceptance.processes.clients import USER, Work
 from tests.services.databases import environment_for_children
+from tests.services.forks import Forks
 from tests.services.gunicorn import Gunicorn
 
 #: What `serve(kind=…)` starts; each forks its workers from a process that has Django ready.
@@ -41,6 +42,13 @@ def threads() -> Iterator[ThreadPoolExecutor]:
 def user(transactional_db: None) -> User:
     """The caller, there from the start: creating it is not part of any race."""
     return User.objects.create(username=USER)
+
+
+@pytest.fixture(scope="module")
+def forks(django_db_setup: None) -> Iterator[Forks]:
+    """Run programs, each in a process of its own that has our databases."""
+    with Forks(environment_for_children()) as forks:
+        yield forks
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
 
@@ -14,7 +13,6 @@ import django_idempotency as idempotency
 from django_idempotency.models import IdempotencyRecord
 from tests.app.models import Effect
 from tests.pages import DOCS, table_of
-from tests.services.databases import environment_for_children
 from tests.services.forks import Forks
 from tests.services.processes import wait_until
 
@@ -52,12 +50,6 @@ def work(lease):
 
 idempotency.run(work, key="crash", scope="tests", transaction={mode!r})
 """
-
-
-@pytest.fixture(scope="module")
-def forks(django_db_setup: None) -> Iterator[Forks]:
-    with Forks(environment_for_children()) as forks:
-        yield forks
 
 
 @pytest.fixture(autouse=True)

@@ -2,91 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
 import pytest
+from django.conf import settings as django_settings
 from django.utils import timezone
 
-import django_idempotency as idempotency
-from django_idempotency import journal
+from django_idempotency import InProgress, Uncertain, journal, keys
+from django_idempotency.claims import Resolution
+from django_idempotency.codecs import JSONCodec, pack
+from django_idempotency.conf import store_for
 from django_idempotency.models import IdempotencyRecord
-from tests.app.models import Effect
-from tests.services.databases import environment_for_children
+from django_idempotency.records import Record, State
+from tests.acceptance.processes.checkout import (
+    CALLS,
+    CASES,
+    DIED,
+    Case,
+    Checkout,
+    calls_of,
+    effects,
+)
 from tests.services.forks import Forks
-
-DIED = 42
-#: Where an attempt dies, by the failure; what its journal has then, and the effects there are.
-CRASHES: dict[str, tuple[str, str, list[str], list[str]]] = {
-    "P1-before the first": ("in_work", "before one", [], []),
-    "P2-in the first": ("in_work", "in one", [], []),
-    "P3-before the first note": ("before_note", "one", [], []),
-    "P3-after the first note": ("after_note", "one", [], []),
-    "P3-before the first commit": ("before_commit", "one", [], []),
-    "P7-after the first commit": ("after_commit", "one", ["one"], ["one"]),
-    "P1-between": ("in_work", "before call", ["one"], ["one"]),
-    "P2-in the call": ("in_work", "in call", ["one"], ["one", "called"]),
-    "P6-after the call": ("before_note", "call", ["one"], ["one", "called"]),
-    "P7-after its note": ("after_note", "call", ["one", "call"], ["one", "called"]),
-    "P2-in the last": ("in_work", "in two", ["one", "call"], ["one", "called"]),
-    "P3-after the last note": ("after_note", "two", ["one", "call"], ["one", "called"]),
-    "P7-after the last commit": ("after_commit", "two", ["one", "call", "two"], []),
-    "P8-before the completion": ("before_complete", "", ["one", "call", "two"], []),
-    "P8-after the completion": ("after_complete", "", [], []),
-}
-
-WORK = """
-import django_idempotency as idempotency
-from django.db import connections
-from django_idempotency.testing import crash_at
-from tests.app.models import Effect
-
-point, place, crash = {point!r}, {place!r}, None
-
-def pass_(here):
-    global crash
-    if here == place and point == "in_work":
-        crash = crash_at(point, exit_code=42).__enter__()
-        crash()
-
-def step(name):
-    Effect.objects.create(name=name)
-    pass_("in " + name)
-    return name
-
-def call(key):
-    # The other service, which knows no keys, and shows each call.
-    Effect.objects.create(name="called")
-    pass_("in call")
-    return key
-
-def arm(name):
-    global crash
-    pass_("before " + name)
-    if place == name:
-        crash = crash_at(point, exit_code=42).__enter__()
-
-def work(lease):
-    arm("one")
-    one = lease.step("one", step, "one")
-    arm("call")
-    lease.external("call", call, uncertain="repeat")
-    arm("two")
-    two = lease.step("two", step, "two")
-    arm("")
-    return [one, two]
-
-answer = idempotency.run(work, key="k", scope="s", transaction="steps")
-assert answer.result == ["one", "two"], answer
-"""
-RETRY = WORK.format(point="", place="nowhere")
-
-
-@pytest.fixture(scope="module")
-def forks(django_db_setup: None) -> Iterator[Forks]:
-    with Forks(environment_for_children()) as forks:
-        yield forks
 
 
 @pytest.fixture(autouse=True)
@@ -94,30 +34,105 @@ def default_store(settings: Any, transactional_db: None) -> None:
     settings.IDEMPOTENCY = {"default": {}}
 
 
-def effects() -> list[str]:
-    return [*Effect.objects.order_by("pk").values_list("name", flat=True)]
+def lapse() -> None:
+    long_ago = timezone.now() - timedelta(seconds=1)
+    assert IdempotencyRecord.objects.update(lease_until=long_ago) == 1
 
 
-@pytest.mark.parametrize("failure", CRASHES)
-def test_P1_to_P8_a_step_is_done_once_and_a_call_again_under_its_key(
-    forks: Forks, failure: str
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_P1_to_P8_what_is_noted_is_done_once_and_a_call_is_uncertain_in_P2_P5_and_P6(
+    forks: Forks, case: Case
 ) -> None:
-    point, place, noted, done = CRASHES[failure]
-    completed = point == "after_complete"
-    done = done or (["one", "called", "two"] if len(noted) == 3 or completed else [])
+    dies_and_goes_on(forks, case, lapse)
 
-    assert forks.run(WORK.format(point=point, place=place)) == DIED
-    record = IdempotencyRecord.objects.get()
-    assert [*journal.read(record.steps).results] == noted
-    assert effects() == done
-    if not completed:
-        with pytest.raises(idempotency.InProgress):
-            idempotency.run(lambda lease: 1, key="k", scope="s", transaction="steps")
-        IdempotencyRecord.objects.update(lease_until=timezone.now() - timedelta(seconds=1))
-    assert forks.run(RETRY) == 0
 
+@pytest.mark.parametrize(
+    ("uncertain", "result", "calls"), [("ask", "found", 1), ("repeat", "made", 2)]
+)
+@pytest.mark.parametrize("told", [False, True])
+def test_T12_a_deploy_says_something_else_of_a_call_in_which_the_old_code_has_died(
+    forks: Forks, uncertain: str, result: str, calls: int, told: bool
+) -> None:
+    old = Checkout(("order", "charge", "paid"), "refuse", piece="charge", point="in")
+    assert run_in(forks, old) == DIED
+    lapse()
+    if told:
+        with pytest.raises(Uncertain):
+            replace(old, point="").run()
+
+    assert replace(old, uncertain=uncertain, point="").run() == ["order", result, "paid"]
+    assert [effects().count(piece) for piece in old.pieces] == [1, calls, 1]
+    record = record_of("k")
+    assert (record.state, record.held) == (State.COMPLETED, False)
+
+
+def dies_and_goes_on(forks: Forks, case: Case, lapse: Callable[[], None]) -> None:
+    """Let an attempt die; retry it at once, after its lease, and when an operator has decided."""
+    checkout, joins = Checkout(case.pieces, case.uncertain, case.key), store_for().supports_join
+    uncertain = [case.piece] if case.is_uncertain else []
+
+    assert run_in(forks, case) == DIED
+    assert effects() == case.effects(joins)
+    assert in_journal(case) == (case.noted(joins), uncertain)
+    if case.point != "after_complete":
+        with pytest.raises(InProgress) as told:
+            checkout.run()
+        assert not told.value.stale
+        lapse()
+    if uncertain and case.uncertain == "refuse":
+        assert_refused(case, checkout)
+        assert resume(case.key, case.piece, "told" if case.piece in effects() else None)
+
+    assert checkout.run() == case.results
     left = effects()
-    calls = 2 if failure in ("P2-in the call", "P6-after the call") else 1
-    assert [left.count(name) for name in ("one", "two", "called")] == [1, 1, calls]
-    record.refresh_from_db()
-    assert (record.state, record.steps) == ("COMPLETED", None)
+    assert [left.count(piece) for piece in case.pieces] == case.times(joins)
+    assert left.count("asked") == len(uncertain) * (case.uncertain != "refuse")
+    for piece in set(case.pieces).intersection(CALLS):
+        assert len(set(calls_of(piece))) == 1, "a gateway that knows keys has been called twice"
+    record = record_of(case.key)
+    assert (record.state, record.steps, record.held) == (State.COMPLETED, None, False)
+
+
+def assert_refused(case: Case, checkout: Checkout) -> None:
+    """See that each retry is told of the call, and does nothing."""
+    left = effects()
+    for _ in range(2):
+        with pytest.raises(Uncertain) as told:
+            checkout.run()
+        assert (told.value.step, told.value.stale) == (case.piece, True)
+        assert calls_of(case.piece) in ([], [told.value.key])
+        record = record_of(case.key)
+        assert (record.state, record.held, effects()) == (State.FAILED, True, left)
+
+
+def run_in(forks: Forks, checkout: Checkout) -> int:
+    """Run it in a process of its own; return its exit code."""
+    return forks.run(
+        "from django.conf import settings\n"
+        f"settings.IDEMPOTENCY = {django_settings.IDEMPOTENCY}\n"
+        "from tests.acceptance.processes.checkout import Case, Checkout\n"
+        f"{checkout!r}.run()"
+    )
+
+
+def record_of(key: str) -> Record:
+    record = store_for().get(keys.record_id("call", "s", key))
+    assert record is not None
+    return record
+
+
+def in_journal(checkout: Checkout) -> tuple[list[str], list[str]]:
+    """The names of the results and of the calls that are uncertain, which hold the record."""
+    record = record_of(checkout.key)
+    noted = journal.read(record.steps)
+    assert record.held == bool(noted.uncertain)
+    return [*noted.results], [*noted.uncertain]
+
+
+def resume(key: str, step: str, result: str | None, *, seen: Record | None = None) -> bool:
+    """Decide as an operator: the call was made, with this result, or it was not made."""
+    record = seen or record_of(key)
+    envelope = None if result is None else pack(JSONCodec(), result, max_bytes=100)
+    told = {"step": step, "result": envelope, "not_done": envelope is None}
+    resolution = Resolution("resume", record.epoch, record.state, **told)
+    return store_for().resolve(record.record_id, resolution)
