@@ -13,7 +13,15 @@ from django.core.exceptions import ObjectDoesNotExist
 from django.db import Error, IntegrityError, connection, connections, transaction
 
 import django_idempotency as idempotency
-from django_idempotency import LeaseLost, StoreError, TransactionOpen, WorkRolledBack, journal
+from django_idempotency import (
+    LeaseLost,
+    NotDone,
+    StoreError,
+    TransactionOpen,
+    Uncertain,
+    WorkRolledBack,
+    journal,
+)
 from django_idempotency.conf import engine_for, store_for
 from django_idempotency.exceptions import InProgress
 from django_idempotency.keys import record_id
@@ -698,6 +706,96 @@ def test_P12_the_connection_is_lost_at_the_note_of_a_step(wire, other):
     assert other(effects) == []
     assert run(lambda lease: lease.step("a", effect, "second")).result == "second"
     assert other(effects) == ["second"]
+
+
+@pytest.mark.leg("postgres18", "postgres16")
+@pytest.mark.parametrize("arrives", [True, False])
+@pytest.mark.parametrize("uncertain", ["refuse", "ask"])
+def test_P9_the_answer_to_an_intent_is_lost_and_no_call_is_made(wire, other, arrives, uncertain):
+    """No server is there to send it to again: the journal decides whether others are to ask."""
+    asked = []
+
+    def ask(key):
+        asked.append(key)
+        raise NotDone
+
+    answer = ask if uncertain == "ask" else "refuse"
+
+    def work(lease):
+        connection.ensure_connection()
+        (wire.cut_after if arrives else wire.cut_before)(b"SET steps")
+        wire.refuse()
+        with pytest.raises(StoreError) as lost:
+            lease.external("a", never, uncertain=answer)
+        assert lost.value.unreachable
+        raise Boom
+
+    def retry(lease):
+        return lease.external("a", lambda key: 1, uncertain=answer)
+
+    with pytest.raises(Boom):
+        run(work)
+    wire.heal()
+    assert other(kept).held == arrives
+    lapse()
+    if arrives and uncertain == "refuse":
+        with pytest.raises(Uncertain):
+            run(retry)
+    else:
+        assert run(retry).result == 1
+    assert len(asked) == (arrives and uncertain == "ask")
+
+
+@pytest.mark.leg("postgres18", "postgres16")
+@pytest.mark.parametrize("arrives", [True, False])
+def test_P9_the_answer_to_an_intent_is_lost_and_the_intent_is_sent_again(wire, arrives):
+    def work(lease):
+        connection.ensure_connection()
+        (wire.cut_after if arrives else wire.cut_before)(b"SET steps")
+        return lease.external("a", call, uncertain="refuse")
+
+    def call(key):
+        assert wire.fired.wait(PATIENCE)
+        sent = journal.intent("a") * (1 + arrives)
+        assert (kept().steps, kept().held) == (sent, True)
+        return 1
+
+    assert run(work).result == 1
+
+
+@pytest.mark.leg("postgres18", "postgres16")
+@pytest.mark.parametrize("arrives", [True, False])
+@pytest.mark.parametrize("uncertain", ["refuse", "ask"])
+def test_P9_P12_the_server_is_gone_at_the_note_of_a_call(wire, other, arrives, uncertain):
+    made = []
+    answer = (lambda key: 2) if uncertain == "ask" else "refuse"
+
+    def call(key):
+        made.append(key)
+        (wire.cut_after if arrives else wire.cut_before)(b"SET steps")
+        wire.refuse()
+        return 1
+
+    def work(lease):
+        with pytest.raises(StoreError) as lost:
+            lease.external("a", call, uncertain=answer)
+        assert lost.value.unreachable
+        raise Boom
+
+    def retry(lease):
+        return lease.external("a", never, uncertain=answer)
+
+    with pytest.raises(Boom):
+        run(work)
+    wire.heal()
+    assert other(kept).held != arrives
+    lapse()
+    if uncertain == "refuse" and not arrives:
+        with pytest.raises(Uncertain):
+            run(retry)
+    else:
+        assert run(retry).result == (1 if arrives else 2)
+    assert len(made) == 1
 
 
 def test_P13_a_completion_that_cannot_be_written_leaves_the_steps(monkeypatch):
