@@ -55,6 +55,11 @@ class Expected:
         return self.case.mode == "steps"
 
     @property
+    def is_uncertain(self) -> bool:
+        """Whether a retry is refused after a death in the call, which nobody may repeat (T12)."""
+        return self.case.uncertain == "refuse"
+
+    @property
     def bare(self) -> Case:
         """The case of the unguarded project: it has no transaction that steps do not have (T17)."""
         atomic = self.case.transactions == "atomic_requests"
@@ -224,6 +229,11 @@ class ExpectedOfTask:
     def has_steps(self) -> bool:
         """Whether the work is done in a step, which is done once (T1)."""
         return self.case.mode == "steps"
+
+    @property
+    def is_uncertain(self) -> bool:
+        """Whether each run fails after a death in the call, which nobody may repeat (T12)."""
+        return self.case.uncertain == "refuse"
 
     @property
     def has_block(self) -> bool:

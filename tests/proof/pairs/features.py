@@ -27,6 +27,7 @@ FEATURES: dict[str, tuple[str, ...]] = {
     "view": SYNC_VIEWS + ASYNC_VIEWS,
     "guard": ("decorator", "mixin", "middleware"),
     "mode": ("default", "joined", "single", "separate", "steps"),
+    "uncertain": ("repeat", "refuse"),
     "store": ("database", "other", "memory", "redis"),
     "key": ("header", "form", "none"),
     "wait": ("no", "yes"),
@@ -74,6 +75,7 @@ class Case:
     view: str
     guard: str
     mode: str
+    uncertain: str
     store: str
     key: str
     wait: str
@@ -133,6 +135,8 @@ POSSIBLE: tuple[Possible, ...] = (
     (("guard", "view"), lambda g, v: g != "decorator" or v not in REST_CLASSES),
     # Only a database store joins.
     (("mode", "store"), lambda m, s: m not in ("joined", "single") or s in ("database", "other")),
+    # Only work in steps has calls of which nobody may know.
+    (("uncertain", "mode"), lambda u, m: u == "repeat" or m == "steps"),
     # Our middleware has the policy of an alias, which has no steps; one of a project's may.
     (("mode", "guard"), lambda m, g: m != "steps" or g != "middleware"),
     # Django refuses ATOMIC_REQUESTS around coroutines (R96).

@@ -18,6 +18,7 @@ FEATURES: dict[str, tuple[str, ...]] = {
     "retry": ("none", "self", "autoretry", "reject"),
     "call": ("delay", "countdown", "chain", "group", "chord", "eager", "on_commit"),
     "mode": ("joined", "single", "separate", "steps"),
+    "uncertain": ("repeat", "refuse"),
     "store": ("database", "redis"),
     "key": ("id", "argument", "enum", "template", "callable", "header"),
     "in_progress": ("retry", "ignore", "raise", "wait"),
@@ -44,6 +45,7 @@ class TaskCase:
     retry: str
     call: str
     mode: str
+    uncertain: str
     store: str
     key: str
     in_progress: str
@@ -62,6 +64,8 @@ class TaskCase:
 POSSIBLE: tuple[Possible, ...] = (
     # Only a database store joins.
     (("mode", "store"), lambda m, s: m in ("separate", "steps") or s == "database"),
+    # Only work in steps has calls of which nobody may know.
+    (("uncertain", "mode"), lambda u, m: u == "repeat" or m == "steps"),
     # What is called in place has no message: none that is coded, routed or rejected.
     (("call", "serializer"), lambda c, s: c != "eager" or s == "json"),
     (("call", "compression"), lambda c, z: c != "eager" or z == "none"),

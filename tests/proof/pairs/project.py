@@ -81,6 +81,8 @@ class Project:
     #: Set for a request that is to stay in its work until the test lets it go.
     entered: threading.Event | None = None
     leave: threading.Event | None = None
+    #: Called in the call of the other service, which it may end.
+    in_call: Callable[[], object] = bool
 
     # The work: the same for each kind of view.
 
@@ -89,7 +91,7 @@ class Project:
         self._begin(request)
         if self._in_steps:
             request.idempotency.step("row", self._leave_row)
-            request.idempotency.external("call", self._call, uncertain="repeat")
+            request.idempotency.external("call", self._call, uncertain=self.case.uncertain)
         else:
             self._leave_row()
             self._call()
@@ -101,7 +103,8 @@ class Project:
             await sync_to_async(self._begin)(request)
             if self._in_steps:
                 await request.idempotency.astep("row", self._leave_row)
-                await request.idempotency.aexternal("call", self._acall, uncertain="repeat")
+                lease, uncertain = request.idempotency, self.case.uncertain
+                await lease.aexternal("call", self._acall, uncertain=uncertain)
             else:
                 await sync_to_async(self._leave_row)()
                 self._call()
@@ -138,6 +141,7 @@ class Project:
         """Call another service."""
         if self.case.mode == "steps":
             self.hooks.append("call")
+            self.in_call()
 
     async def _acall(self, key: str) -> None:
         self._call()

@@ -17,7 +17,7 @@ from django.db import connections, transaction
 from django.test import override_settings
 from kombu import Exchange, Queue
 
-from django_idempotency import step
+from django_idempotency import external, step
 from django_idempotency.conf import stores
 from django_idempotency.contrib.celery import idempotent_task
 from tests.app.models import Effect
@@ -71,6 +71,9 @@ class Shop:
         self.followed: list = []
         #: What is done in the first run, while it is at work; and what became of it.
         self.meanwhile = None
+        #: Called in the call of another service, which it may end; and how often there was one.
+        self.in_call = bool
+        self.calls = 0
         self.met: Done | None = None
         #: The first message of the task.
         self.first: Message | None = None
@@ -121,6 +124,7 @@ class Shop:
             self.runs += 1
             if self.guarded and case.mode == "steps":
                 step("row", self._leave_row)
+                external("call", self._call, uncertain=case.uncertain)
             else:
                 self._leave_row()
             meanwhile, self.meanwhile = self.meanwhile, None
@@ -155,6 +159,10 @@ class Shop:
 
     def _leave_row(self):
         Effect.objects.create(name=f"run {self.runs}")
+
+    def _call(self, key):
+        self.calls += 1
+        self.in_call()
 
     def _end(self, task):
         if self.runs == 1:

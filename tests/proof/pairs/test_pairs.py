@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import gc
 import itertools
+import json
 import os
 import threading
 from collections.abc import Iterator
@@ -277,13 +278,28 @@ def test_T1_retry_after_a_death_in_a_step(case, servers):
     assert (len(rows_of_work(left)), left.hooks) == (done, [*["hook"] * done, "call"])
 
 
+@of_the_dead
+@pytest.mark.parametrize("case", STEPS, ids=str)
+def test_T12_retry_after_a_death_in_a_call(case, servers):
+    """The process dies when another service was called: that is done again, or refused."""
+    left = retried_after_a_death(case, servers, "in_call")
+    assert (left.runs, len(rows_of_work(left))) == (2, 1)
+    if Expected(case).is_uncertain:
+        assert (left.answer.status, json.loads(left.answer.body)["code"]) == (409, "stale")
+        assert left.hooks == ["hook", "call"]
+    else:
+        assert left.hooks == ["hook", "call", "call"]
+
+
 def retried_after_a_death(case, servers: Servers, point: str) -> Left:
     """Let the process die there, and send the request until it is answered."""
     site = Site(case, guarded=True, servers=servers, lease=0.2)
     with site.open():
         cookies = dict(site.browser.cookies)
-        with suppress(Crash), crash_at(point):
+        with suppress(Crash), crash_at("in_work" if point == "in_call" else point) as crash:
+            site.project.in_call = crash if point == "in_call" else bool
             site.post()
+        site.project.in_call = bool
         connections.close_all()
         assert site.project.runs == 1
         site.browser.cookies = cookies

@@ -11,7 +11,7 @@ from unittest import mock
 import pytest
 from django.db import connections
 
-from django_idempotency import InProgress
+from django_idempotency import InProgress, Uncertain
 from django_idempotency.engine.renewal import lease_renewer
 from django_idempotency.testing import crash_at
 from django_idempotency.testing.crash import Crash
@@ -119,3 +119,26 @@ def test_redelivery_after_a_death(case, redis_server):
         done = shop.deliver(shop.first, redelivered=True)
         assert ends(done[-1:]) == ends(bare_done[-1:])
         assert (shop.runs, len(effects())) == (2, 1 if expected.is_done_once else 2)
+
+
+#: The cases whose work is done in steps.
+STEPS = [case for case in SENT if case.mode == "steps" and case.result != "exception"]
+
+
+@pytest.mark.parametrize("case", STEPS, ids=str)
+def test_T12_redelivery_after_a_death_in_a_call(case, redis_server):
+    """The worker dies when another service was called: that is done again, or the task fails."""
+    expected = ExpectedOfTask(case)
+    with Shop(case, guarded=False, redis=redis_server).open() as bare:
+        bare_done = bare.call()
+    with Shop(case, guarded=True, redis=redis_server, lease=0.2).open() as shop:
+        with suppress(Crash), renewed_by_nobody(), crash_at("in_work") as shop.in_call:
+            shop.call()
+        shop.in_call = bool
+        connections.close_all()
+        [done] = shop.deliver(shop.first, redelivered=True)[-1:]
+        if expected.is_uncertain:
+            assert (done.state, type(done.value)) == ("FAILURE", Uncertain)
+        else:
+            assert ends([done]) == ends(bare_done[-1:])
+        assert (shop.runs, shop.calls, len(effects())) == (2, 2 - expected.is_uncertain, 1)
