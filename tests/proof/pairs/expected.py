@@ -201,13 +201,16 @@ class Expected:
     @property
     def may_be_interrupted(self) -> bool:
         """Whether Django may answer 400, since it saves a session that is lost."""
-        return self.is_session_lost and self.case.middleware in ("modified", "sliding")
+        # The scope of a session writes into it.
+        is_saved = self.case.scope == "session" or self.case.middleware in ("modified", "sliding")
+        return self.is_session_lost and is_saved
 
     @property
     def is_interrupted_without_guard(self) -> bool:
         """Whether Django answers 400, since the session's new key is rolled back with the view."""
         case = self.case
-        return self.has_atomic_requests and case.session == "rotate" and case.answer == "raised"
+        is_undone = self.has_atomic_requests or (self.is_undone_by_caller and self.has_block)
+        return is_undone and case.session == "rotate" and case.answer == "raised"
 
     @property
     def has_owner(self) -> bool:

@@ -207,6 +207,11 @@ POSSIBLE: tuple[Possible, ...] = (
     (("autocommit", "server"), lambda a, s: a == "on" or s != "testcase"),
     (("autocommit", "session"), lambda a, s: a == "on" or s in ("none", "read")),
     (("autocommit", "scope"), lambda a, s: a == "on" or s != "session"),
+    # There the other coroutine leaves a transaction open, of which the completion would be part.
+    (
+        ("autocommit", "server", "store"),
+        lambda a, w, s: a == "on" or w != "async_to_sync" or s != "database",
+    ),
     (("autocommit", "connection"), lambda a, c: a == "on" or c != "pool"),  # which says it
     (("autocommit", "middleware"), lambda a, m: a == "on" or m in ("none", "locale", "gzip")),
     # What shows its completion is a replay.
