@@ -86,7 +86,10 @@ class Steps:
         ended: list[bool] = []
 
         def step() -> Any:
-            result = self.step(name, work, args, kwargs)
+            try:
+                result = self.step(name, work, args, kwargs)
+            except StopIteration as error:  # no future can be given it: it would wait for ever
+                raise RuntimeError(f"The work of {name!r} raised StopIteration.") from error
             ended.append(True)
             return result
 

@@ -860,6 +860,15 @@ def put(memory, steps):
         records.put(record)
 
 
+def test_T7_a_step_of_a_coroutine_that_raises_StopIteration_ends(calls):
+    async def work(lease):
+        with pytest.raises(RuntimeError, match="raised StopIteration"):
+            await lease.astep("a", calls("a", StopIteration()))
+        return await lease.astep("a", calls("a", 1))
+
+    assert arun(work).result == 1
+
+
 def test_S16_nothing_runs_for_a_damaged_journal(memory, caplog):
     fail_after(("a", 1))
     put(memory, kept().steps[:-1])
