@@ -386,6 +386,18 @@ def test_T12_an_uncertain_call_is_answered_with_stale_until_an_operator_decides(
     assert api().status_code == 201  # its code says now that the call may be repeated
 
 
+@every_kind
+def test_S13_an_error_that_would_be_kept_ends_no_question(kind, monkeypatch, settings):
+    settings.IDEMPOTENCY = {"default": {"HTTP": {"KEEP": "stripe"}}}
+    api, refuse = client(kind, raises=False), {"X-Uncertain": "refuse"}
+    with monkeypatch.context() as patched:
+        patched.setattr(f"{__name__}.charge", Mock(side_effect=TimeoutError))
+        assert api(headers=refuse).status_code == 500
+    assert record().state == "FAILED"
+    assert record().expires_at is None
+    assert problem(api(headers=refuse)) == (409, "stale")
+
+
 def store_down(lease):
     raise StoreError("of another call")
 
