@@ -20,6 +20,7 @@ from django_idempotency.context import Running, running
 from django_idempotency.engine.blocks import WorkBlocks
 from django_idempotency.engine.cancellation import finish
 from django_idempotency.engine.ending import NOTHING, Ending
+from django_idempotency.engine.notes import Notes
 from django_idempotency.engine.operation import Operation
 from django_idempotency.engine.report import Report, is_heard
 from django_idempotency.engine.steps import Steps
@@ -141,9 +142,9 @@ class Attempt(Running):
         return self.held
 
     @property
-    def steps(self) -> Steps | None:
-        """The steps of the work, in mode ``steps``."""
-        return None if self.held is None else self.held.steps
+    def notes(self) -> Notes | None:
+        """The notes of the work's steps, in mode ``steps``."""
+        return None if self.held is None or self.held.steps is None else self.held.steps.notes
 
     @property
     def replayed(self) -> bool:
@@ -364,17 +365,18 @@ class Attempt(Running):
         It is held while a call is uncertain, and where the journal, which may say so, could not be
         read (S13, S16).
         """
-        if self.steps is not None and self.steps.notes.any_written:
+        notes = self.notes
+        if notes is not None and notes.any_written:
             state = State.FAILED if ending.state is State.RELEASED else ending.state
-            ending = replace(ending, state=state, held=bool(self.steps.notes.uncertain))
-        elif self.steps is None and self.held is not None and self.held.journal is not None:
+            ending = replace(ending, state=state, held=bool(notes.uncertain))
+        elif notes is None and self.held is not None and self.held.journal is not None:
             ending = replace(ending, held=True)
         self.ending = ending
 
     @property
     def has_notes(self) -> bool:
         """Whether a step of this attempt or of an earlier one is noted, as far as is known."""
-        return self.steps is not None and self.steps.notes.any_written
+        return self.notes is not None and self.notes.any_written
 
     @property
     def rolled_back(self) -> bool:

@@ -191,7 +191,7 @@ class Settling:
                 return raised
             elif isinstance(raised, Exception):
                 answer = on_error(raised)
-                if attempt.steps is not None and attempt.steps.notes.uncertain:
+                if attempt.notes is not None and attempt.notes.uncertain:
                     return RollBack("fail", answer)  # kept, it would end the question (S13)
             else:
                 return raised

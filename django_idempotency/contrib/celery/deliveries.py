@@ -341,7 +341,7 @@ class Delivery:
             return True
         policy = attempt.operation.policy
         renewed = policy.renew and policy.deadline is None and attempt.lease.renewable
-        since = self._started if attempt.steps is None else attempt.steps.notes.noted_at
+        since = self._started if attempt.notes is None else attempt.notes.noted_at
         ran = time.monotonic() - since
         if not renewed or ran >= policy.max_duration.total_seconds():
             return False
