@@ -91,7 +91,7 @@ class Asked:
             codec=plan.codec,
             mode=mode,
             open_transactions=open_transactions,
-            aliases=self._aliases(joined=mode != "separate"),
+            aliases=self.aliases(joined=mode != "separate"),
             wait=self._wait(from_form=from_form),
             closes_connections=True,
             unstorable_ok=True,
@@ -107,7 +107,7 @@ class Asked:
             refuse_coroutine(self.atomic, plan.store.using if mode != "separate" else None)
         return mode
 
-    def _aliases(self, *, joined: bool, without: Collection[str | None] = ()) -> list[str]:
+    def aliases(self, *, joined: bool, without: Collection[str | None] = ()) -> list[str]:
         """Return the aliases of ATOMIC_REQUESTS on which the guard opens transactions."""
         own = self.plan.store.using if joined else None
         return [alias for alias in self.atomic if alias != own and alias not in without]
@@ -117,7 +117,7 @@ class Asked:
         return self.plan.unrecorded(
             self.name,
             transaction="joined" if joined else "separate",
-            aliases=self._aliases(joined=joined, without=without),
+            aliases=self.aliases(joined=joined, without=without),
         )
 
     def _read_key(self) -> bool:

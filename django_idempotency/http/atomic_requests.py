@@ -62,7 +62,8 @@ def atomic_of(request: HttpRequest, dispatch: Callable[..., Any] | None = None) 
     if not atomic:
         return atomic
     match = request.resolver_match
-    return atomic_aliases(exempt(match.func if match else None) | exempt(dispatch))
+    exempted = exempt(match.func if match else None) | exempt(dispatch)
+    return [alias for alias in atomic if alias not in exempted]
 
 
 def blocks_on(aliases: Sequence[str]) -> AbstractContextManager[Any]:

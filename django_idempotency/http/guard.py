@@ -26,9 +26,7 @@ from django_idempotency.exceptions import (
 from django_idempotency.exceptions.base import SessionLost
 from django_idempotency.http.asked import Asked
 from django_idempotency.http.atomic_requests import answering
-from django_idempotency.http.content import (
-    ask,
-)
+from django_idempotency.http.content import ask
 from django_idempotency.http.handlers import is_outside
 from django_idempotency.http.problems import problem_response, replay_refused
 from django_idempotency.http.sessions import RequestState, leave_session
@@ -284,7 +282,7 @@ class Guard:
         using = self.plan.store.using
         joined = attempt.request.transaction != "separate"
         own = (using,) if joined and using is not None else ()
-        aliases = [*own, *(alias for alias in self.asked.atomic if alias not in own)]
+        aliases = [*own, *self.asked.aliases(joined=joined)]
         seen = False
         try:
             with AtomicBlocks(aliases, of_store=own):
