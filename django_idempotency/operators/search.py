@@ -130,7 +130,7 @@ def held_in(records: Iterable[Record]) -> list[Record]:
 
 
 def pages(store: BaseStore, wanted: Filters) -> Iterator[Page]:
-    """Yield pages of all records that match, so the whole store is read; raise StoreError."""
+    """Yield pages of all records that match, be the whole store read for it; raise StoreError."""
     cursor: str | None = None
     while True:
         page = store.browse(filters=wanted, cursor=cursor, limit=_MOST)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -122,6 +122,19 @@ def run_in_loop(main: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
             await sync_to_async(connections.close_all)()
 
     return asyncio.run(closing())
+
+
+async def cancel(work: Any, entered: Awaitable[Any], leave: Any) -> None:
+    """Cancel an attempt in steps, as often as it likes, once it has `entered`; let it `leave`."""
+    attempt = idempotency.arun(work, key="k", scope="s", transaction="steps")
+    task = asyncio.ensure_future(attempt)
+    await entered
+    for _ in range(3):
+        task.cancel()
+        await asyncio.sleep(0.01)
+    leave.set()
+    with pytest.raises(asyncio.CancelledError):
+        await task
 
 
 def _arun(work: Any, **arguments: Any) -> Any:

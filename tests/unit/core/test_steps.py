@@ -36,7 +36,7 @@ from django_idempotency.stores.base import BaseStore
 from django_idempotency.stores.memory import MemoryStore
 from tests.claims import asked
 from tests.services.processes import wait_until
-from tests.unit.core.conftest import kept, levels, never, noted, run_in_loop
+from tests.unit.core.conftest import cancel, kept, levels, never, noted, run_in_loop
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("memory")]
 
@@ -522,16 +522,7 @@ def test_T15_a_cancelled_step_is_awaited_and_noted():
                 ended.append(noted())
             pytest.fail("went on")
 
-        task = asyncio.ensure_future(
-            idempotency.arun(work, key="k", scope="s", transaction="steps")
-        )
-        await entered.wait()
-        for _ in range(3):
-            task.cancel()
-            await asyncio.sleep(0.01)
-        leave.set()
-        with pytest.raises(asyncio.CancelledError):
-            await task
+        await cancel(work, entered.wait(), leave)
 
     run_in_loop(main)
     assert (kept().state, ended) == (State.FAILED, [["a"]])
@@ -613,17 +604,7 @@ def test_T15_a_cancellation_does_not_interrupt_the_note(memory, monkeypatch):
                 ended.append(noted())
             pytest.fail("went on")
 
-        task = asyncio.ensure_future(
-            idempotency.arun(work, key="k", scope="s", transaction="steps")
-        )
-        while not entered.is_set():
-            await asyncio.sleep(0.001)
-        for _ in range(3):
-            task.cancel()
-            await asyncio.sleep(0.01)
-        leave.set()
-        with pytest.raises(asyncio.CancelledError):
-            await task
+        await cancel(work, asyncio.to_thread(entered.wait, 30), leave)
 
     run_in_loop(main)
     assert ended == [["a"]]

@@ -28,7 +28,7 @@ from django_idempotency.conf import engine_for, store_for
 from django_idempotency.engine.operation import RollBack
 from django_idempotency.records import State
 from django_idempotency.testing import crash_at
-from tests.unit.core.conftest import kept, levels, never, noted, run_in_loop
+from tests.unit.core.conftest import cancel, kept, levels, never, noted, run_in_loop
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("memory")]
 
@@ -837,16 +837,7 @@ def test_T15_a_cancellation_waits_for_a_call_that_may_not_be_repeated(uncertain,
                 ended.append((noted(), kept().held))
             pytest.fail("went on")
 
-        task = asyncio.ensure_future(
-            idempotency.arun(work, key="k", scope="s", transaction="steps")
-        )
-        await entered.wait()
-        for _ in range(3):
-            task.cancel()
-            await asyncio.sleep(0.01)
-        leave.set()
-        with pytest.raises(asyncio.CancelledError):
-            await task
+        await cancel(work, entered.wait(), leave)
 
     run_in_loop(main)
     assert ended == [ENDS[end]]
