@@ -16,13 +16,12 @@ __all__ = ["Running", "current", "running"]
 class Running:
     """A running attempt, as the code inside it and the stores see it."""
 
-    def __init__(self, request: ClaimRequest) -> None:
-        #: What it asks of the store.
-        self.request = request
-        #: The lease that the attempt has won; None before that, and for a replay.
-        self.held: Lease | None = None
-        #: The work may stand still while other coroutines use its thread.
-        self.of_coroutine = False
+    #: What it asks of the store.
+    request: ClaimRequest
+    #: The lease that the attempt has won; None before that, and for a replay.
+    held: Lease | None = None
+    #: The work may stand still while other coroutines use its thread.
+    of_coroutine = False
 
     @property
     def is_completing(self) -> bool:
@@ -40,7 +39,7 @@ class Running:
 
     def pop(self) -> None:
         """End what `push` began, in whatever order blocks that were entered by hand are left."""
-        _running.set(tuple(other for other in _running.get() if other is not self))
+        _running.set(tuple([other for other in _running.get() if other is not self]))
 
     def hook(self, function: Callable[[], None]) -> Callable[[], None]:
         """Return an on_commit hook of the work's as one that runs as part of this attempt."""

@@ -18,6 +18,7 @@ __all__ = [
     "MAX_LENGTH",
     "bounded",
     "check",
+    "columns",
     "derive",
     "is_scope",
     "new_key",
@@ -196,13 +197,17 @@ def bounded(text: str, limit: int = MAX_LENGTH) -> str:
     A longer text keeps its beginning and gets a digest for its end. Only for people to read: the
     record id and the fingerprint are made of the whole.
     """
-    if len(text) <= limit and text.isprintable():  # most are, and few by the pattern are not
-        return text
     text = _UNPRINTABLE.sub("\N{REPLACEMENT CHARACTER}", text)
     if len(text) <= limit:
         return text
     digest = hashlib.sha256(text.encode()).hexdigest()[:16]
     return f"{text[: limit - 17]}~{digest}"
+
+
+def columns(*texts: str) -> list[str]:
+    """Return texts as columns of a record hold them: see `bounded`."""
+    # Most of them are short and printable, and few of those are not by the pattern.
+    return [it if len(it) <= MAX_LENGTH and it.isprintable() else bounded(it) for it in texts]
 
 
 def _uuid8(*parts: bytes) -> UUID:

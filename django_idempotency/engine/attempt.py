@@ -57,36 +57,37 @@ class Phase(enum.Enum):
 class Attempt(Running):
     """One attempt, from its claim to its outcome: what the block of `attempt` works with."""
 
+    phase = Phase.CLAIMING
+    #: What the attempt waits with for another one, once it does.
+    waiter: Waiter | None = None
+    #: Whether the result comes from the record, so that nothing is to be run.
+    replayed = False
+    #: The record that a replay answers from.
+    record: Record | None = None
+    #: What the work returned, once it has.
+    returned: Any = NO_RESULT
+    #: What becomes of the record and of the work.
+    ending = NOTHING
+    _outcome: Outcome | None = None
+    #: The last envelope that was encrypted, and what became of it.
+    _encrypted = b"", b""
+
     def __init__(self, operation: Operation, store: BaseStore) -> None:
-        super().__init__(operation.request())
         self.operation = operation
+        self.request = operation.request()
         self.store = store
-        #: The record that a replay answers from.
-        self.record: Record | None = None
-        #: What the attempt waits with for another one, once it does.
-        self.waiter: Waiter | None = None
         self.blocks = WorkBlocks(operation.aliases)
-        self.phase = Phase.CLAIMING
-        #: What the work returned, once it has.
-        self.returned: Any = NO_RESULT
-        #: What becomes of the record and of the work.
-        self.ending = NOTHING
-        self._outcome: Outcome | None = None
-        #: The last envelope that was encrypted, and what became of it.
-        self._encrypted = b"", b""
         self.report = Report(store, self.request, operation.label)
 
-    def compare(self, record: Record) -> bool:
+    def _takes_fingerprint(self, record: Record) -> bool:
         """
-        Return whether the claim is to be sent again, with the record's fingerprint as its own.
+        Return whether the fingerprint of a record that differs is taken as the request's own.
 
         That is so where the secret that made it is gone (R47): a mismatch would invite a second
-        charge.
+        charge. The claim is to be sent again then.
         """
         request, stored = self.request, record.fingerprint
-        if stored is None or stored in request.fingerprints or record.expired:
-            return False
-        if record.operation != request.operation:
+        if stored is None or record.operation != request.operation:
             return False
         if not self.operation.fingerprint.lacks_key_of(stored):
             return False
@@ -100,29 +101,32 @@ class Attempt(Running):
 
     def take_seen(self, seen: Record) -> bool:
         """Take the answer of a record that was read; return False if there is a claim to make."""
-        self.compare(seen)
-        if decide(seen, self.request) is Decision.CLAIM_AGAIN:
+        try:
+            self.replay(self.replayable(seen))
+        except ClaimAgain:
             return False
-        self.take(seen)
         return True
 
     def take(self, claimed: Lease | Record) -> None:
         """Take the lease, or the answer of a record; see `replayable` for what is raised."""
-        if isinstance(claimed, Lease):
-            self.won(claimed)
-        else:
+        if not isinstance(claimed, Lease):
             self.replay(self.replayable(claimed))
+            return
+        if isinstance(claimed, ItemLease):
+            claimed.completion = partial(self._item, claimed)
+        self.held = claimed
+        self.phase = Phase.OPENING
+        if self.request.steps:
+            claimed.steps = Steps(self.store, claimed, self.operation.policy)
 
     def replayable(self, record: Record) -> Record:
         """Return the record if it is to be replayed; raise what it means otherwise."""
-        if self.compare(record):
-            raise ClaimAgain
         decision = decide(record, self.request)
         if decision is Decision.REPLAY:
             return record
-        if decision is Decision.MISMATCH:
+        if decision is Decision.MISMATCH and not self._takes_fingerprint(record):
             raise FingerprintMismatch
-        if decision is Decision.CLAIM_AGAIN:
+        if decision in (Decision.MISMATCH, Decision.CLAIM_AGAIN):
             raise ClaimAgain
         stale, message = decision is Decision.STALE, None
         if stale and record.steps is not None and not self.request.steps:
@@ -145,11 +149,6 @@ class Attempt(Running):
     def notes(self) -> Notes | None:
         """The notes of the work's steps, in mode ``steps``."""
         return None if self.held is None or self.held.steps is None else self.held.steps.notes
-
-    @property
-    def replayed(self) -> bool:
-        """Whether the result comes from the record, so that nothing is to be run."""
-        return self.record is not None
 
     @property
     def name(self) -> str:
@@ -177,14 +176,10 @@ class Attempt(Running):
         """See `Running.is_completing`: the work has ended."""
         return self.phase is Phase.COMPLETING
 
-    def __enter__(self) -> None:
-        """
-        Make this attempt the innermost one, and its lease `current()`.
-
-        Until the on_commit hooks of its transaction have run, be it the caller's. Whatever it opens
-        on a connection is known by it: see `stores.database`.
-        """
-        self.push()
+    #: Makes this attempt the innermost one, and its lease `current()`: until the on_commit hooks of
+    #: its transaction have run, be it the caller's. Whatever it opens on a connection is known by
+    #: it: see `stores.database`.
+    __enter__ = Running.push
 
     def __exit__(
         self,
@@ -217,15 +212,6 @@ class Attempt(Running):
             self.operation.commit_hooks.belong_to(self)
         if isinstance(error, StoreError) and self.held is None:
             error.at_claim = self.waiter is None
-
-    def won(self, lease: Lease) -> None:
-        """Take the lease that the claim gave."""
-        if isinstance(lease, ItemLease):
-            lease.completion = partial(self._item, lease)
-        self.held = lease
-        self.phase = Phase.OPENING
-        if self.request.steps:
-            lease.steps = Steps(self.store, lease, self.operation.policy)
 
     def _item(self, lease: ItemLease, result: Any) -> Any:
         """Return the completion with `result`, as an item of the caller's own transaction."""
@@ -272,7 +258,7 @@ class Attempt(Running):
         if encryption_keys := self.operation.policy.encryption_keys:
             result = encryption.opened(record.result, self.request.record_id, encryption_keys)
             record = replace(record, result=result)
-        self.record = record
+        self.record, self.replayed = record, True
         self.report.attempts = record.attempts
         self._outcome = Outcome(
             result=self._unpacked(record.result),

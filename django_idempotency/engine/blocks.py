@@ -18,17 +18,18 @@ _NO_ALIASES = AtomicBlocks(())
 class WorkBlocks:
     """The transactions of the work: from the inside, its own, those beside it, and all of it."""
 
+    #: `single`: the transaction of claim, work and record, once it is open.
+    whole: AbstractContextManager[Any] = _NOT_OPEN
+    #: The block in which the work and its record commit together, once it is open.
+    work: AbstractContextManager[Any] = _NOT_OPEN
+    #: Whether the transaction of work and completion is known to have committed.
+    committed = False
+    #: What a hook raised after those beside had committed.
+    raised_by_hook: Exception | None = None
+
     def __init__(self, aliases: Sequence[str]) -> None:
-        #: `single`: the transaction of claim, work and record, once it is open.
-        self.whole: AbstractContextManager[Any] = _NOT_OPEN
-        #: The block in which the work and its record commit together, once it is open.
-        self.work: AbstractContextManager[Any] = _NOT_OPEN
         #: The transactions of the work on other aliases.
         self.beside = AtomicBlocks(aliases) if aliases else _NO_ALIASES
-        #: Whether the transaction of work and completion is known to have committed.
-        self.committed = False
-        #: What a hook raised after those beside had committed.
-        self.raised_by_hook: Exception | None = None
 
     def open(self, block: AbstractContextManager[Any]) -> None:
         """Open the block of the work, which the end of the attempt leaves."""

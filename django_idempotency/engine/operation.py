@@ -62,19 +62,21 @@ class Operation:
 
     def request(self) -> ClaimRequest:
         """Return the claim of a new attempt, with a token of its own."""
+        policy = self.policy
+        scope, key, name = keys.columns(self.scope, self.key, self.name)
         return ClaimRequest(
             record_id=self.record_id,
-            scope=keys.bounded(self.scope),
-            key=keys.bounded(self.key),
-            operation=keys.bounded(self.name),
+            scope=scope,
+            key=key,
+            operation=name,
             transaction=self.transaction,
             fingerprints=self.fingerprint.forms,
             digest=self.fingerprint.digest,
-            lease=self.policy.attempt_lease() if self.recorded else self.policy.lease,
-            retention=self.policy.retention,
-            max_duration=self.policy.max_duration,
-            on_stale=self.policy.on_stale,
-            steps=self.policy.transaction == "steps",
+            lease=policy.attempt_lease() if self.recorded else policy.lease,
+            retention=policy.retention,
+            max_duration=policy.max_duration,
+            on_stale=policy.on_stale,
+            steps=policy.transaction == "steps",
             opens_work=not signals.claimed.receivers,
         )
 

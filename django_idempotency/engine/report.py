@@ -20,18 +20,19 @@ __all__ = ["Report", "is_heard"]
 class Report:
     """Tells of one attempt, which begins when this is made."""
 
+    #: For a replay: how many attempts its record has had.
+    attempts: int | None = None
+    #: Why the record of work that stands could not be completed; the log has its line.
+    unwritten: Exception | None = None
+    #: Whether the claim was told: `signals.left` follows for those that were.
+    _claim_told = False
+    _end_told = False
+
     def __init__(self, store: BaseStore, request: ClaimRequest, label: str) -> None:
         self._store = store
         self._request = request
         self._label = label
         self._began = time.monotonic()
-        #: For a replay: how many attempts its record has had.
-        self.attempts: int | None = None
-        #: Why the record of work that stands could not be completed; the log has its line.
-        self.unwritten: Exception | None = None
-        #: Whether the claim was told: `signals.left` follows for those that were.
-        self._claim_told = False
-        self._end_told = False
 
     def facts(self, outcome: str) -> dict[str, Any]:
         """Return what log and signals tell of an outcome."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
+from functools import cache
 from typing import Any, NamedTuple
 
 from django.core.signals import request_finished, request_started
@@ -90,6 +91,7 @@ def carry_later(sessions: Collection[Session]) -> None:
             connection.set_tenant(tenant)
         if settings and connection.connection is None:
             connection.connect = _Connect(connection, settings)
+            _forget_with_requests()
 
 
 class _Connect:
@@ -119,8 +121,10 @@ def _forget(**kwargs: Any) -> None:
             del vars(connection)["connect"]
 
 
-for _signal in (request_started, request_finished):
-    _signal.connect(_forget)
+@cache
+def _forget_with_requests() -> None:
+    for signal in (request_started, request_finished):
+        signal.connect(_forget)
 
 
 def _lost(connection: BaseDatabaseWrapper, error: Error) -> SessionLost:

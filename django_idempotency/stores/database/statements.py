@@ -70,6 +70,9 @@ class Statements(BaseStore):
 
     using: str
 
+    #: The server was found to have what the statements need.
+    _is_supported = False
+
     def __init__(
         self,
         *,
@@ -184,7 +187,8 @@ class Statements(BaseStore):
             if foreign:  # an owner's write must not be part of another's transaction
                 with fresh_connection(self.using, self.dialect):
                     return self._send(connections[self.using], name, parameters, counts, place)
-            self._close_if_unusable(connection)
+            if connection.errors_occurred:
+                self._close_if_unusable(connection)
             return self._send(connection, name, parameters, counts, place)
         except Error as error:
             remedy = self._remedy(error, place)
@@ -247,8 +251,10 @@ class Statements(BaseStore):
                 return rows
         dialect = self.dialect
         with connection.cursor() as cursor:
-            if (unsupported := dialect.unsupported(connection)) is not None:
-                raise _no_statements_for(unsupported)
+            if not self._is_supported:
+                if (unsupported := dialect.unsupported(connection)) is not None:
+                    raise _no_statements_for(unsupported)
+                self._is_supported = True
             cursor.execute(self._texts[name, table], dialect.adapted(parameters))
             return cursor.rowcount if counts else dialect.rows(cursor, name, parameters)
 

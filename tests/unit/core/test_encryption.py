@@ -170,6 +170,6 @@ def test_I4_the_item_of_a_lease_and_its_completion_are_the_same_bytes():
     attempt = Attempt(operation(encryption_keys=(KEY,)), MemoryStore())
     lease = ItemLease(attempt.request, 1)
     lease.item_of = lambda envelope, retention: envelope
-    attempt.won(lease)
+    attempt.take(lease)
     assert lease.transact_item("paid") == attempt.pack("paid")
     assert lease.transact_item("paid") != attempt.pack("paid twice")
