@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 from django.apps import AppConfig, apps
@@ -38,16 +39,16 @@ def check_project(**kwargs: Any) -> list[CheckMessage]:
     from django_idempotency.http import checks as http_checks
 
     found = [
-        *checks.check_aliases(**kwargs),
-        *checks.check_names(**kwargs),
-        *http_checks.check_middleware(**kwargs),
-        *http_checks.check_fail_open(**kwargs),
-        *http_checks.check_cors(**kwargs),
+        *checks.check_aliases(),
+        *checks.check_names(),
+        *http_checks.check_middleware(),
+        *http_checks.check_fail_open(),
+        *http_checks.check_cors(),
     ]
     if "celery" in sys.modules:
         from django_idempotency.contrib.celery import checks as celery_checks
 
-        found += [*celery_checks.check_tasks(**kwargs), *celery_checks.check_sweep(**kwargs)]
+        found += [*celery_checks.check_tasks(), *celery_checks.check_sweep()]
     return found
 
 
@@ -55,23 +56,23 @@ def check_servers(**kwargs: Any) -> list[CheckMessage]:
     """Check the servers of the stores."""
     from django_idempotency import checks
 
-    return checks.check_servers(**kwargs)
+    return checks.check_servers()
 
 
-def check_databases(**kwargs: Any) -> list[CheckMessage]:
+def check_databases(*, databases: Sequence[str] | None, **kwargs: Any) -> list[CheckMessage]:
     """Check the databases of the stores."""
     from django_idempotency import checks
 
-    return checks.check_databases(**kwargs)
+    return checks.check_databases(databases)
 
 
 def check_views(**kwargs: Any) -> list[CheckMessage]:
     """Check the guarded views of the URLconf."""
     from django_idempotency.http import checks as http_checks
 
-    found = [*http_checks.check_views(**kwargs)]
+    found = http_checks.check_views()
     if apps.is_installed("rest_framework"):
         from django_idempotency.contrib.rest_framework import checks as rest_framework_checks
 
-        found += rest_framework_checks.check_actions(**kwargs)
+        found += rest_framework_checks.check_actions()
     return found

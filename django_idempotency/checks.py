@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from difflib import get_close_matches
-from typing import Any
 
-from django.apps import AppConfig
 from django.conf import settings
 from django.core.checks import CheckMessage, Error, Warning
 from django.core.exceptions import ImproperlyConfigured
@@ -23,9 +21,7 @@ __all__ = ["check_aliases", "check_databases", "check_names", "check_servers", "
 _DOTTED_PATHS = ("scope", "error_renderer", "replay_check", "fingerprint")
 
 
-def check_aliases(
-    *, app_configs: Sequence[AppConfig] | None = None, **kwargs: Any
-) -> list[CheckMessage]:
+def check_aliases() -> list[CheckMessage]:
     """Each alias names a store that can be built, and has a valid policy."""
     found: list[CheckMessage] = []
     try:
@@ -58,9 +54,7 @@ def check_aliases(
     return found
 
 
-def check_names(
-    *, app_configs: Sequence[AppConfig] | None = None, **kwargs: Any
-) -> list[CheckMessage]:
+def check_names() -> list[CheckMessage]:
     """A setting whose name is nearly IDEMPOTENCY has no effect."""
     return [
         Warning(
@@ -88,9 +82,7 @@ def _meant_setting(name: str) -> str:
     return f"Write {written}. Silence this if another package reads it."
 
 
-def check_servers(
-    *, app_configs: Sequence[AppConfig] | None = None, **kwargs: Any
-) -> list[CheckMessage]:
+def check_servers() -> list[CheckMessage]:
     """The servers of the stores are configured as the guarantees require."""
     if any(message.is_serious() for message in check_aliases()):
         return []  # what is wrong there comes first
@@ -102,7 +94,7 @@ def check_servers(
     ]
 
 
-def check_databases(*, databases: Sequence[str] | None = None, **kwargs: Any) -> list[CheckMessage]:
+def check_databases(databases: Sequence[str] | None) -> list[CheckMessage]:
     """The databases of the stores can run their statements, and have their table."""
     if any(message.is_serious() for message in check_aliases()):
         return []  # what is wrong there comes first

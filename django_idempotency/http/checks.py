@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from asgiref.sync import iscoroutinefunction
-from django.apps import AppConfig, apps
+from django.apps import apps
 from django.conf import settings
 from django.core.checks import CheckMessage, Error, Warning
 from django.core.exceptions import ImproperlyConfigured
@@ -36,9 +36,7 @@ _AUTHENTICATION = "django.contrib.auth.middleware.AuthenticationMiddleware"
 _EXEMPT = "Give the API's view functions non_atomic_requests, as the guide to django-ninja shows."
 
 
-def check_views(
-    *, app_configs: Sequence[AppConfig] | None = None, **kwargs: Any
-) -> list[CheckMessage]:
+def check_views() -> list[CheckMessage]:
     """A guarded view needs a policy and a scope, and the guard stands where it can guard."""
     found: list[CheckMessage] = []
     checked: list[Declared] = []
@@ -204,9 +202,7 @@ def _misplaced(view: Any) -> Iterator[CheckMessage]:
         )
 
 
-def check_middleware(
-    *, app_configs: Sequence[AppConfig] | None = None, **kwargs: Any
-) -> list[CheckMessage]:
+def check_middleware() -> list[CheckMessage]:
     """The middleware runs the view itself, so no ``process_view`` may stand after it."""
     found: list[CheckMessage] = []
     names = list(settings.MIDDLEWARE)
@@ -266,9 +262,7 @@ def _left_to_middleware(view: Any, plan: ViewPlan) -> Iterator[CheckMessage]:
         )
 
 
-def check_fail_open(
-    *, app_configs: Sequence[AppConfig] | None = None, **kwargs: Any
-) -> list[CheckMessage]:
+def check_fail_open() -> list[CheckMessage]:
     """``FAIL_OPEN`` trades the guarantee for availability (R61)."""
     return [
         _fails_open(f"IDEMPOTENCY[{alias!r}] has FAIL_OPEN")
@@ -277,9 +271,7 @@ def check_fail_open(
     ]
 
 
-def check_cors(
-    *, app_configs: Sequence[AppConfig] | None = None, **kwargs: Any
-) -> list[CheckMessage]:
+def check_cors() -> list[CheckMessage]:
     """A browser may send the key and read the mark of a replay only if CORS says so (R82)."""
     if not apps.is_installed("corsheaders"):
         return []

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 from celery import Celery, Task
-from django.apps import AppConfig
 from django.core.checks import CheckMessage, Error, Warning
 from django.core.exceptions import ImproperlyConfigured
 
@@ -26,9 +25,7 @@ LONG = 600
 VISIBILITY = {"redis": 3600, "rediss": 3600, "sentinel": 3600, "sqs": 1800}
 
 
-def check_tasks(
-    *, app_configs: Sequence[AppConfig] | None = None, **kwargs: Any
-) -> list[CheckMessage]:
+def check_tasks() -> list[CheckMessage]:
     """The serializer of a guarded task can be used, and its times fit together."""
     app = project_app()
     if app is None:
@@ -59,9 +56,7 @@ def check_tasks(
     return found
 
 
-def check_sweep(
-    *, app_configs: Sequence[AppConfig] | None = None, **kwargs: Any
-) -> list[CheckMessage]:
+def check_sweep() -> list[CheckMessage]:
     """If beat has a schedule that can be read, the sweep is part of it."""
     app = project_app()
     if app is None or not app.conf.beat_schedule or "PersistentScheduler" not in _scheduler(app):

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
-from django.apps import AppConfig
 from django.core.checks import CheckMessage, Error
 
 from django_idempotency.http.attributes import is_property
@@ -17,9 +16,7 @@ __all__ = ["check_actions"]
 _USUAL_ACTIONS = ("list", "create", "retrieve", "update", "partial_update", "destroy")
 
 
-def check_actions(
-    *, app_configs: Sequence[AppConfig] | None = None, **kwargs: Any
-) -> list[CheckMessage]:
+def check_actions() -> list[CheckMessage]:
     """The names in ``idempotency_actions`` are actions: a typo would leave one unguarded."""
     views: dict[Any, list[Any]] = {}
     for _, _, view in routes():
