@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -16,8 +15,6 @@ from django_idempotency.stores.exclusive import ExclusiveStore, Records, place
 from django_idempotency.stores.forks import in_each_child
 
 __all__ = ["MemoryStore"]
-
-_stores: weakref.WeakSet[MemoryStore] = weakref.WeakSet()
 
 
 def _utc_now() -> datetime:
@@ -67,7 +64,7 @@ class MemoryStore(ExclusiveStore):
         self._clock = clock
         self._records: dict[UUID, Record] = {}
         self.forked()
-        _stores.add(self)
+        in_each_child(self.forked)
 
     def forked(self) -> None:
         """Take a mutex of this child's own: a thread of the parent may have held the other."""
@@ -78,11 +75,3 @@ class MemoryStore(ExclusiveStore):
         """See `ExclusiveStore.exclusively`."""
         with self._mutex:
             yield self.records_class(self._records, self._clock())
-
-
-def _all_forked() -> None:
-    for store in _stores:
-        store.forked()
-
-
-in_each_child(_all_forked)

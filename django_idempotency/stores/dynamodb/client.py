@@ -6,7 +6,6 @@ import importlib
 import random
 import threading
 import time
-import weakref
 from typing import Any
 
 from django_idempotency.exceptions import StoreError
@@ -35,8 +34,6 @@ TRANSIENT = frozenset(
 FIRST_PAUSE, LONGEST_PAUSE = 0.025, 0.4
 #: Connections that the threads of a process can have open at a time.
 CONNECTIONS = 64
-
-_clients: weakref.WeakSet[Client] = weakref.WeakSet()
 
 
 class ConditionFailed(Exception):
@@ -71,7 +68,7 @@ class Client:
         self._arguments = {"region_name": region_name, "endpoint_url": endpoint_url}
         self.timeout = timeout
         self.forget()
-        _clients.add(self)
+        in_each_child(self.forget)
 
     def forget(self) -> None:
         """Build the client anew when it is next used."""
@@ -163,11 +160,3 @@ class Client:
             status: int = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
             return status >= 500
         return isinstance(error, (self._errors.ConnectionError, self._errors.HTTPClientError))
-
-
-def _forget_all() -> None:
-    for client in _clients:
-        client.forget()
-
-
-in_each_child(_forget_all)

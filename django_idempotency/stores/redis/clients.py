@@ -6,7 +6,6 @@ import functools
 import inspect
 import threading
 import time
-import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
@@ -53,8 +52,6 @@ _UNREACHABLE = (
 #: Connection errors of redis-py that are answers of a server.
 _ANSWERED = (AuthenticationError, AuthorizationError, BusyLoadingError)
 _ERRORS = (RedisError, *_UNREACHABLE)
-
-_all_clients: weakref.WeakSet[Clients] = weakref.WeakSet()
 
 
 @contextmanager
@@ -133,7 +130,7 @@ class Clients:
                 options = self._of_pool(self._resending(_retry()))
                 limits = {"most": pool.max_connections, "timeout": pool.timeout}
                 self._connections = Connections(str(url), options, **limits)
-        _all_clients.add(self)
+        in_each_child(self.forget)
 
     def forget(self) -> None:
         """Forget the client in a forked child; the next call builds another."""
@@ -332,11 +329,3 @@ def _check_names(options: Mapping[str, Any], *classes: type) -> None:
     for name in options:
         if name not in known:
             raise TypeError(f"the client of a cluster has no option {name!r}.")
-
-
-def _forget_all() -> None:
-    for clients in _all_clients:
-        clients.forget()
-
-
-in_each_child(_forget_all)

@@ -31,7 +31,6 @@ NAMES = {"__name__": __name__, "ClaimAgain": ClaimAgain, "placeholder": placehol
 NAMES |= {"GAP": 0.002, "StoreError": StoreError, "nullcontext": nullcontext}
 _IMPORTS = re.compile(r"^from (__future__|django_idempotency\.stores\.exclusive) .*\n", re.M)
 _SOURCE = "".join(_IMPORTS.sub("", inspect.getsource(module)) for module in (exclusive, memory))
-_SOURCE = _SOURCE.partition("def _all_forked")[0]
 _NUMBERS = re.compile(r"((?:[RIS]\d+_)+)")
 _HEAD = """# Mutants of a store
 
