@@ -40,22 +40,8 @@ __all__ = [
     "run",
     "step",
 ]
+_HOMES = {**dict.fromkeys(__all__, "api"), "InvalidStore": "conf", "Outcome": "records"}
 __all__ += exceptions.__all__
-
-_HOMES = {
-    "InvalidStore": "conf",
-    "Outcome": "records",
-    "aexternal": "api",
-    "arun": "api",
-    "astep": "api",
-    "attempt": "api",
-    "current": "api",
-    "derive_key": "api",
-    "external": "api",
-    "idempotent_function": "api",
-    "run": "api",
-    "step": "api",
-}
 
 
 def __getattr__(name: str) -> Any:

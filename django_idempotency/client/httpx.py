@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import time
 from contextlib import aclosing, closing
-from types import TracebackType
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from django_idempotency.client import _missing
 from django_idempotency.client.policy import SAFE_METHODS, Attempts, RetryPolicy
@@ -67,13 +66,8 @@ class IdempotencyTransport(httpx.BaseTransport):
         self._transport.__enter__()
         return self
 
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None = None,
-        exc_value: BaseException | None = None,
-        traceback: TracebackType | None = None,
-    ) -> None:
-        self._transport.__exit__(exc_type, exc_value, traceback)
+    def __exit__(self, *exc_info: Any) -> None:
+        self._transport.__exit__(*exc_info)
 
 
 class AsyncIdempotencyTransport(httpx.AsyncBaseTransport):
@@ -117,13 +111,8 @@ class AsyncIdempotencyTransport(httpx.AsyncBaseTransport):
         await self._transport.__aenter__()
         return self
 
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None = None,
-        exc_value: BaseException | None = None,
-        traceback: TracebackType | None = None,
-    ) -> None:
-        await self._transport.__aexit__(exc_type, exc_value, traceback)
+    async def __aexit__(self, *exc_info: Any) -> None:
+        await self._transport.__aexit__(*exc_info)
 
 
 def _attempts_at(request: httpx.Request, policy: RetryPolicy) -> Attempts:

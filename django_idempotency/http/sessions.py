@@ -110,20 +110,11 @@ class _Spent:
 
     accessed = property(_is_not_said, lambda self, value: None)
 
-    def save(self, must_create: bool = False) -> None:
+    def save(self, *args: Any, **kwargs: Any) -> None:
         """Do nothing."""
 
-    def create(self) -> None:
+    async def asave(self, *args: Any, **kwargs: Any) -> None:
         """Do nothing."""
 
-    def delete(self, session_key: str | None = None) -> None:
-        """Do nothing."""
-
-    async def asave(self, must_create: bool = False) -> None:
-        """Do nothing."""
-
-    async def acreate(self) -> None:
-        """Do nothing."""
-
-    async def adelete(self, session_key: str | None = None) -> None:
-        """Do nothing."""
+    create = delete = save
+    acreate = adelete = asave

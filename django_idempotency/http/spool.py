@@ -118,7 +118,7 @@ def whole_body(request: HttpRequest) -> Iterator[None]:
     if unread._read_started:
         yield
         return
-    stream = unread._stream = _Counter(unread._stream)
+    stream = unread._stream = _Watched(unread._stream)
     yield
     while stream.read(_CHUNK):  # what no parser wanted
         pass
@@ -126,10 +126,11 @@ def whole_body(request: HttpRequest) -> Iterator[None]:
 
 
 class _Watched:
-    """A stream whose bytes are noted as they are read."""
+    """A stream that counts the bytes that are read from it."""
 
     def __init__(self, stream: Any) -> None:
         self.stream = stream
+        self.size = 0
 
     def read(self, *size: int) -> bytes:
         """Read from the stream."""
@@ -154,29 +155,20 @@ class _Watched:
         return found
 
     def _noted(self, read: bytes) -> bytes:
-        raise NotImplementedError
-
-
-class _Counter(_Watched):
-    """A stream that counts the bytes that are read from it."""
-
-    size = 0
-
-    def _noted(self, read: bytes) -> bytes:
         self.size += len(read)
         return read
 
 
 class _Tee(_Watched):
-    """A stream that keeps the bytes that are read from it."""
+    """A stream that keeps the bytes that are read from it, too."""
 
     def __init__(self, stream: Any) -> None:
-        self.stream = stream
+        super().__init__(stream)
         self.kept = io.BytesIO()
 
     def _noted(self, read: bytes) -> bytes:
         self.kept.write(read)
-        return read
+        return super()._noted(read)
 
 
 def tee(request: HttpRequest) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from contextlib import ExitStack
 from functools import partial
-from types import TracebackType
 from typing import Any
 
 from django.db import Error, connections, transaction
@@ -55,12 +54,7 @@ class AtomicBlocks:
         self._blocks = blocks  # now: those of a failure have ended
         return self
 
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc_value: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, _: object, exc_value: BaseException | None, __: object) -> None:
         """
         Commit them all, or roll them all back, the innermost first.
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from types import TracebackType
 from typing import Any
 from weakref import ref
 
@@ -61,12 +60,7 @@ class OuterTransaction:
             if not is_doomed(connection)
         ]
 
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc_value: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exc_info: object) -> None:
         for _, watch in reversed(self._watches):
             watch.end()
 
