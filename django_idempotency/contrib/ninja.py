@@ -216,9 +216,8 @@ def _guarding(declared: Declared, view: Callable[..., Any]) -> Callable[..., Any
                 return _response(operation, await view(*args, **values), request, values)
 
             try:
-                answer = await aguarded(
-                    declared.plan(), respond, request, args, values, NinjaHandler
-                )
+                handler = NinjaHandler(respond, request, args, values)
+                answer = await aguarded(declared.plan(), handler)
             except Exception as error:
                 _pass_handlers(request, error)
                 raise
@@ -234,7 +233,7 @@ def _guarding(declared: Declared, view: Callable[..., Any]) -> Callable[..., Any
             return _response(operation, view(*args, **values), request, values)
 
         try:
-            answer = guarded(plan, respond, request, args, values, NinjaHandler)
+            answer = guarded(plan, NinjaHandler(respond, request, args, values))
         except Exception as error:
             _pass_handlers(request, error)
             raise

@@ -16,6 +16,7 @@ from django.views import View
 from django_idempotency.http.atomic_requests import atomic_of, blocks_on, is_marked, mark
 from django_idempotency.http.attributes import IdempotencyAttributes, plan_of
 from django_idempotency.http.guard import is_guarded_already
+from django_idempotency.http.handlers import ViewHandler
 from django_idempotency.http.plans import Declared, ViewPlan
 from django_idempotency.http.views import aguarded, aunguarded, guarded
 from django_idempotency.observers import logger
@@ -109,7 +110,7 @@ def guarded_dispatch(
                 return await dispatch(request, *args, **kwargs)
             plan = plan_for(str(request.method).lower())
             if is_the_work or not plan.guards(request):
-                return await aguarded(plan, dispatch, request, args, kwargs)
+                return await aguarded(plan, ViewHandler(dispatch, request, args, kwargs))
             called = _guard_handlers(plan_for, view, request, aguarded)
             response = await dispatch(request, *args, **kwargs)
             if called:
@@ -125,7 +126,7 @@ def guarded_dispatch(
             return dispatch(request, *args, **kwargs)
         plan = plan_for(str(request.method).lower())
         if is_the_work or not plan.guards(request):
-            return guarded(plan, dispatch, request, args, kwargs)
+            return guarded(plan, ViewHandler(dispatch, request, args, kwargs))
         called = _guard_handlers(plan_for, view, request, guarded)
         response = dispatch(request, *args, **kwargs)
         return response if called else _passed_by(plan, type(view), request, response)
@@ -157,7 +158,7 @@ def _guarded_handler(
 ) -> Callable[..., Any]:
     def guarded_handler(request: HttpRequest, *args: Any, **kwargs: Any) -> Any:
         called.append(name)
-        return run(plan_for(name), handler, request, args, kwargs)
+        return run(plan_for(name), ViewHandler(handler, request, args, kwargs))
 
     return guarded_handler
 
@@ -252,7 +253,7 @@ def unguarded_as_view(declared: Declared, view: Any) -> Callable[..., Any]:
                 return await view(request, *args, **kwargs)
             plan = declared.plan()
             refuse_if_required(plan, request)
-            response = await aunguarded(plan, view, request, args, kwargs)
+            response = await aunguarded(plan, ViewHandler(view, request, args, kwargs))
             return await sync_to_async(told, thread_sensitive=True)(plan, request, response)
 
         return markcoroutinefunction(aview)

@@ -23,6 +23,7 @@ from django_idempotency.http.class_views import (
     unguarded_as_view,
 )
 from django_idempotency.http.guard import is_guarded_already
+from django_idempotency.http.handlers import ViewHandler
 from django_idempotency.http.inventory import register
 from django_idempotency.http.plans import Declared, leave_mark
 from django_idempotency.http.views import aguarded, guarded
@@ -116,7 +117,7 @@ def guarding(declared: Declared, view: Callable[..., Any]) -> Callable[..., Any]
                 from django_idempotency.contrib.rest_framework import functions
 
                 return await functions.aguarded_function(declared, view, request, *args, **kwargs)
-            return await aguarded(declared.plan(), view, request, args, kwargs)
+            return await aguarded(declared.plan(), ViewHandler(view, request, args, kwargs))
 
         return markcoroutinefunction(aguarded_view) if iscoroutinefunction(view) else aguarded_view
 
@@ -128,7 +129,7 @@ def guarding(declared: Declared, view: Callable[..., Any]) -> Callable[..., Any]
             from django_idempotency.contrib.rest_framework import functions
 
             return functions.guarded_function(declared, view, request, *args, **kwargs)
-        return guarded(declared.plan(), view, request, args, kwargs)
+        return guarded(declared.plan(), ViewHandler(view, request, args, kwargs))
 
     return guarded_view
 

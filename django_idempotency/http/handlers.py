@@ -79,6 +79,11 @@ class ViewHandler(Handler):
         self._view = view
         self._arguments = args, kwargs
 
+    def unguarded(self) -> Any:
+        """Return what the view returns: for a coroutine function what is to be awaited."""
+        args, kwargs = self._arguments
+        return self._view(self.subject, *args, **kwargs)
+
     def body(self, http: HTTPPolicy) -> bytes:
         """See `Handler.body`."""
         return body_of(self.subject, http)
@@ -90,9 +95,7 @@ class ViewHandler(Handler):
 
     async def acall(self) -> HttpResponseBase:
         """See `Handler.call`."""
-        args, kwargs = self._arguments
-        response: HttpResponseBase
-        response = _checked(self.subject, await self._view(self.subject, *args, **kwargs))
+        response: HttpResponseBase = _checked(self.subject, await self.unguarded())
         if callable(getattr(response, "render", None)):
             response = await sync_to_async(_rendered, thread_sensitive=True)(response)
         return response

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
-
 from asgiref.sync import sync_to_async
-from django.http import HttpRequest
 from django.http.response import HttpResponseBase
 
 from django_idempotency.http.asked import Asked
@@ -16,70 +12,47 @@ from django_idempotency.http.guard import Guard, is_guarded_already
 from django_idempotency.http.handlers import ViewHandler
 from django_idempotency.http.plans import ViewPlan
 
-__all__ = [
-    "aguarded",
-    "aunguarded",
-    "guarded",
-]
+__all__ = ["aguarded", "aunguarded", "guarded"]
 
 
-def guarded(
-    plan: ViewPlan,
-    view: Callable[..., Any],
-    request: HttpRequest,
-    args: tuple[Any, ...],
-    kwargs: Mapping[str, Any],
-    kind: type[ViewHandler] = ViewHandler,
-) -> HttpResponseBase:
+def guarded(plan: ViewPlan, handler: ViewHandler) -> HttpResponseBase:
     """Return the response of a view; its exceptions pass on unchanged."""
+    request = handler.subject
     if is_guarded_already(request):
-        within: HttpResponseBase = view(request, *args, **kwargs)
+        within: HttpResponseBase = handler.unguarded()
         return within
-    request.idempotency = None  # type: ignore[attr-defined]
+    request.idempotency = None
     if not plan.guards(request):
         with blocks_on(atomic_of(request)):
-            unguarded: HttpResponseBase = view(request, *args, **kwargs)
+            unguarded: HttpResponseBase = handler.unguarded()
         return unguarded
-    handler, atomic = kind(view, request, args, kwargs), plan.atomic(atomic_of(request))
-    keyed = plan.carries_key(request)
+    atomic, keyed = plan.atomic(atomic_of(request)), plan.carries_key(request)
     return Guard(Asked(plan, request, handler, atomic=atomic, keyed=keyed)).respond()
 
 
-async def aguarded(
-    plan: ViewPlan,
-    view: Callable[..., Any],
-    request: HttpRequest,
-    args: tuple[Any, ...],
-    kwargs: Mapping[str, Any],
-    kind: type[ViewHandler] = ViewHandler,
-) -> HttpResponseBase:
+async def aguarded(plan: ViewPlan, handler: ViewHandler) -> HttpResponseBase:
     """See `guarded`: for a view that is a coroutine."""
+    request = handler.subject
     if is_guarded_already(request):
-        within: HttpResponseBase = await view(request, *args, **kwargs)
+        within: HttpResponseBase = await handler.unguarded()
         return within
-    request.idempotency = None  # type: ignore[attr-defined]
+    request.idempotency = None
     if not plan.guards(request):
-        return await aunguarded(plan, view, request, args, kwargs)
+        return await aunguarded(plan, handler)
     keyed = header_field(request, plan.http_policy.header) is not None
     if not keyed:  # to look into a form may take the session, and so the database
         keyed = await sync_to_async(plan.carries_key, thread_sensitive=True)(request)
-    handler, atomic = kind(view, request, args, kwargs), plan.atomic(atomic_of(request))
+    atomic = plan.atomic(atomic_of(request))
     return await Guard(Asked(plan, request, handler, atomic=atomic, keyed=keyed)).arespond()
 
 
-async def aunguarded(
-    plan: ViewPlan,
-    view: Callable[..., Any],
-    request: HttpRequest,
-    args: tuple[Any, ...],
-    kwargs: Mapping[str, Any],
-) -> HttpResponseBase:
+async def aunguarded(plan: ViewPlan, handler: ViewHandler) -> HttpResponseBase:
     """Await the view in the transaction that the policy gives it for ATOMIC_REQUESTS (R96)."""
-    atomic, using = plan.atomic(atomic_of(request)), plan.store.using
+    atomic, using = plan.atomic(atomic_of(handler.subject)), plan.store.using
     joins = plan.policy.transaction in ("joined", "single")
     refuse_coroutine(atomic, using if joins else None)
     mode = "joined" if joins and using in atomic else "separate"
     async with plan.engine.aattempt(plan.unrecorded("", transaction=mode)) as attempt:
-        attempt.complete(await view(request, *args, **kwargs))
+        attempt.complete(await handler.unguarded())
     response: HttpResponseBase = attempt.result
     return response

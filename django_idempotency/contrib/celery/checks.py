@@ -59,7 +59,11 @@ def check_tasks() -> list[CheckMessage]:
 def check_sweep() -> list[CheckMessage]:
     """If beat has a schedule that can be read, the sweep is part of it."""
     app = project_app()
-    if app is None or not app.conf.beat_schedule or "PersistentScheduler" not in _scheduler(app):
+    if (
+        app is None
+        or not app.conf.beat_schedule
+        or "PersistentScheduler" not in str(app.conf.beat_scheduler)
+    ):
         return []  # cron may do it, or a schedule that is elsewhere
     try:
         kept = [alias for alias in stores if stores[alias].using is not None]
@@ -77,10 +81,6 @@ def check_sweep() -> list[CheckMessage]:
             id="django_idempotency.W034",
         )
     ]
-
-
-def _scheduler(app: Celery) -> str:
-    return str(app.conf.beat_scheduler)
 
 
 def _swept(entry: Any) -> str | None:

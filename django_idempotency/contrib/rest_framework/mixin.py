@@ -28,6 +28,7 @@ from django_idempotency.http.asked import Asked
 from django_idempotency.http.atomic_requests import answering, atomic_of, blocks_on, mark
 from django_idempotency.http.attributes import IdempotencyAttributes, plan_of
 from django_idempotency.http.guard import Guard, is_guarded_already
+from django_idempotency.http.handlers import ViewHandler
 from django_idempotency.http.plans import Declared, ViewPlan
 from django_idempotency.http.spool import tee
 from django_idempotency.http.views import aunguarded
@@ -96,8 +97,8 @@ class IdempotencyMixin(IdempotencyAttributes, _Base, before=APIView):
         if _is_coroutine(self):
             view: Any = super().dispatch
             if hasattr(self, "_plan"):
-                view = partial(aunguarded, self._plan, view)
-                return cast("HttpResponseBase", view(request, args, kwargs))
+                response: Any = aunguarded(self._plan, ViewHandler(view, request, args, kwargs))
+                return cast("HttpResponseBase", response)
             return cast("HttpResponseBase", view(request, *args, **kwargs))
         with blocks_on(self._atomic):
             return super().dispatch(request, *args, **kwargs)
