@@ -10,12 +10,3 @@ from django_idempotency.client.policy import RetryPolicy
 from django_idempotency.client.problems import Problem, problem_of
 
 __all__ = ["Problem", "RetryPolicy", "problem_of"]
-
-
-def _missing(package: str) -> ImportError:
-    """Return the error of a module whose package is not installed: it names the extra."""
-    return ImportError(
-        f"This client needs {package}: run pip install '.[{package}]' in a checkout of "
-        f"django-idempotency.",
-        name=package,
-    )

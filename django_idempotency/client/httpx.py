@@ -6,14 +6,14 @@ import time
 from contextlib import aclosing, closing
 from typing import TYPE_CHECKING, Any, cast
 
-from django_idempotency.client import _missing
 from django_idempotency.client.policy import SAFE_METHODS, Attempts, RetryPolicy
+from django_idempotency.exceptions.base import missing
 
 try:
     import anyio
     import httpx
 except ModuleNotFoundError as error:
-    raise _missing("httpx") from error
+    raise missing("This client needs", "httpx", "httpx") from error
 
 if TYPE_CHECKING:
     from typing import Self

@@ -7,13 +7,13 @@ import time
 from contextlib import closing
 from typing import Any
 
-from django_idempotency.client import _missing
 from django_idempotency.client.policy import SAFE_METHODS, Attempts, RetryPolicy
+from django_idempotency.exceptions.base import missing
 
 try:
     import requests
 except ModuleNotFoundError as error:
-    raise _missing("requests") from error
+    raise missing("This client needs", "requests", "requests") from error
 
 from requests.adapters import HTTPAdapter
 from requests.utils import rewind_body

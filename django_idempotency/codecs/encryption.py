@@ -19,7 +19,7 @@ from uuid import UUID
 from django.views.decorators.debug import sensitive_variables
 
 from django_idempotency.codecs import ENCRYPTED, is_encrypted
-from django_idempotency.exceptions.base import StoreError
+from django_idempotency.exceptions.base import StoreError, missing
 from django_idempotency.options import Secret, secrets_in
 
 if TYPE_CHECKING:
@@ -48,10 +48,7 @@ def problems_of(keys: Sequence[Secret]) -> list[str]:
     try:
         _cipher(Secret(bytes(_KEY_BYTES)), UUID(int=0))
     except ImportError:
-        found.append(
-            "encryption_keys needs cryptography: run pip install '.[encryption]' in a checkout of "
-            "django-idempotency."
-        )
+        found.append(str(missing("encryption_keys needs", "cryptography", "encryption")))
     return found
 
 

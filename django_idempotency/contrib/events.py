@@ -14,6 +14,7 @@ from django_idempotency.callables import coroutine_problem, name_of, refuse_lazy
 from django_idempotency.conf import DEFAULT_ALIAS
 from django_idempotency.engine.modes import OpenTransactions
 from django_idempotency.exceptions import InvalidKey
+from django_idempotency.exceptions.base import missing
 from django_idempotency.leases import Lease
 from django_idempotency.observers import logger
 
@@ -116,10 +117,7 @@ def _search(expression: str) -> Callable[[Any], Any]:
     try:
         import jmespath as library
     except ImportError as error:
-        raise ImportError(
-            "JMESPath keys need jmespath: run pip install '.[events]' in a checkout of "
-            "django-idempotency."
-        ) from error
+        raise missing("JMESPath keys need", "jmespath", "events") from error
     search: Callable[[Any], Any] = library.compile(expression).search
     return search
 

@@ -16,14 +16,14 @@ from django.core.exceptions import ImproperlyConfigured
 from django.http import HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
 
-from django_idempotency.contrib import missing
+from django_idempotency.exceptions.base import missing
 
 try:
     from ninja.decorators import decorate_view
     from ninja.operation import Operation
     from ninja.signature.utils import get_typed_signature
 except ModuleNotFoundError as error:
-    raise missing("django-ninja", "ninja") from error
+    raise missing("This adapter needs", "django-ninja", "ninja") from error
 
 from django_idempotency.conf import DEFAULT_ALIAS
 from django_idempotency.contrib.openapi import PROBLEM, describe

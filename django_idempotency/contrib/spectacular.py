@@ -10,7 +10,7 @@ from copy import deepcopy
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from django_idempotency.contrib import missing
+from django_idempotency.exceptions.base import missing
 
 try:
     from drf_spectacular.drainage import isolate_view_method, warn
@@ -18,7 +18,7 @@ try:
     from drf_spectacular.openapi import AutoSchema
     from drf_spectacular.plumbing import ComponentRegistry, ResolvedComponent, get_class
 except ModuleNotFoundError as error:
-    raise missing("drf-spectacular", "openapi") from error
+    raise missing("This adapter needs", "drf-spectacular", "openapi") from error
 
 from django_idempotency.contrib.openapi import PROBLEM, describe
 from django_idempotency.contrib.rest_framework.mixin import IdempotencyMixin

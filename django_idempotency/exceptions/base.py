@@ -133,6 +133,14 @@ class StoreError(IdempotencyError):
     told = ""
 
 
+def missing(needs: str, package: str, extra: str) -> ImportError:
+    """Return the error of what needs a package that is not installed: it names the extra."""
+    return ImportError(
+        f"{needs} {package}: run pip install '.[{extra}]' in a checkout of django-idempotency.",
+        name=package,
+    )
+
+
 class SessionLost(StoreError):
     """The database session of the work could not be opened, or was lost with the work."""
 

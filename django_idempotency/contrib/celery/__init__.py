@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from django_idempotency.contrib import missing
+from django_idempotency.exceptions.base import missing
 
 try:
     import celery  # noqa: F401
 except ModuleNotFoundError as error:
-    raise missing("celery", "celery") from error
+    raise missing("This adapter needs", "celery", "celery") from error
 
 from django_idempotency.contrib.celery.deliveries import DuplicateTask
 from django_idempotency.contrib.celery.parents import from_parent

@@ -5,6 +5,8 @@ from __future__ import annotations
 from django.apps import AppConfig
 from django.core.exceptions import ImproperlyConfigured
 
+from django_idempotency.exceptions.base import missing
+
 __all__ = ["OpenTelemetryConfig"]
 
 
@@ -22,8 +24,6 @@ class OpenTelemetryConfig(AppConfig):
         try:
             from django_idempotency.contrib.opentelemetry.metrics import metrics
         except ImportError as error:
-            raise ImproperlyConfigured(
-                "Metrics and spans need opentelemetry-api: run pip install '.[opentelemetry]' in a "
-                "checkout of django-idempotency."
-            ) from error
+            text = str(missing("Metrics and spans need", "opentelemetry-api", "opentelemetry"))
+            raise ImproperlyConfigured(text) from error
         metrics.connect(self.max_operations)

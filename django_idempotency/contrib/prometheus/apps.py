@@ -5,6 +5,8 @@ from __future__ import annotations
 from django.apps import AppConfig
 from django.core.exceptions import ImproperlyConfigured
 
+from django_idempotency.exceptions.base import missing
+
 __all__ = ["PrometheusConfig"]
 
 
@@ -22,8 +24,6 @@ class PrometheusConfig(AppConfig):
         try:
             from django_idempotency.contrib.prometheus.metrics import metrics
         except ImportError as error:
-            raise ImproperlyConfigured(
-                "Metrics need prometheus_client: run pip install '.[prometheus]' in a checkout of "
-                "django-idempotency."
-            ) from error
+            text = str(missing("Metrics need", "prometheus_client", "prometheus"))
+            raise ImproperlyConfigured(text) from error
         metrics.connect(self.max_operations)
