@@ -212,7 +212,9 @@ class HTTPPolicy:
     def problems(self) -> list[str]:
         """Return what is wrong with these values, one sentence each; empty if nothing is."""
         found = []
-        if self.methods is not None and not _is_subset(self.methods, UNSAFE_METHODS):
+        if self.methods is not None and not (
+            isinstance(self.methods, frozenset) and self.methods <= UNSAFE_METHODS
+        ):
             found.append(f"methods must be a set of {', '.join(sorted(UNSAFE_METHODS))}.")
         if self.methods is not None:
             found.extend(empty_methods(self.methods))
@@ -382,10 +384,6 @@ def _is_text(value: Any) -> bool:
 def _is_secret(value: Any) -> bool:
     given = value.value if isinstance(value, Secret) else None
     return isinstance(given, (str, bytes)) and len(given) > 0
-
-
-def _is_subset(value: Any, of: frozenset[str]) -> bool:
-    return isinstance(value, frozenset) and value <= of
 
 
 def _whole(value: Any) -> bool:

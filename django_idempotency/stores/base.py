@@ -17,7 +17,7 @@ from django_idempotency.leases import Lease
 from django_idempotency.policy import Policy
 from django_idempotency.records import Filters, Page, Record
 
-__all__ = ["BaseStore"]
+__all__ = ["BaseStore", "held_of"]
 
 #: Records at which one step of `browse` looks: on a database so many take some 10 ms.
 LOOKED_AT = 10_000
@@ -316,3 +316,12 @@ class BaseStore:
     def check_database(self, policy: Policy) -> list[Any]:
         """Return Django check messages about the store's database, which this check may query."""
         return []
+
+
+def held_of(leases: list[Lease], answers: list[Any]) -> set[Lease]:
+    """Return the leases that may still be held; raise StoreError if none could be renewed."""
+    errors = [answer for answer in answers if isinstance(answer, StoreError)]
+    if errors and len(errors) == len(answers):
+        raise errors[0]
+    # An error counts as held: it does not say that the lease is lost.
+    return {lease for lease, answer in zip(leases, answers, strict=True) if answer}

@@ -213,7 +213,8 @@ class Delivery:
         self._raised = error
         if isinstance(error, Reject):
             raise RollBack("release" if error.requeue else "fail", error=error)
-        if self.guard.on_failed == "replay" and self._is_final(error):
+        is_final = not isinstance(error, NEVER_KEPT) and not self._is_retried(error)
+        if self.guard.on_failed == "replay" and is_final:
             failed = Failed.of(error)
             limit = self.guard.plan().policy.max_result_bytes
             if len(self.guard.codec_for(self.task).encode(failed)) <= limit:
@@ -227,10 +228,6 @@ class Delivery:
                 keys.short(self._operation.record_id),
             )
         raise error
-
-    def _is_final(self, error: Exception) -> bool:
-        """Whether nothing runs this task again: no retry, and no better luck either."""
-        return not isinstance(error, NEVER_KEPT) and not self._is_retried(error)
 
     def _is_retried(self, error: Exception) -> bool:
         if self._retried:

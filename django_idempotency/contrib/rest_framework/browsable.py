@@ -11,6 +11,7 @@ from rest_framework.renderers import BrowsableAPIRenderer
 from rest_framework.request import Request
 
 from django_idempotency import keys
+from django_idempotency.http.plans import ViewPlan
 from django_idempotency.policy import HTTPPolicy
 
 __all__ = ["give_keys"]
@@ -19,14 +20,14 @@ _TEMPLATE = "django_idempotency/browsable_api.html"
 
 
 def give_keys(
-    renderer: BrowsableAPIRenderer, policy_of: Callable[[str], HTTPPolicy | None]
+    renderer: BrowsableAPIRenderer, plan_for: Callable[[str], tuple[ViewPlan, bool]]
 ) -> None:
     """
     Have the forms of one page send a key each, in the header field (R35).
 
     The page extends the renderer's own template and has a script send the key: the forms need
     scripts anyway, and a header field leaves bodies, fingerprints and serializers as they are.
-    `policy_of` gives the policy of a guarded method, None for any other.
+    `plan_for` gives the plan of a method, and whether it is guarded.
     """
     if not apps.is_installed("django_idempotency"):  # template and script are the app's
         return
@@ -34,12 +35,12 @@ def give_keys(
 
     def with_keys(data: Any, accepted_media_type: Any, renderer_context: Any) -> dict[str, Any]:
         context: dict[str, Any] = get_context(data, accepted_media_type, renderer_context)
-        policies = {method: policy_of(method) for method in context["allowed_methods"]}
-        found = {
-            method: {"header": http.header, "key": _key(http)}
-            for method, http in policies.items()
-            if http is not None and _takes_a_key(http, renderer_context["request"])
-        }
+        found = {}
+        for method in context["allowed_methods"]:
+            plan, is_guarded = plan_for(method)
+            http = plan.http_policy
+            if is_guarded and _takes_a_key(http, renderer_context["request"]):
+                found[method] = {"header": http.header, "key": _key(http)}
         again = _("No answer came. Send the form again: nothing will be done twice.")
         forms = {"keys": found, "unanswered": again} if found else None
         return {**context, "idempotency_template": template, "idempotency_forms": forms}

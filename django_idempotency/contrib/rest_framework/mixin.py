@@ -33,7 +33,7 @@ from django_idempotency.http.plans import Declared, ViewPlan
 from django_idempotency.http.spool import tee
 from django_idempotency.http.views import aunguarded
 from django_idempotency.options import conceal
-from django_idempotency.policy import UNSAFE_METHODS, HTTPPolicy
+from django_idempotency.policy import UNSAFE_METHODS
 
 __all__ = ["IdempotencyMixin", "object_permissions"]
 
@@ -73,7 +73,7 @@ class IdempotencyMixin(IdempotencyAttributes, _Base, before=APIView):
         """Return the renderer and its media type; the browsable API's forms get keys (R35)."""
         renderer, media_type = super().perform_content_negotiation(request, force)
         if isinstance(renderer, BrowsableAPIRenderer):
-            give_keys(renderer, partial(guarding_policy, self))
+            give_keys(renderer, partial(_plan_for, self))
         return renderer, media_type
 
     def dispatch(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
@@ -85,12 +85,7 @@ class IdempotencyMixin(IdempotencyAttributes, _Base, before=APIView):
         self._atomic = atomic_of(request, type(self).dispatch)
         if not is_guarded_already(request):
             request.idempotency = None  # type: ignore[attr-defined]
-            method, actions = str(request.method).lower(), self.idempotency_actions
-            action = (getattr(self, "action_map", None) or {}).get(method)
-            self._plan = plan = plan_of(self, action or method)
-            self._guarded = request.method in plan.methods and (
-                actions is None or action in actions
-            )
+            self._plan, self._guarded = _plan_for(self, str(request.method))
         if self._guarded:
             self._atomic = self._plan.atomic(self._atomic)
             return super().dispatch(request, *args, **kwargs)
@@ -161,13 +156,11 @@ def _is_coroutine(view: APIView) -> bool:
     return hasattr(view, "async_dispatch") and bool(view.view_is_async)
 
 
-def guarding_policy(view: IdempotencyMixin, method: str) -> HTTPPolicy | None:
-    """Return the policy by which a view with the mixin guards `method`; None if it does not."""
-    handler = (getattr(view, "action_map", None) or {}).get(method.lower())
-    actions = view.idempotency_actions
-    plan = plan_of(view, handler or method.lower())
-    guarded = method in plan.methods and (actions is None or handler in actions)
-    return plan.http_policy if guarded else None
+def _plan_for(view: IdempotencyMixin, method: str) -> tuple[ViewPlan, bool]:
+    """Return the plan of a method of the view, and whether the view guards it."""
+    action = (getattr(view, "action_map", None) or {}).get(method.lower())
+    actions, plan = view.idempotency_actions, plan_of(view, action or method.lower())
+    return plan, method in plan.methods and (actions is None or action in actions)
 
 
 def is_drf_view(view: Any) -> bool:

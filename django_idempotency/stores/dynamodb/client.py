@@ -9,7 +9,7 @@ import time
 from typing import Any
 
 from django_idempotency.exceptions import StoreError
-from django_idempotency.exceptions.base import AFTER_SETUP
+from django_idempotency.exceptions.base import AFTER_SETUP, missing
 from django_idempotency.stores.dynamodb.items import Item
 from django_idempotency.stores.forks import in_each_child
 
@@ -59,10 +59,7 @@ class Client:
         try:
             self._boto3 = importlib.import_module("boto3")
         except ImportError as error:
-            raise ImportError(
-                "DynamoDBStore needs boto3: run pip install '.[dynamodb]' in a checkout of "
-                "django-idempotency."
-            ) from error
+            raise missing("DynamoDBStore needs", "boto3", "dynamodb") from error
         self._errors: Any = importlib.import_module("botocore.exceptions")
         self._config_class: Any = importlib.import_module("botocore.config").Config
         self._arguments = {"region_name": region_name, "endpoint_url": endpoint_url}
@@ -123,10 +120,11 @@ class Client:
                     raise ConditionFailed(error.response.get("Item")) from None
                 wait = pause * random.uniform(0.5, 1)  # noqa: S311 - a pause is no secret
                 spent = time.monotonic() - started + wait
-                if not self._is_transient(error, code) or spent > self.timeout / 2:
+                unreachable = self._is_unreachable(error)
+                if not (code in TRANSIENT or unreachable) or spent > self.timeout / 2:
                     raise StoreError(
                         f"The store could not send {operation} to DynamoDB: {code}.",
-                        unreachable=self._is_unreachable(error),
+                        unreachable=unreachable,
                         retry_after=AFTER_SETUP if code == "ResourceNotFoundException" else 1,
                         code=code,
                     ) from error
@@ -150,9 +148,6 @@ class Client:
         if isinstance(error, self._errors.ClientError):
             return str(error.response.get("Error", {}).get("Code", "ClientError"))
         return type(error).__name__
-
-    def _is_transient(self, error: Any, code: str) -> bool:
-        return code in TRANSIENT or self._is_unreachable(error)
 
     def _is_unreachable(self, error: Any) -> bool:
         """Whether no server answered, or one that cannot do its work."""

@@ -23,7 +23,7 @@ from django_idempotency.exceptions import (
 from django_idempotency.leases import ItemLease, Lease
 from django_idempotency.observers import logger
 from django_idempotency.records import Filters, Page, Record, State, as_duration
-from django_idempotency.stores.base import BaseStore
+from django_idempotency.stores.base import BaseStore, held_of
 from django_idempotency.stores.dynamodb import checks
 from django_idempotency.stores.dynamodb.client import Client, ConditionFailed
 from django_idempotency.stores.dynamodb.items import (
@@ -265,11 +265,7 @@ class DynamoDBStore(BaseStore):
             return True
 
         leases = list(leases)
-        answers = dict(zip(leases, side_by_side(renew, leases), strict=True))
-        errors = [answer for answer in answers.values() if isinstance(answer, StoreError)]
-        if errors and len(errors) == len(answers):
-            raise errors[0]
-        return {lease for lease, answer in answers.items() if answer is not False}
+        return held_of(leases, side_by_side(renew, leases))
 
     def _completion(
         self, lease: Lease, result: bytes, retention: timedelta

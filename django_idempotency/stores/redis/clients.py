@@ -262,20 +262,16 @@ class Clients:
     ) -> list[Any]:
         """Return the answers of one round trip, errors as they are; WAIT is the last, if any."""
         for is_known in (False, True):
-            pipeline = self._pipeline(client, script, calls)
+            pipeline = client.pipeline(transaction=False)
+            for key, arguments in calls:
+                pipeline.evalsha(script.sha, 1, key, *arguments)
             if wait is not None:
                 pipeline.wait(*wait)
             answers: list[Any] = pipeline.execute(raise_on_error=False)
-            if is_known or not _is_unknown(answers):
+            if is_known or not any(isinstance(answer, NoScriptError) for answer in answers):
                 break
             client.script_load(script.text)
         return answers
-
-    def _pipeline(self, client: Any, script: Script, calls: Calls) -> Any:
-        pipeline = client.pipeline(transaction=False)
-        for key, arguments in calls:
-            pipeline.evalsha(script.sha, 1, key, *arguments)
-        return pipeline
 
     def _new_client(self) -> Any:
         if self.is_cluster:
@@ -308,11 +304,6 @@ class Clients:
 
 def _retry() -> Retry:
     return Retry(NoBackoff(), RESENDS, (ConnectionError,))
-
-
-def _is_unknown(answers: list[Any]) -> bool:
-    """Whether the server does not know the script of this pipeline."""
-    return any(isinstance(answer, NoScriptError) for answer in answers)
 
 
 def _answers(script: Script, answers: list[Any]) -> list[Any]:

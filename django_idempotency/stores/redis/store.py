@@ -12,11 +12,11 @@ from uuid import UUID
 from django_idempotency import journal, keys
 from django_idempotency.claims import ClaimRequest, Resolution
 from django_idempotency.exceptions import LeaseLost, StoreError
-from django_idempotency.exceptions.base import AFTER_SETUP
+from django_idempotency.exceptions.base import AFTER_SETUP, missing
 from django_idempotency.leases import Lease
 from django_idempotency.observers import logger
 from django_idempotency.records import Filters, Page, Record
-from django_idempotency.stores.base import BaseStore
+from django_idempotency.stores.base import BaseStore, held_of
 from django_idempotency.stores.options import seconds_of
 from django_idempotency.stores.redis.rows import (
     Place,
@@ -87,10 +87,7 @@ class RedisStore(BaseStore):
         try:
             from django_idempotency.stores.redis.clients import Clients
         except ImportError as error:
-            raise ImportError(
-                "RedisStore needs redis-py: run pip install '.[redis]' in a checkout of "
-                "django-idempotency."
-            ) from error
+            raise missing("RedisStore needs", "redis-py", "redis") from error
         self.prefix = prefix
         self.timeout = seconds_of("timeout", timeout)
         self.wait_replicas = wait_replicas
@@ -200,7 +197,7 @@ class RedisStore(BaseStore):
         ordered = list(leases)
         lasts = micros(duration)
         renewals = [(self._key(x.record_id), [*proof_arguments(x), lasts]) for x in ordered]
-        return _held(ordered, self._clients.run_many(RENEW, renewals))
+        return held_of(ordered, self._clients.run_many(RENEW, renewals))
 
     # Reading, and what operators do.
 
@@ -379,12 +376,3 @@ def _remedy(error: BaseException | None) -> str:
     if type(error).__name__ in ("AuthenticationError", "NoPermissionError"):
         return "Correct the user and the password in the OPTIONS of the RedisStore."
     return "Start the server, or correct its address in the OPTIONS of the RedisStore."
-
-
-def _held(leases: list[Lease], answers: list[Any]) -> set[Lease]:
-    """Return the leases that may still be held; raise StoreError if none could be renewed."""
-    errors = [answer for answer in answers if isinstance(answer, StoreError)]
-    if errors and len(errors) == len(answers):
-        raise errors[0]
-    # An error counts as held: it does not say that the lease is lost.
-    return {lease for lease, answer in zip(leases, answers, strict=True) if answer}
