@@ -86,14 +86,14 @@ _OF_ANSWER = ("status", "content_type", "body")
 
 def signed(seen: Seen, alias: str) -> str:
     """Return what was seen of a record of this store, as signed text for a form."""
-    values = (seen.record_id.hex, seen.epoch, seen.state.value)
+    values = (seen.record_id.hex, seen.epoch, seen.state.value, seen.noted)
     return signing.dumps(values, salt=_salt(alias))
 
 
 def _unsigned(text: str, alias: str) -> Seen:
     """Return what `signed` was given for this store; raise BadSignature."""
-    record_id, epoch, state = signing.loads(text, salt=_salt(alias))
-    return Seen(UUID(record_id), epoch, State(state))
+    record_id, epoch, state, noted = signing.loads(text, salt=_salt(alias))
+    return Seen(UUID(record_id), epoch, State(state), noted)
 
 
 def asked_for(store: BaseStore, form: QueryDict) -> list[Decision]:

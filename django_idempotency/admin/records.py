@@ -62,7 +62,7 @@ def context_of(
         "policy": "" if guard is None else "\n".join(lines(guard)),
         "question": question,
     }
-    if (steps := steps_of(record)) is not None:
+    if (steps := steps_of(alias, record)) is not None:
         context["steps"] = steps
         context["noted"] = [*_noted(alias, record, steps, may)]
         if may.resolve and Decision(store, "resume", seen, record).obstacle is None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import getpass
 import sys
-from collections.abc import Iterable, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from typing import Any, ClassVar
@@ -12,6 +13,7 @@ from typing import Any, ClassVar
 from django.core.management.base import CommandError, CommandParser
 
 from django_idempotency import keys
+from django_idempotency.conf import policy_for
 from django_idempotency.exceptions import StoreError
 from django_idempotency.management.shell import ShellCommand, chosen_stores, printable
 from django_idempotency.operators.decisions import Decision, NotResolved, Seen
@@ -37,6 +39,8 @@ class OperatorCommand(ShellCommand):
     nargs: ClassVar[str | None] = None
     #: Why stores could not be searched, a line each.
     failures: Sequence[str] = ()
+    #: The aliases that share a record which was found, by the record.
+    sharing: Mapping[Any, Sequence[str]] = {}
 
     def add_arguments(self, parser: CommandParser) -> None:
         """Declare how a record is named."""
@@ -58,6 +62,7 @@ class OperatorCommand(ShellCommand):
     def found(self, options: dict[str, Any]) -> list[tuple[BaseStore, Record]]:
         """Return the records that are meant; one that two aliases share is found once."""
         seen: dict[Any, tuple[BaseStore, Record]] = {}
+        self.sharing = sharing = defaultdict[Any, list[str]](list)
         partly: list[str] = []
         self.failures = failures = []
         for store in chosen_stores(options["store"], options["schema"]):
@@ -67,7 +72,8 @@ class OperatorCommand(ShellCommand):
                 failures.append(f"{store.alias}: {error}")
                 continue
             for record in found.records:
-                seen.setdefault((record.record_id, record.epoch, record.token), (store, record))
+                seen.setdefault(_identity(record), (store, record))
+                sharing[_identity(record)].append(store.alias)
             if found.more:
                 partly.append(store.alias)
         for failure in failures:
@@ -122,17 +128,15 @@ class DecisionCommand(OperatorCommand):
         """Decide about the one record that is meant."""
         store, record = self.one(options)
         alias, action, short = store.alias, self.action, keys.short(record.record_id)
-        seen = Seen.of(record)
-        if options["epoch"] is not None:
-            seen = replace(seen, epoch=options["epoch"])
-        decision = Decision(
-            store, action, seen, record, force=options["force"], **self.about(record, options)
-        )
+        said = {it: options[it] for it in ("epoch", "noted") if options.get(it) is not None}
+        seen = replace(Seen.of(record), **said)
+        about = self.about(alias, record, options)
+        decision = Decision(store, action, seen, record, force=options["force"], **about)
         if (why := decision.obstacle) is not None:
             raise CommandError(f"Record {short} was not changed. {why}")
-        given = self.given(alias, record, options)
-        told = [*lines(alias, record), f"To {action} it: {decision.consequence}"]
-        self.agreed(told, f"{action.capitalize()} the record?", options)
+        given = self.given(alias, record, about, options)
+        shown = [*lines(alias, record), f"To {action} it: {decision.consequence}"]
+        self.agreed(shown, f"{action.capitalize()} the record?", options)
         try:
             decision.carry_out(who=operator(), reason=options["reason"], **given)
         except NotResolved as error:
@@ -150,12 +154,14 @@ class DecisionCommand(OperatorCommand):
         if now is not None:
             self.write_lines([*lines(alias, now)][-1:])
 
-    def about(self, record: Record, options: dict[str, Any]) -> dict[str, Any]:
+    def about(self, alias: str, record: Record, options: dict[str, Any]) -> dict[str, Any]:
         """Return what a `Decision` takes besides: to resume takes a call."""
         return {}
 
-    def given(self, alias: str, record: Record, options: dict[str, Any]) -> dict[str, Any]:
-        """Return what an action takes besides: a result."""
+    def given(
+        self, alias: str, record: Record, about: dict[str, Any], options: dict[str, Any]
+    ) -> dict[str, Any]:
+        """Return what it is carried out with: a result."""
         return {}
 
     def one(self, options: dict[str, Any]) -> tuple[BaseStore, Record]:
@@ -166,7 +172,18 @@ class DecisionCommand(OperatorCommand):
             raise CommandError(f"{len(found)} records are meant: name one by its id, or its store.")
         if self.failures:  # the record that is meant may be in a store that is down
             raise CommandError("Not every store could be searched: name the record's by --store.")
-        return found[0]
+        store, record = found[0]
+        aliases = self.sharing[_identity(record)]
+        if any(policy_for(it) != policy_for(store.alias) for it in aliases):
+            raise CommandError(
+                f"The stores {', '.join(aliases)} share this record, and differ in what they do "
+                f"with a result (ENCRYPTION_KEYS, RETENTION): name the one of its work by --store."
+            )
+        return store, record
+
+
+def _identity(record: Record) -> Any:
+    return record.record_id, record.epoch, record.token
 
 
 def operator() -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from typing import Any
 from uuid import UUID
 
 from django.utils.translation import gettext as _
@@ -44,11 +45,13 @@ class Seen:
     record_id: UUID
     epoch: int
     state: State
+    #: The size of the journal of its steps, in bytes: to resume is conditional on it, too.
+    noted: int = 0
 
     @classmethod
     def of(cls, record: Record) -> Seen:
         """Return what is seen of this record."""
-        return cls(record.record_id, record.epoch, record.state)
+        return cls(record.record_id, record.epoch, record.state, len(record.steps or b""))
 
 
 @dataclass(frozen=True)
@@ -72,7 +75,10 @@ class Decision:
         record = self.record
         if record is None:
             return _("It is gone from the store.")
-        if Seen.of(record) != self.seen:
+        now = Seen.of(record)
+        if self.action != "resume":  # which alone is about what the journal says
+            now = replace(now, noted=self.seen.noted)
+        if now != self.seen:
             said = _("It has changed since you saw it: it is %(state)s now. Look at it again.")
             return said % {"state": STATES[record.state]}
         if record.expired:
@@ -85,7 +91,10 @@ class Decision:
                 "Its scope is not stored whole, so nothing tells what made it: complete it in "
                 "code, by resolve()."
             )
-        if self.action == "resume" and (why := why_not_resumed(record, self.step)) is not None:
+        if (
+            self.action == "resume"
+            and (why := why_not_resumed(self.store.alias, record, self.step)) is not None
+        ):
             return why
         if record.live and not self.force:
             said = _("An attempt is running. Wait for its end, or force the decision.")
@@ -129,9 +138,10 @@ class Decision:
         """What it will do to the steps of the record, and to its calls that are uncertain."""
         if self.record is None:
             return ""
+        alias = self.store.alias
         if self.action == "resume":
-            return resumed(self.record, self.step, not_done=self.not_done)
-        return forgotten(self.record, completes=self.action == "complete")
+            return resumed(alias, self.record, self.step, not_done=self.not_done)
+        return forgotten(alias, self.record, completes=self.action == "complete")
 
     def carry_out(
         self,
@@ -157,8 +167,11 @@ class Decision:
         if result is not None:
             owner = seen.record_id if self.step is None else keys.of_step(seen.record_id, self.step)
             result = sealed(result, owner, policy.encryption_keys)
+        about: dict[str, Any] = {}
+        if action == "resume":
+            about = {"step": self.step, "not_done": self.not_done, "noted": seen.noted}
         resolution = Resolution(
-            action, seen.epoch, seen.state, self.force, result, retention, self.step, self.not_done
+            action, seen.epoch, seen.state, self.force, result, retention, **about
         )
         short = keys.short(seen.record_id)
         if self.step is not None:

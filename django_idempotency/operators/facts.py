@@ -73,7 +73,7 @@ def facts(alias: str, record: Record) -> dict[str, Any]:
         "result": None
         if record.result is None
         else {"codec": codec_in(record.result), "bytes": len(record.result)},
-        "steps": _facts_of_steps(steps_of(record)),
+        "steps": _facts_of_steps(steps_of(alias, record)),
         "told": told(alias, record),
     }
 
@@ -91,7 +91,7 @@ def lines(alias: str, record: Record) -> Iterator[str]:
     yield f"Record {record.record_id} (store {alias})"
     for name, value in _rows(record):
         yield f"  {name:<12} {value}"
-    yield from _lines_of_steps(steps_of(record))
+    yield from _lines_of_steps(steps_of(alias, record))
     yield f"A duplicate sent now: {told(alias, record)}"
 
 
@@ -132,7 +132,7 @@ def answer_facts(alias: str, record: Record) -> dict[str, Any] | None:
 
 def noted_facts(alias: str, record: Record) -> list[dict[str, Any]]:
     """Return the results of the steps that were noted, as JSON values, in their order."""
-    steps = steps_of(record)
+    steps = steps_of(alias, record)
     return [
         {
             "name": name,
@@ -144,7 +144,7 @@ def noted_facts(alias: str, record: Record) -> list[dict[str, Any]]:
 
 def noted_lines(alias: str, record: Record) -> Iterator[str]:
     """Yield the results of the steps that were noted, a line each."""
-    steps = steps_of(record)
+    steps = steps_of(alias, record)
     for name, payload in steps.noted.items() if steps else ():
         yield f"{name}: {_text_of(result_of_step(alias, record, name, payload))}"
 
@@ -229,7 +229,7 @@ def _told_the_same(alias: str, record: Record) -> str:
             said = _("It would be refused: store unavailable (503), the result cannot be read.")
             return f"{said} {error}"
         return _("It would get the stored result.")
-    steps = steps_of(record)
+    steps = steps_of(alias, record)
     if steps is not None and not record.live:
         return _told_of_steps(record, steps)
     if record.state is State.FAILED:
@@ -247,9 +247,9 @@ def _told_the_same(alias: str, record: Record) -> str:
 
 def _told_of_steps(record: Record, steps: Steps) -> str:
     """Return what the same request would be told of a record whose attempt has ended halfway."""
-    if steps.damage:
+    if why := steps.damage or steps.unreadable:
         said = _("It would be refused: store unavailable (503), the steps cannot be read.")
-        return f"{said} {steps.damage}"
+        return f"{said} {why}"
     if record.state is State.IN_PROGRESS and record.held and not steps.uncertain:
         return _("It would be refused: stale (409), until an operator decides.")
     number = len(steps.noted)
@@ -260,6 +260,9 @@ def _told_of_steps(record: Record, steps: Steps) -> str:
         "refused: stale (409).",
         number,
     )
+    if record.held and not steps.uncertain:
+        held = _("No call is uncertain: the record is held until then, or until it is resumed.")
+        return f"{said % number} {held}"
     if not steps.uncertain:
         return said % number
     asked = _(

@@ -10,9 +10,9 @@ from typing import Any, cast
 from django.http import HttpResponse
 from django.utils.translation import gettext as _
 
-from django_idempotency import journal, keys
+from django_idempotency import keys
 from django_idempotency.codecs import Codec, JSONCodec, pack, unpack
-from django_idempotency.codecs.encryption import opened, sealed
+from django_idempotency.codecs.encryption import opened
 from django_idempotency.conf import policy_for
 from django_idempotency.exceptions import ResultTooLarge, ResultUnavailable, StoreError
 from django_idempotency.http.snapshot import SnapshotCodec
@@ -74,7 +74,8 @@ def _answer_in(alias: str, record: Record, envelope: bytes, step: str = "") -> A
     sealed_for = keys.of_step(record.record_id, step) if step else record.record_id
     try:
         envelope = opened(envelope, sealed_for, policy.encryption_keys) or b""
-        result = unpack(codec, envelope, max_bytes=policy.max_result_bytes)
+        most = policy.max_steps_bytes if step else policy.max_result_bytes
+        result = unpack(codec, envelope, max_bytes=most)
     except ResultUnavailable:
         return Answer(name, note=_("It was not kept."))
     except StoreError as error:
@@ -116,15 +117,13 @@ def given_result(
     policy = policy_for(alias)
     most = policy.max_result_bytes
     try:
-        if step is not None:
-            most, owner = policy.max_steps_bytes, keys.of_step(record.record_id, step)
-            result = pack(JSONCodec(), JSONCodec().decode(value.encode()), max_bytes=most)
-            entry = journal.entry(step, sealed(result, owner, policy.encryption_keys))
-            if len(record.steps or b"") + len(entry) > most:
-                raise ResultTooLarge
-            return result
         if status is None:
-            return pack(_codec_of(record), json.loads(value), max_bytes=most)
+            parsed = json.loads(value, object_pairs_hook=_members, parse_constant=_no_number)
+        if step is not None:
+            most = policy.max_steps_bytes
+            return pack(JSONCodec(), _typed(value), max_bytes=most)
+        if status is None:
+            return pack(_codec_of(record), parsed, max_bytes=most)
         if not 200 <= status <= 599:
             raise ValueError("The status of an answer is a number from 200 to 599.")
         answer = HttpResponse(body, status=status, content_type=content_type)
@@ -132,8 +131,30 @@ def given_result(
     except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError) as error:
         raise ValueError(str(error)) from error
     except ResultTooLarge as error:
-        said = _("The steps have more than max_steps_bytes with it, which allows %(most)d.")
+        said = _("It has more bytes than max_steps_bytes allows, which are %(most)d.")
         raise ValueError(str(error) if step is None else said % {"most": most}) from error
+
+
+def _typed(value: str) -> Any:
+    """Return the value of JSON text in the form of a step's result; raise ValueError."""
+    try:
+        return JSONCodec().decode(value.encode())
+    except (ArithmeticError, AttributeError, TypeError, ValueError) as error:
+        said = _("A typed value in it cannot be read. Write it as results are shown: %(example)s.")
+        raise ValueError(said % {"example": '{"#decimal": "12.50"}'}) from error
+
+
+def _members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return an object of JSON; raise ValueError for one with two members of a name."""
+    members = dict(pairs)
+    if len(members) < len(pairs):
+        raise ValueError(_("It has two members of one name."))
+    return members
+
+
+def _no_number(text: str) -> None:
+    """Raise ValueError for what Python reads as a number, and JSON does not know."""
+    raise ValueError(_("%(text)s is no number of JSON.") % {"text": text})
 
 
 def _codec_of(record: Record) -> Codec:

@@ -10,6 +10,7 @@ from django.utils.translation import ngettext
 
 from django_idempotency import journal
 from django_idempotency.exceptions import StoreError
+from django_idempotency.operators.results import result_of_step
 from django_idempotency.records import Record
 
 __all__ = ["Steps", "forgotten", "listed", "resumed", "steps_of", "why_not_resumed"]
@@ -30,25 +31,29 @@ class Steps:
     uncertain: tuple[str, ...] = ()
     #: Why the journal cannot be read, as a sentence; empty if it can be.
     damage: str = ""
+    #: The same of a result that it has noted.
+    unreadable: str = ""
 
 
-def steps_of(record: Record) -> Steps | None:
-    """Return the steps of a record; None if it has no journal."""
+def steps_of(alias: str, record: Record) -> Steps | None:
+    """Return the steps of a record of a store; None if it has no journal."""
     if record.steps is None:
         return None
     try:
-        return Steps(len(record.steps), *journal.read(record.steps))
+        noted, uncertain = journal.read(record.steps)
     except StoreError as error:
         return Steps(len(record.steps), {}, damage=str(error))
+    errors = (result_of_step(alias, record, name, noted[name]).error for name in noted)
+    return Steps(len(record.steps), noted, uncertain, unreadable=next(filter(None, errors), ""))
 
 
-def forgotten(record: Record, *, completes: bool) -> str:
+def forgotten(alias: str, record: Record, *, completes: bool) -> str:
     """
     Return what it means for the steps that a decision drops the journal; empty if it has none.
 
     They run again, unless the decision completes the record.
     """
-    steps = steps_of(record)
+    steps = steps_of(alias, record)
     if steps is None or (completes and steps.damage):
         return ""
     if steps.damage:
@@ -64,21 +69,21 @@ def forgotten(record: Record, *, completes: bool) -> str:
     return " ".join(text % {"names": listed([*names])} for text, names in both if names)
 
 
-def why_not_resumed(record: Record, step: str | None) -> str | None:
+def why_not_resumed(alias: str, record: Record, step: str | None) -> str | None:
     """Return why a record cannot be resumed with a word about a call; None if it can."""
-    steps = steps_of(record)
-    if steps is not None and steps.damage:
-        return f"{_('Its steps cannot be read.')} {steps.damage}"
+    steps = steps_of(alias, record)
+    if steps is not None and (why := steps.damage or steps.unreadable):
+        return f"{_('Its steps cannot be read.')} {why}"
     uncertain = () if steps is None else steps.uncertain
     if step is None or step in uncertain:
         return None
     if not uncertain:
-        return _("None of its calls is uncertain.")
+        return _("None of its calls is uncertain. Resume it without a word about a call.")
     said = _("It has no uncertain call %(step)s. Uncertain are: %(names)s.")
     return said % {"step": step, "names": listed(uncertain)}
 
 
-def resumed(record: Record, step: str | None, *, not_done: bool) -> str:
+def resumed(alias: str, record: Record, step: str | None, *, not_done: bool) -> str:
     """Return what a decision to go on means for the calls of a record."""
     said = []
     if step is not None:
@@ -86,7 +91,7 @@ def resumed(record: Record, step: str | None, *, not_done: bool) -> str:
         if not_done:
             told = _("The call %(step)s counts as not made: the next attempt makes it.")
         said.append(told % {"step": step})
-    steps = steps_of(record)
+    steps = steps_of(alias, record)
     if left := [it for it in (steps.uncertain if steps else ()) if it != step]:
         told = _("These calls stay uncertain, and the record does not expire: %(names)s.")
         said.append(told % {"names": listed(left)})

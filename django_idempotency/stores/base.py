@@ -214,12 +214,13 @@ class BaseStore:
         """
         Carry out an operator's decision, and return whether it was carried out.
 
-        Conditional on the epoch and state that the operator saw, and on the record not being
-        expired. If another session has locked the record, it returns False and does not wait. The
-        epoch grows by one and the token is new, so a former owner has lost its lease. ``"resume"``
-        appends the resolution's `entry` to a journal and keeps it, with the fingerprint; what
-        `Resolution.holds` says is true of the journal to which it was appended, or nothing changes
-        (S18). Raises StoreError for a journal that cannot be read.
+        Conditional on what the operator saw, which is epoch, state and for ``"resume"`` the journal
+        (`Resolution.saw`), and on the record not being expired. If another session has locked the
+        record, it returns False and does not wait. The epoch grows by one and the token is new, so
+        a former owner has lost its lease. ``"resume"`` appends the resolution's `entry` to a
+        journal and keeps it, with the fingerprint; what `Resolution.holds` says is true of the
+        journal to which it was appended, or nothing changes (S18). Raises StoreError for a journal
+        that cannot be read.
         """
         raise NotImplementedError
 

@@ -342,6 +342,22 @@ class UncertainRules(StepRules):
 
     @needs("steps")
     @saying
+    def test_S18_decision_is_about_the_journal_that_the_operator_saw(
+        self, store: BaseStore, said: str
+    ) -> None:
+        lease = self.uncertain(store, "live")
+        for entry in (WITHDRAWN, INTENT):  # the same call begins anew
+            store.note(lease, entry, duration=HOUR, held=True)
+        before = self.record(store, lease)
+
+        late = self.resume(store, lease, said, force=True, noted=len(UNCERTAIN))
+        assert not late
+        assert unchanged(before, self.record(store, lease))
+        noted = len(UNCERTAIN + WITHDRAWN + INTENT)
+        assert self.resume(store, lease, said, force=True, noted=noted)
+
+    @needs("steps")
+    @saying
     @resuming
     def test_S18_expired_record_is_not_resumed(
         self, store: BaseStore, ending: str, said: str

@@ -40,7 +40,9 @@ class Command(DecisionCommand):
         parser.add_argument("--value", help="the result of a task or a call, as JSON")
         parser.add_argument("--retention", type=float, help="seconds for which it is kept")
 
-    def given(self, alias: str, record: Record, options: dict[str, Any]) -> dict[str, Any]:
+    def given(
+        self, alias: str, record: Record, about: dict[str, Any], options: dict[str, Any]
+    ) -> dict[str, Any]:
         """Return the result, in the form of the record's adapter, and how long it is kept."""
         seconds = options["retention"]
         if seconds is not None and not 0 < seconds <= _LONGEST.total_seconds():  # as is nan

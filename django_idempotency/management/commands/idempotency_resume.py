@@ -28,11 +28,12 @@ class Command(DecisionCommand):
         """Declare the options."""
         super().add_arguments(parser)
         parser.add_argument("--step", help="the call; may be left out if one alone is uncertain")
+        parser.add_argument("--noted", type=int, help="only if its steps still have so many bytes")
         answer = parser.add_mutually_exclusive_group()
         answer.add_argument("--done", metavar="JSON", help="it was made, and this is its result")
         answer.add_argument("--not-done", action="store_true", help="it was not made")
 
-    def about(self, record: Record, options: dict[str, Any]) -> dict[str, Any]:
+    def about(self, alias: str, record: Record, options: dict[str, Any]) -> dict[str, Any]:
         """Return the call that is meant, and whether it was not made."""
         step, not_done = options["step"], options["not_done"]
         if options["done"] is None and not not_done:
@@ -40,7 +41,7 @@ class Command(DecisionCommand):
                 raise CommandError("--step goes with --done or --not-done.", returncode=2)
             return {}
         if step is None:
-            steps = steps_of(record)
+            steps = steps_of(alias, record)
             uncertain = steps.uncertain if steps else ()
             if len(uncertain) > 1:
                 told = f"Name the call by --step: {', '.join(uncertain)}."
@@ -48,12 +49,14 @@ class Command(DecisionCommand):
             step = next(iter(uncertain), "")
         return {"step": step, "not_done": not_done}
 
-    def given(self, alias: str, record: Record, options: dict[str, Any]) -> dict[str, Any]:
+    def given(
+        self, alias: str, record: Record, about: dict[str, Any], options: dict[str, Any]
+    ) -> dict[str, Any]:
         """Return the result of the call."""
         if options["done"] is None:
             return {}
-        step = self.about(record, options)["step"]
         try:
-            return {"result": given_result(alias, record, value=options["done"], step=step)}
+            result = given_result(alias, record, value=options["done"], step=about["step"])
         except ValueError as error:
             raise CommandError(f"This result cannot be kept. {error}", returncode=2) from error
+        return {"result": result}

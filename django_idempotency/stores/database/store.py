@@ -494,6 +494,8 @@ class DatabaseStore(Browsing, Sweeping):
         steps = None
         if resolution.action == "resume" and (seen := self.get(record_id)) is not None:
             steps = seen.steps
+        if not resolution.saw(steps):
+            return False
         parameters = {
             "id": record_id,
             "action": resolution.action,

@@ -414,7 +414,10 @@ class DynamoDBStore(BaseStore):
         }
         statement = f"RESOLVE_{action.upper()}"
         if action == "resume":
-            how, appended = self._resumption(record_id, resolution)
+            found = self.table.item(record_id) or {}
+            if not resolution.saw(self.names.before(found)[2]):
+                return False
+            how, appended = self._resumption(found, resolution)
             statement += how
             values |= appended
             if how == "_HELD":
@@ -433,9 +436,8 @@ class DynamoDBStore(BaseStore):
             return item is not None and self.names.record(item, now, self._skew).token == token
         return True
 
-    def _resumption(self, record_id: UUID, resolution: Resolution) -> tuple[str, dict[str, Any]]:
+    def _resumption(self, item: Any, resolution: Resolution) -> tuple[str, dict[str, Any]]:
         """Return the end of the name of the statement that resumes the item, and its values."""
-        item = self.table.item(record_id) or {}
         _, _, steps = self.names.before(item)
         if steps is None:
             return "_WITHOUT_STEPS", {}

@@ -255,7 +255,7 @@ class RedisStore(BaseStore):
         ]
         if resolution.action == "resume":
             seen = self.get(record_id)
-            if seen is None:
+            if seen is None or not resolution.saw(seen.steps):
                 return False
             steps = seen.steps or b""
             arguments[-1:] = [resolution.entry, len(steps), int(resolution.holds(steps))]

@@ -24,6 +24,7 @@ import django_idempotency as idempotency
 from django_idempotency import codecs, journal, keys
 from django_idempotency.claims import RESOLUTIONS
 from django_idempotency.codecs import JSONCodec
+from django_idempotency.codecs.encryption import sealed
 from django_idempotency.conf import store_for
 from django_idempotency.exceptions import StoreError
 from django_idempotency.http.snapshot import SnapshotCodec
@@ -32,6 +33,7 @@ from django_idempotency.operators import results, search
 from django_idempotency.operators.decisions import Decision, NotResolved, Seen
 from django_idempotency.operators.facts import told
 from django_idempotency.operators.search import find
+from django_idempotency.policy import Policy
 from django_idempotency.records import Filters, Page, Record, State
 from django_idempotency.stores.memory import MemoryStore
 from django_idempotency.testing import FakeClock
@@ -39,6 +41,8 @@ from tests.claims import HOUR, asked, won
 from tests.services.processes import ROOT
 
 MEMORY = {"BACKEND": "django_idempotency.stores.memory.MemoryStore"}
+#: The result of a step, as it is noted.
+PACKED = codecs.pack(JSONCodec(), 1, max_bytes=100)
 
 
 @pytest.fixture
@@ -64,6 +68,12 @@ def seen(store: MemoryStore, lease: Lease) -> Record:
     record = store.get(lease.record_id)
     assert record is not None
     return record
+
+
+def encrypted(lease: Lease, name: str, payload: bytes) -> bytes:
+    """The result of a step under a key that the alias has not."""
+    secrets = Policy(encryption_keys=["B" * 43]).encryption_keys
+    return sealed(payload, keys.of_step(lease.record_id, name), secrets)
 
 
 def decision(store: MemoryStore, record: Record, action: str, force: bool = False) -> Decision:
@@ -625,6 +635,10 @@ def half_done(*calls: str, key: str = "key", **options: Any) -> Record:
 
     with pytest.raises(TimeoutError):
         idempotency.run(work, key=key, scope="scope", transaction="steps", **options)
+    return half_done_record(key)
+
+
+def half_done_record(key: str = "key") -> Record:
     record = store_for().get(keys.record_id("call", "scope", key))
     assert record is not None
     return record
@@ -738,6 +752,7 @@ def test_S18_a_resumed_record_goes_on_with_what_the_operator_has_said(
         ([], "no steps", None, None),
         ([], "no steps", "charge", "None of its calls is uncertain."),
         ([], "damaged", None, "Its steps cannot be read. The journal of the"),
+        (["charge"], "another key", "charge", "Its steps cannot be read. The stored result is enc"),
         ([], "released", None, "It is released, and such a record"),
         ([], "completed", "charge", "It is completed, and such a record"),
         (["charge"], "live", "charge", "An attempt is running"),
@@ -754,11 +769,12 @@ def test_S18_what_stands_against_a_decision_to_resume(
 ) -> None:
     lease = claim(store, "scope", "key")
     entries = [journal.intent(name) for name in calls] if ending != "no steps" else []
-    if ending in ("failed", "damaged"):
-        entries.append(b"\x00" if ending == "damaged" else journal.entry("order", b"x"))
+    if ending in ("failed", "damaged", "another key"):
+        payload = PACKED if ending == "failed" else encrypted(lease, "order", PACKED)
+        entries.append(b"\x00" if ending == "damaged" else journal.entry("order", payload))
     for entry in entries:
         store.note(lease, entry, duration=timedelta(seconds=60), held=bool(calls))
-    if ending in ("failed", "no steps", "damaged"):
+    if ending in ("failed", "no steps", "damaged", "another key"):
         store.fail(lease, "why", held=bool(calls))
     elif ending == "released":
         store.release(lease)
@@ -777,6 +793,75 @@ def test_S18_what_stands_against_a_decision_to_resume(
         assert seen(store, lease).state is State.FAILED
 
 
+@pytest.mark.django_db
+def test_T8_a_large_step_is_read_up_to_the_limit_for_steps(settings: Any) -> None:
+    settings.IDEMPOTENCY = {"default": {**MEMORY, "MAX_STEPS_BYTES": 2**22}}
+    with pytest.raises(TimeoutError):
+        idempotency.run(half_a_large_one, key="key", scope="scope", transaction="steps")
+    assert "It would go on after 1 step" in manage("show", "scope key")[1]
+    assert manage("resume", "scope key", "--yes")[0] == 0
+
+
+def half_a_large_one(lease: Any) -> None:
+    lease.step("large", lambda: "x" * 2**21)
+    raise TimeoutError
+
+
+@pytest.mark.django_db
+def test_S18_a_decision_is_about_the_journal_that_was_shown(
+    store: MemoryStore, clock: FakeClock
+) -> None:
+    lease = claim(store, "scope", "key")
+    minute = timedelta(seconds=60)
+    store.note(lease, journal.intent("charge"), duration=minute, held=True)
+    clock.advance(61)
+    shown = seen(store, lease)
+    for entry in (journal.withdrawn("charge"), journal.intent("charge")):  # it begins anew
+        store.note(lease, entry, duration=timedelta(0), held=True)
+    words = ("--not-done", "--yes", "--epoch", str(shown.epoch), "--noted")
+
+    decided = replace(decision(store, shown, "resume"), step="charge", not_done=True)
+    with pytest.raises(NotResolved, match="It has changed since you saw it: it is in progress"):
+        decided.carry_out()
+    assert manage("resume", "scope key", *words, str(len(shown.steps or b"")))[0] == 1
+    assert seen(store, lease).epoch == shown.epoch
+    now = seen(store, lease)
+    assert decision(store, shown, "release").record is not None
+    assert replace(decision(store, shown, "release"), record=now).obstacle is None
+    assert manage("resume", "scope key", *words, str(len(now.steps or b"")))[0] == 0
+
+
+@pytest.mark.django_db
+def test_S13_a_record_that_is_held_without_a_question_says_how_that_ends(
+    store: MemoryStore,
+) -> None:
+    lease = claim(store, "scope", "key")
+    for entry in (journal.intent("charge"), journal.withdrawn("charge")):
+        store.note(lease, entry, duration=timedelta(seconds=60), held=True)
+    store.fail(lease, "why", held=True)
+    text = manage("show", "scope key")[1]
+    assert "No call is uncertain: the record is held until then, or until it is resumed." in text
+    assert manage("resume", "scope key", "--not-done", "--yes")[0] == 1
+    assert manage("resume", "scope key", "--yes")[0] == 0
+    assert seen(store, lease).expires_at is not None
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_record_that_two_aliases_share_is_decided_about_under_that_of_its_work(
+    settings: Any,
+) -> None:
+    words = ("resume", "scope key", "--done", '"ch_1"', "--yes")
+    settings.IDEMPOTENCY = {"default": {}, "keyed": {"ENCRYPTION_KEYS": ["A" * 43]}}
+    half_done("charge", store="keyed")
+    code, text = manage(*words)
+    assert (code, "The stores default, keyed share this record, and differ" in text) == (1, True)
+    assert manage(*words, "--store", "keyed")[0] == 0
+    record = half_done_record()
+    assert journal.read(record.steps).uncertain == ()
+    assert b"ch_1" not in (record.steps or b"")
+
+
+@pytest.mark.django_db
 def test_S18_a_late_note_of_the_call_is_refused_after_the_decision(
     store: MemoryStore, clock: FakeClock
 ) -> None:
@@ -835,15 +920,19 @@ def test_T8_a_result_of_a_call_is_what_run_can_keep_and_fits_the_journal(setting
         '{"#uuid": 1}',
         '{"#decimal": "x"}',
         '{"#timedelta": null}',
+        '{"id": 1, "id": 2}',
+        "NaN",
+        "[-Infinity]",
+        "1" * 5000,
         "[" * 10**5,
     )
     for value in bad:
         code, text = manage("resume", "scope key", "--done", value, "--yes")
         assert (code, "This result cannot be kept" in text) == (2, True), value
-    for length, code in ((11, 2), (10, 0)):  # behind a head of 7 bytes, a name and an envelope
+    for length, code in ((65, 2), (64, 0)):  # in quotes; what was noted before does not count
         done = manage("resume", "scope key", "--done", json.dumps("x" * length), "--yes")
         assert done[0] == code, done
-        assert ("max_steps_bytes with it, which allows 66" in done[1]) is (code == 2)
+        assert ("more bytes than max_steps_bytes allows, which are 66" in done[1]) is (code == 2)
 
 
 @pytest.mark.django_db
