@@ -182,6 +182,8 @@ class JSONCodec:
             text = _encode(_plain(result))
         except RecursionError as error:
             raise TypeError("A result that nests too deeply cannot be kept as JSON.") from error
+        except ValueError as error:  # an integer of more digits than Python writes
+            raise TypeError(f"The result cannot be kept as JSON. {error}") from error
         return text.encode(errors="surrogatepass")
 
     def decode(self, payload: bytes) -> Any:

@@ -360,6 +360,11 @@ class Attempt(Running):
         self.ending = ending
 
     @property
+    def is_uncertain(self) -> bool:
+        """Whether nobody knows of a call whether it was made (T12)."""
+        return self.notes is not None and bool(self.notes.uncertain)
+
+    @property
     def has_notes(self) -> bool:
         """Whether a step of this attempt or of an earlier one is noted, as far as is known."""
         return self.notes is not None and self.notes.any_written

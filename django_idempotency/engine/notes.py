@@ -65,21 +65,19 @@ class Notes:
         """
         Send an entry; raise ResultTooLarge, or LeaseLost after the attempt's end.
 
-        The record is held while a call is uncertain, but for the one that this entry `settles`.
+        The record is held while a call is uncertain, but for the one that this entry `settles`. An
+        entry that says what has become of a call is sent beyond the limit, too: to refuse it would
+        leave a call that was made without its note (T8).
         """
-        duration, most = self._policy.attempt_lease(), self._policy.max_steps_bytes
+        duration = self._policy.attempt_lease()
         try:
             with self._lock:
                 if self.closed:
                     raise LeaseLost(f"The attempt has ended before {name!r}, which is not noted.")
-                size = self._size + len(entry)
-                # A withdrawal has no limit: without it the call would be uncertain.
-                if size > most and entry != journal.withdrawn(name):
-                    raise ResultTooLarge(
-                        f"With {name!r} the steps of this record have {size} bytes, and "
-                        f"max_steps_bytes allows {most}."
-                    )
-                self._size, self.unknown[name] = size, len(entry)
+                if not settles:
+                    self.refuse_too_much(name, len(entry))
+                self._size += len(entry)
+                self.unknown[name] = len(entry)
                 # With "refuse" it lasts until an operator decides.
                 held = self._policy.on_stale == "refuse" or bool(self.uncertain - {settles})
                 if not held:
@@ -89,6 +87,15 @@ class Notes:
             with self._lock:
                 self._unheld.discard(name)
                 self._note_has_ended.notify_all()
+
+    def refuse_too_much(self, name: str, size: int) -> None:
+        """Raise ResultTooLarge if the journal has no room for an entry of this size (T8)."""
+        size, most = self._size + size, self._policy.max_steps_bytes
+        if size > most:
+            raise ResultTooLarge(
+                f"With {name!r} the steps of this record have {size} bytes, and max_steps_bytes "
+                f"allows {most}. Raise it: the next attempt goes on."
+            )
 
     def write_alone(self, name: str, entry: bytes, *, settles: str = "") -> None:
         """See `write`: the entry is no part of a transaction, and stands when this returns."""

@@ -191,7 +191,7 @@ class Settling:
                 return raised
             elif isinstance(raised, Exception):
                 answer = on_error(raised)
-                if attempt.notes is not None and attempt.notes.uncertain:
+                if attempt.is_uncertain:
                     return RollBack("fail", answer)  # kept, it would end the question (S13)
             else:
                 return raised

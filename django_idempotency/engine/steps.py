@@ -113,6 +113,7 @@ class Steps:
                 return self.notes.results[name]
             key = self._lease.derive_key(name)
             if uncertain == "repeat":
+                self.notes.refuse_too_much(name, 0)
                 return self._note_answer(name, call(key), uncertain)
             if name in self.notes.uncertain:
                 if uncertain == "refuse":
@@ -143,6 +144,7 @@ class Steps:
                 return self.notes.results[name]
             key = self._lease.derive_key(name)
             if uncertain == "repeat":
+                self.notes.refuse_too_much(name, 0)
                 answer = await _awaited(name, call(key))
                 return await finish(sync_to_async(self._note_answer)(name, answer, uncertain))
             return await finish(self._call_once(name, key, call, uncertain))
@@ -321,7 +323,8 @@ def _check_name(name: Any) -> None:
         raise ValueError(
             f"The name of a step has 1 to {journal.LONGEST_NAME} characters, not {len(name)}."
         )
-    name.encode()  # a ValueError for half of a surrogate pair, which no text column can hold
+    if not name.isprintable():  # it stands in logs, in lines of commands, and in forms
+        raise ValueError(f"The name of a step has printable characters alone: {name!r} has others.")
 
 
 def _check_callable(name: str, work: Any, example: str) -> None:

@@ -40,6 +40,7 @@ from django_idempotency.exceptions import (
     ResultUnavailable,
     StoreError,
     TaskFailed,
+    Uncertain,
 )
 from django_idempotency.fingerprint import Fingerprint
 from django_idempotency.logs import log_refusal
@@ -109,7 +110,7 @@ class Delivery:
                 with plan.engine.attempt(operation, self._kept_failure) as attempt:
                     if not attempt.replayed:
                         ending = self._ending()
-                        if self._retried:
+                        if self._retried or (isinstance(ending, Ignored) and attempt.is_uncertain):
                             raise RollBack("fail", ending)
                         attempt.complete(ending)
             except (InProgress, ResultUnavailable) as refusal:
@@ -220,7 +221,8 @@ class Delivery:
             if len(self.guard.codec_for(self.task).encode(failed)) <= limit:
                 return failed
         sent_again = isinstance(error, TaskPredicate) or self._is_retried(error)
-        if not (sent_again or self.request.called_directly):
+        is_told = isinstance(error, Uncertain)  # as an ERROR, with the name of the call
+        if not (sent_again or is_told or self.request.called_directly):
             logger.warning(
                 "The task %s has failed, and nothing sends it again. Its record %s is failed, so "
                 "that the next task with this key runs, or goes on after its noted steps.",

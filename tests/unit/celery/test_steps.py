@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
-
 import pytest
 from celery.exceptions import Ignore, Reject
 
@@ -106,14 +104,23 @@ def test_C7_ignore_completes_and_drops_the_steps(local):
     assert (record().state, record().steps) == ("COMPLETED", None)
 
 
+def test_C7_S13_ignore_drops_no_question(local):
+    task = refused(local.app, [], ignores=True)
+    message = local.send(task, "bill")
+    assert local.deliver(message).state == "IGNORED"
+    assert (record().state, record().expires_at) == ("FAILED", None)
+    assert journal.read(record().steps).uncertain == ("charge",)
+    assert type(local.deliver(message).value) is Uncertain
+
+
 def test_C7_a_kept_failure_drops_the_steps(local):
     load = Import(local.app, boom, on_failed="replay")
     assert local.deliver(local.send(load.task, "file")).state == "FAILURE"
     assert (record().state, record().steps) == ("COMPLETED", None)
 
 
-def refused(app, calls, task=None, **options):
-    """Return a task whose one call is uncertain from its first run on."""
+def refused(app, calls, task=None, ignores=False, **options):
+    """Return a task whose one call is uncertain from its first run on, which it may ignore."""
 
     def call(key):
         calls.append(key)
@@ -122,8 +129,11 @@ def refused(app, calls, task=None, **options):
     @app.task(name="pay", **(task or {}))
     @idempotent_task(key="name", transaction="steps", **options)
     def pay(name):
-        with suppress(TimeoutError):
+        try:
             idempotency.external("charge", call, uncertain="refuse")
+        except TimeoutError:
+            if ignores:
+                raise Ignore from None
         idempotency.external("charge", call, uncertain="refuse")
 
     return pay
@@ -143,7 +153,7 @@ def refused(app, calls, task=None, **options):
     ],
     ids=str,
 )
-def test_T12_a_task_with_an_uncertain_call_fails_and_so_does_each_duplicate(local, options):
+def test_T12_a_task_with_an_uncertain_call_fails_and_so_does_each_duplicate(local, options, caplog):
     calls = []
     task = refused(local.app, calls, **options)
     message, duplicate = local.send(task, "bill"), local.send(task, "bill")
@@ -154,6 +164,7 @@ def test_T12_a_task_with_an_uncertain_call_fails_and_so_does_each_duplicate(loca
         assert record().state == "FAILED"
         assert journal.read(record().steps).uncertain == ("charge",)
     assert calls == [done.value.key]
+    assert "nothing sends it again" not in caplog.text
 
 
 @pytest.mark.parametrize("way", ["eager", "called"])

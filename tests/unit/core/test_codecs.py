@@ -248,6 +248,7 @@ def test_what_JSON_keeps_otherwise_and_what_it_cannot_say():
         *(([{"a": object()}], "object"), ({1, 2}, "set"), (1j, "complex")),
         *(({(1, 2): 3}, "tuple"), ({None: 3}, "NoneType"), ({1.5: 3}, "float")),
         *((bytearray(b"x"), "bytearray"), ({1: "a", "1": "b"}, "two members of one name")),
+        (10**5000, "digits"),
     ]:
         with pytest.raises(TypeError, match=name):
             pack(JSON, result, max_bytes=LIMIT)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import pickle
 import threading
+from contextlib import suppress
 from contextvars import Context
+from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from unittest.mock import Mock
@@ -523,24 +525,82 @@ def test_T8_an_intent_that_does_not_fit_leaves_an_earlier_one(made):
 
 
 def test_T8_a_result_that_does_not_fit_leaves_its_call_uncertain():
-    for result in ("x" * 30, object()):
+    for result in ("x" * 39, object()):
         with pytest.raises(
             (ResultTooLarge, TypeError), match="The call was made, and counts as uncertain"
         ):
             run(charge(lambda key, result=result: result), str(result), max_steps_bytes=40)
         assert left(str(result)) == HELD
-    with pytest.raises(ResultTooLarge, match=r"With 'charge' the steps .*counts as uncertain\."):
-        run(charge(lambda key: "0123456789"), max_steps_bytes=40)
-    assert left() == HELD
 
 
-def test_T8_there_is_always_room_for_a_withdrawal():
+def test_T8_there_is_always_room_for_what_has_become_of_a_call():
     with pytest.raises(NotDone):
         run(charge(Mock(side_effect=NotDone)), max_steps_bytes=13)
     assert left() == FAILED
 
+    def work(lease):
+        charge(lambda key: "0123456789")(lease)
+        raise Boom
+
+    with pytest.raises(Boom):
+        run(work, "whole", max_steps_bytes=20)
+    assert left("whole") == FAILED
+    assert [*journal.read(kept("whole").steps).results] == ["charge"]
+
+
+def test_T8_no_call_is_made_that_has_no_room():
+    def work(lease):
+        lease.external("first", lambda key: "0123456789", uncertain="repeat")
+        for uncertain in ("repeat", "refuse", never):
+            with pytest.raises(ResultTooLarge, match=r"allows 14\. Raise it: the next"):
+                lease.external("second", never, uncertain=uncertain)
+        raise Boom
+
+    with pytest.raises(Boom):
+        run(work, max_steps_bytes=14)
+    assert left() == FAILED
+
+
+def test_T8_no_awaited_call_is_made_that_has_no_room():
+    async def work(lease):
+        await lease.aexternal("first", coroutine(lambda key: "0123456789"), uncertain="repeat")
+        for uncertain in ("repeat", "refuse", coroutine(never)):
+            with pytest.raises(ResultTooLarge, match="allows 14"):
+                await lease.aexternal("second", coroutine(never), uncertain=uncertain)
+        return 1
+
+    assert arun(work, max_steps_bytes=14).result == 1
+
 
 # How a hold ends.
+
+
+def test_S18_a_decision_is_about_the_call_that_the_operator_saw(memory, calls):
+    seen = []
+
+    def first(key):
+        seen.append(kept())  # by an operator, who asks the bank now
+        raise NotDone
+
+    def again(lease):
+        for call in (first, calls("second", Boom())):
+            with suppress(NotDone):
+                lease.external("charge", call, uncertain="refuse")
+
+    with pytest.raises(Boom):
+        run(again)
+    assert left() == HELD
+    [record] = seen
+    decided = Resolution(
+        "resume",
+        record.epoch,
+        kept().state,
+        step="charge",
+        not_done=True,
+        noted=len(record.steps),
+    )
+    assert not memory.resolve(record.record_id, decided)
+    assert memory.resolve(record.record_id, replace(decided, noted=len(kept().steps)))
 
 
 def test_S13_what_ends_a_record_ends_its_hold(made, memory, clock):
