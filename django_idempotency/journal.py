@@ -55,25 +55,25 @@ def read(journal: bytes | None) -> Journal:
     """
     results: dict[str, bytes] = {}
     intents: dict[str, None] = {}
-    left = b"" if journal is None else bytes(journal)
-    while left:
+    written, begins = b"" if journal is None else bytes(journal), 0
+    while begins < len(written):
         try:
-            kind, name_length, length = _HEAD.unpack_from(left)
-            ends = _HEAD.size + name_length
-            name = left[_HEAD.size : ends].decode()
+            kind, name_length, length = _HEAD.unpack_from(written, begins)
+            named = begins + _HEAD.size
+            name = written[named : named + name_length].decode()
         except (struct.error, UnicodeDecodeError):
             raise _damaged() from None
-        if not name or len(left) < ends + length:
+        begins = named + name_length + length
+        if not name or len(written) < begins:
             raise _damaged()
         if kind == _RESULT:
-            results.setdefault(name, left[ends : ends + length])
+            results.setdefault(name, written[begins - length : begins])
         elif kind == _INTENT:
             intents[name] = None
         elif kind == _WITHDRAWN:
             intents.pop(name, None)
         else:
             raise _damaged()
-        left = left[ends + length :]
     return Journal(results, tuple(name for name in intents if name not in results))
 
 
