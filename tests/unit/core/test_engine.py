@@ -211,7 +211,7 @@ def circular():
 
 UNSTORABLE = [(lambda: "x" * 1_100_000, ResultTooLarge), (lambda: object(), TypeError)]
 UNSTORABLE += [(circular, (TypeError, ValueError))]
-UNSTORABLE += [(lambda: 10**5000, ValueError)]  # of more digits than Python writes
+UNSTORABLE += [(lambda: 10**5000, TypeError)]  # of more digits than Python writes
 
 
 @callers([("run", "joined"), ("aattempt", "single")])
