@@ -148,7 +148,8 @@ class DecisionCommand(OperatorCommand):
             now = store.get(record.record_id)
         if options["json"]:
             records = [] if now is None else [facts(alias, now)]
-            self.write_json({"action": action, "records": records})
+            said = {"action": action, "steps": decision.of_steps}
+            self.write_json({**said, "records": records})
             return
         self.write_lines([f"Record {short} is {action}d. {decision.of_steps}".rstrip()])
         if now is not None:

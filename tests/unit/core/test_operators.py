@@ -906,8 +906,13 @@ def test_S13_a_release_that_is_not_asked_about_names_what_it_forgets(store: Memo
     half_done("charge")
     code, text = manage("release", "scope key", "--yes")
     assert code == 0
-    assert "is released. These steps were done, are forgotten, and run again: order. " in text
+    forgotten = "These steps were done, are forgotten, and run again: order. "
+    assert f"is released. {forgotten}" in text
     assert "and they are made again: charge." in text
+
+    half_done("charge", key="another")
+    said = json.loads(manage("release", "scope another", "--yes", "--json")[1])
+    assert said["steps"].startswith(forgotten)
 
 
 @pytest.mark.django_db
