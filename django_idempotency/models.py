@@ -52,7 +52,7 @@ class IdempotencyRecord(models.Model):
         permissions = (
             ("view_result", "Can view stored results"),
             ("view_key", "Can view scopes and keys"),
-            ("resolve_record", "Can release, complete and expire records"),
+            ("resolve_record", "Can release, complete, expire and resume records"),
         )
         indexes: ClassVar[list[models.Index]] = [
             models.Index(fields=["expires_at"], name="idempotency_expires_at"),

@@ -60,7 +60,7 @@ class Migration(migrations.Migration):
                 "permissions": (
                     ("view_result", "Can view stored results"),
                     ("view_key", "Can view scopes and keys"),
-                    ("resolve_record", "Can release, complete and expire records"),
+                    ("resolve_record", "Can release, complete, expire and resume records"),
                 ),
             },
         ),
