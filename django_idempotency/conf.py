@@ -152,7 +152,8 @@ class Stores(Mapping[str, BaseStore]):
 
     def __init__(self) -> None:
         self._mutex = threading.RLock()
-        self._aliases: dict[str, Plan] = {}
+        #: The plan of each alias that was asked for, since the setting has changed.
+        self.plans: dict[str, Plan] = {}
 
     def __getitem__(self, alias: str) -> BaseStore:
         """Return the store; raise InvalidStore for an alias that is missing or not valid."""
@@ -166,18 +167,18 @@ class Stores(Mapping[str, BaseStore]):
 
     def configured(self, alias: str) -> Plan:
         """Return the plan that the setting describes for `alias`."""
-        configured = self._aliases.get(alias)
+        configured = self.plans.get(alias)
         if configured is None:
             with self._mutex:
-                configured = self._aliases.get(alias)
+                configured = self.plans.get(alias)
                 if configured is None:
-                    configured = self._aliases[alias] = _configure(alias)
+                    configured = self.plans[alias] = _configure(alias)
         return configured
 
     def reset(self) -> None:
         """Forget the stores, and so every plan: the settings have changed."""
         with self._mutex:
-            self._aliases = {}
+            self.plans = {}
 
     def forked(self) -> None:
         """Take a mutex of this child's own: a thread of the parent may have held the other."""
@@ -212,8 +213,9 @@ class Declaration(Generic[AnyPlan]):
 
     def plan(self) -> AnyPlan:
         """Return the alias's plan with the fields given here; raise InvalidStore, ValueError."""
-        alias, made = stores.configured(self.store), self._made
-        if made is None or made[0] is not alias:
+        made = self._made
+        if made is None or made[0] is not stores.plans.get(self.store):
+            alias = stores.configured(self.store)
             self._made = made = (alias, self._plan(alias))
         return made[1]
 

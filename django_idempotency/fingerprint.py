@@ -46,7 +46,9 @@ class Fingerprint:
         Each of `secrets`, newest first, gives a form of 32 bytes: the version, the id of the key
         that is derived from the secret, and the first 28 bytes of the digest's HMAC.
         """
-        value = hashlib.sha256(_prefixed(parts)).digest()
+        # Each after its length: ``("a", "bc")`` and ``("ab", "c")`` differ.
+        prefixed = b"".join([len(part).to_bytes(8, "big") + part for part in parts])
+        value = hashlib.sha256(prefixed).digest()
         forms = []
         for secret in secrets:
             key_id, key = _key(secret)
@@ -56,11 +58,6 @@ class Fingerprint:
     def lacks_key_of(self, stored: bytes) -> bool:
         """Return whether `stored` was made with a secret that is gone, so it cannot be compared."""
         return stored[0] == VERSION and stored[_ID] not in [form[_ID] for form in self.forms]
-
-
-def _prefixed(parts: Sequence[bytes]) -> bytes:
-    """Return the parts, each after its length: ``("a", "bc")`` and ``("ab", "c")`` differ."""
-    return b"".join([len(part).to_bytes(8, "big") + part for part in parts])
 
 
 def canonical_json(text: bytes, exclude: Sequence[str] = ()) -> bytes | None:

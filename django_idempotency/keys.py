@@ -6,6 +6,7 @@ import hashlib
 import re
 import secrets
 import time
+from collections.abc import Callable
 from functools import cache
 from typing import Any
 from urllib.parse import unquote_to_bytes
@@ -56,6 +57,11 @@ _ESCAPE = re.compile(r'\\(["\\])')
 # What every SDK sends: the key's characters without quotes. A comma would be a list of two fields.
 _BARE_KEY = re.compile(r"[\x20\x21\x23-\x2B\x2D-\x7E]*")
 _UNPRINTABLE = re.compile(r"[\x00-\x1F\x7F-\x9F\uD800-\uDFFF]")
+
+
+#: Returns the random half of an attempt's proof of ownership: 122 bits, unguessable. A well-formed
+#: UUID, since MariaDB's type refuses what is none.
+new_token: Callable[[], UUID] = uuid4
 
 
 @cache
@@ -178,11 +184,6 @@ def derive(seed: UUID, name: str) -> UUID:
 def of_step(record_id: UUID, name: str) -> UUID:
     """Return what the result of a step is sealed for: a UUIDv8 of its record and its name."""
     return _uuid8(b"step", record_id.bytes, name.encode())
-
-
-def new_token() -> UUID:
-    """Return the random half of an attempt's proof of ownership: 122 bits, unguessable."""
-    return uuid4()  # well-formed: MariaDB's UUID type refuses what is none
 
 
 def short(identifier: UUID) -> str:

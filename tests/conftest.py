@@ -48,7 +48,7 @@ def run_in_threads() -> Callable[..., list[Any]]:
 def memory_is_empty() -> Iterator[None]:
     """Let the stores in memory forget what a test has left in them, as its databases do."""
     yield
-    for configured in stores._aliases.values():
+    for configured in stores.plans.values():
         if isinstance(configured.store, MemoryStore):
             configured.store._records.clear()
 

@@ -260,8 +260,11 @@ class Attempt(Running):
             record = replace(record, result=result)
         self.record, self.replayed = record, True
         self.report.attempts = record.attempts
+        operation = self.operation
         self._outcome = Outcome(
-            result=self._unpacked(record.result),
+            result=codecs.unpack(
+                operation.codec, record.result, max_bytes=operation.policy.max_result_bytes
+            ),
             replayed=True,
             record_id=record.record_id,
             fencing_token=record.epoch,
@@ -285,17 +288,15 @@ class Attempt(Running):
         Raises ResultTooLarge, or what the codec raises, for a result that cannot be stored, unless
         the operation may be completed without its result.
         """
-        operation = self.operation
+        operation, most = self.operation, self.operation.policy.max_result_bytes
         try:
-            payload = codecs.pack(
-                operation.codec, result, max_bytes=operation.policy.max_result_bytes
-            )
+            payload = codecs.pack(operation.codec, result, max_bytes=most)
         except (ResultTooLarge, TypeError, ValueError) as error:
             payload = self._without_result(error)
             self.conclude(result, stored=False)
             return payload
         if not operation.codec.exact:
-            result = self._unpacked(payload)
+            result = codecs.unpack(operation.codec, payload, max_bytes=most)
         self.conclude(result, stored=True)
         return self._sealed(payload) if operation.policy.encryption_keys else payload
 
@@ -310,11 +311,6 @@ class Attempt(Running):
             sealed = encryption.sealed(envelope, self.request.record_id, encryption_keys)
             self._encrypted = envelope, sealed
         return self._encrypted[1]
-
-    def _unpacked(self, envelope: bytes | None) -> Any:
-        operation = self.operation
-        most = operation.policy.max_result_bytes
-        return codecs.unpack(operation.codec, envelope, max_bytes=most)
 
     def go_without_result(self, error: Exception) -> bytes:
         """Return what is kept without the result; raise `error` where that is not allowed (R62)."""

@@ -21,7 +21,6 @@ from django_idempotency.http.content import (
     endpoint_of,
     fingerprint_of,
     form_key,
-    header_field,
     operation_of,
 )
 from django_idempotency.http.handlers import Handler
@@ -32,6 +31,7 @@ __all__ = ["Asked"]
 _KIND = "http"
 #: How long the second click on a form's button waits for the page of the first (R89).
 _FORM_WAIT = timedelta(seconds=10)
+_NO_WAIT = timedelta(0)
 _PREFER_WAIT = re.compile(r'(?:^|[,;\s])wait\s*=\s*"?(\d{1,6})', re.IGNORECASE)
 
 
@@ -57,11 +57,8 @@ class Asked:
         self.atomic = atomic
         #: Whether the request carries a key, or must carry one.
         self.keyed = keyed
-
-    @property
-    def name(self) -> str:
-        """What is being done (R40)."""
-        return operation_of(self.request, self.plan.operation_name)
+        #: What is being done (R40).
+        self.name = operation_of(request, plan.operation_name)
 
     def operation(self, *, coroutine: bool) -> Operation:
         """
@@ -75,24 +72,24 @@ class Asked:
             return self.unrecorded(joined=mode != "separate")
         from_form = self._read_key()
         scope = self._scope(from_form=from_form)
-        name = self.name
         handler, http = self.handler, self.http
         fingerprint = fingerprint_of(
-            self.request, handler.subject, plan.policy, http, partial(handler.body, http), name
+            self.request, handler.subject, plan.policy, http, partial(handler.body, http), self.name
         )
         open_transactions = OpenTransactions(plan.store)
         mode = self._mode(open_transactions, coroutine=coroutine)
+        wait = plan.policy.wait_or(_FORM_WAIT if from_form else _NO_WAIT)
         return plan.operation(
             kind=_KIND,
             scope=scope,
             key=self.key,
-            name=name,
+            name=self.name,
             fingerprint=fingerprint,
             codec=plan.codec,
             mode=mode,
             open_transactions=open_transactions,
             aliases=self.aliases(joined=mode != "separate"),
-            wait=self._wait(from_form=from_form),
+            wait=self._preferred(wait) if wait else wait,
             closes_connections=True,
             unstorable_ok=True,
             checks_replay=http.replay_check is not None,
@@ -123,7 +120,7 @@ class Asked:
     def _read_key(self) -> bool:
         """Read the key; return whether it came in a form (R89)."""
         http, request = self.http, self.request
-        field = header_field(request, http.header)
+        field: str | None = request.META.get(self.plan.key_field)
         bounds = {"min_length": http.key_min_length, "max_length": http.key_max_length}
         if field is not None:
             self.key = keys.parse(field, strict=http.strict_header, **bounds)
@@ -154,13 +151,9 @@ class Asked:
         endpoint = endpoint_of(self.request, self.plan.operation_name)
         return scopes.of_endpoint(endpoint, found)
 
-    def _wait(self, *, from_form: bool) -> timedelta:
-        """How long this caller waits: the policy's time, or less if it prefers so (R51)."""
-        wait = self.plan.policy.wait_or(_FORM_WAIT if from_form else timedelta(0))
-        if not wait:  # no caller can have it wait longer
-            return wait
-        prefer = header_field(self.request, "Prefer")
-        preferred = prefer and _PREFER_WAIT.search(prefer)
+    def _preferred(self, wait: timedelta) -> timedelta:
+        """Return how long this caller waits: the policy's time, or less if it prefers so (R51)."""
+        preferred = _PREFER_WAIT.search(self.request.META.get("HTTP_PREFER", ""))
         return min(wait, timedelta(seconds=int(preferred[1]))) if preferred else wait
 
 

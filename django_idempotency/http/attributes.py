@@ -14,7 +14,7 @@ from asgiref.sync import iscoroutinefunction
 from django_idempotency.callables import signature_problem
 from django_idempotency.conf import DEFAULT_ALIAS, HTTP_FIELDS, Plan, stores
 from django_idempotency.http.plans import ViewPlan, declared_on
-from django_idempotency.options import SECRETS, conceal, secrets_in
+from django_idempotency.options import SECRETS, Secret, conceal, secrets_in
 from django_idempotency.policy import (
     CALLED_WITH,
     UNSET,
@@ -141,6 +141,8 @@ class _MadePlan(NamedTuple):
     """The plan of a view's method, and what it was made of."""
 
     alias: Plan
+    #: The attributes of the class, secrets among them.
+    attributes: Secret
     of_class: dict[str, Any]
     nearer: dict[str, Any]
     plan: ViewPlan
@@ -180,14 +182,15 @@ def _made(
     """
     if not hasattr(view_class, handler):  # clients may send any method
         handler = ""
-    of_class, nearer = _of_class(view_class), _nearer(view_class, keywords, handler)
+    nearer = _nearer(view_class, keywords, handler)
     made = view_class._plans.get(handler)
     if (
         made is None
-        or made.of_class != of_class
+        or made.attributes.value != _get_given(view_class)
         or made.nearer != nearer
-        or made.alias is not stores.configured(made.alias.alias)
+        or made.alias is not stores.plans.get(made.alias.alias)
     ):
+        attributes, of_class = Secret(_get_given(view_class)), _of_class(view_class)
         if problems := signature_problems(nearer):
             raise TypeError(" ".join(problems))
         plan = _plan(view_class, handler, of_class | nearer)
@@ -197,7 +200,8 @@ def _made(
             if name not in nearer and callable(of_class[name]) and _is_method(view_class, name)
         ]
         alias = stores.configured(plan.alias)
-        made = view_class._plans[handler] = _MadePlan(alias, of_class, nearer, plan, methods)
+        made = _MadePlan(alias, attributes, of_class, nearer, plan, methods)
+        view_class._plans[handler] = made
     return made
 
 

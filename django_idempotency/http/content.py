@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import codecs
-import functools
 import hashlib
 import inspect
 import json
@@ -45,7 +44,6 @@ __all__ = [
     "endpoint_of",
     "fingerprint_of",
     "form_key",
-    "header_field",
     "operation_of",
     "parsed_body",
     "uploads_of",
@@ -81,17 +79,6 @@ def ask(name: str, field: Callable[..., Any] | str, *arguments: Any) -> Any:
         problem = coroutine_problem(name, asked)
         raise TypeError(problem or f"{name} must not return an awaitable: it is not awaited.")
     return answer
-
-
-def header_field(request: HttpRequest, name: str) -> str | None:
-    """Return the value of one header field: Django's ``headers`` is a mapping of all of them."""
-    value: str | None = request.META.get(_name_in_meta(name))
-    return value
-
-
-@functools.lru_cache(maxsize=32)
-def _name_in_meta(name: str) -> str:
-    return "HTTP_" + name.upper().replace("-", "_")
 
 
 def operation_of(request: HttpRequest, given: str) -> str:

@@ -18,7 +18,7 @@ from django_idempotency.conf import (
 )
 from django_idempotency.engine.operation import Operation
 from django_idempotency.fingerprint import Fingerprint
-from django_idempotency.http.content import form_key, header_field
+from django_idempotency.http.content import form_key
 from django_idempotency.http.snapshot import SnapshotCodec
 from django_idempotency.policy import (
     UNSAFE_METHODS,
@@ -41,6 +41,8 @@ class ViewPlan(Plan):
 
     #: The methods that are guarded.
     methods: Collection[str]
+    #: The header field of the key, by its name in ``request.META``.
+    key_field: str
     #: Whether the work commits in the store's transaction unless the policy says otherwise.
     joins: bool
     #: Whether the key may come in a form's hidden field.
@@ -74,6 +76,7 @@ class ViewPlan(Plan):
         return cls(
             **{item.name: getattr(plan, item.name) for item in fields(Plan)},
             methods=methods if http.methods is None else http.methods,
+            key_field="HTTP_" + http.header.upper().replace("-", "_"),
             joins=joins,
             form=form,
             coroutine=coroutine,
@@ -114,7 +117,7 @@ class ViewPlan(Plan):
         comes without the header field.
         """
         http = self.http_policy
-        if http.required or header_field(request, http.header) is not None:
+        if http.required or self.key_field in request.META:
             return True
         return self.form and form_key(request, http) is not None
 

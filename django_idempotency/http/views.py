@@ -7,7 +7,6 @@ from django.http.response import HttpResponseBase
 
 from django_idempotency.http.asked import Asked
 from django_idempotency.http.atomic_requests import atomic_of, blocks_on, refuse_coroutine
-from django_idempotency.http.content import header_field
 from django_idempotency.http.guard import Guard, is_guarded_already
 from django_idempotency.http.handlers import ViewHandler
 from django_idempotency.http.plans import ViewPlan
@@ -39,7 +38,7 @@ async def aguarded(plan: ViewPlan, handler: ViewHandler) -> HttpResponseBase:
     request.idempotency = None
     if not plan.guards(request):
         return await aunguarded(plan, handler)
-    keyed = header_field(request, plan.http_policy.header) is not None
+    keyed = plan.key_field in request.META
     if not keyed:  # to look into a form may take the session, and so the database
         keyed = await sync_to_async(plan.carries_key, thread_sensitive=True)(request)
     atomic = plan.atomic(atomic_of(request))

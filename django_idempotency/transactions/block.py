@@ -131,10 +131,10 @@ class Block(transaction.Atomic):
 
     def __enter__(self) -> None:
         self._connection = connection = connections[self.using]
-        self.outer = outer = self.on(connection)
+        begins = not connection.in_atomic_block
+        self.outer = outer = None if begins else self.on(connection)
         if outer is not None and outer.is_anothers():
             raise self.open_error()
-        begins = not connection.in_atomic_block
         is_within = self.of_coroutine and not begins and is_open(connection)
         if outer is not None and outer.commits and connection.atomic_blocks[-1] is outer:
             self.ends_with_commit = True

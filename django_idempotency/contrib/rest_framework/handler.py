@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, cast
 
 from asgiref.sync import sync_to_async
@@ -41,25 +42,21 @@ class RestHandler(Handler):
         """See `Handler.final`; the response is final for DRF's dispatch, too."""
         if isinstance(response, Response) and not response.is_rendered:
             response = self._final(response)  # a problem, as the policy's error_renderer says it
-        self._leave(response)
+        self._view.finalize_response = partial(self._finalized, response)
         return response
 
     async def afinal(self, response: HttpResponseBase) -> HttpResponseBase:
         """See `Handler.final`."""
         if isinstance(response, Response) and not response.is_rendered:
             response = await sync_to_async(self._final, thread_sensitive=True)(response)
-        self._leave(response)
+        self._view.finalize_response = partial(self._finalized, response)
         return response
 
-    def _leave(self, final: HttpResponseBase) -> None:
-        """Keep DRF's dispatch from finalising this response a second time; it may run again."""
-
-        def finalize_response(request: Request, response: Any, *args: Any, **kwargs: Any) -> Any:
-            if response is final:
-                return final
-            return self._finalize(request, response, *args, **kwargs)
-
-        self._view.finalize_response = finalize_response
+    def _finalized(
+        self, final: HttpResponseBase, /, request: Request, response: Any, *args: Any, **kwargs: Any
+    ) -> Any:
+        """Finalise a response for DRF's dispatch, which may run again; not `final` once more."""
+        return final if response is final else self._finalize(request, response, *args, **kwargs)
 
     def body(self, http: HTTPPolicy) -> bytes:
         """See `Handler.body`."""

@@ -22,7 +22,6 @@ __all__ = [
     "record_of",
     "request_parameters",
     "seen_parameters",
-    "session_of",
     "utc",
     "uuid_of",
 ]
@@ -93,13 +92,9 @@ def proof_parameters(lease: Lease) -> dict[str, Any]:
         "id": lease.record_id,
         "epoch": lease.fencing_token,
         "token": lease.token,
-        "session": session_of(lease),
+        # That of the claim, in which its owner writes; see `Place`.
+        "session": None if lease.place is None else place_of(lease.place).session,
     }
-
-
-def session_of(lease: Lease) -> str | None:
-    """Return the session of the claim, in which its owner writes; see `Place`."""
-    return None if lease.place is None else place_of(lease.place).session
 
 
 def utc(value: datetime | str) -> datetime:

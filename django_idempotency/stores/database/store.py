@@ -41,7 +41,6 @@ from django_idempotency.stores.database.rows import (
     record_of,
     request_parameters,
     seen_parameters,
-    session_of,
     utc,
     uuid_of,
 )
@@ -441,14 +440,13 @@ class DatabaseStore(Browsing, Sweeping):
             fingerprint = seen.fingerprint
         parameters = {
             **request_parameters(request),
-            "epoch": lease.fencing_token,
+            **proof_parameters(lease),
             "state": state.value,
             "fingerprint": None if state is State.RELEASED else fingerprint,
             "claimed_at": lease.claimed_at,
             "retention": retention,
             "result": result,
             "error": error,
-            "session": session_of(lease),
         }
         execute = partial(self._execute, place=lease.place)
         if seen is not None:
@@ -562,7 +560,7 @@ class DatabaseStore(Browsing, Sweeping):
         """See `BaseStore.fence`: on SQLite the write that opens the work's transaction."""
         if self.dialect.FENCE is None:
             return
-        if self._count("FENCE", proof_parameters(lease)) != 1:
+        if self._execute("FENCE", proof_parameters(lease), counts=True) != 1:
             raise LeaseLost(gone=self.get(lease.record_id) is None)
 
     def in_transaction(self) -> bool:
