@@ -10,7 +10,7 @@ import re
 import sys
 import time
 import unittest
-from contextlib import nullcontext, suppress
+from contextlib import nullcontext
 from datetime import timedelta
 from itertools import product
 from types import ModuleType, SimpleNamespace
@@ -33,7 +33,6 @@ from rest_framework.response import Response
 from rest_framework.test import APIClient, APIRequestFactory, force_authenticate
 
 import django_idempotency as idempotency
-from django_idempotency.claims import Resolution
 from django_idempotency.client import RetryPolicy
 from django_idempotency.conf import stores
 from django_idempotency.engine.waiting import Waiter
@@ -670,28 +669,6 @@ def test_guide_to_steps_remembers_a_refusal_that_is_returned(checkout, monkeypat
     assert Order.objects.get().state == "declined"
 
 
-def test_R1_T11_guide_to_steps_says_what_it_refuses(checkout):
-    """Rule 7 and rule 8 of the page."""
-    assert code_of(checkout.client.post("/checkout/")) == (400, "idempotency_key_missing")
-    assert checkout.client.get("/checkout/").status_code == 405
-    page = checkout.page
-
-    @page.idempotent(transaction="steps")
-    def late(request):
-        request.idempotency.step("order", page.create_order, None)
-        return page.JsonResponse({}, status=400)
-
-    sys.modules["shop.page"].urlpatterns.append(url("late/", late))
-
-    def send(**data):
-        return checkout.client.post("/late/", data, headers={"Idempotency-Key": "late"})
-
-    answers = [send(), send(amount=2), send()]
-
-    assert [answer.status_code for answer in answers] == [400, 422, 400]
-    assert (Order.objects.count(), IdempotencyRecord.objects.get().state) == (1, "FAILED")
-
-
 @pytest.mark.parametrize("fails", [None, "the undo"])
 def test_T7_guide_to_steps_undoes_a_charge_and_goes_on_at_the_undo(checkout, fails):
     page, module = checkout.page, sys.modules["shop.page"]
@@ -728,45 +705,6 @@ def test_T7_guide_to_steps_undoes_a_charge_and_goes_on_at_the_undo(checkout, fai
     assert answers == [500 if fails else 422, 422, 422]
     assert (len(asked), page.gateway.voided) == (1, ["ch_0"])
     assert Order.objects.get().state == "voided"
-
-
-def test_S9_guide_to_steps_says_what_a_release_forgets(checkout, monkeypatch):
-    module = sys.modules["shop.page"]
-    monkeypatch.setattr(module, "send_receipt", lambda order, key: 1 / 0)
-    assert checkout.send().status_code == 500
-    monkeypatch.undo()
-    module.send_receipt = lambda order, key: checkout.receipts.setdefault(key, order)
-    record = IdempotencyRecord.objects.get()
-    released = Resolution("release", epoch=record.epoch, state=State.FAILED)
-    assert stores["default"].resolve(record.pk, released)
-
-    assert checkout.send().status_code == 201
-
-    assert Order.objects.count() == 2, "the rows are written a second time"
-    assert len(checkout.page.gateway.charges) == 1, "the call has its old key"
-    assert IdempotencyRecord.objects.get().steps is None, "the completion drops the results"
-
-
-def test_guide_to_steps_goes_on_when_take_over_is_set_again():
-    done = []
-
-    def run(on_stale):
-        def work(lease):
-            return [lease.step(name, done.append, name) for name in ("one", "two")]
-
-        call = {"key": "k", "scope": "tests", "transaction": "steps", "on_stale": on_stale}
-        return idempotency.run(work, **call)
-
-    clock = FakeClock()
-    with override_store("memory", clock=clock):
-        with crash_at("after_note"):
-            run("refuse")
-        clock.advance(timedelta(days=30))
-        with pytest.raises(idempotency.InProgress) as stale:
-            run("refuse")
-        assert stale.value.stale
-        run("take_over")
-    assert done == ["one", "two"]
 
 
 @pytest.fixture
@@ -861,65 +799,6 @@ def test_T12_S13_S18_guide_to_steps_lets_an_operator_decide(checkout, monkeypatc
 
     assert json.loads(send().content) == {"id": "L-1"}
     assert (len(carrier.labels), ordered) == (1, [1])
-
-
-@pytest.mark.parametrize(("status", "held"), [(200, False), (503, True)])
-def test_T10_T12_guide_to_steps_says_what_swallowing_forgets(
-    checkout, monkeypatch, caplog, status, held
-):
-    page = checkout.page
-
-    @page.idempotent(transaction="steps")
-    def ship(request):
-        with suppress(TimeoutError):
-            page.print_label(request.idempotency, {"id": 17})
-        return page.JsonResponse({}, status=status)
-
-    def times_out(order):
-        raise TimeoutError
-
-    monkeypatch.setattr(page.carrier, "print_label", times_out)
-    sys.modules["shop.page"].urlpatterns.append(url("ship/", ship))
-    checkout.client.post("/ship/", headers={"Idempotency-Key": "ship"})
-
-    record = IdempotencyRecord.objects.get()
-    assert (record.state, record.expires_at is None) == ("FAILED" if held else "COMPLETED", held)
-    assert ("nobody knows whether these calls were made" in caplog.text) is not held
-
-
-@pytest.mark.parametrize("before", ["repeat", "refuse"])
-@pytest.mark.parametrize("after", ["repeat", "refuse", "function"])
-def test_T12_guide_to_steps_says_what_another_answer_does(uncertain, before, after):
-    made, asked = [], []
-
-    def call(key):
-        made.append(key)
-        if len(made) == 1:
-            raise TimeoutError
-        return "made"
-
-    def ask(key):
-        asked.append(key)
-        return "asked"
-
-    def run(answer):
-        given = ask if answer == "function" else answer
-        return uncertain.run(lambda lease: lease.external("call", call, uncertain=given))
-
-    with pytest.raises(TimeoutError):
-        run(before)
-    if (before, after) == ("refuse", "refuse"):
-        with pytest.raises(idempotency.InProgress) as told:
-            run(after)
-        error = told.value
-        assert isinstance(error, idempotency.Uncertain)
-        assert (error.step, error.key, error.stale) == ("call", made[0], True)
-    else:
-        assert run(after) == ("asked" if asked else "made")
-    is_made_again = "repeat" in (before, after)
-    assert len(made) == (2 if is_made_again else 1)
-    assert len(set(made)) == 1
-    assert len(asked) == ((before, after) == ("refuse", "function"))
 
 
 @pytest.mark.parametrize("closes", [True, False])
