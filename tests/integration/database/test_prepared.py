@@ -431,24 +431,6 @@ def test_text_that_postgresql_does_not_hold_aborts_nothing(store):
 
 
 @pytest.mark.usefixtures("at_once")
-def test_R88_the_table_is_found_by_the_search_path_of_each_call(store):
-    complete(store)
-    execute("CREATE SCHEMA tenant")
-    execute("CREATE TABLE tenant.idempotency_record (LIKE idempotency_record INCLUDING ALL)")
-    try:
-        execute("SET search_path = tenant")
-        assert complete(store) is not None
-        assert lost(store.claim(claim_request())).attempts == 1
-        execute("RESET search_path")
-        assert lost(store.claim(claim_request())).attempts == 1
-        assert execute("SELECT count(*) FROM tenant.idempotency_record") == 1
-        assert execute("SELECT count(*) FROM idempotency_record") == 1
-    finally:
-        execute("RESET search_path")
-        execute("DROP SCHEMA tenant CASCADE")
-
-
-@pytest.mark.usefixtures("at_once")
 def test_errors_are_those_of_a_cursor(store, other):
     complete(store)
     connection.errors_occurred = False

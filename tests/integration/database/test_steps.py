@@ -22,7 +22,7 @@ from django_idempotency import (
     WorkRolledBack,
     journal,
 )
-from django_idempotency.conf import engine_for, store_for
+from django_idempotency.conf import store_for
 from django_idempotency.exceptions import InProgress
 from django_idempotency.keys import record_id
 from django_idempotency.models import IdempotencyRecord
@@ -156,16 +156,6 @@ def test_R91_work_that_can_only_roll_back_is_no_step(rolls_back):
     assert (effects(), Unique.objects.count(), noted()) == (["a"], 0, ["a"])
 
 
-def test_an_error_that_an_inner_atomic_has_handled_is_none():
-    def handle():
-        Unique.objects.create(name="taken")
-        with pytest.raises(IntegrityError), transaction.atomic():
-            Unique.objects.create(name="taken")
-        return effect()
-
-    assert run(lambda lease: lease.step("a", handle)).result == "a"
-
-
 def test_T8_a_result_that_cannot_be_noted_rolls_the_step_back():
     def work(lease):
         with pytest.raises(TypeError, match="cannot be kept as JSON"):
@@ -258,18 +248,6 @@ def test_T6_an_open_transaction_is_refused_and_a_guarded_call_within_a_step_is_s
     assert (effects(), kept("inner").state) == (["inner"], State.COMPLETED)
 
 
-def test_a_guarded_call_within_an_external_has_a_record_of_its_own():
-    def inner(key):
-        idempotency.run(lambda lease: effect("inner"), key=key, scope="s")
-        raise Boom
-
-    with pytest.raises(Boom):
-        run(lambda lease: lease.external("a", inner, uncertain="repeat"))
-    with pytest.raises(Boom):
-        run(lambda lease: lease.external("a", inner, uncertain="repeat"))
-    assert effects() == ["inner"]
-
-
 @pytest.mark.parametrize("at", ["work", "note"])
 def test_P10_a_late_note_is_refused_and_its_work_undone(at):
     """Another attempt has run the step meanwhile."""
@@ -336,35 +314,6 @@ def test_P11_nobody_takes_over_between_note_and_commit(monkeypatch):
     assert run(lambda lease: lease.step("a", effect)).result == "a"
 
 
-def test_S17_steps_in_threads_have_connections_and_transactions_of_their_own():
-    def work(lease):
-        failures = []
-
-        def in_thread(number):
-            try:
-                for step in range(5):
-                    lease.step(f"{number}-{step}", effect, f"{number}-{step}")
-            except BaseException as error:
-                failures.append(error)
-            finally:
-                connections.close_all()
-
-        threads = [threading.Thread(target=in_thread, args=[n]) for n in range(4)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(PATIENCE)
-        assert failures == []
-        raise Boom
-
-    expected = [f"{number}-{step}" for number in range(4) for step in range(5)]
-    with pytest.raises(Boom):
-        run(work)
-    assert sorted(noted()) == sorted(effects()) == expected
-    run(lambda lease: [lease.step(name, never) for name in expected])
-    assert sorted(effects()) == expected
-
-
 def test_T14_S13_intents_and_notes_of_threads_wait_for_each_other_and_all_end():
     """Each call finds its record held, whatever the others note meanwhile."""
 
@@ -419,36 +368,6 @@ def test_T14_T15_coroutines():
     assert sorted(noted()) == ["c0", "c1", "c2", "s0", "s1", "s2"]
     assert arun(partial(work, fails=False)).result == ["s0", "s1", "s2", 0, 1, 2]
     assert sorted(effects()) == ["s0", "s1", "s2"]
-
-
-def test_T15_a_cancelled_step_ends_with_its_note():
-    async def main():
-        loop, entered, leave = asyncio.get_running_loop(), asyncio.Event(), threading.Event()
-
-        def step():
-            loop.call_soon_threadsafe(entered.set)
-            assert leave.wait(PATIENCE)
-            return effect()
-
-        async def work(lease):
-            await lease.astep("a", step)
-            pytest.fail("went on")
-
-        try:
-            task = asyncio.ensure_future(
-                idempotency.arun(work, key="k", scope="s", transaction="steps")
-            )
-            await entered.wait()
-            task.cancel()
-            await asyncio.sleep(0)
-            leave.set()
-            with pytest.raises(asyncio.CancelledError):
-                await task
-        finally:
-            await sync_to_async(connections.close_all)()
-
-    asyncio.run(main())
-    assert (kept().state, noted(), effects()) == (State.FAILED, ["a"], ["a"])
 
 
 # Crashes, in this process; real ones: tests/acceptance/processes/test_steps.py.
@@ -566,30 +485,6 @@ def test_T16_a_renewal_never_fails_a_note(monkeypatch):
             connections.close_all()
 
     assert run(lambda lease: lease.step("a", renew, lease)).result == "a"
-
-
-@pytest.mark.leg("postgres18")
-def test_T16_above_READ_COMMITTED_a_lease_is_not_renewed(isolation):
-    added = []
-
-    class Renewer:
-        def add(self, *arguments, **keywords):
-            added.append(arguments)
-
-        def remove(self, lease):
-            pass
-
-    def work(lease):
-        assert not lease.renewable
-        return lease.step("a", effect)
-
-    engine = engine_for()
-    before, engine.renewer = engine.renewer, Renewer()
-    try:
-        assert run(work).result == "a"
-    finally:
-        engine.renewer = before
-    assert added == []
 
 
 @pytest.mark.leg("postgres18")

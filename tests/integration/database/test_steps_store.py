@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
 from datetime import timedelta
 
 import pytest
-from django.db import OperationalError, connection, transaction
+from django.db import connection, transaction
 
 from django_idempotency import journal
 from django_idempotency.claims import Decision, decide
@@ -85,20 +84,6 @@ def test_S5_note_is_part_of_the_steps_transaction(two, ends):
         assert (after.steps, after.lease_until, effects()) == (None, before.lease_until, [])
 
 
-@SERVERS
-@pytest.mark.parametrize("steps", [True, False], ids=["with steps", "without"])
-def test_S6_claim_is_told_in_progress_at_once_until_the_note_commits(two, steps):
-    lease = won(two.mine.claim(asked()))
-    claims.lapse()
-    request = asked(steps=steps)
-    with two.mine.atomic():
-        note(two.mine, lease)
-        record = lost(two.other.at_once(two.theirs.claim, request))
-        assert decide(record, request) is Decision.IN_PROGRESS
-    record = lost(two.other(two.theirs.claim, request))
-    assert (record.token, decide(record, request)) == (lease.token, Decision.IN_PROGRESS)
-
-
 @pytest.mark.leg("sqlite")
 def test_S6_nobody_takes_over_until_the_note_commits_where_writers_wait_for_one_another(two):
     """A live lease is told at once; what would have to be written waits for the busy timeout."""
@@ -116,28 +101,6 @@ def test_S6_nobody_takes_over_until_the_note_commits_where_writers_wait_for_one_
             two.other(two.theirs.claim, asked())
     record = lost(two.other(two.theirs.claim, asked()))
     assert (record.token, record.live, record.steps) == (lease.token, True, ONE + TWO)
-
-
-@pytest.mark.usefixtures("at_once")
-def test_S17_notes_of_one_lease_from_many_threads_all_land(store, run_in_threads):
-    """Half of them in the transactions of steps, half by themselves."""
-    lease = won(store.claim(asked()))
-    threads, each = 6, 5
-
-    def note_all(index):
-        for number in range(each):
-            name = f"{index} {number}"
-            with nullcontext() if index % 2 else store.atomic():
-                if not index % 2:
-                    store.fence(lease)
-                    work(name)(lease)
-                note(store, lease, journal.entry(name, name.encode()))
-
-    run_in_threads(threads, note_all)
-    names = {f"{index} {number}" for index in range(threads) for number in range(each)}
-    assert journal.read(noted(store)).results == {name: name.encode() for name in names}
-    assert len(noted(store)) == sum(len(journal.entry(name, name.encode())) for name in names)
-    assert set(effects()) == {name for name in names if not int(name[0]) % 2}
 
 
 # Between the look of a claim and its write.
@@ -272,27 +235,6 @@ def test_S12_note_by_itself_is_sent_again_on_a_fresh_connection(store, other, lo
         other(execute, KILL[connection.vendor].format(execute(OWN_SESSION[connection.vendor])))
     note(store, lease)
     assert noted(store) == ONE
-
-
-@pytest.mark.leg("postgres18")
-def test_S12_note_whose_answer_is_lost_stands_twice_and_means_the_same(wire, store, other):
-    lease = won(store.claim(asked()))
-    wire.cut_after(b"UPDATE public.idempotency_record")
-    note(store, lease)
-    assert wire.fired.wait(PATIENCE)
-    assert other(noted, store) == ONE + ONE
-    assert journal.read(ONE + ONE).results == {"one": b"1\0"}
-
-
-@SERVERS
-def test_S5_note_of_a_step_whose_connection_is_lost_is_not_sent_on_another(store, other):
-    lease = won(store.claim(asked()))
-    with pytest.raises((StoreError, OperationalError)), store.atomic():  # noqa: PT012
-        work("step")(lease)
-        other(execute, KILL[connection.vendor].format(execute(OWN_SESSION[connection.vendor])))
-        note(store, lease)
-    connection.close()
-    assert (noted(store), effects()) == (None, [])
 
 
 @POSTGRESQL

@@ -9,14 +9,14 @@ import pytest
 from django.db import connection
 
 from django_idempotency import journal
-from django_idempotency.claims import Decision, Resolution, decide
+from django_idempotency.claims import Resolution
 from django_idempotency.exceptions import LeaseLost, StoreError
 from django_idempotency.models import IdempotencyRecord
 from django_idempotency.records import State
 from django_idempotency.testing.contract_base import unchanged
 from tests.claims import found
 from tests.integration.database import claims
-from tests.integration.database.claims import effects, lost, packed, record_id, won, work
+from tests.integration.database.claims import packed, record_id, won
 from tests.integration.database.sessions import PATIENCE, execute
 from tests.integration.database.test_admin_plans import SORTED_AT_ONCE, nodes_of, rows_of
 from tests.integration.database.test_indexes import indexed
@@ -66,13 +66,6 @@ def test_S13_record_that_waits_for_an_operator_is_held_only_by_its_journal(store
         claims.lapse(key)
         won(store.claim(asked(key)))
     assert (found(store, "without").held, found(store, "with").held) == (False, True)
-
-
-def test_S13_claim_of_what_has_expired_holds_nothing(store):
-    uncertain(store)
-    claims.expire()
-    lease = won(store.claim(asked()))
-    assert (lease.journal, found(store).held) == (None, False)
 
 
 def test_S13_held_record_is_neither_swept_nor_counted(store):
@@ -174,17 +167,6 @@ def test_S18_what_comes_between_look_and_write_of_resume_stands(two, end, said):
     assert unchanged(expected, two.mine.get(lease.record_id))
 
 
-def test_S18_second_of_two_operators_is_told_that_the_record_has_changed(two):
-    lease = uncertain(two.theirs)
-    seen = found(two.mine)
-    two.mine.before("RESOLVE", lambda: two.other(resume, two.theirs, seen, **NOT_DONE))
-
-    assert not resume(two.mine, seen, **DONE)
-
-    kept = found(two.mine)
-    assert (kept.epoch, kept.steps) == (lease.fencing_token + 1, ONE + INTENT + WITHDRAWN)
-
-
 @pytest.mark.parametrize("said", [{}, DONE, NOT_DONE], ids=["go on", "done", "not done"])
 def test_S7_S18_resume_between_look_and_write_of_a_claim_is_in_its_journal(two, said):
     uncertain(two.theirs)
@@ -197,26 +179,6 @@ def test_S7_S18_resume_between_look_and_write_of_a_claim_is_in_its_journal(two, 
     assert mine.journal == noted(two.mine)
     assert journal.read(mine.journal).uncertain == (() if said else ("charge",))
     assert (found(two.mine).held, mine.fencing_token > seen.epoch + 1) == (not said, True)
-
-
-def test_S14_S18_resume_right_before_an_erasure_leaves_nothing(two):
-    lease = uncertain(two.theirs)
-    seen = found(two.theirs)
-    two.mine.before("ERASE", lambda: two.other(resume, two.theirs, seen, **DONE))
-    assert two.mine.erase(lease.record_id)
-    assert two.mine.get(lease.record_id) is None
-    assert not resume(two.mine, seen)
-
-
-@SERVERS
-def test_S18_claim_is_told_in_progress_until_the_resume_commits(two):
-    """As part of the transaction of a request, for example."""
-    uncertain(two.theirs)
-    with two.mine.atomic():
-        assert resume(two.mine, found(two.mine), **DONE)
-        record = lost(two.other.at_once(two.theirs.claim, asked()))
-        assert decide(record, asked()) is Decision.IN_PROGRESS
-    assert journal.read(won(two.mine.claim(asked())).journal).results["charge"] == b"operator"
 
 
 @SERVERS
@@ -232,29 +194,6 @@ def test_S18_late_note_waits_for_the_resume_to_commit_and_is_refused(two):
     assert journal.read(noted(two.mine)) == ({"one": b"1\0", "charge": b"operator"}, ())
 
 
-@SERVERS
-def test_S18_step_of_a_late_owner_rolls_back_after_a_resume(two):
-    lease = uncertain(two.mine, ending="live")
-    seen = found(two.mine)
-    with pytest.raises(LeaseLost), two.mine.atomic():  # noqa: PT012
-        work("late")(lease)
-        assert two.other(resume, two.theirs, seen, force=True, **DONE)
-        note(two.mine, lease, journal.entry("late", b""))
-    assert (effects(), found(two.mine).held) == ([], False)
-
-
-@pytest.mark.parametrize("said", [DONE, NOT_DONE], ids=["done", "not done"])
-def test_S12_S18_result_of_a_late_owner_stands_against_what_the_operator_says(two, said):
-    lease = uncertain(two.theirs)
-    seen = found(two.mine)
-    two.mine.before("RESOLVE", lambda: two.other(note_late, two.theirs, lease, RESULT))
-    assert not resume(two.mine, seen, **said)
-    assert resume(two.mine, seen, **said)
-    kept = journal.read(won(two.mine.claim(asked())).journal)
-    assert (kept.results["charge"], kept.uncertain) == (b"owner\0", ())
-    assert not found(two.mine).held
-
-
 @POSTGRESQL
 def test_S18_resume_at_a_level_whose_snapshot_does_not_have_the_note(isolation, two):
     """By itself it looks again, and within a transaction it changes nothing."""
@@ -267,18 +206,6 @@ def test_S18_resume_at_a_level_whose_snapshot_does_not_have_the_note(isolation, 
         resume(two.mine, seen, **DONE)
     assert noted(two.mine) == ONE + INTENT + OTHER_INTENT + OTHER_INTENT
     assert resume(two.mine, seen, **DONE)
-
-
-def test_S18_resumed_record_lasts_for_the_retention_that_is_asked_for(store):
-    """However long it would have lasted before."""
-    for hours in (1, 100):
-        lease = won(store.claim(asked(str(hours))))
-        note(store, lease)
-        store.fail(lease, "builtins.OSError")
-        seen = found(store, str(hours))
-        assert resume(store, seen, retention=hours * HOUR)
-        kept = found(store, str(hours))
-        assert abs(kept.expires_at - kept.updated_at - hours * HOUR) <= timedelta(milliseconds=1)
 
 
 def test_S18_result_of_a_step_is_no_result_of_the_record(store):
