@@ -1,4 +1,4 @@
-"""Owners that stall in a step or a call past their lease, and come back (P10, P11, S18)."""
+"""Owners that stall in a step or a call past their lease, and come back (P10, P11)."""
 
 from __future__ import annotations
 
@@ -135,35 +135,3 @@ def test_P11_nobody_takes_over_between_note_and_commit() -> None:
 
     assert effects() == ["order", "charge", "paid"]
     assert record_of("k").state is State.COMPLETED
-
-
-# Operators, who decide while the owner stalls.
-
-
-def test_S18_an_operator_decides_and_the_late_note_is_refused() -> None:
-    with stalled("in", "charge", "refuse") as owner:
-        assert resume("k", "charge", "told")
-        assert owner.wakes() == LEASE_LOST
-
-    assert Checkout(PIECES, "refuse").run() == ["order", "told", "paid"]
-    assert times() == [1, 1, 1]
-
-
-def test_S18_an_owner_completes_before_the_operator_decides() -> None:
-    with stalled("in", "charge", "refuse") as owner:
-        seen = record_of("k")
-        assert owner.wakes() == 0
-
-    assert not resume("k", "charge", "told", seen=seen)
-    assert Checkout(PIECES, "refuse").run() == ["order", "made", "paid"]
-    assert times() == [1, 1, 1]
-
-
-def test_S18_an_owner_has_noted_its_result_before_the_operator_decides() -> None:
-    """The first result stands, and the owner has lost its lease."""
-    with stalled("after_note", "charge", "refuse") as owner:
-        assert resume("k", "charge", "told")
-        assert owner.wakes() == LEASE_LOST
-
-    assert Checkout(PIECES, "refuse").run() == ["order", "made", "paid"]
-    assert times() == [1, 1, 1]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -44,26 +43,6 @@ def test_P1_to_P8_what_is_noted_is_done_once_and_a_call_is_uncertain_in_P2_P5_an
     forks: Forks, case: Case
 ) -> None:
     dies_and_goes_on(forks, case, lapse)
-
-
-@pytest.mark.parametrize(
-    ("uncertain", "result", "calls"), [("ask", "found", 1), ("repeat", "made", 2)]
-)
-@pytest.mark.parametrize("told", [False, True])
-def test_T12_a_deploy_says_something_else_of_a_call_in_which_the_old_code_has_died(
-    forks: Forks, uncertain: str, result: str, calls: int, told: bool
-) -> None:
-    old = Checkout(("order", "charge", "paid"), "refuse", piece="charge", point="in")
-    assert run_in(forks, old) == DIED
-    lapse()
-    if told:
-        with pytest.raises(Uncertain):
-            replace(old, point="").run()
-
-    assert replace(old, uncertain=uncertain, point="").run() == ["order", result, "paid"]
-    assert [effects().count(piece) for piece in old.pieces] == [1, calls, 1]
-    record = record_of("k")
-    assert (record.state, record.held) == (State.COMPLETED, False)
 
 
 def dies_and_goes_on(forks: Forks, case: Case, lapse: Callable[[], None]) -> None:
