@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import select
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
@@ -191,6 +192,50 @@ def test_R88_S5_step_and_its_note_are_in_one_transaction(writes):
         *(("insert effect", 2), ("update record", 2)),
         ("update record", 3),
     ]
+
+
+@pytest.mark.usefixtures("behind")
+@pytest.mark.parametrize("mode", MODES)
+def test_R88_work_that_fails_leaves_nothing_and_the_next_try_runs(mode):
+    def fail(lease: object) -> None:
+        Effect.objects.create(name="failed")
+        raise RuntimeError("boom")
+
+    with pytest.raises(RuntimeError):
+        idempotency.run(fail, key="k", scope="s", transaction=mode)
+    second = idempotency.run(lambda lease: 1, key="k", scope="s", transaction=mode)
+    assert (second.result, second.replayed) == (1, False)
+    assert Effect.objects.count() == (1 if mode == "separate" else 0)
+
+
+@pytest.mark.usefixtures("behind")
+@pytest.mark.parametrize("mode", ["single", "joined"])
+def test_R88_session_that_ends_before_its_commit_is_an_error_of_the_store(mode, monkeypatch):
+    def pay(lease: object) -> int:
+        monkeypatch.setattr(connection, "commit", commit)
+        return Effect.objects.create(name="pay").pk
+
+    def commit() -> None:
+        monkeypatch.undo()
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT pg_backend_pid()")
+            session = cursor.fetchone()
+        name = str(connection.settings_dict["NAME"])
+        with psycopg.connect(os.environ[URL_VARIABLE], dbname=name, autocommit=True) as client:
+            client.execute("SELECT pg_terminate_backend(%s, 10000)", session)
+        # PgBouncer says it, too; what it sends is there before the COMMIT is sent.
+        assert select.select([connection.connection.fileno()], [], [], 10)[0]
+        connection.commit()
+
+    with pytest.raises(idempotency.StoreError, match="lost at the COMMIT"):
+        idempotency.run(pay, key="k", scope="s", transaction=mode)
+    assert Effect.objects.count() == 0
+    again = idempotency.run(pay_once, key="k", scope="s", transaction=mode)
+    assert (again.replayed, Effect.objects.count()) == (False, 1)
+
+
+def pay_once(lease: object) -> int:
+    return Effect.objects.create(name="pay").pk
 
 
 @pytest.mark.usefixtures("behind")

@@ -22,7 +22,6 @@ from tests.claims import (
     won,
 )
 from tests.integration.dynamodb.conftest import once
-from tests.integration.dynamodb.wire import Throttle
 from tests.steps import ENTRY, INTENT, again, noted, resume
 
 ORDER = journal.entry("order", b"17")
@@ -220,38 +219,6 @@ def test_S18_note_between_the_look_and_the_write_of_a_decision_to_resume(store, 
     assert (found(store).state, found(store).held) == (State.IN_PROGRESS, True)
     assert resume(store, force=True, **decided)
     assert (found(store).state, found(store).held) == (State.FAILED, True)
-
-
-def test_S18_decision_to_resume_that_is_throttled_after_it_was_made_is_made_once(store):
-    store.fail(noted(store, [INTENT]), "boom", held=True)
-    throttle = Throttle(
-        store, "InternalServerError", status=500, times=1, operation=UPDATE, applied=True
-    )
-    assert resume(store, step="charge", not_done=True)
-    assert throttle.refused == 1
-    assert found(store).steps == INTENT + journal.withdrawn("charge")
-
-
-def test_S11_claim_that_is_throttled_after_it_was_won_gets_the_journal(store, wire):
-    lease = noted(store)
-    store.fail(lease, "boom")
-    throttle = Throttle(store, "InternalServerError", status=500, times=1, applied=True)
-
-    retry = won(store.claim(again(lease)))
-
-    assert throttle.refused == 1
-    assert (retry.journal, found(store).attempts) == (ENTRY, 2)
-
-
-def test_S12_note_whose_answer_is_lost_is_sent_again_and_means_the_same(store):
-    lease = won(store.claim(asked(steps=True)))
-    throttle = Throttle(store, "InternalServerError", status=500, times=1, applied=True)
-
-    store.note(lease, ENTRY, duration=HOUR, held=False)
-
-    assert throttle.refused == 1
-    assert raw(store)["steps"] == {"L": [{"B": ENTRY}, {"B": ENTRY}]}
-    assert journal.read(found(store).steps).results == {"charge": bytes(range(256))}
 
 
 @both_servers

@@ -10,9 +10,8 @@ from django_idempotency import journal
 from django_idempotency.claims import Decision, Resolution, decide
 from django_idempotency.exceptions import LeaseLost, StoreError
 from django_idempotency.records import State
-from django_idempotency.stores.redis import scripts
 from tests.claims import DAY, HOUR, asked, found, lost, record_id, won
-from tests.integration.redis.conftest import MOMENT, lapse, through
+from tests.integration.redis.conftest import MOMENT, lapse
 from tests.steps import ENTRY, INTENT, again, noted, resume
 
 PAID = journal.entry("charge", b"paid")
@@ -153,21 +152,6 @@ def test_S13_S18_server_whose_memory_is_full_holds_and_resumes(store, memory_ful
     assert (found(store).steps, found(store).held) == (INTENT + PAID, False)
 
 
-def test_S12_note_whose_answer_is_lost_is_sent_again_and_means_the_same(
-    url, link, make_store, client, name
-):
-    client.script_load(scripts.NOTE.text)
-    store = make_store(through(url, link))
-    lease = won(store.claim(asked(steps=True)))
-    link.cut_after(b"EVALSHA")
-
-    store.note(lease, ENTRY, duration=HOUR, held=False)
-
-    assert link.fired.is_set()
-    assert client.hget(name, "steps") == 2 * ENTRY
-    assert journal.read(found(store).steps).results == {"charge": bytes(range(256))}
-
-
 @pytest.mark.parametrize(("number", "size"), [(300, 200), (20, 4096), (3, 2**20)])
 def test_S1_large_journal_comes_back_whole(store, number, size):
     entries = [journal.entry(f"step {n}", bytes([n % 256]) * size) for n in range(number)]
@@ -223,13 +207,3 @@ def test_other_ended_record_without_an_expiry_is_damaged_with_a_journal_too(
         store.claim(asked(steps=True))
     with pytest.raises(StoreError):
         store.get(record_id())
-
-
-def test_S8_record_of_the_last_release_is_claimed_and_noted(store, client, name):
-    store.fail(won(store.claim(asked())), "boom")
-    assert not client.hexists(name, "steps")
-    lease = won(store.claim(asked(steps=True)))
-    assert lease.journal is None
-    store.note(lease, ENTRY, duration=HOUR, held=False)
-    store.fail(lease, "boom")
-    assert won(store.claim(again(lease))).journal == ENTRY

@@ -5,11 +5,9 @@ from __future__ import annotations
 import logging
 
 import pytest
-from django.db import OperationalError, transaction
+from django.db import OperationalError
 
 from django_idempotency import (
-    FingerprintMismatch,
-    InProgress,
     InvalidKey,
     LeaseLost,
     StoreError,
@@ -48,50 +46,8 @@ def lines(caplog):
     return take
 
 
-@pytest.fixture
-def outcomes(lines):
-    return lambda: [line.outcome for line in lines()]
-
-
 def run(func, key="confidential-key", **arguments):
     return run_work(func, key, **{"operation": "bill", **arguments})
-
-
-def test_R79_each_end_of_a_call_is_one_line(mode, outcomes):
-    def busy(lease):
-        with pytest.raises(InProgress):
-            run(never, transaction=None)
-        assert outcomes() == ["in progress"]
-
-    for said in ("completed", "replayed"):
-        run(busy)
-        assert outcomes() == [said]
-    for error, said, arguments in (
-        (FingerprintMismatch, "mismatch", {"payload": 2}),
-        (ZeroDivisionError, "failed", {"key": "failing"}),
-        (InvalidKey, "key invalid", {"key": ""}),
-    ):
-        with pytest.raises(error):
-            run(lambda lease: 1 / 0, **arguments)
-        assert outcomes() == [said]
-
-
-@pytest.mark.django_db(transaction=True)
-def test_R79_take_over_lost_lease_and_late_completion_are_lines_of_their_own(
-    memory, clock, outcomes
-):
-    def stalled(lease):
-        clock.advance(61)
-        run(lambda lease: "B")
-        assert outcomes() == ["taken over", "completed"]
-
-    with pytest.raises(LeaseLost):
-        run(stalled)
-    assert outcomes() == ["lease lost"]
-    with transaction.atomic():
-        run(lambda lease: "done", "another")
-        assert outcomes() == []
-    assert outcomes() == ["completed"]
 
 
 def test_R79_the_line_names_the_short_record_id_and_no_key(memory, lines):

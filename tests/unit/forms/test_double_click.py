@@ -68,34 +68,6 @@ def test_R51_R89_a_double_click_that_logs_in_leaves_the_browser_logged_in(
     assert SessionStore(key)["basket"] == []
 
 
-def test_R39_R89_two_clicks_one_after_the_other(visitor):
-    """The page opened again is another order; another item under the same key is none."""
-    visitor.log_in()
-    fields, opened_again = visitor.page(), visitor.page()
-
-    answers = [visitor.submit(sent) for sent in (fields, fields, opened_again)]
-    other = visitor.submit({**fields, "item": "coffee"})
-
-    assert [replayed(answer) for answer in answers] == [False, True, False]
-    assert answers[1].content == answers[0].content
-    assert other.status_code == 422
-    assert not re.search("tea|coffee", other.text)
-    assert orders() == ["tea", "tea"]
-
-
-def test_R89_the_csrf_token_is_not_fingerprinted_and_without_it_nothing_is_claimed(visitor):
-    fields, opened_again = visitor.page(), visitor.page()
-    token = fields.pop("csrfmiddlewaretoken")
-    assert visitor.submit(fields).status_code == 403
-    assert not IdempotencyRecord.objects.exists()
-
-    tokens = (token, opened_again["csrfmiddlewaretoken"])
-    answers = [visitor.submit({**fields, "csrfmiddlewaretoken": sent}) for sent in tokens]
-
-    assert tokens[0] != tokens[1]
-    assert [replayed(answer) for answer in answers] == [False, True]
-
-
 # Which key it is.
 
 

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 from django.contrib.auth.models import AnonymousUser, User
-from django.db import connection
 from django.urls import path
 from django.utils.functional import SimpleLazyObject
 from rest_framework.request import Request
@@ -69,18 +68,6 @@ def test_R9_R10_policy_says_which_keys_are_taken(api, policy, runs):
 
 
 # A duplicate while the first is at work.
-
-
-@pytest.mark.django_db(transaction=True)
-def test_R49_I12_outstanding_is_409_and_leaves_no_transaction_open(api, in_progress, mode, runs):
-    api()
-    in_progress()
-    before = IdempotencyRecord.objects.values().get()
-    assert problem(api()) == (409, "in_progress")
-    assert runs == ["first"]
-    assert IdempotencyRecord.objects.values().get() == before
-    assert not connection.in_atomic_block
-    assert connection.get_autocommit()
 
 
 def test_R37_R49_statuses_are_a_choice(api, in_progress, policy):

@@ -34,29 +34,11 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 SYNC, ASYNC, JOINED = "/api/effects/", "/api/aeffects/", "/api/ajoined/"
 both = pytest.mark.parametrize("path", [SYNC, ASYNC])
-#: A function, a coroutine, and a guard on a router that is mounted twice, with and without auth.
-every = pytest.mark.parametrize(
-    "path", [SYNC, ASYNC, JOINED, "/api/one/effects/", "/texts/two/effects/", "/api/asked/"]
-)
 FORM = b'--b\r\nContent-Disposition: form-data; name="file"; filename="a"\r\n\r\nabc\r\n--b--\r\n'
 
 
 def states():
     return list(IdempotencyRecord.objects.values_list("state", flat=True))
-
-
-@every
-def test_R14_R19_R24_R25_R37_one_run_for_each_user_and_none_for_a_stranger(at, path):
-    api = at(path)
-    stranger, first, again, bobs = api(user=None), api(), api(), api(user="bob")
-
-    assert (stranger.status_code, api(user=None).status_code) == (401, 401)
-    assert [answer.status_code for answer in (first, again, bobs)] == [201, 201, 201]
-    assert [replayed(answer) for answer in (first, again, bobs)] == [False, True, False]
-    assert (again.content, again["Location"]) == (first.content, first["Location"])
-    assert ("seen" in first.cookies, "seen" in again.cookies) == (True, False)
-    assert api({"name": "other"}).status_code == 422
-    assert Effect.objects.count() == IdempotencyRecord.objects.count() == 2
 
 
 class Work(NamedTuple):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from email.utils import parsedate_to_datetime
@@ -10,7 +9,6 @@ from email.utils import parsedate_to_datetime
 import pytest
 from django.db import connection, connections
 
-from django_idempotency.conf import store_for
 from django_idempotency.exceptions import InProgress, LeaseLost, StoreError
 from django_idempotency.exceptions.base import SessionLost
 from django_idempotency.models import IdempotencyRecord
@@ -21,40 +19,8 @@ from tests.app.contract import in_process
 from tests.app.models import Effect
 from tests.unit.http.api import problem, replayed
 from tests.unit.views.conftest import a_function, api_for, api_of
-from tests.unit.views.urls import FREE
 
 pytestmark = pytest.mark.django_db(transaction=True)
-
-#: At home each kind is in tests/unit/contract/test_http_contract.py.
-AWAY = ["function asgi separate", "async-class wsgi single", "drf asgi single"]
-AWAY += ["free-class asgi separate", "free-async-function asgi joined"]
-REFUSING = ["function wsgi joined", "async-class asgi joined", "free-function wsgi joined"]
-
-
-@pytest.fixture
-def served(request, policy):
-    """A client of a view of this kind, on this stack, whose work commits in this way."""
-    kind, stack, mode = request.param.split()
-    if kind in FREE:
-        request.getfixturevalue("with_middleware")
-    policy(TRANSACTION=mode)
-    return api_for(stack, f"/{kind}/", raises=False)
-
-
-@pytest.mark.parametrize("served", AWAY, indirect=True)
-def test_R24_R25_R31_R18_R37_first_and_again_and_another(served, runs):
-    first, again, other = served(), served(), served({"name": "other"})
-
-    assert first.status_code == again.status_code == 201
-    assert first.content == again.content
-    for name in ("Content-Type", "Location", "ETag"):
-        assert first.headers[name] == again.headers[name]
-    assert (replayed(first), replayed(again)) == (False, True)
-    assert ("seen" in first.cookies, "seen" in again.cookies) == (True, False)
-    assert "Cache-Control" not in first.headers
-    assert again.headers["Cache-Control"] == "no-store"
-    assert problem(other) == (422, "idempotency_key_reused")
-    assert len(runs) == Effect.objects.count() == 1
 
 
 @pytest.mark.parametrize(
@@ -84,26 +50,6 @@ def test_R56_keep_of_a_coroutine_reads_on_the_connection_of_the_work(
     assert [answer.status_code for answer in answers] == [201, 201]
     assert [replayed(answer) for answer in answers] == [False, key is not None]
     assert seen == ([["first"]] if key else [["first"], ["first", "first"]])
-
-
-@pytest.mark.parametrize("served", REFUSING, indirect=True)
-def test_R2_R8_R12_R18_R21_R49_what_is_refused_does_not_run(served, in_progress, runs):
-    """In progress, an invalid key, no scope; and what is not guarded leaves nothing."""
-    served()
-    lease = in_progress()
-    busy = served()
-    ran = store_for().get(lease.record_id).running_for
-
-    assert problem(busy) == (409, "in_progress")
-    assert 1 <= int(busy.headers["Retry-After"]) <= max(math.ceil(ran), 1)
-    assert busy.headers["Cache-Control"] == "no-store"
-    assert problem(served(key='""')) == (400, "idempotency_key_invalid")
-    assert problem(served(user=None)) == (400, "scope_missing")
-    assert runs == ["first"]
-    reads = [served("", method="GET", key=key).status_code for key in (None, "k", '"malformed')]
-    assert reads == [200, 200, 200]
-    assert [served(key=None, user=None).status_code for _ in range(2)] == [201, 201]
-    assert IdempotencyRecord.objects.count() == 1
 
 
 def test_R57_deferred_rendering_is_part_of_the_work(api):

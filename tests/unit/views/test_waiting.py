@@ -56,18 +56,6 @@ def test_R51_duplicates_wait_for_the_answer(race, runs):
     assert len(runs) == Effect.objects.count() == 1
 
 
-def test_R52_winner_fails_and_one_waiter_owns(gate, race, runs):
-    gate.orders = ["boom"]
-
-    first, *others = race()
-
-    assert first.status_code == 500
-    assert [other.status_code for other in others] == [201] * 3
-    assert sorted(replayed(other) for other in others) == [False, True, True]
-    assert len({other.content for other in others}) == 1
-    assert (len(runs), Effect.objects.count()) == (2, 1)
-
-
 # How long.
 
 
