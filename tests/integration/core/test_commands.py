@@ -160,19 +160,6 @@ def test_R71_a_decision_is_carried_out_and_the_former_owner_is_refused(
     assert (outcome.result, outcome.replayed) == (paid, action == "complete")
 
 
-@pytest.mark.parametrize("action", ["release", "complete", "expire", "resume"])
-def test_R71_a_live_lease_stands_unless_it_is_forced(store: BaseStore, action: str) -> None:
-    lease = claim(store, "order 17")
-    given = ["--value", "8"] if action == "complete" else []
-    code, text = manage(action, "billing order 17", *given, "--yes")
-    assert code == 1
-    assert "An attempt is running" in text
-
-    assert manage(action, "billing order 17", *given, "--yes", "--force")[0] == 0
-
-    is_refused(store, lease)
-
-
 def test_S13_S18_an_uncertain_call_is_listed_and_goes_on_as_the_operator_has_said(
     store: BaseStore,
 ) -> None:

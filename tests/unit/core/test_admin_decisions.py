@@ -434,19 +434,6 @@ def test_a_call_that_is_not_uncertain_is_not_decided_about(operator, step):
     assert "Decide about one record at a time." in told(about)
 
 
-def test_a_running_attempt_loses_its_call_if_the_operator_says_so(operator):
-    live = half_done(operator.alias, "charge", state=State.IN_PROGRESS)
-    store, seen = stores[operator.alias], operator.seen(live)
-    asked = told(operator.ask("not_done", seen, step="charge"))
-    for part in ("The running attempt loses its lease", "End the running attempt"):
-        assert part in asked
-    assert "An attempt is running" in told(operator.decide("not_done", seen, step="charge"))
-    operator.decide("not_done", seen, step="charge", force="on")
-    with pytest.raises(LeaseLost):
-        store.note(live, journal.entry("charge", b"late"), duration=HOUR, held=False)
-    assert journal.read(store.get(live.record_id).steps).uncertain == ()
-
-
 def test_who_may_not_decide_sees_no_button_of_a_call(operator, django_user_model):
     lease = half_done(operator.alias, "charge")
     clerk = django_user_model.objects.create_user("clerk", is_staff=True)

@@ -14,7 +14,6 @@ from django.core.checks import run_checks
 from django.test import override_settings
 from django.views.debug import ExceptionReporter
 
-import django_idempotency as idempotency
 from django_idempotency import StoreError
 from django_idempotency.claims import ClaimRequest, placeholder
 from django_idempotency.codecs import JSONCodec, is_encrypted, pack, unavailable, unpack
@@ -22,7 +21,6 @@ from django_idempotency.codecs.encryption import opened, sealed
 from django_idempotency.conf import stores
 from django_idempotency.engine import Attempt
 from django_idempotency.leases import ItemLease
-from django_idempotency.operators.decisions import Decision, Seen
 from django_idempotency.operators.facts import told
 from django_idempotency.operators.results import answer_of
 from django_idempotency.policy import Policy
@@ -139,18 +137,6 @@ def test_the_admin_shows_what_its_alias_has_the_key_of():
             assert said in (answer.note or answer.text)
             answered = "store unavailable (503)" if answer.note else "get the stored result"
             assert answered in told("default", record)
-
-
-def test_what_an_operator_gives_is_encrypted_and_replayed():
-    alias = {"BACKEND": MEMORY, "ENCRYPTION_KEYS": [KEY], "RENEW": False}
-    with override_settings(IDEMPOTENCY={"default": alias}):
-        with idempotency.attempt(key="k", scope="s") as attempt:
-            seen = stores["default"].get(attempt.record_id)
-            forced = Decision(stores["default"], "complete", Seen.of(seen), seen, force=True)
-            forced.carry_out(result=PLAIN)
-            assert is_encrypted(stores["default"].get(seen.record_id).result)
-        replay = idempotency.run(lambda lease: pytest.fail("ran"), key="k", scope="s")
-    assert replay.result == "the secret " * 200
 
 
 @callers([("run", "joined"), ("arun", "memory"), ("aattempt", "single"), ("decorated", "single")])

@@ -253,15 +253,6 @@ def test_R71_a_decision_is_about_what_was_seen_and_can_be_forced(
         decision(store, gone, action, force=True).carry_out(result=result)
 
 
-def test_a_result_is_kept_for_the_retention_of_the_alias(
-    store: MemoryStore, clock: FakeClock, settings: Any
-) -> None:
-    record = ended(store, clock, "stale")
-    decision(store, record, "complete").carry_out(result=b"", retention=2 * HOUR)
-    record = seen_again(store, record)
-    assert record.expires_at == record.now + 2 * HOUR
-
-
 # The results that an operator gives.
 
 

@@ -52,6 +52,12 @@ def test_R56_keep_of_a_coroutine_reads_on_the_connection_of_the_work(
     assert seen == ([["first"]] if key else [["first"], ["first", "first"]])
 
 
+def test_R12_a_safe_method_passes_with_any_key_and_leaves_nothing(api):
+    reads = [api("", method="GET", key=key).status_code for key in (None, "k", '"malformed')]
+
+    assert (reads, IdempotencyRecord.objects.count()) == ([200, 200, 200], 0)
+
+
 def test_R57_deferred_rendering_is_part_of_the_work(api):
     """The template of the response writes a row, once."""
     first, again = api.then("template"), api.then("template")
