@@ -254,7 +254,7 @@ class NinjaHandler(ViewHandler):
     default_scope = staticmethod(user)
 
     def body(self, http: HTTPPolicy) -> bytes:
-        """See `Handler.body`."""
+        """See `ViewHandler.body`."""
         request: Any = self.subject
         counted = _served(request).body
         if hasattr(request, "_body") and counted is not None:

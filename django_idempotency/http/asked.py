@@ -23,7 +23,7 @@ from django_idempotency.http.content import (
     form_key,
     operation_of,
 )
-from django_idempotency.http.handlers import Handler
+from django_idempotency.http.handlers import ViewHandler
 from django_idempotency.http.plans import ViewPlan
 
 __all__ = ["Asked"]
@@ -44,7 +44,7 @@ class Asked:
         self,
         plan: ViewPlan,
         request: HttpRequest,
-        handler: Handler,
+        handler: ViewHandler,
         *,
         atomic: Sequence[str],
         keyed: bool,

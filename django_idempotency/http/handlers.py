@@ -18,7 +18,7 @@ from django_idempotency.http import scopes
 from django_idempotency.http.content import body_of
 from django_idempotency.policy import HTTPPolicy
 
-__all__ = ["Handler", "ViewHandler", "is_outside", "outside_answer"]
+__all__ = ["ViewHandler", "is_outside", "outside_answer"]
 
 #: Django answers these with a 4xx: no work was done, so the key is free again (R15, R55).
 _REFUSALS = (
@@ -31,30 +31,52 @@ _REFUSALS = (
 _OUTSIDE = "_idempotency_outside"
 
 
-class Handler:
-    """The handler of one request, as the guard calls it; a subclass for each kind of view."""
+class ViewHandler:
+    """
+    The handler of one request, as the guard calls it.
+
+    It is a plain view, or the method of a class view; a subclass is for another kind of view.
+    """
 
     #: Whose key it is, where the policy does not say.
     default_scope: Callable[[Any], str] = staticmethod(scopes.user)
 
-    #: The request for the policy's callables: the one that the view gets.
-    subject: Any
+    def __init__(
+        self,
+        view: Callable[..., Any],
+        request: Any,
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+    ) -> None:
+        #: The request for the policy's callables: the one that the view gets.
+        self.subject = request
+        self._called = view
+        self._arguments = args, kwargs
+
+    def unguarded(self) -> Any:
+        """Return what the view returns: for a coroutine function what is to be awaited."""
+        args, kwargs = self._arguments
+        return self._called(self.subject, *args, **kwargs)
 
     def body(self, http: HTTPPolicy) -> bytes:
         """Return the parts of the body in the fingerprint; see `content.body_of`."""
-        raise NotImplementedError
+        return body_of(self.subject, http)
 
     def call(self) -> HttpResponseBase:
         """Call the handler; return its response, finalised and rendered."""
-        raise NotImplementedError
+        args, kwargs = self._arguments
+        return _rendered(_checked(self.subject, self._called(self.subject, *args, **kwargs)))
 
     async def acall(self) -> HttpResponseBase:
         """See `call`: for a handler that is a coroutine."""
-        raise NotImplementedError
+        response: HttpResponseBase = _checked(self.subject, await self.unguarded())
+        if callable(getattr(response, "render", None)):
+            response = await sync_to_async(_rendered, thread_sensitive=True)(response)
+        return response
 
     def answer(self, error: Exception, http: HTTPPolicy) -> HttpResponseBase:
         """Turn an exception of the handler into a response, finalised and rendered, or raise it."""
-        raise NotImplementedError
+        return outside_answer(self.subject, http, error)
 
     def final(self, response: HttpResponseBase) -> HttpResponseBase:
         """Return the guard's response as the framework is to send it."""
@@ -63,46 +85,6 @@ class Handler:
     async def afinal(self, response: HttpResponseBase) -> HttpResponseBase:
         """See `final`: for a handler that is a coroutine."""
         return response
-
-
-class ViewHandler(Handler):
-    """A plain view, or the method of a class view."""
-
-    def __init__(
-        self,
-        view: Callable[..., Any],
-        request: HttpRequest,
-        args: tuple[Any, ...],
-        kwargs: Mapping[str, Any],
-    ) -> None:
-        self.subject = request
-        self._view = view
-        self._arguments = args, kwargs
-
-    def unguarded(self) -> Any:
-        """Return what the view returns: for a coroutine function what is to be awaited."""
-        args, kwargs = self._arguments
-        return self._view(self.subject, *args, **kwargs)
-
-    def body(self, http: HTTPPolicy) -> bytes:
-        """See `Handler.body`."""
-        return body_of(self.subject, http)
-
-    def call(self) -> HttpResponseBase:
-        """See `Handler.call`."""
-        args, kwargs = self._arguments
-        return _rendered(_checked(self.subject, self._view(self.subject, *args, **kwargs)))
-
-    async def acall(self) -> HttpResponseBase:
-        """See `Handler.call`."""
-        response: HttpResponseBase = _checked(self.subject, await self.unguarded())
-        if callable(getattr(response, "render", None)):
-            response = await sync_to_async(_rendered, thread_sensitive=True)(response)
-        return response
-
-    def answer(self, error: Exception, http: HTTPPolicy) -> HttpResponseBase:
-        """See `Handler.answer`."""
-        return outside_answer(self.subject, http, error)
 
 
 def outside_answer(request: HttpRequest, http: HTTPPolicy, error: Exception) -> HttpResponseBase:

@@ -14,14 +14,14 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from django_idempotency.http.content import MULTIPART, body_of, parsed_body, uploads_of
-from django_idempotency.http.handlers import Handler, outside_answer
+from django_idempotency.http.handlers import ViewHandler, outside_answer
 from django_idempotency.http.spool import read_back, whole_body
 from django_idempotency.policy import HTTPPolicy
 
 __all__ = ["RestHandler", "body_of_request"]
 
 
-class RestHandler(Handler):
+class RestHandler(ViewHandler):
     """A view's method; all answers of the view are finalised and rendered here."""
 
     def __init__(
@@ -32,21 +32,19 @@ class RestHandler(Handler):
         args: tuple[Any, ...],
         kwargs: Mapping[str, Any],
     ) -> None:
-        self.subject = request
+        super().__init__(method, request, args, kwargs)
         self._view = view
-        self._method = method
-        self._arguments = args, kwargs
         self._finalize = view.finalize_response
 
     def final(self, response: HttpResponseBase) -> HttpResponseBase:
-        """See `Handler.final`; the response is final for DRF's dispatch, too."""
+        """See `ViewHandler.final`; the response is final for DRF's dispatch, too."""
         if isinstance(response, Response) and not response.is_rendered:
             response = self._final(response)  # a problem, as the policy's error_renderer says it
         self._view.finalize_response = partial(self._finalized, response)
         return response
 
     async def afinal(self, response: HttpResponseBase) -> HttpResponseBase:
-        """See `Handler.final`."""
+        """See `ViewHandler.final`."""
         if isinstance(response, Response) and not response.is_rendered:
             response = await sync_to_async(self._final, thread_sensitive=True)(response)
         self._view.finalize_response = partial(self._finalized, response)
@@ -59,19 +57,17 @@ class RestHandler(Handler):
         return final if response is final else self._finalize(request, response, *args, **kwargs)
 
     def body(self, http: HTTPPolicy) -> bytes:
-        """See `Handler.body`."""
+        """See `ViewHandler.body`."""
         return body_of_request(self.subject, http)
 
     def call(self) -> HttpResponseBase:
-        """See `Handler.call`."""
+        """See `ViewHandler.call`."""
         args, kwargs = self._arguments
-        return self._final(self._method(self.subject, *args, **kwargs))
+        return self._final(self._called(self.subject, *args, **kwargs))
 
     async def acall(self) -> HttpResponseBase:
-        """See `Handler.call`."""
-        args, kwargs = self._arguments
-        response = await self._method(self.subject, *args, **kwargs)
-        return await sync_to_async(self._final, thread_sensitive=True)(response)
+        """See `ViewHandler.call`."""
+        return await sync_to_async(self._final, thread_sensitive=True)(await self.unguarded())
 
     def answer(self, error: Exception, http: HTTPPolicy) -> HttpResponseBase:
         """Let the view answer; DRF's dispatch must not handle an exception a second time."""
