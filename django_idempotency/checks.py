@@ -11,7 +11,7 @@ from django.core.exceptions import ImproperlyConfigured
 from django.utils.module_loading import import_string
 
 from django_idempotency.callables import signature_problem
-from django_idempotency.conf import stores, written_as
+from django_idempotency.conf import policy_for, stores, written_as
 from django_idempotency.policy import CALLED_WITH, HTTPPolicy, Policy
 from django_idempotency.stores.base import BaseStore
 from django_idempotency.stores.memory import MemoryStore
@@ -21,14 +21,14 @@ __all__ = ["check_aliases", "check_databases", "check_names", "check_servers", "
 _DOTTED_PATHS = ("scope", "error_renderer", "replay_check", "fingerprint")
 
 
-def check_aliases() -> list[CheckMessage]:
+def check_aliases() -> Iterator[CheckMessage]:
     """Each alias names a store that can be built, and has a valid policy."""
-    found: list[CheckMessage] = []
     try:
         aliases = list(stores)
     except ImproperlyConfigured as error:
         hint = 'Leave IDEMPOTENCY out to use the default database, or write {"default": {...}}.'
-        return [Error(str(error), hint=hint, id="django_idempotency.E001")]
+        yield Error(str(error), hint=hint, id="django_idempotency.E001")
+        return
     for alias in aliases:
         try:
             configured = stores.configured(alias)
@@ -36,22 +36,19 @@ def check_aliases() -> list[CheckMessage]:
             hint = f"Correct IDEMPOTENCY[{alias!r}]; the settings page lists every name."
             if written := written_as(alias):
                 hint = f"Write {written}."
-            found.append(Error(str(error), hint=hint, id="django_idempotency.E002"))
+            yield Error(str(error), hint=hint, id="django_idempotency.E002")
             continue
         if not configured.store.checks_server:
-            found.extend(configured.store.check())
-        found.extend(_lease_and_retention(alias, configured.policy))
-        found.extend(_steps(alias, configured.store, configured.policy))
-        found.extend(_importable(alias, configured.http_policy))
+            yield from configured.store.check()
+        yield from _lease_and_retention(alias, configured.policy)
+        yield from _steps(alias, configured.store, configured.policy)
+        yield from _importable(alias, configured.http_policy)
         if isinstance(configured.store, MemoryStore) and not settings.DEBUG:
-            found.append(
-                Warning(
-                    f"IDEMPOTENCY[{alias!r}] keeps its records in the memory of one process.",
-                    hint="Use the database store: other processes run the same key again.",
-                    id="django_idempotency.W002",
-                )
+            yield Warning(
+                f"IDEMPOTENCY[{alias!r}] keeps its records in the memory of one process.",
+                hint="Use the database store: other processes run the same key again.",
+                id="django_idempotency.W002",
             )
-    return found
 
 
 def check_names() -> list[CheckMessage]:
@@ -98,13 +95,12 @@ def check_databases(databases: Sequence[str] | None) -> list[CheckMessage]:
     """The databases of the stores can run their statements, and have their table."""
     if any(message.is_serious() for message in check_aliases()):
         return []  # what is wrong there comes first
-    found: list[CheckMessage] = []
-    for alias in stores:
-        configured = stores.configured(alias)
-        store = configured.store
-        if store.using in (databases or ()):
-            found.extend(store.check_database(configured.policy))
-    return found
+    return [
+        message
+        for alias in stores
+        if stores[alias].using in (databases or ())
+        for message in stores[alias].check_database(policy_for(alias))
+    ]
 
 
 def _lease_and_retention(alias: str, policy: Policy) -> Iterator[CheckMessage]:

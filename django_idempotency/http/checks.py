@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import wraps
 from typing import Any
 
 from asgiref.sync import iscoroutinefunction
@@ -36,23 +37,33 @@ _AUTHENTICATION = "django.contrib.auth.middleware.AuthenticationMiddleware"
 _EXEMPT = "Give the API's view functions non_atomic_requests, as the guide to django-ninja shows."
 
 
-def check_views() -> list[CheckMessage]:
+def _once(check: Callable[[], Iterator[CheckMessage]]) -> Callable[[], list[CheckMessage]]:
+    """Leave out what is told already: a view may have several routes, methods and actions."""
+
+    @wraps(check)
+    def told() -> list[CheckMessage]:
+        found = list(check())
+        return [message for number, message in enumerate(found) if message not in found[:number]]
+
+    return told
+
+
+@_once
+def check_views() -> Iterator[CheckMessage]:
     """A guarded view needs a policy and a scope, and the guard stands where it can guard."""
-    found: list[CheckMessage] = []
     checked: list[Declared] = []
     for _, _, view in routes():
         for guarded in guards_of(view):
             problems, plan = _policy(guarded.name, guarded.plan, _subject(view))
             # One policy for all of a router, or of what a decorator is given to.
             if not any(guarded.declared is declared for declared in checked):
-                found.extend(problems)
+                yield from problems
             if guarded.declared is not None:
                 checked.append(guarded.declared)
             if plan is not None:
-                found.extend(_of_guard(guarded, plan))
-        found.extend(_login_below(view))
-        found.extend(_misplaced(view))
-    return _once(found)
+                yield from _of_guard(guarded, plan)
+        yield from _login_below(view)
+        yield from _misplaced(view)
 
 
 def _of_guard(guarded: GuardedView, plan: ViewPlan) -> Iterator[CheckMessage]:
@@ -202,9 +213,9 @@ def _misplaced(view: Any) -> Iterator[CheckMessage]:
         )
 
 
-def check_middleware() -> list[CheckMessage]:
+@_once
+def check_middleware() -> Iterator[CheckMessage]:
     """The middleware runs the view itself, so no ``process_view`` may stand after it."""
-    found: list[CheckMessage] = []
     names = list(settings.MIDDLEWARE)
     for position, name in enumerate(names):
         middleware = _imported(name)
@@ -213,33 +224,28 @@ def check_middleware() -> list[CheckMessage]:
         before, after = names[:position], names[position + 1 :]
         passed_over = [later for later in after if hasattr(_imported(later), "process_view")]
         if passed_over:
-            found.append(
-                Error(
-                    f"{name} stands before {', '.join(passed_over)} in MIDDLEWARE: Django does "
-                    f"not call their process_view for the views that it guards.",
-                    hint="Put it last in MIDDLEWARE.",
-                    id="django_idempotency.E008",
-                )
+            yield Error(
+                f"{name} stands before {', '.join(passed_over)} in MIDDLEWARE: Django does not "
+                f"call their process_view for the views that it guards.",
+                hint="Put it last in MIDDLEWARE.",
+                id="django_idempotency.E008",
             )
         problems, plan = _policy(name, middleware.declared().plan)
-        found.extend(problems)
+        yield from problems
         if plan is None:
             continue
         for _, _, view in routes():
-            found.extend(_left_to_middleware(view, plan))
+            yield from _left_to_middleware(view, plan)
         if plan.http_policy.scope or _authenticates(before):
             continue
         if _authenticates(before) is None and not _authenticates(after):
-            found.append(_perhaps_no_scope(name))
+            yield _perhaps_no_scope(name)
         else:
-            found.append(
-                Error(
-                    f"{name} does not know whose idempotency key a request carries.",
-                    hint="Put it after AuthenticationMiddleware, or set SCOPE.",
-                    id="django_idempotency.E009",
-                )
+            yield Error(
+                f"{name} does not know whose idempotency key a request carries.",
+                hint="Put it after AuthenticationMiddleware, or set SCOPE.",
+                id="django_idempotency.E009",
             )
-    return _once(found)
 
 
 def _left_to_middleware(view: Any, plan: ViewPlan) -> Iterator[CheckMessage]:
@@ -271,32 +277,26 @@ def check_fail_open() -> list[CheckMessage]:
     ]
 
 
-def check_cors() -> list[CheckMessage]:
+def check_cors() -> Iterator[CheckMessage]:
     """A browser may send the key and read the mark of a replay only if CORS says so (R82)."""
     if not apps.is_installed("corsheaders"):
-        return []
-    found: list[CheckMessage] = []
+        return
     allowed = {name.lower() for name in getattr(settings, "CORS_ALLOW_HEADERS", ())}
     exposed = {name.lower() for name in getattr(settings, "CORS_EXPOSE_HEADERS", ())}
     for alias, http in _http_policies():
         if http.header.lower() not in allowed:
-            found.append(
-                Warning(
-                    f"Browsers may not send {http.header} across origins (IDEMPOTENCY[{alias!r}]).",
-                    hint=f"Add {http.header.lower()!r} to CORS_ALLOW_HEADERS.",
-                    id="django_idempotency.W006",
-                )
+            yield Warning(
+                f"Browsers may not send {http.header} across origins (IDEMPOTENCY[{alias!r}]).",
+                hint=f"Add {http.header.lower()!r} to CORS_ALLOW_HEADERS.",
+                id="django_idempotency.W006",
             )
         if http.replay_header and http.replay_header.lower() not in exposed:
-            found.append(
-                Warning(
-                    f"Browsers may not read {http.replay_header} across origins "
-                    f"(IDEMPOTENCY[{alias!r}]).",
-                    hint=f"Add {http.replay_header!r} to CORS_EXPOSE_HEADERS.",
-                    id="django_idempotency.W007",
-                )
+            yield Warning(
+                f"Browsers may not read {http.replay_header} across origins "
+                f"(IDEMPOTENCY[{alias!r}]).",
+                hint=f"Add {http.replay_header!r} to CORS_EXPOSE_HEADERS.",
+                id="django_idempotency.W007",
             )
-    return found
 
 
 def _policy(
@@ -388,11 +388,6 @@ def _is_of_drf(view: Any) -> bool:
 def _subject(view: Any) -> Any:
     """Return what a message is about: the class of a view, or its function."""
     return class_of(view) or view
-
-
-def _once(found: list[CheckMessage]) -> list[CheckMessage]:
-    """Leave out what is told already: a view may have several routes, methods and actions."""
-    return [message for number, message in enumerate(found) if message not in found[:number]]
 
 
 def _imported(name: str) -> Any:

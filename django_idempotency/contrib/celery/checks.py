@@ -25,18 +25,17 @@ LONG = 600
 VISIBILITY = {"redis": 3600, "rediss": 3600, "sentinel": 3600, "sqs": 1800}
 
 
-def check_tasks() -> list[CheckMessage]:
+def check_tasks() -> Iterator[CheckMessage]:
     """The serializer of a guarded task can be used, and its times fit together."""
     app = project_app()
     if app is None:
-        return []
+        return
     try:
         aliases = list(stores)
     except ImproperlyConfigured:
-        return []  # the check of the aliases tells
-    found: list[CheckMessage] = []
+        return  # the check of the aliases tells
     for task, guard in guarded_tasks():
-        found.extend(_serializer(task, guard))
+        yield from _serializer(task, guard)
         try:
             policy = guard.plan().policy
             store = store_for(guard.store)
@@ -46,14 +45,13 @@ def check_tasks() -> list[CheckMessage]:
                 continue  # the check of the aliases tells
             hint = "Correct IDEMPOTENCY, or the arguments of @idempotent_task."
             id_ = "django_idempotency.E031"
-            found.append(Error(f"The task {task.name} cannot run: {error}", hint=hint, id=id_))
+            yield Error(f"The task {task.name} cannot run: {error}", hint=hint, id=id_)
             continue
-        found.extend(_lost_with_worker(task))
-        found.extend(_time_limit(task, policy, app))
-        found.extend(_visibility(task, policy, app))
+        yield from _lost_with_worker(task)
+        yield from _time_limit(task, policy, app)
+        yield from _visibility(task, policy, app)
         if store.supports_join and policy.transaction not in ("separate", "steps"):
-            found.extend(_long_work(task, app))
-    return found
+            yield from _long_work(task, app)
 
 
 def check_sweep() -> list[CheckMessage]:

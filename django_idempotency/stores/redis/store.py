@@ -9,6 +9,8 @@ from datetime import datetime, timedelta
 from typing import Any, ClassVar
 from uuid import UUID
 
+from django.core import checks
+
 from django_idempotency import journal, keys
 from django_idempotency.claims import ClaimRequest, Resolution
 from django_idempotency.exceptions import LeaseLost, StoreError
@@ -270,59 +272,48 @@ class RedisStore(BaseStore):
         return 0
 
     def check(self) -> list[Any]:
-        """Return messages about the server: too old, set to evict, or not reachable."""
-        from django.core import checks
+        """See `BaseStore.check`: a server that is too old, set to evict, or not reachable."""
+        return list(self._problems())
 
+    def _problems(self) -> Iterator[checks.CheckMessage]:
         asked = owner_arguments(self.prefix, note=False)
         try:
             servers = self._clients.info()
             ours = self._clients.run(OWNER, self._marker, asked)
         except StoreError as error:
-            return [
-                checks.Warning(
-                    f"Redis does not answer at {self._clients.where()}: "
-                    f"{type(error.__cause__).__name__}.",
-                    hint=_remedy(error.__cause__),
-                    id="django_idempotency.W009",
-                )
-            ]
-        found: list[Any] = []
+            yield checks.Warning(
+                f"Redis does not answer at {self._clients.where()}: "
+                f"{type(error.__cause__).__name__}.",
+                hint=_remedy(error.__cause__),
+                id="django_idempotency.W009",
+            )
+            return
         for version in {str(server["redis_version"]) for server in servers}:
             if tuple(map(int, version.split(".")[:2])) < OLDEST:
-                found.append(
-                    checks.Error(
-                        f"The RedisStore needs Redis 6.2 or Valkey, and the server is {version}.",
-                        hint="Upgrade the server.",
-                        id="django_idempotency.E010",
-                    )
+                yield checks.Error(
+                    f"The RedisStore needs Redis 6.2 or Valkey, and the server is {version}.",
+                    hint="Upgrade the server.",
+                    id="django_idempotency.E010",
                 )
         for policy in {str(server.get("maxmemory_policy")) for server in servers} - {"noeviction"}:
-            found.append(
-                checks.Warning(
-                    f"Redis may evict claims and results: its maxmemory-policy is {policy}.",
-                    hint="Set maxmemory-policy to noeviction, on a server without other data.",
-                    id="django_idempotency.W008",
-                )
+            yield checks.Warning(
+                f"Redis may evict claims and results: its maxmemory-policy is {policy}.",
+                hint="Set maxmemory-policy to noeviction, on a server without other data.",
+                id="django_idempotency.W008",
             )
         if any(server.get("role") == "slave" for server in servers):
-            found.append(
-                checks.Warning(
-                    f"Redis at {self._clients.where()} is a replica: it refuses claims, or loses "
-                    f"them.",
-                    hint="Name its primary in the OPTIONS of the RedisStore, or the sentinels.",
-                    id="django_idempotency.W015",
-                )
+            yield checks.Warning(
+                f"Redis at {self._clients.where()} is a replica: it refuses claims, or loses them.",
+                hint="Name its primary in the OPTIONS of the RedisStore, or the sentinels.",
+                id="django_idempotency.W015",
             )
         if not ours:
-            found.append(
-                checks.Error(
-                    self._refusal(),
-                    hint="If it is this project's, and SECRET_KEY was changed without "
-                    f"SECRET_KEY_FALLBACKS, delete the key {self._marker} on the server.",
-                    id="django_idempotency.E016",
-                )
+            yield checks.Error(
+                self._refusal(),
+                hint="If it is this project's, and SECRET_KEY was changed without "
+                f"SECRET_KEY_FALLBACKS, delete the key {self._marker} on the server.",
+                id="django_idempotency.E016",
             )
-        return found
 
     # Names and records.
 
