@@ -30,8 +30,8 @@ from django_idempotency.policy import (
     HTTPPolicy,
     Policy,
     UnknownField,
+    check_signatures,
     merge,
-    signature_problems,
     suggestion,
 )
 from django_idempotency.stores.base import BaseStore
@@ -326,10 +326,9 @@ def _policy(default: Any, given: Mapping[str, Any], known: list[str], where: str
     fields_given = {name.lower(): value for name, value in given.items()}
     try:
         merged = merge(default, fields_given)
+        check_signatures(fields_given)
     except (TypeError, ValueError, UnknownField) as error:
         raise InvalidStore(f"{where}: {error}") from error
-    if problems := signature_problems(fields_given):
-        raise InvalidStore(f"{where}: {' '.join(problems)}")
     return merged
 
 

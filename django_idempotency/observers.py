@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from django import dispatch
 
+from django_idempotency.callables import name_of
+
 __all__ = ["Log", "Signal", "logger", "observe"]
 
 if TYPE_CHECKING:
@@ -59,7 +61,7 @@ class Signal(dispatch.Signal):
 
     def _log_robust_failure(self, receiver: Any, err: Exception) -> None:
         """Log an error of a receiver once; Django's own would log each of them."""
-        _tell(f"the receiver {_name(receiver)}", err)
+        _tell(f"the receiver {name_of(receiver)}", err)
 
 
 def observe(observer: Callable[..., Any], *args: Any) -> None:
@@ -67,7 +69,7 @@ def observe(observer: Callable[..., Any], *args: Any) -> None:
     try:
         observer(*args)
     except Exception as error:
-        _tell(f"the instrument {_name(observer)}", error)
+        _tell(f"the instrument {name_of(observer)}", error)
 
 
 def _tell(observer: str, error: Exception) -> None:
@@ -80,9 +82,3 @@ def _is_news(observer: str, error: Exception) -> bool:
     kind, now = (observer, type(error)), time.monotonic()
     last, _seen[kind] = _seen.get(kind), now
     return last is None or now - last > _QUIET
-
-
-def _name(called: Any) -> str:
-    """Return the name of a function, a method or an object that is called."""
-    named = called if hasattr(called, "__qualname__") else type(called)
-    return f"{named.__module__}.{named.__qualname__}"

@@ -24,10 +24,10 @@ __all__ = [
     "HTTPPolicy",
     "Policy",
     "UnknownField",
+    "check_signatures",
     "duration_of",
     "empty_methods",
     "merge",
-    "signature_problems",
     "suggestion",
 ]
 
@@ -209,6 +209,18 @@ class HTTPPolicy:
         for name in ("replay_headers", "fingerprint_headers", "fingerprint_exclude"):
             object.__setattr__(self, name, _several(getattr(self, name)))
 
+    def new_key(self) -> str:
+        """
+        Return a new key within the bounds, and a UUIDv7 where that is asked for.
+
+        What a callable of the project's asks for, it cannot know.
+        """
+        return keys.new_key(
+            time_ordered=self.key_validator == "uuid7",
+            min_length=self.key_min_length,
+            max_length=self.key_max_length,
+        )
+
     def problems(self) -> list[str]:
         """Return what is wrong with these values, one sentence each; empty if nothing is."""
         found = []
@@ -304,9 +316,9 @@ def empty_methods(methods: Any) -> list[str]:
     ]
 
 
-def signature_problems(given: Mapping[str, Any]) -> list[str]:
+def check_signatures(given: Mapping[str, Any]) -> None:
     """
-    Return what is wrong with the signatures of the callables among the fields `given`.
+    Raise TypeError for callables among the fields `given` that do not take what they will get.
 
     Called where the callables are declared, because `HTTPPolicy.problems` runs on each request.
     """
@@ -315,7 +327,8 @@ def signature_problems(given: Mapping[str, Any]) -> list[str]:
         for name, takes in CALLED_WITH.items()
         if callable(given.get(name))
     ]
-    return [problem for problem in found if problem is not None]
+    if any(found):
+        raise TypeError(" ".join(filter(None, found)))
 
 
 AnyPolicy = TypeVar("AnyPolicy", Policy, HTTPPolicy)

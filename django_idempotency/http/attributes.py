@@ -20,8 +20,8 @@ from django_idempotency.policy import (
     UNSET,
     HTTPPolicy,
     Policy,
+    check_signatures,
     empty_methods,
-    signature_problems,
     suggestion,
 )
 
@@ -191,8 +191,7 @@ def _made(
         or made.alias is not stores.plans.get(made.alias.alias)
     ):
         attributes, of_class = Secret(_get_given(view_class)), _of_class(view_class)
-        if problems := signature_problems(nearer):
-            raise TypeError(" ".join(problems))
+        check_signatures(nearer)
         plan = _plan(view_class, handler, of_class | nearer)
         methods = [
             name

@@ -23,8 +23,8 @@ from django_idempotency.http.snapshot import SnapshotCodec
 from django_idempotency.policy import (
     UNSAFE_METHODS,
     UnknownField,
+    check_signatures,
     empty_methods,
-    signature_problems,
     suggestion,
 )
 
@@ -143,8 +143,7 @@ class Declared(Declaration[ViewPlan]):
                 nearest = suggestion(name, known | {"operation", "store"})
                 raise UnknownField(f"idempotent() has no {name!r}.{nearest}")
         check_operation(self.operation)
-        if problems := signature_problems(self.overrides):
-            raise TypeError(" ".join(problems))
+        check_signatures(self.overrides)
         if problems := empty_methods(self.overrides.get("methods")):
             raise ValueError(problems[0])
 

@@ -6,7 +6,6 @@ from django import template
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
-from django_idempotency import keys
 from django_idempotency.conf import DEFAULT_ALIAS, http_policy_for
 from django_idempotency.http.scopes import session_token
 
@@ -21,8 +20,7 @@ def idempotency_key(context: template.Context, store: str = DEFAULT_ALIAS) -> Sa
     Return a hidden field with a new key: each page that shows the form is one submission.
 
     A visitor's session gets its name here, not with the first click: two clicks at once must be
-    of one. The key keeps to the policy's bounds, and is a UUIDv7 where that is asked for; what a
-    callable of the project's asks for, it cannot know.
+    of one.
     """
     request = context.get("request") or getattr(context, "request", None)
     session = getattr(request, "session", None)
@@ -30,9 +28,5 @@ def idempotency_key(context: template.Context, store: str = DEFAULT_ALIAS) -> Sa
     if session is not None and getattr(user, "pk", None) is None:
         session_token(session)
     http = http_policy_for(store)
-    key = keys.new_key(
-        time_ordered=http.key_validator == "uuid7",
-        min_length=http.key_min_length,
-        max_length=http.key_max_length,
-    )
-    return format_html('<input type="hidden" name="{}" value="{}">', http.form_field, key)
+    field = '<input type="hidden" name="{}" value="{}">'
+    return format_html(field, http.form_field, http.new_key())

@@ -20,7 +20,7 @@ from django_idempotency.contrib.celery.codec import serializer_problem
 from django_idempotency.contrib.celery.deliveries import Delivery, DuplicateTask
 from django_idempotency.contrib.celery.guard import TaskGuard
 from django_idempotency.contrib.celery.parents import FromParent, from_parent
-from django_idempotency.policy import UNSET, Policy, merge, signature_problems, suggestion
+from django_idempotency.policy import UNSET, Policy, check_signatures, merge, suggestion
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -197,8 +197,7 @@ def _check_options(
     if isinstance(codec, str) and (problem := serializer_problem(codec)):
         raise ValueError(problem)
     merge(Policy(), policy, beside=_OWN)
-    if problems := signature_problems(policy):
-        raise TypeError(" ".join(problems))
+    check_signatures(policy)
 
 
 def _check_function(function: Any) -> None:

@@ -10,7 +10,6 @@ from django.utils.translation import gettext as _
 from rest_framework.renderers import BrowsableAPIRenderer
 from rest_framework.request import Request
 
-from django_idempotency import keys
 from django_idempotency.http.plans import ViewPlan
 from django_idempotency.policy import HTTPPolicy
 
@@ -40,7 +39,7 @@ def give_keys(
             plan, is_guarded = plan_for(method)
             http = plan.http_policy
             if is_guarded and _takes_a_key(http, renderer_context["request"]):
-                found[method] = {"header": http.header, "key": _key(http)}
+                found[method] = {"header": http.header, "key": f'"{http.new_key()}"'}
         again = _("No answer came. Send the form again: nothing will be done twice.")
         forms = {"keys": found, "unanswered": again} if found else None
         return {**context, "idempotency_template": template, "idempotency_forms": forms}
@@ -55,12 +54,3 @@ def _takes_a_key(http: HTTPPolicy, request: Request) -> bool:
         return True
     known = getattr(request.user, "pk", None) is not None
     return known and http.scope is None and not callable(http.key_validator)
-
-
-def _key(http: HTTPPolicy) -> str:
-    key = keys.new_key(
-        time_ordered=http.key_validator == "uuid7",
-        min_length=http.key_min_length,
-        max_length=http.key_max_length,
-    )
-    return f'"{key}"'
