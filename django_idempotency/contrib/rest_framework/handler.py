@@ -18,7 +18,7 @@ from django_idempotency.http.handlers import ViewHandler, outside_answer
 from django_idempotency.http.spool import read_back, whole_body
 from django_idempotency.policy import HTTPPolicy
 
-__all__ = ["RestHandler", "body_of_request"]
+__all__ = ["RestHandler"]
 
 
 class RestHandler(ViewHandler):
@@ -57,8 +57,20 @@ class RestHandler(ViewHandler):
         return final if response is final else self._finalize(request, response, *args, **kwargs)
 
     def body(self, http: HTTPPolicy) -> bytes:
-        """See `ViewHandler.body`."""
-        return body_of_request(self.subject, http)
+        """
+        See `ViewHandler.body`; by the view's parsers if only they may read it.
+
+        If they refuse the body, the view answers before any claim.
+        """
+        request: Request = self.subject
+        read_back(request._request)
+        compared = http.fingerprint in ("json", "raw")
+        if not compared or not _needs_parser(request):
+            return body_of(request._request, http)
+        with whole_body(request._request):
+            body = parsed_body(request.data, request.FILES)
+        _close_with_request(request)
+        return body
 
     def call(self) -> HttpResponseBase:
         """See `ViewHandler.call`."""
@@ -94,22 +106,6 @@ class RestHandler(ViewHandler):
         if callable(render := getattr(view.response, "render", None)):
             view.response = render()
         return cast("HttpResponseBase", view.response)
-
-
-def body_of_request(request: Request, http: HTTPPolicy) -> bytes:
-    """
-    Return the parts of the body to compare, by the view's parsers if only they may read it.
-
-        If they refuse the body, the view answers before any claim.
-    """
-    read_back(request._request)
-    compared = http.fingerprint in ("json", "raw")
-    if not compared or not _needs_parser(request):
-        return body_of(request._request, http)
-    with whole_body(request._request):
-        body = parsed_body(request.data, request.FILES)
-    _close_with_request(request)
-    return body
 
 
 def _needs_parser(request: Request) -> bool:

@@ -178,7 +178,8 @@ class Statements(BaseStore):
             connection = connections[self.using]
         if place is None and (here := _here.get()) is not None and here[0] is self:
             place = here[1]
-        foreign = connection.in_atomic_block and Block.is_foreign(connection)
+        block = Block.on(connection) if connection.in_atomic_block else None
+        foreign = block is not None and block.is_anothers()
         if foreign and (name in _CLAIMS or Block.is_own(connection)):
             raise Block.open_error()
         try:
