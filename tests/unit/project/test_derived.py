@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import ast
-from textwrap import dedent
+
+import pytest
 
 from tests.proof.derived import PACKAGE, changes_of, every_change, noticed
 from tests.proof.derived.suites import AREAS, suites_of
@@ -12,124 +13,100 @@ from tests.proof.derived.verdicts import VERDICTS, every_verdict, one_line
 CHANGES = {change.id: change for change in every_change()}
 
 
-def derived(source: str) -> list[tuple[str, str, str]]:
-    """Return kind, old and new of each change, on one line."""
-    changes = changes_of("file.py", dedent(source))
-    return [(change.kind, one_line(change.old), one_line(change.new)) for change in changes]
+#: A source, and the changes that follow from it.
+DERIVED: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
+    "a condition is true and false, and a boundary moves": (
+        "def f(a):\n    if a < 1:\n        return 2\n    return 3",
+        [("true", "a < 1", "True"), ("false", "a < 1", "False"), ("boundary", "a < 1", "(a <= 1)")],
+    ),
+    "a condition that binds a name still binds it": (
+        "def f():\n    if (a := g()):\n        a.b()",
+        [
+            ("true", "a := g()", "((a := g()), True)[1]"),
+            ("false", "a := g()", "((a := g()), False)[1]"),
+        ],
+    ),
+    "a comparison is negated": (
+        "def f(a): return a is None",
+        [("negate", "a is None", "(a is not None)")],
+    ),
+    "an operand and a not are left out": (
+        "def f(a, b): return a and not b",
+        [
+            ("swap", "a and not b", "(a or not b)"),
+            ("operand", "a and not b", "(not b)"),
+            ("operand", "a and not b", "(a)"),
+            ("not", "not b", "(b)"),
+        ],
+    ),
+    "an early return is left out unless its condition can be false": (
+        "def f(a):\n with a:\n  return 1\n if a:\n  return 2\n return 3",
+        [("return", "return 1", "pass"), ("true", "a", "True"), ("false", "a", "False")],
+    ),
+    "a handler catches nothing or one less": (
+        "def f():\n try:\n  g()\n except (KeyError, OSError):\n"
+        "  with suppress(ValueError):\n   g()",
+        [
+            ("except", "(KeyError, OSError)", "()"),
+            ("except", "(KeyError, OSError)", "((OSError,))"),
+            ("except", "(KeyError, OSError)", "((KeyError,))"),
+            ("except", "suppress(ValueError)", "suppress()"),
+        ],
+    ),
+    "clauses of SQL are left out": (
+        'SQL = """UPDATE t SET a = 1, b = CASE WHEN c THEN 2 ELSE 3 END\n'
+        ' WHERE d = 4 AND (e OR NOT f)  -- this AND that\n"""',
+        [
+            ("term", "AND (e OR NOT f)", ""),
+            ("term", "d = 4 AND", ""),
+            ("term", "OR NOT f", ""),
+            ("term", "e OR", ""),
+            ("term", "c", "1 = 0"),
+            ("not", "NOT", ""),
+            ("assignment", "a = 1,", ""),
+            ("assignment", ", b = CASE WHEN c THEN 2 ELSE 3 END", ""),
+        ],
+    ),
+    "a condition of one term is always met": (
+        'SQL = "SELECT 1 FROM t WHERE a BETWEEN 1 AND 2 LIMIT 1"',
+        [("term", "a BETWEEN 1 AND 2", "1 = 1")],
+    ),
+    "a term that is true is not missed": (
+        'SQL = "SELECT 1 FROM t WHERE TRUE AND a = 1"',
+        [("term", "AND a = 1", "")],
+    ),
+    "a term that goes over strings leaves their quotes": (
+        'X = " ".join(("#a = :b", "AND (#c = :d", "OR #e = :f)"))',
+        [
+            ("term", 'AND (#c = :d", "OR #e = :f)', '", "'),
+            ("term", '#a = :b", "AND', '", "'),
+            ("term", "OR #e = :f", ""),
+            ("term", '#c = :d", "OR', '", "'),
+        ],
+    ),
+    "a script in Lua": (
+        'LUA = """\nlocal live = a == 1 and b   -- a comment\n'
+        'redis.call(\'DEL\', KEYS[1])\nreturn live\n"""',
+        [
+            ("term", "and b", ""),
+            ("term", "a == 1 and", ""),
+            ("negate", "==", "~="),
+            ("write", "redis.call('DEL', KEYS[1])", ""),
+        ],
+    ),
+    "a docstring and a message are no statements": (
+        'def f():\n    """SELECT this AND that."""\n    return "this and that"',
+        [],
+    ),
+}
 
 
-def test_condition_is_true_and_false_and_a_boundary_moves() -> None:
-    assert derived("def f(a):\n    if a < 1:\n        return 2\n    return 3") == [
-        ("true", "a < 1", "True"),
-        ("false", "a < 1", "False"),
-        ("boundary", "a < 1", "(a <= 1)"),
-    ]
-
-
-def test_condition_that_binds_a_name_still_binds_it() -> None:
-    true, _ = derived("def f():\n    if (a := g()) is None:\n        a.b()")
-    assert true == ("true", "(a := g()) is None", "((a := g()) is None, True)[1]")
-
-
-def test_comparison_is_negated() -> None:
-    assert derived("def f(a): return a is None") == [("negate", "a is None", "(a is not None)")]
-
-
-def test_operand_and_not_are_left_out() -> None:
-    assert derived("def f(a, b): return a and not b") == [
-        ("swap", "a and not b", "(a or not b)"),
-        ("operand", "a and not b", "(not b)"),
-        ("operand", "a and not b", "(a)"),
-        ("not", "not b", "(b)"),
-    ]
-
-
-def test_early_return_is_left_out_unless_its_condition_can_be_false() -> None:
-    source = """
-    def f(a):
-        with a:
-            return 1
-        if a:
-            return 2
-        return 3
-    """
-    kinds = [("return", "return 1", "pass"), ("true", "a", "True"), ("false", "a", "False")]
-    assert derived(source) == kinds
-
-
-def test_handler_catches_nothing_or_one_less() -> None:
-    source = """
-    def f():
-        try:
-            g()
-        except (KeyError, OSError):
-            with suppress(ValueError):
-                g()
-    """
-    assert derived(source) == [
-        ("except", "(KeyError, OSError)", "()"),
-        ("except", "(KeyError, OSError)", "((OSError,))"),
-        ("except", "(KeyError, OSError)", "((KeyError,))"),
-        ("except", "suppress(ValueError)", "suppress()"),
-    ]
-
-
-def test_clauses_of_sql_are_left_out() -> None:
-    source = '''
-    SQL = """
-    UPDATE t SET a = 1, b = CASE WHEN c THEN 2 ELSE 3 END
-     WHERE d = 4 AND (e OR NOT f)  -- this AND that
-    """
-    '''
-    assert derived(source) == [
-        ("term", "AND (e OR NOT f)", ""),
-        ("term", "d = 4 AND", ""),
-        ("term", "OR NOT f", ""),
-        ("term", "e OR", ""),
-        ("term", "c", "1 = 0"),
-        ("not", "NOT", ""),
-        ("assignment", "a = 1,", ""),
-        ("assignment", ", b = CASE WHEN c THEN 2 ELSE 3 END", ""),
-    ]
-
-
-def test_condition_of_one_term_is_always_met() -> None:
-    assert derived('SQL = "SELECT 1 FROM t WHERE a BETWEEN 1 AND 2 LIMIT 1"') == [
-        ("term", "a BETWEEN 1 AND 2", "1 = 1")
-    ]
-
-
-def test_term_that_is_true_is_not_missed() -> None:
-    assert derived('SQL = "SELECT 1 FROM t WHERE TRUE AND a = 1"') == [("term", "AND a = 1", "")]
-
-
-def test_term_that_goes_over_strings_leaves_their_quotes() -> None:
-    assert derived('X = " ".join(("#a = :b", "AND (#c = :d", "OR #e = :f)"))') == [
-        ("term", 'AND (#c = :d", "OR #e = :f)', '", "'),
-        ("term", '#a = :b", "AND', '", "'),
-        ("term", "OR #e = :f", ""),
-        ("term", '#c = :d", "OR', '", "'),
-    ]
-
-
-def test_script_in_lua() -> None:
-    source = '''
-    LUA = """
-    local live = a == 1 and b   -- a comment
-    redis.call('DEL', KEYS[1])
-    return live
-    """
-    '''
-    assert derived(source) == [
-        ("term", "and b", ""),
-        ("term", "a == 1 and", ""),
-        ("negate", "==", "~="),
-        ("write", "redis.call('DEL', KEYS[1])", ""),
-    ]
-
-
-def test_docstring_and_message_are_no_statements() -> None:
-    assert derived('def f():\n    """SELECT this AND that."""\n    return "this and that"') == []
+@pytest.mark.parametrize(("source", "changes"), DERIVED.values(), ids=DERIVED)
+def test_changes_that_follow_from_a_source(
+    source: str, changes: list[tuple[str, str, str]]
+) -> None:
+    found = changes_of("file.py", source)
+    assert [(it.kind, one_line(it.old), one_line(it.new)) for it in found] == changes
 
 
 def test_each_change_of_the_source_has_an_id_and_leaves_a_source() -> None:
