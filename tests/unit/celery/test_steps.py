@@ -94,16 +94,6 @@ def test_C7_T11_what_ends_a_run_after_a_step_leaves_it_failed_and_the_next_goes_
     assert (record().state, record().steps) == ("COMPLETED", None)
 
 
-def test_C7_ignore_completes_and_drops_the_steps(local):
-    def ignore(task):
-        raise Ignore
-
-    load = Import(local.app, ignore)
-    message = local.send(load.task, "file")
-    assert local.deliver(message).state == "IGNORED"
-    assert (record().state, record().steps) == ("COMPLETED", None)
-
-
 def test_C7_S13_ignore_drops_no_question(local):
     task = refused(local.app, [], ignores=True)
     message = local.send(task, "bill")
@@ -111,12 +101,6 @@ def test_C7_S13_ignore_drops_no_question(local):
     assert (record().state, record().expires_at) == ("FAILED", None)
     assert journal.read(record().steps).uncertain == ("charge",)
     assert type(local.deliver(message).value) is Uncertain
-
-
-def test_C7_a_kept_failure_drops_the_steps(local):
-    load = Import(local.app, boom, on_failed="replay")
-    assert local.deliver(local.send(load.task, "file")).state == "FAILURE"
-    assert (record().state, record().steps) == ("COMPLETED", None)
 
 
 def refused(app, calls, task=None, ignores=False, **options):
@@ -181,17 +165,6 @@ def test_C12_T17_a_task_runs_eagerly_and_called_as_a_function_with_its_steps(loc
         send()
     assert send() == ["first", "last"]
     assert (left(), len(load.calls)) == (["first", "last"], 1)
-
-
-def test_C11_T17_no_step_is_taken_by_a_task_in_another_mode(local):
-    @idempotent_task(key="name")
-    def load(name):
-        with pytest.raises(RuntimeError, match="the mode of this work is 'joined'"):
-            idempotency.step("a", lambda: 1)
-        return 1
-
-    message = local.send(local.app.task(load, name="joined"), "file")
-    assert local.deliver(message) == Done("SUCCESS", 1)
 
 
 def test_T16_a_time_limit_says_nothing_against_steps(local, settings, monkeypatch):

@@ -6,7 +6,6 @@ import asyncio
 import functools
 from contextlib import suppress
 from contextvars import Context
-from datetime import timedelta
 
 import pytest
 from asgiref.sync import sync_to_async
@@ -104,21 +103,6 @@ def test_R49_retry_after_is_how_long_it_has_been_running_and_at_most_what_is_lef
         assert (raised.value.retry_after, raised.value.stale) == (told, False)
         assert raised.value.record.state is State.IN_PROGRESS
         assert raised.value.record.running_for == passed
-
-
-def test_R71_R73_refused_a_lapsed_lease_is_stale_until_an_operator_decides(memory, clock):
-    refusing = {"on_stale": "refuse", "retention": 100}
-    with begin(payload=1, **refusing) as attempt:
-        for passed, stale in ((59, False), (1, True), (100 * 86400, True)):
-            clock.advance(passed)
-            with pytest.raises(InProgress) as caught:
-                run(never, payload=1, **refusing)
-            assert caught.value.stale is stale
-            with pytest.raises(FingerprintMismatch):
-                run(never, payload=2, **refusing)
-        assert (kept().expires_at, memory.sweep()) == (None, 0)
-        attempt.complete(1)
-    assert attempt.outcome.expires_at == clock() + timedelta(seconds=100)
 
 
 @pytest.mark.parametrize("wait", [0, 60])
@@ -303,12 +287,6 @@ def test_arguments_that_cannot_be_are_told_and_nothing_runs(memory):
                 Call(caller, "memory")(never, **arguments)
 
 
-def test_an_argument_beats_the_alias(settings, memory):
-    settings.IDEMPOTENCY = {"default": {**settings.IDEMPOTENCY["default"], "LEASE": 40}}
-    seconds = lambda lease: lease.request.lease.seconds  # noqa: E731
-    assert [run(seconds, "a").result, run(seconds, "b", lease=50).result] == [40, 50]
-
-
 # What is said of a block alone.
 
 
@@ -358,20 +336,6 @@ def test_complete_comes_too_late_when_the_block_has_ended(memory, block, complet
     with pytest.raises(RuntimeError, match="too late"):
         attempt.complete(2)
     assert attempt.result == (1 if completes else None)
-
-
-def test_R25_a_replay_opens_no_transaction(mode, in_loop):
-    def is_in_transaction():
-        return connection.in_atomic_block
-
-    async def main():
-        async with begin() as attempt:
-            return attempt.replayed, await sync_to_async(is_in_transaction)()
-
-    run(lambda lease: 1)
-    with begin() as attempt:
-        assert (attempt.replayed, is_in_transaction()) == (True, False)
-    assert in_loop(main) == (True, False)
 
 
 def test_R57_left_without_complete_it_is_released_and_rolled_back(mode, caplog):

@@ -133,17 +133,6 @@ class TestInsideTheCallersTransaction:
                 run()
             assert connections["default"].run_on_commit == []
 
-    def test_R25_R85_a_claim_that_is_lost_does_not_poison_the_callers_transaction(self):
-        with begin(transaction="separate") as attempt:
-            with transaction.atomic():
-                with pytest.raises(InProgress):
-                    run(never)
-                effect()
-            attempt.complete("first")
-        with transaction.atomic():
-            assert run(never).result == "first"
-        assert names() == ["x"]
-
 
 @pytest.mark.django_db
 def test_R84_inside_a_test_case_its_blocks_do_not_count(settings):
@@ -271,13 +260,6 @@ class TestAStoreThatCannotJoin:
         completed = [call.args[0].request.key for call in store.complete.call_args_list]
         assert completed == ["inner", "outer", "next"]
         assert kept("gone").state is State.IN_PROGRESS
-
-    def test_R94_an_error_of_the_completion_is_told_and_the_callers_hooks_run(self, store, caplog):
-        store.complete, told = Mock(side_effect=ZeroDivisionError), Mock()
-        with transaction.atomic():
-            run()
-            transaction.on_commit(told)
-        assert (told.call_count, levels(caplog)) == (1, ["ERROR"])
 
     def test_R94_what_is_called_after_the_commit_keeps_no_hook_of_the_caller_from_running(self):
         told = Mock()

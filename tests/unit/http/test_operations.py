@@ -132,14 +132,6 @@ def test_R40_R23_without_an_operation_another_name_is_422_and_another_route_too_
     assert replayed(at(path("pay/<int:id>/", view)))
 
 
-def test_R40_method_and_path_count_beside_an_operation(at, api):
-    view = guarded(operation="pay", methods={"POST", "PUT"})
-    url = path("pay/<int:pk>/", view)
-    assert at(url).status_code == 201
-    assert problem(at(url, path="/pay/8/")) == MISMATCH
-    assert problem(api(path="/pay/7/", method="PUT")) == MISMATCH
-
-
 def test_R40_nearest_operation_counts(at, api):
     @method_decorator(idempotent(operation="payment-refund"), name="refund")
     class Payments(IdempotencyMixin, ViewSet):

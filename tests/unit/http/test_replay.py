@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from functools import wraps
 from typing import Any
 
 import pytest
 from django.core.exceptions import ImproperlyConfigured
 from django.db import connection, connections
 from django.db.models import QuerySet
-from django.http import HttpRequest, HttpResponse, HttpResponseForbidden, JsonResponse
+from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.test import Client
 from django.utils.decorators import method_decorator
 from django.views import View
@@ -17,7 +16,6 @@ from django.views.decorators.http import etag
 from rest_framework.decorators import api_view
 from rest_framework.generics import GenericAPIView
 from rest_framework.permissions import BasePermission
-from rest_framework.renderers import JSONRenderer
 from rest_framework.request import Request
 from rest_framework.response import Response
 
@@ -197,27 +195,6 @@ def test_R31_a_replay_is_not_stored_in_between_whatever_the_view_says(api, mount
     assert said == ["public, max-age=60", "no-store"]
 
 
-def test_R36_finalize_response_and_rendering_happen_once(api, mount):
-    done: list[str] = []
-
-    class Counting(JSONRenderer):
-        def render(self, *args: Any, **kwargs: Any) -> Any:
-            done.append("rendered")
-            return super().render(*args, **kwargs)
-
-    class Finalised(BareView):
-        renderer_classes = [Counting]
-
-        def finalize_response(self, *args: Any, **kwargs: Any) -> Any:
-            done.append("finalised")
-            return super().finalize_response(*args, **kwargs)
-
-    api.path = mount(Finalised)
-
-    assert [replayed(api()) for _ in range(2)] == [False, True]
-    assert done == ["finalised", "rendered"]
-
-
 # R33: conditions of Django's, above the guard and below it.
 
 
@@ -275,24 +252,6 @@ def test_R33_condition_below_the_guard_is_not_asked_on_a_replay_and_one_above_it
 # R34: decorators of a function, below the middleware.
 
 
-def forbidden_once_there_is_an_effect(view: Any) -> Any:
-    @wraps(view)
-    def checked(request: HttpRequest) -> HttpResponse:
-        return HttpResponseForbidden() if Effect.objects.exists() else view(request)
-
-    return checked
-
-
-@pytest.mark.parametrize(("guard_below", "status"), [(False, 201), (True, 403)])
-def test_R34_decorator_of_a_function_is_asked_on_a_replay_above_the_guard_alone(
-    api, mount, settings, policy, guard_below, status
-):
-    settings.MIDDLEWARE = ["django_idempotency.http.middleware.IdempotencyMiddleware"]
-    policy(HTTP={"SCOPE": ANYONE})
-    api.path = mount(forbidden_once_there_is_an_effect(anybody(add) if guard_below else add))
-    assert [api().status_code for _ in range(2)] == [201, status]
-
-
 # R34: `object_permissions`, the replay_check that asks ``get_object()``.
 
 
@@ -334,11 +293,6 @@ def test_R34_object_permission_withdrawn_in_between(api, url, name):
     kept = IdempotencyRecord.objects.values().get()
     assert problem(api(path=url)) == REFUSED
     assert IdempotencyRecord.objects.values().get() == kept
-
-
-def test_R34_ATOMIC_REQUESTS_are_around_the_check(api, url, policy, atomic):
-    policy(TRANSACTION="separate")
-    assert [replayed(api(path=url)) for _ in range(2)] == [False, True]
 
 
 @pytest.mark.parametrize("coroutine", [False, True])

@@ -15,14 +15,10 @@ from django.contrib.sessions.models import Session
 from django.core.exceptions import PermissionDenied
 from django.db import transaction
 from django.http import HttpRequest, HttpResponse
-from rest_framework.request import Request
-from rest_framework.views import APIView
 
-from django_idempotency.contrib.rest_framework import IdempotencyMixin
 from django_idempotency.http import idempotent, scopes
 from django_idempotency.http.sessions import RequestState
 from tests.app.models import Child, Effect
-from tests.app.views import Refusal
 from tests.unit.http.api import replayed
 from tests.unit.http.shoppers import Shopper
 from tests.unit.http.test_work import swallow
@@ -165,19 +161,6 @@ def test_R92_work_of_atomic_requests_beside_a_store_that_cannot_join(mount, sett
     assert shopper.client.get(page).content == b""
 
 
-def test_R92_error_that_drf_answers(mount):
-    class Checkout(IdempotencyMixin, APIView):
-        authentication_classes: list[Any] = []
-
-        def post(self, request: Request) -> HttpResponse:
-            EMPTY["pop"](request._request)
-            raise Refusal(409)
-
-    shopper = Shopper()
-    assert shopper.post(mount(Checkout)).status_code == 409
-    assert shopper.cart == ["tea"]
-
-
 @pytest.mark.parametrize("last", [lambda: 403, wish], ids=["403", "wish"])
 def test_R92_work_that_is_answered_with_its_own_response_keeps_its_session(mount, last):
     url, page = mount(checkout("pop", last)), mount(told)
@@ -274,19 +257,6 @@ def test_R92_session_that_is_none_of_djangos_is_left_as_it_is(rf):
 
     assert request.session is session
     assert request._messages is told
-
-
-def test_R92_secret_of_csrf_tokens_is_what_it_was(rf):
-    """The request has that which it came with, and none that the work has made."""
-    request = rf.post("/")
-    request.META["CSRF_COOKIE"] = "before"
-    state = RequestState(request)
-    request.META.update(CSRF_COOKIE="after", CSRF_COOKIE_NEEDS_UPDATE=True)
-
-    state.restore()
-
-    assert request.META["CSRF_COOKIE"] == "before"
-    assert "CSRF_COOKIE_NEEDS_UPDATE" not in request.META
 
 
 def test_R92_restored_messages_are_those_of_the_same_request(rf):

@@ -11,11 +11,8 @@ from django.contrib.auth.models import User
 from django.contrib.sessions.models import Session
 from django.http import HttpRequest, HttpResponse
 from django.test import RequestFactory
-from rest_framework.request import Request
-from rest_framework.views import APIView
 
 from django_idempotency.conf import store_for
-from django_idempotency.contrib.rest_framework import IdempotencyMixin
 from django_idempotency.exceptions import LeaseLost
 from django_idempotency.http import idempotent, scopes
 from django_idempotency.models import IdempotencyRecord
@@ -24,7 +21,6 @@ from tests.unit.http.api import problem, replayed
 from tests.unit.http.conftest import Mount, SetPolicy
 from tests.unit.http.shoppers import Overtaken, Shopper
 from tests.unit.http.views import ANYONE
-from tests.unit.views.conftest import AsgiClient
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -67,18 +63,6 @@ def buy(request: Any) -> HttpResponse:
 
 
 checkout = idempotent(buy)
-
-
-async def abuy(request: HttpRequest) -> HttpResponse:
-    return HttpResponse(str((await request.session.aget("cart"))[0]), status=201)
-
-
-class Buy(IdempotencyMixin, APIView):
-    authentication_classes: Any = ()
-    idempotency_scope = ANYONE
-
-    def post(self, request: Request) -> HttpResponse:
-        return buy(request)
 
 
 @pytest.fixture
@@ -147,27 +131,6 @@ def test_R51_middleware_that_is_the_first_to_look_reads_what_the_work_has_left(p
     answers = [shopper.click(url) for _ in range(2)]
 
     assert [answer["X-Cart"] for answer in answers] == ["['tea', 'coffee']"] * 2
-
-
-@pytest.mark.parametrize("made", [checkout, Buy], ids=["function", "mixin"])
-def test_R51_replay_by_either_adapter(project, to, made):
-    project.SESSION_SAVE_EVERY_REQUEST = True
-    url, shopper = to("cycle", made), Shopper()
-    shopper.post(url)
-    kept = shopper.kept
-
-    again = shopper.post(url)
-
-    assert (replayed(again), "sessionid" in again.cookies, shopper.kept) == (True, False, kept)
-
-
-def test_R51_replay_of_a_coroutine(project, mount):
-    url, shopper = mount(idempotent(abuy)), Shopper(AsgiClient())
-
-    first, again = shopper.click(url), shopper.click(url)
-
-    assert (again.content, replayed(again)) == (b"tea", True)
-    assert ("sessionid" in first.cookies, "sessionid" in again.cookies) == (True, False)
 
 
 @pytest.mark.parametrize("every", [False, True], ids=["modified", "every"])

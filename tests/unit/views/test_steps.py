@@ -293,19 +293,6 @@ def test_T11_what_a_refusal_would_release_is_failed_after_a_step(kind, end, stat
     assert (api().status_code, Effect.objects.count(), len(charges)) == (201, 1, 1)
 
 
-@every_kind
-@pytest.mark.parametrize("end", ["402", "503"])
-def test_R55_a_kept_error_completes_and_a_returned_5xx_fails(kind, end):
-    api = client(kind)
-    assert then(api, end).status_code == int(end)
-    again = api()
-    if end == "402":
-        assert (again.status_code, replayed(again), record().steps) == (402, True, None)
-    else:
-        assert (again.status_code, replayed(again)) == (201, False)
-    assert (Effect.objects.count(), len(charges)) == (1, 1)
-
-
 @pytest.mark.usefixtures("atomic")
 def test_T17_ATOMIC_REQUESTS_stay_with_requests_that_have_no_steps():
     """A coroutine can have none, so that it has none on any method."""

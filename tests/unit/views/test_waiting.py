@@ -123,22 +123,6 @@ def test_R18_default_of_async_views_is_separate(in_loop):
     assert IdempotencyRecord.objects.get().state == "FAILED"
 
 
-def test_R57_joined_work_rolls_back_and_connections_of_own_threads_are_closed(policy, in_loop):
-    """A ResourceWarning of a connection that was left open would fail the test."""
-    policy(TRANSACTION="joined")
-
-    async def main():
-        bodies = ({}, {}, {"then": "boom"})
-        sent = [
-            send("async-function", body, str(number), context=False)
-            for number, body in enumerate(bodies)
-        ]
-        return [answer.status_code for answer in await asyncio.gather(*sent)]
-
-    assert in_loop(main) == [201, 201, 500]
-    assert Effect.objects.count() == 2
-
-
 @idempotent
 def form(request):
     return HttpResponse(str(Effect.objects.create(name=request.POST["name"]).pk), status=201)
