@@ -122,16 +122,6 @@ def test_R57_the_record_says_why_a_refusal_is_not_kept(memory, call, error, said
     assert (kept().state, kept().error) == (State.FAILED, said)
 
 
-@pytest.mark.parametrize(("verdict", "state"), [("release", "RELEASED"), ("fail", "FAILED")])
-def test_R55_a_result_that_is_not_kept_is_answered_and_told(memory, told, verdict, state):
-    """Also one that could not be stored."""
-    result, asked = object(), replace(claims.operation(), unstorable_ok=False)
-    with Engine(memory).attempt(asked, None, lambda result: Verdict(verdict)) as attempt:
-        attempt.complete(result)
-    assert (attempt.result, attempt.outcome.stored) == (result, False)
-    assert (found(memory).state, told) == (state, [state.lower()])
-
-
 @pytest.mark.parametrize("error", [RuntimeError, StoreError, LeaseLost, InProgress])
 def test_R61_an_error_that_the_work_raises_is_its_own_whatever_it_says(memory, call, told, error):
     def work(lease):
@@ -350,14 +340,6 @@ def test_R47_R76_a_record_that_has_expired_is_compared_with_nothing(memory, call
     memory.claim = Mock(wraps=memory.claim, side_effect=[kept(), DEFAULT])
     assert not call(done, fingerprint_secrets=["new"]).replayed
     assert levels(caplog) == []
-
-
-def test_R54_a_claim_that_has_met_what_may_be_claimed_is_sent_again(memory, call):
-    """Another attempt has failed meanwhile."""
-    with pytest.raises(ValueError, match="boom"):
-        call(fail)
-    memory.claim = Mock(wraps=memory.claim, side_effect=[kept(), DEFAULT])
-    assert call(done).result == "done"
 
 
 @pytest.mark.django_db(transaction=True)
@@ -691,15 +673,6 @@ def test_R60_R62_the_answer_that_came_first_and_cannot_be_read(expired, result, 
 
     with pytest.raises(error):
         perform(store, "single", work)
-
-
-@pytest.mark.parametrize("perform", [perform, aperform])
-def test_R57_an_answer_of_an_error_is_the_answer(expired, perform):
-    for mode in ("separate", "joined", "single"):
-        store = expired()
-        attempt = perform(store, mode, fail, on_error=lambda error: "sorry")
-        assert (attempt.result, attempt.rolled_back) == ("sorry", mode != "separate")
-        assert perform(store, mode, never).result == "sorry"
 
 
 @pytest.mark.parametrize("mode", ["separate", "joined", "single"])

@@ -22,7 +22,6 @@ from django_idempotency.engine.renewal import LeaseRenewer
 from django_idempotency.keys import short
 from django_idempotency.leases import Lease
 from django_idempotency.records import State
-from django_idempotency.stores.database import DatabaseStore
 from django_idempotency.stores.memory import MemoryStore
 from django_idempotency.testing import FakeClock
 from tests.claims import asked, operation
@@ -334,15 +333,6 @@ def test_a_lease_leaves_the_keeper_before_its_completion_starts(engine, keeper):
     for policy in ({"renew": True}, {"renew": False}, {"renew": True, "deadline": lambda: 60}):
         engine.run(operation(str(policy), **policy), note)
     assert kept == [1, 0, 0, 0, 0, 0]
-
-
-@pytest.mark.django_db(transaction=True)
-@pytest.mark.parametrize(("mode", "number"), [("separate", 1), ("single", 0)])
-def test_R69_a_lease_that_its_transaction_holds_is_not_renewed(keeper, mode, number):
-    """No other connection can see it."""
-    engine = Engine(DatabaseStore(), renewer=keeper)
-    guarded = operation(transaction=mode, renew=True)
-    assert engine.run(guarded, lambda lease: len(keeper._kept)).result == number
 
 
 def test_a_lease_leaves_the_keeper_when_the_work_is_interrupted(engine, keeper):

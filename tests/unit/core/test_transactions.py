@@ -214,16 +214,6 @@ class TestAStoreThatCannotJoin:
             roll_back()  # doomed before, which is no fault of the work
             assert run(lambda lease: "done", "doomed").result == "done"
 
-    def test_a_completion_after_a_commit_that_came_too_late_is_logged(self, clock, caplog):
-        with transaction.atomic():
-            run()
-            clock.advance(61)
-            thread = threading.Thread(target=run, args=[lambda lease: "B"])  # has no transaction
-            thread.start()
-            thread.join(30)
-        assert levels(caplog) == ["ERROR"]
-        assert run(never).result == "B"
-
     @pytest.mark.parametrize(("outer", "inner"), [("default", "other"), ("other", "default")])
     def test_I13_R94_every_open_transaction_must_commit_and_hooks_of_the_last_come_later(
         self, outer, inner

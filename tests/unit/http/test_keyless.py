@@ -123,15 +123,6 @@ def test_R57_R90_status_and_verdict_decide_about_the_work_with_and_without_a_key
         Effect.objects.all().delete()
 
 
-@pytest.mark.parametrize(
-    ("keep", "key"), [("stripe", None), (lambda response, error: "release", "key-1")]
-)
-def test_R58_exception_that_is_not_kept_passes_on(rf, keep, key):
-    request = rf.post("/", headers={"Idempotency-Key": key} if key else {})
-    with pytest.raises(PermissionDenied):
-        decorator(None, keep=keep)(request)
-
-
 def test_R58_view_that_returns_nothing_is_told_of_where_no_url_has_it(rf):
     with pytest.raises(ValueError, match=r"^The view didn't return an HttpResponse"):
         idempotent(lambda request: None)(rf.post("/"))
