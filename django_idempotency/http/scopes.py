@@ -24,7 +24,7 @@ def user(request: Any) -> str:
     pk = getattr(principal, "pk", None)
     if principal is None or not principal.is_authenticated or pk is None:
         raise ScopeMissing
-    return f"user:{_model_of(principal)}:{pk}"
+    return of_user(principal)
 
 
 def of_user(principal: Any) -> str:

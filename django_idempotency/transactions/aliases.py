@@ -54,7 +54,7 @@ class AtomicBlocks:
         self._blocks = blocks  # now: those of a failure have ended
         return self
 
-    def __exit__(self, _: object, exc_value: BaseException | None, __: object) -> None:
+    def __exit__(self, exc_type: object, exc_value: BaseException | None, trace: object) -> None:
         """
         Commit them all, or roll them all back, the innermost first.
 
