@@ -593,22 +593,6 @@ class TestInATestCase(TestCase):
         assert not connection.closed_in_transaction
 
 
-@pytest.mark.usefixtures("site")
-def test_AsyncClient_of_a_test_that_commits():
-    first = connection.connection
-
-    async def main():
-        sent = [
-            await AsyncClient().post("/joined/", headers={"Idempotency-Key": key})
-            for key in ("a", "b", "a")
-        ]
-        return [(it.status_code, "Idempotency-Replayed" in it) for it in sent]
-
-    assert async_to_sync(main)() == [(201, False), (201, False), (201, True)]
-    assert connection.connection is first
-    assert names() == ["paid", "paid"]
-
-
 @each_mode
 @pytest.mark.parametrize("caller", ["async_to_sync", "request"])
 def test_R63_cancelled_attempt_rolls_back_and_its_connection_is_closed(caller, mode):

@@ -214,17 +214,3 @@ def test_R57_a_cache_of_queries_shows_what_has_committed(transaction_mode):
         done.append(name)
         assert effects() == done
         assert cachalot_caches.atomic_caches["default"] == []
-
-
-@pytest.mark.usefixtures("cachalot")
-def test_R90_a_cache_of_queries_shows_what_a_request_has_left(api, mode, atomic_requests):
-    api.client.raise_request_exception = False
-    done: list[str] = []
-    works_in_a_block = atomic_requests or mode != "separate"
-    for number in range(4):
-        for then in ("created", "boom"):
-            for key in (f"{then}-{number}", None):
-                api.then(then, key=key, path="/optional/")
-                done += ["first"] if then == "created" or not works_in_a_block else []
-                assert effects() == done
-                assert cachalot_caches.atomic_caches["default"] == []

@@ -129,12 +129,6 @@ def test_records_that_expire_at_the_same_time_are_on_a_page_each(store):
     assert found == sorted(ids, reverse=True)
 
 
-def test_browse_looks_at_each_record_once(store):
-    for number in range(4):
-        claims.live(store, claim_request(str(number)))
-    assert len(store.browse(filters={"state": "IN_PROGRESS"}, within=3).records) == 3
-
-
 def test_damaged_record_is_left_out_of_a_page_and_ends_none(store, caplog):
     for name in ("a", "b", "c"):
         claims.completed(store, claim_request(name))

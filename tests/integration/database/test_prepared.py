@@ -456,30 +456,6 @@ def test_a_transaction_that_must_be_rolled_back_runs_nothing(store):
         assert isinstance(raised.value.__cause__, TransactionManagementError)
 
 
-@pytest.mark.usefixtures("at_once")
-@MODES
-def test_R60_the_session_ends_and_the_next_one_prepares_anew(engine, other, mode):
-    assert engine.run(operation(transaction=mode), work("mine")).result == "mine"
-    other(execute, f"SELECT pg_terminate_backend({execute('SELECT pg_backend_pid()')})")
-    with pytest.raises(StoreError):
-        engine.run(operation("other", transaction=mode), work("lost"))
-    assert engine.run(operation("other", transaction=mode), work("theirs")).result == "theirs"
-    assert effects() == ["mine", "theirs"]
-
-
-@pytest.mark.parametrize("mode", ["single", "joined"])
-def test_R61_answer_to_a_prepared_claim_is_lost(wire, engine, other, mode):
-    for number in range(3):
-        engine.run(operation(str(number), transaction=mode), work(str(number)))
-    assert names()
-    wire.cut_after(b"\0idempotency_")  # the name, in a Bind
-    with pytest.raises(StoreError):
-        engine.run(operation("lost", transaction=mode), work("lost"))
-    assert wire.fired.wait(PATIENCE)
-    wire.heal()
-    assert other(effects) == ["0", "1", "2"]
-
-
 def round_trips(of, mode):
     """How many the documentation has."""
     rows = table_of(DOCS / "reference" / "database.md", "### Round trips")

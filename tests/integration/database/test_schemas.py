@@ -435,18 +435,6 @@ def test_R98_under_row_level_security(guarded, sessions, by, mode):
     assert execute(told) == role
 
 
-@MODES
-def test_R98_work_that_takes_a_role_is_completed_in_the_session_of_its_claim(guarded, store, mode):
-    """Where the claim had none: the role sees no row."""
-    role, _ = guarded
-    done = Engine(store).run(
-        operation(transaction=mode), lambda lease: execute(f"SET ROLE {role}") or "done"
-    )
-    assert done.stored
-    connection.close()
-    assert execute("SELECT state FROM idempotency_record") == "COMPLETED"
-
-
 def end(store, lease, state):
     if state == "COMPLETED":
         store.complete(lease, packed("done"), retention=claims.RETENTION)

@@ -68,17 +68,6 @@ def test_S13_record_that_waits_for_an_operator_is_held_only_by_its_journal(store
     assert (found(store, "without").held, found(store, "with").held) == (False, True)
 
 
-def test_S13_held_record_is_neither_swept_nor_counted(store):
-    uncertain(store, "lapsed", "lapsed")
-    uncertain(store, "failed", "failed")
-    claims.expired(store, asked("expired"))
-
-    assert (store.count_expired(), store.count_expired(limit=9)) == (1, 1)
-    assert (store.sweep(), store.sweep()) == (1, 0)
-    assert found(store, "lapsed").held
-    assert found(store, "failed").held
-
-
 def test_S13_failure_holds_its_record_and_says_whether_the_lease_held(store):
     lease = won(store.claim(asked()))
     assert store.fail(lease, "builtins.OSError", held=True)
@@ -165,20 +154,6 @@ def test_S18_what_comes_between_look_and_write_of_resume_stands(two, end, said):
 
     [expected] = after
     assert unchanged(expected, two.mine.get(lease.record_id))
-
-
-@pytest.mark.parametrize("said", [{}, DONE, NOT_DONE], ids=["go on", "done", "not done"])
-def test_S7_S18_resume_between_look_and_write_of_a_claim_is_in_its_journal(two, said):
-    uncertain(two.theirs)
-    seen = found(two.theirs)
-    two.mine.before("RECLAIM", lambda: two.other(resume, two.theirs, seen, **said))
-
-    mine = won(two.mine.claim(asked()))
-
-    assert two.mine.reached
-    assert mine.journal == noted(two.mine)
-    assert journal.read(mine.journal).uncertain == (() if said else ("charge",))
-    assert (found(two.mine).held, mine.fencing_token > seen.epoch + 1) == (not said, True)
 
 
 @SERVERS

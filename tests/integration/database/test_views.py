@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
-from email.utils import parsedate_to_datetime
-
 import pytest
 from django.db import transaction
 
@@ -15,7 +12,6 @@ from tests.integration.database.claims import effects
 from tests.unit.http.api import problem, replayed
 
 BOTH = ["default", "other"]
-DAY = timedelta(days=1)
 pytestmark = [
     pytest.mark.django_db(transaction=True, databases=BOTH),
     pytest.mark.leg("postgres18", "sqlite"),
@@ -117,15 +113,3 @@ def test_R86_hook_of_work_that_is_rolled_back_does_not_run(
 )
 def test_transactions_that_are_open_in_a_view(api, mode, atomic_requests, method, path, expected):
     assert api(path=path, method=method).json() == expected
-
-
-# R73, R77
-
-
-def test_R73_R77_an_answer_says_when_its_record_expires(api, mode):
-    """Not before its retention, whose last second is not whole in an HTTP date."""
-    answers = [api(), api()]
-    [record] = IdempotencyRecord.objects.all()
-    ends = {parsedate_to_datetime(answer.headers["Idempotency-Expires"]) for answer in answers}
-    assert ends == {record.expires_at.replace(microsecond=0)}
-    assert DAY <= record.expires_at - record.updated_at <= 1.1 * DAY

@@ -10,7 +10,7 @@ from uuid import UUID
 
 import pytest
 from django.contrib import messages
-from django.db import DatabaseError, ProgrammingError, connection, connections, transaction
+from django.db import DatabaseError, connection, connections
 from django.http import HttpRequest
 from django.test import Client
 from rest_framework.request import Request
@@ -23,7 +23,7 @@ from tests.services.processes import wait_until
 from tests.unit.http.api import Api, problem, replayed
 from tests.unit.http.shoppers import Shopper
 from tests.unit.http.test_sessions import checkout, told
-from tests.unit.http.views import ANYONE, BESIDE, KEYED, MISMATCH, WAYS, answering
+from tests.unit.http.views import ANYONE, BESIDE, MISMATCH, WAYS
 from tests.unit.views.conftest import together
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.leg("postgres18", "postgres16")]
@@ -178,21 +178,3 @@ def test_R57_answer_is_kept_on_a_new_connection(api, mount, mode, atomic_request
 
 
 # What PostgreSQL answers to the COMMIT of a transaction that an error has ended.
-
-
-@KEYED
-def test_R86_R90_hook_of_a_refusal_that_is_rolled_back_does_not_run(api, mount, key):
-    """Django takes PostgreSQL's answer to such a COMMIT for a commit."""
-    hooks: list[str] = []
-
-    def answer(request: Request) -> Response:
-        transaction.on_commit(lambda: hooks.append("hook"))
-        with suppress(ProgrammingError), connection.cursor() as cursor:
-            cursor.execute("SELECT no_such_column")
-        return Response({"done": False}, status=409)
-
-    url = mount(answering(answer, idempotency_required=False))
-
-    assert api(path=url, key=key).status_code == 409
-    assert not Effect.objects.exists()
-    assert hooks == []
