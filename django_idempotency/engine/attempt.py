@@ -61,7 +61,7 @@ class Attempt(Running):
     #: What the attempt waits with for another one, once it does.
     waiter: Waiter | None = None
     #: Whether the result comes from the record, so that nothing is to be run.
-    replayed = False
+    replayed: bool = False
     #: The record that a replay answers from.
     record: Record | None = None
     #: What the work returned, once it has.
