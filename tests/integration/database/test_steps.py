@@ -8,7 +8,6 @@ from contextlib import suppress
 from functools import partial
 
 import pytest
-from asgiref.sync import sync_to_async
 from django.core.exceptions import ObjectDoesNotExist
 from django.db import Error, IntegrityError, connection, connections, transaction
 
@@ -24,13 +23,14 @@ from django_idempotency import (
 )
 from django_idempotency.conf import store_for
 from django_idempotency.exceptions import InProgress
-from django_idempotency.keys import record_id
 from django_idempotency.models import IdempotencyRecord
 from django_idempotency.records import State
 from django_idempotency.testing import crash_at
 from tests.app.models import Child, Effect, Unique
 from tests.integration.database.claims import LONG_AGO, effects
 from tests.integration.database.sessions import PATIENCE, execute
+from tests.unit.core.conftest import kept, never, noted
+from tests.unit.core.steps import Boom, arun, run
 
 pytestmark = [
     pytest.mark.django_db(transaction=True),
@@ -38,39 +38,9 @@ pytestmark = [
 ]
 
 
-class Boom(Exception):
-    """What ends an attempt."""
-
-
 @pytest.fixture(autouse=True)
 def default_store(settings):
     settings.IDEMPOTENCY = {"default": {}, "other": {"OPTIONS": {"using": "other"}}}
-
-
-def run(func, key="k", **arguments):
-    return idempotency.run(func, key=key, scope="s", transaction="steps", **arguments)
-
-
-def arun(func, key="k", **arguments):
-    """Await a coroutine function of a lease in a loop of its own."""
-
-    async def main():
-        try:
-            return await idempotency.arun(
-                func, key=key, scope="s", transaction="steps", **arguments
-            )
-        finally:
-            await sync_to_async(connections.close_all)()
-
-    return asyncio.run(main())
-
-
-def kept(key="k"):
-    return store_for().get(record_id("call", "s", key))
-
-
-def noted(key="k"):
-    return [*journal.read(kept(key).steps).results]
 
 
 def lapse():
@@ -82,10 +52,6 @@ def effect(name="a"):
     assert connection.in_atomic_block
     Effect.objects.create(name=name)
     return name
-
-
-def never(*args):
-    pytest.fail("ran")
 
 
 # Work and note are one.

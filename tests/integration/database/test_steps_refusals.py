@@ -13,12 +13,9 @@ from django_idempotency import TransactionOpen, WorkRolledBack
 from tests.app.models import Effect
 from tests.integration.database.claims import effects
 from tests.unit.core.conftest import kept, never, run_in_loop
+from tests.unit.core.steps import run
 
 pytestmark = pytest.mark.django_db(transaction=True)
-
-
-def run(func, key="k", **arguments):
-    return idempotency.run(func, key=key, scope="s", transaction="steps", **arguments)
 
 
 def write(name):

@@ -37,23 +37,9 @@ from django_idempotency.stores.memory import MemoryStore
 from tests.claims import asked
 from tests.services.processes import wait_until
 from tests.unit.core.conftest import cancel, kept, levels, never, noted, run_in_loop
+from tests.unit.core.steps import Boom, arun, run
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("memory")]
-
-
-class Boom(Exception):
-    """What ends an attempt."""
-
-
-def run(func, key="k", **arguments):
-    return idempotency.run(func, key=key, scope="s", transaction="steps", **arguments)
-
-
-def arun(func, key="k", **arguments):
-    """Await a coroutine function of a lease in a loop of its own."""
-    return run_in_loop(
-        lambda: idempotency.arun(func, key=key, scope="s", transaction="steps", **arguments)
-    )
 
 
 def fail_after(*steps, error=Boom):

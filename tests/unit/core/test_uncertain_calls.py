@@ -14,7 +14,6 @@ from unittest.mock import Mock
 
 import pytest
 
-import django_idempotency as idempotency
 from django_idempotency import (
     InProgress,
     LeaseLost,
@@ -31,25 +30,11 @@ from django_idempotency.engine.operation import RollBack
 from django_idempotency.records import State
 from django_idempotency.testing import crash_at
 from tests.unit.core.conftest import cancel, kept, levels, never, noted, run_in_loop
+from tests.unit.core.steps import Boom, arun, run
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("memory")]
 
 FAILED, HELD = (State.FAILED, False, []), (State.FAILED, True, ["charge"])
-
-
-class Boom(Exception):
-    """What ends an attempt."""
-
-
-def run(func, key="k", **arguments):
-    return idempotency.run(func, key=key, scope="s", transaction="steps", **arguments)
-
-
-def arun(func, key="k", **arguments):
-    """Await a coroutine function of a lease in a loop of its own."""
-    return run_in_loop(
-        lambda: idempotency.arun(func, key=key, scope="s", transaction="steps", **arguments)
-    )
 
 
 def charge(call, uncertain="refuse", name="charge"):
