@@ -14,6 +14,8 @@ from django_idempotency.exceptions import StoreError
 from django_idempotency.http import scopes
 from django_idempotency.models import IdempotencyRecord
 from django_idempotency.observers import logger
+from django_idempotency.operators.search import pages
+from django_idempotency.records import Filters
 from django_idempotency.stores.base import BaseStore
 from django_idempotency.stores.database import DatabaseStore
 
@@ -21,8 +23,6 @@ __all__ = ["Erasure", "erase"]
 
 #: Rows of a table that are read at a time, without their results.
 _ROWS = 5000
-#: Records of one `browse`, of a store that may read them with their results.
-_PAGE = 100
 
 
 @dataclass
@@ -83,13 +83,9 @@ def _scanned(store: BaseStore, damaged: list[str]) -> Iterator[list[tuple[UUID, 
     if isinstance(store, DatabaseStore):
         yield from _rows_of(store)
         return
-    cursor = None
-    while True:
-        page = store.browse(cursor=cursor, limit=_PAGE)
+    for page in pages(store, Filters()):
         damaged.extend(name for name in page.damaged if name not in damaged)  # Redis may repeat
         yield [(record.record_id, record.scope) for record in page.records]
-        if (cursor := page.cursor) is None:
-            return
 
 
 def _rows_of(store: DatabaseStore) -> Iterator[list[tuple[UUID, str]]]:

@@ -8,9 +8,10 @@ from typing import Any
 
 from django.utils import timezone as zones
 from django.utils.translation import gettext as _
-from django.utils.translation import ngettext, pgettext, pgettext_lazy
+from django.utils.translation import ngettext, pgettext
 
 from django_idempotency.codecs import is_unavailable
+from django_idempotency.models import IdempotencyRecord
 from django_idempotency.operators.results import (
     Answer,
     answer_of,
@@ -37,12 +38,7 @@ __all__ = [
 ]
 
 #: The names of the states.
-STATES = {
-    State.IN_PROGRESS: pgettext_lazy("idempotency", "in progress"),
-    State.COMPLETED: pgettext_lazy("idempotency", "completed"),
-    State.FAILED: pgettext_lazy("idempotency", "failed"),
-    State.RELEASED: pgettext_lazy("idempotency", "released"),
-}
+STATES = {State(value): name for value, name in IdempotencyRecord.State.choices}
 _UNITS = ((86400, "d"), (3600, "h"), (60, "min"))
 #: What made a record, by its kind; the scope of one without a kind is not stored whole.
 KINDS = {"http": "a view", "task": "a task", "call": "a call", None: "unknown"}
