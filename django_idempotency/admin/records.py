@@ -21,7 +21,7 @@ from django_idempotency.operators.decisions import Decision, Seen
 from django_idempotency.operators.facts import STATES, ago, told
 from django_idempotency.operators.guarded import guard_of, lines
 from django_idempotency.operators.results import Answer, answer_of, result_of_step
-from django_idempotency.operators.steps import Steps, steps_of
+from django_idempotency.operators.steps import NotedSteps, steps_of
 from django_idempotency.records import NAMED, Record, State
 from django_idempotency.stores.base import BaseStore
 from django_idempotency.templatetags.idempotency_admin import grouped
@@ -74,7 +74,7 @@ def context_of(
 
 
 def _noted(
-    alias: str, record: Record, steps: Steps, may: May
+    alias: str, record: Record, steps: NotedSteps, may: May
 ) -> Iterator[tuple[str, int, str | None, str]]:
     """
     Yield name and size of each step that the record has noted, and its result.

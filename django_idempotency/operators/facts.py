@@ -19,7 +19,7 @@ from django_idempotency.operators.results import (
     kind_of,
     result_of_step,
 )
-from django_idempotency.operators.steps import Steps, listed, steps_of
+from django_idempotency.operators.steps import NotedSteps, listed, steps_of
 from django_idempotency.records import Record, State
 
 __all__ = [
@@ -74,7 +74,7 @@ def facts(alias: str, record: Record) -> dict[str, Any]:
     }
 
 
-def _facts_of_steps(steps: Steps | None) -> dict[str, Any] | None:
+def _facts_of_steps(steps: NotedSteps | None) -> dict[str, Any] | None:
     if steps is None:
         return None
     noted = [{"name": name, "bytes": len(payload)} for name, payload in steps.noted.items()]
@@ -91,7 +91,7 @@ def lines(alias: str, record: Record) -> Iterator[str]:
     yield f"A duplicate sent now: {told(alias, record)}"
 
 
-def _lines_of_steps(steps: Steps | None) -> Iterator[str]:
+def _lines_of_steps(steps: NotedSteps | None) -> Iterator[str]:
     if steps is None:
         return
     uncertain = f", {len(steps.uncertain)} uncertain" if steps.uncertain else ""
@@ -241,7 +241,7 @@ def _told_the_same(alias: str, record: Record) -> str:
     return _("It would take over and run: the lease has lapsed.")
 
 
-def _told_of_steps(record: Record, steps: Steps) -> str:
+def _told_of_steps(record: Record, steps: NotedSteps) -> str:
     """Return what the same request would be told of a record whose attempt has ended halfway."""
     if why := steps.damage or steps.unreadable:
         said = _("It would be refused: store unavailable (503), the steps cannot be read.")

@@ -13,14 +13,14 @@ from django_idempotency.exceptions import StoreError
 from django_idempotency.operators.results import result_of_step
 from django_idempotency.records import Record
 
-__all__ = ["Steps", "forgotten", "listed", "resumed", "steps_of", "why_not_resumed"]
+__all__ = ["NotedSteps", "forgotten", "listed", "resumed", "steps_of", "why_not_resumed"]
 
 #: How many steps a sentence names.
 _NAMED = 10
 
 
 @dataclass(frozen=True)
-class Steps:
+class NotedSteps:
     """What the journal of a record says."""
 
     #: How many bytes the journal has.
@@ -35,16 +35,17 @@ class Steps:
     unreadable: str = ""
 
 
-def steps_of(alias: str, record: Record) -> Steps | None:
+def steps_of(alias: str, record: Record) -> NotedSteps | None:
     """Return the steps of a record of a store; None if it has no journal."""
     if record.steps is None:
         return None
     try:
         noted, uncertain = journal.read(record.steps)
     except StoreError as error:
-        return Steps(len(record.steps), {}, damage=str(error))
+        return NotedSteps(len(record.steps), {}, damage=str(error))
     errors = (result_of_step(alias, record, name, noted[name]).error for name in noted)
-    return Steps(len(record.steps), noted, uncertain, unreadable=next(filter(None, errors), ""))
+    why = next(filter(None, errors), "")
+    return NotedSteps(len(record.steps), noted, uncertain, unreadable=why)
 
 
 def forgotten(alias: str, record: Record, *, completes: bool) -> str:
