@@ -94,22 +94,25 @@ def test_R86_hook_of_work_that_is_rolled_back_does_not_run(
 # Which transactions are open in a view that is guarded. Two databases.
 
 
+#: Mode, ATOMIC_REQUESTS and request, and the aliases on which a transaction is open in the view.
+OPEN = {
+    "an exempt view whose method is not guarded": ("separate", True, "GET /non-atomic/", ["other"]),
+    "an exempt view": ("separate", True, "POST /non-atomic/", ["other"]),
+    "a view exempt on the other alias": ("separate", True, "POST /non-atomic-other/", ["default"]),
+    "a view exempt in the URLconf": ("separate", True, "POST /non-atomic-url/", ["other"]),
+    "an exempt view that joins": ("joined", True, "POST /non-atomic/", BOTH),
+    "one that joins, exempt elsewhere": ("joined", True, "POST /non-atomic-other/", ["default"]),
+    "no ATOMIC_REQUESTS, not guarded": ("joined", False, "GET /atomic/", []),
+    "no ATOMIC_REQUESTS": ("joined", False, "POST /atomic/", ["default"]),
+}
+
+
 @pytest.mark.parametrize(
-    ("mode", "atomic_requests", "method", "path", "expected"),
-    [
-        # non_atomic_requests is respected, whether the guard has something to do or not,
-        ("separate", True, "GET", "/non-atomic/", ["other"]),
-        ("separate", True, "POST", "/non-atomic/", ["other"]),
-        ("separate", True, "POST", "/non-atomic-other/", ["default"]),
-        ("separate", True, "POST", "/non-atomic-url/", ["other"]),
-        # but the store opens its own transaction in any case,
-        ("joined", True, "POST", "/non-atomic/", BOTH),
-        ("joined", True, "POST", "/non-atomic-other/", ["default"]),
-        # and no other one is open without ATOMIC_REQUESTS.
-        ("joined", False, "GET", "/atomic/", []),
-        ("joined", False, "POST", "/atomic/", ["default"]),
-    ],
+    ("mode", "atomic_requests", "sent", "expected"),
+    OPEN.values(),
+    ids=OPEN,
     indirect=["mode", "atomic_requests"],
 )
-def test_transactions_that_are_open_in_a_view(api, mode, atomic_requests, method, path, expected):
+def test_transactions_that_are_open_in_a_view(api, mode, atomic_requests, sent, expected):
+    method, path = sent.split()
     assert api(path=path, method=method).json() == expected
