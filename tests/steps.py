@@ -35,3 +35,16 @@ def resume(store: BaseStore, **decided: Any) -> bool:
     seen = found(store)
     decided = {"epoch": seen.epoch, "state": seen.state, **decided}
     return store.resolve(record_id(), Resolution("resume", **decided))
+
+
+def comes_back_whole(store: BaseStore, number: int, size: int) -> None:
+    """Fail unless the next claim gets so many entries as they were noted."""
+    entries = [journal.entry(f"step {n}", bytes([n % 256]) * size) for n in range(number)]
+    lease = noted(store, entries)
+    store.fail(lease, "boom")
+
+    retry = won(store.claim(again(lease)))
+
+    is_kept = retry.journal == b"".join(entries)  # pytest would draw up the difference
+    assert is_kept
+    assert list(journal.read(retry.journal).results) == [f"step {n}" for n in range(number)]

@@ -12,7 +12,7 @@ from django_idempotency.exceptions import LeaseLost, StoreError
 from django_idempotency.records import State
 from tests.claims import DAY, HOUR, asked, found, lost, record_id, won
 from tests.integration.redis.conftest import MOMENT, lapse
-from tests.steps import ENTRY, INTENT, again, noted, resume
+from tests.steps import ENTRY, INTENT, again, comes_back_whole, noted, resume
 
 PAID = journal.entry("charge", b"paid")
 
@@ -154,15 +154,7 @@ def test_S13_S18_server_whose_memory_is_full_holds_and_resumes(store, memory_ful
 
 @pytest.mark.parametrize(("number", "size"), [(300, 200), (20, 4096), (3, 2**20)])
 def test_S1_large_journal_comes_back_whole(store, number, size):
-    entries = [journal.entry(f"step {n}", bytes([n % 256]) * size) for n in range(number)]
-    lease = noted(store, entries)
-    store.fail(lease, "boom")
-
-    retry = won(store.claim(again(lease)))
-
-    is_kept = retry.journal == b"".join(entries)  # pytest would draw up the difference
-    assert is_kept
-    assert list(journal.read(retry.journal).results) == [f"step {n}" for n in range(number)]
+    comes_back_whole(store, number, size)
 
 
 def test_S8_failed_record_that_is_held_is_whole(store, client, name):
