@@ -338,6 +338,20 @@ def test_complete_comes_too_late_when_the_block_has_ended(memory, block, complet
     assert attempt.result == (1 if completes else None)
 
 
+def test_R25_a_replay_opens_no_transaction(mode, in_loop):
+    def is_in_transaction():
+        return connection.in_atomic_block
+
+    async def main():
+        async with begin() as attempt:
+            return attempt.replayed, await sync_to_async(is_in_transaction)()
+
+    run(lambda lease: 1)
+    with begin() as attempt:
+        assert (attempt.replayed, is_in_transaction()) == (True, False)
+    assert in_loop(main) == (True, False)
+
+
 def test_R57_left_without_complete_it_is_released_and_rolled_back(mode, caplog):
     """Nothing is stored, and the warning names the record and not the key."""
     with begin("4111-1111", payload=1) as attempt:
