@@ -161,11 +161,11 @@ class Resolution:
     ``"complete"`` makes it COMPLETED with `result` for `retention`. ``"resume"`` makes it FAILED
     for `retention`, and keeps its steps: the same request goes on behind them. It may say of the
     call `step` that it was made, with `result`, or that it was `not_done`. While another call is
-    uncertain, the record is still held. A journal grows within an epoch, and the same call may have
-    begun anew: with `noted`, the journal must still have this size. ``"expire"`` makes any record
-    expire. A live lease prevents all four unless `force` is set. Raises ValueError for an unknown
-    action or state and for arguments that do not go together, and TypeError for a retention that is
-    not a duration.
+    uncertain, the record is still held. ``"expire"`` makes any record expire. A live lease prevents
+    all four unless `force` is set. A journal grows within an epoch, by a call that was not there
+    when the operator looked: with `noted`, the journal must still have this size. Raises ValueError
+    for an unknown action or state and for arguments that do not go together, and TypeError for a
+    retention that is not a duration.
     """
 
     action: str
@@ -177,7 +177,7 @@ class Resolution:
     retention: timedelta = timedelta(hours=24)
     step: str | None = None
     not_done: bool = False
-    #: ``"resume"``: the size of the journal that the operator saw, in bytes; None for any.
+    #: The size of the journal that the operator saw, in bytes; None for any.
     noted: int | None = None
 
     def __post_init__(self) -> None:
@@ -189,8 +189,8 @@ class Resolution:
         if self.action == "resume":
             if has_result + self.not_done != has_step:
                 raise ValueError('"resume" takes a step with a result or not_done, or no step.')
-        elif has_step or self.not_done or self.noted is not None:
-            raise ValueError('step, not_done and noted go with the action "resume" alone.')
+        elif has_step or self.not_done:
+            raise ValueError('step and not_done go with the action "resume" alone.')
         elif has_result is not (self.action == "complete"):
             raise ValueError('Give a result with the action "complete", and with no other action.')
         object.__setattr__(self, "state", State(self.state))
@@ -211,4 +211,4 @@ class Resolution:
 
     def holds(self, steps: bytes | None) -> bool:
         """Whether a call stays uncertain once the entry stands behind these `steps` (S13)."""
-        return bool(journal.read((steps or b"") + self.entry).uncertain)
+        return self.action == "resume" and bool(journal.read((steps or b"") + self.entry).uncertain)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import getpass
 import sys
-from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from typing import Any, ClassVar
@@ -13,7 +12,6 @@ from typing import Any, ClassVar
 from django.core.management.base import CommandError, CommandParser
 
 from django_idempotency import keys
-from django_idempotency.conf import policy_for
 from django_idempotency.exceptions import StoreError
 from django_idempotency.management.shell import ShellCommand, chosen_stores, printable
 from django_idempotency.operators.decisions import Decision, NotResolved, Seen
@@ -39,8 +37,6 @@ class OperatorCommand(ShellCommand):
     nargs: ClassVar[str | None] = None
     #: Why stores could not be searched, a line each.
     failures: Sequence[str] = ()
-    #: The aliases that share a record which was found, by the record.
-    sharing: Mapping[Any, Sequence[str]] = {}
 
     def add_arguments(self, parser: CommandParser) -> None:
         """Declare how a record is named."""
@@ -62,7 +58,6 @@ class OperatorCommand(ShellCommand):
     def found(self, options: dict[str, Any]) -> list[tuple[BaseStore, Record]]:
         """Return the records that are meant; one that two aliases share is found once."""
         seen: dict[Any, tuple[BaseStore, Record]] = {}
-        self.sharing = sharing = defaultdict[Any, list[str]](list)
         partly: list[str] = []
         self.failures = failures = []
         for store in chosen_stores(options["store"], options["schema"]):
@@ -72,8 +67,7 @@ class OperatorCommand(ShellCommand):
                 failures.append(f"{store.alias}: {error}")
                 continue
             for record in found.records:
-                seen.setdefault(_identity(record), (store, record))
-                sharing[_identity(record)].append(store.alias)
+                seen.setdefault((record.record_id, record.epoch, record.token), (store, record))
             if found.more:
                 partly.append(store.alias)
         for failure in failures:
@@ -117,6 +111,7 @@ class DecisionCommand(OperatorCommand):
         parser.add_argument("--force", action="store_true", help="end a live lease, too")
         parser.add_argument("--reason", default="", help="why; for the log")
         parser.add_argument("--epoch", type=int, help="only if the record still has this epoch")
+        parser.add_argument("--noted", type=int, help="only if its steps still have so many bytes")
         parser.add_argument(
             *("-y", "--yes", "--no-input", "--noinput"),
             action="store_true",
@@ -128,7 +123,10 @@ class DecisionCommand(OperatorCommand):
         """Decide about the one record that is meant."""
         store, record = self.one(options)
         alias, action, short = store.alias, self.action, keys.short(record.record_id)
-        said = {it: options[it] for it in ("epoch", "noted") if options.get(it) is not None}
+        said = {it: options[it] for it in ("epoch", "noted") if options[it] is not None}
+        if said.keys() == {"epoch"} and record.steps is not None:
+            told = "This record has steps: give --noted, too, which is `bytes` of its `steps`."
+            raise CommandError(told, returncode=2)
         seen = replace(Seen.of(record), **said)
         about = self.about(alias, record, options)
         decision = Decision(store, action, seen, record, force=options["force"], **about)
@@ -173,18 +171,7 @@ class DecisionCommand(OperatorCommand):
             raise CommandError(f"{len(found)} records are meant: name one by its id, or its store.")
         if self.failures:  # the record that is meant may be in a store that is down
             raise CommandError("Not every store could be searched: name the record's by --store.")
-        store, record = found[0]
-        aliases = self.sharing[_identity(record)]
-        if any(policy_for(it) != policy_for(store.alias) for it in aliases):
-            raise CommandError(
-                f"The stores {', '.join(aliases)} share this record, and differ in what they do "
-                f"with a result (ENCRYPTION_KEYS, RETENTION): name the one of its work by --store."
-            )
-        return store, record
-
-
-def _identity(record: Record) -> Any:
-    return record.record_id, record.epoch, record.token
+        return found[0]
 
 
 def operator() -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import Any
 from uuid import UUID
 
 from django.utils.translation import gettext as _
@@ -45,7 +44,7 @@ class Seen:
     record_id: UUID
     epoch: int
     state: State
-    #: The size of the journal of its steps, in bytes: to resume is conditional on it, too.
+    #: The size of the journal of its steps, in bytes: within an epoch it grows.
     noted: int = 0
 
     @classmethod
@@ -75,10 +74,7 @@ class Decision:
         record = self.record
         if record is None:
             return _("It is gone from the store.")
-        now = Seen.of(record)
-        if self.action != "resume":  # which alone is about what the journal says
-            now = replace(now, noted=self.seen.noted)
-        if now != self.seen:
+        if Seen.of(record) != self.seen:
             said = _("It has changed since you saw it: it is %(state)s now. Look at it again.")
             return said % {"state": STATES[record.state]}
         if record.expired:
@@ -167,11 +163,9 @@ class Decision:
         if result is not None:
             owner = seen.record_id if self.step is None else keys.of_step(seen.record_id, self.step)
             result = sealed(result, owner, policy.encryption_keys)
-        about: dict[str, Any] = {}
-        if action == "resume":
-            about = {"step": self.step, "not_done": self.not_done, "noted": seen.noted}
         resolution = Resolution(
-            action, seen.epoch, seen.state, self.force, result, retention, **about
+            *(action, seen.epoch, seen.state, self.force, result, retention),
+            *(self.step, self.not_done, seen.noted),
         )
         short = keys.short(seen.record_id)
         if self.step is not None:

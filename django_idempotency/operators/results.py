@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+from contextlib import suppress
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any, cast
@@ -13,7 +15,7 @@ from django.utils.translation import gettext as _
 from django_idempotency import keys
 from django_idempotency.codecs import Codec, JSONCodec, pack, unpack
 from django_idempotency.codecs.encryption import opened
-from django_idempotency.conf import policy_for
+from django_idempotency.conf import policy_for, stores
 from django_idempotency.exceptions import ResultTooLarge, ResultUnavailable, StoreError
 from django_idempotency.http.snapshot import SnapshotCodec
 from django_idempotency.records import Record
@@ -104,6 +106,7 @@ def given_result(
     content_type: str = "application/json",
     value: str = "",
     step: str | None = None,
+    is_chosen: bool = False,
 ) -> bytes:
     """
     Return the result that an operator gives a record, in the form of the adapter that made it.
@@ -112,13 +115,20 @@ def given_result(
     Otherwise it is a `value`, as JSON text, of a task, or of a call or consumer with the default
     codec. With a `step` it is the `value` of a call of the record's, in the form in which results
     are shown: ``{"#decimal": "1.50"}``. Raises ValueError, with the reason, for one that cannot be
-    kept.
+    kept, and unless the alias `is_chosen` for a record in two stores with other encryption keys.
     """
+    if not is_chosen and (others := _keyed_otherwise(alias, record)):
+        said = _(
+            "The stores %(names)s share this record and have other ENCRYPTION_KEYS. Name that of "
+            "its work: idempotency_%(action)s --store."
+        )
+        action = "complete" if step is None else "resume"
+        raise ValueError(said % {"names": ", ".join([alias, *others]), "action": action})
     policy = policy_for(alias)
     most = policy.max_result_bytes
     try:
         if status is None:
-            parsed = json.loads(value, object_pairs_hook=_members, parse_constant=_no_number)
+            parsed = _json(value)
         if step is not None:
             most = policy.max_steps_bytes
             return pack(JSONCodec(), _typed(value), max_bytes=most)
@@ -152,9 +162,30 @@ def _members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return members
 
 
-def _no_number(text: str) -> None:
-    """Raise ValueError for what Python reads as a number, and JSON does not know."""
+def _number(text: str) -> float:
+    """Return a number of JSON; raise ValueError for one that Python alone knows."""
+    if math.isfinite(number := float(text)):
+        return number
     raise ValueError(_("%(text)s is no number of JSON.") % {"text": text})
+
+
+#: Returns the value of JSON text; raises ValueError, also for what Python alone would read.
+_json = json.JSONDecoder(
+    object_pairs_hook=_members, parse_constant=_number, parse_float=_number
+).decode
+
+
+def _keyed_otherwise(alias: str, record: Record) -> list[str]:
+    """Return the other aliases that have this very record, and other encryption keys."""
+    keyed, using = policy_for(alias).encryption_keys, stores[alias].using
+    sharing = []
+    for other in stores:
+        if policy_for(other).encryption_keys != keyed and stores[other].using == using:
+            with suppress(StoreError):  # one that is down is another one
+                same = stores[other].get(record.record_id)
+                if same is not None and (same.epoch, same.token) == (record.epoch, record.token):
+                    sharing.append(other)
+    return sharing
 
 
 def _codec_of(record: Record) -> Codec:

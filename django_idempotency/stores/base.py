@@ -214,8 +214,8 @@ class BaseStore:
         """
         Carry out an operator's decision, and return whether it was carried out.
 
-        Conditional on what the operator saw, which is epoch, state and for ``"resume"`` the journal
-        (`Resolution.saw`), and on the record not being expired. If another session has locked the
+        Conditional on what the operator saw, which is epoch, state and journal (`Resolution.saw`),
+        and on the record not being expired. If another session has locked the
         record, it returns False and does not wait. The epoch grows by one and the token is new, so
         a former owner has lost its lease. ``"resume"`` appends the resolution's `entry` to a
         journal and keeps it, with the fingerprint; what `Resolution.holds` says is true of the

@@ -196,7 +196,7 @@ class ExclusiveStore(BaseStore):
                 return False
             if seen.live and not resolution.force:
                 return False
-            if action == "resume" and not resolution.saw(seen.steps):
+            if not resolution.saw(seen.steps):
                 return False
             if action != "expire" and seen.state not in (State.IN_PROGRESS, State.FAILED):
                 return False

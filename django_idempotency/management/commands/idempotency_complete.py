@@ -60,7 +60,8 @@ class Command(DecisionCommand):
             if file is not None:
                 body = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
             answer = {"status": status, "body": body, "content_type": options["content_type"]}
-            result = given_result(alias, record, **answer, value=value)
+            is_chosen = options["store"] is not None
+            result = given_result(alias, record, **answer, value=value, is_chosen=is_chosen)
         except (OSError, ValueError) as error:
             raise CommandError(f"This result cannot be kept. {error}", returncode=2) from error
         return {

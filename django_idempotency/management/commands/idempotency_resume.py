@@ -28,7 +28,6 @@ class Command(DecisionCommand):
         """Declare the options."""
         super().add_arguments(parser)
         parser.add_argument("--step", help="the call; may be left out if one alone is uncertain")
-        parser.add_argument("--noted", type=int, help="only if its steps still have so many bytes")
         answer = parser.add_mutually_exclusive_group()
         answer.add_argument("--done", metavar="JSON", help="it was made, and this is its result")
         answer.add_argument("--not-done", action="store_true", help="it was not made")
@@ -56,7 +55,8 @@ class Command(DecisionCommand):
         if options["done"] is None:
             return {}
         try:
-            result = given_result(alias, record, value=options["done"], step=about["step"])
+            said = {"value": options["done"], "step": about["step"]}
+            result = given_result(alias, record, **said, is_chosen=options["store"] is not None)
         except ValueError as error:
             raise CommandError(f"This result cannot be kept. {error}", returncode=2) from error
         return {"result": result}

@@ -488,12 +488,11 @@ class DatabaseStore(Browsing, Sweeping):
         return found
 
     def resolve(self, record_id: UUID, resolution: Resolution) -> bool:
-        """See `BaseStore.resolve`; ``"resume"`` reads the journal before, and nothing else does."""
-        steps = None
-        if resolution.action == "resume" and (seen := self.get(record_id)) is not None:
-            steps = seen.steps
-        if not resolution.saw(steps):
+        """See `BaseStore.resolve`; False, too, if a note comes after the look."""
+        seen = self.get(record_id)
+        if seen is None or not resolution.saw(seen.steps):
             return False
+        steps = seen.steps
         parameters = {
             "id": record_id,
             "action": resolution.action,

@@ -213,6 +213,9 @@ RESOLVABLE = " ".join(
         "AND (attribute_not_exists(#lockExpiry) OR #lockExpiry <= :over)",
         # Not expired.
         "AND (attribute_not_exists(#expiry) OR #expiry > :now OR #lockExpiry > :lapsed)",
+        # With the journal that was just read; without one :withoutSteps is zero.
+        "AND ((attribute_not_exists(#steps) AND #attempts > :withoutSteps)",
+        "OR (attribute_exists(#steps) AND size(#steps) = :noted))",
     )
 )
 
@@ -281,10 +284,6 @@ RESOLVE_EXPIRE_STALE: Statement = (
     RESOLVABLE,
 )
 
-# With the journal that was read, by which the operator's entry holds the record or does not: under
-# one epoch it only grows.
-RESUMABLE = f"{RESOLVABLE} AND size(#steps) = :noted"
-
 RESOLVE_RESUME: Statement = (
     """
     SET #status = :FAILED,
@@ -295,7 +294,7 @@ RESOLVE_RESUME: Statement = (
         #updatedAt = :now
     REMOVE #lockExpiry
     """,
-    RESUMABLE,
+    RESOLVABLE,
 )
 
 RESOLVE_RESUME_HELD: Statement = (
@@ -307,7 +306,7 @@ RESOLVE_RESUME_HELD: Statement = (
         #updatedAt = :now
     REMOVE #lockExpiry, #expiry
     """,
-    RESUMABLE,
+    RESOLVABLE,
 )
 
 RESOLVE_RESUME_WITHOUT_STEPS: Statement = (
@@ -319,7 +318,7 @@ RESOLVE_RESUME_WITHOUT_STEPS: Statement = (
         #updatedAt = :now
     REMOVE #lockExpiry
     """,
-    f"{RESOLVABLE} AND attribute_not_exists(#steps)",
+    RESOLVABLE,
 )
 
 SWEEP: Statement = (None, EXPIRED)

@@ -69,7 +69,8 @@ class DynamoDBStore(BaseStore):
     """
 
     supports_steps: ClassVar[bool] = True
-    steps_bytes: ClassVar[int | None] = 300 * 1024  # of an item of 400 KiB
+    # Of an item of 400 KiB: the result of a call that was made is noted beyond the limit.
+    steps_bytes: ClassVar[int | None] = 190 * 1024
     checks_server: ClassVar[bool] = True
 
     def __init__(
@@ -393,9 +394,13 @@ class DynamoDBStore(BaseStore):
             raise ValueError("The DynamoDB store did not make this cursor.") from error
 
     def resolve(self, record_id: UUID, resolution: Resolution) -> bool:
-        """See `BaseStore.resolve`; False, too, if a note comes after the look of ``"resume"``."""
+        """See `BaseStore.resolve`; False, too, if a note comes after the look."""
         action, state = resolution.action, resolution.state
         if action != "expire" and state not in (State.IN_PROGRESS, State.FAILED):
+            return False
+        seen = self.table.item(record_id) or {}
+        _, _, steps = self.names.before(seen)
+        if not resolution.saw(steps):
             return False
         now, token = self._now(), keys.new_token()
         lapsed = seconds(now - self._skew)
@@ -403,7 +408,7 @@ class DynamoDBStore(BaseStore):
         expires_at = now + resolution.retention
         if action == "expire":
             expires_at = now.replace(microsecond=0)
-        values = {
+        values: dict[str, Any] = {
             ":seenEpoch": number(resolution.epoch),
             ":seenStatus": string(state),
             ":token": string(token),
@@ -411,16 +416,17 @@ class DynamoDBStore(BaseStore):
             ":lapsed": lapsed,
             ":over": _END_OF_TIME if resolution.force else lapsed,
             ":expiry": seconds(whole_seconds(expires_at)),
+            # Under one epoch the journal only grows: with so many entries it is the one just read.
+            ":noted": number(0 if steps is None else len(seen[self.names.of["steps"]]["L"])),
+            ":withoutSteps": _NEVER if steps is None else _END_OF_TIME,
         }
         statement = f"RESOLVE_{action.upper()}"
-        if action == "resume":
-            found = self.table.item(record_id) or {}
-            if not resolution.saw(self.names.before(found)[2]):
-                return False
-            how, appended = self._resumption(found, resolution)
-            statement += how
-            values |= appended
-            if how == "_HELD":
+        if action == "resume" and steps is None:
+            statement += "_WITHOUT_STEPS"
+        elif action == "resume":
+            values[":entry"] = {"L": [binary(resolution.entry)] if resolution.entry else []}
+            if resolution.holds(steps):
+                statement += "_HELD"
                 del values[":expiry"]
         elif resolution.result is not None:
             overflow, kept = self._kept(record_id, token, resolution.result)
@@ -435,16 +441,6 @@ class DynamoDBStore(BaseStore):
             # True for a write that was sent again, and meets itself.
             return item is not None and self.names.record(item, now, self._skew).token == token
         return True
-
-    def _resumption(self, item: Any, resolution: Resolution) -> tuple[str, dict[str, Any]]:
-        """Return the end of the name of the statement that resumes the item, and its values."""
-        _, _, steps = self.names.before(item)
-        if steps is None:
-            return "_WITHOUT_STEPS", {}
-        noted = len(item[self.names.of["steps"]]["L"])
-        entry = [binary(resolution.entry)] if resolution.entry else []
-        values = {":noted": number(noted), ":entry": {"L": entry}}
-        return "_HELD" if resolution.holds(steps) else "", values
 
     def erase(self, record_id: UUID, *, force: bool = False) -> bool:
         """

@@ -245,7 +245,10 @@ class RedisStore(BaseStore):
         return page, looked
 
     def resolve(self, record_id: UUID, resolution: Resolution) -> bool:
-        """See `BaseStore.resolve`; False, too, if a note comes after the look of ``"resume"``."""
+        """See `BaseStore.resolve`; False, too, if a note comes after the look."""
+        seen = self.get(record_id)
+        if seen is None or not resolution.saw(seen.steps):
+            return False
         arguments: list[Any] = [
             resolution.action,
             resolution.epoch,
@@ -253,14 +256,10 @@ class RedisStore(BaseStore):
             int(resolution.force),
             keys.new_token().hex,
             micros(resolution.retention),
-            resolution.result or b"",
+            (resolution.entry if resolution.action == "resume" else resolution.result) or b"",
+            len(seen.steps or b""),
+            int(resolution.holds(seen.steps)),
         ]
-        if resolution.action == "resume":
-            seen = self.get(record_id)
-            if seen is None or not resolution.saw(seen.steps):
-                return False
-            steps = seen.steps or b""
-            arguments[-1:] = [resolution.entry, len(steps), int(resolution.holds(steps))]
         return bool(self._clients.run(RESOLVE, self._key(record_id), arguments))
 
     def erase(self, record_id: UUID, *, force: bool = False) -> bool:

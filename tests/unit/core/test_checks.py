@@ -71,7 +71,7 @@ def test_each_message_has_its_id_and_a_hint_and_says_what_to_write(dummy):
         ("E026", {"default": {"OPTIONS": {"async_claim": True}}}, "no PostgreSQL database"),
         ("E027", {"default": {"OPTIONS": {"session_variables": ["app.tenant"]}}}, "no PostgreSQL"),
         ("E025", {"default": {"OPTIONS": {"prepare": True}}}, "prepares nothing"),
-        ("E028", {"default": {**DYNAMODB, "MAX_STEPS_BYTES": 300 * 1024 + 1}}, "307200 bytes"),
+        ("E028", {"default": {**DYNAMODB, "MAX_STEPS_BYTES": 190 * 1024 + 1}}, "194560 bytes"),
         ("W001", {"default": {"LEASE": 7200, "RETENTION": 3600}}, ""),
         ("W002", {"default": {"BACKEND": MEMORY}}, ""),
         ("E002", {"default": {"SCOPE_QUOTA": 9}}, "Limit the keys of a scope"),
@@ -85,7 +85,7 @@ def test_each_message_has_its_id_and_a_hint_and_says_what_to_write(dummy):
 
 def test_E028_journal_may_have_as_many_bytes_as_an_item_holds():
     """And on another store as many as the setting says."""
-    assert messages(default={**DYNAMODB, "MAX_STEPS_BYTES": 300 * 1024}) == []
+    assert messages(default={**DYNAMODB, "MAX_STEPS_BYTES": 190 * 1024}) == []
     assert messages(default={"MAX_STEPS_BYTES": 10 * 1024 * 1024}) == []
 
 

@@ -817,8 +817,10 @@ def test_S18_a_decision_is_about_the_journal_that_was_shown(
     assert manage("resume", "scope key", *words, str(len(shown.steps or b"")))[0] == 1
     assert seen(store, lease).epoch == shown.epoch
     now = seen(store, lease)
-    assert decision(store, shown, "release").record is not None
-    assert replace(decision(store, shown, "release"), record=now).obstacle is None
+    assert manage("release", "scope key", "--yes", "--epoch", str(shown.epoch))[0] == 2
+    for action in RESOLUTIONS:
+        why = replace(decision(store, shown, action), record=now).obstacle
+        assert "It has changed since you saw it" in str(why)
     assert manage("resume", "scope key", *words, str(len(now.steps or b"")))[0] == 0
 
 
@@ -843,9 +845,17 @@ def test_a_record_that_two_aliases_share_is_decided_about_under_that_of_its_work
 ) -> None:
     words = ("resume", "scope key", "--done", '"ch_1"', "--yes")
     settings.IDEMPOTENCY = {"default": {}, "keyed": {"ENCRYPTION_KEYS": ["A" * 43]}}
-    half_done("charge", store="keyed")
+
+    def charge(lease: Any) -> Any:
+        return lease.external("charge", Mock(side_effect=TimeoutError), uncertain="refuse")
+
+    of_key = {"key": "key", "scope": "scope", "transaction": "steps", "store": "keyed"}
+    with pytest.raises(TimeoutError):
+        idempotency.run(charge, **of_key)
     code, text = manage(*words)
-    assert (code, "The stores default, keyed share this record, and differ" in text) == (1, True)
+    assert (code, "The stores default, keyed share this record and have" in text) == (2, True)
+    text = manage("complete", "scope key", "--value", "1", "--yes")[1]
+    assert "Name that of its work: idempotency_complete --store." in text
     assert manage(*words, "--store", "keyed")[0] == 0
     record = half_done_record()
     assert journal.read(record.steps).uncertain == ()
@@ -919,6 +929,7 @@ def test_T8_a_result_of_a_call_is_what_run_can_keep_and_fits_the_journal(setting
         '{"id": 1, "id": 2}',
         "NaN",
         "[-Infinity]",
+        "1e999",
         "1" * 5000,
         "[" * 10**5,
     )
