@@ -75,7 +75,7 @@ class Notes:
                 if self.closed:
                     raise LeaseLost(f"The attempt has ended before {name!r}, which is not noted.")
                 if not settles:
-                    self.refuse_too_much(name, len(entry))
+                    self._refuse_too_much(name, entry)
                 self._size += len(entry)
                 self.unknown[name] = len(entry)
                 # With "refuse" it lasts until an operator decides.
@@ -88,9 +88,12 @@ class Notes:
                 self._unheld.discard(name)
                 self._note_has_ended.notify_all()
 
-    def refuse_too_much(self, name: str, size: int) -> None:
-        """Raise ResultTooLarge if the journal has no room for an entry of this size (T8)."""
-        size, most = self._size + size, self._policy.max_steps_bytes
+    def refuse_full(self, name: str) -> None:
+        """Raise ResultTooLarge if there is no room for the shortest entry: nothing runs (T8)."""
+        self._refuse_too_much(name, journal.intent(name))
+
+    def _refuse_too_much(self, name: str, entry: bytes) -> None:
+        size, most = self._size + len(entry), self._policy.max_steps_bytes
         if size > most:
             raise ResultTooLarge(
                 f"With {name!r} the steps of this record have {size} bytes, and max_steps_bytes "

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import partial
 from inspect import isawaitable
@@ -113,18 +113,22 @@ class Steps:
                 return self.notes.results[name]
             key = self._lease.derive_key(name)
             if uncertain == "repeat":
-                self.notes.refuse_too_much(name, 0)
+                self.notes.refuse_full(name)
                 return self._note_answer(name, call(key), uncertain)
             if name in self.notes.uncertain:
                 if uncertain == "refuse":
                     raise self._refusal(name, key)
-                with suppress(NotDone):
+                try:
                     return self._note_answer(name, uncertain(key), uncertain)
+                except NotDone as error:
+                    if not self._is_mine(error):
+                        raise
             self.notes.intend(name)
             try:
                 answer = call(key)
-            except NotDone:
-                self.notes.withdraw(name)
+            except NotDone as error:
+                if self._is_mine(error):
+                    self.notes.withdraw(name)
                 raise
             return self._note_answer(name, answer, uncertain)
 
@@ -144,7 +148,7 @@ class Steps:
                 return self.notes.results[name]
             key = self._lease.derive_key(name)
             if uncertain == "repeat":
-                self.notes.refuse_too_much(name, 0)
+                self.notes.refuse_full(name)
                 answer = await _awaited(name, call(key))
                 return await finish(sync_to_async(self._note_answer)(name, answer, uncertain))
             return await finish(self._call_once(name, key, call, uncertain))
@@ -157,17 +161,27 @@ class Steps:
         if name in self.notes.uncertain:
             if uncertain == "refuse":
                 raise self._refusal(name, key)
-            with suppress(NotDone):
+            try:
                 return await note_answer(name, await _awaited(name, uncertain(key)), uncertain)
+            except NotDone as error:
+                if not self._is_mine(error):
+                    raise
         await sync_to_async(self.notes.intend)(name)
         try:
             answer = await _awaited(name, call(key))
-        except NotDone:
-            await sync_to_async(self.notes.withdraw)(name)
+        except NotDone as error:
+            if self._is_mine(error):
+                await sync_to_async(self.notes.withdraw)(name)
             raise
         return await note_answer(name, answer, uncertain)
 
     # Calls that may not be repeated (T12).
+
+    def _is_mine(self, error: NotDone) -> bool:
+        """Whether a call of this record says that it was not made, and not one inside of it."""
+        if error.record_id is None:
+            error.record_id = self._lease.record_id
+        return error.record_id == self._lease.record_id
 
     def _refusal(self, name: str, key: str) -> Uncertain:
         """Tell that an operator has to decide about a call; return the error that says so."""
@@ -243,6 +257,7 @@ class Steps:
         committed: list[bool] = []
         result, place = None, "store"
         try:
+            self.notes.refuse_full(name)
             with store.atomic(committed=partial(committed.append, True)):
                 store.fence(lease)
                 place = "work"

@@ -75,6 +75,9 @@ class LeaseLost(IdempotencyError):
 class NotDone(IdempotencyError):
     """The call was not made, and may be made."""
 
+    #: The record whose call says so, once it has left that call.
+    record_id: UUID | None = None
+
 
 class ResultTooLarge(IdempotencyError):
     """The result is larger than max_result_bytes, so it cannot be kept."""

@@ -13,6 +13,7 @@ from functools import partial
 from unittest.mock import Mock
 
 import pytest
+from asgiref.sync import sync_to_async
 
 from django_idempotency import (
     InProgress,
@@ -539,6 +540,8 @@ def test_T8_no_call_is_made_that_has_no_room():
         for uncertain in ("repeat", "refuse", never):
             with pytest.raises(ResultTooLarge, match=r"allows 14\. Raise it: the next"):
                 lease.external("second", never, uncertain=uncertain)
+        with pytest.raises(ResultTooLarge):
+            lease.step("third", never)
         raise Boom
 
     with pytest.raises(Boom):
@@ -555,6 +558,42 @@ def test_T8_no_awaited_call_is_made_that_has_no_room():
         return 1
 
     assert arun(work, max_steps_bytes=14).result == 1
+
+
+@pytest.mark.parametrize("where", ["call", "question"])
+@pytest.mark.parametrize("is_async", [False, True])
+def test_T12_a_call_inside_of_another_says_nothing_of_that(calls, where, is_async):
+    def refused(key):
+        raise NotDone
+
+    def another(key):
+        calls("outer", 1)(key)
+        run(charge(refused, name="label"), "inner")
+
+    call, question = (another, "refuse") if where == "call" else (never, another)
+    if where == "question":
+        with pytest.raises(Boom):
+            run(charge(calls("first", Boom())))
+
+    def go():
+        if not is_async:
+            return run(charge(call, question))
+        asked = question if question == "refuse" else threaded(question)
+
+        async def work(lease):
+            return await lease.aexternal("charge", threaded(call), uncertain=asked)
+
+        return arun(work)
+
+    with pytest.raises(NotDone):
+        go()
+    assert left() == HELD
+    assert left("inner") == FAILED
+
+
+def threaded(function):
+    """Return a coroutine function that calls this one where a database may be asked."""
+    return sync_to_async(function)
 
 
 # How a hold ends.
