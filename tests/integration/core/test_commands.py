@@ -181,6 +181,7 @@ def test_S13_S18_an_uncertain_call_is_listed_and_goes_on_as_the_operator_has_sai
     [held] = json.loads(text)["records"]
     assert (code, held["key"], held["steps"]["uncertain"]) == (0, "order 17", ["charge"])
     seen = ["shop order 17", "--yes", "--epoch", str(held["epoch"])]
+    seen += ["--noted", str(held["steps"]["bytes"])]
 
     code, text = manage("resume", *seen, "--done", '{"id": "ch_1"}')
 

@@ -231,9 +231,6 @@ CALLS = {
     "release": lambda store, lease: store.release(lease),
     "note": lambda store, lease: store.note(lease, b"entry", duration=HOUR, held=False),
     "look": lambda store, lease: store.get(lease.record_id),
-    "resolution": lambda store, lease: store.resolve(
-        record_id("complete"), Resolution("expire", epoch=0, state=State.COMPLETED)
-    ),
 }
 
 
@@ -246,6 +243,14 @@ def test_B4_call_is_one_round_trip_by_the_scripts_digest(linked, link, name):
     assert link.round_trips == 1
     assert link.sent.count(b"EVALSHA") == 1
     assert b"redis.call" not in link.sent
+
+
+def test_B4_decision_is_a_look_and_a_write(linked, link):
+    lease = won(linked.claim(asked()))
+    link.spoken.clear()
+    decision = Resolution("release", lease.fencing_token, State.IN_PROGRESS, force=True)
+    assert linked.resolve(lease.record_id, decision)
+    assert link.round_trips == 2
 
 
 def test_B4_many_leases_are_renewed_in_one_round_trip_and_a_sweep_asks_nothing(linked, link):
