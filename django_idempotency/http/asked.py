@@ -153,7 +153,7 @@ class Asked:
 
     def _preferred(self, wait: timedelta) -> timedelta:
         """Return how long this caller waits: the policy's time, or less if it prefers so (R51)."""
-        preferred = _PREFER_WAIT.search(self.request.META.get("HTTP_PREFER", ""))
+        preferred = _PREFER_WAIT.search(self.request.META.get("HTTP_PREFER") or "")
         return min(wait, timedelta(seconds=int(preferred[1]))) if preferred else wait
 
 

@@ -117,7 +117,7 @@ class ViewPlan(Plan):
         comes without the header field.
         """
         http = self.http_policy
-        if http.required or self.key_field in request.META:
+        if http.required or request.META.get(self.key_field) is not None:
             return True
         return self.form and form_key(request, http) is not None
 

@@ -38,7 +38,7 @@ async def aguarded(plan: ViewPlan, handler: ViewHandler) -> HttpResponseBase:
     request.idempotency = None
     if not plan.guards(request):
         return await aunguarded(plan, handler)
-    keyed = plan.key_field in request.META
+    keyed = request.META.get(plan.key_field) is not None
     if not keyed:  # to look into a form may take the session, and so the database
         keyed = await sync_to_async(plan.carries_key, thread_sensitive=True)(request)
     atomic = plan.atomic(atomic_of(request))

@@ -220,6 +220,20 @@ def test_R83_R90_requests_without_a_key_have_a_transaction(rf, atomic_requests, 
     assert seen[1:] == [False]
 
 
+def test_R2_a_field_without_a_value_is_no_field(rf, policy):
+    """As a middleware leaves it that takes a field away."""
+    policy(WAIT=1)
+
+    def answer(request):
+        return HttpResponse(str(request.idempotency is not None))
+
+    guarded = idempotent(scope=ANYONE)(answer)
+    assert guarded(rf.post("/", HTTP_IDEMPOTENCY_KEY=None)).content == b"False"
+    request = rf.post("/", HTTP_IDEMPOTENCY_KEY='"key"', HTTP_PREFER=None)
+    request.resolver_match = ResolverMatch(guarded, (), {}, route="answer/")
+    assert guarded(request).content == b"True"
+
+
 @pytest.mark.parametrize("kind", ["above-api-view", "below-api-view"])
 def test_R57_with_atomic_requests_success_is_kept_in_both_orders_and_below_it_no_failure(
     kind, atomic, runs
