@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import inspect
+import itertools
 import os
 from collections.abc import Callable
-from weakref import WeakMethod
+from typing import Any
+from weakref import ref
 
 __all__ = ["in_each_child"]
+
+_functions: list[Callable[[], object]] = []
+#: Methods beside their objects, which they do not keep.
+_methods: dict[int, tuple[ref[Any], Callable[[Any], object]]] = {}
+_numbers = itertools.count()
 
 
 def in_each_child(function: Callable[[], object]) -> None:
@@ -16,11 +23,22 @@ def in_each_child(function: Callable[[], object]) -> None:
 
     Windows forks none, and has no such hook.
     """
-    known = WeakMethod(function) if inspect.ismethod(function) else lambda: function
+    if not inspect.ismethod(function):
+        _functions.append(function)
+        return
+    for number, (known, _method) in [*_methods.items()]:
+        if known() is None:
+            _methods.pop(number, None)
+    _methods[next(_numbers)] = ref(function.__self__), function.__func__
 
-    def call() -> None:
-        if (called := known()) is not None:
-            called()
 
-    if hasattr(os, "register_at_fork"):
-        os.register_at_fork(after_in_child=call)
+def _call_all() -> None:
+    for function in _functions:
+        function()
+    for known, method in [*_methods.values()]:
+        if (owner := known()) is not None:
+            method(owner)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_call_all)

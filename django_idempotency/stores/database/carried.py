@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from functools import cache
 from typing import Any, NamedTuple
 
 from django.core.signals import request_finished, request_started
@@ -91,7 +90,6 @@ def carry_later(sessions: Collection[Session]) -> None:
             connection.set_tenant(tenant)
         if settings and connection.connection is None:
             connection.connect = _Connect(connection, settings)
-            _forget_with_requests()
 
 
 class _Connect:
@@ -121,10 +119,9 @@ def _forget(**kwargs: Any) -> None:
             del vars(connection)["connect"]
 
 
-@cache
-def _forget_with_requests() -> None:
-    for signal in (request_started, request_finished):
-        signal.connect(_forget)
+# Before the receivers of the project: their statements would go to the session that is forgotten.
+for _signal in (request_started, request_finished):
+    _signal.connect(_forget)
 
 
 def _lost(connection: BaseDatabaseWrapper, error: Error) -> SessionLost:
