@@ -18,6 +18,8 @@ from django_idempotency.stores.base import BaseStore
 __all__ = ["Notes"]
 
 _JSON = codecs.JSONCodec()
+#: The shortest result.
+_SHORTEST = codecs.pack(_JSON, 0, max_bytes=1)
 
 
 class Notes:
@@ -90,7 +92,7 @@ class Notes:
 
     def refuse_full(self, name: str) -> None:
         """Raise ResultTooLarge if there is no room for the shortest entry: nothing runs (T8)."""
-        self._refuse_too_much(name, journal.intent(name))
+        self._refuse_too_much(name, journal.entry(name, _SHORTEST))
 
     def _refuse_too_much(self, name: str, entry: bytes) -> None:
         size, most = self._size + len(entry), self._policy.max_steps_bytes

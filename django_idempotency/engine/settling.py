@@ -17,6 +17,7 @@ from django_idempotency.claims import ClaimAgain
 from django_idempotency.engine.attempt import Attempt, Phase
 from django_idempotency.engine.ending import NOTHING, Ending, ending_by, write_ending
 from django_idempotency.engine.operation import RollBack
+from django_idempotency.engine.steps import leaves
 from django_idempotency.exceptions import (
     FingerprintMismatch,
     InProgress,
@@ -152,6 +153,7 @@ class Settling:
         on_error: Callable[[Exception], Any] | None = None,
     ) -> BaseException | None:
         """Write the ending of work that an exception has rolled back (R57, R58, R60)."""
+        leaves(raised)
         if attempt.blocks.committed:  # an on_commit hook raised: the record is completed
             return raised
         if attempt.ending is NOTHING:

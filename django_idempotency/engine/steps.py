@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import threading
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -35,8 +36,10 @@ from django_idempotency.policy import Policy
 from django_idempotency.stores.base import BaseStore
 from django_idempotency.transactions.errors import is_serialization_failure
 
-__all__ = ["Steps"]
+__all__ = ["Steps", "leaves"]
 
+#: Tells of two moments of this process which one came first.
+_moments = itertools.count(1)
 #: The steps and calls of which the running code is part, by the attempts that they belong to.
 _around: ContextVar[tuple[Steps, ...]] = ContextVar("idempotency_steps", default=())
 
@@ -57,8 +60,8 @@ class Steps:
         #: How many results earlier attempts have noted, and which of these were not asked for yet.
         self.found = len(self.notes.results)
         self._unused = dict.fromkeys(self.notes.results)
-        #: The names that run, or whose result was given.
-        self._asked: set[str] = set()
+        #: When the names were asked for that run, or whose result was given.
+        self._asked: dict[str, int] = {}
         self._lock = threading.Lock()
         if self.found:
             logger.info(
@@ -98,7 +101,7 @@ class Steps:
         except asyncio.CancelledError:
             if ended:  # its result was not given, and may be asked for: after a time-out, say
                 with self._lock:
-                    self._asked.discard(name)
+                    self._asked.pop(name, None)
             raise
 
     def external(self, name: str, call: Callable[[str], Any], uncertain: Any) -> Any:
@@ -121,13 +124,13 @@ class Steps:
                 try:
                     return self._note_answer(name, uncertain(key), uncertain)
                 except NotDone as error:
-                    if not self._is_mine(error):
+                    if not self._is_mine(name, error):
                         raise
             self.notes.intend(name)
             try:
                 answer = call(key)
             except NotDone as error:
-                if self._is_mine(error):
+                if self._is_mine(name, error):
                     self.notes.withdraw(name)
                 raise
             return self._note_answer(name, answer, uncertain)
@@ -164,24 +167,22 @@ class Steps:
             try:
                 return await note_answer(name, await _awaited(name, uncertain(key)), uncertain)
             except NotDone as error:
-                if not self._is_mine(error):
+                if not self._is_mine(name, error):
                     raise
         await sync_to_async(self.notes.intend)(name)
         try:
             answer = await _awaited(name, call(key))
         except NotDone as error:
-            if self._is_mine(error):
+            if self._is_mine(name, error):
                 await sync_to_async(self.notes.withdraw)(name)
             raise
         return await note_answer(name, answer, uncertain)
 
     # Calls that may not be repeated (T12).
 
-    def _is_mine(self, error: NotDone) -> bool:
-        """Whether a call of this record says that it was not made, and not one inside of it."""
-        if error.record_id is None:
-            error.record_id = self._lease.record_id
-        return error.record_id == self._lease.record_id
+    def _is_mine(self, name: str, error: NotDone) -> bool:
+        """Whether this call says that it was not made, and not one inside of it."""
+        return error._left < self._asked[name]
 
     def _refusal(self, name: str, key: str) -> Uncertain:
         """Tell that an operator has to decide about a call; return the error that says so."""
@@ -235,14 +236,15 @@ class Steps:
                 unknown = StoreError(f"Whether {name!r} was noted is not known; try again.")
                 raise self.notes.marked(unknown)
             self._lease.check()
-            self._asked.add(name)
+            self._asked[name] = next(_moments)
             self._unused.pop(name, None)
         _around.set((*_around.get(), self))
         try:
             yield name in self.notes.results
-        except BaseException:
+        except BaseException as error:
+            leaves(error)
             with self._lock:
-                self._asked.discard(name)  # what raises may be asked for again (T7)
+                del self._asked[name]  # what raises may be asked for again (T7)
             raise
         finally:
             _around.set(tuple(other for other in _around.get() if other is not self))
@@ -320,6 +322,12 @@ class Steps:
                 record,
                 _listed(sorted(self.notes.uncertain)),
             )
+
+
+def leaves(error: BaseException) -> None:
+    """Take note that an error leaves a call, or the work of a record: of both it says nothing."""
+    if isinstance(error, NotDone):
+        error._left = next(_moments)
 
 
 def _listed(names: Iterable[str]) -> str:

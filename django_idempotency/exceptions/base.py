@@ -75,8 +75,9 @@ class LeaseLost(IdempotencyError):
 class NotDone(IdempotencyError):
     """The call was not made, and may be made."""
 
-    #: The record whose call says so, once it has left that call.
-    record_id: UUID | None = None
+    #: When it has last left a call or the work of a record, as `engine.steps` counts: what it has
+    #: left since a call began says nothing of that call.
+    _left = 0
 
 
 class ResultTooLarge(IdempotencyError):
