@@ -116,7 +116,8 @@ def asked_for(store: BaseStore, form: QueryDict) -> list[Decision]:
     step = form.get("step", "") if action in CALLS else None
     name, not_done = action if step is None else "resume", action == "not_done"
     found = ((it, store.get(it.record_id)) for it in seen)
-    return [Decision(store, name, it, record, True, step, not_done) for it, record in found]
+    both = ((it.to_end(record, name) if record else it, record) for it, record in found)
+    return [Decision(store, name, it, record, True, step, not_done) for it, record in both]
 
 
 def past_of(decision: Decision) -> str:

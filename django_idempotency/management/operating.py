@@ -128,6 +128,8 @@ class DecisionCommand(OperatorCommand):
             told = "This record has steps: give --noted, too, which is `bytes` of its `steps`."
             raise CommandError(told, returncode=2)
         seen = replace(Seen.of(record), **said)
+        if options["force"] and "noted" not in said:
+            seen = seen.to_end(record, action)
         about = self.about(alias, record, options)
         decision = Decision(store, action, seen, record, force=options["force"], **about)
         if (why := decision.obstacle) is not None:

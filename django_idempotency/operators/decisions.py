@@ -44,13 +44,22 @@ class Seen:
     record_id: UUID
     epoch: int
     state: State
-    #: The size of the journal of its steps, in bytes: within an epoch it grows.
-    noted: int = 0
+    #: The size of the journal of its steps, in bytes: within an epoch it grows. None for any.
+    noted: int | None = 0
 
     @classmethod
     def of(cls, record: Record) -> Seen:
         """Return what is seen of this record."""
         return cls(record.record_id, record.epoch, record.state, len(record.steps or b""))
+
+    def to_end(self, record: Record, action: str) -> Seen:
+        """
+        Return what of it counts for an action on the record as it is now.
+
+        A running attempt notes on while an operator decides to end it. To resume its record says
+        something of its calls, so there the journal counts all the same.
+        """
+        return replace(self, noted=None) if record.live and action != "resume" else self
 
 
 @dataclass(frozen=True)
@@ -74,7 +83,8 @@ class Decision:
         record = self.record
         if record is None:
             return _("It is gone from the store.")
-        if Seen.of(record) != self.seen:
+        now = Seen.of(record)
+        if self.seen not in (now, replace(now, noted=None)):
             said = _("It has changed since you saw it: it is %(state)s now. Look at it again.")
             return said % {"state": STATES[record.state]}
         if record.expired:
@@ -115,6 +125,8 @@ class Decision:
         if record is not None and record.state is State.IN_PROGRESS:
             if record.live:
                 said.append(_("The running attempt loses its lease and cannot write its result."))
+                if record.steps is not None and self.action in ("release", "expire"):
+                    said.append(_("What its steps do until then is forgotten, too."))
             else:
                 said.append(
                     _(

@@ -218,7 +218,7 @@ UPDATE idempotency_record
  WHERE id = %(id)s
    AND epoch = %(seen_epoch)s
    AND state = %(seen_state)s
-   AND COALESCE(OCTET_LENGTH(steps), 0) = %(seen_size)s
+   AND (%(seen_size)s IS NULL OR COALESCE(OCTET_LENGTH(steps), 0) = %(seen_size)s)
    AND (-- not expired
            expires_at IS NULL OR expires_at > UTC_TIMESTAMP(6)
         OR (state = 'IN_PROGRESS' AND lease_until > UTC_TIMESTAMP(6)))

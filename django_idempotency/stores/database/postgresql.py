@@ -421,7 +421,8 @@ UPDATE idempotency_record AS record
  WHERE record.id = free.id
    AND record.epoch = %(seen_epoch)s
    AND record.state = %(seen_state)s
-   AND coalesce(octet_length(record.steps), 0) = %(seen_size)s
+   AND (%(seen_size)s::integer IS NULL
+        OR coalesce(octet_length(record.steps), 0) = %(seen_size)s)
    AND (-- not expired
            record.expires_at IS NULL OR record.expires_at > clock.now
         OR (record.state = 'IN_PROGRESS' AND record.lease_until > clock.now))

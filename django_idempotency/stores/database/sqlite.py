@@ -208,7 +208,7 @@ UPDATE idempotency_record
  WHERE id = %(id)s
    AND epoch = %(seen_epoch)s
    AND state = %(seen_state)s
-   AND coalesce(length(steps), 0) = %(seen_size)s
+   AND (%(seen_size)s IS NULL OR coalesce(length(steps), 0) = %(seen_size)s)
    AND (-- not expired
            expires_at IS NULL OR expires_at > strftime('%%Y-%%m-%%d %%H:%%M:%%f', 'now')
         OR (state = 'IN_PROGRESS'

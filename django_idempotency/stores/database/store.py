@@ -488,11 +488,13 @@ class DatabaseStore(Browsing, Sweeping):
         return found
 
     def resolve(self, record_id: UUID, resolution: Resolution) -> bool:
-        """See `BaseStore.resolve`; False, too, if a note comes after the look."""
-        seen = self.get(record_id)
-        if seen is None or not resolution.saw(seen.steps):
-            return False
-        steps = seen.steps
+        """See `BaseStore.resolve`; ``"resume"`` looks first, and asks for that journal."""
+        steps, noted = None, resolution.noted
+        if resolution.action == "resume":
+            seen = self.get(record_id)
+            if seen is None or not resolution.saw(seen.steps):
+                return False
+            steps, noted = seen.steps, len(seen.steps or b"")
         parameters = {
             "id": record_id,
             "action": resolution.action,
@@ -503,8 +505,8 @@ class DatabaseStore(Browsing, Sweeping):
             "retention": resolution.retention,
             "entry": resolution.entry,
             "held": resolution.holds(steps),
-            # The journal of an epoch only grows: of this size it is the one that was read.
-            "seen_size": len(steps or b""),
+            # The journal of an epoch only grows: of this size it is the one that was seen.
+            "seen_size": noted,
             "token": keys.new_token(),
         }
         try:

@@ -213,9 +213,11 @@ RESOLVABLE = " ".join(
         "AND (attribute_not_exists(#lockExpiry) OR #lockExpiry <= :over)",
         # Not expired.
         "AND (attribute_not_exists(#expiry) OR #expiry > :now OR #lockExpiry > :lapsed)",
-        # With the journal that was just read; without one :withoutSteps is zero.
+        # With the journal that was seen. If that is none, :withoutSteps is zero; if it may be any,
+        # :anySteps is.
         "AND ((attribute_not_exists(#steps) AND #attempts > :withoutSteps)",
-        "OR (attribute_exists(#steps) AND size(#steps) = :noted))",
+        "OR (attribute_exists(#steps) AND size(#steps) = :noted)",
+        "OR #attempts > :anySteps)",
     )
 )
 

@@ -398,7 +398,8 @@ class DynamoDBStore(BaseStore):
         action, state = resolution.action, resolution.state
         if action != "expire" and state not in (State.IN_PROGRESS, State.FAILED):
             return False
-        seen = self.table.item(record_id) or {}
+        is_any = action != "resume" and resolution.noted is None
+        seen = {} if is_any else self.table.item(record_id) or {}
         _, _, steps = self.names.before(seen)
         if not resolution.saw(steps):
             return False
@@ -419,6 +420,7 @@ class DynamoDBStore(BaseStore):
             # Under one epoch the journal only grows: with so many entries it is the one just read.
             ":noted": number(0 if steps is None else len(seen[self.names.of["steps"]]["L"])),
             ":withoutSteps": _NEVER if steps is None else _END_OF_TIME,
+            ":anySteps": _NEVER if is_any else _END_OF_TIME,
         }
         statement = f"RESOLVE_{action.upper()}"
         if action == "resume" and steps is None:

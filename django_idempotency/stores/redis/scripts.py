@@ -361,7 +361,7 @@ RESOLVE = _script(
 local action, seen_epoch, seen_state, force = ARGV[1], ARGV[2], ARGV[3], ARGV[4] == '1'
 local token, retention = ARGV[5], tonumber(ARGV[6])
 local kept = ARGV[7]                            -- a result, or the entry of "resume"
-local length, held = tonumber(ARGV[8]), ARGV[9] == '1'   -- of the journal that was read
+local length, held = tonumber(ARGV[8]), ARGV[9] == '1'   -- of the journal that was seen
 
 local time = redis.call('TIME')
 local now = tonumber(time[1]) * 1000000 + tonumber(time[2])
@@ -387,7 +387,7 @@ end
 if action ~= 'expire' and state ~= 'IN_PROGRESS' and state ~= 'FAILED' then
   return 0                                      -- COMPLETED and RELEASED can only expire
 end
-if #(steps or '') ~= length then
+if length and #(steps or '') ~= length then
   return 0                                      -- a note has come since then
 end
 

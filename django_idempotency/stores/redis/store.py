@@ -245,10 +245,13 @@ class RedisStore(BaseStore):
         return page, looked
 
     def resolve(self, record_id: UUID, resolution: Resolution) -> bool:
-        """See `BaseStore.resolve`; False, too, if a note comes after the look."""
-        seen = self.get(record_id)
-        if seen is None or not resolution.saw(seen.steps):
-            return False
+        """See `BaseStore.resolve`; ``"resume"`` looks first, and asks for that journal."""
+        steps, kept, noted = None, resolution.result, resolution.noted
+        if resolution.action == "resume":
+            seen = self.get(record_id)
+            if seen is None or not resolution.saw(seen.steps):
+                return False
+            steps, kept, noted = seen.steps, resolution.entry, len(seen.steps or b"")
         arguments: list[Any] = [
             resolution.action,
             resolution.epoch,
@@ -256,9 +259,9 @@ class RedisStore(BaseStore):
             int(resolution.force),
             keys.new_token().hex,
             micros(resolution.retention),
-            (resolution.entry if resolution.action == "resume" else resolution.result) or b"",
-            len(seen.steps or b""),
-            int(resolution.holds(seen.steps)),
+            kept or b"",
+            "" if noted is None else noted,
+            int(resolution.holds(steps)),
         ]
         return bool(self._clients.run(RESOLVE, self._key(record_id), arguments))
 

@@ -245,12 +245,13 @@ def test_B4_call_is_one_round_trip_by_the_scripts_digest(linked, link, name):
     assert b"redis.call" not in link.sent
 
 
-def test_B4_decision_is_a_look_and_a_write(linked, link):
+@pytest.mark.parametrize(("action", "trips"), [("release", 1), ("resume", 2)])
+def test_B4_decision_is_a_write_and_to_resume_is_a_look_before(linked, link, action, trips):
     lease = won(linked.claim(asked()))
     link.spoken.clear()
-    decision = Resolution("release", lease.fencing_token, State.IN_PROGRESS, force=True)
+    decision = Resolution(action, lease.fencing_token, State.IN_PROGRESS, force=True, noted=0)
     assert linked.resolve(lease.record_id, decision)
-    assert link.round_trips == 2
+    assert link.round_trips == trips
 
 
 def test_B4_many_leases_are_renewed_in_one_round_trip_and_a_sweep_asks_nothing(linked, link):

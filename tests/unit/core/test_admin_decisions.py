@@ -434,6 +434,17 @@ def test_a_call_that_is_not_uncertain_is_not_decided_about(operator, step):
     assert "Decide about one record at a time." in told(about)
 
 
+def test_S18_force_ends_an_attempt_that_notes_on_after_it_was_shown(operator):
+    live = half_done(operator.alias, "charge", state=State.IN_PROGRESS)
+    store, seen = stores[operator.alias], operator.seen(live)
+    store.note(live, journal.intent("mail"), duration=HOUR, held=True)
+    assert "What its steps do until then is forgotten" in told(operator.ask("release", seen))
+    assert "It has changed since" in told(operator.decide("not_done", seen, step="charge"))
+    assert "An attempt is running" in told(operator.decide("release", seen))
+    operator.decide("release", seen, force="on")
+    assert store.get(live.record_id).state is State.RELEASED
+
+
 def test_who_may_not_decide_sees_no_button_of_a_call(operator, django_user_model):
     lease = half_done(operator.alias, "charge")
     clerk = django_user_model.objects.create_user("clerk", is_staff=True)

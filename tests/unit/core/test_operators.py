@@ -825,6 +825,29 @@ def test_S18_a_decision_is_about_the_journal_that_was_shown(
 
 
 @pytest.mark.django_db
+@pytest.mark.parametrize("action", RESOLUTIONS)
+@pytest.mark.parametrize("ending", ["live", "lapsed"])
+def test_S18_force_ends_an_attempt_that_notes_on_after_it_was_shown(
+    store: MemoryStore, clock: FakeClock, action: str, ending: str
+) -> None:
+    lease = claim(store, "scope", "key")
+    shown = Seen.of(seen(store, lease))
+    store.note(lease, journal.intent("charge"), duration=timedelta(seconds=60), held=True)
+    if ending == "lapsed":
+        clock.advance(61)
+    record = seen(store, lease)
+    decided = Decision(store, action, shown.to_end(record, action), record, force=True)
+    is_told = "What its steps do until then is forgotten, too." in decided.consequence
+    assert is_told is (ending == "live" and action in ("release", "expire"))
+    if ending == "lapsed" or action == "resume":
+        assert "It has changed since you saw it" in str(decided.obstacle)
+    else:
+        assert decided.obstacle is None
+        decided.carry_out(result=PACKED if action == "complete" else None)
+        assert seen(store, lease).epoch == lease.fencing_token + 1
+
+
+@pytest.mark.django_db
 def test_S13_a_record_that_is_held_without_a_question_says_how_that_ends(
     store: MemoryStore,
 ) -> None:
