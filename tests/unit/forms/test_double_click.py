@@ -68,6 +68,19 @@ def test_R51_R89_a_double_click_that_logs_in_leaves_the_browser_logged_in(
     assert SessionStore(key)["basket"] == []
 
 
+def test_R89_the_csrf_token_is_not_fingerprinted_and_without_it_nothing_is_claimed(visitor):
+    fields, opened_again = visitor.page(), visitor.page()
+    token = fields.pop("csrfmiddlewaretoken")
+    assert visitor.submit(fields).status_code == 403
+    assert not IdempotencyRecord.objects.exists()
+
+    tokens = (token, opened_again["csrfmiddlewaretoken"])
+    answers = [visitor.submit({**fields, "csrfmiddlewaretoken": sent}) for sent in tokens]
+
+    assert tokens[0] != tokens[1]
+    assert [replayed(answer) for answer in answers] == [False, True]
+
+
 # Which key it is.
 
 
