@@ -129,11 +129,10 @@ def given_result(
     try:
         if status is None:
             parsed = _json(value)
-        if step is not None:
+            if step is None:
+                return pack(_codec_of(record), parsed, max_bytes=most)
             most = policy.max_steps_bytes
             return pack(JSONCodec(), _typed(value), max_bytes=most)
-        if status is None:
-            return pack(_codec_of(record), parsed, max_bytes=most)
         if not 200 <= status <= 599:
             raise ValueError("The status of an answer is a number from 200 to 599.")
         answer = HttpResponse(body, status=status, content_type=content_type)
