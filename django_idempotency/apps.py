@@ -10,8 +10,6 @@ from django.apps import AppConfig, apps
 from django.core.checks import CheckMessage, Tags, register
 from django.utils.translation import gettext_lazy as _
 
-__all__ = ["IdempotencyConfig"]
-
 
 class IdempotencyConfig(AppConfig):
     """Guarding of requests, tasks and calls by idempotency keys."""

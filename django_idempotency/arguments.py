@@ -16,8 +16,6 @@ from django_idempotency.callables import coroutine_problem
 from django_idempotency.exceptions import InvalidKey
 from django_idempotency.policy import UNSET
 
-__all__ = ["bind", "escaped", "is_context", "key_maker", "payload_maker", "without_first"]
-
 R = TypeVar("R")
 
 # What is escaped in values, if the template has it around them; no escape has any of it.

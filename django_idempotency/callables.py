@@ -10,15 +10,6 @@ from inspect import Parameter, Signature
 from io import IOBase
 from typing import Any
 
-__all__ = [
-    "coroutine_problem",
-    "is_coroutine_function",
-    "name_of",
-    "refuse_lazy",
-    "signature_problem",
-]
-
-
 #: What a result can be whose work is still to come. A file, which is an iterator, too, is none.
 _LAZY = (AsyncIterator, Awaitable, Future, Iterator)
 

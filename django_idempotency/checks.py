@@ -16,8 +16,6 @@ from django_idempotency.policy import CALLED_WITH, HTTPPolicy, Policy
 from django_idempotency.stores.base import BaseStore
 from django_idempotency.stores.memory import MemoryStore
 
-__all__ = ["check_aliases", "check_databases", "check_names", "check_servers", "path_problems"]
-
 _DOTTED_PATHS = ("scope", "error_renderer", "replay_check", "fingerprint")
 
 

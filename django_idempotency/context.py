@@ -10,8 +10,6 @@ from uuid import UUID
 from django_idempotency.claims import ClaimRequest
 from django_idempotency.leases import Lease
 
-__all__ = ["Running", "current", "running"]
-
 
 class Running:
     """A running attempt, as the code inside it and the stores see it."""

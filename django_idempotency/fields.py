@@ -8,8 +8,6 @@ from uuid import UUID
 from django.db import models
 from django.db.backends.base.base import BaseDatabaseWrapper
 
-__all__ = ["AnyUUIDField"]
-
 if TYPE_CHECKING:
     _UUIDField = models.UUIDField[UUID, UUID]
 else:

@@ -12,8 +12,6 @@ from typing import NamedTuple
 
 from django_idempotency.exceptions.base import StoreError
 
-__all__ = ["LONGEST_NAME", "Journal", "entry", "intent", "read", "withdrawn"]
-
 #: Characters that the name of a step may have.
 LONGEST_NAME = 100
 

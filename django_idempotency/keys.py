@@ -14,24 +14,6 @@ from uuid import UUID, uuid4
 
 from django_idempotency.exceptions.base import InvalidKey
 
-__all__ = [
-    "KINDS",
-    "MAX_LENGTH",
-    "bounded",
-    "check",
-    "columns",
-    "derive",
-    "is_scope",
-    "new_key",
-    "new_token",
-    "of_step",
-    "parse",
-    "record_id",
-    "record_ids",
-    "seed",
-    "short",
-]
-
 #: The most characters a key may have (R9), and the size of every text column of a record.
 MAX_LENGTH = 255
 #: The kinds of adapters: requests, tasks, and calls of `run` and its like.

@@ -20,17 +20,6 @@ from django_idempotency.exceptions import IdempotencyError, StoreError
 from django_idempotency.exceptions.refusals import REFUSALS, refusal_of
 from django_idempotency.observers import logger
 
-__all__ = [
-    "extra",
-    "log_failure",
-    "log_once",
-    "log_refusal",
-    "log_store_error",
-    "tell_claim",
-    "tell_end",
-    "word_for",
-]
-
 #: The signal of each end of an attempt, by its word in the log.
 SIGNALS: dict[str, Signal] = {
     "completed": signals.completed,

@@ -12,8 +12,6 @@ from django import dispatch
 
 from django_idempotency.callables import name_of
 
-__all__ = ["Log", "Signal", "logger", "observe"]
-
 if TYPE_CHECKING:
     _LoggerAdapter = logging.LoggerAdapter[logging.Logger]
 else:

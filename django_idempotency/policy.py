@@ -16,21 +16,6 @@ from django_idempotency.callables import coroutine_problem, signature_problem
 from django_idempotency.codecs import encryption
 from django_idempotency.options import Secret, conceal, secrets_in
 
-__all__ = [
-    "CALLED_WITH",
-    "TRANSACTIONS",
-    "UNSAFE_METHODS",
-    "UNSET",
-    "HTTPPolicy",
-    "Policy",
-    "UnknownField",
-    "check_signatures",
-    "duration_of",
-    "empty_methods",
-    "merge",
-    "suggestion",
-]
-
 TRANSACTIONS = ("single", "joined", "separate", "steps")
 UNSAFE_METHODS = frozenset({"POST", "PUT", "PATCH", "DELETE"})
 KEEP_PRESETS = ("default", "success", "stripe")

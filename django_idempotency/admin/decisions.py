@@ -24,17 +24,6 @@ from django_idempotency.records import Record, State
 from django_idempotency.stores.base import BaseStore
 from django_idempotency.stores.database import DatabaseStore
 
-__all__ = [
-    "ACTIONS",
-    "CALLS",
-    "DecisionForm",
-    "asked_for",
-    "carry_out",
-    "past_of",
-    "question_of",
-    "signed",
-]
-
 #: What the buttons say, and what the log says afterwards.
 ACTIONS = {
     "release": (pgettext_lazy("idempotency", "Release"), pgettext_lazy("idempotency", "Released")),

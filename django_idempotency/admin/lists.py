@@ -18,8 +18,6 @@ from django_idempotency.records import Filters, Page, State
 from django_idempotency.stores.base import BaseStore
 from django_idempotency.stores.database import DatabaseStore
 
-__all__ = ["SECONDS", "ListForm", "find", "look"]
-
 #: Records of one page.
 _PAGE = 100
 #: How long a page may read the store.

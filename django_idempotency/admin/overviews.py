@@ -15,8 +15,6 @@ from django_idempotency.records import Filters, Record, State
 from django_idempotency.stores.base import BaseStore
 from django_idempotency.stores.database import DatabaseStore
 
-__all__ = ["overview_of"]
-
 #: Records that the overview looks at: twice as many take twice as long.
 _NEWEST = 5_000
 #: Operations that have a line of their own.

@@ -26,8 +26,6 @@ from django_idempotency.records import NAMED, Record, State
 from django_idempotency.stores.base import BaseStore
 from django_idempotency.templatetags.idempotency_admin import grouped
 
-__all__ = ["body_of", "context_of"]
-
 #: How many characters of a body are on the page.
 _SHOWN = 100_000
 

@@ -24,8 +24,6 @@ from django_idempotency.keys import short
 from django_idempotency.operators.facts import STATES, ago, span
 from django_idempotency.records import Record
 
-__all__ = ["May", "Row", "link_to_user", "moments"]
-
 _MASKED = "•••••"
 #: The scope of a user, as `http.scopes` makes it.
 _OF_USER = re.compile(r"user:(?P<model>[a-z0-9_]+\.[a-z0-9_]+):(?P<pk>.+)")

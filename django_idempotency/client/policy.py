@@ -14,8 +14,6 @@ from dataclasses import dataclass
 
 from django_idempotency.client.problems import problem_in
 
-__all__ = ["SAFE_METHODS", "Attempts", "RetryPolicy"]
-
 logger = logging.getLogger("django_idempotency.client")
 
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS", "TRACE"})

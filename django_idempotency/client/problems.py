@@ -7,8 +7,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-__all__ = ["Problem", "problem_in", "problem_of"]
-
 
 @dataclass(frozen=True)
 class Problem:

@@ -12,8 +12,6 @@ from django_idempotency.exceptions import IdempotencyError, StoreError
 from django_idempotency.observers import Signal, observe
 from django_idempotency.stores.base import BaseStore
 
-__all__ = ["BUCKETS", "Instrument", "Metrics"]
-
 #: Seconds: a claim of the memory store takes microseconds, one that waits for a server seconds.
 BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
 

@@ -12,8 +12,6 @@ from django_idempotency.http.problems import PROBLEM_TYPE
 from django_idempotency.http.verdicts import verdict_for
 from django_idempotency.policy import KEY_FORMATS, HTTPPolicy, Policy
 
-__all__ = ["PROBLEM", "describe"]
-
 _MEMBERS: dict[str, dict[str, Any]] = {
     "type": {
         "type": "string",

@@ -25,8 +25,6 @@ from django_idempotency.contrib.rest_framework.mixin import IdempotencyMixin
 from django_idempotency.http.inventory import guards_of
 from django_idempotency.http.plans import ViewPlan
 
-__all__ = ["GuardedViewExtension"]
-
 if TYPE_CHECKING:
     _Schema = AutoSchema
 else:

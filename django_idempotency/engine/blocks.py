@@ -8,8 +8,6 @@ from typing import Any
 
 from django_idempotency.transactions.aliases import AtomicBlocks
 
-__all__ = ["WorkBlocks"]
-
 #: In the place of a block that an attempt does not open.
 _NOT_OPEN = nullcontext()
 _NO_ALIASES = AtomicBlocks(())

@@ -11,8 +11,6 @@ from django_idempotency.leases import Lease
 from django_idempotency.records import State
 from django_idempotency.stores.base import BaseStore
 
-__all__ = ["NOTHING", "Ending", "ending_by", "ending_of", "reason_of", "write_ending"]
-
 _STATES = {"keep": State.COMPLETED, "release": State.RELEASED, "fail": State.FAILED}
 _NOT_KEPT = "not kept"
 

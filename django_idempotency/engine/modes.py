@@ -11,8 +11,6 @@ from django_idempotency.stores.base import BaseStore
 from django_idempotency.transactions.outer import CommitHooks, OuterTransaction
 from django_idempotency.transactions.state import is_open
 
-__all__ = ["OpenTransactions", "check_mode"]
-
 
 class OpenTransactions:
     """

@@ -15,8 +15,6 @@ from django_idempotency.observers import logger
 from django_idempotency.policy import Policy
 from django_idempotency.stores.base import BaseStore
 
-__all__ = ["Notes"]
-
 _JSON = codecs.JSONCodec()
 #: The shortest result.
 _SHORTEST = codecs.pack(_JSON, 0, max_bytes=1)

@@ -17,8 +17,6 @@ from django_idempotency.observers import logger
 from django_idempotency.policy import Policy
 from django_idempotency.transactions.outer import CommitHooks, OuterTransaction
 
-__all__ = ["Operation", "RollBack", "Verdict", "refuse_rollback"]
-
 
 @dataclass(frozen=True)
 class Operation:

@@ -16,8 +16,6 @@ from django_idempotency.observers import logger
 from django_idempotency.stores.base import BaseStore
 from django_idempotency.stores.forks import in_each_child
 
-__all__ = ["LeaseRenewer", "lease_renewer"]
-
 #: A lease is renewed when this part of it has passed, so two renewals may fail before it lapses.
 _PART = 3
 #: A renewal takes along what is due within this part of the time between two renewals.

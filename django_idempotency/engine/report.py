@@ -14,8 +14,6 @@ from django_idempotency.observers import logger
 from django_idempotency.stores.base import BaseStore
 from django_idempotency.transactions.outer import after_commit
 
-__all__ = ["Report", "is_heard"]
-
 
 class Report:
     """Tells of one attempt, which begins when this is made."""

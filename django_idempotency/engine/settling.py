@@ -32,8 +32,6 @@ from django_idempotency.observers import logger
 from django_idempotency.records import Record, State
 from django_idempotency.stores.base import BaseStore
 
-__all__ = ["Settling"]
-
 
 class Settling:
     """Writes the endings of attempts on one store."""

@@ -36,8 +36,6 @@ from django_idempotency.policy import Policy
 from django_idempotency.stores.base import BaseStore
 from django_idempotency.transactions.errors import is_serialization_failure
 
-__all__ = ["Steps", "leaves"]
-
 #: Tells of two moments of this process which one came first.
 _moments = itertools.count(1)
 #: The steps and calls of which the running code is part, by the attempts that they belong to.

@@ -19,8 +19,6 @@ from django_idempotency.stores.forks import in_each_child
 from django_idempotency.transactions.connections import let_connections_go
 from django_idempotency.transactions.state import is_any_open
 
-__all__ = ["StoreThreads", "own_thread"]
-
 T = TypeVar("T")
 
 #: How many coroutines may call one store at the same time; more of them queue.

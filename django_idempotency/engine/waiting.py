@@ -17,8 +17,6 @@ from django_idempotency.records import Record, State
 from django_idempotency.stores.base import BaseStore
 from django_idempotency.stores.forks import in_each_child
 
-__all__ = ["Poller", "Waiter", "poller"]
-
 #: Seconds between two looks at a record: at first, and at most.
 _SHORTEST, _LONGEST = 0.02, 0.2
 #: The part of the time waited so far that the next look may come later.

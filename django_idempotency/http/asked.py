@@ -26,8 +26,6 @@ from django_idempotency.http.content import (
 from django_idempotency.http.handlers import ViewHandler
 from django_idempotency.http.plans import ViewPlan
 
-__all__ = ["Asked"]
-
 _KIND = "http"
 #: How long the second click on a form's button waits for the page of the first (R89).
 _FORM_WAIT = timedelta(seconds=10)

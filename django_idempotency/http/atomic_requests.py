@@ -11,17 +11,6 @@ from django.http import HttpRequest
 
 from django_idempotency.transactions.aliases import AtomicBlocks
 
-__all__ = [
-    "answering",
-    "atomic_aliases",
-    "atomic_of",
-    "blocks_on",
-    "exempt",
-    "is_marked",
-    "mark",
-    "refuse_coroutine",
-]
-
 View = TypeVar("View", bound=Callable[..., Any])
 
 

@@ -30,8 +30,6 @@ if TYPE_CHECKING:
 
     from django_idempotency.options import Duration, Names, OnStale, Secrets, Transaction
 
-__all__ = ["IdempotencyAttributes", "is_property", "plan_of", "plan_of_class"]
-
 _PREFIX = "idempotency_"
 #: What a view gives: the alias of its store, its operation, and the fields of its policies.
 _GIVEN = ("store", "operation", *(field.name for field in (*fields(Policy), *fields(HTTPPolicy))))

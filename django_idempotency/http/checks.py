@@ -31,8 +31,6 @@ from django_idempotency.http.middleware import IdempotencyMiddleware
 from django_idempotency.http.plans import Declared, ViewPlan, declared_on
 from django_idempotency.policy import HTTPPolicy
 
-__all__ = ["check_cors", "check_fail_open", "check_middleware", "check_views"]
-
 _AUTHENTICATION = "django.contrib.auth.middleware.AuthenticationMiddleware"
 _EXEMPT = "Give the API's view functions non_atomic_requests, as the guide to django-ninja shows."
 

@@ -37,18 +37,6 @@ from django_idempotency.http.spool import (
 )
 from django_idempotency.policy import HTTPPolicy, Policy
 
-__all__ = [
-    "MULTIPART",
-    "ask",
-    "body_of",
-    "endpoint_of",
-    "fingerprint_of",
-    "form_key",
-    "operation_of",
-    "parsed_body",
-    "uploads_of",
-]
-
 FORM = "application/x-www-form-urlencoded"
 MULTIPART = "multipart/form-data"
 #: What most callables of a policy answer with: none of it can be awaited.

@@ -36,8 +36,6 @@ from django_idempotency.logs import log_once, log_refusal, log_store_error
 from django_idempotency.records import Outcome
 from django_idempotency.transactions.aliases import AtomicBlocks
 
-__all__ = ["Guard", "is_guarded_already"]
-
 #: Where a request has the attempt that serves it.
 _SERVING = "_idempotency_attempt"
 

@@ -18,8 +18,6 @@ from django_idempotency.http import scopes
 from django_idempotency.http.content import body_of
 from django_idempotency.policy import HTTPPolicy
 
-__all__ = ["ViewHandler", "is_outside", "outside_answer"]
-
 #: Django answers these with a 4xx: no work was done, so the key is free again (R15, R55).
 _REFUSALS = (
     BadRequest,

@@ -23,17 +23,6 @@ from django_idempotency.http.attributes import IdempotencyAttributes, is_propert
 from django_idempotency.http.class_views import class_of, has_guard, what_to_write
 from django_idempotency.http.plans import Declared, ViewPlan, declared_on
 
-__all__ = [
-    "GuardedView",
-    "dotted_name",
-    "frameworks",
-    "guards_of",
-    "is_of_api_view",
-    "operations_behind",
-    "register",
-    "routes",
-]
-
 
 @dataclass(frozen=True)
 class GuardedView:

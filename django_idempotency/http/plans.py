@@ -28,9 +28,6 @@ from django_idempotency.policy import (
     suggestion,
 )
 
-__all__ = ["Declared", "ViewPlan", "check_operation", "declared_on", "leave_mark"]
-
-
 _NO_RECORD = UUID(int=0)
 _NO_FINGERPRINT = Fingerprint(b"", ())
 

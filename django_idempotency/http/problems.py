@@ -32,13 +32,6 @@ from django_idempotency.exceptions.refusals import (
 from django_idempotency.http.content import ask
 from django_idempotency.policy import HTTPPolicy
 
-__all__ = [
-    "PROBLEM_TYPE",
-    "problem_of",
-    "problem_response",
-    "replay_refused",
-]
-
 #: The media type of a problem (RFC 9457).
 PROBLEM_TYPE = "application/problem+json"
 _TOLD = "_idempotency_problem"

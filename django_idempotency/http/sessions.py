@@ -12,9 +12,6 @@ from django.http import HttpRequest
 from django.http.response import HttpResponseBase
 from django.utils.cache import patch_vary_headers
 
-__all__ = ["RequestState", "leave_session"]
-
-
 _OF_USER = ("user", "auser", "_cached_user", "_acached_user")
 _OF_CSRF = ("CSRF_COOKIE", "CSRF_COOKIE_NEEDS_UPDATE")
 

@@ -14,8 +14,6 @@ from django.http.response import HttpResponseBase, ResponseHeaders
 
 from django_idempotency.exceptions import ResultTooLarge
 
-__all__ = ["LEFT_OUT", "Snapshot", "SnapshotCodec", "is_stream"]
-
 #: The attribute of a response with the names of header fields that its replays leave out.
 LEFT_OUT = "_idempotency_left_out"
 

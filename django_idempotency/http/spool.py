@@ -16,18 +16,6 @@ from django.core.exceptions import BadRequest
 from django.http import HttpRequest
 from django.http.request import RawPostDataException
 
-__all__ = [
-    "PartialBody",
-    "declared_length",
-    "hand_on",
-    "is_large",
-    "read_back",
-    "refuse_part",
-    "spool",
-    "tee",
-    "whole_body",
-]
-
 _CHUNK = 64 * 1024
 
 

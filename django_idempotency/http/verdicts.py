@@ -13,8 +13,6 @@ from django_idempotency.http.content import ask
 from django_idempotency.http.problems import problem_of
 from django_idempotency.policy import HTTPPolicy
 
-__all__ = ["commits", "leads_to_login", "verdict_for", "verdict_on"]
-
 #: Nothing was executed: the corrected request may use the key (R55).
 _RELEASED = frozenset({400, 401, 403, 404, 405, 406, 407, 408, 411, 413, 415, 425, 429})
 

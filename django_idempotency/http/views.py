@@ -11,8 +11,6 @@ from django_idempotency.http.guard import Guard, is_guarded_already
 from django_idempotency.http.handlers import ViewHandler
 from django_idempotency.http.plans import ViewPlan
 
-__all__ = ["aguarded", "aunguarded", "guarded"]
-
 
 def guarded(plan: ViewPlan, handler: ViewHandler) -> HttpResponseBase:
     """Return the response of a view; its exceptions pass on unchanged."""

@@ -20,8 +20,6 @@ from django_idempotency.operators.search import NEWEST, find
 from django_idempotency.records import Record
 from django_idempotency.stores.base import BaseStore
 
-__all__ = ["DecisionCommand", "OperatorCommand", "operator"]
-
 _RECORD = (
     "a record id, or 8 or more of its first characters; whose key and the key: 'alice 8e03978e'; "
     "or a key"

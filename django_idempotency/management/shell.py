@@ -15,8 +15,6 @@ from django.utils import translation
 from django_idempotency.conf import InvalidStore, store_for, stores
 from django_idempotency.stores.base import BaseStore
 
-__all__ = ["ShellCommand", "chosen_stores", "printable"]
-
 #: The exit code of a program that SIGPIPE ends, which Python ignores.
 _READER_GONE = 141
 

@@ -21,8 +21,6 @@ from django_idempotency.operators.steps import forgotten, resumed, why_not_resum
 from django_idempotency.records import Record, State
 from django_idempotency.stores.base import BaseStore
 
-__all__ = ["Decision", "NotResolved", "Seen"]
-
 #: The states of which an operator can make RELEASED or COMPLETED.
 _OPEN = (State.IN_PROGRESS, State.FAILED)
 _NEXT = {

@@ -19,8 +19,6 @@ from django_idempotency.records import Filters
 from django_idempotency.stores.base import BaseStore
 from django_idempotency.stores.database import DatabaseStore
 
-__all__ = ["Erasure", "erase"]
-
 #: Rows of a table that are read at a time, without their results.
 _ROWS = 5000
 

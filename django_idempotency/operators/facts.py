@@ -22,21 +22,6 @@ from django_idempotency.operators.results import (
 from django_idempotency.operators.steps import NotedSteps, listed, steps_of
 from django_idempotency.records import Record, State
 
-__all__ = [
-    "KINDS",
-    "STATES",
-    "ago",
-    "answer_facts",
-    "answer_lines",
-    "facts",
-    "line",
-    "lines",
-    "noted_facts",
-    "noted_lines",
-    "span",
-    "told",
-]
-
 #: The names of the states.
 STATES = {State(value): name for value, name in IdempotencyRecord.State.choices}
 _UNITS = ((86400, "d"), (3600, "h"), (60, "min"))

@@ -25,8 +25,6 @@ from django_idempotency.options import SECRETS
 from django_idempotency.policy import HTTPPolicy, Policy
 from django_idempotency.records import Record
 
-__all__ = ["guard_of", "guarded", "lines"]
-
 #: The facts that are no line of their own.
 _APART = ["kind", "name", "methods", "routes", "store", "backend", "transaction", "policy"]
 _APART += ["answers", "operations"]

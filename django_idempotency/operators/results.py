@@ -20,8 +20,6 @@ from django_idempotency.exceptions import ResultTooLarge, ResultUnavailable, Sto
 from django_idempotency.http.snapshot import SnapshotCodec
 from django_idempotency.records import Record
 
-__all__ = ["Answer", "answer_of", "codec_in", "given_result", "kind_of", "result_of_step"]
-
 
 @dataclass(frozen=True)
 class Answer:

@@ -19,8 +19,6 @@ from django_idempotency.records import Filters, Page, Record
 from django_idempotency.stores.base import BaseStore
 from django_idempotency.stores.database import DatabaseStore
 
-__all__ = ["NEWEST", "Found", "Waiting", "find", "held_in", "pages", "scopes_of"]
-
 #: How many records are looked at for a key alone: there is no index on it, which would slow claims.
 NEWEST = 10_000
 #: The most records that are found.

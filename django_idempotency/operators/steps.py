@@ -13,8 +13,6 @@ from django_idempotency.exceptions import StoreError
 from django_idempotency.operators.results import result_of_step
 from django_idempotency.records import Record
 
-__all__ = ["NotedSteps", "forgotten", "listed", "resumed", "steps_of", "why_not_resumed"]
-
 #: How many steps a sentence names.
 _NAMED = 10
 

@@ -9,8 +9,6 @@ from collections.abc import Callable
 from typing import Any
 from weakref import ref
 
-__all__ = ["in_each_child"]
-
 _functions: list[Callable[[], object]] = []
 #: Methods beside their objects, which they do not keep.
 _methods: dict[int, tuple[ref[Any], Callable[[Any], object]]] = {}

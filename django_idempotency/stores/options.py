@@ -5,8 +5,6 @@ from __future__ import annotations
 import math
 from datetime import timedelta
 
-__all__ = ["seconds_of"]
-
 
 def seconds_of(name: str, value: float | timedelta, *, may_be_zero: bool = False) -> float:
     """Return the seconds of an option; raise TypeError and ValueError, which say what it takes."""

@@ -9,8 +9,6 @@ from django.utils.safestring import SafeString
 from django_idempotency.conf import DEFAULT_ALIAS, http_policy_for
 from django_idempotency.http.scopes import session_token
 
-__all__ = ["idempotency_key"]
-
 register = template.Library()
 
 

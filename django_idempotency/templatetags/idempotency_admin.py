@@ -5,8 +5,6 @@ from __future__ import annotations
 from django import template
 from django.utils.formats import number_format
 
-__all__ = ["grouped"]
-
 register = template.Library()
 
 

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
     from django_idempotency.testing.contract_base import ContractBase
 
-__all__ = ["Child", "Children"]
-
 _HOUR = timedelta(hours=1)
 
 

@@ -20,8 +20,6 @@ from django_idempotency.testing.contract_base import (
     unchanged,
 )
 
-__all__ = ["ClaimRules"]
-
 #: Eight fingerprints, newest first: one for each secret that is still supported.
 EIGHT = tuple(bytes([number]) * 32 for number in range(11, 19))
 SECOND = 1_000_000

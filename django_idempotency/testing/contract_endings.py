@@ -23,8 +23,6 @@ from django_idempotency.testing.contract_base import (
     unchanged,
 )
 
-__all__ = ["EndingRules"]
-
 STATES = {
     "completed": State.COMPLETED,
     "failed": State.FAILED,

@@ -18,8 +18,6 @@ from django_idempotency.testing.contract_base import (
     unchanged,
 )
 
-__all__ = ["ExpiryRules"]
-
 DAY = timedelta(days=1)
 endings = pytest.mark.parametrize("ending", ENDED)
 

@@ -14,8 +14,6 @@ from django_idempotency.stores.base import BaseStore
 from django_idempotency.testing.contract_base import HOUR, OTHER_FINGERPRINT, needs
 from django_idempotency.testing.contract_races import RaceRules
 
-__all__ = ["InterleavingRules"]
-
 #: What a claim reads, what happens before it writes, and what it is told then: a state, or "won".
 INTERLEAVINGS = [
     ("lapsed", "completed by its owner", "COMPLETED"),

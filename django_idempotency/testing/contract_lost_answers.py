@@ -13,8 +13,6 @@ from django_idempotency.records import State
 from django_idempotency.stores.base import BaseStore
 from django_idempotency.testing.contract_base import HOUR, ContractBase, needs, unchanged
 
-__all__ = ["LostAnswerRules"]
-
 Result = TypeVar("Result")
 
 

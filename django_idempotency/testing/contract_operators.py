@@ -24,8 +24,6 @@ from django_idempotency.testing.contract_base import (
     unchanged,
 )
 
-__all__ = ["OperatorRules"]
-
 DAY = timedelta(days=1)
 
 actions = pytest.mark.parametrize("action", RESOLUTIONS)

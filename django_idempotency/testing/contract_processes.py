@@ -14,8 +14,6 @@ from django_idempotency.stores.base import BaseStore
 from django_idempotency.testing.children import Children
 from django_idempotency.testing.contract_base import HOUR, ContractBase, needs, unchanged
 
-__all__ = ["ProcessRules"]
-
 
 class ProcessRules(ContractBase):
     """What holds between processes that share a store."""

@@ -19,8 +19,6 @@ from django_idempotency.records import Record, State
 from django_idempotency.stores.base import BaseStore
 from django_idempotency.testing.contract_base import HOUR, ContractBase, needs
 
-__all__ = ["RaceRules"]
-
 
 class RaceRules(ContractBase):
     """What holds when threads do things at the same moment."""

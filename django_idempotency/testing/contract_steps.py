@@ -27,8 +27,6 @@ from django_idempotency.testing.contract_endings import EndingRules, losses, par
 from django_idempotency.testing.contract_lost_answers import LostAnswerRules
 from django_idempotency.testing.contract_races import RaceRules
 
-__all__ = ["StepRules"]
-
 MINUTES = timedelta(minutes=5)
 #: The payloads of two steps, and their entries.
 PAYLOADS = {"first": bytes(range(256)), "second": b"\xff\0"}

@@ -23,8 +23,6 @@ from django_idempotency.testing.contract_base import (
 )
 from django_idempotency.testing.contract_steps import ENTRIES, StepRules, resuming
 
-__all__ = ["UncertainRules"]
-
 #: A call, the payload of its result, and the journal in which it is uncertain.
 CALL, ANSWER = "charge", b"\0answer"
 INTENT, RESULT, WITHDRAWN = (

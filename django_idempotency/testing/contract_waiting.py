@@ -11,8 +11,6 @@ from django_idempotency.records import State
 from django_idempotency.stores.base import BaseStore
 from django_idempotency.testing.contract_base import ENDED, ContractBase
 
-__all__ = ["WaitingRules"]
-
 #: More records than DynamoDB gives in one answer.
 _MANY = 120
 

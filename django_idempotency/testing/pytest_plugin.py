@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from django_idempotency.stores.base import BaseStore
     from django_idempotency.testing.clock import FakeClock
 
-__all__ = ["idempotency_clock", "idempotency_keys", "idempotency_store"]
-
 _PARTS = (
     "base",
     "claims",

@@ -13,8 +13,6 @@ from datetime import datetime as true_datetime
 from time import time as true_time
 from typing import Any
 
-__all__ = ["skew"]
-
 _ahead = datetime.timedelta()
 
 

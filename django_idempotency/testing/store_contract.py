@@ -17,8 +17,6 @@ from django_idempotency.testing.contract_steps import StepRules
 from django_idempotency.testing.contract_uncertain import UncertainRules
 from django_idempotency.testing.contract_waiting import WaitingRules
 
-__all__ = ["StoreContract"]
-
 
 class StoreContract(
     UncertainRules,

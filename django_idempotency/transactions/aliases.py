@@ -11,8 +11,6 @@ from django.db import Error, connections, transaction
 
 from django_idempotency.transactions.state import RollbackWatch, is_rolled_back, not_begun
 
-__all__ = ["AtomicBlocks"]
-
 
 class AtomicBlocks:
     """

@@ -23,8 +23,6 @@ from django_idempotency.leases import Lease
 from django_idempotency.transactions.errors import is_connection_failure
 from django_idempotency.transactions.state import RollbackWatch, is_open, not_begun
 
-__all__ = ["SAVEPOINT", "Block"]
-
 #: The savepoint of the work in `single`, where the claim sets it.
 SAVEPOINT = "idempotency"
 

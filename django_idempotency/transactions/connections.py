@@ -8,8 +8,6 @@ from asgiref.sync import SyncToAsync
 from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 
-__all__ = ["connections_to_let_go", "let_connections_go"]
-
 
 def let_connections_go(*, close: bool) -> None:
     """Let those connections go that `connections_to_let_go` names."""

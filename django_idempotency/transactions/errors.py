@@ -7,19 +7,6 @@ import re
 from django.db import DatabaseError, Error, InterfaceError, OperationalError
 from django.db.backends.base.base import BaseDatabaseWrapper
 
-__all__ = [
-    "error_number",
-    "is_connection_failure",
-    "is_duplicate",
-    "is_held",
-    "is_newer",
-    "is_no_column",
-    "is_no_table",
-    "is_serialization_failure",
-    "is_unreachable",
-    "sqlstate",
-]
-
 
 def sqlstate(error: BaseException | None) -> str | None:
     """Return the SQLSTATE that the driver gave, if any: psycopg 3, or psycopg2."""

@@ -22,8 +22,6 @@ from django_idempotency.transactions.state import (
     is_replaced,
 )
 
-__all__ = ["CommitHooks", "OuterTransaction", "after_commit"]
-
 
 def after_commit(using: str, function: Callable[[], None]) -> None:
     """

@@ -12,20 +12,6 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from django_idempotency.exceptions.base import SessionLost
 from django_idempotency.transactions.errors import is_serialization_failure, is_unreachable
 
-__all__ = [
-    "RollbackWatch",
-    "commits_alone",
-    "is_any_open",
-    "is_doomed",
-    "is_lost",
-    "is_of_testcase",
-    "is_open",
-    "is_replaced",
-    "is_rolled_back",
-    "not_begun",
-    "transaction_around",
-]
-
 #: libpq's transaction status outside of any transaction, in one, and in one that met an error.
 _IDLE, _IN_TRANSACTION, _IN_ERROR = 0, 2, 3
 #: Where a connection has its observer.

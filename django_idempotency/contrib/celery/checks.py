@@ -16,8 +16,6 @@ from django_idempotency.contrib.celery.guarded import guarded_tasks, project_app
 from django_idempotency.engine.modes import check_mode
 from django_idempotency.policy import Policy
 
-__all__ = ["check_sweep", "check_tasks"]
-
 SWEEP = "django_idempotency.tasks.sweep_expired"
 #: Seconds above which work should not be one transaction.
 LONG = 600

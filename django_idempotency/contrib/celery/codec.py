@@ -17,8 +17,6 @@ from kombu.exceptions import DecodeError, EncodeError
 from django_idempotency.codecs import Codec
 from django_idempotency.exceptions import IdempotencyError, StoreError
 
-__all__ = ["NEVER_KEPT", "Failed", "Ignored", "KombuCodec", "TaskCodec", "serializer_problem"]
-
 #: Content of this type runs code when it is read, whatever the serializer's name.
 PICKLE = "application/x-python-serialize"
 #: The content type of kombu's serializer "raw", for which kombu has no entry.

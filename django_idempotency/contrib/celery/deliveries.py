@@ -48,8 +48,6 @@ from django_idempotency.observers import logger
 from django_idempotency.records import Record, State
 from django_idempotency.stores.base import BaseStore
 
-__all__ = ["Delivery", "DuplicateTask", "KeepMessage"]
-
 _KIND = "task"
 #: What `Task.replace` raises an Ignore with.
 _REPLACED = ("Replaced by new task",)

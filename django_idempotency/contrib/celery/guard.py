@@ -20,8 +20,6 @@ from django_idempotency.contrib.celery.codec import KombuCodec, TaskCodec, seria
 from django_idempotency.contrib.celery.parents import FromParent
 from django_idempotency.fingerprint import canonical_payload
 
-__all__ = ["TaskGuard", "copied", "with_values"]
-
 
 @dataclass(kw_only=True)
 class TaskGuard(Declaration[Plan]):

@@ -12,8 +12,6 @@ from django_idempotency.contrib.celery.codec import TaskCodec
 from django_idempotency.contrib.celery.guard import TaskGuard
 from django_idempotency.contrib.celery.task import guard_of
 
-__all__ = ["codec_of", "guarded_tasks", "project_app"]
-
 
 def guarded_tasks() -> Iterator[tuple[Task, TaskGuard]]:
     """Yield each guarded task, by name, and its guard; imports the modules of tasks."""

@@ -17,8 +17,6 @@ from kombu.entity import Exchange, Queue
 from kombu.pools import producers
 from kombu.serialization import registry
 
-__all__ = ["UnknownMessage", "is_first_delivery", "mapping_task", "seconds_to_stay", "send_again"]
-
 #: Celery's own tasks that call a task for each of many arguments; `.chunks()` sends such, too.
 _MAPS = ("celery.map", "celery.starmap")
 #: The name under which a worker notes in a message's properties what Celery tells no task.

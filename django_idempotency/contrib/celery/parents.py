@@ -19,8 +19,6 @@ from django_idempotency.arguments import key_maker
 from django_idempotency.context import current
 from django_idempotency.exceptions import InvalidKey
 
-__all__ = ["HEADER", "RECORD_HEADER", "FromParent", "from_parent", "noted_retries", "parent_of"]
-
 #: The header of a message with what its children's keys are made of: the seed of the work that sent
 #: it. Version 1 sent the record id; its workers make the same keys of either.
 HEADER = "idempotency_parent"

@@ -10,8 +10,6 @@ from django_idempotency.engine.waiting import Waiter
 from django_idempotency.policy import Policy
 from django_idempotency.records import Record
 
-__all__ = ["DeliveryWaiter"]
-
 #: Seconds of a wait for which no time limit is known.
 _YEAR = timedelta(days=365).total_seconds()
 #: Seconds between two looks, at most, at the record of an attempt that is alive.

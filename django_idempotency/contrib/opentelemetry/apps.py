@@ -7,8 +7,6 @@ from django.core.exceptions import ImproperlyConfigured
 
 from django_idempotency.exceptions.base import missing
 
-__all__ = ["OpenTelemetryConfig"]
-
 
 class OpenTelemetryConfig(AppConfig):
     """Counts attempts and times stores in the project's MeterProvider, and marks its spans."""

@@ -10,8 +10,6 @@ from opentelemetry.metrics import Meter, get_meter
 
 from django_idempotency.contrib.metrics import BUCKETS, Instrument, Metrics
 
-__all__ = ["OpenTelemetryMetrics", "metrics"]
-
 
 class OpenTelemetryMetrics(Metrics):
     """The instruments of OpenTelemetry; an exporter to Prometheus gives them that app's names."""

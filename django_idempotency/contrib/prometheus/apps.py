@@ -7,8 +7,6 @@ from django.core.exceptions import ImproperlyConfigured
 
 from django_idempotency.exceptions.base import missing
 
-__all__ = ["PrometheusConfig"]
-
 
 class PrometheusConfig(AppConfig):
     """Counts attempts and times stores in the default registry of prometheus_client."""

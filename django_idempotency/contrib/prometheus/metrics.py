@@ -8,8 +8,6 @@ from prometheus_client import Counter, Gauge, Histogram
 
 from django_idempotency.contrib.metrics import BUCKETS, Instrument, Metrics
 
-__all__ = ["PrometheusMetrics", "metrics"]
-
 
 class PrometheusMetrics(Metrics):
     """The instruments in prometheus_client."""

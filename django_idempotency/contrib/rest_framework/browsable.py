@@ -13,8 +13,6 @@ from rest_framework.request import Request
 from django_idempotency.http.plans import ViewPlan
 from django_idempotency.policy import HTTPPolicy
 
-__all__ = ["give_keys"]
-
 _TEMPLATE = "django_idempotency/browsable_api.html"
 
 

@@ -11,8 +11,6 @@ from django_idempotency.http.attributes import is_property
 from django_idempotency.http.inventory import routes
 from django_idempotency.policy import suggestion
 
-__all__ = ["check_actions"]
-
 _USUAL_ACTIONS = ("list", "create", "retrieve", "update", "partial_update", "destroy")
 
 

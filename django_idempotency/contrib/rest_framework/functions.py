@@ -17,8 +17,6 @@ from django_idempotency.http.guard import Guard
 from django_idempotency.http.plans import Declared, ViewPlan
 from django_idempotency.policy import HTTPPolicy
 
-__all__ = ["aguarded_function", "guarded_function"]
-
 
 def guarded_function(
     declared: Declared, function: Callable[..., Any], request: Request, *args: Any, **kwargs: Any

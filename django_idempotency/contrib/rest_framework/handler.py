@@ -18,8 +18,6 @@ from django_idempotency.http.handlers import ViewHandler, outside_answer
 from django_idempotency.http.spool import read_back, whole_body
 from django_idempotency.policy import HTTPPolicy
 
-__all__ = ["RestHandler"]
-
 
 class RestHandler(ViewHandler):
     """A view's method; all answers of the view are finalised and rendered here."""

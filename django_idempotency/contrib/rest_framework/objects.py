@@ -13,8 +13,6 @@ from django_idempotency.codecs import unpack
 from django_idempotency.http.snapshot import Snapshot, SnapshotCodec
 from django_idempotency.records import Record
 
-__all__ = ["object_permissions"]
-
 
 def object_permissions(request: Any, record: Record) -> bool:
     """

@@ -14,8 +14,6 @@ from django_idempotency.operators.facts import KINDS
 from django_idempotency.operators.results import given_result, kind_of
 from django_idempotency.records import Record
 
-__all__ = ["Command"]
-
 #: As of the RETENTION of an alias.
 _LONGEST = timedelta(days=36_525)
 

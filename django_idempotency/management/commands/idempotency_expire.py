@@ -6,8 +6,6 @@ from typing import ClassVar
 
 from django_idempotency.management.operating import DecisionCommand
 
-__all__ = ["Command"]
-
 
 class Command(DecisionCommand):
     """Expire a record: the next request with its key runs as if it were the first one."""

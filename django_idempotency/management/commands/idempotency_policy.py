@@ -9,8 +9,6 @@ from django.core.management.base import CommandError, CommandParser
 from django_idempotency.management.shell import ShellCommand
 from django_idempotency.operators.guarded import guarded, lines
 
-__all__ = ["Command"]
-
 
 class Command(ShellCommand):
     """Show each guarded view and task, its effective policy, and what becomes of each status."""

@@ -14,8 +14,6 @@ from django_idempotency.operators.erasing import Erasure, erase
 from django_idempotency.operators.search import scopes_of
 from django_idempotency.stores.base import BaseStore
 
-__all__ = ["Command"]
-
 
 class Command(DecisionCommand):
     """Release a record: its key may be used again, by anything."""

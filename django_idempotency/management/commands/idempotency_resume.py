@@ -12,8 +12,6 @@ from django_idempotency.operators.results import given_result
 from django_idempotency.operators.steps import steps_of
 from django_idempotency.records import Record
 
-__all__ = ["Command"]
-
 
 class Command(DecisionCommand):
     """Resume a record: the same request goes on behind its steps."""

@@ -28,8 +28,6 @@ from django_idempotency.operators.search import pages
 from django_idempotency.records import Filters, Record, State
 from django_idempotency.stores.base import BaseStore
 
-__all__ = ["Command"]
-
 _AGE = re.compile(r"(\d{1,6})(s|min|h|d)")
 _UNITS = {"s": "seconds", "min": "minutes", "h": "hours", "d": "days"}
 

@@ -19,8 +19,6 @@ from django_idempotency.stores.database.dialect import Row
 from django_idempotency.stores.database.rows import COLUMNS, record_of, uuid_of
 from django_idempotency.stores.database.statements import Statements
 
-__all__ = ["INDEXES", "Browsing"]
-
 #: The names of the indexes that a project may add, by their field (docs/howto/admin).
 INDEXES = {"key": "idempotency_key", "operation": "idempotency_operation"}
 

@@ -13,8 +13,6 @@ from django_idempotency.exceptions.base import SessionLost
 from django_idempotency.stores.database.postgresql import PostgreSQL
 from django_idempotency.transactions.errors import is_unreachable
 
-__all__ = ["Session", "carry", "carry_later", "sessions_here"]
-
 #: What a new session usually has.
 _USUAL = {"search_path": '"$user", public', "role": "none"}
 _READ = "SELECT name, coalesce(current_setting(name, true), '') FROM unnest(%s::text[]) AS s (name)"

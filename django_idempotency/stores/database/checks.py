@@ -13,8 +13,6 @@ from django.db.migrations.recorder import MigrationRecorder
 from django_idempotency.policy import Policy
 from django_idempotency.stores.database.statements import DIALECTS, Statements
 
-__all__ = ["misfits", "problems"]
-
 
 def misfits(store: Statements) -> Iterator[CheckMessage]:
     """Give what is wrong with the store's options; asks no server."""

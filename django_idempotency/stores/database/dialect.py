@@ -11,19 +11,6 @@ from typing import Any, ClassVar
 from django_idempotency.leases import Lease
 from django_idempotency.stores.database.rows import COLUMNS, TIMES, utc, uuid_of
 
-__all__ = [
-    "READ_COMMITTED",
-    "Dialect",
-    "Execute",
-    "Row",
-    "bounded",
-    "browsed",
-    "columns_of",
-    "held",
-    "listed",
-    "narrowed",
-]
-
 READ_COMMITTED = "read committed"
 
 Row = tuple[Any, ...]

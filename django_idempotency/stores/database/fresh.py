@@ -13,8 +13,6 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 
 from django_idempotency.stores.database.dialect import Dialect
 
-__all__ = ["fresh_connection"]
-
 #: Seconds that a server may take to accept the connection, and to answer.
 CONNECT_SECONDS = 5
 ANSWER_SECONDS = 10

@@ -14,8 +14,6 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from django_idempotency.exceptions import StoreError
 from django_idempotency.stores.forks import in_each_child
 
-__all__ = ["refuse", "sessions"]
-
 #: The driver's connections that were open at the fork; none in a process that was not forked.
 sessions: Collection[Any] = ()
 

@@ -25,8 +25,6 @@ from django_idempotency.stores.database.dialect import (
 )
 from django_idempotency.transactions.errors import is_held
 
-__all__ = ["MariaDB"]
-
 _OLDEST = (10, 6)
 #: The isolation levels at which each statement sees what is committed.
 _LOW_LEVELS = (READ_COMMITTED, "read uncommitted")

@@ -6,8 +6,6 @@ import json
 from functools import lru_cache
 from typing import NamedTuple
 
-__all__ = ["Place", "is_one_table", "place_of"]
-
 
 class Place(NamedTuple):
     """

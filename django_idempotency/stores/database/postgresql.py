@@ -22,8 +22,6 @@ from django_idempotency.stores.database.dialect import (
     narrowed,
 )
 
-__all__ = ["PostgreSQL"]
-
 _PSYCOPG_READ_COMMITTED = 2
 _MICROSECOND = timedelta(microseconds=1)
 _ROLE = "current_setting('role')"

@@ -40,8 +40,6 @@ from django_idempotency.records import NAMED
 from django_idempotency.stores.database.dialect import Row
 from django_idempotency.transactions.block import SAVEPOINT, Block
 
-__all__ = ["execute"]
-
 #: How often a statement is used on a connection before it is prepared there.
 USES_BEFORE = 2
 #: How often it is used before it is prepared anew. A plan that was made for a small table reads all

@@ -13,19 +13,6 @@ from django_idempotency.leases import Lease
 from django_idempotency.records import KEPT, Record, State
 from django_idempotency.stores.database.places import place_of
 
-__all__ = [
-    "COLUMNS",
-    "TIMES",
-    "claim_parameters",
-    "is_takeover",
-    "proof_parameters",
-    "record_of",
-    "request_parameters",
-    "seen_parameters",
-    "utc",
-    "uuid_of",
-]
-
 #: The columns of the table, in the order in which statements read them.
 COLUMNS = ("id", *KEPT)
 TIMES = ("lease_until", "created_at", "updated_at", "expires_at")

@@ -10,8 +10,6 @@ from django.db import Error, connections, transaction
 
 from django_idempotency.exceptions import StoreError
 
-__all__ = ["in_schema"]
-
 _HAS_TABLE = "SELECT to_regclass(%s) IS NOT NULL"
 _SEARCH_PATH = "SELECT current_setting('search_path')"
 _SEARCH = "SELECT set_config('search_path', %s, true)"

@@ -25,8 +25,6 @@ from django_idempotency.stores.database.dialect import (
     narrowed,
 )
 
-__all__ = ["SQLite"]
-
 _OLDEST = (3, 35)
 #: Instructions of SQLite between two looks at the clock.
 _STEPS = 10_000

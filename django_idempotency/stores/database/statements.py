@@ -43,8 +43,6 @@ from django_idempotency.transactions.errors import (
     is_unreachable,
 )
 
-__all__ = ["DIALECTS", "Statements"]
-
 DIALECTS: dict[str, Dialect] = {
     "mysql": MariaDB(),
     "postgresql": PostgreSQL(),

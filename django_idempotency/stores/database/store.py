@@ -61,8 +61,6 @@ from django_idempotency.transactions.state import (
     transaction_around,
 )
 
-__all__ = ["DatabaseStore"]
-
 #: How often a claim looks again after it lost a race, before it answers "in progress".
 TRIES = 3
 

@@ -13,8 +13,6 @@ from django_idempotency.transactions.block import Block
 from django_idempotency.transactions.errors import is_serialization_failure, sqlstate
 from django_idempotency.transactions.state import commits_alone
 
-__all__ = ["Sweeping"]
-
 #: Rows that a step of the walk deletes: so many take a few milliseconds.
 _STEP = 1000
 #: SQLSTATE: a row was not free within `lock_timeout`.

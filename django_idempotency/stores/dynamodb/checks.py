@@ -11,8 +11,6 @@ from django_idempotency.exceptions import StoreError
 from django_idempotency.stores.dynamodb.overflow import Overflow
 from django_idempotency.stores.dynamodb.table import TTL_IS_ON, Table, in_words
 
-__all__ = ["problems"]
-
 
 def problems(table: Table, *, ttl: bool, overflow: Overflow | None) -> Iterator[CheckMessage]:
     """

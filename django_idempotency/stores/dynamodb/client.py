@@ -13,8 +13,6 @@ from django_idempotency.exceptions.base import AFTER_SETUP, missing
 from django_idempotency.stores.dynamodb.items import Item
 from django_idempotency.stores.forks import in_each_child
 
-__all__ = ["Client", "ConditionFailed"]
-
 #: Temporary errors: too many requests, an item in another transaction, a failing server.
 TRANSIENT = frozenset(
     {

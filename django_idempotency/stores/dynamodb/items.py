@@ -15,21 +15,6 @@ from django_idempotency.leases import Lease
 from django_idempotency.policy import suggestion
 from django_idempotency.records import NAMED, Record, State
 
-__all__ = [
-    "ATTRIBUTES",
-    "NO_FINGERPRINT",
-    "Item",
-    "Names",
-    "binary",
-    "claimed_values",
-    "microseconds",
-    "number",
-    "proof_values",
-    "seconds",
-    "string",
-    "whole_seconds",
-]
-
 #: An item, or a key, as the low-level client has it: ``{"name": {"S": "text"}}``.
 Item = dict[str, dict[str, Any]]
 

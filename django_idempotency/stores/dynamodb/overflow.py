@@ -11,8 +11,6 @@ from django_idempotency import keys
 from django_idempotency.exceptions import ResultTooLarge, StoreError
 from django_idempotency.observers import logger
 
-__all__ = ["INLINE_BYTES", "Overflow"]
-
 #: The most bytes of a result in its item. DynamoDB's limit for an item is 400 KiB, names
 #: included; the rest is for the other attributes.
 INLINE_BYTES = 390 * 1024

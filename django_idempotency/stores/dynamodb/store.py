@@ -42,8 +42,6 @@ from django_idempotency.stores.dynamodb.overflow import INLINE_BYTES, Overflow
 from django_idempotency.stores.dynamodb.table import Table, side_by_side
 from django_idempotency.stores.options import seconds_of
 
-__all__ = ["DynamoDBStore"]
-
 #: How often a claim looks again after it met a change, before it answers "in progress".
 TRIES = 4
 #: Items that a page with filters, or a sweep, reads at a time.

@@ -11,8 +11,6 @@ from django_idempotency.stores.dynamodb import expressions
 from django_idempotency.stores.dynamodb.client import Client
 from django_idempotency.stores.dynamodb.items import Item, Names, string
 
-__all__ = ["TTL_IS_ON", "Table", "in_words", "side_by_side"]
-
 R = TypeVar("R")
 T = TypeVar("T")
 

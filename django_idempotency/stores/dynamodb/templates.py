@@ -8,8 +8,6 @@ from typing import Any
 from django_idempotency.stores.dynamodb import schema as dynamodb_schema
 from django_idempotency.stores.dynamodb.store import DynamoDBStore
 
-__all__ = ["FORMATS"]
-
 CDK = """\
 from pathlib import Path
 

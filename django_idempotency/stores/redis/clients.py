@@ -33,8 +33,6 @@ from django_idempotency.stores.redis.cluster import Calls, on_each_node
 from django_idempotency.stores.redis.connections import Connections, careful
 from django_idempotency.stores.redis.scripts import Script
 
-__all__ = ["Clients"]
-
 #: Connections of one process; a call that finds all in use waits for one. Those for commands, and
 #: those for pipelines, are counted apart.
 MAX_CONNECTIONS = 100

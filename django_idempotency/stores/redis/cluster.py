@@ -8,8 +8,6 @@ from typing import Any, NamedTuple
 
 from redis.exceptions import SlotNotCoveredError
 
-__all__ = ["Calls", "on_each_node"]
-
 #: The key of each record, and the arguments of the script that runs on it.
 Calls = Sequence[tuple[str, Sequence[Any]]]
 

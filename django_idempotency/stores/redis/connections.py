@@ -10,8 +10,6 @@ from typing import Any
 from redis import BlockingConnectionPool, Redis
 from redis.exceptions import ConnectionError, ReadOnlyError, ResponseError
 
-__all__ = ["Connections", "careful"]
-
 
 class Connections:
     """

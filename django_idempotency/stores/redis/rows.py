@@ -17,18 +17,6 @@ from django_idempotency.leases import Lease
 from django_idempotency.options import Secret
 from django_idempotency.records import KEPT, NAMED, Record, State, as_duration
 
-__all__ = [
-    "Place",
-    "claim_arguments",
-    "claimed_of",
-    "ending_arguments",
-    "kept_until",
-    "micros",
-    "owner_arguments",
-    "proof_arguments",
-    "record_of",
-]
-
 _CORRUPT = "A record in Redis is damaged: another program has changed it."
 _CURSOR = re.compile(r"([^/]*)/([0-9]*)/((?:[0-9a-f]{32})*)")
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)

@@ -44,8 +44,6 @@ from django_idempotency.stores.redis.scripts import (
     RESOLVE,
 )
 
-__all__ = ["RedisStore"]
-
 #: The scripts need Redis 6.2, or any Valkey.
 OLDEST = (6, 2)
 #: Keys at which one SCAN of `browse` looks. A cursor holds the record ids that are left of them.

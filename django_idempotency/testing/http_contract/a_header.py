@@ -6,8 +6,6 @@ from django_idempotency.testing.http_contract.asking import Asking, quoted
 from django_idempotency.testing.http_contract.declared import needs
 from django_idempotency.testing.http_contract.wire import JSON, Answer
 
-__all__ = ["HeaderRules"]
-
 INVALID = (400, "idempotency_key_invalid")
 
 

@@ -17,8 +17,6 @@ from django_idempotency.testing.http_contract.wire import (
     Fields,
 )
 
-__all__ = ["Asking", "Flight", "quoted"]
-
 #: Seconds between two looks at something that is still to come.
 PAUSE = 0.05
 

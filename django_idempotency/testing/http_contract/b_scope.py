@@ -8,8 +8,6 @@ from django_idempotency.testing.http_contract.asking import Asking
 from django_idempotency.testing.http_contract.declared import needs
 from django_idempotency.testing.http_contract.wire import Answer
 
-__all__ = ["ScopeRules"]
-
 
 class ScopeRules(Asking):
     """R19 to R23."""

@@ -6,8 +6,6 @@ from django_idempotency.testing.http_contract.asking import Asking
 from django_idempotency.testing.http_contract.declared import needs
 from django_idempotency.testing.http_contract.wire import Answer
 
-__all__ = ["ReplayRules"]
-
 #: What of an answer's header is replayed (R30).
 KEPT = (
     "Content-Type",

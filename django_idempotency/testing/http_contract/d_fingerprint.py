@@ -8,8 +8,6 @@ from django_idempotency.testing.http_contract.asking import Asking
 from django_idempotency.testing.http_contract.declared import needs
 from django_idempotency.testing.http_contract.wire import JSON, Call
 
-__all__ = ["FingerprintRules"]
-
 #: Values that are not the same, as they are written.
 DIFFERENT = (
     ("9007199254740993", "9007199254740992"),

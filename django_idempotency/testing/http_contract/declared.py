@@ -11,8 +11,6 @@ from typing import Any, ClassVar, TypeVar
 
 from django_idempotency.testing.http_contract.wire import Answer, Call, SocketTransport, Transport
 
-__all__ = ["Declared", "Page", "is_declared", "needs"]
-
 Test = TypeVar("Test", bound=Callable[..., None])
 Method = TypeVar("Method", bound=Callable[..., Any])
 Answering = Mapping[int, Call]

@@ -10,8 +10,6 @@ from django_idempotency.testing.http_contract.asking import Asking
 from django_idempotency.testing.http_contract.declared import needs
 from django_idempotency.testing.http_contract.wire import Answer
 
-__all__ = ["ConcurrencyRules"]
-
 DUPLICATES = 32
 NOT_AT_ALL = [("Prefer", "wait=0")]
 

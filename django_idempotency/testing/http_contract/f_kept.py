@@ -6,8 +6,6 @@ from django_idempotency.testing.http_contract.asking import Asking
 from django_idempotency.testing.http_contract.declared import needs
 from django_idempotency.testing.http_contract.wire import Answer
 
-__all__ = ["KeptRules"]
-
 #: Nothing was executed, so the corrected request may use the key.
 RELEASED = frozenset({400, 401, 403, 404, 405, 406, 407, 408, 411, 413, 415, 425, 429})
 

@@ -10,8 +10,6 @@ from django_idempotency.testing.http_contract.asking import PAUSE, Asking
 from django_idempotency.testing.http_contract.declared import needs
 from django_idempotency.testing.http_contract.wire import Answer
 
-__all__ = ["LeaseRules"]
-
 EXPIRES = "Idempotency-Expires"
 
 

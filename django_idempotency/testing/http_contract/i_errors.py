@@ -5,8 +5,6 @@ from __future__ import annotations
 from django_idempotency.testing.http_contract.asking import Asking
 from django_idempotency.testing.http_contract.declared import needs
 
-__all__ = ["ErrorRules"]
-
 HOSTILE = (
     "';--",
     "'; DROP TABLE idempotency_record; --",

@@ -14,8 +14,6 @@ from django_idempotency.testing.http_contract.wire import (
     Exchange,
 )
 
-__all__ = ["DjangoRules"]
-
 HTML = ("Accept", "text/html,application/xhtml+xml,*/*;q=0.8")
 
 

@@ -7,8 +7,6 @@ from typing import Any, ClassVar
 
 from django_idempotency.testing.http_contract.declared import Declared, is_declared
 
-__all__ = ["Selected"]
-
 _RULE = re.compile(r"R[1-9][0-9]?(?=_)")
 _NUMBER = re.compile(r"R([1-9][0-9]?)")
 
