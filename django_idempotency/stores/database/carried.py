@@ -78,7 +78,7 @@ def carry(sessions: Collection[Session]) -> None:
 
 def carry_later(sessions: Collection[Session]) -> None:
     """
-    Give this thread's connections such sessions when they are opened again, within the request.
+    Give this thread's connections such sessions when they are opened again, until `forget`.
 
     One that is open stays as it is: whoever has opened it meanwhile has got the session.
     """
@@ -110,8 +110,8 @@ class _Connect:
         del connection.connect
 
 
-def _forget(**kwargs: Any) -> None:
-    """Let no session go from one request to the next of its thread."""
+def forget(**kwargs: Any) -> None:
+    """Let no session go from one request to the next of its thread, or from task to task."""
     for connection in connections.all(initialized_only=True):
         if isinstance(vars(connection).get("connect"), _Connect):
             del vars(connection)["connect"]
@@ -119,7 +119,7 @@ def _forget(**kwargs: Any) -> None:
 
 # Before the receivers of the project: their statements would go to the session that is forgotten.
 for _signal in (request_started, request_finished):
-    _signal.connect(_forget)
+    _signal.connect(forget)
 
 
 def _lost(connection: BaseDatabaseWrapper, error: Error) -> SessionLost:

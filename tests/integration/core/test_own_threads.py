@@ -10,6 +10,7 @@ from unittest import mock
 import pytest
 from asgiref.sync import ThreadSensitiveContext, async_to_sync, sync_to_async
 from celery import Celery
+from celery.app.trace import build_tracer
 from django.core.handlers.asgi import ASGIHandler
 from django.core.signals import request_finished, request_started
 from django.db import DatabaseError, close_old_connections, connection, connections, transaction
@@ -721,19 +722,38 @@ def test_pooled_session_of_a_caller_that_is_no_request_stays(pool, mode):
     assert connection.connection is before
 
 
-def test_R98_session_that_is_carried_later_is_that_of_the_request_alone(schemas):
-    def carry():
-        execute("SET search_path = one, public")
-        sessions = carried.sessions_here("default", ())
-        connection.close()
-        carried.carry_later(sessions)
+def carry():
+    """Let the connection go as an attempt that waits does, with a session of its own."""
+    execute("SET search_path = one, public")
+    sessions = carried.sessions_here("default", ())
+    connection.close()
+    carried.carry_later(sessions)
 
+
+def test_R98_session_that_is_carried_later_is_that_of_the_request_alone(schemas):
     carry()
     assert execute("SELECT current_schema()") == "one"
     for end in (request_finished, request_started):
         carry()
         end.send(None)
         assert execute("SELECT current_schema()") == "public"
+
+
+@pytest.mark.parametrize(("eager", "schema"), [(False, "public"), (True, "one")])
+def test_R98_session_that_is_carried_later_is_that_of_the_task_alone(schemas, eager, schema):
+    app = Celery(__name__, set_as_current=False)
+
+    @app.task
+    def task():
+        carry()
+
+    if eager:
+        task.apply()
+    else:
+        build_tracer(task.name, task, app=app)("id", [], {}, {})
+
+    assert execute("SELECT current_schema()") == schema
+    connection.close()
 
 
 def test_R98_connection_whose_session_cannot_be_carried_stays_closed():
