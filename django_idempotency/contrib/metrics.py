@@ -5,10 +5,15 @@ from __future__ import annotations
 import functools
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from importlib import import_module
+from typing import Any, ClassVar
+
+from django.apps import AppConfig
+from django.core.exceptions import ImproperlyConfigured
 
 from django_idempotency import conf, signals
 from django_idempotency.exceptions import IdempotencyError, StoreError
+from django_idempotency.exceptions.base import missing
 from django_idempotency.observers import Signal, observe
 from django_idempotency.stores.base import BaseStore
 
@@ -154,3 +159,20 @@ class Metrics:
                 observe(self.store_calls, time.perf_counter() - began, alias, name, outcome)
 
         return call
+
+
+class MetricsConfig(AppConfig):
+    """An app that counts: its module ``metrics`` has the instruments."""
+
+    #: How many names of operations have a label of their own; the others count as "other".
+    max_operations = 200
+    #: What needs a package, the package, and the extra that installs it.
+    needed: ClassVar[tuple[str, str, str]]
+
+    def ready(self) -> None:
+        """Connect the metrics; raise ImproperlyConfigured without the extra."""
+        try:
+            module = import_module(f"{self.name}.metrics")
+        except ImportError as error:
+            raise ImproperlyConfigured(str(missing(*self.needed))) from error
+        module.metrics.connect(self.max_operations)
