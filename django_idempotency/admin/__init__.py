@@ -58,9 +58,14 @@ class IdempotencyRecordAdmin(_ModelAdmin):
     dashboard_url: str | None = None
 
     def get_urls(self) -> list[Any]:
-        """Return the usual URLs, and those of stores; a page of `default` has the usual ones."""
+        """
+        Return the URLs of the pages; those of the store ``default`` are the usual ones.
+
+        The other views of Django read the model, by the routers: many a record is in another store.
+        """
         wrap, name = self.admin_site.admin_view, _NAME.removeprefix("admin:")
         store = "store/<path:alias>/"
+        ours = (f"{name}_changelist", f"{name}_change")
         # With ATOMIC_REQUESTS, an error would roll the entries of earlier decisions back.
         decide = transaction.non_atomic_requests(wrap(self.decide_view))
         return [
@@ -68,7 +73,7 @@ class IdempotencyRecordAdmin(_ModelAdmin):
             path(f"{store}decide/", decide, name=f"{name}_decide"),
             path(f"{store}<uuid:record_id>/", wrap(self.record_view), name=f"{name}_record"),
             path(store, wrap(self.list_view), name=f"{name}_store"),
-            *super().get_urls(),
+            *(it for it in super().get_urls() if it.name in ours),
         ]
 
     # The pages.
@@ -95,25 +100,6 @@ class IdempotencyRecordAdmin(_ModelAdmin):
         except ValueError:
             return self._back(request, DEFAULT_ALIAS, _("This is no record id."))
         return self.record_view(request, DEFAULT_ALIAS, record_id)
-
-    def history_view(
-        self,
-        request: HttpRequest,
-        object_id: str,
-        extra_context: dict[str, Any] | None = None,
-    ) -> HttpResponse:
-        """Lead to the page of the record, which has the decisions."""
-        # Django reads the model, by the routers: many a record is in another store.
-        return HttpResponseRedirect(self._url("change", object_id))
-
-    def delete_view(
-        self,
-        request: HttpRequest,
-        object_id: str,
-        extra_context: dict[str, Any] | None = None,
-    ) -> HttpResponse:
-        """Refuse, before the model is read."""
-        raise PermissionDenied
 
     def list_view(self, request: HttpRequest, alias: str) -> HttpResponse:
         """Return a page of the list of a store."""
@@ -333,21 +319,11 @@ class IdempotencyRecordAdmin(_ModelAdmin):
 
     # Nothing else is possible.
 
-    def has_add_permission(self, request: HttpRequest) -> bool:
-        """Records are made by claims."""
+    def has_add_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        """Claims make records, and owners change them; one that is gone lets its work run again."""
         return False
 
-    def has_change_permission(
-        self, request: HttpRequest, obj: IdempotencyRecord | None = None
-    ) -> bool:
-        """Records are changed by their owners."""
-        return False
-
-    def has_delete_permission(
-        self, request: HttpRequest, obj: IdempotencyRecord | None = None
-    ) -> bool:
-        """A deleted record would let its work run again."""
-        return False
+    has_change_permission = has_delete_permission = has_add_permission
 
 
 def _store(alias: str) -> BaseStore:

@@ -24,8 +24,7 @@ def test_no_page_reads_the_model_of_a_project_without_its_table(admin_client, se
     settings.IDEMPOTENCY = {"default": {"BACKEND": "django_idempotency.stores.memory.MemoryStore"}}
     settings.DATABASE_ROUTERS = [NoTable()]
     url = f"{LIST}{uuid.UUID(int=1)}"
-    assert admin_client.get(f"{url}/history/").url == f"{url}/change/"
     for page_of_it in ("", "store/default/overview/", f"{uuid.UUID(int=1)}/change/"):
         assert admin_client.get(LIST + page_of_it, follow=True).status_code == 200
-    for method in (admin_client.get, admin_client.post):
-        assert method(f"{url}/delete/").status_code == 403
+    for page_of_django in ("history", "delete"):
+        assert admin_client.get(f"{url}/{page_of_django}/").status_code == 404
