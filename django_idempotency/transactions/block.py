@@ -93,11 +93,13 @@ class Block(transaction.Atomic):
         ends = all(isinstance(block, Block) and block.ends_with_commit for block in inner)
         return first if ends and len(inner) <= most else None
 
-    @classmethod
-    def is_foreign(cls, connection: BaseDatabaseWrapper) -> bool:
+    @staticmethod
+    def is_foreign(connection: BaseDatabaseWrapper) -> bool:
         """Return whether the connection is in the transaction of another attempt."""
-        block = cls.on(connection)
-        return block is not None and block.is_anothers()
+        for block in reversed(connection.atomic_blocks):
+            if isinstance(block, Block):
+                return block.owner is not None and block.owner not in running()
+        return False
 
     @classmethod
     def is_own(cls, connection: BaseDatabaseWrapper) -> bool:
@@ -107,10 +109,6 @@ class Block(transaction.Atomic):
             isinstance(block, Block) and block.owner in attempts
             for block in connection.atomic_blocks
         )
-
-    def is_anothers(self) -> bool:
-        """Return whether the block is part of another attempt."""
-        return self.owner is not None and self.owner not in running()
 
     @staticmethod
     def open_error() -> TransactionOpen:
@@ -131,7 +129,7 @@ class Block(transaction.Atomic):
         self._connection = connection = connections[self.using]
         begins = not connection.in_atomic_block
         self.outer = outer = None if begins else self.on(connection)
-        if outer is not None and outer.is_anothers():
+        if not begins and self.is_foreign(connection):
             raise self.open_error()
         is_within = self.of_coroutine and not begins and is_open(connection)
         if outer is not None and outer.commits and connection.atomic_blocks[-1] is outer:

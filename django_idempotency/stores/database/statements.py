@@ -176,8 +176,7 @@ class Statements(BaseStore):
             connection = connections[self.using]
         if place is None and (here := _here.get()) is not None and here[0] is self:
             place = here[1]
-        block = Block.on(connection) if connection.in_atomic_block else None
-        foreign = block is not None and block.is_anothers()
+        foreign = connection.in_atomic_block and Block.is_foreign(connection)
         if foreign and (name in _CLAIMS or Block.is_own(connection)):
             raise Block.open_error()
         try:
@@ -207,12 +206,15 @@ class Statements(BaseStore):
         connection: BaseDatabaseWrapper,
         name: str,
         parameters: Mapping[str, Any],
-        counts: bool,
-        place: str | None,
+        counts: bool = False,
+        place: str | None = None,
         tries: int = _TRIES,
+        table: str | None = None,
     ) -> Any:
         """
         Run a statement, prepared where possible; outside a transaction it may be sent again.
+
+        At a `place` it runs as `_send_at` does; else for a `table`, or that of the session (None).
 
         A statement that met a concurrent change under a strict isolation level has done nothing,
         and is sent again. So is an owner's write whose connection was lost, while the work ran for
@@ -224,9 +226,20 @@ class Statements(BaseStore):
         while True:
             tries -= 1
             try:
-                if place is None:
-                    return self._send_once(connection, name, parameters, counts)
-                return self._send_at(place_of(place), connection, name, parameters, counts)
+                if place is not None:
+                    return self._send_at(place_of(place), connection, name, parameters, counts)
+                if self._execute_prepared is not None:
+                    rows = self._execute_prepared(connection, self._texts, table, name, parameters)
+                    if rows is not None:
+                        return rows
+                dialect = self.dialect
+                with connection.cursor() as cursor:
+                    if not self._is_supported:
+                        if (unsupported := dialect.unsupported(connection)) is not None:
+                            raise _no_statements_for(unsupported)
+                        self._is_supported = True
+                    cursor.execute(self._texts[name, table], dialect.adapted(parameters))
+                    return cursor.rowcount if counts else dialect.rows(cursor, name, parameters)
             except (InterfaceError, OperationalError) as error:
                 lost = self.dialect.has_server and is_connection_failure(error)
                 if lost and tries and name in _OWNERS_WRITES:
@@ -235,27 +248,6 @@ class Statements(BaseStore):
                         return self._send(again, name, parameters, counts, place, tries)
                 elif not tries or not is_serialization_failure(error):
                     raise
-
-    def _send_once(
-        self,
-        connection: BaseDatabaseWrapper,
-        name: str,
-        parameters: Mapping[str, Any],
-        counts: bool = False,
-        table: str | None = None,
-    ) -> Any:
-        if self._execute_prepared is not None:
-            rows = self._execute_prepared(connection, self._texts, table, name, parameters)
-            if rows is not None:
-                return rows
-        dialect = self.dialect
-        with connection.cursor() as cursor:
-            if not self._is_supported:
-                if (unsupported := dialect.unsupported(connection)) is not None:
-                    raise _no_statements_for(unsupported)
-                self._is_supported = True
-            cursor.execute(self._texts[name, table], dialect.adapted(parameters))
-            return cursor.rowcount if counts else dialect.rows(cursor, name, parameters)
 
     def _send_at(
         self,
@@ -271,7 +263,7 @@ class Statements(BaseStore):
         An owner's write runs as it is, and again if it has done nothing and the work has left
         another session than it had found. What else is sent there meets a new session.
         """
-        send = partial(self._send_once, connection, name, parameters, counts, place.table)
+        send = partial(self._send, connection, name, parameters, counts, tries=1, table=place.table)
         if name in _IN_THEIR_SESSION:
             if done := send():
                 return done
@@ -292,13 +284,13 @@ class Statements(BaseStore):
 
     def _session(self, connection: BaseDatabaseWrapper) -> str:
         """Return the session as a place has it."""
-        [(session,)] = self._send_once(connection, "SESSION", {})
+        [(session,)] = self._send(connection, "SESSION", {}, tries=1)
         return str(session)
 
     def _take_on(self, connection: BaseDatabaseWrapper, place: Place) -> None:
         """Set role and variables until the transaction ends: a pooler hands the session on."""
         names = ["role", *self.session_variables]
-        self._send_once(connection, "TAKE_ON", {"names": names, "values": place.values})
+        self._send(connection, "TAKE_ON", {"names": names, "values": place.values}, tries=1)
 
     @contextmanager
     def at(self, place: str | None) -> Iterator[None]:
