@@ -9,7 +9,7 @@ from django.http import HttpResponse
 
 from django_idempotency.exceptions.refusals import REFUSALS
 from django_idempotency.http.problems import PROBLEM_TYPE
-from django_idempotency.http.verdicts import verdict_for
+from django_idempotency.http.verdicts import verdict_on
 from django_idempotency.policy import KEY_FORMATS, HTTPPolicy, Policy
 
 _MEMBERS: dict[str, dict[str, Any]] = {
@@ -132,7 +132,7 @@ def _is_kept(http: HTTPPolicy, status: str) -> bool:
     if not digits.isdigit():
         return False
     response = HttpResponse(status=int(digits))
-    return callable(http.keep) or verdict_for(http, response, None) == "keep"
+    return callable(http.keep) or verdict_on(http, response) == "keep"
 
 
 def _problems(http: HTTPPolicy, policy: Policy) -> Iterator[tuple[int, str, dict[str, Any]]]:

@@ -37,6 +37,7 @@ _NAMES = {_PREFIX + name: name for name in _GIVEN}
 _get_given = attrgetter(*_NAMES)
 
 Frozen = TypeVar("Frozen")
+_Decorated = tuple[dict[str, Any], dict[str, Any]]
 
 
 # Has no docstring: tools that describe a view take that of its nearest base that has one, and would
@@ -91,7 +92,7 @@ class IdempotencyAttributes:
     _form: ClassVar[bool] = False
     # By the name of a handler.
     _plans: ClassVar[dict[str, _MadePlan]] = {}
-    _decorated: ClassVar[dict[str, tuple[dict[str, Any], dict[str, Any]]]] = {}
+    _decorated: ClassVar[dict[str, _Decorated]] = {}
 
     def __init_subclass__(cls, *, before: type | None = None, **kwargs: Any) -> None:
         """
@@ -180,7 +181,12 @@ def _made(
     """
     if not hasattr(view_class, handler):  # clients may send any method
         handler = ""
-    nearer = _nearer(view_class, keywords, handler)
+    decorated = view_class._decorated.get(handler)
+    if decorated is None:
+        decorated = view_class._decorated[handler] = _decorated(view_class, handler)
+    on_dispatch, on_handler = decorated
+    given = {_NAMES[name]: keywords[name] for name in keywords if name in _NAMES}
+    nearer = on_dispatch | given | on_handler
     made = view_class._plans.get(handler)
     if (
         made is None
@@ -253,21 +259,13 @@ def _of_class(view_class: type[IdempotencyAttributes]) -> dict[str, Any]:
 _DEFAULTS = _of_class(IdempotencyAttributes)
 
 
-def _nearer(
-    view_class: type[IdempotencyAttributes], keywords: Mapping[str, Any], handler: str
-) -> dict[str, Any]:
-    """Return what is given nearer to the work than on the class."""
-    decorated = view_class._decorated.get(handler)
-    if decorated is None:
-        on_dispatch: dict[str, Any] = {}
-        for base in reversed(view_class.__mro__):
-            if "dispatch" in vars(base):
-                on_dispatch |= _declared(vars(base)["dispatch"])
-        on_handler = _declared(getattr(view_class, handler, None))
-        decorated = view_class._decorated[handler] = (on_dispatch, on_handler)
-    on_dispatch, on_handler = decorated
-    given = {_NAMES[name]: keywords[name] for name in keywords if name in _NAMES}
-    return on_dispatch | given | on_handler
+def _decorated(view_class: type[IdempotencyAttributes], handler: str) -> _Decorated:
+    """Return what ``@idempotent`` on ``dispatch`` gives, and on the method `handler`."""
+    on_dispatch: dict[str, Any] = {}
+    for base in reversed(view_class.__mro__):
+        if "dispatch" in vars(base):
+            on_dispatch |= _declared(vars(base)["dispatch"])
+    return on_dispatch, _declared(getattr(view_class, handler, None))
 
 
 def _declared(method: Any) -> dict[str, Any]:

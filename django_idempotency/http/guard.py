@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from datetime import timezone
 from email.utils import format_datetime
+from functools import partial
 from typing import Any
 
 from asgiref.sync import sync_to_async
+from django.http import HttpRequest
 from django.http.response import HttpResponseBase
 
 from django_idempotency.context import running
 from django_idempotency.engine.attempt import Attempt
+from django_idempotency.engine.modes import OpenTransactions
 from django_idempotency.engine.operation import Operation, RollBack, Verdict
 from django_idempotency.exceptions import (
     IdempotencyError,
@@ -24,10 +27,11 @@ from django_idempotency.exceptions import (
     Uncertain,
 )
 from django_idempotency.exceptions.base import SessionLost
-from django_idempotency.http.asked import Asked
-from django_idempotency.http.atomic_requests import answering
-from django_idempotency.http.content import ask
-from django_idempotency.http.handlers import is_outside
+from django_idempotency.http.atomic_requests import answering, refuse_coroutine
+from django_idempotency.http.content import ask, fingerprint_of, operation_of
+from django_idempotency.http.handlers import ViewHandler, is_outside
+from django_idempotency.http.key import key_of, scope_of, wait_of
+from django_idempotency.http.plans import ViewPlan
 from django_idempotency.http.problems import problem_response, replay_refused
 from django_idempotency.http.sessions import RequestState, leave_session
 from django_idempotency.http.snapshot import LEFT_OUT, Snapshot, is_stream
@@ -43,6 +47,7 @@ _SERVING = "_idempotency_attempt"
 class Guard:
     """The guard of one request to a guarded method, around what handles it."""
 
+    key = ""
     kept = False
     #: The attempt whose handler was entered, once it was: its claim stands.
     begun: Attempt | None = None
@@ -51,12 +56,25 @@ class Guard:
     #: The session and messages from before the claim, until they are restored.
     before: RequestState | None = None
 
-    def __init__(self, asked: Asked) -> None:
-        self.asked = asked
-        self.plan = asked.plan
-        self.http = asked.http
-        self.request = asked.request
-        self.handler = asked.handler
+    def __init__(
+        self,
+        plan: ViewPlan,
+        request: HttpRequest,
+        handler: ViewHandler,
+        *,
+        atomic: Sequence[str],
+        keyed: bool,
+    ) -> None:
+        self.plan = plan
+        self.http = plan.http_policy
+        self.request = request
+        self.handler = handler
+        #: The aliases on which ATOMIC_REQUESTS gives the request a transaction.
+        self.atomic = atomic
+        #: Whether the request carries a key, or must carry one.
+        self.keyed = keyed
+        #: What is being done (R40).
+        self.name = operation_of(request, plan.operation_name)
 
     def respond(self) -> HttpResponseBase:
         """
@@ -67,7 +85,7 @@ class Guard:
         answer passes on unchanged (R58).
         """
         try:
-            operation = self.asked.operation(coroutine=False)
+            operation = self.operation(coroutine=False)
             while True:
                 try:
                     with self.plan.engine.attempt(operation, self.on_error, self.judge) as attempt:
@@ -119,7 +137,7 @@ class Guard:
     def _operation_of_coroutine(self) -> Operation:
         # Both may read the session from its database: never on the event loop. The name that the
         # scope gives to it is part of what was before the work.
-        operation = self.asked.operation(coroutine=True)
+        operation = self.operation(coroutine=True)
         self.before = RequestState(self.request)
         return operation
 
@@ -135,9 +153,67 @@ class Guard:
             raise error
         using = self.plan.store.using
         if operation.recorded:
-            return self.asked.unrecorded(joined=using in self.asked.atomic)
-        log_store_error(self.plan.alias, self.asked.name, error)
-        return self.asked.unrecorded(joined=False, without=(using,))
+            return self.unrecorded(joined=using in self.atomic)
+        log_store_error(self.plan.alias, self.name, error)
+        return self.unrecorded(joined=False, without=(using,))
+
+    # The operation.
+
+    def operation(self, *, coroutine: bool) -> Operation:
+        """
+        Read the request; raise KeyRequired, InvalidKey or ScopeMissing.
+
+        One without a key is an operation without a record: the same block, the same verdicts (R90).
+        """
+        plan, http, request = self.plan, self.http, self.request
+        if not self.keyed:
+            mode = self._mode(OpenTransactions(plan.store), coroutine=coroutine)
+            return self.unrecorded(joined=mode != "separate")
+        self.key, from_form = key_of(request, plan)
+        scope = scope_of(request, plan, self.handler, from_form=from_form)
+        body = partial(self.handler.body, http)
+        fingerprint = fingerprint_of(
+            request, self.handler.subject, plan.policy, http, body, self.name
+        )
+        open_transactions = OpenTransactions(plan.store)
+        mode = self._mode(open_transactions, coroutine=coroutine)
+        return plan.operation(
+            kind="http",
+            scope=scope,
+            key=self.key,
+            name=self.name,
+            fingerprint=fingerprint,
+            codec=plan.codec,
+            mode=mode,
+            open_transactions=open_transactions,
+            aliases=self.aliases(joined=mode != "separate"),
+            wait=wait_of(request, plan.policy, from_form=from_form),
+            closes_connections=True,
+            unstorable_ok=True,
+            checks_replay=http.replay_check is not None,
+        )
+
+    def _mode(self, open_transactions: OpenTransactions, *, coroutine: bool) -> str:
+        """Return how the work commits; refuse a coroutine that would lose its ATOMIC_REQUESTS."""
+        plan = self.plan
+        joins = not coroutine and (plan.joins or plan.store.using in self.atomic)
+        mode = open_transactions.mode(plan.policy, joins=joins)
+        if coroutine:
+            refuse_coroutine(self.atomic, plan.store.using if mode != "separate" else None)
+        return mode
+
+    def aliases(self, *, joined: bool, without: Collection[str | None] = ()) -> list[str]:
+        """Return the aliases of ATOMIC_REQUESTS on which the guard opens transactions."""
+        own = self.plan.store.using if joined else None
+        return [alias for alias in self.atomic if alias != own and alias not in without]
+
+    def unrecorded(self, *, joined: bool, without: Collection[str | None] = ()) -> Operation:
+        """Return the operation without a record, whose work may have the store's transaction."""
+        return self.plan.unrecorded(
+            self.name,
+            transaction="joined" if joined else "separate",
+            aliases=self.aliases(joined=joined, without=without),
+        )
 
     # The work.
 
@@ -152,12 +228,12 @@ class Guard:
         """Return the verdict on the handler's response; raise RollBack to roll its work back."""
         verdict = verdict_on(self.http, response)
         self.kept = verdict == "keep"
-        if self.asked.key and verdict == "release" and leads_to_login(response):
+        if self.key and verdict == "release" and leads_to_login(response):
             log_once(
                 logging.WARNING,
                 "%s redirects to LOGIN_URL, which is never kept: if it has done its work, a retry "
                 "runs again.",
-                self.asked.name,
+                self.name,
             )
         if not commits(self.http, response, verdict):
             raise RollBack(verdict, response)
@@ -174,7 +250,7 @@ class Guard:
         if error is not self.raised_by_handler or self._is_own(error):
             raise error
         self.forget()
-        with answering(self.asked.atomic):
+        with answering(self.atomic):
             response = self.handler.answer(error, self.http)
         verdict = verdict_on(self.http, response, error)
         if verdict != "keep" and is_outside(response):
@@ -203,16 +279,16 @@ class Guard:
         """Return what tells the client of an error of its key; raise the handler's own."""
         if not self._is_own(error):
             raise error
-        if not self.asked.keyed or (self.begun is not None and not self.begun.operation.recorded):
+        if not self.keyed or (self.begun is not None and not self.begun.operation.recorded):
             if not isinstance(error, SessionLost):
                 raise error
-            log_store_error(self.plan.alias, self.asked.name, error)
+            log_store_error(self.plan.alias, self.name, error)
             return problem_response(error, self.request, self.http, self.handler.subject)
         response = problem_response(error, self.request, self.http, self.handler.subject)
         if self.begun is not None:
             return response
         if isinstance(error, (InvalidKey, KeyRequired, ScopeMissing)):
-            log_refusal(self.plan.alias, self.asked.name, error)
+            log_refusal(self.plan.alias, self.name, error)
         else:  # another attempt may be at work
             leave_session(self.request, response)
         return response
@@ -235,7 +311,7 @@ class Guard:
         http, outcome = self.http, attempt.outcome
         if not attempt.operation.recorded:
             unguarded: HttpResponseBase = outcome.result
-            if self.asked.keyed:
+            if self.keyed:
                 unguarded["Idempotency-Stored"] = "false"
             return unguarded
         response = self._replay(attempt, outcome) if outcome.replayed else outcome.result
@@ -247,7 +323,7 @@ class Guard:
                     "%s: the generator of its response runs after its record is completed. Even "
                     "if it breaks off, each retry gets 409 result_unavailable. Do the work before "
                     "the response is returned, and stream only what can be read again.",
-                    self.asked.name,
+                    self.name,
                 )
         elif outcome.expires_at is not None:
             expires_at = outcome.expires_at.astimezone(timezone.utc)
@@ -256,11 +332,11 @@ class Guard:
                 log_once(
                     logging.INFO,
                     "Replays of %s leave out the header field %s.",
-                    self.asked.name,
+                    self.name,
                     name,
                 )
         if http.echo_key:
-            response[http.header] = _quoted(self.asked.key)
+            response[http.header] = _quoted(self.key)
         return response
 
     def _replay(self, attempt: Attempt, outcome: Outcome) -> HttpResponseBase:
@@ -280,7 +356,7 @@ class Guard:
         using = self.plan.store.using
         joined = attempt.request.transaction != "separate"
         own = (using,) if joined and using is not None else ()
-        aliases = [*own, *self.asked.aliases(joined=joined)]
+        aliases = [*own, *self.aliases(joined=joined)]
         seen = False
         try:
             with AtomicBlocks(aliases, of_store=own):

@@ -116,9 +116,10 @@ def whole_body(request: HttpRequest) -> Iterator[None]:
 class _Watched:
     """A stream that counts the bytes that are read from it."""
 
+    size = 0
+
     def __init__(self, stream: Any) -> None:
         self.stream = stream
-        self.size = 0
 
     def read(self, *size: int) -> bytes:
         """Read from the stream."""
@@ -148,15 +149,15 @@ class _Watched:
 
 
 class _Tee(_Watched):
-    """A stream that keeps the bytes that are read from it, too."""
+    """A stream that keeps the bytes that are read from it."""
 
     def __init__(self, stream: Any) -> None:
-        super().__init__(stream)
+        self.stream = stream
         self.kept = io.BytesIO()
 
     def _noted(self, read: bytes) -> bytes:
         self.kept.write(read)
-        return super()._noted(read)
+        return read
 
 
 def tee(request: HttpRequest) -> None:

@@ -21,24 +21,14 @@ def verdict_on(
     policy: HTTPPolicy, response: HttpResponseBase, error: BaseException | None = None
 ) -> str:
     """
-    Return "keep", "release" or "fail" for the handler's response, or what `error` became.
+    Return "keep", "release" or "fail" by the policy's ``keep`` (R55, R56).
 
-    What a guard within the work, of another key or request, says of its key is no answer of
-    the work's: what may be sent again may be claimed again, with the same fingerprint.
+    For the handler's response, or what `error` became. What a guard within the work, of another key
+    or request, says of its key is no answer of the work's: what may be sent again may be claimed
+    again, with the same fingerprint.
     """
     if (problem := problem_of(response)) is not None:
         return "fail" if problem.retryable else "release"
-    return verdict_for(policy, response, error)
-
-
-def commits(policy: HTTPPolicy, response: HttpResponseBase, verdict: str) -> bool:
-    """Whether the work of a response that was returned commits (R57)."""
-    failed = verdict == "fail" and callable(policy.keep) and problem_of(response) is None
-    return response.status_code < 500 and not failed
-
-
-def verdict_for(policy: HTTPPolicy, response: HttpResponseBase, error: BaseException | None) -> str:
-    """Return "keep", "release" or "fail" for a response by the policy's ``keep`` (R55, R56)."""
     keep, status = policy.keep, response.status_code
     if callable(keep):
         verdict: str = ask("keep", keep, response, error)
@@ -54,6 +44,12 @@ def verdict_for(policy: HTTPPolicy, response: HttpResponseBase, error: BaseExcep
     if status >= 500:
         return "fail"
     return "release" if status in _RELEASED else "keep"
+
+
+def commits(policy: HTTPPolicy, response: HttpResponseBase, verdict: str) -> bool:
+    """Whether the work of a response that was returned commits (R57)."""
+    failed = verdict == "fail" and callable(policy.keep) and problem_of(response) is None
+    return response.status_code < 500 and not failed
 
 
 def leads_to_login(response: HttpResponseBase) -> bool:

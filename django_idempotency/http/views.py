@@ -5,7 +5,6 @@ from __future__ import annotations
 from asgiref.sync import sync_to_async
 from django.http.response import HttpResponseBase
 
-from django_idempotency.http.asked import Asked
 from django_idempotency.http.atomic_requests import atomic_of, blocks_on, refuse_coroutine
 from django_idempotency.http.guard import Guard, is_guarded_already
 from django_idempotency.http.handlers import ViewHandler
@@ -24,7 +23,7 @@ def guarded(plan: ViewPlan, handler: ViewHandler) -> HttpResponseBase:
             unguarded: HttpResponseBase = handler.unguarded()
         return unguarded
     atomic, keyed = plan.atomic(atomic_of(request)), plan.carries_key(request)
-    return Guard(Asked(plan, request, handler, atomic=atomic, keyed=keyed)).respond()
+    return Guard(plan, request, handler, atomic=atomic, keyed=keyed).respond()
 
 
 async def aguarded(plan: ViewPlan, handler: ViewHandler) -> HttpResponseBase:
@@ -40,7 +39,7 @@ async def aguarded(plan: ViewPlan, handler: ViewHandler) -> HttpResponseBase:
     if not keyed:  # to look into a form may take the session, and so the database
         keyed = await sync_to_async(plan.carries_key, thread_sensitive=True)(request)
     atomic = plan.atomic(atomic_of(request))
-    return await Guard(Asked(plan, request, handler, atomic=atomic, keyed=keyed)).arespond()
+    return await Guard(plan, request, handler, atomic=atomic, keyed=keyed).arespond()
 
 
 async def aunguarded(plan: ViewPlan, handler: ViewHandler) -> HttpResponseBase:

@@ -19,7 +19,7 @@ from django_idempotency.http.atomic_requests import atomic_aliases
 from django_idempotency.http.class_views import class_of
 from django_idempotency.http.inventory import guards_of, routes
 from django_idempotency.http.middleware import in_settings
-from django_idempotency.http.verdicts import verdict_for
+from django_idempotency.http.verdicts import verdict_on
 from django_idempotency.operators.results import kind_of
 from django_idempotency.options import SECRETS
 from django_idempotency.policy import HTTPPolicy, Policy
@@ -191,7 +191,7 @@ def _answers(http: HTTPPolicy) -> dict[str, str]:
     """
     Return which statuses of an answer are kept, release the key, or fail the record.
 
-    By `verdict_for` itself; a callable ``keep`` is named.
+    By `verdict_on` itself; a callable ``keep`` is named.
     """
     if callable(http.keep):
         return {"decided by": name_of(http.keep)}
@@ -200,7 +200,7 @@ def _answers(http: HTTPPolicy) -> dict[str, str]:
     for hundred, several in itertools.groupby(statuses, lambda status: status // 100):
         by_verdict: dict[str, list[int]] = {}
         for status in several:
-            verdict = verdict_for(http, HttpResponse(status=status), None)
+            verdict = verdict_on(http, HttpResponse(status=status))
             by_verdict.setdefault(verdict, []).append(status)
         usual = "keep" if "keep" in by_verdict else next(iter(by_verdict))
         for verdict, found in by_verdict.items():

@@ -11,7 +11,6 @@ from rest_framework.request import Request
 
 from django_idempotency.contrib.rest_framework.handler import RestHandler
 from django_idempotency.engine.modes import OpenTransactions
-from django_idempotency.http.asked import Asked
 from django_idempotency.http.atomic_requests import atomic_of
 from django_idempotency.http.guard import Guard
 from django_idempotency.http.plans import Declared, ViewPlan
@@ -62,7 +61,7 @@ def _guard_of_function(
     atomic = plan.atomic(atomic_of(request._request))
     keyed = plan.carries_key(request._request)
     handler = kind(view, function, request, args, kwargs)
-    return Guard(Asked(plan, request._request, handler, atomic=atomic, keyed=keyed))
+    return Guard(plan, request._request, handler, atomic=atomic, keyed=keyed)
 
 
 class _HandlerWithin(RestHandler):

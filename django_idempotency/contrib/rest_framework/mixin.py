@@ -24,7 +24,6 @@ from rest_framework.views import APIView
 from django_idempotency.contrib.rest_framework.browsable import give_keys
 from django_idempotency.contrib.rest_framework.handler import RestHandler
 from django_idempotency.contrib.rest_framework.objects import object_permissions
-from django_idempotency.http.asked import Asked
 from django_idempotency.http.atomic_requests import answering, atomic_of, blocks_on, mark
 from django_idempotency.http.attributes import IdempotencyAttributes, plan_of
 from django_idempotency.http.guard import Guard, is_guarded_already
@@ -138,8 +137,7 @@ class IdempotencyMixin(IdempotencyAttributes, _Base, before=APIView):
         """Stand in for the method's handler."""
         handler = RestHandler(self, method, request, args, kwargs)
         atomic, keyed = self._atomic, self._keyed
-        asked = Asked(self._plan, request._request, handler, atomic=atomic, keyed=keyed)
-        return respond(Guard(asked))
+        return respond(Guard(self._plan, request._request, handler, atomic=atomic, keyed=keyed))
 
 
 def _awaiting(idempotent: Callable[..., Any], method: Callable[..., Any]) -> Callable[..., Any]:

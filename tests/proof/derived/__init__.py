@@ -29,7 +29,7 @@ __all__ = ["FILES", "Change", "changes_of", "every_change"]
 PACKAGE = ROOT / "django_idempotency"
 #: What is changed, below django_idempotency.
 FILES = (
-    *("engine/*.py", "http/asked.py", "http/guard.py", "http/sessions.py", "http/scopes.py"),
+    *("engine/*.py", "http/key.py", "http/guard.py", "http/sessions.py", "http/scopes.py"),
     *(f"transactions/{name}.py" for name in ("aliases", "connections", "outer")),
     *(
         "http/plans.py",

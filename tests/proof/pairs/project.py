@@ -49,7 +49,7 @@ from rest_framework.viewsets import ViewSet
 from django_idempotency.contrib import ninja as guarded_ninja
 from django_idempotency.contrib.rest_framework import IdempotencyMixin
 from django_idempotency.http import idempotent
-from django_idempotency.http.verdicts import verdict_for
+from django_idempotency.http.verdicts import verdict_on
 from django_idempotency.policy import HTTPPolicy
 from tests.app.models import Effect
 from tests.proof.pairs.features import RETRYING, Case
@@ -358,7 +358,7 @@ class Project:
 def keep(response: Any, error: BaseException | None) -> str:
     """Decide as the default does, after a look into the database."""
     Effect.objects.exists()
-    return verdict_for(HTTPPolicy(), response, error)
+    return verdict_on(HTTPPolicy(), response, error)
 
 
 class _StepsMixin(IdempotencyMixin):

@@ -19,7 +19,7 @@ from django_idempotency.exceptions import InProgress, ResultTooLarge
 from django_idempotency.exceptions.base import SessionLost
 from django_idempotency.http import idempotent
 from django_idempotency.http.snapshot import SnapshotCodec
-from django_idempotency.http.verdicts import verdict_for
+from django_idempotency.http.verdicts import verdict_on
 from django_idempotency.models import IdempotencyRecord
 from django_idempotency.policy import HTTPPolicy
 from django_idempotency.transactions.aliases import AtomicBlocks
@@ -61,7 +61,7 @@ def test_R55_R56_verdict_of_a_preset():
     for preset, expected in presets.items():
         policy = HTTPPolicy(keep=preset)
         for error in (None, Refusal(409)):
-            found = {s: verdict_for(policy, HttpResponse(status=s), error) for s in STATUSES}
+            found = {s: verdict_on(policy, HttpResponse(status=s), error) for s in STATUSES}
             assert found == {s: expected(s) for s in STATUSES}, preset
 
 
@@ -79,7 +79,7 @@ def test_R34_redirect_to_the_login_page_is_never_kept(settings):
     for (location, settings.LOGIN_URL), verdict in verdicts.items():
         response = HttpResponse(status=302, headers={"Location": location})
         for preset in ("default", "success", "stripe"):
-            assert verdict_for(HTTPPolicy(keep=preset), response, None) == verdict, location
+            assert verdict_on(HTTPPolicy(keep=preset), response) == verdict, location
 
 
 def test_R34_a_success_that_redirects_there_is_released_with_a_line_for_each_view(mount, caplog):

@@ -14,7 +14,7 @@ from django.http import HttpResponse
 from django.utils.module_loading import import_string
 
 from django_idempotency import stores
-from django_idempotency.http.verdicts import verdict_for
+from django_idempotency.http.verdicts import verdict_on
 from django_idempotency.policy import HTTPPolicy, Policy
 from tests.pages import DOCS, code_in, table_of
 
@@ -66,7 +66,7 @@ def test_KEEP_says_what_becomes_of_each_status():
             for status in range(first, 400 if first == 200 else first + 100):
                 expected = "release" if str(status) in named else others.split(":")[0]
                 response = HttpResponse(status=status)
-                assert verdict_for(policy, response, None) == expected, (value, status)
+                assert verdict_on(policy, response) == expected, (value, status)
 
 
 def test_stores_are_documented():

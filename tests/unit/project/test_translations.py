@@ -57,7 +57,7 @@ def test_R78_german_has_every_text():
 
 def test_R78_german_has_every_reason_of_an_invalid_key():
     """`InvalidKey` translates them."""
-    modules = (PACKAGE / name for name in ("keys.py", "http/asked.py"))
+    modules = (PACKAGE / name for name in ("keys.py", "http/key.py"))
     texts = [texts for it in modules for texts in calls(it.read_text(), "InvalidKey")]
     found = {("", *given) for given in texts if given}  # a key that is no str comes over no wire
 
