@@ -4,40 +4,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from django_idempotency.records import NAMED
 from django_idempotency.stores.dynamodb.items import NO_FINGERPRINT
 
-__all__ = [
-    "CLAIM",
-    "CLAIM_EXPIRED",
-    "CLAIM_HELD",
-    "CLAIM_WITHOUT_EXPIRY",
-    "COMPLETE",
-    "COMPLETE_OVERFLOW",
-    "ERASE",
-    "FAIL",
-    "FAIL_HELD",
-    "NOTE",
-    "NOTE_HELD",
-    "RELEASE",
-    "RENEW",
-    "RESOLVE_COMPLETE",
-    "RESOLVE_COMPLETE_OVERFLOW",
-    "RESOLVE_EXPIRE",
-    "RESOLVE_EXPIRE_STALE",
-    "RESOLVE_RELEASE",
-    "RESOLVE_RESUME",
-    "RESOLVE_RESUME_HELD",
-    "RESOLVE_RESUME_WITHOUT_STEPS",
-    "SWEEP",
-    "Statement",
-    "prepare",
-]
 
-#: An update and its condition; None where the call puts or deletes the whole item.
-Statement = tuple["str | None", str]
+class Statement(NamedTuple):
+    """A conditional write."""
+
+    #: None where the call puts or deletes the whole item.
+    update: str | None
+    condition: str
+
 
 #: The values that are the same in every call.
 CONSTANTS: dict[str, dict[str, Any]] = {
@@ -80,7 +59,7 @@ CLAIMABLE = " ".join(
 EACH_GIVEN = ", ".join(f"#{name} = :{name}" for name in NAMED)
 
 # The epoch starts from the clock in microseconds, so that it grows over a deletion by TTL, too.
-CLAIM: Statement = (
+CLAIM = Statement(
     f"""
     SET #status = :IN_PROGRESS,
         #epoch = if_not_exists(#epoch, :clock) + :one,
@@ -92,7 +71,7 @@ CLAIM: Statement = (
         #attempts = if_not_exists(#attempts, :zero) + :one,
         #createdAt = if_not_exists(#createdAt, :now),
         #updatedAt = :now
-    REMOVE #responsePayload, #overflowName, #overflowHash, #error
+    REMOVE #responsePayload, #error
     """,
     # A record that is held is for CLAIM_HELD: no update can leave out an expiry, depending on the
     # item.
@@ -100,7 +79,7 @@ CLAIM: Statement = (
 )
 
 # With on_stale="refuse" a record in progress has no expiry.
-CLAIM_WITHOUT_EXPIRY: Statement = (
+CLAIM_WITHOUT_EXPIRY = Statement(
     f"""
     SET #status = :IN_PROGRESS,
         #epoch = if_not_exists(#epoch, :clock) + :one,
@@ -111,25 +90,25 @@ CLAIM_WITHOUT_EXPIRY: Statement = (
         #attempts = if_not_exists(#attempts, :zero) + :one,
         #createdAt = if_not_exists(#createdAt, :now),
         #updatedAt = :now
-    REMOVE #expiry, #responsePayload, #overflowName, #overflowHash, #error
+    REMOVE #expiry, #responsePayload, #error
     """,
     CLAIMABLE,
 )
 
 # Of a record with a journal that is held, and stays so.
-CLAIM_HELD: Statement = (
-    CLAIM_WITHOUT_EXPIRY[0],
+CLAIM_HELD = Statement(
+    CLAIM_WITHOUT_EXPIRY.update,
     f"{CLAIMABLE} AND attribute_exists(#steps) AND attribute_not_exists(#expiry)",
 )
 
 # Replaces the expired item that the claim has met, with new attempts and creation. CLAIM keeps
 # them, and one update cannot do both, depending on the item.
-CLAIM_EXPIRED: Statement = (None, f"#epoch = :seenEpoch AND #token = :seenToken AND {EXPIRED}")
+CLAIM_EXPIRED = Statement(None, f"#epoch = :seenEpoch AND #token = :seenToken AND {EXPIRED}")
 
 # The proof of ownership: each owner's write is conditional on all of it.
 OWNED = "#token = :token AND #epoch = :epoch AND #status = :IN_PROGRESS"
 
-COMPLETE: Statement = (
+COMPLETE = Statement(
     """
     SET #status = :COMPLETED,
         #responsePayload = :responsePayload,
@@ -140,19 +119,8 @@ COMPLETE: Statement = (
     OWNED,
 )
 
-COMPLETE_OVERFLOW: Statement = (
-    """
-    SET #status = :COMPLETED,
-        #overflowName = :overflowName,
-        #overflowHash = :overflowHash,
-        #expiry = :expiry,
-        #updatedAt = :now
-    REMOVE #lockExpiry, #steps
-    """,
-    OWNED,
-)
 
-FAIL: Statement = (
+FAIL = Statement(
     """
     SET #status = :FAILED,
         #error = :error,
@@ -163,7 +131,7 @@ FAIL: Statement = (
     OWNED,
 )
 
-FAIL_HELD: Statement = (
+FAIL_HELD = Statement(
     """
     SET #status = :FAILED,
         #error = :error,
@@ -173,7 +141,7 @@ FAIL_HELD: Statement = (
     OWNED,
 )
 
-RELEASE: Statement = (
+RELEASE = Statement(
     """
     SET #status = :RELEASED,
         #fingerprint = :none,
@@ -184,7 +152,7 @@ RELEASE: Statement = (
     OWNED,
 )
 
-NOTE: Statement = (
+NOTE = Statement(
     """
     SET #steps = list_append(if_not_exists(#steps, :nothing), :entry),
         #lockExpiry = :lockExpiry,
@@ -194,7 +162,7 @@ NOTE: Statement = (
 )
 
 # A held record does not expire.
-NOTE_HELD: Statement = (
+NOTE_HELD = Statement(
     """
     SET #steps = list_append(if_not_exists(#steps, :nothing), :entry),
         #lockExpiry = :lockExpiry
@@ -203,7 +171,7 @@ NOTE_HELD: Statement = (
     OWNED,
 )
 
-RENEW: Statement = ("SET #lockExpiry = :lockExpiry", OWNED)
+RENEW = Statement("SET #lockExpiry = :lockExpiry", OWNED)
 
 RESOLVABLE = " ".join(
     (
@@ -221,7 +189,7 @@ RESOLVABLE = " ".join(
     )
 )
 
-RESOLVE_COMPLETE: Statement = (
+RESOLVE_COMPLETE = Statement(
     """
     SET #status = :COMPLETED,
         #epoch = #epoch + :one,
@@ -234,21 +202,8 @@ RESOLVE_COMPLETE: Statement = (
     RESOLVABLE,
 )
 
-RESOLVE_COMPLETE_OVERFLOW: Statement = (
-    """
-    SET #status = :COMPLETED,
-        #epoch = #epoch + :one,
-        #token = :token,
-        #overflowName = :overflowName,
-        #overflowHash = :overflowHash,
-        #expiry = :expiry,
-        #updatedAt = :now
-    REMOVE #lockExpiry, #steps, #error
-    """,
-    RESOLVABLE,
-)
 
-RESOLVE_RELEASE: Statement = (
+RESOLVE_RELEASE = Statement(
     """
     SET #status = :RELEASED,
         #epoch = #epoch + :one,
@@ -261,7 +216,7 @@ RESOLVE_RELEASE: Statement = (
     RESOLVABLE,
 )
 
-RESOLVE_EXPIRE: Statement = (
+RESOLVE_EXPIRE = Statement(
     """
     SET #epoch = #epoch + :one,
         #token = :token,
@@ -273,7 +228,7 @@ RESOLVE_EXPIRE: Statement = (
 )
 
 # A record in progress that an operator expires is released, so that any request may claim it.
-RESOLVE_EXPIRE_STALE: Statement = (
+RESOLVE_EXPIRE_STALE = Statement(
     """
     SET #status = :RELEASED,
         #epoch = #epoch + :one,
@@ -286,7 +241,7 @@ RESOLVE_EXPIRE_STALE: Statement = (
     RESOLVABLE,
 )
 
-RESOLVE_RESUME: Statement = (
+RESOLVE_RESUME = Statement(
     """
     SET #status = :FAILED,
         #epoch = #epoch + :one,
@@ -299,7 +254,7 @@ RESOLVE_RESUME: Statement = (
     RESOLVABLE,
 )
 
-RESOLVE_RESUME_HELD: Statement = (
+RESOLVE_RESUME_HELD = Statement(
     """
     SET #status = :FAILED,
         #epoch = #epoch + :one,
@@ -311,7 +266,7 @@ RESOLVE_RESUME_HELD: Statement = (
     RESOLVABLE,
 )
 
-RESOLVE_RESUME_WITHOUT_STEPS: Statement = (
+RESOLVE_RESUME_WITHOUT_STEPS = Statement(
     """
     SET #status = :FAILED,
         #epoch = #epoch + :one,
@@ -323,13 +278,18 @@ RESOLVE_RESUME_WITHOUT_STEPS: Statement = (
     RESOLVABLE,
 )
 
-SWEEP: Statement = (None, EXPIRED)
+SWEEP = Statement(None, EXPIRED)
 
 # Absent, or no live lease. With force :over is the end of time, so that no lease counts as live.
-ERASE: Statement = (
+ERASE = Statement(
     None,
     "attribute_not_exists(#id) OR #status <> :IN_PROGRESS OR #lockExpiry <= :over",
 )
+
+#: All of them, by name.
+STATEMENTS: dict[str, Statement] = {
+    name: value for name, value in list(globals().items()) if isinstance(value, Statement)
+}
 
 _NAME = re.compile(r"#\w+")
 _VALUE = re.compile(r":\w+")
@@ -341,10 +301,10 @@ def prepare(statement: Statement, names: Mapping[str, str]) -> dict[str, Any]:
 
     The constants are among them; the caller adds the other values.
     """
-    update, predicate = statement
-    text = f"{update or ''} {predicate}"
+    update, condition = statement
+    text = f"{update or ''} {condition}"
     parameters: dict[str, Any] = {
-        "ConditionExpression": predicate,
+        "ConditionExpression": condition,
         "ExpressionAttributeNames": {name: names[name] for name in set(_NAME.findall(text))},
         "ExpressionAttributeValues": {
             name: CONSTANTS[name] for name in set(_VALUE.findall(text)) if name in CONSTANTS

@@ -34,8 +34,6 @@ ATTRIBUTES = (
     "createdAt",
     "updatedAt",
     "responsePayload",
-    "overflowName",
-    "overflowHash",
     "error",
     "steps",
 )
@@ -140,9 +138,11 @@ class Names:
 
     def overflow(self, item: Item) -> tuple[str, bytes] | None:
         """Return the name and the hash of the object that holds an item's result, if one does."""
-        name = self._maybe(item, "overflowName", "S")
-        digest = self._maybe(item, "overflowHash", "B")
-        return None if name is None or digest is None else (name, digest)
+        kept = self._maybe(item, "responsePayload", "M")
+        try:
+            return None if kept is None else (kept["name"]["S"], kept["sha256"]["B"])
+        except (KeyError, TypeError) as error:
+            raise StoreError("The name of the object of a large result is damaged.") from error
 
     def _lease_until(self, item: Item, skew: timedelta) -> datetime | None:
         until = self._maybe(item, "lockExpiry", "N")

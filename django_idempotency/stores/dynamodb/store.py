@@ -207,17 +207,17 @@ class DynamoDBStore(BaseStore):
 
     def complete(self, lease: Lease, result: bytes, *, retention: timedelta) -> datetime:
         """See `BaseStore.complete`; the expiry is a whole second, as TTL wants it."""
-        statement, values, expires_at = self._completion(lease, result, retention)
+        values, expires_at = self._completion(lease, result, retention)
         try:
-            self.table.update(statement, lease.record_id, values)
+            self.table.update("COMPLETE", lease.record_id, values)
         except ConditionFailed as failed:
             return self._completed_before(lease, result, failed)
         return expires_at
 
     def _item_of(self, lease: Lease, result: bytes, retention: timedelta) -> dict[str, Any]:
         """Return `complete` as an ``Update`` of TransactWriteItems of boto3's low-level client."""
-        statement, values, _ = self._completion(lease, result, retention)
-        return {"Update": self.table.parameters(statement, lease.record_id, values)}
+        values, _ = self._completion(lease, result, retention)
+        return {"Update": self.table.parameters("COMPLETE", lease.record_id, values)}
 
     def fail(self, lease: Lease, error: str, *, held: bool = False) -> None:
         """See `BaseStore.fail`."""
@@ -268,29 +268,28 @@ class DynamoDBStore(BaseStore):
 
     def _completion(
         self, lease: Lease, result: bytes, retention: timedelta
-    ) -> tuple[str, dict[str, Any], datetime]:
+    ) -> tuple[dict[str, Any], datetime]:
         now = self._now()
         expires_at = whole_seconds(now + as_duration(retention))
-        overflow, kept = self._kept(lease.record_id, lease.token, result)
         values = {
             **proof_values(lease),
-            **kept,
+            ":responsePayload": self._kept(lease.record_id, lease.token, result),
             ":expiry": seconds(expires_at),
             ":now": seconds(now),
         }
-        return f"COMPLETE{overflow}", values, expires_at
+        return values, expires_at
 
-    def _kept(self, record_id: UUID, token: UUID, result: bytes) -> tuple[str, dict[str, Any]]:
-        """Return the end of the name of the statement that keeps the result, and its values."""
+    def _kept(self, record_id: UUID, token: UUID, result: bytes) -> dict[str, Any]:
+        """Return the value that keeps a result: its bytes, or the name and hash of its object."""
         if len(result) <= INLINE_BYTES:
-            return "", {":responsePayload": binary(result)}
+            return binary(result)
         if self.overflow is None:
             raise ResultTooLarge(
                 f"The result has {len(result)} bytes, and an item of DynamoDB can hold "
                 f"{INLINE_BYTES}; OPTIONS['overflow_storage'] names a storage for such results."
             )
         name, digest = self.overflow.write(record_id, token, result)
-        return "_OVERFLOW", {":overflowName": string(name), ":overflowHash": binary(digest)}
+        return {"M": {"name": string(name), "sha256": binary(digest)}}
 
     def _completed_before(self, lease: Lease, result: bytes, failed: ConditionFailed) -> datetime:
         """
@@ -429,9 +428,7 @@ class DynamoDBStore(BaseStore):
                 statement += "_HELD"
                 del values[":expiry"]
         elif resolution.result is not None:
-            overflow, kept = self._kept(record_id, token, resolution.result)
-            statement += overflow
-            values |= kept
+            values[":responsePayload"] = self._kept(record_id, token, resolution.result)
         elif action == "expire" and state is State.IN_PROGRESS:
             statement += "_STALE"
         try:

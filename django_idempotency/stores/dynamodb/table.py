@@ -30,9 +30,8 @@ class Table:
         self.names = names
         self.client = client
         self._statements = {
-            statement: expressions.prepare(getattr(expressions, statement), names.placeholders)
-            for statement in expressions.__all__
-            if statement.isupper()
+            name: expressions.prepare(statement, names.placeholders)
+            for name, statement in expressions.STATEMENTS.items()
         }
 
     def update(

@@ -13,21 +13,17 @@ from django.core.files.base import ContentFile
 from django.core.files.storage import FileSystemStorage, InMemoryStorage
 
 import django_idempotency as idempotency
-from django_idempotency.claims import Resolution
 from django_idempotency.conf import store_for
 from django_idempotency.engine import Engine
 from django_idempotency.exceptions import ResultTooLarge, ResultUnavailable, StoreError
 from django_idempotency.records import State
 from django_idempotency.stores.dynamodb import DynamoDBStore
-from django_idempotency.stores.dynamodb.items import whole_seconds
 from django_idempotency.stores.dynamodb.overflow import INLINE_BYTES
 from tests.app.models import Effect
 from tests.claims import DAY, HOUR, asked, found, lost, operation, record_id, won
 from tests.integration.dynamodb.conftest import BACKEND, OTHERS
 from tests.unit.http.api import Api, problem
 
-#: The attributes that refer to an object.
-OBJECT = ("overflowName", "overflowHash")
 TWO_MIB = 2 * 1024 * 1024
 LARGE = os.urandom(TWO_MIB)
 #: A result that MAX_RESULT_BYTES allows, and that no item can hold.
@@ -80,31 +76,6 @@ def test_I4_result_comes_back_byte_for_byte(store, storage):
     assert lost(store.claim(asked())).result == found(store).result == LARGE
     digest = hashlib.sha256(LARGE).hexdigest()
     assert objects(storage) == [f"idempotency/{record_id()}/{lease.token}-{digest}"]
-
-
-@pytest.mark.parametrize("ends", ["by its owner", "live", "lapsed", "failed"])
-def test_record_of_a_large_result_is_otherwise_that_of_a_small_one(store, clock, ends):
-    """A statement of its own writes it: its owner's, or an operator's for a record as named."""
-    by_operator, items = ends != "by its owner", []
-    for key, result in (("small", b"small"), ("large", LARGE)):
-        lease = won(store.claim(asked(key, lease=HOUR)))
-        if ends == "failed":
-            store.fail(lease, "boom")
-        clock.advance(2 * HOUR if ends == "lapsed" else HOUR / 2)
-        if by_operator:
-            seen = {"epoch": lease.fencing_token, "state": found(store, key).state}
-            decision = Resolution("complete", result=result, retention=DAY, force=True, **seen)
-            assert store.resolve(lease.record_id, decision)
-        else:
-            store.complete(lease, result, retention=DAY)
-        record = found(store, key)
-        assert (record.state, record.result) == (State.COMPLETED, result)
-        assert (record.lease_until, record.error) == (None, "")
-        assert (record.updated_at, record.expires_at) == (clock(), whole_seconds(clock() + DAY))
-        assert record.epoch - lease.fencing_token == by_operator
-        assert (record.token != lease.token) is by_operator
-        items.append(set(store.table.item(record_id(key))))
-    assert items[1] == items[0] - {"responsePayload"} | {*OBJECT}
 
 
 def test_erasure_takes_all_objects_of_a_record(store, storage, down):
@@ -289,7 +260,7 @@ def test_object_of_an_encrypted_answer_is_readable_with_its_key_and_for_its_reco
     store = store_for()
     native, table = store.table.client.native, store.table.name
     mine, theirs = native.scan(TableName=table)["Items"]
-    native.put_item(TableName=table, Item={**mine, **{name: theirs[name] for name in OBJECT}})
+    native.put_item(TableName=table, Item={**mine, "responsePayload": theirs["responsePayload"]})
 
     assert problem(api.then("large", key=mine["key"]["S"])) == (503, "store_unavailable")
     assert Effect.objects.count() == 2
