@@ -70,13 +70,17 @@ class Client:
         self._mutex = threading.Lock()
         self._built: Any = None
 
-    def config(self) -> Any:
-        """
-        Return the configuration of the client: what it need not do for each call, and its times.
+    def ready(self) -> Any:
+        """Return the boto3 client of this process; building it takes a moment."""
+        if self._built is None:
+            with self._mutex:
+                if self._built is None:
+                    self._built = self._client()
+        return self._built
 
-        Each attempt at a call takes at most half the time, since none starts later than that.
-        """
-        return self._config_class(
+    def _client(self) -> Any:
+        """Return a client; an attempt at a call takes half the time, as none starts after that."""
+        config = self._config_class(
             connect_timeout=self.timeout / 6,
             read_timeout=self.timeout / 3,
             retries={"mode": "standard", "total_max_attempts": 1},  # `send` sends again
@@ -85,18 +89,14 @@ class Client:
             max_pool_connections=CONNECTIONS,
             tcp_keepalive=True,
         )
-
-    @property
-    def native(self) -> Any:
-        """The boto3 client of this process."""
-        if self._built is None:
-            with self._mutex:
-                if self._built is None:
-                    session = self._boto3.session.Session()
-                    self._built = session.client(
-                        "dynamodb", config=self.config(), **self._arguments
-                    )
-        return self._built
+        try:
+            session = self._boto3.session.Session()
+            return session.client("dynamodb", config=config, **self._arguments)
+        except (self._errors.BotoCoreError, ValueError) as error:  # of AWS_ENDPOINT_URL, the latter
+            code = type(error).__name__
+            raise StoreError(
+                f"The store could not set up its client of DynamoDB: {code}.", code=code
+            ) from error
 
     def send(self, operation: str, parameters: dict[str, Any]) -> dict[str, Any]:
         """
@@ -130,16 +130,6 @@ class Client:
                 pause = min(2 * pause, LONGEST_PAUSE)
             else:
                 return answer
-
-    def ready(self) -> Any:
-        """Return the client; building it takes a moment that is not the first call's."""
-        try:
-            return self.native
-        except (self._errors.BotoCoreError, ValueError) as error:  # of AWS_ENDPOINT_URL, the latter
-            code = type(error).__name__
-            raise StoreError(
-                f"The store could not set up its client of DynamoDB: {code}.", code=code
-            ) from error
 
     def _code(self, error: Any) -> str:
         """Return the name of an error, without its text, which may quote what was sent (R79)."""

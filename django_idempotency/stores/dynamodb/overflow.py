@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import hashlib
 from contextlib import suppress
-from typing import Any
 from uuid import UUID, uuid4
+
+from django.core.files.base import ContentFile
+from django.core.files.storage import Storage, storages
 
 from django_idempotency import keys
 from django_idempotency.exceptions import ResultTooLarge, StoreError
@@ -37,7 +39,8 @@ class Overflow:
         """
         digest = hashlib.sha256(result).digest()
         try:
-            name = self._save(f"idempotency/{record_id}/{token}-{digest.hex()}", result)
+            name = f"idempotency/{record_id}/{token}-{digest.hex()}"
+            name = self._storage.save(name, ContentFile(result))
         except Exception as error:  # whatever a storage raises, it could not keep the result
             failure = ResultTooLarge(
                 f"The result of record {keys.short(record_id)} is too large for an item of "
@@ -81,7 +84,7 @@ class Overflow:
         Raises StoreError for a storage that cannot list or delete.
         """
         folder = f"idempotency/{record_id}"
-        storage = self._storage()
+        storage = self._storage
         try:
             for name in storage.listdir(folder)[1]:
                 storage.delete(f"{folder}/{name}")
@@ -104,29 +107,23 @@ class Overflow:
         """
         content, step = uuid4().bytes, "written"
         try:
-            name = self._save(f"idempotency/check/{uuid4()}", content)
+            name = self._storage.save(f"idempotency/check/{uuid4()}", ContentFile(content))
             step = "read"
             is_whole = self._load(name) == content
         except Exception as error:  # whatever a storage raises
             raise StoreError(f"an object could not be {step}: {type(error).__name__}.") from error
         try:
-            self._storage().delete(name)
+            self._storage.delete(name)
         except Exception as error:
             return f"{name} could not be deleted: {type(error).__name__}."
         if not is_whole:
             raise StoreError("an object was not read as it was written.")
         return None
 
-    def _save(self, name: str, content: bytes) -> str:
-        from django.core.files.base import ContentFile
-
-        return str(self._storage().save(name, ContentFile(content)))
+    @property
+    def _storage(self) -> Storage:
+        return storages[self.alias]
 
     def _load(self, name: str) -> bytes:
-        with self._storage().open(name, "rb") as file:
+        with self._storage.open(name, "rb") as file:
             return bytes(file.read())
-
-    def _storage(self) -> Any:
-        from django.core.files.storage import storages
-
-        return storages[self.alias]

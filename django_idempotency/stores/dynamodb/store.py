@@ -473,24 +473,30 @@ class DynamoDBStore(BaseStore):
         """
         if self.ttl:
             return 0
-        start: Item | None = None
         deleted = 0
-        while deleted < limit:
-            items, start = self.table.read(start, READ_AT_ONCE)
-            expired = [record.record_id for record in self._records(items, []) if record.expired]
+        for expired in self._expired():
             deleted += sum(side_by_side(self._delete_expired, expired[: limit - deleted]))
-            if start is None:
+            if deleted >= limit:
                 break
         return deleted
 
     def count_expired(self, *, limit: int | None = None) -> int:
         """See `BaseStore.count_expired`; reads the table."""
-        count, start = 0, None
+        count = 0
+        for expired in self._expired():
+            count += len(expired)
+            if limit is not None and count >= limit:
+                break
+        return count
+
+    def _expired(self) -> Iterator[list[UUID]]:
+        """Read the table in steps; yield the ids of the expired records of each."""
+        start: Item | None = None
         while True:
             items, start = self.table.read(start, READ_AT_ONCE)
-            count += sum(record.expired for record in self._records(items, []))
-            if start is None or (limit is not None and count >= limit):
-                return count
+            yield [record.record_id for record in self._records(items, []) if record.expired]
+            if start is None:
+                return
 
     def _delete_expired(self, record_id: UUID) -> bool:
         now = self._now()

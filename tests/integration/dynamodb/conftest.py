@@ -58,7 +58,7 @@ def kind():
 
 @pytest.fixture
 def url(servers, kind):
-    return servers(kind).table.client.native.meta.endpoint_url
+    return servers(kind).table.client.ready().meta.endpoint_url
 
 
 @pytest.fixture

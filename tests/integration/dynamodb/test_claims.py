@@ -72,7 +72,7 @@ def renewed_behind(store, clock):
     By the time here its lease has ended a second ago, and is in its margin.
     """
     there = FakeClock(clock())
-    url = store.table.client.native.meta.endpoint_url
+    url = store.table.client.ready().meta.endpoint_url
     theirs = DynamoDBStore(
         table_name=store.table.name, endpoint_url=url, ttl=False, clock=there, timeout=30
     )
@@ -107,13 +107,13 @@ def test_operator_needs_force_for_a_lease_in_its_margin(store, clock, fields):
 def test_R66_time_that_the_client_takes_to_be_built_is_not_taken_from_the_lease(
     store, clock, monkeypatch
 ):
-    config = store.table.client.config
+    build = store.table.client._client
 
     def slow():
         clock.advance(MINUTE)
-        return config()
+        return build()
 
-    monkeypatch.setattr(store.table.client, "config", slow)
+    monkeypatch.setattr(store.table.client, "_client", slow)
 
     assert won(store.claim(asked(lease=MINUTE))).lease_until == clock() + MINUTE
 

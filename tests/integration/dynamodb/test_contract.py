@@ -36,7 +36,7 @@ def server(request, servers):
         environment = stack.enter_context(pytest.MonkeyPatch.context())
         for name, value in ENVIRONMENT.items():
             environment.setenv(name, value)
-        cls.url = servers(cls.kind).table.client.native.meta.endpoint_url
+        cls.url = servers(cls.kind).table.client.ready().meta.endpoint_url
         cls.client, cls.table = None, f"contract-{uuid4()}"
         table = cls().make_store().table
         table.client.send("create_table", definition(table.name, table.names))
@@ -88,7 +88,7 @@ class DynamoDBContract(StoreContract):
     @contextmanager
     def lose_answer(self, store):
         """Of the first update and of the first put: an expired record is claimed by both."""
-        native = store.table.client.native
+        native = store.table.client.ready()
         lost = set()
 
         def lose(event_name, request, **kwargs):

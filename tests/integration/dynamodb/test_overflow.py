@@ -258,7 +258,7 @@ def test_object_of_an_encrypted_answer_is_readable_with_its_key_and_for_its_reco
     assert api.then("large", key="mine").content == answers[0].content
 
     store = store_for()
-    native, table = store.table.client.native, store.table.name
+    native, table = store.table.client.ready(), store.table.name
     mine, theirs = native.scan(TableName=table)["Items"]
     native.put_item(TableName=table, Item={**mine, "responsePayload": theirs["responsePayload"]})
 

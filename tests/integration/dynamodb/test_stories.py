@@ -71,7 +71,7 @@ class TestEncryption(EncryptionStory):
 
         def native():
             table = store_for().table
-            return table.client.native, table.name
+            return table.client.ready(), table.name
 
         return InDynamoDB()
 
@@ -168,7 +168,7 @@ UPDATE, PUT, GET = "UpdateItem", "PutItem", "GetItem"
 def test_threads_that_need_it_at_the_same_moment_share_one(url, run_in_threads):
     client = Client(region_name=None, endpoint_url=url, timeout=10)
     assert client._built is None
-    natives = run_in_threads(8, lambda index: client.native)
+    natives = run_in_threads(8, lambda index: client.ready())
     assert len({id(native) for native in natives}) == 1
 
 
@@ -176,11 +176,11 @@ def test_threads_that_need_it_at_the_same_moment_share_one(url, run_in_threads):
 def test_forked_child_builds_its_own_and_leaves_the_parents_connections(store):
     """With another thread of the parent in the middle of building one."""
     won(store.claim(asked("parent's")))
-    parents = store.table.client.native
+    parents = store.table.client.ready()
 
     def child():
         won(store.claim(asked("child's")))
-        assert store.table.client.native is not parents
+        assert store.table.client.ready() is not parents
 
     with store.table.client._mutex:
         assert in_child(child) == 0
@@ -196,7 +196,7 @@ def test_calls_of_a_process_do_not_wait_for_one_another(store, run_in_threads, c
     def meet(**kwargs):
         together.wait(20)
 
-    store.table.client.native.meta.events.register("before-send.dynamodb.UpdateItem", meet)
+    store.table.client.ready().meta.events.register("before-send.dynamodb.UpdateItem", meet)
 
     async def done(lease):
         return "done"
@@ -288,7 +288,7 @@ def test_reads_are_consistent(store, wire):
 
     for call in (GET, "BatchGetItem"):
         event = f"provide-client-params.dynamodb.{call}"
-        store.table.client.native.meta.events.register(event, listen)
+        store.table.client.ready().meta.events.register(event, listen)
     assert store.get(record_id()) is None
     assert store.peek([record_id(f"key {number}") for number in range(150)]) == {}
     assert wire.taken() == [GET, "BatchGetItem", "BatchGetItem"]

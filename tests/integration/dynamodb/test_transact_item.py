@@ -34,7 +34,7 @@ class Payments:
 
     def __init__(self, store):
         self.name = f"payments-{uuid4()}"
-        self.client = store.table.client.native
+        self.client = store.table.client.ready()
         self.client.create_table(
             TableName=self.name,
             KeySchema=[{"AttributeName": "id", "KeyType": "HASH"}],

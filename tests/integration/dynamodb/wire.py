@@ -14,7 +14,7 @@ class Wire:
 
     def __init__(self, store):
         self._sent = []
-        events = store.table.client.native.meta.events
+        events = store.table.client.ready().meta.events
         events.register("before-send.dynamodb", self._note)
 
     def _note(self, event_name, **kwargs):
@@ -46,8 +46,8 @@ class Throttle:
     ):
         self.refused = 0
         self._error, self._status, self._times, self._applied = error, status, times, applied
-        self._session = store.table.client.native._endpoint.http_session
-        self._events = store.table.client.native.meta.events
+        self._session = store.table.client.ready()._endpoint.http_session
+        self._events = store.table.client.ready().meta.events
         self._name = f"before-send.dynamodb.{operation}".rstrip(".")
         self._events.register(self._name, self._answer)
 
