@@ -32,10 +32,10 @@ from django_idempotency.http.content import ask, fingerprint_of, operation_of
 from django_idempotency.http.handlers import ViewHandler, is_outside
 from django_idempotency.http.key import key_of, scope_of, wait_of
 from django_idempotency.http.plans import ViewPlan
-from django_idempotency.http.problems import problem_response, replay_refused
+from django_idempotency.http.problems import problem_of, problem_response, replay_refused
 from django_idempotency.http.sessions import RequestState, leave_session
 from django_idempotency.http.snapshot import LEFT_OUT, Snapshot, is_stream
-from django_idempotency.http.verdicts import commits, leads_to_login, verdict_on
+from django_idempotency.http.verdicts import leads_to_login, verdict_on
 from django_idempotency.logs import log_once, log_refusal, log_store_error
 from django_idempotency.records import Outcome
 from django_idempotency.transactions.aliases import AtomicBlocks
@@ -235,7 +235,9 @@ class Guard:
                 "runs again.",
                 self.name,
             )
-        if not commits(self.http, response, verdict):
+        # What a callable ``keep`` fails is rolled back, unless it is a problem of an inner guard.
+        fails = verdict == "fail" and callable(self.http.keep) and problem_of(response) is None
+        if fails or response.status_code >= 500:  # R57
             raise RollBack(verdict, response)
         return Verdict(verdict, succeeded=response.status_code < 400)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from asgiref.sync import sync_to_async
@@ -29,6 +30,7 @@ _REFUSALS = (
 _OUTSIDE = "_idempotency_outside"
 
 
+@dataclass
 class ViewHandler:
     """
     The handler of one request, as the guard calls it.
@@ -36,25 +38,18 @@ class ViewHandler:
     It is a plain view, or the method of a class view; a subclass is for another kind of view.
     """
 
-    #: Whose key it is, where the policy does not say.
-    default_scope: Callable[[Any], str] = staticmethod(scopes.user)
+    called: Callable[..., Any]
+    #: The request for the policy's callables: the one that the view gets.
+    subject: Any
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
 
-    def __init__(
-        self,
-        view: Callable[..., Any],
-        request: Any,
-        args: tuple[Any, ...],
-        kwargs: Mapping[str, Any],
-    ) -> None:
-        #: The request for the policy's callables: the one that the view gets.
-        self.subject = request
-        self._called = view
-        self._arguments = args, kwargs
+    #: Whose key it is, where the policy does not say.
+    default_scope = staticmethod(scopes.user)
 
     def unguarded(self) -> Any:
         """Return what the view returns: for a coroutine function what is to be awaited."""
-        args, kwargs = self._arguments
-        return self._called(self.subject, *args, **kwargs)
+        return self.called(self.subject, *self.args, **self.kwargs)
 
     def body(self, http: HTTPPolicy) -> bytes:
         """Return the parts of the body in the fingerprint; see `content.body_of`."""
@@ -62,8 +57,8 @@ class ViewHandler:
 
     def call(self) -> HttpResponseBase:
         """Call the handler; return its response, finalised and rendered."""
-        args, kwargs = self._arguments
-        return _rendered(_checked(self.subject, self._called(self.subject, *args, **kwargs)))
+        response = self.called(self.subject, *self.args, **self.kwargs)
+        return _rendered(_checked(self.subject, response))
 
     async def acall(self) -> HttpResponseBase:
         """See `call`: for a handler that is a coroutine."""
@@ -89,7 +84,7 @@ def outside_answer(request: HttpRequest, http: HTTPPolicy, error: Exception) -> 
     """
     Return Django's answer to an exception of the view, if the policy may keep it.
 
-        Raises RollBack with the error, which then passes on, if the preset keeps no such answer.
+    Raises RollBack with the error, which then passes on, if the preset keeps no such answer.
     """
     if http.keep in ("default", "success"):
         refused = http.keep == "default" and isinstance(error, _REFUSALS)

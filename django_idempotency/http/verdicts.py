@@ -1,4 +1,4 @@
-"""The verdict on an answer: what becomes of its record, and whether its work commits."""
+"""The verdict on an answer: what becomes of its record."""
 
 from __future__ import annotations
 
@@ -44,12 +44,6 @@ def verdict_on(
     if status >= 500:
         return "fail"
     return "release" if status in _RELEASED else "keep"
-
-
-def commits(policy: HTTPPolicy, response: HttpResponseBase, verdict: str) -> bool:
-    """Whether the work of a response that was returned commits (R57)."""
-    failed = verdict == "fail" and callable(policy.keep) and problem_of(response) is None
-    return response.status_code < 500 and not failed
 
 
 def leads_to_login(response: HttpResponseBase) -> bool:

@@ -60,7 +60,7 @@ def _guard_of_function(
     view: Any = (request.parser_context or {})["view"]
     atomic = plan.atomic(atomic_of(request._request))
     keyed = plan.carries_key(request._request)
-    handler = kind(view, function, request, args, kwargs)
+    handler = kind(function, request, args, kwargs, view)
     return Guard(plan, request._request, handler, atomic=atomic, keyed=keyed)
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, cast
 
@@ -19,40 +20,25 @@ from django_idempotency.http.spool import read_back, whole_body
 from django_idempotency.policy import HTTPPolicy
 
 
+@dataclass
 class RestHandler(ViewHandler):
     """A view's method; all answers of the view are finalised and rendered here."""
 
-    def __init__(
-        self,
-        view: Any,
-        method: Callable[..., Any],
-        request: Request,
-        args: tuple[Any, ...],
-        kwargs: Mapping[str, Any],
-    ) -> None:
-        super().__init__(method, request, args, kwargs)
-        self._view = view
-        self._finalize = view.finalize_response
+    view: Any
 
     def final(self, response: HttpResponseBase) -> HttpResponseBase:
         """See `ViewHandler.final`; the response is final for DRF's dispatch, too."""
         if isinstance(response, Response) and not response.is_rendered:
             response = self._final(response)  # a problem, as the policy's error_renderer says it
-        self._view.finalize_response = partial(self._finalized, response)
+        finalize = self.view.finalize_response
+        self.view.finalize_response = partial(_finalized, response, finalize)
         return response
 
     async def afinal(self, response: HttpResponseBase) -> HttpResponseBase:
         """See `ViewHandler.final`."""
         if isinstance(response, Response) and not response.is_rendered:
             response = await sync_to_async(self._final, thread_sensitive=True)(response)
-        self._view.finalize_response = partial(self._finalized, response)
-        return response
-
-    def _finalized(
-        self, final: HttpResponseBase, /, request: Request, response: Any, *args: Any, **kwargs: Any
-    ) -> Any:
-        """Finalise a response for DRF's dispatch, which may run again; not `final` once more."""
-        return final if response is final else self._finalize(request, response, *args, **kwargs)
+        return self.final(response)
 
     def body(self, http: HTTPPolicy) -> bytes:
         """
@@ -72,8 +58,7 @@ class RestHandler(ViewHandler):
 
     def call(self) -> HttpResponseBase:
         """See `ViewHandler.call`."""
-        args, kwargs = self._arguments
-        return self._final(self._called(self.subject, *args, **kwargs))
+        return self._final(self.called(self.subject, *self.args, **self.kwargs))
 
     async def acall(self) -> HttpResponseBase:
         """See `ViewHandler.call`."""
@@ -81,7 +66,7 @@ class RestHandler(ViewHandler):
 
     def answer(self, error: Exception, http: HTTPPolicy) -> HttpResponseBase:
         """Let the view answer; DRF's dispatch must not handle an exception a second time."""
-        asked = self._view.handle_exception
+        asked = self.view.handle_exception
         try:
             response = asked(error)
         except Exception as unanswered:
@@ -92,18 +77,30 @@ class RestHandler(ViewHandler):
                     raise error
                 return cast("Response", asked(error))
 
-            self._view.handle_exception = handle_exception
+            self.view.handle_exception = handle_exception
             response = outside_answer(self.subject._request, http, unanswered)
         return self._final(response)
 
     def _final(self, response: Any) -> HttpResponseBase:
-        args, kwargs = self._arguments
         # `finalize_response` may read what DRF's dispatch sets only after the handler.
-        view = self._view
-        view.response = self._finalize(self.subject, response, *args, **kwargs)
+        view = self.view
+        view.response = view.finalize_response(self.subject, response, *self.args, **self.kwargs)
         if callable(render := getattr(view.response, "render", None)):
             view.response = render()
         return cast("HttpResponseBase", view.response)
+
+
+def _finalized(
+    final: HttpResponseBase,
+    finalize: Callable[..., Any],
+    /,
+    request: Request,
+    response: Any,
+    *args: Any,
+    **kwargs: Any,
+) -> Any:
+    """Finalise a response for DRF's dispatch, which may run again; not `final` once more."""
+    return final if response is final else finalize(request, response, *args, **kwargs)
 
 
 def _needs_parser(request: Request) -> bool:

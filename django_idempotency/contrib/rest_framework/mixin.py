@@ -135,7 +135,7 @@ class IdempotencyMixin(IdempotencyAttributes, _Base, before=APIView):
         **kwargs: Any,
     ) -> Any:
         """Stand in for the method's handler."""
-        handler = RestHandler(self, method, request, args, kwargs)
+        handler = RestHandler(method, request, args, kwargs, self)
         atomic, keyed = self._atomic, self._keyed
         return respond(Guard(self._plan, request._request, handler, atomic=atomic, keyed=keyed))
 

@@ -49,7 +49,7 @@ def raw(body: bytes) -> dict[str, Any]:
 
 def body_of(request: Request, http: HTTPPolicy) -> bytes:
     view = APIView()
-    return RestHandler(view, view.options, request, (), {}).body(http)
+    return RestHandler(view.options, request, (), {}, view).body(http)
 
 
 def compared(body: bytes, content_type: str) -> bytes:
