@@ -93,7 +93,11 @@ def carry_later(sessions: Collection[Session]) -> None:
 class _Connect:
     """Opens a connection, once, with settings of its session; for its attribute `connect`."""
 
+    #: Whether there was ever one in this process: in most there is none to forget.
+    any_made = False
+
     def __init__(self, connection: Any, settings: dict[str, str]) -> None:
+        _Connect.any_made = True
         self._connection = connection
         self.settings = settings
 
@@ -112,6 +116,8 @@ class _Connect:
 
 def forget(**kwargs: Any) -> None:
     """Let no session go from one request to the next of its thread, or from task to task."""
+    if not _Connect.any_made:
+        return
     for connection in connections.all(initialized_only=True):
         if isinstance(vars(connection).get("connect"), _Connect):
             del vars(connection)["connect"]
