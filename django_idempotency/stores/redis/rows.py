@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from datetime import datetime, timedelta, timezone
+from operator import attrgetter
 from typing import Any, NamedTuple
 from uuid import UUID
 
@@ -21,6 +22,8 @@ _CORRUPT = "A record in Redis is damaged: another program has changed it."
 _CURSOR = re.compile(r"([^/]*)/([0-9]*)/((?:[0-9a-f]{32})*)")
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _MICROSECOND = timedelta(microseconds=1)
+_STATES = {state.value.encode(): state for state in State}
+_named = attrgetter(*NAMED)
 
 
 class Place(NamedTuple):
@@ -54,7 +57,7 @@ def micros(duration: timedelta) -> int:
 
 
 def time_of(micros: bytes | int) -> datetime:
-    return _EPOCH + int(micros) * _MICROSECOND
+    return _EPOCH + timedelta(0, 0, int(micros))
 
 
 def owner_arguments(prefix: str, *, note: bool) -> list[Any]:
@@ -73,7 +76,7 @@ def claim_arguments(request: ClaimRequest) -> list[Any]:
         request.on_stale,
         lifetime,
         int(request.steps),
-        *request.named.values(),
+        *_named(request),
         *map(bytes.hex, request.fingerprints),
     ]
 
@@ -126,15 +129,15 @@ def record_of(
     columns, now = answer
     try:
         found = dict(zip(KEPT, columns, strict=True))
-        # A hash of an earlier release may lack one that has a default.
-        named = {name: found[name].decode() for name in NAMED if found[name] is not None}
         fingerprint, lease_until = found["fingerprint"], found["lease_until"]
         expires_at = found["expires_at"]
         record = Record(
             record_id=record_id,
-            **named,
+            scope=found["scope"].decode(),
+            key=found["key"].decode(),
+            operation=found["operation"].decode(),
             fingerprint=None if fingerprint is None else bytes.fromhex(fingerprint.decode()),
-            state=State(found["state"].decode()),
+            state=_STATES[found["state"]],
             epoch=int(found["epoch"]),
             token=UUID(found["token"].decode()),
             lease_until=None if lease_until is None else time_of(lease_until),
@@ -147,7 +150,7 @@ def record_of(
             now=time_of(now),
             steps=found["steps"],
         )
-    except (AttributeError, OverflowError, TypeError, ValueError) as error:
+    except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
         raise StoreError(_CORRUPT) from error
     in_progress = record.state is State.IN_PROGRESS
     may_be_held = in_progress or (record.state is State.FAILED and record.steps is not None)
